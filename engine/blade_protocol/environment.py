@@ -1,0 +1,12 @@
+"""Environment variables the operator sets for the programs it starts. Secrets only travel this way or as files."""
+
+from typing import Final
+
+INTERNAL_TOKEN_FILE: Final = "BLADE_INTERNAL_TOKEN_FILE"
+"""Path of a file with the internal token; without it the internal port listens on loopback only."""
+REVISION: Final = "BLADE_REVISION"
+"""The revision an engine reports in its state."""
+TERMINATION_LOG: Final = "BLADE_TERMINATION_LOG"
+"""Where a container leaves its last word for the operator; Kubernetes' default path when unset."""
+TERMINATION_LOG_DEFAULT: Final = "/dev/termination-log"
+TERMINATION_LOG_MAX_BYTES: Final = 4096

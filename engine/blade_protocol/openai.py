@@ -1,0 +1,15 @@
+"""The error body every program answers with, as OpenAI clients expect it."""
+
+import msgspec
+
+
+class ErrorDetail(msgspec.Struct, frozen=True, kw_only=True):
+    message: str
+    type: str
+    """``invalid_request_error``, ``not_found_error``, ``server_error``, ``overloaded_error`` …"""
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
+    error: ErrorDetail

@@ -1,0 +1,17 @@
+"""HTTP paths of the public and the internal port."""
+
+from typing import Final
+
+CHAT_COMPLETIONS: Final = "/v1/chat/completions"
+COMPLETIONS: Final = "/v1/completions"
+MODELS: Final = "/v1/models"
+
+HEALTH: Final = "/health"
+"""200 only when the process can serve a request now."""
+LIVE: Final = "/live"
+"""503 only when the engine loop had work and made no progress for too long."""
+METRICS: Final = "/metrics"
+
+INTERNAL_STATE: Final = "/internal/state"
+INTERNAL_EVENTS: Final = "/internal/events"
+INTERNAL_DRAIN: Final = "/internal/drain"
