@@ -1,0 +1,43 @@
+"""One typed configuration for engine, scheduler and runner; the command line and the offline API both fill it in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+BLOCK_SIZE = 16
+"""Tokens in a KV block."""
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine process needs to start. Crosses the process boundary as msgpack."""
+
+    model: str
+    """Model folder, already resolved (downloads happen before)."""
+    served_names: tuple[str, ...]
+    """Names requests may use; the first is the one answers carry."""
+    dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
+    """``auto``: the checkpoint's type on GPU; on CPU bf16 where the CPU computes it natively, else fp32."""
+    max_model_len: int | None = None
+    """Prompt + output tokens of one request; the model's own limit when None."""
+    max_num_seqs: int = 64
+    """Rows: most requests in one step."""
+    max_batch_tokens: int = 2048
+    """Token budget of one step (``--ragged_flash_max_batch_tokens``)."""
+    kv_cache_bytes: int | None = None
+    """On CPU; a quarter of the memory limit when None."""
+    max_kv_blocks: int | None = None
+    """Upper bound on KV blocks, for tests of preemption."""
+    enable_prompt_cache: bool = True
+    preempt_strategy: Literal["AUTO", "RECOMPUTE"] = "AUTO"
+    num_threads: int | None = None
+    """torch threads; OMP_NUM_THREADS, else physical cores within the CPU quota, when None."""
+    load_format: Literal["auto", "dummy"] = "auto"
+    """``dummy``: random weights, for measurements."""
+    revision: str = ""
+
+    @property
+    def model_dir(self) -> Path:
+        return Path(self.model)

@@ -1,0 +1,65 @@
+"""How one request wants its tokens drawn: the offline API's argument and the engine's wire form alike. No torch."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Sampling and stopping of one request.
+
+    Order of application (all on the device): repetition, frequency and presence penalties, temperature, top-k, top-p.
+    A token is ``argmax(logits + Gumbel noise)``, the noise a function of (seed, sample index, position, token id).
+    """
+
+    max_tokens: int = 16
+    """Most tokens to generate, at least 1."""
+    min_tokens: int = 0
+    """End-of-sequence and stop ids are masked until this many tokens exist."""
+    temperature: float = 1.0
+    """0 is greedy."""
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 or -1: off."""
+    repetition_penalty: float = 1.0
+    """Divides positive and multiplies negative logits of tokens in prompt or output."""
+    presence_penalty: float = 0.0
+    """Subtracted once for tokens in the output."""
+    frequency_penalty: float = 0.0
+    """Subtracted per occurrence in the output."""
+    seed: int | None = None
+    """Fixes the draw; chosen at random on arrival when missing."""
+    stop: tuple[str, ...] = ()
+    """Stop strings; the front process looks for them and tells the engine to stop."""
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    logprobs: int | None = None
+    """None: none; k >= 0: the chosen token's log-probability and those of the k most likely tokens (before
+    temperature and filters)."""
+
+    def problem(self) -> tuple[str, str] | None:
+        """The first invalid field and what to change, or None."""
+        checks: tuple[tuple[bool, str, str], ...] = (
+            (self.max_tokens >= 1, "max_tokens", "must be at least 1"),
+            (0 <= self.min_tokens <= self.max_tokens, "min_tokens", "must lie between 0 and max_tokens"),
+            (0.0 <= self.temperature < float("inf"), "temperature", "must be 0 (greedy) or greater"),
+            (0.0 < self.top_p <= 1.0, "top_p", "must be greater than 0 and at most 1"),
+            (self.top_k >= -1, "top_k", "must be positive, or 0 or -1 to switch it off"),
+            (self.repetition_penalty > 0.0, "repetition_penalty", "must be greater than 0"),
+            (-2.0 <= self.presence_penalty <= 2.0, "presence_penalty", "must lie between -2 and 2"),
+            (-2.0 <= self.frequency_penalty <= 2.0, "frequency_penalty", "must lie between -2 and 2"),
+            (self.logprobs is None or 0 <= self.logprobs <= 20, "logprobs", "must lie between 0 and 20"),
+            (self.seed is None or -(2**63) <= self.seed < 2**64, "seed", "must fit into 64 bits"),
+            (all(self.stop) and len(self.stop) <= 16, "stop", "takes at most 16 strings, none of them empty"),
+        )
+        return next(((name, advice) for holds, name, advice in checks if not holds), None)
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Log-probabilities at one position: the chosen token's, and the top-k as parallel tuples (best first)."""
+
+    chosen: float
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
