@@ -9,20 +9,29 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final
 
-from blade_llm.models.errors import ModelFilesError
+from blade_llm.models.dtypes import DTYPE_BYTES, DTypeName, parse_dtype
+from blade_llm.models.errors import ModelFilesError, UnsupportedModelError
+from blade_llm.models.families import require_supported
 
-DTypeName = Literal["float32", "float16", "bfloat16"]
-DTYPE_BYTES: dict[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2}
+__all__ = ["DTYPE_BYTES", "ROPE_SCALINGS", "DTypeName", "ModelConfig", "RopeConfig", "load_model_config"]
+
+ROPE_SCALINGS: Final[dict[str, tuple[str, ...]]] = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+}
+"""The scaling rules that are computed, and the numbers each one needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
-    """Rotary embedding: base frequency, and the scaling rule as the config states it (``{}`` for none)."""
+    """Rotary embedding: base frequency, and the scaling rule."""
 
     theta: float = 10_000.0
     scaling: dict[str, Any] = field(default_factory=dict)
+    """``{}`` for none, else ``rope_type`` (a key of :data:`ROPE_SCALINGS`) and that rule's numbers as floats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,42 +69,86 @@ class ModelConfig:
 def load_model_config(model_dir: Path) -> ModelConfig:
     """Read ``config.json`` (and ``generation_config.json`` for end-of-sequence ids) in ``model_dir``.
 
-    Raises :class:`ModelFilesError` when the folder or file is missing, is not JSON, or lacks a field.
+    Raises :class:`ModelFilesError` when the folder or file is missing, is not JSON, or a field is missing or senseless,
+    and :class:`UnsupportedModelError` for what the model needs and no code here computes.
     """
     raw = _read_json(model_dir, "config.json")
+    path = model_dir / "config.json"
     architectures = raw.get("architectures") or []
-    if not architectures:
-        raise ModelFilesError(f"{model_dir / 'config.json'}: 'architectures' is missing or empty")
+    if not isinstance(architectures, list) or not architectures:
+        raise ModelFilesError(f"{path}: 'architectures' is missing or empty")
     architecture = str(architectures[0])
     try:
-        hidden_size = int(raw["hidden_size"])
-        num_heads = int(raw["num_attention_heads"])
-        qwen2 = architecture == "Qwen2ForCausalLM"
-        attention_bias = bool(raw.get("attention_bias", qwen2))
-        return ModelConfig(
-            architecture=architecture,
-            vocab_size=int(raw["vocab_size"]),
-            hidden_size=hidden_size,
-            intermediate_size=int(raw["intermediate_size"]),
-            num_layers=int(raw["num_hidden_layers"]),
-            num_heads=num_heads,
-            num_kv_heads=int(raw.get("num_key_value_heads") or num_heads),
-            head_dim=int(raw.get("head_dim") or hidden_size // num_heads),
-            max_position_embeddings=int(raw["max_position_embeddings"]),
-            rms_norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
-            rope=_rope(raw),
-            tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
-            attention_bias=attention_bias,
-            output_bias=attention_bias and not qwen2,
-            mlp_bias=bool(raw.get("mlp_bias", False)),
-            dtype=_dtype(raw),
-            eos_token_ids=_eos_token_ids(model_dir, raw),
-            bos_token_id=raw.get("bos_token_id"),
-        )
+        family = require_supported(architecture)
+        _refuse_unsupported(raw)
+        return _build(architecture, family, raw, _eos_token_ids(model_dir, raw))
+    except UnsupportedModelError as error:
+        raise UnsupportedModelError(f"{path}: {error}") from None
     except KeyError as error:
-        raise ModelFilesError(f"{model_dir / 'config.json'}: {error} is missing") from None
+        raise ModelFilesError(f"{path}: {error} is missing") from None
     except (TypeError, ValueError) as error:
-        raise ModelFilesError(f"{model_dir / 'config.json'}: {error}") from None
+        raise ModelFilesError(f"{path}: {error}") from None
+
+
+def _build(architecture: str, family: str, raw: dict[str, Any], eos_token_ids: tuple[int, ...]) -> ModelConfig:
+    hidden_size = _positive(raw, "hidden_size")
+    num_heads = _positive(raw, "num_attention_heads")
+    num_kv_heads = _positive(raw, "num_key_value_heads", default=num_heads)
+    if num_heads % num_kv_heads:
+        raise ValueError(f"num_attention_heads {num_heads} is not a multiple of num_key_value_heads {num_kv_heads}")
+    if raw.get("head_dim") is None and hidden_size % num_heads:
+        raise ValueError(f"hidden_size {hidden_size} is not a multiple of num_attention_heads {num_heads}")
+    head_dim = _positive(raw, "head_dim", default=hidden_size // num_heads)
+    if head_dim % 2:
+        raise ValueError(f"head_dim {head_dim} is odd; rotary embedding needs pairs")
+    # Qwen2 always has bias on q, k, v and nowhere else, whatever its config says; Llama is as configured.
+    qwen2 = family == "qwen2"
+    attention_bias = qwen2 or bool(raw.get("attention_bias", False))
+    bos_token_id = raw.get("bos_token_id")
+    return ModelConfig(
+        architecture=architecture,
+        vocab_size=_positive(raw, "vocab_size"),
+        hidden_size=hidden_size,
+        intermediate_size=_positive(raw, "intermediate_size"),
+        num_layers=_positive(raw, "num_hidden_layers"),
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        max_position_embeddings=_positive(raw, "max_position_embeddings"),
+        rms_norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
+        rope=_rope(raw),
+        tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
+        attention_bias=attention_bias,
+        output_bias=attention_bias and not qwen2,
+        mlp_bias=bool(raw.get("mlp_bias", False)) and not qwen2,
+        dtype=parse_dtype(str(raw.get("dtype") or raw.get("torch_dtype") or "float32")),
+        eos_token_ids=eos_token_ids,
+        bos_token_id=None if bos_token_id is None else int(bos_token_id),
+    )
+
+
+def _positive(raw: dict[str, Any], name: str, default: int | None = None) -> int:
+    value = raw[name] if default is None else raw.get(name)
+    if value is None and default is not None:
+        return default
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{name!r} must be a positive integer, not {value!r}")
+    return value
+
+
+def _refuse_unsupported(raw: dict[str, Any]) -> None:
+    """Refuse what would compute without an error and be wrong."""
+    if raw.get("quantization_config"):
+        raise UnsupportedModelError(
+            "quantised checkpoints ('quantization_config') are not supported yet; use the original"
+        )
+    if raw.get("use_sliding_window") or "sliding_attention" in (raw.get("layer_types") or ()):
+        raise UnsupportedModelError("sliding-window attention ('use_sliding_window') is not supported yet")
+    activation = raw.get("hidden_act", "silu")
+    if activation != "silu":
+        raise UnsupportedModelError(f"activation {activation!r} ('hidden_act') is not supported; only 'silu' is")
+    if float(raw.get("partial_rotary_factor") or 1.0) != 1.0:
+        raise UnsupportedModelError("'partial_rotary_factor' other than 1 is not supported")
 
 
 def _read_json(model_dir: Path, name: str) -> dict[str, Any]:
@@ -116,18 +169,21 @@ def _read_json(model_dir: Path, name: str) -> dict[str, Any]:
 
 
 def _rope(raw: dict[str, Any]) -> RopeConfig:
-    """transformers 5 writes ``rope_parameters``; earlier ones ``rope_theta`` and ``rope_scaling``."""
+    """transformers 5 writes ``rope_parameters``; earlier ones ``rope_theta`` and ``rope_scaling``, with ``type``."""
     parameters = dict(raw.get("rope_parameters") or raw.get("rope_scaling") or {})
-    theta = float(parameters.pop("rope_theta", raw.get("rope_theta") or 10_000.0))
-    kind = parameters.get("rope_type", parameters.get("type", "default"))
-    return RopeConfig(theta=theta, scaling={} if kind == "default" else parameters)
-
-
-def _dtype(raw: dict[str, Any]) -> DTypeName:
-    name = str(raw.get("dtype") or raw.get("torch_dtype") or "float32")
-    if name not in DTYPE_BYTES:
-        raise ValueError(f"dtype {name!r} is not supported; use one of {', '.join(DTYPE_BYTES)}")
-    return name  # type: ignore[return-value]
+    theta = float(parameters.pop("rope_theta", None) or raw.get("rope_theta") or 10_000.0)
+    legacy_kind = parameters.pop("type", "default")
+    kind = str(parameters.pop("rope_type", legacy_kind))
+    if kind not in ROPE_SCALINGS or any(isinstance(value, dict) for value in parameters.values()):
+        raise UnsupportedModelError(
+            f"rope scaling {kind!r} is not supported; supported are {', '.join(ROPE_SCALINGS)}"
+            if kind not in ROPE_SCALINGS
+            else "rope parameters that differ between layer types are not supported"
+        )
+    if kind == "default":
+        return RopeConfig(theta=theta)
+    scaling = {name: float(parameters[name]) for name in ROPE_SCALINGS[kind]}
+    return RopeConfig(theta=theta, scaling={"rope_type": kind, **scaling})
 
 
 def _eos_token_ids(model_dir: Path, raw: dict[str, Any]) -> tuple[int, ...]:

@@ -1,9 +1,13 @@
-"""What can be wrong with a model's files."""
+"""What can be wrong with a model's files, or with the memory it is given."""
 
 
 class ModelFilesError(ValueError):
-    """A model folder that cannot be served; the message names the file and what to change."""
+    """A model that cannot be found, fetched or read; the message names the file and what to change."""
 
 
 class UnsupportedModelError(ModelFilesError):
-    """An architecture without an implementation here."""
+    """A model that is intact but needs something without an implementation here."""
+
+
+class NotEnoughMemoryError(ValueError):
+    """Memory that cannot hold the model or one request; the message says which flag to change and to what."""

@@ -1,0 +1,228 @@
+"""The safetensors files of a model folder, as their headers describe them.
+
+Only headers are read (a few kilobytes even for huge models), without torch, and every size is compared with the file's
+own, so that a download that stopped half-way is reported as that and not as a crash in a memory map.
+Format: 8 bytes little-endian header length, a JSON header, then the data the header's offsets point into.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from blade_llm.models.errors import ModelFilesError
+
+INDEX_NAME: Final = "model.safetensors.index.json"
+SINGLE_NAME: Final = "model.safetensors"
+WEIGHT_DTYPES: Final = ("BF16", "F16", "F32")
+"""Types the loader turns into the compute type."""
+
+_MAX_HEADER_BYTES: Final = 100_000_000
+_SHARD_NAME: Final = re.compile(r"(?P<stem>.+)-(?P<index>\d+)-of-(?P<count>\d+)\.safetensors")
+_DTYPE_BITS: Final = {
+    **dict.fromkeys(("F64", "I64", "U64", "C64"), 64),
+    **dict.fromkeys(("F32", "I32", "U32"), 32),
+    **dict.fromkeys(("F16", "BF16", "I16", "U16"), 16),
+    **dict.fromkeys(("BOOL", "I8", "U8", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
+    **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
+    "F4": 4,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One tensor in a file: its bytes are ``file[begin:end]`` (absolute offsets), row-major, little-endian."""
+
+    name: str
+    dtype: str
+    """The safetensors name, e.g. ``BF16``."""
+    shape: tuple[int, ...]
+    file: Path
+    begin: int
+    end: int
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the data in bytes."""
+        return self.end - self.begin
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """All weights of a model folder."""
+
+    files: tuple[Path, ...]
+    tensors: dict[str, TensorInfo]
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of tensor data as stored."""
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
+
+def open_checkpoint(model_dir: Path) -> Checkpoint:
+    """Read the headers of the folder's safetensors files and check them against the files' sizes.
+
+    ``model.safetensors`` is used alone when present, else the files of ``model.safetensors.index.json``, else every
+    ``*.safetensors``. Raises :class:`ModelFilesError` for a missing or empty folder, no safetensors, a file or tensor
+    that the index names and that is missing, a truncated or corrupt file, and a tensor stored twice.
+    """
+    if not model_dir.is_dir():
+        raise ModelFilesError(f"model folder {model_dir} does not exist")
+    if not any(model_dir.iterdir()):
+        raise ModelFilesError(f"model folder {model_dir} is empty; download the model into it again")
+    files, index = _weight_files(model_dir)
+    tensors: dict[str, TensorInfo] = {}
+    for file in files:
+        for name, tensor in _read_header(file).items():
+            if name in tensors:
+                raise ModelFilesError(
+                    f"tensor {name!r} is stored twice, in {tensors[name].file.name} and in {file.name}; "
+                    f"{model_dir} mixes two checkpoints: download the model into an empty folder"
+                )
+            tensors[name] = tensor
+    for name, file_name in index.items():
+        if name not in tensors or tensors[name].file.name != file_name:
+            raise ModelFilesError(
+                f"{model_dir / INDEX_NAME} says that tensor {name!r} is in {file_name}, where it is not; "
+                "index and files belong to different downloads: download the model again"
+            )
+    return Checkpoint(tuple(files), tensors)
+
+
+def check_tensors(checkpoint: Checkpoint, expected: Mapping[str, tuple[int, ...]]) -> list[str]:
+    """What keeps ``checkpoint`` from being the model whose tensors are ``expected``; empty when it is.
+
+    Names missing tensors, wrong shapes and types that are not plain weights. Tensors beyond ``expected`` are fine.
+    """
+    problems: list[str] = []
+    missing = [name for name in expected if name not in checkpoint.tensors]
+    if missing:
+        problems.append(
+            f"{len(missing)} of {len(expected)} tensors are missing: {_some(missing)}; "
+            "config.json and the weights do not belong together, or the download is incomplete"
+        )
+    present = [(checkpoint.tensors[name], shape) for name, shape in expected.items() if name in checkpoint.tensors]
+    wrong = [
+        f"{tensor.name} is {list(tensor.shape)}, config.json asks for {list(shape)}"
+        for tensor, shape in present
+        if tensor.shape != tuple(shape)
+    ]
+    if wrong:
+        problems.append(f"wrong shape: {_some(wrong, separator='; ')}; config.json and the weights do not match")
+    odd = [f"{tensor.name} is {tensor.dtype}" for tensor, _ in present if tensor.dtype not in WEIGHT_DTYPES]
+    if odd:
+        problems.append(f"unsupported weight type: {_some(odd)}; supported are {', '.join(WEIGHT_DTYPES)}")
+    return problems
+
+
+def _some(names: list[str], separator: str = ", ", limit: int = 3) -> str:
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return separator.join(names[:limit]) + more
+
+
+def _weight_files(model_dir: Path) -> tuple[list[Path], dict[str, str]]:
+    """The files to read, and the index (tensor to file name; empty without one)."""
+    if (model_dir / SINGLE_NAME).is_file():
+        return [model_dir / SINGLE_NAME], {}
+    if (model_dir / INDEX_NAME).is_file():
+        index = _read_index(model_dir / INDEX_NAME)
+        files = [model_dir / name for name in sorted(set(index.values()))]
+        _require_files(files, f"named in {INDEX_NAME}")
+        return files, index
+    files = sorted(path for path in model_dir.glob("*.safetensors") if not path.name.startswith("consolidated"))
+    if not files:
+        pickled = sorted(path.name for path in (*model_dir.glob("*.bin"), *model_dir.glob("*.pth")))
+        found = f" (found {_some(pickled)}, which is not read)" if pickled else ""
+        raise ModelFilesError(
+            f"{model_dir} holds no *.safetensors{found}; give a folder in the Hugging Face layout, "
+            "with config.json and safetensors weights"
+        )
+    for file in files:
+        if match := _SHARD_NAME.fullmatch(file.name):
+            digits, count = len(match["index"]), int(match["count"])
+            names = (f"{match['stem']}-{n:0{digits}d}-of-{match['count']}.safetensors" for n in range(1, count + 1))
+            _require_files([model_dir / name for name in names], f"one of {count} parts")
+    return files, {}
+
+
+def _require_files(files: list[Path], reason: str) -> None:
+    missing = [file.name for file in files if not file.is_file()]
+    if missing:
+        raise ModelFilesError(
+            f"{files[0].parent}: {_some(missing)} ({reason}) is missing; the download is incomplete: download it again"
+        )
+
+
+def _read_index(path: Path) -> dict[str, str]:
+    try:
+        weight_map = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        index = {str(name): str(file) for name, file in weight_map.items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ModelFilesError(f"{path} is not a safetensors index; download it again") from None
+    for file in index.values():
+        if Path(file).name != file or not file.endswith(".safetensors"):
+            raise ModelFilesError(f"{path} names {file!r}, which is not a safetensors file beside it")
+    return index
+
+
+def _read_header(file: Path) -> dict[str, TensorInfo]:
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        prefix = stream.read(8)
+        length = int.from_bytes(prefix, "little")
+        if prefix.startswith(b"version "):
+            raise ModelFilesError(f"{file} is a Git LFS pointer, not the weights; run `git lfs pull` in its folder")
+        if len(prefix) < 8 or (length <= _MAX_HEADER_BYTES and 8 + length > size):
+            expected = 8 + length if len(prefix) == 8 else 8
+            raise ModelFilesError(
+                f"{file} is truncated: the header needs {expected} bytes, the file has {size}; download it again"
+            )
+        if not 2 <= length <= _MAX_HEADER_BYTES:
+            raise ModelFilesError(f"{file} is not a safetensors file (header length {length}); download it again")
+        raw = stream.read(length)
+    data = 8 + length
+    try:
+        header = json.loads(raw, object_pairs_hook=_unique)
+        header.pop("__metadata__", None)
+        tensors = {name: _tensor(name, entry, file, data) for name, entry in header.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelFilesError(f"{file}: corrupt safetensors header ({error}); download it again") from None
+    end = max((tensor.end for tensor in tensors.values()), default=data)
+    if end > size:
+        raise ModelFilesError(
+            f"{file} is truncated: its header describes {end} bytes, the file has {size}; download it again"
+        )
+    if sum(tensor.nbytes for tensor in tensors.values()) != size - data:
+        raise ModelFilesError(
+            f"{file}: corrupt safetensors header (its tensors do not cover the {size - data} bytes of data exactly); "
+            "download it again"
+        )
+    return tensors
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"{name!r} stands twice")
+        found[name] = value
+    return found
+
+
+def _tensor(name: str, entry: dict[str, Any], file: Path, data: int) -> TensorInfo:
+    dtype, shape = str(entry["dtype"]), tuple(entry["shape"])
+    begin, end = entry["data_offsets"]
+    if dtype not in _DTYPE_BITS:
+        raise ValueError(f"{name!r} has the unknown type {dtype!r}")
+    if not all(type(number) is int and number >= 0 for number in (*shape, begin, end)):
+        raise ValueError(f"{name!r} has a shape or offset that is not a non-negative integer")
+    needed = math.prod(shape) * _DTYPE_BITS[dtype] // 8
+    if end - begin != needed:
+        raise ValueError(f"{name!r} takes {needed} bytes as {dtype} {list(shape)}, its offsets span {end - begin}")
+    return TensorInfo(name, dtype, shape, file, data + begin, data + end)

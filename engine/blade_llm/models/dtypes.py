@@ -1,0 +1,49 @@
+"""Names of compute types, and which one is used when none is asked for.
+
+Without torch, so that the server, the runner and ``blade_llm_check`` reach the same answer.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, Literal, cast
+
+DTypeName = Literal["float32", "float16", "bfloat16"]
+DTYPE_BYTES: Final[dict[str, int]] = {"float32": 4, "float16": 2, "bfloat16": 2}
+DTYPE_ALIASES: Final[dict[str, str]] = {"half": "float16", "float": "float32"}
+BF16_CPU_FLAGS: Final = frozenset({"amx_bf16", "avx512_bf16", "bf16"})
+"""``/proc/cpuinfo`` flags (x86, and ``bf16`` on Arm) of CPUs that multiply bf16 matrices natively."""
+
+
+def parse_dtype(name: str) -> DTypeName:
+    """The type a name from a config or ``--dtype`` means; ``half`` and ``float`` are aliases. Raises ``ValueError``."""
+    name = DTYPE_ALIASES.get(name, name)
+    if name not in DTYPE_BYTES:
+        raise ValueError(f"dtype {name!r} is not supported; use one of {', '.join((*DTYPE_BYTES, *DTYPE_ALIASES))}")
+    return cast(DTypeName, name)
+
+
+def resolve_dtype(name: str, checkpoint: DTypeName, *, on_gpu: bool) -> DTypeName:
+    """The compute type for ``--dtype name``, which may be ``auto``.
+
+    ``auto`` is the checkpoint's own type on a GPU; on CPU it is bf16 where the checkpoint is 16-bit and the CPU computes
+    bf16 natively, else fp32.
+    """
+    if name != "auto":
+        return parse_dtype(name)
+    if on_gpu:
+        return checkpoint
+    return "bfloat16" if checkpoint != "float32" and cpu_computes_bf16() else "float32"
+
+
+def cpu_computes_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether this CPU has bf16 matrix instructions (AMX, AVX512-BF16, Arm BF16)."""
+    try:
+        text = cpuinfo.read_text(encoding="utf-8")
+    except OSError:
+        return False
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return not BF16_CPU_FLAGS.isdisjoint(value.split())
+    return False

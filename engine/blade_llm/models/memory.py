@@ -1,0 +1,119 @@
+"""How much memory there is, and what a KV cache of a given size holds.
+
+The server, the runner and ``blade_llm_check`` plan with the same functions, so that what the check promises is what the
+engine does. No torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from blade_llm.models.config import ModelConfig
+from blade_llm.models.dtypes import DTypeName
+from blade_llm.models.errors import NotEnoughMemoryError
+
+BLOCK_SIZE: Final = 16
+"""Tokens in one KV block."""
+DEFAULT_KV_SHARE: Final = 4
+"""Without ``--kv_cache_bytes`` the cache gets one part in this many of the memory limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvPlan:
+    """What a KV cache holds. ``blocks`` times ``block_bytes`` is at most the bytes it was given."""
+
+    block_bytes: int
+    blocks: int
+    tokens: int
+    max_model_len: int
+
+    @property
+    def concurrent_at_max_len(self) -> float:
+        """How many requests of ``max_model_len`` tokens fit at once."""
+        return self.blocks / _blocks_for(self.max_model_len, self.tokens // self.blocks)
+
+
+def memory_limit_bytes(root: Path = Path("/")) -> int:
+    """Bytes this process may use: the least of the machine's memory and its cgroup's limits (v2 and v1, with parents).
+
+    ``root`` is where ``/proc`` and ``/sys`` are found (tests put their own there).
+    """
+    limits = [_mem_total(root)]
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            limits += _limits_upwards(root / "sys/fs/cgroup", path, "memory.max")
+        elif "memory" in controllers.split(","):
+            limits += _limits_upwards(root / "sys/fs/cgroup/memory", path, "memory.limit_in_bytes")
+    return min(limits)
+
+
+def default_kv_cache_bytes(replicas: int = 1, limit: int | None = None) -> int:
+    """The KV cache on CPU without ``--kv_cache_bytes``: a quarter of the memory limit, divided among the replicas."""
+    return (memory_limit_bytes() if limit is None else limit) // DEFAULT_KV_SHARE // replicas
+
+
+def kv_block_bytes(config: ModelConfig, dtype: DTypeName, block_size: int = BLOCK_SIZE) -> int:
+    """Bytes of one block of keys and values in all layers."""
+    return config.kv_bytes_per_token(dtype) * block_size
+
+
+def plan_blocks(
+    config: ModelConfig,
+    dtype: DTypeName,
+    *,
+    kv_cache_bytes: int,
+    max_model_len: int | None = None,
+    block_size: int = BLOCK_SIZE,
+) -> KvPlan:
+    """Divide ``kv_cache_bytes`` into blocks; ``max_model_len`` is the model's own length when not given.
+
+    Raises :class:`NotEnoughMemoryError` when not even one request of ``max_model_len`` tokens fits, with the two values
+    that would do, and ``ValueError`` when ``max_model_len`` is more than the model was made for.
+    """
+    length = max_model_len or config.max_position_embeddings
+    if length > config.max_position_embeddings:
+        raise ValueError(
+            f"--max_model_len {length} is more than the model's own length; "
+            f"lower it to at most {config.max_position_embeddings} ('max_position_embeddings' in config.json)"
+        )
+    block_bytes = kv_block_bytes(config, dtype, block_size)
+    blocks, needed = kv_cache_bytes // block_bytes, _blocks_for(length, block_size)
+    if blocks < needed:
+        shorter = f", or lower --max_model_len to {blocks * block_size}" if blocks else ""
+        raise NotEnoughMemoryError(
+            f"one request of {length} tokens needs {needed * block_bytes} bytes of KV cache ({needed} blocks), "
+            f"{kv_cache_bytes} bytes hold {blocks} blocks; raise --kv_cache_bytes to {needed * block_bytes}{shorter}"
+        )
+    return KvPlan(block_bytes=block_bytes, blocks=blocks, tokens=blocks * block_size, max_model_len=length)
+
+
+def _blocks_for(tokens: int, block_size: int) -> int:
+    return -(-tokens // block_size)
+
+
+def _mem_total(root: Path) -> int:
+    for line in _read(root / "proc/meminfo").splitlines():
+        if line.startswith("MemTotal:"):
+            return int(line.split()[1]) * 1024
+    raise OSError("/proc/meminfo has no MemTotal; give --kv_cache_bytes")
+
+
+def _limits_upwards(base: Path, path: str, name: str) -> list[int]:
+    """The limits in a cgroup and its parents; ``max`` and, in v1, a huge number mean none (the caller takes the least).
+
+    Inside a container ``path`` can be the host's view, which does not exist there: the root then holds our limit.
+    """
+    folder = base / path.lstrip("/")
+    folders = [folder, *(parent for parent in folder.parents if parent.is_relative_to(base))]
+    texts = (_read(folder / name).strip() for folder in folders)
+    return [int(text) for text in texts if text.isdigit()]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return ""
