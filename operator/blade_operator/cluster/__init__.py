@@ -1,0 +1,36 @@
+"""The cluster as the operator needs it: one small interface, two implementations.
+
+``cluster.local`` is this machine: it keeps the objects as files and runs pods as processes. ``cluster.kubernetes`` will
+speak to a real API server. Reconcile never sees either; ``watch`` carries its plans out through this interface.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from blade_operator.objects import Key, Object, Ref
+from blade_operator.observed import Observed
+from blade_operator.plan import EventRecord
+
+
+class Cluster(Protocol):
+    """All methods are safe to repeat."""
+
+    def changes(self) -> AsyncIterator[Key]:
+        """Names of services of which the object or any child changed; first every service there is."""
+
+    async def observe(self, key: Key) -> Observed | None:
+        """The service and its children now (``engines`` left empty), or None when it is gone."""
+
+    async def apply(self, obj: Object) -> None:
+        """Server-side apply with this operator as field manager."""
+
+    async def delete(self, ref: Ref) -> None:
+        """Delete; a missing object is fine."""
+
+    async def write_status(self, key: Key, status: Object) -> None:
+        """Replace the service's status."""
+
+    async def emit(self, key: Key, event: EventRecord) -> None:
+        """Record a Kubernetes Event about the service."""
