@@ -1,0 +1,164 @@
+"""The must-hold list on real processes: two engine replicas of the demo model behind the router."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from openai import AsyncOpenAI, OpenAI
+from system_support.fleet import Fleet, engine, fleet
+
+
+@pytest.fixture(scope="module")
+def two_replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    with fleet(tmp_path_factory.mktemp("fleet"), 2) as running:
+        yield running
+
+
+def _state(program: Any) -> dict[str, Any]:
+    state: dict[str, Any] = httpx.get(f"{program.internal_url}/internal/state", timeout=5).json()
+    return state
+
+
+QUESTIONS = ["What does len do?", "What does sorted do?", "What is a list?", "How do I open a file?"]
+
+
+def _mixed_prompts(count: int) -> list[tuple[str, int]]:
+    rng = random.Random(7)
+    return [
+        (" ".join(rng.choice(QUESTIONS) for _ in range(rng.randint(1, 40))), rng.randint(1, 96)) for _ in range(count)
+    ]
+
+
+async def _stream(client: AsyncOpenAI, prompt: str, max_tokens: int) -> tuple[str, str | None]:
+    text, finish = "", None
+    stream = await client.completions.create(model="", prompt=prompt, max_tokens=max_tokens, temperature=0, stream=True)
+    async for chunk in stream:
+        text += chunk.choices[0].text
+        finish = chunk.choices[0].finish_reason or finish
+    return text, finish
+
+
+async def test_64_concurrent_streams_each_equal_to_the_answer_alone(two_replicas: Fleet) -> None:
+    client = AsyncOpenAI(base_url=f"{two_replicas.router.url}/v1", api_key="none", max_retries=0, timeout=120)
+    requests = _mixed_prompts(64)
+    together = await asyncio.gather(*(_stream(client, prompt, tokens) for prompt, tokens in requests))
+    assert all(finish in ("stop", "length") for _, finish in together)
+    sample = random.Random(1).sample(range(64), 24)
+    alone = [await _stream(client, *requests[i]) for i in sample]
+    assert [together[i] for i in sample] == alone
+    assert all(_state(program)["generation_tokens_total"] > 0 for program in two_replicas.engines)
+
+
+async def test_a_late_request_gets_its_first_token_before_a_long_one_ends(two_replicas: Fleet) -> None:
+    client = AsyncOpenAI(base_url=f"{two_replicas.engines[0].url}/v1", api_key="none", timeout=120)
+    order: list[str] = []
+
+    async def run(name: str, tokens: int, started: asyncio.Event, ready: asyncio.Event) -> None:
+        await started.wait()
+        stream = await client.completions.create(
+            model="", prompt=f"{name} " * 30, max_tokens=tokens, stream=True, extra_body={"ignore_eos": True}
+        )
+        seen = 0
+        async for _ in stream:
+            seen += 1
+            if seen == 5:
+                ready.set()
+            if seen == 1:
+                order.append(f"{name} first")
+        order.append(f"{name} end")
+
+    now, long_runs, unused = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    now.set()
+    await asyncio.gather(run("long", 600, now, long_runs), run("late", 5, long_runs, unused))
+    assert order.index("late first") < order.index("long end")
+
+
+def test_a_repeated_prefix_of_1000_tokens_is_cached(two_replicas: Fleet) -> None:
+    program = two_replicas.engines[0]
+    prefix = [random.Random(3).randrange(300, 1000) for _ in range(1000)]
+    client = OpenAI(base_url=f"{program.url}/v1", api_key="none")
+
+    def ask(suffix: list[int]) -> Any:
+        return client.completions.create(model="", prompt=prefix + suffix, max_tokens=1).usage
+
+    ask([400, 401])
+    before = _state(program)
+    usage = ask([500, 501, 502])
+    after = _state(program)
+    assert usage.prompt_tokens == 1003
+    assert 1003 - usage.prompt_tokens_details.cached_tokens <= 16 + 3
+    assert after["cached_tokens_total"] - before["cached_tokens_total"] == usage.prompt_tokens_details.cached_tokens
+
+
+async def test_forty_blocks_preempt_and_give_equal_tokens(two_replicas: Fleet, tmp_path: Path) -> None:
+    small = engine(tmp_path, "--dtype", "float32", "--max_kv_blocks", "40", "--max_model_len", "256")
+    try:
+        small.wait_healthy()
+        requests = [(f"{question} " * 3, 120) for question in QUESTIONS * 3]
+
+        async def answers(url: str) -> list[tuple[str, str | None]]:
+            client = AsyncOpenAI(base_url=f"{url}/v1", api_key="none", timeout=120)
+            return await asyncio.gather(*(_stream(client, prompt, tokens) for prompt, tokens in requests))
+
+        roomy = await answers(two_replicas.engines[0].url)
+        assert await answers(small.url) == roomy
+        assert _state(small)["preemptions_total"] > 0
+    finally:
+        small.kill()
+
+
+def test_an_idle_engine_uses_no_cpu(two_replicas: Fleet) -> None:
+    parent = psutil.Process(two_replicas.engines[1].process.pid)
+    family = [parent, *parent.children(recursive=True)]
+    assert len(family) >= 2
+    time.sleep(0.5)
+
+    def cpu() -> list[float]:
+        return [sum(process.cpu_times()[:2]) for process in family]
+
+    before = cpu()
+    time.sleep(2.0)
+    engine_process = max(family[1:], key=lambda process: process.memory_info().rss)
+    index = family.index(engine_process)
+    assert cpu()[index] - before[index] == 0.0
+
+
+async def test_killed_engine_under_load_costs_no_client_error_before_the_first_byte(tmp_path: Path) -> None:
+    with fleet(tmp_path, 2) as running:
+        client = AsyncOpenAI(base_url=f"{running.router.url}/v1", api_key="none", max_retries=0, timeout=60)
+        failures_before_first_byte: list[str] = []
+        finished = 0
+        stop = asyncio.Event()
+
+        async def user(number: int) -> None:
+            nonlocal finished
+            while not stop.is_set():
+                got_bytes = False
+                try:
+                    stream = await client.completions.create(
+                        model="", prompt=QUESTIONS[number % 4], max_tokens=24, temperature=0, stream=True
+                    )
+                    async for _ in stream:
+                        got_bytes = True
+                    finished += 1
+                except Exception as error:
+                    if not got_bytes:
+                        failures_before_first_byte.append(repr(error))
+
+        users = [asyncio.create_task(user(number)) for number in range(12)]
+        await asyncio.sleep(1.0)
+        running.engines[0].kill()
+        at_kill = finished
+        await asyncio.sleep(2.0)
+        stop.set()
+        await asyncio.gather(*users)
+        assert failures_before_first_byte == []
+        assert finished > at_kill + 10
