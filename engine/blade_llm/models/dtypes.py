@@ -26,8 +26,8 @@ def parse_dtype(name: str) -> DTypeName:
 def resolve_dtype(name: str, checkpoint: DTypeName, *, on_gpu: bool) -> DTypeName:
     """The compute type for ``--dtype name``, which may be ``auto``.
 
-    ``auto`` is the checkpoint's own type on a GPU; on CPU it is bf16 where the checkpoint is 16-bit and the CPU computes
-    bf16 natively, else fp32.
+    ``auto`` is the checkpoint's own type on a GPU; on CPU it is bf16 where the checkpoint is 16-bit and the CPU
+    computes bf16 natively, else fp32.
     """
     if name != "auto":
         return parse_dtype(name)
