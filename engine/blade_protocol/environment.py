@@ -10,3 +10,5 @@ TERMINATION_LOG: Final = "BLADE_TERMINATION_LOG"
 """Where a container leaves its last word for the operator; Kubernetes' default path when unset."""
 TERMINATION_LOG_DEFAULT: Final = "/dev/termination-log"
 TERMINATION_LOG_MAX_BYTES: Final = 4096
+ENDPOINTS_DIR: Final = "BLADE_ENDPOINTS_DIR"
+"""Folder with one ``<service>.json`` (``routing.RouterConfig``, its endpoints) per service, kept by the local runtime."""

@@ -1,0 +1,101 @@
+"""Everything of the router that is not the data path: health, liveness, metrics, and a look inside.
+
+These are asked a few times a second at most, so they use FastAPI.
+"""
+
+import time
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from blade_protocol import paths
+from blade_router.errors import error_body
+from blade_router.metrics import Metrics
+from blade_router.proxy import Proxy
+
+
+class EndpointStatus(BaseModel):
+    name: str
+    url: str
+    revision: str
+    up: bool | None
+    """None before the first check."""
+    draining: bool
+    ejected_for: float
+    """Seconds it stays ejected."""
+    failures: int
+    in_flight: int
+
+
+class RouterStatus(BaseModel):
+    policy: str
+    models: list[str]
+    in_flight: int
+    endpoints: list[EndpointStatus]
+
+
+class Health(BaseModel):
+    status: str
+    reason: str
+    endpoints: int
+    usable: int
+
+
+def make_admin(proxy: Proxy, metrics: Metrics, models: list[str]) -> FastAPI:
+    """The ASGI application for every path outside ``/v1/``. ``models`` is kept up to date by the caller."""
+    app = FastAPI(title="BladeLLM router", docs_url=None, redoc_url=None)
+
+    @app.exception_handler(HTTPException)
+    async def openai_shaped(request: Request, error: HTTPException) -> Response:
+        message = f"{request.method} {request.url.path}: {error.detail}; the OpenAI API is under /v1/"
+        body = error_body(error.status_code, message, "not_found" if error.status_code == 404 else "invalid_request")
+        return Response(body, error.status_code, media_type="application/json")
+
+    @app.get(paths.LIVE)
+    async def live() -> dict[str, str]:
+        """200 as long as the process answers."""
+        return {"status": "ok"}
+
+    @app.get(paths.HEALTH, response_model=Health)
+    async def health() -> Response:
+        """200 while at least one endpoint is healthy, 503 with the reason otherwise."""
+        known, usable = len(proxy.endpoints.all), proxy.endpoints.usable_count()
+        if usable:
+            reason = ""
+        elif known:
+            reason = f"none of {known} endpoints is healthy: all are down, ejected, draining or not checked yet"
+        else:
+            reason = "no endpoint is registered yet"
+        body = Health(status="unavailable" if reason else "ok", reason=reason, endpoints=known, usable=usable)
+        return JSONResponse(body.model_dump(), 503 if reason else 200)
+
+    @app.get(paths.METRICS)
+    async def prometheus() -> Response:
+        return Response(metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @app.get("/status")
+    async def status() -> RouterStatus:
+        """What the router knows, for people and for the operator."""
+        now = time.monotonic()
+        return RouterStatus(
+            policy=proxy.policy.name,
+            models=models,
+            in_flight=metrics.in_flight,
+            endpoints=[
+                EndpointStatus(
+                    name=endpoint.name,
+                    url=endpoint.url,
+                    revision=endpoint.revision,
+                    up=endpoint.up,
+                    draining=not endpoint.admits,
+                    ejected_for=max(0.0, endpoint.ejected_until - now),
+                    failures=endpoint.failures,
+                    in_flight=endpoint.in_flight,
+                )
+                for endpoint in proxy.endpoints.all
+            ],
+        )
+
+    return app

@@ -1,0 +1,63 @@
+"""The client's side of one request: writing the answer, and noticing at once when nobody reads it any more.
+
+An engine that goes on generating for a client that left wastes its time, so the connection to the engine is aborted
+the moment the client's goes, whether the answer streams or not.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from blade_router.errors import ClientGone, Headers
+from blade_router.request import Receive
+from blade_router.upstream import Connection
+
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class Client:
+    """One ASGI request's ``receive`` and ``send``. Writing waits while the client is slow."""
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self.started = False
+        """The answer's status and headers are on their way."""
+        self._receive = receive
+        self._send = send
+        self._gone = False
+        self._connection: Connection | None = None
+        self._watcher: asyncio.Task[None] | None = None
+
+    def watch(self) -> None:
+        """Start to look for the disconnect; only after the request has been read. Ends with the answer by itself."""
+        self._watcher = asyncio.get_running_loop().create_task(self._watch())
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._gone = True
+        if self._connection is not None:
+            self._connection.abort(ClientGone())
+
+    def attach(self, connection: Connection) -> None:
+        """Abort this connection when the client goes.
+
+        Raises:
+            ClientGone: it has gone already.
+        """
+        if self._gone:
+            raise ClientGone
+        self._connection = connection
+
+    def detach(self) -> None:
+        """The connection is another's from now on."""
+        self._connection = None
+
+    async def start(self, status: int, headers: Headers) -> None:
+        self.started = True
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def write(self, body: bytes) -> None:
+        await self._send({"type": "http.response.body", "body": body, "more_body": True})
+
+    async def finish(self, body: bytes = b"") -> None:
+        await self._send({"type": "http.response.body", "body": body})

@@ -1,0 +1,89 @@
+"""What a router is told to do, and the check of it.
+
+Everything that reaches the router as a list of endpoints passes here, so that a mistake is reported by the path of the
+field it is in, before anything acts on it.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import get_args
+from urllib.parse import urlsplit
+
+import msgspec
+
+from blade_protocol.routing import EndpointConfig, PolicyName, RouterConfig
+
+POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)
+
+_decode = msgspec.json.Decoder(RouterConfig).decode
+_NAME = re.compile(r"[!-~]{1,256}")
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used; the message names the field and what is expected."""
+
+
+def parse_config(content: bytes) -> RouterConfig:
+    """A ``RouterConfig`` from its JSON.
+
+    Raises:
+        ConfigError: not JSON, an unknown or missing field, a wrong type, or a value that makes no sense; says where.
+    """
+    try:
+        config = _decode(content)
+    except msgspec.DecodeError as error:
+        raise ConfigError(str(error)) from None
+    return msgspec.structs.replace(config, endpoints=checked(config.endpoints, "$.endpoints[{}]"))
+
+
+def parse_endpoints(text: str) -> tuple[EndpointConfig, ...]:
+    """Endpoints from a comma-separated list of URLs.
+
+    Raises:
+        ConfigError: a URL that is not the base URL of an engine.
+    """
+    urls = [url.strip() for url in text.split(",") if url.strip()]
+    if not urls:
+        raise ConfigError("expected URL[,URL...], for example http://127.0.0.1:8081")
+    return checked((EndpointConfig(url=url) for url in urls), "endpoint {}")
+
+
+def checked(endpoints: Iterable[EndpointConfig], place: str) -> tuple[EndpointConfig, ...]:
+    """The endpoints with tidy URLs. ``place`` names an endpoint in errors, given its index."""
+    result: list[EndpointConfig] = []
+    seen: set[str] = set()
+    for index, endpoint in enumerate(endpoints):
+        where = place.format(index)
+        url = _base_url(endpoint.url, f"{where}.url")
+        if url in seen:
+            raise ConfigError(f"{where}.url: {url} is listed twice")
+        seen.add(url)
+        if endpoint.name and not _NAME.fullmatch(endpoint.name):
+            raise ConfigError(f"{where}.name: {endpoint.name!r} must be printable ASCII without spaces")
+        result.append(msgspec.structs.replace(endpoint, url=url))
+    return tuple(result)
+
+
+def merge(*sources: Iterable[EndpointConfig]) -> tuple[EndpointConfig, ...]:
+    """All endpoints of all sources; where a URL comes twice the later source describes it."""
+    by_url = {endpoint.url: endpoint for source in sources for endpoint in source}
+    return tuple(by_url.values())
+
+
+def _base_url(url: str, where: str) -> str:
+    example = "expected http://HOST:PORT"
+    try:
+        url.encode("ascii")
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ConfigError(f"{where}: {url!r} is not a URL ({error}); {example}") from None
+    if parts.scheme != "http" or not parts.hostname:
+        raise ConfigError(f"{where}: {url!r}: {example}")
+    if port == 0:
+        raise ConfigError(f"{where}: {url!r}: port 0 cannot be connected to; {example}")
+    if parts.path not in ("", "/") or parts.query or parts.fragment or "@" in parts.netloc:
+        raise ConfigError(f"{where}: {url!r} must be a base URL without a path, query or user; {example}")
+    if not re.fullmatch(r"[\w.:\[\]-]+", parts.netloc):
+        raise ConfigError(f"{where}: {url!r} has a host that is none; {example}")
+    return f"http://{parts.netloc}"

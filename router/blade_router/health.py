@@ -1,0 +1,98 @@
+"""The active health check: asks every endpoint's ``GET /health``, often while it is down, seldom while it is up.
+
+A check opens its own connection, so it also sees an engine that has stopped accepting. Probes are spread by jitter; a
+failed request makes the next one come at once.
+"""
+
+import asyncio
+import random
+from collections.abc import Iterable
+
+from blade_protocol import headers, paths
+from blade_router.endpoints import Endpoint
+from blade_router.upstream import ConnectFailed, UpstreamError
+
+FAILING_INTERVAL = 0.25
+"""Seconds between checks of an endpoint that is not up."""
+MISSES = 2
+"""Checks in a row that must time out or break before an endpoint that was up counts as down."""
+
+
+class HealthChecker:
+    """One small task per endpoint, until the endpoint is removed.
+
+    Args:
+        interval: seconds between checks of an endpoint that is up, give or take 20 %.
+        timeout: seconds an endpoint has to answer.
+    """
+
+    def __init__(self, interval: float = 2.0, timeout: float = 2.0) -> None:
+        self._interval = interval
+        self._timeout = timeout
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def watch(self, endpoints: Iterable[Endpoint]) -> None:
+        """Start checking these."""
+        for endpoint in endpoints:
+            task = asyncio.create_task(self._watch(endpoint), name=f"health {endpoint.name}")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _watch(self, endpoint: Endpoint) -> None:
+        nudge = asyncio.Event()
+        endpoint.suspect = nudge.set
+        misses = 0
+        while not endpoint.removed:
+            nudge.clear()
+            misses = await self._check(endpoint, misses)
+            endpoint.pool.prune()
+            interval = self._interval if endpoint.up and not misses else FAILING_INTERVAL
+            # A nudge shortens a long wait; it cannot make checks more frequent than those of a failing endpoint.
+            await asyncio.sleep(min(FAILING_INTERVAL, interval))
+            try:
+                async with asyncio.timeout(max(0.0, interval * random.uniform(0.8, 1.2) - FAILING_INTERVAL)):
+                    await nudge.wait()
+            except TimeoutError:
+                pass
+
+    async def _check(self, endpoint: Endpoint, misses: int) -> int:
+        """Probe once and record it; returns how many probes in a row went unanswered."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                status, draining = await probe(endpoint)
+        except (UpstreamError, TimeoutError) as error:
+            refused = isinstance(error, ConnectFailed) and error.refused
+            if refused or misses + 1 >= MISSES or endpoint.up is None:
+                endpoint.mark_down(str(error) or f"{paths.HEALTH} took longer than {self._timeout:g} s")
+            return misses + 1
+        if status == 200:
+            endpoint.mark_up()
+        elif draining:
+            endpoint.mark_draining()
+        else:
+            endpoint.mark_down(f"{paths.HEALTH} answered {status}")
+        return 0
+
+
+async def probe(endpoint: Endpoint) -> tuple[int, bool]:
+    """Status of ``GET /health``, and whether the engine says that it drains.
+
+    Raises:
+        UpstreamError: no answer.
+    """
+    connection = await endpoint.pool.connect()
+    try:
+        connection.send(
+            b"GET %s HTTP/1.1\r\nhost: %s\r\nconnection: close\r\n\r\n" % (paths.HEALTH.encode(), endpoint.authority),
+            b"",
+        )
+        await connection.response()
+        return connection.status, (headers.DRAINING.encode(), b"1") in connection.headers
+    finally:
+        endpoint.pool.discard(connection)

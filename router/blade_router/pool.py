@@ -1,0 +1,119 @@
+"""The connections to one engine: a last-in-first-out stack of idle ones, and how to open another.
+
+Last in, first out keeps few connections warm and lets the rest age out before the engine closes them. The idle limit
+stays below the 5 s after which common HTTP servers (uvicorn among them) close a silent connection; a connection that
+dies in the remaining race is replaced once, unseen.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from blade_router.upstream import ConnectFailed, Connection, StaleConnection
+
+IDLE_LIMIT = 4.0
+"""Seconds after which an idle connection is not used again."""
+
+
+class ConnectionPool:
+    """Connections to ``host:port``."""
+
+    def __init__(self, host: str, port: int, *, connect_timeout: float = 1.0) -> None:
+        self._host = host
+        self._port = port
+        self._connect_timeout = connect_timeout
+        self._idle: list[Connection] = []
+        self._closed = False
+
+    async def exchange(
+        self, head: bytes, body: bytes, attach: Callable[[Connection], None], first_byte_timeout: float = 0.0
+    ) -> Connection:
+        """Send a request and wait for the answer's status and headers.
+
+        ``attach`` gets each connection before anything is written to it, so that the caller can abort it. The
+        connection that is returned must go back through ``release``.
+
+        Raises:
+            UpstreamError: no connection, or it failed before the headers. A reused connection that dies without a
+                byte is replaced by a new one first, once.
+        """
+        idle = self._take_idle()
+        if idle is not None:
+            try:
+                return await self._exchange(idle, head, body, attach, first_byte_timeout)
+            except StaleConnection:
+                pass
+        return await self._exchange(await self.connect(), head, body, attach, first_byte_timeout)
+
+    async def _exchange(
+        self,
+        connection: Connection,
+        head: bytes,
+        body: bytes,
+        attach: Callable[[Connection], None],
+        first_byte_timeout: float,
+    ) -> Connection:
+        try:
+            attach(connection)
+            connection.send(head, body, first_byte_timeout)
+            await connection.response()
+        except BaseException:
+            self.discard(connection)
+            raise
+        return connection
+
+    async def connect(self) -> Connection:
+        """Open a connection (TCP_NODELAY is what asyncio and uvloop set by default).
+
+        Raises:
+            ConnectFailed: refused, unreachable, or not accepted within the connect time-out.
+        """
+        loop = asyncio.get_running_loop()
+        where = f"{self._host}:{self._port}"
+        try:
+            async with asyncio.timeout(self._connect_timeout):
+                _, connection = await loop.create_connection(Connection, self._host, self._port)
+        except TimeoutError:
+            raise ConnectFailed(f"{where} did not accept within {self._connect_timeout:g} s", refused=False) from None
+        except OSError as error:
+            refused = isinstance(error, ConnectionRefusedError)
+            raise ConnectFailed(f"cannot connect to {where}: {error}", refused=refused) from None
+        return connection
+
+    def release(self, connection: Connection) -> None:
+        """Take a connection back: kept when its exchange is complete, dropped otherwise."""
+        if self._closed or not connection.reusable:
+            self.discard(connection)
+            return
+        connection.finish()
+        connection.idle_since = time.monotonic()
+        self._idle.append(connection)
+
+    @staticmethod
+    def discard(connection: Connection) -> None:
+        if not connection.closed:
+            connection.abort(ConnectionAbortedError("the router dropped the connection"))
+
+    def prune(self) -> None:
+        """Close what has been idle for too long."""
+        oldest = time.monotonic() - IDLE_LIMIT
+        keep = [connection for connection in self._idle if not connection.closed and connection.idle_since > oldest]
+        for connection in set(self._idle).difference(keep):
+            self.discard(connection)
+        self._idle = keep
+
+    def close(self) -> None:
+        """Close the idle connections, and each busy one when it comes back."""
+        self._closed = True
+        for connection in self._idle:
+            self.discard(connection)
+        self._idle = []
+
+    def _take_idle(self) -> Connection | None:
+        oldest = time.monotonic() - IDLE_LIMIT
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.closed and connection.idle_since > oldest:
+                return connection
+            self.discard(connection)
+        return None

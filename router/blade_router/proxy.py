@@ -1,0 +1,235 @@
+"""The data path: a request comes in, an endpoint is chosen, its answer goes out.
+
+Nothing is sent to the client before the answer is worth sending: a whole one when it does not stream, the first event
+when it does. Up to there a failing engine costs the client nothing but time, because the request goes to another one.
+This is plain ASGI; a web framework here would cost more than everything else the router does.
+"""
+
+import logging
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from blade_protocol import headers as names
+from blade_router.client import Client, Send
+from blade_router.endpoints import Endpoint, EndpointSet
+from blade_router.errors import ClientGone, Headers, Refused
+from blade_router.metrics import Metrics
+from blade_router.policies import Policy
+from blade_router.request import REQUEST_ID, ClientRequest, Receive, Scope, forwardable, read_request
+from blade_router.resume import EventStream
+from blade_router.upstream import Connection, UpstreamError
+
+logger = logging.getLogger("blade_router.proxy")
+
+RETRIED = frozenset((500, 502, 503))
+"""Answers that say "not here, not now": another endpoint may do better. A 4xx is the client's and passes through."""
+MAX_HELD = 8 << 20
+"""Bytes of a unary answer kept back so that it can be asked for again elsewhere; a longer one is streamed."""
+CLIENT_GONE = 499
+"""Status under which requests are counted whose client left (nginx's)."""
+
+_ENDPOINT = names.ENDPOINT.encode()
+_REASON = names.ROUTE_REASON.encode()
+_DRAINING = (names.DRAINING.encode(), b"1")
+
+
+@dataclass(slots=True)
+class Answer:
+    """The beginning of an engine's answer that is held back, or all of it."""
+
+    status: int
+    headers: Headers
+    body: bytes
+    """What may be sent now."""
+    complete: bool
+    events: EventStream | None
+    """Set for a server-sent-event stream."""
+
+
+class Proxy:
+    """The ASGI callable for ``/v1/*``.
+
+    Args:
+        max_tries: how many endpoints may work on one request before its first byte. Endpoints that refuse the
+            connection or say that they drain have not worked on it and do not count.
+        first_byte_timeout: seconds an endpoint has for the first byte of a body; 0 for no limit.
+    """
+
+    def __init__(
+        self,
+        endpoints: EndpointSet,
+        policy: Policy,
+        metrics: Metrics,
+        *,
+        max_body_bytes: int,
+        max_tries: int = 3,
+        first_byte_timeout: float = 0.0,
+    ) -> None:
+        self.endpoints = endpoints
+        self.policy = policy
+        self._metrics = metrics
+        self._max_body_bytes = max_body_bytes
+        self._max_tries = max_tries
+        self._first_byte_timeout = first_byte_timeout
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = time.perf_counter()
+        client = Client(receive, send)
+        metrics = self._metrics
+        metrics.in_flight += 1
+        status = CLIENT_GONE
+        try:
+            request = await read_request(scope, receive, self._max_body_bytes)
+            client.watch()
+            status = await self._serve(request, client, started)
+        except ClientGone:
+            pass
+        except Refused as refusal:
+            status = refusal.status
+            body = refusal.body
+            await client.start(status, [*refusal.headers, (b"content-length", b"%d" % len(body))])
+            await client.finish(body)
+        finally:
+            metrics.in_flight -= 1
+            metrics.requests[status] += 1
+            metrics.duration.observe(time.perf_counter() - started)
+
+    async def _serve(self, request: ClientRequest, client: Client, started: float) -> int:
+        """Try endpoints until one answers; returns the status the client got."""
+        tried: list[Endpoint] = []
+        worked = 0
+        why = ""
+        last: tuple[Answer, Headers] | None = None
+        while worked < self._max_tries:
+            candidates, panic = self.endpoints.candidates(tried)
+            if not candidates:
+                break
+            endpoint = self.policy.choose(candidates, request)
+            if why:
+                self._metrics.retries[why] += 1
+            ours = self._headers(request, endpoint, panic, why)
+            tried.append(endpoint)
+            endpoint.in_flight += 1
+            connection: Connection | None = None
+            try:
+                connection = await endpoint.pool.exchange(
+                    request.head_for(endpoint.authority), request.body, client.attach, self._first_byte_timeout
+                )
+                answer = await hold(connection)
+                if answer.status in RETRIED and answer.complete:
+                    last = (answer, ours)
+                    if _DRAINING in connection.headers:
+                        why = "draining"
+                        endpoint.mark_draining()
+                    else:
+                        why = str(answer.status)
+                        worked += 1
+                        endpoint.record_failure(f"it answered {why}")
+                    continue
+                if answer.status < 500:
+                    endpoint.record_success()
+                await self._relay(answer, ours, connection, client, started)
+                return answer.status
+            except UpstreamError as error:
+                why = error.reason
+                worked += why != "refused"
+                endpoint.record_failure(str(error), error)
+                logger.debug("request %s failed on %s: %s", request.id.decode("latin-1"), endpoint.name, error)
+            finally:
+                endpoint.in_flight -= 1
+                client.detach()
+                if connection is not None:
+                    endpoint.pool.release(connection)
+        if last is None:
+            raise self._nobody(tried, why)
+        answer, ours = last
+        if answer.status == 503 and all(name != b"retry-after" for name, _ in answer.headers):
+            ours.append((b"retry-after", b"1"))
+        await self._relay(answer, ours, None, client, started)
+        return answer.status
+
+    async def _relay(
+        self, answer: Answer, ours: Headers, connection: Connection | None, client: Client, started: float
+    ) -> None:
+        """Send what was held back, then the rest as it comes."""
+        headers = forwardable(answer.headers) + ours
+        if answer.complete and answer.status not in (204, 304):
+            headers = [header for header in headers if header[0] != b"content-length"]
+            headers.append((b"content-length", b"%d" % len(answer.body)))
+        await client.start(answer.status, headers)
+        self._metrics.first_byte.observe(time.perf_counter() - started)
+        if answer.complete or connection is None:
+            await client.finish(answer.body)
+            return
+        events = answer.events
+        await client.write(answer.body)
+        try:
+            while True:
+                chunk = await connection.read()
+                if events is not None:
+                    chunk = events.feed(chunk)
+                if connection.at_end:
+                    break
+                if chunk:
+                    await client.write(chunk)
+        except UpstreamError as error:
+            logger.warning("an answer broke off after it had begun: %s", error)
+            if events is not None:
+                await client.finish(events.broken(error.reason))
+            # Otherwise the answer stays incomplete and the server closes the connection: the client can tell.
+            return
+        await client.finish(chunk + events.end() if events is not None else chunk)
+
+    def _headers(self, request: ClientRequest, endpoint: Endpoint, panic: bool, why: str) -> Headers:
+        """The headers the router adds to an answer: who answered, why that one, and the request's id."""
+        reason = self.policy.name
+        if panic:
+            reason += " panic"
+        if why:
+            reason += f" retry={why}"
+        return [(REQUEST_ID, request.id), (_ENDPOINT, endpoint.name_header), (_REASON, reason.encode("ascii"))]
+
+    def _nobody(self, tried: Collection[Endpoint], why: str) -> Refused:
+        if not self.endpoints.all:
+            message, code = "no engine is registered with this router yet; try again shortly", "no_endpoint"
+        elif not tried:
+            message, code = "every engine of this service is draining; try again shortly", "no_endpoint"
+        else:
+            message = f"no engine could answer ({len(tried)} tried, last failure: {why}); try again shortly"
+            code = "engines_unavailable"
+        return Refused(503, message, code=code, retry_after=1)
+
+
+async def hold(connection: Connection) -> Answer:
+    """Read the part of an answer that has to be there before the client gets any of it.
+
+    Raises:
+        UpstreamError: the engine failed while nothing had been sent: the request can go elsewhere.
+    """
+    headers = connection.headers
+    event_stream = encoded = False
+    for name, value in headers:
+        if name == b"content-type":
+            event_stream = value.lower().startswith(b"text/event-stream")
+        elif name == b"content-encoding":
+            encoded = True
+    events = EventStream() if event_stream and not encoded else None
+    parts: list[bytes] = []
+    size = 0
+    while chunk := await connection.read():
+        part = events.feed(chunk) if events is not None else chunk
+        parts.append(part)
+        size += len(part)
+        if connection.at_end or (size and (event_stream or size >= MAX_HELD)):
+            break
+    complete = connection.at_end
+    if complete and events is not None:
+        parts.append(events.end())
+    return Answer(
+        status=connection.status,
+        headers=headers,
+        body=parts[0] if len(parts) == 1 else b"".join(parts),
+        complete=complete,
+        events=events,
+    )

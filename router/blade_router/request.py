@@ -1,0 +1,158 @@
+"""A client's request: read with a limit, parsed once, and its head made ready for an engine.
+
+The body is forwarded as the bytes that came. Of its JSON the router reads only the fields routing needs; what it
+cannot judge (an unknown model, a wrong type) it leaves to the engine, which knows better.
+"""
+
+import itertools
+import secrets
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from blade_protocol import headers as names
+from blade_router.errors import ClientGone, Headers, Refused
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+METHODS = ("GET", "POST", "DELETE")
+
+HOP_BY_HOP = frozenset(
+    (
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    )
+)
+"""Headers that speak about one connection (RFC 9110 section 7.6.1)."""
+REQUEST_ID = names.REQUEST_ID.encode()
+OURS = names.CLIENT_FORBIDDEN_PREFIX.encode()
+# host, content-length and the request's id are written anew; "expect" is answered by our own server
+_REPLACED = HOP_BY_HOP | {b"host", b"content-length", b"expect", REQUEST_ID}
+
+
+class RoutingFields(msgspec.Struct, frozen=True):
+    """The part of a request body that routing looks at."""
+
+    model: str | None = None
+    stream: bool | str | None = None
+
+
+_decode = msgspec.json.Decoder(RoutingFields).decode
+_NOTHING = RoutingFields()
+_prefix = secrets.token_hex(8)
+_counter = itertools.count()
+
+
+@dataclass(slots=True)
+class ClientRequest:
+    """What a policy may look at, and what goes to the engine."""
+
+    method: str
+    path: str
+    fields: RoutingFields
+    body: bytes
+    id: bytes
+    _start: bytes
+    _end: bytes
+
+    def head_for(self, authority: bytes) -> bytes:
+        """Request line and headers for the engine at ``authority`` (``host:port``)."""
+        return b"".join((self._start, authority, self._end))
+
+
+async def read_request(scope: Scope, receive: Receive, max_body_bytes: int) -> ClientRequest:
+    """Read the whole request.
+
+    Raises:
+        Refused: 405 for another method, 413 for a body over the limit, 400 for a body that is not JSON.
+        ClientGone: the client left before its body was complete.
+    """
+    method: str = scope["method"]
+    if method not in METHODS:
+        raise Refused(405, f"{method} is not supported; use one of {', '.join(METHODS)}", code="method_not_allowed")
+
+    head: list[bytes] = []
+    request_id = b""
+    content_type = b""
+    dropped = _REPLACED
+    for name, value in scope["headers"]:
+        if name == b"connection":
+            dropped = dropped | {token.strip() for token in value.lower().split(b",")}
+    for name, value in scope["headers"]:
+        if name == b"content-length" and int(value) > max_body_bytes:
+            raise _too_large(max_body_bytes)
+        if name == REQUEST_ID and len(value) <= 128:
+            request_id = value
+        if name in dropped or name.startswith(OURS):
+            continue
+        if name == b"content-type":
+            content_type = value
+        head += (name, b": ", value, b"\r\n")
+
+    body = await _read_body(receive, max_body_bytes)
+    fields = _NOTHING
+    if method == "POST" and (not content_type or content_type.lower().startswith(b"application/json")):
+        fields = _parse(body)
+
+    request_id = request_id or b"req-%b%x" % (_prefix.encode(), next(_counter))
+    target = scope["raw_path"]
+    if scope["query_string"]:
+        target = target + b"?" + scope["query_string"]
+    head.append(b"content-length: %d\r\n%b: %b\r\n\r\n" % (len(body), REQUEST_ID, request_id))
+    return ClientRequest(
+        method=method,
+        path=scope["path"],
+        fields=fields,
+        body=body,
+        id=request_id,
+        _start=b"%b %b HTTP/1.1\r\nhost: " % (method.encode(), target),
+        _end=b"\r\n" + b"".join(head),
+    )
+
+
+async def _read_body(receive: Receive, limit: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        part = message.get("body", b"")
+        size += len(part)
+        if size > limit:
+            raise _too_large(limit)
+        if not message.get("more_body"):
+            return b"".join((*parts, part)) if parts else part
+        parts.append(part)
+
+
+def _parse(body: bytes) -> RoutingFields:
+    try:
+        return _decode(body)
+    except msgspec.ValidationError:
+        return _NOTHING  # JSON, but not of the expected shape: the engine has the better error
+    except msgspec.DecodeError as error:
+        raise Refused(400, f"the request body is not valid JSON: {error}", code="invalid_json") from None
+
+
+def _too_large(limit: int) -> Refused:
+    return Refused(413, f"the request body is larger than the limit of {limit} bytes", code="request_too_large")
+
+
+def forwardable(upstream: Headers) -> Headers:
+    """An answer's headers without those about the connection and without those the router writes itself."""
+    return [
+        (name, value)
+        for name, value in upstream
+        if name not in HOP_BY_HOP and name != REQUEST_ID and not name.startswith(OURS)
+    ]

@@ -1,0 +1,245 @@
+"""One HTTP/1.1 connection to an engine.
+
+General HTTP clients cost several times more per request than the rest of the router together, so the data path has
+its own: an ``asyncio.Protocol`` around the llhttp parser that does one exchange at a time and nothing else. Reading
+pauses while the consumer is slow; errors say whether the answer had begun, because that decides about a retry.
+"""
+
+import asyncio
+
+import httptools
+
+from blade_router.errors import Headers
+
+HIGH_WATER = 256 * 1024
+"""Bytes of unread body at which the connection stops reading from the engine."""
+
+
+class UpstreamError(Exception):
+    """The engine gave no complete answer. ``reason`` is a short stable name for metrics and headers."""
+
+    reason = "upstream"
+
+
+class ConnectFailed(UpstreamError):
+    """No connection: refused, unreachable, unresolved, or not accepted in time."""
+
+    def __init__(self, message: str, *, refused: bool) -> None:
+        super().__init__(message)
+        self.reason = "refused" if refused else "connect"
+        self.refused = refused
+
+
+class ConnectionLost(UpstreamError):
+    """The connection ended before the answer did."""
+
+    reason = "reset"
+
+
+class StaleConnection(ConnectionLost):
+    """A reused connection ended before the first byte of the answer: most likely closed while it was idle."""
+
+
+class FirstByteTimeout(UpstreamError):
+    """No byte of the answer's body in the time the router was told to wait."""
+
+    reason = "timeout"
+
+
+class BadAnswer(UpstreamError):
+    """What came back is not HTTP/1.1."""
+
+    reason = "protocol"
+
+
+class Connection(asyncio.Protocol):
+    """A connection and the exchange that is under way on it.
+
+    ``send`` starts an exchange, ``response`` waits for status and headers, ``read`` returns body bytes as they come
+    and ``b""`` at the end. ``abort`` may be called at any time and makes the waiting call raise the given exception.
+    """
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: Headers = []
+        self.complete = False
+        """The whole answer has arrived (it may still wait to be read)."""
+        self.closed = False
+        self.idle_since = 0.0
+        self._loop = asyncio.get_running_loop()
+        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._chunks: list[bytes] = []
+        self._buffered = 0
+        self._paused = False
+        self._exchanges = 0
+        self._busy = False
+        self._received = False
+        self._head_complete = False
+        self._until_close = False
+        self._keep_alive = False
+        self._error: Exception | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    # what the router calls
+
+    def send(self, head: bytes, body: bytes, first_byte_timeout: float = 0.0) -> None:
+        """Write one request. ``head`` ends with the empty line; a time-out of 0 waits for ever."""
+        self.status = 0
+        self.headers = []
+        self.complete = self._received = self._head_complete = self._until_close = self._keep_alive = False
+        self._busy = True
+        self._exchanges += 1
+        if first_byte_timeout:
+            error = FirstByteTimeout(f"no answer within {first_byte_timeout:g} s")
+            self._timer = self._loop.call_later(first_byte_timeout, self.abort, error)
+        if self._transport is None or self.closed:
+            self._fail(StaleConnection("the connection closed while it was idle"))
+        elif body:
+            self._transport.writelines((head, body))
+        else:
+            self._transport.write(head)
+
+    async def response(self) -> None:
+        """Wait until ``status`` and ``headers`` are there.
+
+        Raises:
+            UpstreamError: the connection failed before.
+        """
+        while not self._head_complete:
+            await self._wait()
+
+    async def read(self) -> bytes:
+        """The body bytes that have arrived, waiting for at least one; ``b""`` when the answer is over.
+
+        Raises:
+            UpstreamError: the connection failed before the end; bytes that came before were returned first.
+        """
+        while True:
+            if self._chunks:
+                chunks, self._chunks = self._chunks, []
+                self._buffered = 0
+                if self._paused:
+                    self._paused = False
+                    if self._transport is not None and not self.closed:
+                        self._transport.resume_reading()
+                return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            if self.complete:
+                return b""
+            await self._wait()
+
+    @property
+    def at_end(self) -> bool:
+        """The answer is complete and every byte of it has been read."""
+        return self.complete and not self._chunks
+
+    @property
+    def reusable(self) -> bool:
+        return self.complete and self._keep_alive and not self.closed and not self._paused
+
+    def finish(self) -> None:
+        """End a completed exchange; the connection is idle from here on."""
+        self._busy = False
+        self._chunks = []
+        self._buffered = 0
+
+    def abort(self, error: Exception) -> None:
+        """Drop the connection at once, so that the engine stops working on the request."""
+        self._fail(error)
+        self.closed = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    # what the event loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        if not self._busy or self.complete or self._parser is None:
+            # Bytes nobody asked for: whatever they are, they must not be taken for the next answer.
+            self.abort(BadAnswer("the engine sent bytes after the end of its answer"))
+            return
+        self._received = True
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self.abort(BadAnswer(f"the engine's answer is not HTTP/1.1: {error}"))
+        self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        self._parser = None  # it holds bound methods of this object: break the cycle
+        if self._busy and not self.complete:
+            if self._until_close and exc is None and self._error is None:
+                self._end()
+            elif self._exchanges > 1 and not self._received:
+                self._fail(StaleConnection("the connection was closed while it was idle"))
+            else:
+                self._fail(ConnectionLost(f"connection lost: {exc or 'closed by the engine'}"))
+        self._wake()
+
+    # what the parser calls
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._head_complete:  # later ones are trailers
+            self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        assert self._parser is not None
+        status = self._parser.get_status_code()
+        if status < 200:
+            self.headers = []
+            return
+        self.status = status
+        self._head_complete = True
+        names = {name for name, _ in self.headers}
+        self._until_close = not names & {b"content-length", b"transfer-encoding"} and status not in (204, 304)
+
+    def on_body(self, body: bytes) -> None:
+        if self._timer is not None:
+            self._cancel_timer()
+        self._chunks.append(body)
+        self._buffered += len(body)
+        if self._buffered > HIGH_WATER and not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def on_message_complete(self) -> None:
+        if self._head_complete and self._parser is not None:
+            self._keep_alive = self._parser.should_keep_alive()
+            self._end()
+
+    # inside
+
+    def _end(self) -> None:
+        self.complete = True
+        if self._timer is not None:
+            self._cancel_timer()
+
+    def _fail(self, error: Exception) -> None:
+        if self._error is None and not self.complete:
+            self._error = error
+        if self._timer is not None:
+            self._cancel_timer()
+        self._wake()
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def _wait(self) -> None:
+        if self._error is not None:
+            raise self._error
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

@@ -1,0 +1,243 @@
+"""A mock engine: speaks the OpenAI API well enough for a router, and fails in every way one asks for.
+
+It is a real server on a real port, so that what is tested are sockets closing and not exceptions being raised. It also
+serves the benchmark, which is why it is a bare protocol and not a web framework.
+"""
+
+import asyncio
+import itertools
+import json
+from dataclasses import dataclass, field
+from typing import Literal, Self
+
+import httptools
+
+Mode = Literal["ok", "status", "draining", "reset", "reset-after-head", "hang", "break", "garbage"]
+"""What happens to a ``/v1/`` request: an answer; ``status``; a 503 that says draining; the connection reset before a
+byte, after the headers, or in the middle of the body; silence; bytes that are not HTTP."""
+
+
+@dataclass
+class Received:
+    """One request as it arrived."""
+
+    method: str
+    target: str
+    headers: list[tuple[str, str]]
+    body: bytes
+
+    def header(self, name: str) -> list[str]:
+        return [value for key, value in self.headers if key == name]
+
+
+@dataclass
+class MockEngine:
+    """Start with ``async with``; change any field while it runs."""
+
+    name: str = "engine"
+    mode: Mode = "ok"
+    status: int = 500
+    health: int = 200
+    tokens: int = 3
+    """Events of a stream."""
+    gate: asyncio.Semaphore | None = None
+    """When set, each event of a stream, and each unary answer, waits for one permit."""
+    delay: float = 0.0
+    """Seconds before each unary answer and each event."""
+    padding: str = ""
+    """Added to the text of each answer."""
+    records: bool = True
+    """Keep what was received; off for benchmarks."""
+    received: list[Received] = field(default_factory=list)
+    probes: int = 0
+    connections: int = 0
+    aborted: int = 0
+    """Requests whose connection the other side closed before the answer was complete."""
+    active: int = 0
+    port: int = 0
+    open: set["_Protocol"] = field(default_factory=set)
+    _server: asyncio.Server | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.kill()
+
+    async def start(self) -> None:
+        """Listen; after ``kill`` on the same port as before."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Protocol(self), "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def kill(self) -> None:
+        """What ``kill -9`` looks like from outside: the port closes and every connection breaks."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        self.drop_connections()
+        await asyncio.sleep(0)
+
+    def drop_connections(self) -> None:
+        for protocol in list(self.open):
+            protocol.lost_by_us = True
+            protocol.transport.abort()
+
+
+class _Protocol(asyncio.Protocol):
+    _ids = itertools.count()
+
+    def __init__(self, engine: MockEngine) -> None:
+        self.engine = engine
+        self.lost_by_us = False
+        self.parser = httptools.HttpRequestParser(self)
+        self.transport: asyncio.Transport
+        self.task: asyncio.Task[None] | None = None
+        self.target = b""
+        self.headers: list[tuple[str, str]] = []
+        self.body: list[bytes] = []
+        self.writable = asyncio.Event()
+        self.writable.set()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self.engine.connections += 1
+        self.engine.open.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.engine.open.discard(self)
+        self.writable.set()
+        if self.task is not None and not self.task.done():
+            if not self.lost_by_us:
+                self.engine.aborted += 1
+            self.task.cancel()
+
+    def pause_writing(self) -> None:
+        self.writable.clear()
+
+    def resume_writing(self) -> None:
+        self.writable.set()
+
+    def data_received(self, data: bytes) -> None:
+        self.parser.feed_data(data)
+
+    def on_url(self, url: bytes) -> None:
+        self.target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self.engine.records:
+            self.headers.append((name.decode().lower(), value.decode("latin-1")))
+
+    def on_body(self, body: bytes) -> None:
+        self.body.append(body)
+
+    def on_message_complete(self) -> None:
+        target, self.target = self.target.decode(), b""
+        request = Received(self.parser.get_method().decode(), target, self.headers, b"".join(self.body))
+        self.headers, self.body = [], []
+        if target == "/health":
+            self.engine.probes += 1
+            extra = b"x-blade-draining: 1\r\n" if self.engine.mode == "draining" else b""
+            status = 503 if self.engine.mode == "draining" else self.engine.health
+            self.transport.write(answer(status, b'{"status":"mock"}', extra))
+            return
+        if self.engine.records:
+            self.engine.received.append(request)
+        self.task = asyncio.get_running_loop().create_task(self.respond(request))
+
+    async def respond(self, request: Received) -> None:
+        self.engine.active += 1
+        try:
+            await self._respond(request)
+        finally:
+            self.engine.active -= 1
+
+    async def _respond(self, request: Received) -> None:
+        engine, mode, write = self.engine, self.engine.mode, self.transport.write
+        if mode == "hang":
+            await asyncio.Event().wait()
+        if mode == "reset":
+            self.lost_by_us = True
+            return self.transport.abort()
+        if mode == "garbage":
+            return write(b"SSH-2.0-nonsense\r\n\r\n")
+        if mode in ("status", "draining"):
+            status = engine.status if mode == "status" else 503
+            extra = b"x-blade-draining: 1\r\n" if mode == "draining" else b""
+            error = {"message": f"{engine.name} says {status}", "type": "server_error", "param": None, "code": None}
+            return write(answer(status, json.dumps({"error": error}).encode(), extra))
+        if request.method == "GET":
+            return write(answer(200, json.dumps({"object": "list", "data": [{"id": engine.name}]}).encode()))
+        if b'"stream":true' in request.body.replace(b" ", b""):
+            return await self._stream(mode)
+        await self._pace()
+        body = self._unary()
+        if mode == "break":
+            write(answer(200, body)[:-10])
+            return await self._lose()
+        if mode == "reset-after-head":
+            write(answer(200, body).split(b"\r\n\r\n")[0] + b"\r\n\r\n")
+            return await self._lose()
+        return write(answer(200, body))
+
+    def _unary(self) -> bytes:
+        message = {"role": "assistant", "content": f"from {self.engine.name}{self.engine.padding}"}
+        return json.dumps(
+            {
+                "id": f"chatcmpl-{next(self._ids)}",
+                "object": "chat.completion",
+                "created": 1,
+                "model": "mock",
+                "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+                "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
+            }
+        ).encode()
+
+    async def _stream(self, mode: Mode) -> None:
+        self.transport.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
+        )
+        if mode == "reset-after-head":
+            return await self._lose()
+        for index in range(self.engine.tokens):
+            await self._pace()
+            if mode == "break" and index == self.engine.tokens - 1:
+                event = self.event(index)
+                self.transport.write(chunk(event[: len(event) // 2]))
+                return await self._lose()
+            self.transport.write(chunk(self.event(index)))
+            await self.writable.wait()
+        self.transport.write(chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+
+    def event(self, index: int) -> bytes:
+        delta = {"content": f"{self.engine.name}-{index}{self.engine.padding}"}
+        choices = [{"index": 0, "delta": delta, "finish_reason": None}]
+        data = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "mock", "choices": choices}
+        return b"data: " + json.dumps(data).encode() + b"\n\n"
+
+    async def _pace(self) -> None:
+        if self.engine.gate is not None:
+            await self.engine.gate.acquire()
+        if self.engine.delay:
+            await asyncio.sleep(self.engine.delay)
+
+    async def _lose(self) -> None:
+        """Break the connection, after what was written has gone out."""
+        await asyncio.sleep(0.01)
+        self.lost_by_us = True
+        self.transport.abort()
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def answer(status: int, body: bytes, extra: bytes = b"") -> bytes:
+    head = b"HTTP/1.1 %d Mock\r\ncontent-type: application/json\r\nx-blade-secret: engine\r\nx-engine: kept\r\n"
+    return head % status + extra + b"content-length: %d\r\n\r\n" % len(body) + body

@@ -1,0 +1,90 @@
+"""A router inside the test's own event loop, and small helpers to talk to it."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import httpx
+
+from blade_protocol.routing import EndpointConfig
+from blade_router.app import Router, listen, make_server
+from blade_router.arguments import Options
+from router_support.engine import MockEngine
+
+
+class Running:
+    """A router that serves, and a client of it."""
+
+    def __init__(self, router: Router, url: str, client: httpx.AsyncClient) -> None:
+        self.router = router
+        self.url = url
+        self.client = client
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rsplit(":", 1)[1])
+
+    async def chat(self, *, stream: bool = False, **extra: Any) -> httpx.Response:
+        return await self.client.post("/v1/chat/completions", json=question(stream=stream), **extra)
+
+    async def metric(self, name: str) -> float:
+        """The value of one sample (with its labels) of ``/metrics``; 0 when it is not there."""
+        text = (await self.client.get("/metrics")).text
+        return next((float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name + " ")), 0.0)
+
+    async def status(self) -> dict[str, Any]:
+        """``/status`` with the endpoints by name."""
+        status: dict[str, Any] = (await self.client.get("/status")).json()
+        status["endpoints"] = {endpoint["name"]: endpoint for endpoint in status["endpoints"]}
+        return status
+
+
+def question(*, stream: bool = False) -> dict[str, Any]:
+    return {"model": "mock", "messages": [{"role": "user", "content": "hello"}], "stream": stream}
+
+
+@contextlib.asynccontextmanager
+async def serving(*engines: MockEngine, wait: bool = True, **options: Any) -> AsyncIterator[Running]:
+    """A router over these engines; with ``wait``, once it has found all of them healthy."""
+    endpoints = tuple(EndpointConfig(url=engine.url, name=engine.name) for engine in engines)
+    settings = Options(**{"endpoints": endpoints, "drain_timeout": 1, **options})
+    async with Router(settings) as router:
+        listener = listen("127.0.0.1", 0)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server = make_server(router, settings)
+        server.capture_signals = contextlib.nullcontext  # type: ignore[assignment, method-assign]
+        task = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            async with httpx.AsyncClient(base_url=url, timeout=20, trust_env=False) as client:
+                await eventually(lambda: server.started)
+                if wait:
+                    await eventually(lambda: router.endpoints.usable_count() == len(engines))
+                yield Running(router, url, client)
+        finally:
+            server.should_exit = True
+            await task
+            listener.close()
+
+
+async def eventually(condition: Callable[[], object], what: str = "") -> None:
+    """Wait until it is true; an error after ten seconds."""
+    try:
+        async with asyncio.timeout(10):
+            while not condition():
+                await asyncio.sleep(0.005)
+    except TimeoutError:
+        raise AssertionError(f"never became true: {what or condition}") from None
+
+
+async def raw_post(port: int, body: dict[str, Any]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Send a chat request over a plain socket, so that the test decides when it is read and closed."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    data = json.dumps(body).encode()
+    writer.write(
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: router\r\ncontent-type: application/json\r\n"
+        b"content-length: %d\r\n\r\n%b" % (len(data), data)
+    )
+    await writer.drain()
+    return reader, writer
