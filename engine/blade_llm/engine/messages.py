@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
+from blade_llm.engine.config import EngineConfig
+from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.scheduling.output import RequestOutput as RequestOutput
 from blade_protocol.state import EngineState
 
 
@@ -27,25 +29,6 @@ class AbortRequest(msgspec.Struct, frozen=True, kw_only=True, tag="abort"):
     request_ids: list[str]
 
 
-class StateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="get_state"):
-    """Front → engine: answer with a :class:`StateUpdate` now."""
-
-
-class RequestOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Progress of one request in one step."""
-
-    request_id: str
-    token_ids: list[int] = []
-    logprobs: list[TokenLogprobs] | None = None
-    finish_reason: str | None = None
-    """``stop``, ``length`` or ``abort``; None while it runs."""
-    stop_token_id: int | None = None
-    """The end-of-sequence or stop id that ended it (it is not part of the text)."""
-    cached_tokens: int | None = None
-    """Prompt tokens found in the prompt cache; set on a request's first output."""
-    error: str | None = None
-
-
 class StepOutputs(msgspec.Struct, frozen=True, kw_only=True, tag="outputs"):
     """Engine → front: all progress of one step for this front's requests."""
 
@@ -53,10 +36,52 @@ class StepOutputs(msgspec.Struct, frozen=True, kw_only=True, tag="outputs"):
 
 
 class StateUpdate(msgspec.Struct, frozen=True, kw_only=True, tag="state"):
-    """Engine → front: pushed on change, at most ten times a second, and on :class:`StateRequest`."""
+    """Engine → front: pushed on change, at most ten times a second."""
 
     state: EngineState
 
 
-FrontToEngine = GenerateRequest | AbortRequest | StateRequest
-EngineToFront = StepOutputs | StateUpdate
+class DrainUpdate(msgspec.Struct, frozen=True, kw_only=True, tag="drain"):
+    """Front → engine: the replica drains, or takes requests again. Only for the state: fronts do the refusing."""
+
+    draining: bool
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
+    """Front → engine, first message of each front: it is answered with :class:`EngineReady` once the model is loaded."""
+
+
+class EngineReady(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
+    """Engine → front: what it can do, and how long starting took."""
+
+    max_model_len: int
+    device: str
+    dtype: str
+    timings: dict[str, float]
+    """Start-up stage → seconds, in order."""
+    state: EngineState
+
+
+class EngineStart(msgspec.Struct, frozen=True, kw_only=True):
+    """Parent → engine process, on its standard input: all it needs to start."""
+
+    config: EngineConfig
+    address: str
+    """ZeroMQ endpoint to bind."""
+    failure_file: str
+    """Where a fatal exception is written as :class:`EngineFailure`."""
+    build: str
+    """``module:function`` that turns the configuration into an engine core. Tests put a fake runner here."""
+
+
+class EngineFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """Why an engine process ended."""
+
+    message: str
+    traceback: str = ""
+    user_error: bool = False
+    """Something the user can change (files, memory); the message says what, and a traceback would only hide it."""
+
+
+FrontToEngine = GenerateRequest | AbortRequest | DrainUpdate | Hello
+EngineToFront = StepOutputs | StateUpdate | EngineReady

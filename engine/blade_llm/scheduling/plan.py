@@ -1,7 +1,7 @@
 """The step plan: all that the scheduler says to the runner, and all that the runner answers.
 
-Plain data, no torch: a plan of a few hundred bytes also travels to other ranks. Every live request owns one *row* of the
-runner's persistent tables (token ids, block table, sampling state) from admission to its end; a step names rows and
+Plain data, no torch: a plan of a few hundred bytes also travels to other ranks. Every live request owns one *row* of
+the runner's persistent tables (token ids, block table, sampling state) from admission to its end; a step names rows and
 positions, and the runner gathers its inputs from the tables. So a token sampled in step N feeds step N+1 on the device,
 before the host has seen it.
 """

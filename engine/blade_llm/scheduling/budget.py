@@ -1,0 +1,80 @@
+"""How much prefill a step may carry while others wait for their next token.
+
+A long prompt must not stall the tokens of running requests: a step with decodes should take less than twice as long as
+without prefill. Both times are measured, not configured, as they depend on model, machine and context: a moving average
+of the duration of decode-only steps, and the seconds each prefill token adds. The result only shapes the chunks; tokens
+do not depend on it.
+"""
+
+from __future__ import annotations
+
+
+class PrefillBudget:
+    """Estimates from measured steps.
+
+    Args:
+        stretch: how many times longer than without prefill a step with decodes may get. Below 2, to leave room for
+            errors of the estimate.
+        min_chunk: prefill tokens a step always gets, so that prefill never stops.
+        probe_every: after so many steps of decodes with prefill one step goes without prefill, to measure decode
+            alone again (more decodes and longer contexts make it slower).
+    """
+
+    def __init__(self, *, stretch: float = 1.8, min_chunk: int = 16, probe_every: int = 32) -> None:
+        self._stretch = stretch
+        self._min_chunk = min_chunk
+        self._probe_every = probe_every
+        self._mixed_steps = probe_every  # the first mixed step is preceded by a probe
+        self._decode_seconds: float | None = None
+        # Ratio of decayed sums: large chunks tell more about the cost of a token than small ones, and weigh more.
+        self._prefill_seconds = 0.0
+        self._prefill_tokens = 0.0
+
+    @property
+    def decode_seconds(self) -> float | None:
+        """Estimated duration of a step without prefill; None before the first measurement."""
+        return self._decode_seconds
+
+    @property
+    def seconds_per_token(self) -> float | None:
+        """Estimated seconds a prefill token adds; None before the first measurement."""
+        return self._prefill_seconds / self._prefill_tokens if self._prefill_tokens else None
+
+    def allowance(self, num_decodes: int) -> int | None:
+        """Prefill tokens the next step may carry beside ``num_decodes`` decodes; None: no bound.
+
+        Call it only when there is prefill to do. 0 asks for a step without prefill, to measure it.
+        """
+        if num_decodes == 0:
+            return None
+        if self._mixed_steps >= self._probe_every:
+            self._mixed_steps = 0
+            return 0
+        self._mixed_steps += 1
+        cost = self.seconds_per_token
+        if self._decode_seconds is None or not cost:
+            return None
+        return max(self._min_chunk, int((self._stretch - 1.0) * self._decode_seconds / cost))
+
+    def observe(self, num_decodes: int, prefill_tokens: int, seconds: float) -> None:
+        """A step with so many decodes and prefill tokens took ``seconds``."""
+        decode, cost = self._decode_seconds, self.seconds_per_token
+        if prefill_tokens == 0:
+            if num_decodes == 0:
+                return
+            self._mixed_steps = 0
+            if decode is None:
+                self._decode_seconds = seconds
+            else:  # A hiccup counts as no more than a doubling; a lasting change gets through in a few steps.
+                self._decode_seconds = decode + 0.25 * (min(seconds, 2.0 * decode) - decode)
+            return
+        if num_decodes == 0:
+            excess = seconds  # reading the weights included: errs on the side of small chunks
+        elif decode is not None:
+            excess = max(seconds - decode, 0.0)
+        else:
+            return
+        if cost:
+            excess = min(excess, 4.0 * cost * prefill_tokens)
+        self._prefill_seconds = 0.8 * self._prefill_seconds + excess
+        self._prefill_tokens = 0.8 * self._prefill_tokens + prefill_tokens

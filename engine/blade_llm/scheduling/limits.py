@@ -1,0 +1,51 @@
+"""Limits of a step and of a request, and the refusal of requests that can never run within them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blade_llm.cache.manager import KVCacheManager
+from blade_llm.scheduling.request import Request, RequestRefusedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """Limits of every step."""
+
+    max_num_seqs: int
+    """Rows: requests that run at once."""
+    max_batch_tokens: int
+    """Tokens a step computes at most."""
+    max_model_len: int
+    """Prompt and output tokens of one request."""
+    eos_token_ids: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_seqs", "max_batch_tokens", "max_model_len"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+
+def max_total_tokens(request: Request, config: SchedulerConfig, cache: KVCacheManager) -> int:
+    """How long prompt and output of a request may get together.
+
+    Raises:
+        RequestRefusedError: it has no prompt, or is too long for the model, or could outgrow the whole KV cache.
+    """
+    prompt, limit = request.num_prompt_tokens, config.max_model_len
+    if prompt == 0:
+        raise RequestRefusedError("the prompt has no tokens; send at least one")
+    if prompt >= limit:
+        raise RequestRefusedError(
+            f"the prompt has {prompt} tokens, but prompt and output together may have {limit}; "
+            f"shorten the prompt to at most {limit - 1} tokens"
+        )
+    total = min(prompt + request.sampling.max_tokens, limit)
+    capacity = cache.num_blocks * cache.block_size + 1  # the last token is drawn, but not computed
+    if total > capacity:
+        advice = f"lower max_tokens to at most {capacity - prompt}" if prompt < capacity else "shorten the prompt"
+        raise RequestRefusedError(
+            f"{prompt} prompt tokens and up to {total - prompt} output tokens do not fit into the KV cache, "
+            f"which holds {capacity - 1} tokens; {advice}, or give the engine a larger KV cache"
+        )
+    return total

@@ -1,0 +1,89 @@
+"""A request while the engine works on it."""
+
+from __future__ import annotations
+
+import enum
+import random
+from dataclasses import dataclass, field
+
+import msgspec
+
+from blade_llm.cache.prompt_cache import HashChain
+from blade_llm.sampling.parameters import SamplingParams
+
+NO_ROW = -1
+
+
+class RequestRefusedError(ValueError):
+    """A request that can never run as it is; the message says what to change."""
+
+
+class Status(enum.Enum):
+    WAITING = enum.auto()
+    """Owns neither row nor blocks: new, or preempted."""
+    RUNNING = enum.auto()
+    """Owns a row and the blocks of all its computed tokens."""
+    FINISHED = enum.auto()
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """What the scheduler knows of one request. Compared by identity: a client may use an id again."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    sampling: SamplingParams
+    sample_index: int = 0
+    cache_salt: str = ""
+    priority: int = 0
+    """Lower runs earlier and is preempted later."""
+
+    arrival: int = 0
+    """Order of arrival, given by the scheduler."""
+    max_total: int = 0
+    """Prompt and output together never get longer."""
+    stop_ids: frozenset[int] = frozenset()
+    """End-of-sequence (unless ignored) and stop ids."""
+    chain: HashChain = field(init=False)
+    """Names of its full blocks, given by the scheduler."""
+
+    status: Status = Status.WAITING
+    token_ids: list[int] = field(default_factory=list)
+    """Prompt and delivered output."""
+    row: int = NO_ROW
+    block_table: list[int] = field(default_factory=list)
+    num_computed: int = 0
+    """Positions whose KV exists once all launched steps are through."""
+    prefill_end: int = 0
+    """Positions known at admission: up to here it is prefill, and blocks are taken already."""
+    num_registered: int = 0
+    """Blocks of the table that the prompt cache knows."""
+    num_in_flight: int = 0
+    """Launched draws that are not delivered and will each bring a token."""
+    steps_in_flight: int = 0
+    """Launched steps with this request that are not delivered."""
+    stale_steps: int = 0
+    """The first so many of them assumed tokens that did not come; their draws are void."""
+    blocks_needed: int = 0
+    """Free blocks it lacked when admission last failed."""
+    cached_tokens: int | None = None
+    """Prompt tokens found in the prompt cache at first admission."""
+
+    def __post_init__(self) -> None:
+        self.token_ids = list(self.prompt_token_ids)
+        if self.sampling.seed is None:
+            self.sampling = msgspec.structs.replace(self.sampling, seed=random.getrandbits(63))
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.prompt_token_ids)
+
+    @property
+    def output_token_ids(self) -> list[int]:
+        """Delivered output."""
+        return self.token_ids[self.num_prompt_tokens :]
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Sort key: who goes first. Unique."""
+        return self.priority, self.arrival

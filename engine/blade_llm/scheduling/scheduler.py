@@ -1,0 +1,360 @@
+"""Decides what each step computes.
+
+Every step has one token budget. Running decodes come first, then prefills in progress, then new requests, each in
+order of (priority, arrival); there are no phases, and a prompt, a decode, a prompt-cache hit and a recomputation differ
+only in how many tokens of a request are still to compute. Steps are scheduled before the tokens of the step before are
+known: ``num_computed`` and ``num_in_flight`` run ahead, and :meth:`Scheduler.update` catches up.
+
+The scheduler is pure: its plans depend on the calls made to it, not on time or threads (measured step durations, where
+the owner gives them, shape prefill chunks and nothing else).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from blade_llm.cache.manager import KVCacheManager
+from blade_llm.sampling.parameters import TokenLogprobs
+from blade_llm.scheduling.budget import PrefillBudget
+from blade_llm.scheduling.limits import SchedulerConfig, max_total_tokens
+from blade_llm.scheduling.output import RequestOutput
+from blade_llm.scheduling.plan import BlockUpdate, FinishReason, NewRow, ScheduledRow, StepPlan, StepResult
+from blade_llm.scheduling.queue import RequestQueue
+from blade_llm.scheduling.request import NO_ROW, Request, RequestRefusedError, Status
+
+
+class SchedulerStats(NamedTuple):
+    """Counts for :class:`blade_protocol.state.EngineState`, whose field names they bear."""
+
+    running: int
+    waiting: int
+    kv_blocks_total: int
+    kv_blocks_free: int
+    prompt_tokens_total: int
+    cached_tokens_total: int
+    generation_tokens_total: int
+    preemptions_total: int
+
+
+@dataclass(slots=True)
+class _Step:
+    """A plan in the making, and after its launch what :meth:`Scheduler.update` needs of it."""
+
+    tokens_left: int
+    rows: list[ScheduledRow] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
+    """One for each of ``rows``. Not looked up by id later: an id may be used again meanwhile."""
+    new_rows: list[NewRow] = field(default_factory=list)
+    block_updates: list[BlockUpdate] = field(default_factory=list)
+    num_decodes: int = 0
+    prefill_tokens: int = 0
+
+
+class Scheduler:
+    """Requests in, step plans out; step results in, outputs out."""
+
+    def __init__(self, config: SchedulerConfig, cache: KVCacheManager, budget: PrefillBudget | None = None) -> None:
+        self.config = config
+        self.cache = cache
+        self.budget = budget or PrefillBudget()
+        self._requests: dict[str, Request] = {}
+        self._waiting = RequestQueue()
+        self._running = RequestQueue()
+        self._free_rows = list(range(config.max_num_seqs - 1, -1, -1))
+        self._freed_rows: list[int] = []
+        """Rows whose request left since the last plan: the next plan tells the runner."""
+        self._launched: dict[int, _Step] = {}
+        self._num_steps = 0
+        self._num_arrivals = 0
+        self._prompt_tokens = 0
+        self._cached_tokens = 0
+        self._generation_tokens = 0
+        self._preemptions = 0
+
+    # ── requests ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def add(self, request: Request) -> None:
+        """Queue a new request.
+
+        Raises:
+            RequestRefusedError: it could never run: no prompt, too long for the model or for the whole KV cache, or
+                its id is in use.
+        """
+        if request.request_id in self._requests:
+            raise RequestRefusedError(f"request id {request.request_id!r} is in use; choose another")
+        request.max_total = max_total_tokens(request, self.config, self.cache)
+        request.stop_ids = frozenset(request.sampling.stop_token_ids)
+        if not request.sampling.ignore_eos:
+            request.stop_ids |= frozenset(self.config.eos_token_ids)
+        request.chain = self.cache.new_chain(request.cache_salt)
+        request.arrival = self._num_arrivals
+        self._num_arrivals += 1
+        self._requests[request.request_id] = request
+        self._waiting.add(request)
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        """Forget these requests, whatever they are doing; unknown ids are ignored. Rows and blocks are free at once."""
+        for request_id in request_ids:
+            request = self._requests.get(request_id)
+            if request is not None:
+                self._finish(request)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any request is unfinished."""
+        return bool(self._requests)
+
+    def stats(self) -> SchedulerStats:
+        return SchedulerStats(
+            running=len(self._running),
+            waiting=len(self._waiting),
+            kv_blocks_total=self.cache.num_blocks,
+            kv_blocks_free=self.cache.num_free,
+            prompt_tokens_total=self._prompt_tokens,
+            cached_tokens_total=self._cached_tokens,
+            generation_tokens_total=self._generation_tokens,
+            preemptions_total=self._preemptions,
+        )
+
+    # ── the next step ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def schedule(self) -> StepPlan | None:
+        """The next step, or None when there is nothing to compute now (all done, or waiting for results)."""
+        step = _Step(self.config.max_batch_tokens)
+        preemptions = self._preemptions
+        prefills = self._schedule_decodes(step)
+        may_admit = bool(self._waiting and self._free_rows and self._preemptions == preemptions)
+        if step.tokens_left and (prefills or may_admit):
+            allowance = self.budget.allowance(len(step.rows))
+            if allowance is not None:
+                step.tokens_left = min(step.tokens_left, allowance)
+            for request in prefills:
+                if step.tokens_left and request.status is Status.RUNNING:
+                    self._schedule(step, request)
+            if may_admit:
+                self._admit(step)
+        if not step.rows:
+            return None
+        plan = StepPlan(
+            step=self._num_steps,
+            rows=step.rows,
+            new_rows=step.new_rows,
+            block_updates=step.block_updates,
+            freed_rows=self._freed_rows,
+        )
+        self._launched[self._num_steps] = step
+        self._num_steps += 1
+        self._freed_rows = []
+        return plan
+
+    def _schedule_decodes(self, step: _Step) -> list[Request]:
+        """Schedule every running request that is past its prefill; return those that are not."""
+        running, prefills = self._running, []
+        block_size = self.cache.block_size
+        index = 0
+        while index < len(running) and step.tokens_left:
+            request = running[index]
+            index += 1
+            if request.num_computed < request.prefill_end:
+                prefills.append(request)
+                continue
+            total = len(request.token_ids) + request.num_in_flight
+            if total >= request.max_total:  # its last token is in flight
+                continue
+            if total > len(request.block_table) * block_size and not self._grow(step, request, total):
+                continue
+            self._schedule(step, request)
+        step.num_decodes = len(step.rows)
+        return prefills
+
+    def _grow(self, step: _Step, request: Request, num_tokens: int) -> bool:
+        """Take blocks until ``num_tokens`` fit, preempting others if need be; False when it had to go itself.
+
+        The victim is always the last of the running, so none that this step has scheduled already.
+        """
+        start = len(request.block_table)
+        blocks: list[int] = []
+        while start + len(blocks) < self.cache.blocks_for(num_tokens):
+            block = self.cache.take()
+            if block is not None:
+                blocks.append(block)
+                continue
+            victim = self._running[-1]
+            if victim is request:
+                request.block_table += blocks
+            self._preempt(victim)
+            if victim is request:
+                return False
+        request.block_table += blocks
+        step.block_updates.append(BlockUpdate(request.row, start, blocks))
+        return True
+
+    def _schedule(self, step: _Step, request: Request) -> None:
+        """Give a request with a row as much of the step as it can use."""
+        start = request.num_computed
+        total = len(request.token_ids) + request.num_in_flight
+        count = min(total - start, step.tokens_left)
+        sample = start + count == total
+        step.rows.append(ScheduledRow(request.row, start, count, sample, request.request_id))
+        step.requests.append(request)
+        step.tokens_left -= count
+        if start < request.prefill_end:
+            step.prefill_tokens += count
+        request.num_computed = start + count
+        request.steps_in_flight += 1
+        if sample:
+            request.num_in_flight += 1
+
+    def _admit(self, step: _Step) -> None:
+        """Let waiting requests in, in order, while tokens, rows and blocks last."""
+        while step.tokens_left and self._waiting and self._free_rows:
+            request = self._waiting[0]
+            # A preempted request comes back when its last launched step is delivered and all its tokens are known.
+            if request.steps_in_flight or not self._has_room(request):
+                return
+            match = self.cache.match(request.chain, request.token_ids)
+            request.blocks_needed = match.num_needed
+            if not self._has_room(request):
+                return
+            self._waiting.remove(request)
+            self._running.add(request)
+            request.status = Status.RUNNING
+            request.row = self._free_rows.pop()
+            request.block_table = self.cache.enter(match)
+            request.num_registered = len(match.cached)
+            request.num_computed = len(match.cached) * self.cache.block_size
+            request.prefill_end = len(request.token_ids)
+            if request.cached_tokens is None:
+                request.cached_tokens = request.num_computed
+                self._prompt_tokens += request.num_prompt_tokens
+                self._cached_tokens += request.cached_tokens
+            step.new_rows.append(self._new_row(request))
+            step.block_updates.append(BlockUpdate(request.row, 0, list(request.block_table)))
+            self._schedule(step, request)
+
+    def _has_room(self, request: Request) -> bool:
+        """Whether it fits with one block to spare for each running request, so that none is preempted right after."""
+        return not self._running or request.blocks_needed + len(self._running) <= self.cache.num_free
+
+    def _new_row(self, request: Request) -> NewRow:
+        return NewRow(
+            row=request.row,
+            request_id=request.request_id,
+            token_ids=list(request.token_ids),
+            num_prompt_tokens=request.num_prompt_tokens,
+            sampling=request.sampling,
+            sample_index=request.sample_index,
+            masked_until_min_tokens=tuple(sorted(request.stop_ids)) if request.sampling.min_tokens else (),
+        )
+
+    # ── its result ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def update(self, plan: StepPlan, result: StepResult, seconds: float | None = None) -> list[RequestOutput]:
+        """Take in what a launched step drew. Call it once for each plan, in order.
+
+        A sampled row brings 0..n tokens. Any number but one invalidates what was launched for that row meanwhile.
+        Blocks enter the prompt cache here and not at launch: now their KV exists and their tokens are known.
+
+        Args:
+            seconds: how long the device worked on the step, for the prefill budget.
+        """
+        step = self._launched.pop(plan.step)
+        if seconds is not None:
+            self.budget.observe(step.num_decodes, step.prefill_tokens, seconds)
+        outputs: list[RequestOutput] = []
+        draws = zip(result.tokens, result.logprobs, strict=True)
+        for scheduled, request in zip(step.rows, step.requests, strict=True):
+            tokens, logprobs = next(draws) if scheduled.sample else ([], None)
+            request.steps_in_flight -= 1
+            if request.status is Status.FINISHED:
+                continue
+            if request.stale_steps:
+                request.stale_steps -= 1
+                continue
+            end = scheduled.start + scheduled.count
+            if request.row != NO_ROW:
+                self._register(request, end)
+            if not scheduled.sample:
+                continue
+            request.num_in_flight -= 1
+            output = self._accept(request, tokens, logprobs)
+            if output is not None:
+                outputs.append(output)
+            if len(tokens) != 1:
+                request.stale_steps = request.steps_in_flight
+                request.num_in_flight = 0
+                if request.row != NO_ROW:
+                    request.num_computed = min(end, len(request.token_ids) - 1)
+        return outputs
+
+    def _register(self, request: Request, num_computed: int) -> None:
+        full = num_computed // self.cache.block_size
+        if full > request.num_registered:
+            self.cache.register(request.chain, request.token_ids, request.block_table, request.num_registered, full)
+            request.num_registered = full
+
+    def _accept(
+        self, request: Request, tokens: list[int], logprobs: list[TokenLogprobs] | None
+    ) -> RequestOutput | None:
+        """Append drawn tokens up to the first that ends the request."""
+        known = request.token_ids
+        cached = request.cached_tokens if len(known) == request.num_prompt_tokens else None
+        kept: list[int] = []
+        reason: FinishReason | None = None
+        stop_token_id: int | None = None
+        for token in tokens:
+            known.append(token)
+            self._generation_tokens += 1
+            if token in request.stop_ids:
+                reason, stop_token_id = "stop", token
+                break
+            kept.append(token)
+            if len(known) >= request.max_total:
+                reason = "length"
+                break
+        if reason is not None:
+            self._finish(request)
+        elif not kept:
+            return None
+        return RequestOutput(
+            request_id=request.request_id,
+            token_ids=kept,
+            logprobs=None if logprobs is None else logprobs[: len(kept)],
+            finish_reason=reason,
+            stop_token_id=stop_token_id,
+            cached_tokens=cached,
+        )
+
+    # ── leaving ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _preempt(self, request: Request) -> None:
+        """Take row and blocks away; it will be computed again from the tokens it has (often found in the prompt cache).
+
+        A token of it in flight still counts: it is delivered while the request waits.
+        """
+        self._running.remove(request)
+        self._release(request)
+        request.status = Status.WAITING
+        request.blocks_needed = 0
+        self._waiting.add(request)
+        self._preemptions += 1
+
+    def _finish(self, request: Request) -> None:
+        if request.status is Status.RUNNING:
+            self._running.remove(request)
+            self._release(request)
+        else:
+            self._waiting.remove(request)
+        request.status = Status.FINISHED
+        del self._requests[request.request_id]
+
+    def _release(self, request: Request) -> None:
+        """Free row and blocks. Launched steps may still write to them; the device runs later plans after those."""
+        self.cache.release(request.block_table)
+        self._freed_rows.append(request.row)
+        self._free_rows.append(request.row)
+        request.row = NO_ROW
+        request.block_table = []
+        request.num_registered = request.num_computed = request.prefill_end = 0
