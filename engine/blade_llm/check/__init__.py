@@ -1,0 +1,1 @@
+"""What ``blade_llm_check`` looks at before a model is served: one module per item, and the report they go into."""

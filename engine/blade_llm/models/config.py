@@ -15,7 +15,7 @@ from blade_llm.models.dtypes import DTYPE_BYTES, DTypeName, parse_dtype
 from blade_llm.models.errors import ModelFilesError, UnsupportedModelError
 from blade_llm.models.families import require_supported
 
-__all__ = ["DTYPE_BYTES", "ROPE_SCALINGS", "DTypeName", "ModelConfig", "RopeConfig", "load_model_config"]
+__all__ = ["DTYPE_BYTES", "ROPE_SCALINGS", "DTypeName", "ModelConfig", "RopeConfig", "load_model_config", "read_json"]
 
 ROPE_SCALINGS: Final[dict[str, tuple[str, ...]]] = {
     "default": (),
@@ -72,7 +72,7 @@ def load_model_config(model_dir: Path) -> ModelConfig:
     Raises :class:`ModelFilesError` when the folder or file is missing, is not JSON, or a field is missing or senseless,
     and :class:`UnsupportedModelError` for what the model needs and no code here computes.
     """
-    raw = _read_json(model_dir, "config.json")
+    raw = read_json(model_dir, "config.json")
     path = model_dir / "config.json"
     architectures = raw.get("architectures") or []
     if not isinstance(architectures, list) or not architectures:
@@ -151,7 +151,8 @@ def _refuse_unsupported(raw: dict[str, Any]) -> None:
         raise UnsupportedModelError("'partial_rotary_factor' other than 1 is not supported")
 
 
-def _read_json(model_dir: Path, name: str) -> dict[str, Any]:
+def read_json(model_dir: Path, name: str) -> dict[str, Any]:
+    """The JSON object in file ``name`` of a model folder. Raises :class:`ModelFilesError`."""
     if not model_dir.is_dir():
         raise ModelFilesError(
             f"model folder {model_dir} does not exist; give --model a folder with config.json and *.safetensors"
@@ -190,7 +191,7 @@ def _eos_token_ids(model_dir: Path, raw: dict[str, Any]) -> tuple[int, ...]:
     found: list[int] = []
     sources = [raw]
     if (model_dir / "generation_config.json").is_file():
-        sources.append(_read_json(model_dir, "generation_config.json"))
+        sources.append(read_json(model_dir, "generation_config.json"))
     for source in sources:
         value = source.get("eos_token_id")
         ids = value if isinstance(value, list) else [] if value is None else [value]

@@ -72,7 +72,11 @@ def pause_or_raise(error: Exception, attempt: int, stop: Event) -> None:
     if not retried or attempt >= MAX_TRIES or stop.is_set() or (asked or 0.0) > MAX_RETRY_AFTER_S:
         raise error
     jitter = random.random()
-    stop.wait(asked + jitter if asked is not None else min(2.0 ** (attempt - 1), 30.0) * (0.5 + jitter / 2))
+    _wait(asked + jitter if asked is not None else min(2.0 ** (attempt - 1), 30.0) * (0.5 + jitter / 2), stop)
+
+
+def _wait(seconds: float, stop: Event) -> None:
+    stop.wait(seconds)
 
 
 def download(

@@ -94,7 +94,9 @@ def _download_snapshot(storage: Path, model: HubModel, progress: ProgressCallbac
 def _list_files(model: HubModel) -> tuple[str, list[RemoteFile]]:
     """The commit ``model`` stands for now, and the files the engine needs of it."""
     info = with_retries(
-        lambda: HfApi().model_info(model.repo_id, revision=model.revision, files_metadata=True, timeout=30),
+        lambda: HfApi(endpoint=constants.ENDPOINT).model_info(
+            model.repo_id, revision=model.revision, files_metadata=True, timeout=30
+        ),
         threading.Event(),
     )
     siblings = {str(sibling.rfilename): sibling for sibling in info.siblings or ()}

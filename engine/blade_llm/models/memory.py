@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from blade_llm.models.config import ModelConfig
-from blade_llm.models.dtypes import DTypeName
+from blade_llm.models.dtypes import DTYPE_BYTES, DTypeName
 from blade_llm.models.errors import NotEnoughMemoryError
 
 BLOCK_SIZE: Final = 16
@@ -24,15 +24,25 @@ DEFAULT_KV_SHARE: Final = 4
 class KvPlan:
     """What a KV cache holds. ``blocks`` times ``block_bytes`` is at most the bytes it was given."""
 
+    block_size: int
+    """Tokens in a block."""
     block_bytes: int
     blocks: int
-    tokens: int
     max_model_len: int
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that fit in all blocks."""
+        return self.blocks * self.block_size
 
     @property
     def concurrent_at_max_len(self) -> float:
         """How many requests of ``max_model_len`` tokens fit at once."""
-        return self.blocks / _blocks_for(self.max_model_len, self.tokens // self.blocks)
+        return self.blocks / self.blocks_of(self.max_model_len)
+
+    def blocks_of(self, tokens: int) -> int:
+        """Blocks that one request of ``tokens`` takes."""
+        return -(-tokens // self.block_size)
 
 
 def memory_limit_bytes(root: Path = Path("/")) -> int:
@@ -80,18 +90,28 @@ def plan_blocks(
             f"lower it to at most {config.max_position_embeddings} ('max_position_embeddings' in config.json)"
         )
     block_bytes = kv_block_bytes(config, dtype, block_size)
-    blocks, needed = kv_cache_bytes // block_bytes, _blocks_for(length, block_size)
-    if blocks < needed:
-        shorter = f", or lower --max_model_len to {blocks * block_size}" if blocks else ""
+    plan = KvPlan(
+        block_size=block_size, block_bytes=block_bytes, blocks=kv_cache_bytes // block_bytes, max_model_len=length
+    )
+    needed = plan.blocks_of(length)
+    if plan.blocks < needed:
+        shorter = f", or lower --max_model_len to {plan.tokens}" if plan.blocks else ""
         raise NotEnoughMemoryError(
             f"one request of {length} tokens needs {needed * block_bytes} bytes of KV cache ({needed} blocks), "
-            f"{kv_cache_bytes} bytes hold {blocks} blocks; raise --kv_cache_bytes to {needed * block_bytes}{shorter}"
+            f"{kv_cache_bytes} bytes hold {plan.blocks}; raise --kv_cache_bytes to {needed * block_bytes}{shorter}"
         )
-    return KvPlan(block_bytes=block_bytes, blocks=blocks, tokens=blocks * block_size, max_model_len=length)
+    return plan
 
 
-def _blocks_for(tokens: int, block_size: int) -> int:
-    return -(-tokens // block_size)
+def activation_bytes(config: ModelConfig, dtype: DTypeName, *, max_batch_tokens: int, max_num_seqs: int) -> int:
+    """Upper estimate of the working memory of one step, in bytes.
+
+    Per token of the budget: residual, normed input, attention output, q, k, v, and the three arrays of the gated MLP,
+    of one layer (layers reuse it). Per sequence: a row of logits, its noise and its probabilities in fp32.
+    """
+    qkv = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
+    per_token = (4 * config.hidden_size + qkv + 3 * config.intermediate_size) * DTYPE_BYTES[dtype]
+    return max_batch_tokens * per_token + max_num_seqs * 3 * config.vocab_size * 4
 
 
 def _mem_total(root: Path) -> int:

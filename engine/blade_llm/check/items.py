@@ -1,0 +1,72 @@
+"""The items by name, and running them: one that breaks is a failed item, never a lost report."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from blade_llm.check.flops_diff import check_flops_diff
+from blade_llm.check.memory_fit import MemoryFlags, check_memory_fit
+from blade_llm.check.model import check_model
+from blade_llm.check.pb_env import check_pb_env
+from blade_llm.check.shm import check_shm
+from blade_llm.models.errors import ModelFilesError
+from blade_protocol.check import CheckItem
+
+ENVIRONMENT_ITEMS: Final = {
+    "check_shm": "shm",
+    "check_pb_env": "pbEnv",
+    "check_flops_diff": "flopsDiff",
+}
+"""What is checked without options: name to the short form that an ``LLMService`` uses."""
+MODEL_ITEMS: Final = {"check_memory_fit": "memoryFit", "check_model": "model"}
+"""What is added with ``--model``."""
+
+
+def parse_items(text: str) -> tuple[str, ...]:
+    """Full names of a comma-separated list of full or short names, in order, each once.
+
+    Raises ``ValueError`` for an empty list, and for an unknown name with the nearest known one.
+    """
+    known = {
+        alias.lower(): name for name, short in {**ENVIRONMENT_ITEMS, **MODEL_ITEMS}.items() for alias in (name, short)
+    }
+    found: dict[str, None] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        if part.lower() not in known:
+            near = difflib.get_close_matches(part.lower(), known, n=1, cutoff=0.4)
+            hint = f"did you mean {known[near[0]]!r}? " if near else ""
+            raise ValueError(f"unknown item {part!r}; {hint}known are {', '.join(dict.fromkeys(known.values()))}")
+        found[known[part.lower()]] = None
+    if not found:
+        raise ValueError("no item is named")
+    return tuple(found)
+
+
+def run_items(
+    names: Sequence[str], model: Callable[[], Path], flags: MemoryFlags, report: Callable[[CheckItem], None]
+) -> list[CheckItem]:
+    """Run the items ``names`` and hand each result to ``report`` as soon as it is there.
+
+    ``model`` gives the model's folder and is called for the items that need it; what it raises fails them.
+    """
+    checks: dict[str, Callable[[], CheckItem]] = {
+        "check_shm": check_shm,
+        "check_pb_env": check_pb_env,
+        "check_flops_diff": check_flops_diff,
+        "check_memory_fit": lambda: check_memory_fit(model(), flags),
+        "check_model": lambda: check_model(model()),
+    }
+    items = []
+    for name in names:
+        try:
+            item = checks[name]()
+        except ModelFilesError as error:
+            item = CheckItem(name=name, status="FAILED", detail=str(error))
+        except Exception as error:
+            item = CheckItem(name=name, status="FAILED", detail=f"{type(error).__name__}: {error}")
+        report(item)
+        items.append(item)
+    return items
