@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from blade_llm.cache.manager import KVCacheManager
 from blade_llm.engine.config import BLOCK_SIZE, EngineConfig
-from blade_llm.engine.messages import GenerateRequest, RequestOutput
+from blade_llm.engine.messages import EngineReady, GenerateRequest, RequestOutput
 from blade_llm.scheduling.limits import SchedulerConfig
 from blade_llm.scheduling.plan import PendingStep, Runner, StepPlan
-from blade_llm.scheduling.request import Request, RequestRefusedError
-from blade_llm.scheduling.scheduler import Scheduler, SchedulerStats
+from blade_llm.scheduling.request import Request
+from blade_llm.scheduling.scheduler import Scheduler
+from blade_protocol.state import EngineState, MemoryPlan
 
 
 @dataclass(slots=True)
@@ -29,18 +30,38 @@ class _InFlight:
     pending: PendingStep
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineInfo:
+    """What the engine says about itself and does not change while it runs."""
+
+    model: str
+    """The name answers carry."""
+    max_model_len: int
+    device: str
+    dtype: str
+    revision: str = ""
+    memory: MemoryPlan | None = None
+    timings: dict[str, float] = field(default_factory=dict)
+    """Start-up stage → seconds, in order."""
+
+
 class EngineCore:
     """Scheduler and runner, stepped by their owner. Not thread-safe: one thread calls everything.
 
     Exceptions of the runner propagate out of :meth:`step`; the core is not usable afterwards.
+
+    Args:
+        clock: seconds; measures steps for the prefill budget.
     """
 
-    def __init__(self, scheduler: Scheduler, runner: Runner, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, scheduler: Scheduler, runner: Runner, info: EngineInfo, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.scheduler = scheduler
+        self.info = info
         self._runner = runner
         self._clock = clock
         self._in_flight: _InFlight | None = None
-        self._refusals: list[RequestOutput] = []
         self._delivered_at = clock()
 
     @classmethod
@@ -48,54 +69,75 @@ class EngineCore:
         cls,
         config: EngineConfig,
         runner: Runner,
+        info: EngineInfo,
         *,
         num_blocks: int,
-        max_model_len: int,
         eos_token_ids: Iterable[int] = (),
     ) -> EngineCore:
         """A core with a scheduler and an empty KV cache of ``num_blocks`` blocks for ``runner``."""
         limits = SchedulerConfig(
             max_num_seqs=config.max_num_seqs,
             max_batch_tokens=config.max_batch_tokens,
-            max_model_len=max_model_len,
+            max_model_len=info.max_model_len,
             eos_token_ids=tuple(eos_token_ids),
         )
         cache = KVCacheManager(num_blocks, BLOCK_SIZE, enable_prompt_cache=config.enable_prompt_cache)
-        return cls(Scheduler(limits, cache), runner)
+        return cls(Scheduler(limits, cache), runner, info)
 
     def add(self, message: GenerateRequest) -> None:
-        """Queue a request. One that can never run is answered by the next step's output, with ``error`` set."""
-        request = Request(
-            request_id=message.request_id,
-            prompt_token_ids=message.prompt_token_ids,
-            sampling=message.sampling,
-            sample_index=message.sample_index,
-            cache_salt=message.cache_salt,
-            priority=message.priority,
+        """Queue a request.
+
+        Raises:
+            RequestRefusedError: (a ValueError) it can never run as it is; the message says what to change.
+        """
+        self.scheduler.add(
+            Request(
+                request_id=message.request_id,
+                prompt_token_ids=message.prompt_token_ids,
+                sampling=message.sampling,
+                sample_index=message.sample_index,
+                cache_salt=message.cache_salt,
+                priority=message.priority,
+            )
         )
-        try:
-            self.scheduler.add(request)
-        except RequestRefusedError as error:
-            self._refusals.append(RequestOutput(request_id=message.request_id, finish_reason="abort", error=str(error)))
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """Forget requests: rows and blocks are free at once, no further output. Unknown ids are ignored."""
-        gone = set(request_ids)
-        self.scheduler.abort(gone)
-        self._refusals = [output for output in self._refusals if output.request_id not in gone]
+        self.scheduler.abort(request_ids)
 
     @property
     def has_work(self) -> bool:
         """Whether :meth:`step` has anything to do; the owner sleeps otherwise."""
-        return self.scheduler.has_work or self._in_flight is not None or bool(self._refusals)
+        return self.scheduler.has_work or self._in_flight is not None
 
-    def state(self) -> SchedulerStats:
-        """The counts of :class:`blade_protocol.state.EngineState`, by the same field names."""
-        return self.scheduler.stats()
+    def state(self, *, epoch: str, sequence: int, draining: bool) -> EngineState:
+        """What the engine tells on its internal port; the owner counts epochs and sequence numbers."""
+        info = self.info
+        return EngineState(
+            model=info.model,
+            revision=info.revision,
+            ready=True,
+            draining=draining,
+            epoch=epoch,
+            sequence=sequence,
+            memory=info.memory,
+            **self.scheduler.stats()._asdict(),
+        )
+
+    def ready(self, state: EngineState) -> EngineReady:
+        """The answer to a front's first message."""
+        info = self.info
+        return EngineReady(
+            max_model_len=info.max_model_len,
+            device=info.device,
+            dtype=info.dtype,
+            timings=info.timings,
+            state=state,
+        )
 
     def step(self) -> list[RequestOutput]:
         """Launch one step and deliver what is ready: on CPU its own tokens, on a GPU those of the step before."""
-        outputs, self._refusals = self._refusals, []
+        outputs: list[RequestOutput] = []
         if self._is_ready():
             outputs += self._deliver()
         plan = self.scheduler.schedule()

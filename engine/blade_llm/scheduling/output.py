@@ -20,4 +20,4 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     cached_tokens: int | None = None
     """Prompt tokens found in the prompt cache; set on a request's first output."""
     error: str | None = None
-    """Why the request was refused (then ``finish_reason`` is ``abort``)."""
+    """Why the request was refused (then ``finish_reason`` is ``abort``). The scheduler raises; owners fill this in."""

@@ -1,0 +1,59 @@
+"""Engine cores around the fake runner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic
+
+from blade_llm.cache.manager import KVCacheManager
+from blade_llm.engine.config import BLOCK_SIZE, EngineConfig
+from blade_llm.engine.core import EngineCore, EngineInfo
+from blade_llm.scheduling.limits import SchedulerConfig
+from blade_llm.scheduling.scheduler import Scheduler
+
+from engine_support.fake_runner import FakeRunner
+
+EOS = 2
+"""End-of-sequence id of the fake model."""
+
+
+def make_core(
+    runner: FakeRunner,
+    *,
+    max_batch_tokens: int = 128,
+    enable_prompt_cache: bool = True,
+    clock: Callable[[], float] = monotonic,
+) -> EngineCore:
+    """A core whose limits are those of ``runner``."""
+    runner.max_batch_tokens = max_batch_tokens
+    config = SchedulerConfig(
+        max_num_seqs=runner.max_num_seqs,
+        max_batch_tokens=max_batch_tokens,
+        max_model_len=runner.max_model_len,
+        eos_token_ids=(EOS,),
+    )
+    cache = KVCacheManager(runner.num_blocks, BLOCK_SIZE, enable_prompt_cache=enable_prompt_cache)
+    return EngineCore(Scheduler(config, cache), runner, _info(runner, "fake"), clock)
+
+
+def build_core(config: EngineConfig) -> EngineCore:
+    """What an engine process builds in tests (``engine_support.fake_core:build_core``)."""
+    runner = FakeRunner(
+        num_blocks=config.max_kv_blocks or 1024,
+        max_num_seqs=config.max_num_seqs,
+        max_model_len=config.max_model_len or 2048,
+        max_batch_tokens=config.max_batch_tokens,
+    )
+    info = _info(runner, config.served_names[0])
+    return EngineCore.from_config(config, runner, info, num_blocks=runner.num_blocks, eos_token_ids=(EOS,))
+
+
+def _info(runner: FakeRunner, model: str) -> EngineInfo:
+    return EngineInfo(
+        model=model,
+        max_model_len=runner.max_model_len,
+        device="cpu",
+        dtype="float32",
+        memory=runner.memory_plan,
+        timings=runner.timings,
+    )
