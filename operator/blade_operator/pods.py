@@ -1,0 +1,119 @@
+"""Reading Pod objects: who they belong to, whether they serve, which of their containers is in trouble."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from blade_operator.objects import Object
+from blade_protocol.check import CheckReport
+from blade_protocol.labels import REVISION, ROLE
+
+FETCH = "fetch"
+CHECK = "check"
+ENGINE = "engine"
+ROUTER = "router"
+"""Container names in the pods the operator renders."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a container ended."""
+
+    exit_code: int
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerState:
+    """One container of a pod, as its kubelet reports it."""
+
+    name: str
+    init: bool
+    ready: bool
+    restarts: int
+    running: bool
+    waiting: str
+    """Reason it waits for, e.g. ``CrashLoopBackOff``; empty when it does not wait."""
+    waiting_message: str
+    end: End | None
+    """How it ended, when it has ended and was not started again."""
+    last_end: End | None
+    """How its previous run ended."""
+
+
+def role(pod: Object) -> str:
+    """``engine`` or ``router``."""
+    return str(pod["metadata"].get("labels", {}).get(ROLE, ""))
+
+
+def revision(pod: Object) -> str:
+    """The revision an engine pod runs; empty for others."""
+    return str(pod["metadata"].get("labels", {}).get(REVISION, ""))
+
+
+def is_terminating(pod: Object) -> bool:
+    """Deleted, and finishing what it has."""
+    return "deletionTimestamp" in pod["metadata"]
+
+
+def is_finished(pod: Object) -> bool:
+    """Its containers have ended for good: it holds nothing any more."""
+    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+
+
+def is_ready(pod: Object) -> bool:
+    """Its Ready condition is True and nobody has deleted it."""
+    if is_terminating(pod):
+        return False
+    conditions = pod.get("status", {}).get("conditions", ())
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+
+
+def containers(pod: Object) -> Iterator[ContainerState]:
+    """Every container with a status, init containers first, in the order they run."""
+    status = pod.get("status", {})
+    order = [spec["name"] for field in ("initContainers", "containers") for spec in pod.get("spec", {}).get(field, ())]
+    for field, init in (("initContainerStatuses", True), ("containerStatuses", False)):
+        reported = status.get(field) or ()
+        for entry in sorted(reported, key=lambda e: order.index(e["name"]) if e["name"] in order else len(order)):
+            state, last = entry.get("state") or {}, entry.get("lastState") or {}
+            waiting = state.get("waiting") or {}
+            yield ContainerState(
+                name=entry["name"],
+                init=init,
+                ready=bool(entry.get("ready")),
+                restarts=entry.get("restartCount", 0),
+                running="running" in state,
+                waiting=waiting.get("reason", ""),
+                waiting_message=waiting.get("message", ""),
+                end=_end(state.get("terminated")),
+                last_end=_end(last.get("terminated")),
+            )
+
+
+def container(pod: Object, name: str) -> ContainerState | None:
+    """The container of that name, when the pod reports one."""
+    return next((state for state in containers(pod) if state.name == name), None)
+
+
+def check_report(pod: Object) -> CheckReport | None:
+    """What ``blade_llm_check`` left in the pod's termination log, in its latest run that ended."""
+    state = container(pod, CHECK)
+    end = (state.end or state.last_end) if state else None
+    if end is None or not end.message:
+        return None
+    try:
+        return msgspec.json.decode(end.message.encode(), type=CheckReport)
+    except msgspec.DecodeError:
+        return None
+
+
+def _end(terminated: dict[str, Any] | None) -> End | None:
+    if not terminated:
+        return None
+    return End(terminated.get("exitCode", 0), terminated.get("reason", ""), terminated.get("message", ""))

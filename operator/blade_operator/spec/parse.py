@@ -1,0 +1,75 @@
+"""From an object as stored or as written in a file to a typed `LLMService`, or to every problem with it at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from blade_operator.objects import Key, Object
+from blade_operator.spec.errors import Problem, SpecError
+from blade_operator.spec.explain import explain, unknown_field
+from blade_operator.spec.fields import LLMServiceSpec
+from blade_operator.spec.rules import RULES, broken
+from blade_operator.spec.types import describe
+from blade_protocol.labels import API_VERSION, KIND
+
+_TOP_LEVEL = ("apiVersion", "kind", "metadata", "spec", "status")
+
+
+@dataclass(frozen=True, slots=True)
+class LLMService:
+    """A service whose spec is valid."""
+
+    name: str
+    namespace: str
+    uid: str
+    generation: int
+    annotations: Mapping[str, str]
+    spec: LLMServiceSpec
+
+    @property
+    def key(self) -> Key:
+        return Key(self.namespace, self.name)
+
+    @property
+    def served_names(self) -> tuple[str, ...]:
+        """The names requests may use; never empty."""
+        return self.spec.model.served_names or (self.name,)
+
+
+def parse_service(obj: Object) -> LLMService:
+    """The typed form of ``obj``. Raises `SpecError` with every problem found; never only the first."""
+    if not isinstance(obj, dict):
+        raise SpecError([Problem("<root>", f"must be an object, not {describe(obj)}")])
+    problems = [unknown_field((), name, _TOP_LEVEL) for name in obj if name not in _TOP_LEVEL]
+    for field, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
+        if obj.get(field) != expected:
+            found = f"not {describe(obj[field])}" if field in obj else "it is missing"
+            problems.append(Problem(field, f"must be {expected}; {found}"))
+    metadata = obj.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    if not isinstance(name, str) or not name:
+        problems.append(Problem("metadata.name", "is required and must be a string"))
+    spec = None
+    if "spec" not in obj:
+        problems.append(Problem("spec", "is required"))
+    else:
+        try:
+            spec = LLMServiceSpec.model_validate(obj["spec"])
+        except ValidationError as error:
+            problems += [explain(detail) for detail in error.errors()]
+    if problems or spec is None or not isinstance(metadata, dict) or not isinstance(name, str):
+        raise SpecError(problems)
+    service = LLMService(
+        name=name,
+        namespace=metadata.get("namespace") or "default",
+        uid=metadata.get("uid", ""),
+        generation=metadata.get("generation", 0),
+        annotations=metadata.get("annotations") or {},
+        spec=spec,
+    )
+    if violations := [Problem(rule.field, rule.message) for rule in RULES if broken(rule, name, spec)]:
+        raise SpecError(violations)
+    return service

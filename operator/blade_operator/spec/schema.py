@@ -1,0 +1,86 @@
+"""Structural OpenAPI schemas, as CustomResourceDefinitions demand them, from the models.
+
+Pydantic's JSON schema uses references, titles and ``anyOf … null``, which a CRD may not: here they are resolved,
+and defaults and rules are put in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from blade_operator.spec.fields import LLMServiceSpec
+from blade_operator.spec.rules import RULES
+from blade_operator.spec.status_fields import LLMServiceStatus
+
+Schema = dict[str, Any]
+_DROPPED = ("title", "additionalProperties", "$defs")
+
+
+def service_schema() -> Schema:
+    """The ``openAPIV3Schema`` of an LLMService."""
+    root: Schema = {
+        "type": "object",
+        "description": "A language model served over the OpenAI API: engine replicas, a router in front, and the "
+        "checks and replacements they need.",
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"type": "string", "description": "Version of this API."},
+            "kind": {"type": "string", "description": "LLMService."},
+            "metadata": {"type": "object"},
+            "spec": structural(LLMServiceSpec, defaults=True),
+            "status": structural(LLMServiceStatus, defaults=False),
+        },
+    }
+    for rule in RULES:
+        place = root
+        for step in rule.at:
+            place = place["properties"][step]
+        place.setdefault("x-kubernetes-validations", []).append({"rule": rule.cel, "message": rule.message})
+    return root
+
+
+def structural(model: type[BaseModel], *, defaults: bool) -> Schema:
+    """The structural schema of one model; ``defaults`` says whether the API server shall fill them in."""
+    raw = model.model_json_schema(by_alias=True)
+    return _clean(raw, raw.get("$defs", {}), defaults)
+
+
+def _clean(node: Mapping[str, Any], definitions: Mapping[str, Any], defaults: bool) -> Schema:
+    if "$ref" in node:
+        target = definitions[node["$ref"].rpartition("/")[2]]
+        # A field's own description says more than its type's.
+        return _clean({**target, **{key: value for key, value in node.items() if key != "$ref"}}, definitions, defaults)
+    if "anyOf" in node and "x-kubernetes-int-or-string" not in node:
+        [only] = [choice for choice in node["anyOf"] if choice.get("type") != "null"]
+        return _clean(
+            {**only, **{k: v for k, v in node.items() if k not in ("anyOf", "default")}}, definitions, defaults
+        )
+    if "const" in node:
+        node = {**{key: value for key, value in node.items() if key != "const"}, "enum": [node["const"]]}
+    clean: Schema = {key: value for key, value in node.items() if key not in _DROPPED}
+    if not defaults or clean.get("default") in ([], ()):
+        clean.pop("default", None)
+    if isinstance(clean.get("default"), tuple):
+        clean["default"] = list(clean["default"])
+    if "description" in clean:
+        clean["description"] = " ".join(clean["description"].split())
+    if "items" in clean:
+        clean["items"] = _clean(clean["items"], definitions, defaults)
+    if "properties" in clean:
+        clean["properties"] = {
+            name: _property(child, name in clean.get("required", ()), definitions, defaults)
+            for name, child in clean["properties"].items()
+        }
+    return clean
+
+
+def _property(node: Mapping[str, Any], required: bool, definitions: Mapping[str, Any], defaults: bool) -> Schema:
+    schema = _clean(node, definitions, defaults)
+    optional = any(choice.get("type") == "null" for choice in node.get("anyOf", ()))
+    if defaults and schema.get("type") == "object" and not required and not optional:
+        # Defaults inside an object are only filled in when the object is there.
+        schema["default"] = {}
+    return schema

@@ -1,0 +1,116 @@
+"""The fields of ``LLMService.status``, for the CRD and the reference; ``blade_operator.status`` fills them in."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from blade_operator.spec.types import ListType, Record
+
+Name = Annotated[str, StringConstraints(max_length=253)]
+Text = Annotated[str, StringConstraints(max_length=2048)]
+Short = Annotated[str, StringConstraints(max_length=128)]
+
+Phase = Literal["Pending", "Progressing", "Ready", "Degraded", "Failed", "ScaledToZero", "Invalid"]
+
+
+class Condition(Record):
+    """One thing that holds, does not, or is not known."""
+
+    type: Short = Field(description="What the condition is about.")
+    status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
+    reason: Short = Field(description="Why, in one word.")
+    message: Text = Field(default="", description="Why, for people.")
+    last_transition_time: Short = Field(description="When `status` last changed.")
+    observed_generation: int = Field(default=0, description="Generation of the spec this speaks of.")
+
+
+class RevisionStatus(Record):
+    """Which rendered pod template runs."""
+
+    current: Short = Field(default="", description="Revision that the spec asks for.")
+    previous: Short = Field(default="", description="Revision that ran before.")
+    updating: bool = Field(
+        default=False, description="Engines of another revision are still there, or some are missing."
+    )
+    outdated: bool = Field(
+        default=False,
+        description="This operator release would render the pods differently. Nothing restarts for that; a changed "
+        "spec or `serving.bladellm.io/restarted-at` takes it up.",
+    )
+
+
+class PreflightItem(Record):
+    """One line of the check."""
+
+    name: Short = Field(description="Item of `blade_llm_check`.")
+    status: Literal["PASS", "WARNING", "FAILED"] = Field(description="Its verdict.")
+    detail: Text = Field(default="", description="The numbers, and what to change.")
+
+
+class Preflight(Record):
+    """What `blade_llm_check` found in one pod."""
+
+    pod: Name = Field(description="The pod.")
+    passed: int = Field(alias="pass", default=0, description="Items that passed.")
+    warning: int = Field(default=0, description="Items with a warning.")
+    failed: int = Field(default=0, description="Items that failed.")
+    items: Annotated[tuple[PreflightItem, ...], ListType("map", key="name")] = Field(
+        default=(), max_length=16, strict=False, description="Every item."
+    )
+
+
+class Fit(Record):
+    """Where an engine's memory goes, as the engine itself measured it."""
+
+    source: Literal["measured"] = Field(description="How the numbers came about.")
+    revision: Short = Field(default="", description="Revision the numbers are of.")
+    weights: Short = Field(default="", description="Weights, e.g. `0.92Gi`.")
+    activations: Short = Field(default="", description="Peak of activations.")
+    kv_cache: Short = Field(default="", description="KV cache.")
+    kv_tokens: int = Field(default=0, description="Tokens the KV cache holds.")
+    context_length: int = Field(default=0, description="Most tokens of one request.")
+    concurrency: Short = Field(default="", description="Requests of that length that fit at once.")
+
+
+class Failure(Record):
+    """The first failing container of a pod, or its last end."""
+
+    pod: Name = Field(description="The pod.")
+    container: Name = Field(description="The container.")
+    reason: Short = Field(default="", description="Kubernetes' word for it.")
+    exit_code: int = Field(default=0, description="Its exit code; 128 + n for signal n.")
+    restarts: int = Field(default=0, description="How often the container was restarted.")
+    message: Text = Field(default="", description="What happened, for people.")
+    last_log: Text = Field(default="", description="The last line the container left.")
+
+
+class LLMServiceStatus(Record):
+    """What is. Written by the operator alone."""
+
+    observed_generation: int = Field(default=0, description="Generation of the spec this status speaks of.")
+    phase: Phase = Field(
+        default="Pending", description="One word derived from the conditions, which are authoritative."
+    )
+    url: Text = Field(default="", description="Base URL of the OpenAI API.")
+    selector: Text = Field(default="", description="Label selector of the engine pods, for the scale subresource.")
+    replicas: int = Field(default=0, description="Engine pods that are there and not leaving.")
+    ready_replicas: int = Field(default=0, description="Engine pods that can answer.")
+    updated_replicas: int = Field(default=0, description="Engine pods of the current revision.")
+    draining_replicas: int = Field(default=0, description="Engine pods that leave and finish their requests.")
+    revision: RevisionStatus = Field(default_factory=RevisionStatus, description="Which pods run.")
+    conditions: Annotated[tuple[Condition, ...], ListType("map", key="type")] = Field(
+        default=(),
+        max_length=16,
+        strict=False,
+        description="Ready (SpecValid, ModelCached, PreflightPassed, ModelFits, WorkersReady, "
+        "RouterReady), Progressing, Degraded.",
+    )
+    preflight: Annotated[tuple[Preflight, ...], ListType("map", key="pod")] = Field(
+        default=(), max_length=16, strict=False, description="The check's result by pod; at most 16 pods."
+    )
+    fit: Fit | None = Field(default=None, description="How the model fits into memory.")
+    failures: tuple[Failure, ...] = Field(
+        default=(), max_length=16, strict=False, description="Containers that failed, those that recovered included."
+    )
