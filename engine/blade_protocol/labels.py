@@ -23,3 +23,7 @@ HASH: Final = f"{GROUP}/hash"
 
 ROLE_ENGINE: Final = "engine"
 ROLE_ROUTER: Final = "router"
+SPEC_HASH: Final = f"{GROUP}/spec-hash"
+"""Annotation of a ControllerRevision: hash of the user's spec it was rendered for."""
+RESTARTED_AT: Final = f"{GROUP}/restarted-at"
+"""Annotation of an LLMService: a new value replaces every engine, like ``kubectl rollout restart``."""

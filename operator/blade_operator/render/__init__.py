@@ -1,0 +1,18 @@
+"""From a valid LLMService to the Kubernetes objects that run it. Pure functions: same spec in, same objects out."""
+
+from blade_operator.render.engine import engine_deployment, engine_objects, pod_template
+from blade_operator.render.meta import Defaults, desired_hash
+from blade_operator.render.revisions import controller_revision, revision_of, spec_hash
+from blade_operator.render.router import router_objects
+
+__all__ = [
+    "Defaults",
+    "controller_revision",
+    "desired_hash",
+    "engine_deployment",
+    "engine_objects",
+    "pod_template",
+    "revision_of",
+    "router_objects",
+    "spec_hash",
+]

@@ -1,0 +1,208 @@
+"""Engine objects: the pod template a revision stands for, its Deployment, and the Service that finds all engines.
+
+A pod fetches the model (``hf://`` only), checks the environment, then serves. The template carries no revision yet:
+the revision is the template's own hash, put in when a Deployment is made of it.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from blade_operator.objects import Object
+from blade_operator.pods import CHECK, ENGINE, FETCH
+from blade_operator.render.meta import (
+    Defaults,
+    container_security,
+    disruption_budget,
+    engine_name,
+    http_probe,
+    labels,
+    make,
+    pod_security,
+    resources,
+    selector,
+    service_account,
+    tmp_volume,
+)
+from blade_operator.spec.fields import DEFAULT_CACHE_CLAIM, CheckItemName
+from blade_operator.spec.parse import LLMService
+from blade_operator.spec.quantity import parse_bytes, parse_duration
+from blade_protocol import environment, paths
+from blade_protocol.labels import RESTARTED_AT, REVISION, ROLE_ENGINE
+from blade_protocol.ports import ENGINE_PORT, INTERNAL_PORT_OFFSET
+
+GRACE_MARGIN = 30
+"""Seconds a pod keeps beyond its drain time-out, to end its streams and its processes."""
+MODELS_PATH = "/models"
+CHECK_ITEMS: dict[CheckItemName, str] = {
+    "shm": "check_shm",
+    "pbEnv": "check_pb_env",
+    "flopsDiff": "check_flops_diff",
+    "memoryFit": "check_memory_fit",
+    "modelFiles": "check_model",
+}
+
+
+def pod_template(service: LLMService, defaults: Defaults) -> Object:
+    """The engine's pod template; what changes it is a new revision."""
+    spec = service.spec
+    hub = spec.model.uri.startswith("hf://")
+    init = ([_fetch(service, defaults)] if hub else []) + (
+        [_check(service, defaults)] if spec.check.mode != "Off" else []
+    )
+    volumes: list[Object] = [
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(spec.engine.shm_size)}},
+        tmp_volume(),
+    ]
+    if hub:
+        claim = spec.model.cache.claim_name if spec.model.cache else DEFAULT_CACHE_CLAIM
+        volumes.append({"name": "models", "persistentVolumeClaim": {"claimName": claim}})
+    metadata: Object = {"labels": labels(service, ROLE_ENGINE)}
+    if restarted := service.annotations.get(RESTARTED_AT):
+        metadata["annotations"] = {RESTARTED_AT: restarted}
+    return {
+        "metadata": metadata,
+        "spec": {
+            "serviceAccountName": engine_name(service),
+            "automountServiceAccountToken": False,
+            "terminationGracePeriodSeconds": parse_duration(spec.rollout.drain_timeout) + GRACE_MARGIN,
+            "securityContext": pod_security(),
+            **({"initContainers": init} if init else {}),
+            "containers": [_engine(service, defaults)],
+            "volumes": volumes,
+        },
+    }
+
+
+def engine_deployment(service: LLMService, revision: str, template: Object, replicas: int) -> Object:
+    """The Deployment that runs ``replicas`` pods of one revision. Only ``replicas`` ever changes."""
+    stamped = copy.deepcopy(template)
+    stamped["metadata"]["labels"][REVISION] = revision
+    for container in stamped["spec"]["containers"]:
+        container.setdefault("env", []).append({"name": environment.REVISION, "value": revision})
+    spec = {
+        "replicas": replicas,
+        "revisionHistoryLimit": 0,
+        "selector": {"matchLabels": {**selector(service, ROLE_ENGINE), REVISION: revision}},
+        "template": stamped,
+    }
+    return make(service, "apps/v1", "Deployment", f"{engine_name(service)}-{revision}", ROLE_ENGINE, spec=spec)
+
+
+def engine_objects(service: LLMService) -> list[Object]:
+    """What all revisions share: the headless Service the router follows, the identity, the disruption budget."""
+    name = engine_name(service)
+    spec = {
+        "clusterIP": "None",
+        "selector": selector(service, ROLE_ENGINE),
+        "ports": [
+            {"name": "http", "port": ENGINE_PORT, "targetPort": "http"},
+            {"name": "internal", "port": ENGINE_PORT + INTERNAL_PORT_OFFSET, "targetPort": "internal"},
+        ],
+    }
+    return [
+        service_account(service, name, ROLE_ENGINE),
+        make(service, "v1", "Service", name, ROLE_ENGINE, spec=spec),
+        disruption_budget(service, name, ROLE_ENGINE),
+    ]
+
+
+def _engine(service: LLMService, defaults: Defaults) -> Object:
+    engine = service.spec.engine
+    args = ["--model", _model(service), "--served_model_name", ",".join(service.served_names)]
+    args += ["--host", "$(BLADE_HOST)", "--port", "$(BLADE_HTTP_PORT)", "--internal_port", "$(BLADE_INTERNAL_PORT)"]
+    args += ["--drain_timeout", str(parse_duration(service.spec.rollout.drain_timeout))]
+    args += (
+        _flag("dtype", None if engine.dtype == "auto" else engine.dtype) + _memory_flags(service) + [*engine.extra_args]
+    )
+    return _container(
+        service,
+        defaults,
+        ENGINE,
+        ["blade_llm_server"],
+        args,
+        {
+            "BLADE_HOST": "0.0.0.0",
+            "BLADE_HTTP_PORT": str(ENGINE_PORT),
+            "BLADE_INTERNAL_PORT": str(ENGINE_PORT + INTERNAL_PORT_OFFSET),
+            **_hub_env(service, offline=True),
+        },
+        ports=[
+            {"name": "http", "containerPort": ENGINE_PORT},
+            {"name": "internal", "containerPort": ENGINE_PORT + INTERNAL_PORT_OFFSET},
+        ],
+        # Loading and warming up may take half an hour; liveness only starts afterwards.
+        startupProbe=http_probe(paths.HEALTH, period=1, failures=1800),
+        readinessProbe=http_probe(paths.HEALTH, period=2, failures=2),
+        livenessProbe=http_probe(paths.LIVE, period=10, failures=6, timeout=5),
+    )
+
+
+def _fetch(service: LLMService, defaults: Defaults) -> Object:
+    env = _hub_env(service, offline=False)
+    return _container(service, defaults, FETCH, ["blade_llm_fetch"], ["--model", _model(service)], env)
+
+
+def _check(service: LLMService, defaults: Defaults) -> Object:
+    check, engine = service.spec.check, service.spec.engine
+    args = ["--items", ",".join(CHECK_ITEMS[item] for item in check.items), "--model", _model(service)]
+    args += ["--mode", check.mode.lower()]
+    args += _flag("dtype", None if engine.dtype == "auto" else engine.dtype) + _memory_flags(service)
+    return _container(service, defaults, CHECK, ["blade_llm_check"], args, _hub_env(service, offline=True))
+
+
+def _container(
+    service: LLMService,
+    defaults: Defaults,
+    name: str,
+    command: list[str],
+    args: list[str],
+    env: dict[str, str],
+    **more: Any,
+) -> Object:
+    engine = service.spec.engine
+    env = env | {variable.name: variable.value for variable in engine.env}
+    mounts = [{"name": "shm", "mountPath": "/dev/shm"}, {"name": "tmp", "mountPath": "/tmp"}]
+    if service.spec.model.uri.startswith("hf://"):
+        mounts.append({"name": "models", "mountPath": MODELS_PATH})
+    return {
+        "name": name,
+        "image": engine.image or defaults.engine_image,
+        "command": command,
+        "args": args,
+        **({"env": [{"name": key, "value": value} for key, value in env.items()]} if env else {}),
+        **resources(engine.resources),
+        "securityContext": container_security(),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": mounts,
+        **more,
+    }
+
+
+def _model(service: LLMService) -> str:
+    """What ``--model`` takes: the folder of a ``file://`` URI, else the hub id with its revision."""
+    model = service.spec.model
+    if model.uri.startswith("file://"):
+        return model.uri.removeprefix("file://")
+    return f"{model.uri}@{model.revision}" if model.revision else model.uri
+
+
+def _memory_flags(service: LLMService) -> list[str]:
+    engine = service.spec.engine
+    kv_cache = None if engine.kv_cache_bytes is None else parse_bytes(engine.kv_cache_bytes)
+    return (
+        _flag("max_model_len", engine.context_length)
+        + _flag("max_num_seqs", engine.max_num_seqs)
+        + _flag("kv_cache_bytes", kv_cache)
+    )
+
+
+def _hub_env(service: LLMService, *, offline: bool) -> dict[str, str]:
+    if not service.spec.model.uri.startswith("hf://"):
+        return {}
+    return {"HF_HOME": MODELS_PATH, **({"HF_HUB_OFFLINE": "1"} if offline else {})}
+
+
+def _flag(name: str, value: object) -> list[str]:
+    return [] if value is None else [f"--{name}", str(value)]

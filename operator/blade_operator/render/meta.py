@@ -1,0 +1,155 @@
+"""What every rendered object has in common: names, labels, owner, hash, and the restrictions its pods run under."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from blade_operator.objects import Object
+from blade_operator.spec.fields import Resources
+from blade_operator.spec.parse import LLMService
+from blade_protocol.labels import API_VERSION, HASH, KIND, MANAGED_BY, MANAGER, NAME, ROLE
+
+USER_ID = 65532
+"""Unprivileged user of the images."""
+
+
+def _release() -> str:
+    try:
+        return version("bladellm")
+    except PackageNotFoundError:
+        return "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What an operator release fills in where the spec says nothing."""
+
+    engine_image: str = f"bladellm/engine:{_release()}"
+    router_image: str = f"bladellm/operator:{_release()}"
+
+
+def engine_name(service: LLMService) -> str:
+    """Name of the engines' Service; with ``-<revision>``, of a Deployment and its ControllerRevision."""
+    return f"{service.name}-engine"
+
+
+def router_name(service: LLMService) -> str:
+    """Name of the router's Deployment, Service and ConfigMap."""
+    return f"{service.name}-router"
+
+
+def labels(service: LLMService, role: str) -> dict[str, str]:
+    """Labels of every object of that role; selectors use `selector`, which never grows."""
+    return {
+        "app.kubernetes.io/name": MANAGER,
+        "app.kubernetes.io/instance": service.name,
+        "app.kubernetes.io/component": role,
+        MANAGED_BY: MANAGER,
+        **selector(service, role),
+    }
+
+
+def selector(service: LLMService, role: str) -> dict[str, str]:
+    """What finds all pods of that role."""
+    return {NAME: service.name, ROLE: role}
+
+
+def make(service: LLMService, api_version: str, kind: str, name: str, role: str, **body: Any) -> Object:
+    """One owned object with its desired hash."""
+    obj: Object = {
+        "apiVersion": api_version,
+        "kind": kind,
+        "metadata": {
+            "name": name,
+            "namespace": service.namespace,
+            "labels": labels(service, role),
+            "ownerReferences": [
+                {
+                    "apiVersion": API_VERSION,
+                    "kind": KIND,
+                    "name": service.name,
+                    "uid": service.uid,
+                    "controller": True,
+                    "blockOwnerDeletion": True,
+                }
+            ],
+        },
+        **body,
+    }
+    return seal(obj)
+
+
+def seal(obj: Object) -> Object:
+    """``obj`` with the annotation that tells later whether anything else is wanted."""
+    metadata = obj["metadata"]
+    annotations = {key: value for key, value in metadata.get("annotations", {}).items() if key != HASH}
+    bare = {**obj, "metadata": {**metadata, "annotations": annotations}}
+    return {**obj, "metadata": {**metadata, "annotations": {**annotations, HASH: digest(bare)}}}
+
+
+def desired_hash(obj: Object) -> str:
+    """The hash an object was rendered with; empty when it has none."""
+    return str(obj["metadata"].get("annotations", {}).get(HASH, ""))
+
+
+def digest(value: Any) -> str:
+    """A short hash of JSON data, independent of key order."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def pod_security() -> Object:
+    """The pod half of the restricted Pod Security Standard."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": USER_ID,
+        "runAsGroup": USER_ID,
+        "fsGroup": USER_ID,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def container_security() -> Object:
+    """The container half of the restricted Pod Security Standard."""
+    return {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def resources(wanted: Resources | None) -> Object:
+    """``{"resources": …}`` for a container, or nothing."""
+    body = wanted.model_dump(by_alias=True, exclude_none=True) if wanted else {}
+    body = {kind: {name: str(amount) for name, amount in amounts.items()} for kind, amounts in body.items() if amounts}
+    return {"resources": body} if body else {}
+
+
+def http_probe(path: str, *, period: int, failures: int, timeout: int = 2) -> Object:
+    """A probe of the port named ``http``; times in seconds."""
+    return {
+        "httpGet": {"path": path, "port": "http"},
+        "periodSeconds": period,
+        "timeoutSeconds": timeout,
+        "failureThreshold": failures,
+    }
+
+
+def service_account(service: LLMService, name: str, role: str) -> Object:
+    """An identity of its own, without a token in the pods."""
+    return make(service, "v1", "ServiceAccount", name, role, automountServiceAccountToken=False)
+
+
+def disruption_budget(service: LLMService, name: str, role: str) -> Object:
+    """Node drains take one pod of the role at a time."""
+    spec = {"maxUnavailable": 1, "selector": {"matchLabels": selector(service, role)}}
+    return make(service, "policy/v1", "PodDisruptionBudget", name, role, spec=spec)
+
+
+def tmp_volume() -> Object:
+    """A place to write: the root file system is read-only."""
+    return {"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": "512Mi"}}

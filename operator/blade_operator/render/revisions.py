@@ -1,0 +1,49 @@
+"""Revisions: which pod template a spec stands for, kept in a ControllerRevision so that it is rendered only once.
+
+The template is looked up by a hash of the user's own words, not rendered anew on every look: a new operator release
+that would render it differently restarts nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from blade_operator.objects import Object
+from blade_operator.render.meta import digest, engine_name, make, seal
+from blade_operator.spec.parse import LLMService
+from blade_protocol.labels import RESTARTED_AT, REVISION, ROLE_ENGINE, SPEC_HASH
+
+
+def spec_hash(service: LLMService) -> str:
+    """Hash of what the user wrote that decides about engine pods; fields at their defaults do not count.
+
+    So a release that adds a field with a default leaves the hash as it is.
+    """
+    relevant: dict[str, Any] = service.spec.model_dump(
+        by_alias=True, exclude_defaults=True, include={"model", "engine", "check"}
+    )
+    relevant["drainTimeout"] = service.spec.rollout.drain_timeout
+    relevant["restartedAt"] = service.annotations.get(RESTARTED_AT, "")
+    return digest(relevant)
+
+
+def revision_of(template: Object) -> str:
+    """The short hash that names a pod template."""
+    return digest(template)[:8]
+
+
+def controller_revision(service: LLMService, template: Object, number: int, words: str) -> Object:
+    """Keeps ``template``; ``number`` grows with each change, ``words`` is the `spec_hash` it was rendered for."""
+    revision = revision_of(template)
+    obj = make(
+        service,
+        "apps/v1",
+        "ControllerRevision",
+        f"{engine_name(service)}-{revision}",
+        ROLE_ENGINE,
+        data={"template": template},
+        revision=number,
+    )
+    obj["metadata"]["labels"][REVISION] = revision
+    obj["metadata"]["annotations"][SPEC_HASH] = words
+    return seal(obj)

@@ -1,0 +1,99 @@
+"""Router objects: Deployment, Service and the configuration it follows without a restart."""
+
+from __future__ import annotations
+
+import msgspec
+
+from blade_operator.objects import Object
+from blade_operator.pods import ROUTER
+from blade_operator.render.engine import GRACE_MARGIN
+from blade_operator.render.meta import (
+    Defaults,
+    container_security,
+    disruption_budget,
+    engine_name,
+    http_probe,
+    labels,
+    make,
+    pod_security,
+    resources,
+    router_name,
+    selector,
+    service_account,
+    tmp_volume,
+)
+from blade_operator.spec.parse import LLMService
+from blade_operator.spec.quantity import parse_duration
+from blade_protocol import paths
+from blade_protocol.labels import ROLE_ROUTER
+from blade_protocol.ports import ROUTER_PORT
+from blade_protocol.routing import PolicyName, RouterConfig
+
+CONFIG_PATH = "/etc/bladellm"
+CONFIG_FILE = "router.json"
+POLICIES: dict[str, PolicyName] = {"auto": "auto", "roundRobin": "round-robin", "leastRequest": "least-request"}
+
+
+def router_objects(service: LLMService, defaults: Defaults) -> list[Object]:
+    """Everything the router needs, the Deployment last."""
+    name = router_name(service)
+    config = RouterConfig(policy=POLICIES[service.spec.router.policy], models=service.served_names)
+    settings = msgspec.to_builtins(config)
+    del settings["endpoints"]
+    data = {CONFIG_FILE: msgspec.json.encode(settings, order="sorted").decode()}
+    network = {
+        "type": "ClusterIP",
+        "selector": selector(service, ROLE_ROUTER),
+        "ports": [{"name": "http", "port": ROUTER_PORT, "targetPort": "http"}],
+    }
+    return [
+        service_account(service, name, ROLE_ROUTER),
+        make(service, "v1", "ConfigMap", name, ROLE_ROUTER, data=data),
+        make(service, "v1", "Service", name, ROLE_ROUTER, spec=network),
+        disruption_budget(service, name, ROLE_ROUTER),
+        _deployment(service, defaults),
+    ]
+
+
+def _deployment(service: LLMService, defaults: Defaults) -> Object:
+    router, name = service.spec.router, router_name(service)
+    drain = parse_duration(service.spec.rollout.drain_timeout)
+    args = ["--host", "$(BLADE_HOST)", "--port", "$(BLADE_HTTP_PORT)", "--service", engine_name(service)]
+    args += ["--config", f"{CONFIG_PATH}/{CONFIG_FILE}", "--drain_timeout", str(drain)]
+    container = {
+        "name": ROUTER,
+        "image": router.image or defaults.router_image,
+        "command": ["blade_router"],
+        "args": args,
+        "env": [
+            {"name": "BLADE_HOST", "value": "0.0.0.0"},
+            {"name": "BLADE_HTTP_PORT", "value": str(ROUTER_PORT)},
+        ],
+        "ports": [{"name": "http", "containerPort": ROUTER_PORT}],
+        **resources(router.resources),
+        # Live before any engine is: it answers 503 with Retry-After by itself meanwhile.
+        "readinessProbe": http_probe(paths.LIVE, period=2, failures=2),
+        "livenessProbe": http_probe(paths.LIVE, period=10, failures=6, timeout=5),
+        "securityContext": container_security(),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [{"name": "config", "mountPath": CONFIG_PATH}, {"name": "tmp", "mountPath": "/tmp"}],
+    }
+    template = {
+        "metadata": {"labels": labels(service, ROLE_ROUTER)},
+        "spec": {
+            "serviceAccountName": name,
+            "automountServiceAccountToken": False,
+            "terminationGracePeriodSeconds": drain + GRACE_MARGIN,
+            "securityContext": pod_security(),
+            "containers": [container],
+            "volumes": [{"name": "config", "configMap": {"name": name}}, tmp_volume()],
+        },
+    }
+    spec = {
+        "replicas": router.replicas,
+        "revisionHistoryLimit": 2,
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+        "selector": {"matchLabels": selector(service, ROLE_ROUTER)},
+        "template": template,
+    }
+    return make(service, "apps/v1", "Deployment", name, ROLE_ROUTER, spec=spec)
