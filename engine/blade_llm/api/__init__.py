@@ -1,0 +1,1 @@
+"""HTTP: the OpenAI-compatible public port and the internal port of one server. No torch."""

@@ -37,6 +37,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     load_format: Literal["auto", "dummy"] = "auto"
     """``dummy``: random weights, for measurements."""
     revision: str = ""
+    extra_eos_token_ids: tuple[int, ...] = ()
+    """End-of-sequence ids beyond those of the model's configuration (the tokenizer's ``eos_token``)."""
 
     @property
     def model_dir(self) -> Path:

@@ -48,7 +48,7 @@ class DrainUpdate(msgspec.Struct, frozen=True, kw_only=True, tag="drain"):
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
-    """Front → engine, first message of each front: it is answered with :class:`EngineReady` once the model is loaded."""
+    """Front → engine, first message of each front; answered with :class:`EngineReady` once the model is loaded."""
 
 
 class EngineReady(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
@@ -72,6 +72,7 @@ class EngineStart(msgspec.Struct, frozen=True, kw_only=True):
     """Where a fatal exception is written as :class:`EngineFailure`."""
     build: str
     """``module:function`` that turns the configuration into an engine core. Tests put a fake runner here."""
+    log_level: str = "INFO"
 
 
 class EngineFailure(msgspec.Struct, frozen=True, kw_only=True):

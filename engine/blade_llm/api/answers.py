@@ -1,0 +1,137 @@
+"""From engine outputs to answers: text, log-probabilities and counts of each choice, whatever the response's shape."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from blade_llm.api.errors import ApiError
+from blade_llm.engine.client import Generation
+from blade_llm.engine.messages import RequestOutput
+from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
+from blade_llm.text.answer import AnswerText
+from blade_llm.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEntry:
+    """One generated token with its log-probabilities and where its text begins in the answer."""
+
+    token_id: int
+    logprobs: TokenLogprobs
+    text_offset: int
+
+
+@dataclass(slots=True)
+class Piece:
+    """What one choice gained."""
+
+    index: int
+    text: str
+    entries: list[TokenEntry]
+    finish_reason: str | None = None
+
+
+class Choice:
+    """One answer as it grows."""
+
+    def __init__(self, index: int, tokenizer: Tokenizer, sampling: SamplingParams) -> None:
+        self._index = index
+        self._text = AnswerText(tokenizer, sampling)
+        self._entries: list[TokenEntry] = []
+        """Not yet given out: a piece without text waits for the next one."""
+        self.num_tokens = 0
+        """Generated tokens, an end-of-sequence token included."""
+        self.finish_reason: str | None = None
+        self.first_token_at: float | None = None
+        self.last_token_at = 0.0
+
+    def add(self, output: RequestOutput) -> Piece | None:
+        """Take one step's output. None when there is nothing to show yet. Raises :class:`ApiError`."""
+        if self.finish_reason is not None:
+            return None  # came while the engine was being told to stop
+        if output.error is not None:
+            raise ApiError(400, output.error)
+        self.last_token_at = time.monotonic()
+        if self.first_token_at is None:
+            self.first_token_at = self.last_token_at
+        pieces = []
+        for position, token_id in enumerate(output.token_ids):
+            if output.logprobs is not None:
+                self._entries.append(TokenEntry(token_id, output.logprobs[position], self._text.length))
+            pieces.append(self._text.add(token_id))
+            self.num_tokens += 1
+            if self._text.stopped:
+                self.finish_reason = "stop"
+                break
+        else:
+            self.finish_reason = output.finish_reason
+            self.num_tokens += output.stop_token_id is not None
+        if self.finish_reason is not None:
+            pieces.append(self._text.finish())
+        text = "".join(pieces)
+        if not text and self.finish_reason is None:
+            return None
+        entries, self._entries = self._entries, []
+        return Piece(self._index, text, entries, self.finish_reason)
+
+
+@dataclass
+class Answers:
+    """All choices of one HTTP request, fed from its :class:`Generation`."""
+
+    generation: Generation
+    choices: list[Choice]
+    prompt_tokens: int
+    samples: int = 1
+    """Choices per prompt; a prompt's tokens count once."""
+    cached_tokens: int = 0
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def finished(self) -> bool:
+        return all(choice.finish_reason is not None for choice in self.choices)
+
+    @property
+    def completion_tokens(self) -> int:
+        return sum(choice.num_tokens for choice in self.choices)
+
+    async def next(self) -> list[Piece]:
+        """Wait for progress and return what there is to show (perhaps nothing yet).
+
+        Raises what :meth:`Generation.get` raises, and :class:`ApiError` when the engine refuses the request.
+        """
+        pieces: dict[int, Piece] = {}
+        for index, output in await self.generation.get():
+            if output.cached_tokens and index % self.samples == 0:
+                self.cached_tokens += output.cached_tokens
+            piece = self.choices[index].add(output)
+            if piece is None:
+                continue
+            if output.finish_reason is None and piece.finish_reason is not None:
+                self.generation.stop(index)  # a stop string
+            if index in pieces:  # several steps piled up: one chunk
+                earlier = pieces[index]
+                piece = Piece(index, earlier.text + piece.text, earlier.entries + piece.entries, piece.finish_reason)
+            pieces[index] = piece
+        return list(pieces.values())
+
+    def usage(self) -> dict[str, object]:
+        """OpenAI's ``usage``."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+        }
+
+
+def join(pieces: Sequence[Piece]) -> Piece:
+    """All pieces of one choice as one."""
+    return Piece(
+        pieces[0].index,
+        "".join(piece.text for piece in pieces),
+        [entry for piece in pieces for entry in piece.entries],
+        pieces[-1].finish_reason,
+    )

@@ -1,0 +1,123 @@
+"""What both completion routes share: submit to the engine, and answer whole or as a stream."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from blade_llm.api.answers import Answers, Choice, Piece, join
+from blade_llm.api.context import ServerContext
+from blade_llm.api.requests import GenerationFields
+from blade_llm.api.sse import DONE, EventStream, run_unary, sse_event
+from blade_llm.engine.messages import GenerateRequest
+from blade_llm.sampling.parameters import SamplingParams
+
+encode = msgspec.json.encode
+
+
+class Shape(Protocol):
+    """How one route writes its answers."""
+
+    def head(self) -> dict[str, Any]:
+        """``id``, ``created``, ``model``: what every object begins with."""
+
+    def choice(self, piece: Piece) -> dict[str, Any]:
+        """One finished element of ``choices``."""
+
+    def whole(self) -> str:
+        """``object`` of a whole answer."""
+
+    def first(self, index: int) -> bytes:
+        """A chunk sent before a choice's first text; ``b""`` for none."""
+
+    def chunk(self, piece: Piece) -> bytes:
+        """One streamed event."""
+
+    def usage_chunk(self, usage: dict[str, object]) -> bytes:
+        """The event without choices that ends a stream with usage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt's tokens and how to go on from them."""
+
+    token_ids: list[int]
+    sampling: SamplingParams
+
+
+async def answer(
+    context: ServerContext, request: Request, fields: GenerationFields, prompts: Sequence[Prompt], shape: Shape
+) -> Response:
+    """Run every prompt ``fields.n`` times. Choices are numbered prompt by prompt."""
+    context.require_service()
+    name = request.state.request_id
+    jobs = [(prompt, sample) for prompt in prompts for sample in range(fields.n)]
+    generation = context.client.submit(
+        [
+            GenerateRequest(
+                request_id=context.client.new_id(name),
+                prompt_token_ids=prompt.token_ids,
+                sampling=prompt.sampling,
+                sample_index=sample,
+                cache_salt=fields.cache_salt,
+                priority=fields.priority,
+            )
+            for prompt, sample in jobs
+        ]
+    )
+    answers = Answers(
+        generation,
+        [Choice(index, context.tokenizer, prompt.sampling) for index, (prompt, _) in enumerate(jobs)],
+        prompt_tokens=sum(len(prompt.token_ids) for prompt in prompts),
+        samples=fields.n,
+    )
+    if fields.stream:
+        usage = fields.stream_options is not None and fields.stream_options.include_usage
+        return EventStream(lambda: _stream(context, answers, shape, usage), generation)
+    return await run_unary(generation, request.receive, _whole(context, answers, shape))
+
+
+async def _whole(context: ServerContext, answers: Answers, shape: Shape) -> Response:
+    pieces: list[list[Piece]] = [[] for _ in answers.choices]
+    try:
+        while not answers.finished:
+            for piece in await answers.next():
+                pieces[piece.index].append(piece)
+    finally:
+        context.metrics.observe(answers)
+    body = {
+        **shape.head(),
+        "object": shape.whole(),
+        "choices": [shape.choice(join(of_choice)) for of_choice in pieces],
+        "usage": answers.usage(),
+    }
+    return Response(encode(body), media_type="application/json")
+
+
+async def _stream(context: ServerContext, answers: Answers, shape: Shape, with_usage: bool) -> AsyncIterator[bytes]:
+    begun = [False] * len(answers.choices)
+    try:
+        while not answers.finished:
+            events = []
+            for piece in await answers.next():
+                if not begun[piece.index]:
+                    begun[piece.index] = True
+                    events.append(shape.first(piece.index))
+                events.append(shape.chunk(piece))
+            if events:
+                yield b"".join(events)
+    finally:
+        context.metrics.observe(answers)
+    if with_usage:
+        yield shape.usage_chunk(answers.usage())
+    yield DONE
+
+
+def event(value: dict[str, Any]) -> bytes:
+    """``value`` as one server-sent event."""
+    return sse_event(encode(value))

@@ -1,0 +1,110 @@
+"""The internal port: what router and operator ask and tell. Never for clients; guarded by a token or by loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from blade_llm.api.body import read_json
+from blade_llm.api.context import ServerContext
+from blade_llm.api.errors import ApiError, bad_request, engine_dead, install_error_handlers
+from blade_llm.api.sse import sse_event
+from blade_protocol import environment, headers, paths
+from blade_protocol.state import DrainRequest, EngineState
+
+HEARTBEAT_SECONDS: Final = 5.0
+"""An idle event stream says this often that it is alive."""
+
+
+class InternalTokenError(ValueError):
+    """The token file the environment names cannot be used."""
+
+
+def read_internal_token() -> str | None:
+    """The token that opens the internal port; None when the environment names no file.
+
+    Raises :class:`InternalTokenError`.
+    """
+    path = os.environ.get(environment.INTERNAL_TOKEN_FILE)
+    if not path:
+        return None
+    try:
+        token = Path(path).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise InternalTokenError(f"{environment.INTERNAL_TOKEN_FILE}={path}: {error.strerror}") from None
+    if not token:
+        raise InternalTokenError(f"{environment.INTERNAL_TOKEN_FILE}={path}: the file is empty")
+    return token
+
+
+def make_internal_app(context: ServerContext, token: str | None) -> FastAPI:
+    """The internal application; with ``token``, requests need it in the ``x-blade-internal-token`` header."""
+    app = FastAPI(title="BladeLLM internal", docs_url=None, redoc_url=None, openapi_url=None)
+    install_error_handlers(app)
+
+    def authorize(request: Request) -> None:
+        given = request.headers.get(headers.INTERNAL_TOKEN, "")
+        if token is not None and not hmac.compare_digest(given.encode(), token.encode()):
+            message = f"send the internal token in the {headers.INTERNAL_TOKEN} header"
+            raise ApiError(401, message, kind="authentication_error", code="invalid_token")
+
+    @app.get(paths.INTERNAL_STATE)
+    async def state(request: Request) -> Response:
+        authorize(request)
+        return Response(msgspec.json.encode(_state(context)), media_type="application/json")
+
+    @app.get(paths.INTERNAL_EVENTS)
+    async def events(request: Request) -> Response:
+        authorize(request)
+        _state(context)
+        return StreamingResponse(
+            _events(context), media_type="text/event-stream", headers={"cache-control": "no-cache"}
+        )
+
+    @app.post(paths.INTERNAL_DRAIN)
+    async def drain(request: Request) -> Response:
+        authorize(request)
+        body = await read_json(request) if await request.body() else {}
+        try:
+            wanted = msgspec.convert(body, DrainRequest)
+        except msgspec.ValidationError as error:
+            raise bad_request(str(error)) from None
+        context.set_draining(wanted.draining)
+        return Response(msgspec.json.encode(_state(context)), media_type="application/json")
+
+    return app
+
+
+def _state(context: ServerContext) -> EngineState:
+    """The engine's last state; whether it serves and drains is known here first."""
+    state = context.state
+    if state is None or not context.client.alive:
+        raise engine_dead(context.client.death)
+    return msgspec.structs.replace(state, ready=context.healthy, draining=context.draining)
+
+
+async def _events(context: ServerContext) -> AsyncIterator[bytes]:
+    """The state now, then each one the engine pushes (at most ten a second), until the engine or the client is gone."""
+    changed = asyncio.Event()
+    with context.client.watch_state(lambda _: changed.set()):
+        last: EngineState | None = None
+        while context.client.alive and not context.stopping.is_set():
+            state = _state(context)
+            if state != last:
+                last = state
+                yield b"id: %d\n" % state.sequence + sse_event(msgspec.json.encode(state))
+            try:
+                async with asyncio.timeout(HEARTBEAT_SECONDS):
+                    await changed.wait()
+            except TimeoutError:
+                yield b": alive\n\n"
+            changed.clear()

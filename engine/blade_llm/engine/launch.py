@@ -1,0 +1,86 @@
+"""Start an engine process, know when and why it ends, never leave it behind. For the front process; no torch."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from blade_llm.engine.config import EngineConfig
+from blade_llm.engine.messages import EngineFailure, EngineStart
+from blade_llm.engine.start import write_start
+
+BUILD: Final = "blade_llm.engine.build:build_core"
+_STOP_SECONDS: Final = 3.0
+
+
+class EngineHandle:
+    """A running engine process and the private folder its socket lives in."""
+
+    def __init__(
+        self, config: EngineConfig, *, build: str = BUILD, log_level: str = "INFO", socket_dir: Path | None = None
+    ) -> None:
+        """Spawn the process; it loads the model on its own while the caller goes on.
+
+        ``build`` names the function that makes the core (tests give a fake one); ``socket_dir`` is where the private
+        folder is made, the system's temporary folder by default.
+        """
+        self._folder = Path(tempfile.mkdtemp(prefix="blade_llm-", dir=socket_dir))
+        self._failure_file = self._folder / "failure"
+        self.address = f"ipc://{self._folder / 'engine'}"
+        self._process = subprocess.Popen([sys.executable, "-m", "blade_llm.engine.process"], stdin=subprocess.PIPE)
+        assert self._process.stdin is not None
+        start = EngineStart(
+            config=config,
+            address=self.address,
+            failure_file=str(self._failure_file),
+            build=build,
+            log_level=log_level,
+        )
+        with contextlib.suppress(BrokenPipeError):  # died at once: wait() will tell
+            write_start(self._process.stdin, start)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def wait(self) -> EngineFailure:
+        """Block until the process has ended and say why."""
+        code = self._process.wait()
+        try:
+            return msgspec.msgpack.decode(self._failure_file.read_bytes(), type=EngineFailure)
+        except (OSError, msgspec.DecodeError):
+            return EngineFailure(message=_describe_exit(code))
+
+    def close(self) -> None:
+        """End the process (politely, then by force) and remove the folder. Idempotent."""
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def kill(self) -> None:
+        """End the process at once and remove the folder."""
+        self._process.kill()
+        self._process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _describe_exit(code: int) -> str:
+    if code >= 0:
+        return f"engine process exited with status {code}"
+    name = signal.Signals(-code).name
+    hint = "; the kernel does this when memory runs out: see dmesg, lower --kv_cache_bytes" if name == "SIGKILL" else ""
+    return f"engine process was ended by {name}{hint}"

@@ -1,0 +1,226 @@
+"""The engine process: receives requests over ZeroMQ, steps the core, sends tokens back.
+
+Started as ``python -m blade_llm.engine.process`` by :mod:`blade_llm.engine.launch` with a clean interpreter. Its
+standard input brings one :class:`EngineStart` and then stays open as a lifeline: end of file means that the parent is gone. With
+no request live it blocks in poll and uses no CPU; while it works it looks at the socket between steps without waiting.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import importlib
+import logging
+import os
+import signal
+import sys
+import time
+import traceback
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import msgspec
+import zmq
+
+from blade_llm.engine.config import EngineConfig
+from blade_llm.engine.messages import (
+    AbortRequest,
+    DrainUpdate,
+    EngineFailure,
+    EngineReady,
+    EngineToFront,
+    FrontToEngine,
+    GenerateRequest,
+    Hello,
+    RequestOutput,
+    StateUpdate,
+    StepOutputs,
+)
+from blade_llm.engine.start import read_start
+from blade_llm.models.errors import ModelFilesError, NotEnoughMemoryError
+from blade_protocol.state import EngineState
+
+LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+STATE_INTERVAL_S: Final = 0.1
+"""Least time between two pushed states."""
+_PR_SET_PDEATHSIG: Final = 1
+
+
+class Core(Protocol):
+    """What this process drives; :class:`blade_llm.engine.core.EngineCore` is the real one."""
+
+    @property
+    def has_work(self) -> bool: ...
+
+    def add(self, request: GenerateRequest) -> None: ...
+
+    def abort(self, request_ids: list[str]) -> None: ...
+
+    def step(self) -> list[RequestOutput]: ...
+
+    def state(self, *, epoch: str, sequence: int, draining: bool) -> EngineState: ...
+
+    def ready(self, state: EngineState) -> EngineReady: ...
+
+
+class EngineProcess:
+    """Serves ``core`` on ``socket`` (a bound ROUTER) until ``lifeline`` (a file descriptor) reaches its end."""
+
+    def __init__(self, core: Core, socket: zmq.Socket[bytes], lifeline: int) -> None:
+        self._core = core
+        self._socket = socket
+        self._lifeline = lifeline
+        self._poller = zmq.Poller()
+        self._poller.register(socket, zmq.POLLIN)
+        self._poller.register(lifeline, zmq.POLLIN)
+        self._decoder = msgspec.msgpack.Decoder(FrontToEngine)
+        self._encoder = msgspec.msgpack.Encoder()
+        self._owners: dict[str, bytes] = {}
+        """Live request → identity of the front that sent it."""
+        self._fronts: set[bytes] = set()
+        self._epoch = uuid.uuid4().hex[:12]
+        self._draining = False
+        self._state = core.state(epoch=self._epoch, sequence=0, draining=False)
+        self._state_due = 0.0
+
+    def run(self) -> None:
+        """Return when the parent is gone; whatever the core raises passes through."""
+        while self._receive():
+            if self._core.has_work:
+                self._send_outputs(self._core.step())
+            self._push_state()
+
+    def _receive(self) -> bool:
+        """Take all messages that are there; wait for one when there is nothing to do. False: the parent is gone."""
+        wait_ms = 0 if self._core.has_work else self._idle_wait_ms()
+        ready = dict(self._poller.poll(wait_ms))
+        if self._lifeline in ready and not os.read(self._lifeline, 1):
+            return False
+        if self._socket in ready:
+            while True:
+                try:
+                    front, payload = self._socket.recv_multipart(zmq.NOBLOCK)
+                except zmq.Again:
+                    break
+                self._handle(front, self._decoder.decode(payload))
+        return True
+
+    def _idle_wait_ms(self) -> int | None:
+        """For ever, unless the last change of state has not been told yet."""
+        if not self._changed():
+            return None
+        return max(0, int((self._state_due - time.monotonic()) * 1000) + 1)
+
+    def _handle(self, front: bytes, message: FrontToEngine) -> None:
+        match message:
+            case GenerateRequest():
+                self._owners[message.request_id] = front
+                try:
+                    self._core.add(message)
+                except ValueError as error:  # this request alone is at fault
+                    failed = RequestOutput(request_id=message.request_id, finish_reason="abort", error=str(error))
+                    self._send_outputs([failed])
+            case AbortRequest():
+                self._core.abort(message.request_ids)
+                for request_id in message.request_ids:
+                    self._owners.pop(request_id, None)
+            case DrainUpdate():
+                self._draining = message.draining
+            case Hello():
+                self._fronts.add(front)
+                self._send(front, self._core.ready(self._next_state()))
+
+    def _send_outputs(self, outputs: list[RequestOutput]) -> None:
+        by_front: dict[bytes, list[RequestOutput]] = {}
+        for output in outputs:
+            finished = output.finish_reason is not None
+            owner = self._owners.pop(output.request_id, None) if finished else self._owners.get(output.request_id)
+            if owner is not None:
+                by_front.setdefault(owner, []).append(output)
+        for front, mine in by_front.items():
+            self._send(front, StepOutputs(outputs=mine))
+
+    def _send(self, front: bytes, message: EngineToFront) -> None:
+        self._socket.send_multipart((front, self._encoder.encode(message)))
+
+    def _current_state(self) -> EngineState:
+        return self._core.state(epoch=self._epoch, sequence=self._state.sequence, draining=self._draining)
+
+    def _changed(self) -> bool:
+        return self._current_state() != self._state
+
+    def _next_state(self) -> EngineState:
+        """The state now; its sequence number grows when something changed."""
+        state = self._current_state()
+        if state != self._state:
+            self._state = msgspec.structs.replace(state, sequence=state.sequence + 1)
+        return self._state
+
+    def _push_state(self) -> None:
+        now = time.monotonic()
+        if now < self._state_due or not self._changed():
+            return
+        self._state_due = now + STATE_INTERVAL_S
+        update = StateUpdate(state=self._next_state())
+        for front in self._fronts:
+            self._send(front, update)
+
+
+def _load(target: str) -> Callable[[EngineConfig], Core]:
+    module, _, name = target.partition(":")
+    build: Callable[[EngineConfig], Core] = getattr(importlib.import_module(module), name)
+    return build
+
+
+def _die_with_parent(parent: int) -> None:
+    """Ask the kernel to kill this process when ``parent`` dies: a busy or stuck one would not see the lifeline."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+def _report(path: Path, error: BaseException) -> None:
+    user_error = isinstance(error, ModelFilesError | NotEnoughMemoryError)
+    failure = EngineFailure(
+        message=str(error) if user_error else f"{type(error).__name__}: {error}",
+        traceback="".join(traceback.format_exception(error)),
+        user_error=user_error,
+    )
+    temporary = path.with_suffix(".part")
+    temporary.write_bytes(msgspec.msgpack.encode(failure))
+    temporary.replace(path)
+
+
+def main() -> int:
+    """Entry point of the child process."""
+    parent = os.getppid()
+    # Ctrl-C and a group-wide SIGTERM reach us too, but the parent drains first and then closes the lifeline.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    faulthandler.enable()
+    _die_with_parent(parent)
+    lifeline = sys.stdin.fileno()
+    start = read_start(lifeline)
+    if start is None:
+        return 1
+    logging.basicConfig(level=start.log_level, format=LOG_FORMAT)
+    try:
+        context: zmq.Context[Any] = zmq.Context()
+        socket = context.socket(zmq.ROUTER)
+        socket.set_hwm(0)  # a slow front costs memory, never tokens
+        socket.linger = 0
+        core = _load(start.build)(start.config)
+        socket.bind(start.address)
+        EngineProcess(core, socket, lifeline).run()
+        context.destroy()
+    except BaseException as error:
+        _report(Path(start.failure_file), error)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""One answer's text: tokens in, safe text out. The HTTP API and the offline API share it."""
+
+from __future__ import annotations
+
+from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.text.detokenizer import make_detokenizer
+from blade_llm.text.stop_strings import StopStrings
+from blade_llm.text.tokenizer import Tokenizer
+
+
+class AnswerText:
+    """Detokenizes one answer and stops it at its stop strings (which count from ``min_tokens`` on)."""
+
+    def __init__(self, tokenizer: Tokenizer, sampling: SamplingParams) -> None:
+        self._detokenizer = make_detokenizer(tokenizer, skip_special_tokens=sampling.skip_special_tokens)
+        self._stop = StopStrings(sampling.stop, include=sampling.include_stop_str_in_output)
+        self._min_tokens = sampling.min_tokens
+        self.num_tokens = 0
+        """Tokens taken so far."""
+        self.length = 0
+        """Characters detokenized so far, held-back ones included: the offset of the next token's text."""
+
+    @property
+    def stopped(self) -> bool:
+        """A stop string was found: further tokens do not belong to the answer."""
+        return self._stop.matched is not None
+
+    @property
+    def stop_string(self) -> str | None:
+        return self._stop.matched
+
+    def add(self, token_id: int) -> str:
+        """The text to give out after this token; ``""`` while a character or a possible stop string is incomplete."""
+        self.num_tokens += 1
+        return self._pass(self._detokenizer.add(token_id))
+
+    def finish(self) -> str:
+        """The rest, when the last token has come."""
+        piece = self._detokenizer.finish()
+        return "" if self.stopped else self._pass(piece) + self._stop.finish()
+
+    def _pass(self, piece: str) -> str:
+        self.length += len(piece)
+        return self._stop.add(piece) if self.num_tokens >= self._min_tokens else piece

@@ -1,0 +1,78 @@
+"""Text that grows token by token: what was given out never changes, and characters never break at UTF-8 borders.
+
+Byte-level tokens are bytes, so an incremental UTF-8 decoder does it exactly, at a dictionary look-up per token. Other
+tokenizers (SentencePiece with byte fallback) decode a short window of recent tokens, with and without the new ones, and
+give out the difference once it ends in a whole character.
+"""
+
+from __future__ import annotations
+
+import codecs
+from typing import Final, Protocol
+
+from blade_llm.text.tokenizer import Tokenizer
+
+_REPLACEMENT: Final = "\ufffd"
+_MOST_HELD_TOKENS: Final = 8
+"""A character spans at most four byte tokens; more that still end in U+FFFD are not going to become one."""
+
+
+class Detokenizer(Protocol):
+    """Turns one request's tokens into text."""
+
+    def add(self, token_id: int) -> str:
+        """The text this token completes; often one word, ``""`` in the middle of a character."""
+
+    def finish(self) -> str:
+        """What is left at the end: U+FFFD for an incomplete character, else ``""``."""
+
+
+def make_detokenizer(tokenizer: Tokenizer, *, skip_special_tokens: bool = True) -> Detokenizer:
+    """A fresh detokenizer for one answer. All pieces joined equal ``tokenizer.decode`` of all ids."""
+    if tokenizer.is_byte_level:
+        return _ByteLevelDetokenizer(tokenizer, skip_special_tokens)
+    return _WindowDetokenizer(tokenizer, skip_special_tokens)
+
+
+class _ByteLevelDetokenizer:
+    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool) -> None:
+        self._token_bytes = tokenizer.token_bytes
+        self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def add(self, token_id: int) -> str:
+        return "" if token_id in self._skipped else self._decoder.decode(self._token_bytes(token_id))
+
+    def finish(self) -> str:
+        return self._decoder.decode(b"", final=True)
+
+
+class _WindowDetokenizer:
+    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool) -> None:
+        self._tokenizer = tokenizer
+        self._skip_special_tokens = skip_special_tokens
+        self._context: list[int] = []
+        """Tokens already given out, kept because decoders treat the first token of a text differently."""
+        self._context_text = ""
+        self._held: list[int] = []
+
+    def add(self, token_id: int) -> str:
+        self._held.append(token_id)
+        text = self._decode(self._context + self._held)
+        if text.endswith(_REPLACEMENT) and len(self._held) < _MOST_HELD_TOKENS:
+            return ""
+        return self._give_out(text)
+
+    def finish(self) -> str:
+        return self._give_out(self._decode(self._context + self._held)) if self._held else ""
+
+    def _give_out(self, text: str) -> str:
+        piece = text[len(self._context_text) :]
+        if not text or text == self._context_text:
+            return ""  # nothing visible yet (a skipped special token): it stays in the window
+        self._context, self._held = self._held, []
+        self._context_text = self._decode(self._context)
+        return piece
+
+    def _decode(self, token_ids: list[int]) -> str:
+        return self._tokenizer.decode(token_ids, skip_special_tokens=self._skip_special_tokens)

@@ -1,0 +1,9 @@
+"""What can be wrong with a tokenizer's or template's files, or with a conversation put into a template."""
+
+
+class TokenizerFilesError(ValueError):
+    """Tokenizer or chat template files that are missing or unreadable; the message names the file and what to do."""
+
+
+class ChatTemplateError(ValueError):
+    """A conversation the chat template cannot render (the template's own complaint, where it has one)."""

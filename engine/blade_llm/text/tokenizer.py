@@ -1,0 +1,117 @@
+"""Token ids from text and back, on the ``tokenizers`` library alone.
+
+``transformers.AutoTokenizer`` takes seconds to import; ``tokenizer.json`` holds the same rules, post-processor (BOS and
+the like) included, and ``tokenizer_config.json`` names the special tokens that chat templates use.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, Final
+
+from tokenizers import Tokenizer as _Backend
+
+from blade_llm.text.byte_level import token_to_bytes
+from blade_llm.text.errors import TokenizerFilesError
+
+_SPECIAL_NAMES: Final = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_FALLBACK_BYTE: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+class Tokenizer:
+    """The tokenizer of one model folder.
+
+    Raises :class:`TokenizerFilesError` when ``tokenizer.json`` is missing or cannot be read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / "tokenizer.json"
+        if not path.is_file():
+            found = (
+                " (a SentencePiece tokenizer.model alone is not read)" if (folder / "tokenizer.model").exists() else ""
+            )
+            raise TokenizerFilesError(
+                f"{path} is missing; give --tokenizer_dir a folder with the model's tokenizer.json{found}"
+            )
+        try:
+            self._backend = _Backend.from_file(str(path))
+        except Exception as error:  # the library raises bare Exception
+            raise TokenizerFilesError(f"{path} cannot be read as a tokenizer: {error}") from None
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        self.folder = folder
+        self.config = read_json_object(folder / "tokenizer_config.json")
+        self.special_tokens = {
+            name: token for name in _SPECIAL_NAMES if (token := _token_text(self.config.get(name))) is not None
+        }
+        """Special tokens by role, as chat templates name them: ``{"eos_token": "<|im_end|>", …}``."""
+        self.special_ids = frozenset(
+            token_id for token_id, token in self._backend.get_added_tokens_decoder().items() if token.special
+        )
+        """Ids that ``skip_special_tokens`` leaves out of the text."""
+        self.vocab_size: int = self._backend.get_vocab_size(with_added_tokens=True)
+        self.is_byte_level = _is_byte_level(json.loads(self._backend.to_str()).get("decoder"))
+        self._bytes: dict[int, bytes] = {}
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The id of the configured ``eos_token``: for chat models what ends a turn."""
+        token = self.special_tokens.get("eos_token")
+        return None if token is None else self._backend.token_to_id(token)
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of ``text``; with ``add_special_tokens`` the post-processor adds BOS and the like."""
+        ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+    def decode(self, token_ids: list[int], *, skip_special_tokens: bool = True) -> str:
+        """Text of ``token_ids``; bytes that are no UTF-8 become U+FFFD, ids without a token nothing."""
+        text: str = self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
+        return text
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes one token stands for, by itself. Exact for byte-level and byte-fallback tokens."""
+        found = self._bytes.get(token_id)
+        if found is None:
+            found = self._bytes[token_id] = self._token_bytes(token_id)
+        return found
+
+    def _token_bytes(self, token_id: int) -> bytes:
+        token = self._backend.id_to_token(token_id)
+        if token is None:
+            return b""
+        if self.is_byte_level:
+            return token_to_bytes(token)
+        if fallback := _FALLBACK_BYTE.fullmatch(token):
+            return bytes([int(fallback[1], 16)])
+        return str(token).replace("\u2581", " ").encode("utf-8")
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """The JSON object in ``path``; ``{}`` when there is no such file. Raises :class:`TokenizerFilesError`."""
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise TokenizerFilesError(f"{path} is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise TokenizerFilesError(f"{path} must hold a JSON object")
+    return value
+
+
+def _token_text(entry: object) -> str | None:
+    """A special token is written as a string, or as an object with its ``content``."""
+    if isinstance(entry, dict):
+        entry = entry.get("content")
+    return entry if isinstance(entry, str) else None
+
+
+def _is_byte_level(decoder: dict[str, Any] | None) -> bool:
+    if decoder is None:
+        return False
+    if decoder.get("type") == "Sequence" and len(decoder["decoders"]) == 1:
+        return _is_byte_level(decoder["decoders"][0])
+    return decoder.get("type") == "ByteLevel"
