@@ -1,0 +1,1 @@
+"""What the model files are made of. Plain objects that own their tensors; a step's metadata is passed to each call."""

@@ -1,0 +1,32 @@
+"""Executes step plans. :func:`build_runner` is the way in; torch is imported only by calling it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from blade_llm.models.config import load_model_config
+
+if TYPE_CHECKING:
+    from blade_llm.engine.config import EngineConfig
+    from blade_llm.models.config import ModelConfig
+    from blade_llm.runner.torch_runner import TorchRunner
+
+
+def build_runner(config: EngineConfig, model_config: ModelConfig | None = None) -> TorchRunner:
+    """A runner with its weights loaded and warmed up; ``timings`` has ``import``, ``weights`` and ``warm-up`` (seconds).
+
+    ``model_config`` is read from ``config.model`` when not given. Raises
+    :class:`~blade_llm.models.errors.ModelFilesError`, :class:`~blade_llm.models.errors.NotEnoughMemoryError`, and
+    ``ValueError`` for a ``max_model_len`` beyond the model's own.
+    """
+    if model_config is None:
+        model_config = load_model_config(config.model_dir)  # before the import: bad files are reported at once
+    start = time.perf_counter()
+    from blade_llm.runner.torch_runner import TorchRunner
+
+    imported = time.perf_counter() - start
+    runner = TorchRunner(config, model_config)
+    runner.timings = {"import": imported, **runner.timings}
+    runner.warm_up()
+    return runner

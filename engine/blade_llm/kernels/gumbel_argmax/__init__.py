@@ -1,0 +1,22 @@
+"""Drawing a token as ``argmax(logits + Gumbel noise)``, the Gumbel-max trick (Gumbel 1954; Maddison et al., arXiv
+1411.0030), with noise that is a pure function of (row key, position, token id).
+
+The noise never depends on the batch, the row, the device or what was drawn before, so a draw can be repeated anywhere.
+"""
+
+from torch import Tensor
+
+from blade_llm.kernels.gumbel_argmax import torch as _torch
+
+noise_key = _torch.noise_key
+gumbel_noise = _torch.gumbel_noise
+
+
+def gumbel_argmax(logits: Tensor, thresholds: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
+    """Draw one token a row among those whose logit is at least the row's threshold.
+
+    ``logits``: [rows, vocabulary] fp32, already divided by the temperature. ``thresholds``: [rows] fp32, ``-inf`` for
+    none. ``keys``: [rows, 2] int64 from :func:`noise_key`. ``positions``: [rows] int64, of the token to draw. Returns
+    [rows] int64.
+    """
+    return _torch.gumbel_argmax(logits, thresholds, keys, positions)

@@ -1,0 +1,178 @@
+"""Paged attention in plain torch: gather the blocks, then ``scaled_dot_product_attention``.
+
+Query heads that share a key head never repeat it: in a decode they become that head's query positions, in a prefill a
+batch dimension of stride zero. Decodes are batched in groups of similar length, because each group is padded to its
+longest; prefills go one sequence at a time, in chunks of queries that look only at the keys before them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+QUERY_CHUNK = 256
+"""Queries a prefill handles at once; half of the work above the diagonal of each chunk is wasted."""
+_GROUP_RATIO = 0.7
+_GROUP_SAVING = 256
+"""A new decode group starts where lengths fall below this ratio and splitting saves at least so many padded tokens
+(one group costs about as much as attending to a few hundred tokens)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeGroup:
+    """Sequences with one new token each."""
+
+    tokens: Tensor | None
+    """[batch] int64 into the step's tokens; None when the group is the whole step."""
+    batch: int
+    blocks: Tensor
+    """[batch * blocks each] int64."""
+    length: int
+    mask: Tensor | None
+    """[batch, 1, 1, length] additive; None when all are equally long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """One sequence with several new tokens."""
+
+    first: int
+    """Its first token within the step."""
+    count: int
+    blocks: Tensor
+    """[blocks] int64."""
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A step's shape."""
+
+    decodes: list[DecodeGroup]
+    prefills: list[Prefill]
+    causal: Tensor | None
+    """[QUERY_CHUNK, longest] additive; its last columns are the causal triangle, so every chunk's mask is a slice of it
+    that ends in the lower right corner."""
+
+
+def prepare(
+    rows: Tensor, query_lens: list[int], seq_lens: list[int], block_table: Tensor, k_cache: Tensor, num_heads: int
+) -> Prepared:
+    block_size = k_cache.shape[1]
+    dtype, device = k_cache.dtype, k_cache.device
+    prefills: list[Prefill] = []
+    singles: list[tuple[int, int, int]] = []  # (length, sequence, token)
+    token = 0
+    for index, (count, length) in enumerate(zip(query_lens, seq_lens, strict=True)):
+        if count == 1:
+            singles.append((length, index, token))
+        else:
+            blocks = block_table[rows[index], : -(-length // block_size)].long()
+            prefills.append(Prefill(token, count, blocks, length))
+        token += count
+    groups = [
+        _decode_group(group, len(singles) == token, rows, block_table, block_size, dtype, device)
+        for group in _by_length(singles)
+    ]
+    longest = max((prefill.length for prefill in prefills), default=0)
+    return Prepared(groups, prefills, _causal_mask(longest, dtype, device) if longest else None)
+
+
+def paged_attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, step: Prepared, scale: float) -> Tensor:
+    tokens, heads, head_dim = q.shape
+    if not step.prefills and len(step.decodes) == 1 and step.decodes[0].tokens is None:
+        return _decode(q, k_cache, v_cache, step.decodes[0], scale).reshape(tokens, heads * head_dim)
+    out = torch.empty(tokens, heads, head_dim, dtype=q.dtype, device=q.device)
+    for group in step.decodes:
+        assert group.tokens is not None
+        attended = _decode(q.index_select(0, group.tokens), k_cache, v_cache, group, scale)
+        out.index_copy_(0, group.tokens, attended.reshape(group.batch, heads, head_dim))
+    for prefill in step.prefills:
+        assert step.causal is not None
+        new = slice(prefill.first, prefill.first + prefill.count)
+        _prefill(q[new], k_cache, v_cache, prefill, step.causal, scale, out[new])
+    return out.view(tokens, heads * head_dim)
+
+
+def _by_length(singles: list[tuple[int, int, int]]) -> list[list[tuple[int, int, int]]]:
+    """Split decodes into groups of similar length, longest first."""
+    groups: list[list[tuple[int, int, int]]] = []
+    ordered = sorted(singles, key=lambda single: -single[0])
+    for position, single in enumerate(ordered):
+        longest = groups[-1][0][0] if groups else 0
+        saving = (longest - single[0]) * (len(ordered) - position)
+        if not groups or (single[0] <= _GROUP_RATIO * longest and saving >= _GROUP_SAVING):
+            groups.append([])
+        groups[-1].append(single)
+    return groups
+
+
+def _decode_group(
+    group: list[tuple[int, int, int]],
+    whole_step: bool,
+    rows: Tensor,
+    block_table: Tensor,
+    block_size: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> DecodeGroup:
+    longest = group[0][0]
+    if whole_step and len(group) == rows.shape[0]:
+        group = sorted(group, key=lambda single: single[2])
+        tokens, members = None, rows
+    else:
+        index = torch.tensor([(single[1], single[2]) for single in group], device=device)
+        tokens, members = index[:, 1].contiguous(), rows[index[:, 0]]
+    lengths = [single[0] for single in group]
+    mask = None
+    if min(lengths) < longest:
+        beyond = torch.arange(longest, device=device) >= torch.tensor(lengths, device=device).unsqueeze(1)
+        mask = torch.zeros(len(group), 1, 1, longest, dtype=dtype, device=device)
+        mask.masked_fill_(beyond.view_as(mask), float("-inf"))
+    blocks = block_table[members, : -(-longest // block_size)].long().view(-1)
+    return DecodeGroup(tokens, len(group), blocks, longest, mask)
+
+
+def _causal_mask(longest: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    width = max(longest, QUERY_CHUNK)
+    mask = torch.zeros(QUERY_CHUNK, width, dtype=dtype, device=device)
+    corner = torch.full((QUERY_CHUNK, QUERY_CHUNK), float("-inf"), dtype=dtype, device=device)
+    mask[:, width - QUERY_CHUNK :] = corner.triu(1)
+    return mask
+
+
+def _decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, group: DecodeGroup, scale: float) -> Tensor:
+    """[batch, heads, head_dim] in, [batch, kv_heads, heads per kv head, head_dim] out."""
+    kv_heads, head_dim = k_cache.shape[2:]
+    keys, values = (
+        cache.index_select(0, group.blocks).view(group.batch, -1, kv_heads, head_dim)[:, : group.length].transpose(1, 2)
+        for cache in (k_cache, v_cache)
+    )
+    folded = q.reshape(group.batch, kv_heads, -1, head_dim)
+    return F.scaled_dot_product_attention(folded, keys, values, attn_mask=group.mask, scale=scale)
+
+
+def _prefill(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, prefill: Prefill, causal: Tensor, scale: float, out: Tensor
+) -> None:
+    """[count, heads, head_dim] in and into ``out``."""
+    kv_heads, head_dim = k_cache.shape[2:]
+    share = q.shape[1] // kv_heads
+    # [share, kv_heads, length, head_dim], the first dimension of stride zero
+    keys, values = (
+        cache.index_select(0, prefill.blocks).view(-1, kv_heads, head_dim).transpose(0, 1).expand(share, -1, -1, -1)
+        for cache in (k_cache, v_cache)
+    )
+    queries = q.view(-1, kv_heads, share, head_dim).permute(2, 1, 0, 3)  # [share, kv_heads, count, head_dim]
+    result = out.view(-1, kv_heads, share, head_dim).permute(2, 1, 0, 3)
+    start = prefill.length - prefill.count
+    for begin in range(0, prefill.count, QUERY_CHUNK):
+        end = min(begin + QUERY_CHUNK, prefill.count)
+        visible = start + end
+        mask = causal[QUERY_CHUNK - (end - begin) :, causal.shape[1] - visible :]
+        result[:, :, begin:end] = F.scaled_dot_product_attention(
+            queries[:, :, begin:end], keys[:, :, :visible], values[:, :, :visible], attn_mask=mask, scale=scale
+        )

@@ -1,0 +1,21 @@
+"""Root-mean-square normalisation (Zhang & Sennrich, arXiv 1910.07467), alone and fused with the residual addition.
+
+Statistics are taken in fp32 whatever the input's type, as the reference models do.
+"""
+
+from torch import Tensor
+
+from blade_llm.kernels.rms_norm import torch as _torch
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """``x / rms(x) * weight`` over the last dimension.
+
+    ``x``: [tokens, hidden]; ``weight``: [hidden], same type. Returns a new tensor like ``x``.
+    """
+    return _torch.rms_norm(x, weight, eps)
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """``sum = x + residual``; returns ``(rms_norm(sum), sum)``. Shapes as in :func:`rms_norm`; may overwrite ``x``."""
+    return _torch.add_rms_norm(x, residual, weight, eps)

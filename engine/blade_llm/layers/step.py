@@ -1,0 +1,32 @@
+"""What every layer needs to know about the step it computes. Passed down explicitly; there is no global context."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from blade_llm.kernels.paged_attention import PreparedAttention
+
+KVCache = list[tuple[Tensor, Tensor]]
+"""For each layer keys and values, both [blocks, block_size, kv_heads, head_dim]."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepMetadata:
+    """A ragged batch of tokens, the sequences one after another."""
+
+    positions: Tensor
+    """[tokens] int64: each token's position in its own sequence."""
+    slots: Tensor
+    """[tokens] int64: where its keys and values go, ``block * block_size + offset``."""
+    attention: PreparedAttention
+    kv_cache: KVCache
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """The rotary angles of a step's tokens, shared by all layers: [tokens, head_dim / 2] fp32 each."""
+
+    cos: Tensor
+    sin: Tensor

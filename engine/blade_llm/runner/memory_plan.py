@@ -1,0 +1,61 @@
+"""How many KV blocks the runner allocates, and the plan it reports."""
+
+from __future__ import annotations
+
+import logging
+
+from blade_llm.engine.config import EngineConfig
+from blade_llm.models.config import ModelConfig
+from blade_llm.models.dtypes import DTypeName
+from blade_llm.models.errors import NotEnoughMemoryError
+from blade_llm.models.memory import BLOCK_SIZE, KvPlan, kv_block_bytes, plan_blocks
+from blade_protocol.state import MemoryPlan
+
+logger = logging.getLogger(__name__)
+
+
+def plan_kv_cache(config: EngineConfig, model: ModelConfig, dtype: DTypeName, kv_cache_bytes: int) -> KvPlan:
+    """Divide ``kv_cache_bytes`` into blocks, no more than ``max_num_seqs`` full requests could use.
+
+    A length the user did not ask for is shortened to what fits, with a warning. Raises :class:`NotEnoughMemoryError`
+    when a requested length, or a single block, does not fit, and ``ValueError`` for one beyond the model's own.
+    """
+    block_bytes = kv_block_bytes(model, dtype)
+    fitting = kv_cache_bytes // block_bytes
+    if config.max_kv_blocks is not None:
+        fitting = min(fitting, config.max_kv_blocks)
+    length = config.max_model_len or model.max_position_embeddings
+    if config.max_model_len is None and 0 < fitting * BLOCK_SIZE < length:
+        logger.warning(
+            "the KV cache holds %d tokens: max_model_len is %d instead of the model's %d; raise --kv_cache_bytes to %d "
+            "for the full length",
+            fitting * BLOCK_SIZE,
+            fitting * BLOCK_SIZE,
+            length,
+            -(-length // BLOCK_SIZE) * block_bytes,
+        )
+        length = fitting * BLOCK_SIZE
+    # The plan for all the bytes reports what does not fit; the real one is cut down to what can be used.
+    plan = plan_blocks(model, dtype, kv_cache_bytes=kv_cache_bytes, max_model_len=length)
+    needed = plan.blocks_of(length)
+    if fitting < needed:
+        raise NotEnoughMemoryError(
+            f"one request of {length} tokens needs {needed} KV blocks, max_kv_blocks allows {fitting}; "
+            f"raise it to {needed}, or lower --max_model_len to {fitting * BLOCK_SIZE}"
+        )
+    blocks = min(fitting, config.max_num_seqs * needed)
+    return plan_blocks(model, dtype, kv_cache_bytes=blocks * block_bytes, max_model_len=length)
+
+
+def memory_plan(kv: KvPlan, *, weights: int, activation_peak: int) -> MemoryPlan:
+    """The numbers, in bytes, as the engine reports them."""
+    return MemoryPlan(
+        weights=weights,
+        activation_peak=activation_peak,
+        kv_cache=kv.blocks * kv.block_bytes,
+        kv_block_bytes=kv.block_bytes,
+        kv_blocks=kv.blocks,
+        kv_tokens=kv.tokens,
+        max_model_len=kv.max_model_len,
+        concurrent_at_max_len=kv.concurrent_at_max_len,
+    )

@@ -1,0 +1,55 @@
+"""Launched work whose results may still be on the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from blade_llm.sampling.parameters import TokenLogprobs
+from blade_llm.sampling.sampler import Drawn, SampledRows
+from blade_llm.scheduling.plan import StepResult
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedForward:
+    """A forward pass: the logits of the rows that draw."""
+
+    sampled: SampledRows
+    logits: Tensor | None
+    """[sampled, vocabulary] in the model's type; None when no row draws."""
+
+
+class LaunchedStep:
+    """A step's tokens on their way to the host. On CPU they are there; on GPU a copy was queued behind the draw."""
+
+    def __init__(self, drawn: Drawn | None) -> None:
+        self._drawn = drawn
+        self._event: torch.cuda.Event | None = None
+        self._host: list[Tensor] = []
+        if drawn is None:
+            return
+        wanted = [drawn.tokens]
+        if drawn.logprobs is not None:
+            wanted += [drawn.logprobs.chosen, drawn.logprobs.top_values, drawn.logprobs.top_tokens]
+        self._host = [tensor.to("cpu", non_blocking=True) for tensor in wanted]
+        if drawn.tokens.device.type == "cuda":
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._event.record()
+
+    def done(self) -> bool:
+        return self._event is None or bool(self._event.query())  # type: ignore[no-untyped-call]
+
+    def result(self) -> StepResult:
+        if self._event is not None:
+            self._event.synchronize()
+        if self._drawn is None:
+            return StepResult(tokens=[], logprobs=[])
+        tokens = [[token] for token in self._host[0].tolist()]
+        logprobs: list[list[TokenLogprobs] | None] = [None] * len(tokens)
+        if asked := self._drawn.logprobs:
+            _, chosen, values, ids = (tensor.tolist() for tensor in self._host)
+            for i, (index, count) in enumerate(zip(asked.indices, asked.counts, strict=True)):
+                logprobs[index] = [TokenLogprobs(chosen[i], tuple(ids[i][:count]), tuple(values[i][:count]))]
+        return StepResult(tokens=tokens, logprobs=logprobs)

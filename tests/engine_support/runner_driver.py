@@ -1,0 +1,104 @@
+"""Drives a runner by hand-made plans, without scheduler or cache: what a plan says is what the test says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from blade_llm.runner.torch_runner import TorchRunner
+from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
+from blade_llm.scheduling.plan import BlockUpdate, NewRow, ScheduledRow, StepPlan
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=1000)
+
+
+@dataclass
+class Live:
+    """A request in a row."""
+
+    row: int
+    tokens: list[int]
+    blocks: list[int]
+    computed: int = 0
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+
+
+class Driver:
+    """Gives rows and blocks out, remembers tokens, and keeps the last step's logits."""
+
+    def __init__(self, runner: TorchRunner) -> None:
+        self.runner = runner
+        self.free_blocks = list(range(runner.num_blocks))
+        self.step_number = 0
+        self.live: dict[int, Live] = {}
+        self.logits: dict[int, torch.Tensor] = {}
+        self._new: list[NewRow] = []
+        self._updates: list[BlockUpdate] = []
+        self._freed: list[int] = []
+
+    def enter(
+        self,
+        row: int,
+        tokens: list[int],
+        sampling: SamplingParams = GREEDY,
+        *,
+        prompt: int | None = None,
+        shared: list[int] = [],  # noqa: B006 - read only
+        sample_index: int = 0,
+        masked: tuple[int, ...] = (),
+    ) -> Live:
+        """Put a request into a row; its first ``16 * len(shared)`` tokens are already in the shared blocks."""
+        new = NewRow(row, f"r{row}", list(tokens), prompt or len(tokens), sampling, sample_index, masked)
+        self._new.append(new)
+        if shared:
+            self._updates.append(BlockUpdate(row, 0, list(shared)))
+        self.live[row] = Live(row, list(tokens), list(shared), 16 * len(shared))
+        return self.live[row]
+
+    def leave(self, row: int, *, keep_blocks: bool = False) -> None:
+        request = self.live.pop(row)
+        self._freed.append(row)
+        if not keep_blocks:
+            # Handed out again at once, newest first, so that stale entries would be noticed.
+            self.free_blocks[:0] = request.blocks
+
+    def step(self, counts: dict[int, int]) -> dict[int, int]:
+        """Compute so many tokens of each row; rows that reach their end draw. Returns the drawn tokens by row."""
+        shares = []
+        for row, count in counts.items():
+            request = self.live[row]
+            end = request.computed + count
+            assert end <= len(request.tokens)
+            needed = -(-end // 16) - len(request.blocks)
+            if needed > 0:
+                taken = [self.free_blocks.pop(0) for _ in range(needed)]
+                self._updates.append(BlockUpdate(row, len(request.blocks), taken))
+                request.blocks += taken
+            shares.append(ScheduledRow(row, request.computed, count, end == len(request.tokens), f"r{row}"))
+            request.computed = end
+        plan = StepPlan(self.step_number, shares, self._new, self._updates, self._freed)
+        self.step_number += 1
+        self._new, self._updates, self._freed = [], [], []
+        forward = self.runner.launch_forward(plan)
+        drawing = [share.row for share in shares if share.sample]
+        if forward.logits is not None:
+            self.logits = dict(zip(drawing, forward.logits.float(), strict=True))
+        result = self.runner.launch_sampling(forward).result()
+        drawn: dict[int, int] = {}
+        for row, tokens, logprobs in zip(drawing, result.tokens, result.logprobs, strict=True):
+            (drawn[row],) = tokens
+            self.live[row].tokens += tokens
+            self.live[row].logprobs += logprobs or []
+        return drawn
+
+    def decode(self, rows: list[int], steps: int) -> None:
+        for _ in range(steps):
+            self.step(dict.fromkeys(rows, 1))
+
+    def generate(self, row: int, prompt: list[int], count: int, sampling: SamplingParams = GREEDY) -> list[int]:
+        """One request alone, from entering to leaving."""
+        request = self.enter(row, prompt, sampling)
+        self.step({row: len(prompt)})
+        self.decode([row], count - 1)
+        self.leave(row)
+        return request.tokens[len(prompt) :]

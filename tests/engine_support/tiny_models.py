@@ -1,0 +1,74 @@
+"""Small random models in the Hugging Face layout, and what transformers says about them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from blade_llm.engine.config import EngineConfig
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": 199,
+    "hidden_size": 64,
+    "intermediate_size": 112,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 1024,
+    "eos_token_id": 1,
+    "bos_token_id": 0,
+}
+
+
+def save_model(folder: Path, family: str, dtype: torch.dtype = torch.float32, **overrides: Any) -> Any:
+    """Save a random ``qwen2`` or ``llama`` model and return transformers' own, in fp32 and evaluation mode."""
+    from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+    config_class, model_class = {
+        "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+        "llama": (LlamaConfig, LlamaForCausalLM),
+    }[family]
+    torch.manual_seed(20240607)
+    model = model_class(config_class(**{**SHAPE, "attn_implementation": "eager", **overrides}))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            # Away from the initial zeros and ones, so that a forgotten bias or norm weight shows.
+            if name.endswith("bias"):
+                parameter.normal_(0.0, 0.3)
+            elif "norm" in name:
+                parameter.uniform_(0.5, 1.5)
+            else:
+                parameter.normal_(0.0, 0.12)
+    model.to(dtype).save_pretrained(folder)
+    return model.float().eval()
+
+
+def engine_config(folder: Path, **overrides: Any) -> EngineConfig:
+    """fp32, one thread, a small cache."""
+    values: dict[str, Any] = {
+        "model": str(folder),
+        "served_names": ("tiny",),
+        "dtype": "float32",
+        "max_num_seqs": 8,
+        "max_batch_tokens": 256,
+        "kv_cache_bytes": 64 << 20,
+        "num_threads": 1,
+    }
+    return EngineConfig(**{**values, **overrides})
+
+
+@torch.no_grad()
+def reference_logits(model: Any, token_ids: list[int]) -> torch.Tensor:
+    """transformers' logits, [tokens, vocabulary]."""
+    logits: torch.Tensor = model(torch.tensor([token_ids])).logits[0]
+    return logits
+
+
+@torch.no_grad()
+def reference_greedy(model: Any, prompt: list[int], count: int) -> list[int]:
+    """transformers' greedy continuation, without stopping at any token."""
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(int(reference_logits(model, tokens)[-1].argmax()))
+    return tokens[len(prompt) :]
