@@ -1,0 +1,93 @@
+"""``Cluster`` for this machine: what the control loop reads and writes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from blade_operator.cluster.local.events import Events
+from blade_operator.cluster.local.fields import require_supported
+from blade_operator.cluster.local.store import Store
+from blade_operator.objects import Key, Object, Ref
+from blade_operator.observed import Observed
+from blade_operator.plan import EventRecord
+from blade_protocol.labels import KIND, MANAGER, NAME
+
+_SINGLE_OUT = ("Deployment", "Pod", "Service", "ConfigMap", "ControllerRevision")
+_OTHERS = ("Secret", "PodDisruptionBudget", "ServiceAccount", "NetworkPolicy", "PersistentVolumeClaim")
+
+
+class LocalCluster:
+    """Implements `blade_operator.cluster.Cluster` on a `Store`."""
+
+    def __init__(self, store: Store, events: Events) -> None:
+        self._store = store
+        self._events = events
+
+    async def changes(self) -> AsyncIterator[Key]:
+        """See `Cluster.changes`. Each key waits in the queue once, however often it changes meanwhile."""
+        pending: dict[Key, None] = {
+            Key(service["metadata"]["namespace"], service["metadata"]["name"]): None
+            for service in self._store.find(KIND)
+        }
+        wake = asyncio.Event()
+
+        def note(obj: Object) -> None:
+            key = _service_of(obj)
+            if key is not None:
+                pending[key] = None
+                wake.set()
+
+        self._store.subscribe(note)
+        while True:
+            while pending:
+                key = next(iter(pending))
+                del pending[key]
+                yield key
+            wake.clear()
+            await wake.wait()
+
+    async def observe(self, key: Key) -> Observed | None:
+        """See `Cluster.observe`."""
+        service = self._store.get(Ref(KIND, key.namespace, key.name))
+        if service is None:
+            return None
+
+        def children(kind: str) -> tuple[Object, ...]:
+            return tuple(self._store.find(kind, key.namespace, {NAME: key.name}))
+
+        deployments, pods, services, config_maps, revisions = map(children, _SINGLE_OUT)
+        others = tuple(obj for kind in _OTHERS for obj in children(kind))
+        return Observed(service, deployments, pods, services, config_maps, revisions, others)
+
+    async def apply(self, obj: Object) -> None:
+        """See `Cluster.apply`.
+
+        Raises:
+            UnsupportedField: the local runtime cannot run this object as it is meant.
+        """
+        require_supported(obj)
+        self._store.apply(obj, MANAGER)
+
+    async def delete(self, ref: Ref) -> None:
+        """See `Cluster.delete`."""
+        self._store.delete(ref)
+
+    async def write_status(self, key: Key, status: Object) -> None:
+        """See `Cluster.write_status`."""
+        self._store.write_status(Ref(KIND, key.namespace, key.name), status)
+
+    async def emit(self, key: Key, event: EventRecord) -> None:
+        """See `Cluster.emit`."""
+        service = self._store.get(Ref(KIND, key.namespace, key.name))
+        if service is not None:
+            self._events.record(service, event.type, event.reason, event.message, "llmservice-controller")
+
+
+def _service_of(obj: Object) -> Key | None:
+    """The service an object is about, if it is one a decision may need: Events are not."""
+    metadata = obj["metadata"]
+    if obj["kind"] == KIND:
+        return Key(metadata["namespace"], metadata["name"])
+    name = (metadata.get("labels") or {}).get(NAME)
+    return Key(metadata["namespace"], name) if name and obj["kind"] != "Event" else None

@@ -1,0 +1,264 @@
+"""One container of a pod: started, probed, restarted with back-off, adopted after the control loop was away."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from blade_operator.cluster.local import clock, environment, pod_status
+from blade_operator.cluster.local.errors import ContainerConfigError
+from blade_operator.cluster.local.logs import ContainerLogs
+from blade_operator.cluster.local.probes import Probe, follow
+from blade_operator.cluster.local.process import Process, ProcessId
+from blade_operator.objects import Object
+from blade_protocol.environment import TERMINATION_LOG, TERMINATION_LOG_MAX_BYTES
+
+BACKOFF_FIRST = 1.0
+BACKOFF_MOST = 30.0
+BACKOFF_RESET = 60.0
+"""Seconds. The first restart is at once, as in Kubernetes; one that ran longer than the reset counts as healthy."""
+
+UNKNOWN_EXIT_CODE = 255
+"""What containerd reports for a container whose end nobody saw."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a container needs from its pod."""
+
+    pod: Object
+    folder: Path
+    lookup: environment.Lookup
+    mounts: Callable[[Object], Mapping[str, Path]]
+    inherited: Callable[[], Mapping[str, str]]
+    """The environment every container begins with."""
+    changed: Callable[[], None]
+    """Called after each change of a container's status."""
+    event: Callable[[Literal["Normal", "Warning"], str, str], None]
+
+
+class Container:
+    """Keeps ``status`` (a ``ContainerStatus``) true."""
+
+    def __init__(self, spec: Object, known: Object | None, around: Surroundings, *, waiting: str) -> None:
+        self.spec = spec
+        self.name = str(spec["name"])
+        self.status = known or pod_status.container_status(self.name, spec.get("image", ""), waiting)
+        self._around = around
+        self._process: Process | None = None
+        self._grace = float(around.pod["spec"].get("terminationGracePeriodSeconds", 30))
+        self._delay = 0.0
+        self.logs = ContainerLogs(around.folder / "logs" / self.name)
+        self._last_word = around.folder / "termination" / self.name
+
+    async def run_until_success(self) -> None:
+        """An init container: again and again until it exits with 0."""
+        while not pod_status.succeeded(self.status):
+            code = await self._run_once()
+            if code != 0:
+                await self._back_off()
+
+    async def run_forever(self) -> None:
+        """A main container: again and again."""
+        while True:
+            await self._run_once()
+            await self._back_off()
+
+    async def stop(self, grace: float, hurry: asyncio.Event) -> None:
+        """SIGTERM, and SIGKILL after ``grace`` seconds or when ``hurry`` is set. Returns when nothing is left."""
+        self._adopt()
+        if self._process is None:
+            return
+        process = self._process
+        process.signal(signal.SIGTERM)
+        waits = [asyncio.ensure_future(process.wait()), asyncio.ensure_future(hurry.wait())]
+        await asyncio.wait(waits, timeout=max(0.0, grace), return_when=asyncio.FIRST_COMPLETED)
+        waits[1].cancel()
+        process.kill()
+        self._ended(await waits[0])
+
+    def detach(self) -> None:
+        """Stop watching and leave the program running."""
+        if self._process is not None:
+            self._process.detach()
+
+    async def _run_once(self) -> int:
+        self._adopt()
+        if self._process is None and not self._start():
+            return 1
+        assert self._process is not None
+        probes = asyncio.create_task(self._probe(self._process))
+        try:
+            code = await self._process.wait()
+        finally:
+            probes.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await probes
+        return self._ended(code)
+
+    def _adopt(self) -> None:
+        """Find the program an earlier loop started; if it ended meanwhile, say so."""
+        if self._process is not None or "running" not in self.status["state"]:
+            return
+        identity = ProcessId.parse(self.status.get("containerID", ""))
+        self._process = Process.adopt(identity) if identity is not None else None
+        if self._process is None:
+            self._ended(None)
+
+    def _start(self) -> bool:
+        status = self.status
+        if "terminated" in status["state"]:
+            status["lastState"] = {"terminated": status["state"]["terminated"]}
+        attempt = status["restartCount"] + bool(status["lastState"])
+        try:
+            argv, variables = self._command()
+            self._last_word.parent.mkdir(parents=True, exist_ok=True)
+            self._last_word.write_bytes(b"")
+            self._process = Process.start(argv, variables, self._around.folder, self.logs.open(attempt))
+        except (ContainerConfigError, OSError) as error:
+            reason = "CreateContainerConfigError" if isinstance(error, ContainerConfigError) else "RunContainerError"
+            self._set({"waiting": {"reason": reason, "message": str(error)}})
+            self._around.event("Warning", "Failed", f"Error: {error}")
+            return False
+        status["restartCount"] = attempt
+        status["containerID"] = str(self._process.identity)
+        started = self._probe_named("startupProbe") is None
+        status["started"] = started
+        status["ready"] = started and self._probe_named("readinessProbe") is None
+        self._set({"running": {"startedAt": clock.stamp(clock.now())}})
+        self._around.event("Normal", "Started", f"Started container {self.name}")
+        return True
+
+    def _command(self) -> tuple[list[str], dict[str, str]]:
+        mounts = self._around.mounts(self.spec)
+        own = environment.variables(self.spec, self._around.pod, self._around.lookup)
+        argv = environment.arguments(self.spec, own, mounts)
+        variables = {name: environment.translate(value, mounts) for name, value in own.items()}
+        return argv, {**self._around.inherited(), TERMINATION_LOG: str(self._last_word), **variables}
+
+    def _ended(self, code: int | None) -> int:
+        """Record the end of the current run; returns its exit code."""
+        started_at = self.status["state"].get("running", {}).get("startedAt", "")
+        known = UNKNOWN_EXIT_CODE if code is None else code
+        reason = "Unknown" if code is None else "Completed" if code == 0 else "Error"
+        terminated: dict[str, Any] = {
+            "exitCode": known,
+            "reason": reason,
+            "startedAt": started_at,
+            "finishedAt": clock.stamp(clock.now()),
+            "containerID": self.status.get("containerID", ""),
+        }
+        if known > 128 and code is not None:
+            terminated["signal"] = known - 128
+        message = self._read_last_word(known)
+        if code is None and not message:
+            message = "ended while no control loop was its parent: the exit code is not known"
+        if message:
+            terminated["message"] = message
+        self._process = None
+        self.status["ready"] = self.status["started"] = False
+        self._set({"terminated": terminated})
+        return known
+
+    def _read_last_word(self, code: int) -> str:
+        try:
+            text = self._last_word.read_bytes()[:TERMINATION_LOG_MAX_BYTES].decode(errors="replace")
+        except FileNotFoundError:
+            text = ""
+        if not text and code != 0 and self.spec.get("terminationMessagePolicy") == "FallbackToLogsOnError":
+            text = self.logs.tail(self.status["restartCount"])
+        return text
+
+    async def _back_off(self) -> None:
+        terminated = self.status["state"].get("terminated")
+        if terminated is None:  # it never started: look again soon, nothing is there to restart
+            await asyncio.sleep(BACKOFF_FIRST)
+            return
+        if _seconds(terminated) > BACKOFF_RESET:
+            self._delay = 0.0
+        self.status["lastState"] = {"terminated": terminated}
+        if self._delay:
+            self._set(
+                {
+                    "waiting": {
+                        "reason": "CrashLoopBackOff",
+                        "message": f"back-off {self._delay:g}s restarting failed container={self.name} "
+                        f"pod={self._around.pod['metadata']['name']}",
+                    }
+                }
+            )
+            self._around.event("Warning", "BackOff", f"Back-off restarting failed container {self.name}")
+            await asyncio.sleep(self._delay)
+        self._delay = min(BACKOFF_MOST, self._delay * 2 or BACKOFF_FIRST)
+
+    async def _probe(self, process: Process) -> None:
+        """Startup first, then readiness and liveness side by side, until cancelled."""
+        startup = self._probe_named("startupProbe")
+        if startup is not None and not self.status["started"]:
+            await follow(startup, lambda good, why: self._startup(process, good, why))
+            if not self.status["started"]:
+                return
+        if not self.status["started"]:
+            self.status["started"] = True
+            self._around.changed()
+        watches = []
+        if (readiness := self._probe_named("readinessProbe")) is not None:
+            watches.append(follow(readiness, self._readiness))
+        if (liveness := self._probe_named("livenessProbe")) is not None:
+            watches.append(follow(liveness, lambda good, why: self._liveness(process, good, why)))
+        await asyncio.gather(*watches)
+
+    def _startup(self, process: Process, good: bool, why: str) -> bool:
+        if not good:
+            self._unhealthy(process, "startup", why)
+            return False
+        self.status["started"] = True
+        self.status["ready"] = self._probe_named("readinessProbe") is None
+        self._around.changed()
+        return False
+
+    def _readiness(self, good: bool, why: str) -> bool:
+        if self.status["ready"] != good:
+            self.status["ready"] = good
+            self._around.changed()
+            if not good:
+                self._around.event("Warning", "Unhealthy", f"Readiness probe failed: {why}")
+        return True
+
+    def _liveness(self, process: Process, good: bool, why: str) -> bool:
+        if not good:
+            self._unhealthy(process, "liveness", why)
+        return good
+
+    def _unhealthy(self, process: Process, probe: str, why: str) -> None:
+        self._around.event("Warning", "Unhealthy", f"{probe.capitalize()} probe failed: {why}")
+        self._around.event("Normal", "Killing", f"Container {self.name} failed {probe} probe, will be restarted")
+        process.signal(signal.SIGTERM)
+        asyncio.get_running_loop().call_later(self._grace, process.kill)
+
+    def _probe_named(self, name: str) -> Probe | None:
+        return Probe.of(self.spec, name)
+
+    def _set(self, state: Object) -> None:
+        self.status["state"] = state
+        self._around.changed()
+
+
+def _seconds(terminated: Object) -> float:
+    """How long a run lasted."""
+    moments: list[datetime] = [
+        clock.parse(terminated[name]) for name in ("startedAt", "finishedAt") if terminated[name]
+    ]
+    return (moments[1] - moments[0]).total_seconds() if len(moments) == 2 else 0.0
+
+
+def base_environment() -> dict[str, str]:
+    """What every container inherits: this user's environment (proxies, certificates, caches) without our own names."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("BLADE_")}

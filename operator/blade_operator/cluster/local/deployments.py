@@ -1,0 +1,174 @@
+"""Deployments: as many pods as they ask for, made of their present template.
+
+There is nothing between a Deployment and its pods here. An engine's Deployment never changes its template; a
+router's may, and then its pod is replaced in place: the old one stops listening, the new one takes its port.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+
+from blade_operator.cluster.local import clock, ports
+from blade_operator.cluster.local.events import Events
+from blade_operator.cluster.local.fields import port_variable
+from blade_operator.cluster.local.pod_status import is_leaving, is_ready, ready_since, restarts
+from blade_operator.cluster.local.services import Services, pod_ports
+from blade_operator.cluster.local.store import Store
+from blade_operator.objects import Object, Ref
+
+TEMPLATE_HASH = "pod-template-hash"
+DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+
+
+class Deployments:
+    """``sync`` makes the Pod objects equal to what the Deployments ask for."""
+
+    def __init__(self, store: Store, events: Events, services: Services) -> None:
+        self._store = store
+        self._events = events
+        self._services = services
+        self._told: set[int] = set()
+
+    def sync(self) -> bool:
+        """Create and delete pods, write statuses. True when it waits for a port and wants to be called again soon."""
+        again = False
+        for deployment in self._store.find("Deployment"):
+            again |= self._sync(deployment)
+        return again
+
+    def _sync(self, deployment: Object) -> bool:
+        uid = deployment["metadata"]["uid"]
+        namespace = deployment["metadata"]["namespace"]
+        own = [pod for pod in self._store.find("Pod", namespace) if _owner(pod) == uid]
+        staying = [pod for pod in own if not is_leaving(pod)]
+        template = template_hash(deployment)
+        current = [pod for pod in staying if pod["metadata"]["labels"][TEMPLATE_HASH] == template]
+        for pod in staying:
+            if pod not in current:
+                self._delete(deployment, pod)
+        wanted = deployment["spec"].get("replicas", 1)
+        victims = sorted(current, key=_deletion_order)[: max(0, len(current) - wanted)]
+        for pod in victims:
+            self._delete(deployment, pod)
+        current = [pod for pod in current if pod not in victims]
+        waiting = False
+        for _ in range(wanted - len(current)):
+            pod_or_none = self._new_pod(deployment, template)
+            if pod_or_none is None:
+                waiting = True
+            else:
+                current.append(pod_or_none)
+        self._store.write_status(Ref.of(deployment), _status(deployment, current))
+        return waiting
+
+    def _delete(self, deployment: Object, pod: Object) -> None:
+        self._store.delete(Ref.of(pod))
+        self._events.record(deployment, "Normal", "Deleted", f"Deleted pod: {pod['metadata']['name']}", "deployment")
+
+    def _new_pod(self, deployment: Object, template: str) -> Object | None:
+        """Create a pod, or None while the port it has to take is not free yet."""
+        metadata = deployment["metadata"]
+        source = copy.deepcopy(deployment["spec"]["template"])
+        labels = source.get("metadata", {}).get("labels", {})
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "generateName": f"{metadata['name']}-",
+                "namespace": metadata["namespace"],
+                "labels": {**labels, TEMPLATE_HASH: template},
+                "annotations": source.get("metadata", {}).get("annotations", {}),
+                "ownerReferences": [
+                    {
+                        "apiVersion": deployment["apiVersion"],
+                        "kind": "Deployment",
+                        "name": metadata["name"],
+                        "uid": metadata["uid"],
+                        "controller": True,
+                    }
+                ],
+            },
+            "spec": source["spec"] | {"nodeName": "localhost"},
+        }
+        taken = self._services.assigned()
+        for other in self._store.find("Pod"):
+            taken |= pod_ports(other)
+        for container in [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]:
+            for port in container.get("ports", []):
+                number = self._services.port_for(labels, metadata["namespace"], port["name"])
+                if number is None:
+                    number = ports.free_port(taken)
+                elif not ports.is_free(number):
+                    self._tell_of_wait(deployment, number)
+                    return None
+                taken.add(number)
+                port["containerPort"] = number
+                _set_variable(container, port_variable(port["name"]), str(number))
+            _set_variable(container, "BLADE_HOST", "127.0.0.1")
+        self._told -= taken
+        created = self._store.create(pod)
+        self._events.record(
+            deployment, "Normal", "Created", f"Created pod: {created['metadata']['name']}", "deployment"
+        )
+        return created
+
+    def _tell_of_wait(self, deployment: Object, port: int) -> None:
+        """Say once who holds a port that a pod waits for, unless it is a pod on its way out."""
+        if port in self._told or any(port in pod_ports(pod) for pod in self._store.find("Pod")):
+            return
+        self._told.add(port)
+        message = f"waiting for port {port}, in use by {ports.holder(port)}"
+        self._events.record(deployment, "Warning", "PortInUse", message, "deployment")
+
+
+def template_hash(deployment: Object) -> str:
+    """Ten hexadecimal digits that change when the pod template does."""
+    text = json.dumps(deployment["spec"]["template"], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def _owner(pod: Object) -> str:
+    owners = pod["metadata"].get("ownerReferences") or [{}]
+    return str(owners[0].get("uid", ""))
+
+
+def _set_variable(container: Object, name: str, value: str) -> None:
+    for entry in container.get("env", []):
+        if entry["name"] == name:
+            entry["value"] = value
+
+
+def _deletion_order(pod: Object) -> tuple[bool, int, float, int, float, str]:
+    """Kubernetes' order: not ready, cheap, ready for the shortest time, often restarted, young."""
+    cost = int((pod["metadata"].get("annotations") or {}).get(DELETION_COST, "0"))
+    since = clock.parse(ready_since(pod)).timestamp() if ready_since(pod) else 0.0
+    created = clock.parse(pod["metadata"]["creationTimestamp"]).timestamp()
+    return (is_ready(pod), cost, -since, -restarts(pod), -created, pod["metadata"]["name"])
+
+
+def _status(deployment: Object, pods: list[Object]) -> Object:
+    wanted = deployment["spec"].get("replicas", 1)
+    ready = sum(map(is_ready, pods))
+    available = ready >= wanted
+    known = {entry["type"]: entry for entry in deployment.get("status", {}).get("conditions", [])}
+    conditions = [
+        ("Available", available, "MinimumReplicasAvailable" if available else "MinimumReplicasUnavailable"),
+        ("Progressing", True, "NewReplicaSetAvailable" if available else "ReplicaSetUpdated"),
+    ]
+    return {
+        "observedGeneration": deployment["metadata"]["generation"],
+        "replicas": len(pods),
+        "updatedReplicas": len(pods),
+        "readyReplicas": ready,
+        "availableReplicas": ready,
+        "unavailableReplicas": max(0, wanted - ready),
+        "conditions": [_condition(known.get(name), name, holds, reason) for name, holds, reason in conditions],
+    }
+
+
+def _condition(known: Object | None, name: str, holds: bool, reason: str) -> Object:
+    status = "True" if holds else "False"
+    since = known["lastTransitionTime"] if known is not None and known["status"] == status else clock.stamp(clock.now())
+    return {"type": name, "status": status, "reason": reason, "lastTransitionTime": since}

@@ -1,0 +1,57 @@
+"""Which pods answer for each Service, as the file a router follows: ready ones, and leaving ones marked draining."""
+
+from __future__ import annotations
+
+import msgspec
+
+from blade_operator.cluster.local import files
+from blade_operator.cluster.local.layout import Layout
+from blade_operator.cluster.local.pod_status import is_leaving, is_ready
+from blade_operator.cluster.local.store import Store
+from blade_operator.objects import Object
+from blade_protocol.labels import REVISION
+from blade_protocol.routing import EndpointConfig, RouterConfig
+
+
+class Endpoints:
+    """Keeps ``NAMESPACE/SERVICE.json`` in the endpoints folder equal to what runs."""
+
+    def __init__(self, layout: Layout, store: Store) -> None:
+        self._folder = layout.endpoints
+        self._store = store
+        self._written: dict[str, bytes] = {}
+
+    def sync(self) -> None:
+        """Write what changed, remove what belongs to no Service."""
+        wanted = {}
+        for service in self._store.find("Service"):
+            if service["spec"].get("selector"):
+                path = f"{service['metadata']['namespace']}/{service['metadata']['name']}.json"
+                wanted[path] = msgspec.json.encode(RouterConfig(endpoints=self._endpoints(service)))
+        for path, content in wanted.items():
+            if self._written.get(path) != content:
+                files.write_atomic(self._folder / path, content, durable=False)
+        for file in self._folder.glob("*/*.json"):
+            if str(file.relative_to(self._folder)) not in wanted:
+                file.unlink()
+        self._written = wanted
+
+    def _endpoints(self, service: Object) -> tuple[EndpointConfig, ...]:
+        pods = self._store.find("Pod", service["metadata"]["namespace"], service["spec"]["selector"])
+        return tuple(_endpoint(pod) for pod in pods if is_ready(pod))
+
+
+def _endpoint(pod: Object) -> EndpointConfig:
+    ports = {
+        port.get("name"): port["containerPort"]
+        for container in pod["spec"]["containers"]
+        for port in container.get("ports", [])
+    }
+    host = pod["status"]["podIP"]
+    return EndpointConfig(
+        name=pod["metadata"]["name"],
+        url=f"http://{host}:{ports.get('http')}",
+        internal_url=f"http://{host}:{ports['internal']}" if "internal" in ports else "",
+        revision=(pod["metadata"].get("labels") or {}).get(REVISION, ""),
+        draining=is_leaving(pod),
+    )

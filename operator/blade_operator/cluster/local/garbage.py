@@ -1,0 +1,15 @@
+"""Garbage collection by owner reference: what belonged to something that is gone goes too."""
+
+from __future__ import annotations
+
+from blade_operator.cluster.local.store import Store
+from blade_operator.objects import Ref
+
+
+def collect(store: Store) -> None:
+    """Delete every object all of whose owners are gone. Their own children follow on the next call."""
+    uids = store.uids()
+    for obj in store.everything():
+        owners = obj["metadata"].get("ownerReferences") or []
+        if owners and not any(owner["uid"] in uids for owner in owners):
+            store.delete(Ref.of(obj))

@@ -1,0 +1,107 @@
+"""Runs every Pod object there is: one worker each, and what all of them share."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from blade_operator.cluster.local import clock, pod_status
+from blade_operator.cluster.local.container import base_environment
+from blade_operator.cluster.local.events import Events
+from blade_operator.cluster.local.layout import Layout
+from blade_operator.cluster.local.pod import PodWorker
+from blade_operator.cluster.local.process import MARK, ProcessId, kill_strays
+from blade_operator.cluster.local.store import Store
+from blade_operator.objects import Object
+
+ENDPOINTS_DIR = "BLADE_ENDPOINTS_DIR"
+THREADS = "OMP_NUM_THREADS"
+
+
+class Kubelet:
+    """``sync`` makes what runs equal to the Pod objects."""
+
+    def __init__(self, layout: Layout, store: Store, events: Events) -> None:
+        self._layout = layout
+        self._store = store
+        self._events = events
+        self._workers: dict[str, PodWorker] = {}
+
+    def sweep(self) -> None:
+        """Before the first ``sync``: end processes and remove folders that no Pod object speaks of."""
+        pods = self._store.find("Pod")
+        kill_strays(self._layout.root, keep=_groups(pods))
+        known = {self._layout.pod(pod) for pod in pods}
+        for folder in self._layout.pods.glob("*"):
+            if folder not in known:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def sync(self) -> None:
+        """Start a worker for each new pod, end those of deleted ones."""
+        pods = {pod["metadata"]["uid"]: pod for pod in self._store.find("Pod")}
+        for uid, pod in pods.items():
+            if uid not in self._workers:
+                self._workers[uid] = worker = self._worker(pod)
+                if not pod_status.is_leaving(pod):
+                    worker.start()
+            if pod_status.is_leaving(pod):
+                deadline = clock.parse(pod["metadata"]["deletionTimestamp"])
+                grace = 0.0
+                if pod["metadata"]["deletionGracePeriodSeconds"] > 0:
+                    grace = max(0.0, (deadline - clock.now()).total_seconds())
+                self._workers[uid].terminate(grace)
+        for uid in self._workers.keys() - pods.keys():
+            del self._workers[uid]
+
+    def refresh(self) -> None:
+        """Now and then: mounted configuration and log sizes."""
+        for worker in self._workers.values():
+            worker.refresh()
+
+    def detach(self) -> None:
+        """Leave every pod running and forget it."""
+        for worker in self._workers.values():
+            worker.detach()
+        self._workers.clear()
+
+    def _worker(self, pod: Object) -> PodWorker:
+        folder = self._layout.pod(pod)
+        namespace = pod["metadata"]["namespace"]
+
+        def inherited() -> dict[str, str]:
+            return {
+                **base_environment(),
+                MARK: str(self._layout.root),
+                ENDPOINTS_DIR: str(self._layout.endpoints / namespace),
+                THREADS: str(self._threads()),
+            }
+
+        return PodWorker(pod, folder, self._layout.claims, self._store, self._events, inherited)
+
+    def _threads(self) -> int:
+        """Cores for each engine when all that are declared run."""
+        replicas: int = sum(service["spec"].get("replicas", 1) for service in self._store.find("LLMService"))
+        return max(1, cores() // max(1, replicas))
+
+
+def _groups(pods: list[Object]) -> set[int]:
+    """Process groups that live containers lead."""
+    groups = set()
+    for pod in pods:
+        status = pod.get("status", {})
+        for entry in [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]:
+            identity = ProcessId.parse(entry.get("containerID", ""))
+            if identity is not None and ProcessId.of(identity.pid) == identity:
+                groups.add(identity.pid)
+    return groups
+
+
+def cores() -> int:
+    """Cores this process may use: its affinity, and the CPU quota of its cgroup (v2)."""
+    available = len(os.sched_getaffinity(0))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return available
+    return available if quota == "max" else max(1, min(available, int(quota) // int(period)))

@@ -1,0 +1,86 @@
+"""HTTP probes with Kubernetes' fields and thresholds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from blade_operator.objects import Object
+
+_HEAD_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One probe of a container; times in seconds."""
+
+    path: str
+    port: int
+    delay: float
+    period: float
+    timeout: float
+    success: int
+    failure: int
+
+    @staticmethod
+    def of(container: Object, name: str) -> Probe | None:
+        """The probe ``name`` (e.g. ``readinessProbe``) of a container, or None; the port by name or number."""
+        probe = container.get(name)
+        if probe is None:
+            return None
+        port = probe["httpGet"]["port"]
+        if isinstance(port, str):
+            port = next(entry["containerPort"] for entry in container["ports"] if entry.get("name") == port)
+        return Probe(
+            path=probe["httpGet"].get("path", "/"),
+            port=port,
+            delay=probe.get("initialDelaySeconds", 0),
+            period=probe.get("periodSeconds", 10),
+            timeout=probe.get("timeoutSeconds", 1),
+            success=probe.get("successThreshold", 1),
+            failure=probe.get("failureThreshold", 3),
+        )
+
+
+async def ask(probe: Probe) -> str | None:
+    """One try: None when it succeeded (status 200 to 399), else why not."""
+    try:
+        async with asyncio.timeout(probe.timeout):
+            status = await _get(probe)
+    except TimeoutError:
+        return f"no answer to GET {probe.path} within {probe.timeout:g} s"
+    except (OSError, ValueError, EOFError) as error:
+        return f"GET {probe.path} on port {probe.port}: {error}"
+    return None if 200 <= status < 400 else f"HTTP probe failed with statuscode: {status}"
+
+
+async def _get(probe: Probe) -> int:
+    reader, writer = await asyncio.open_connection("127.0.0.1", probe.port, limit=_HEAD_BYTES)
+    try:
+        request = (
+            f"GET {probe.path} HTTP/1.1\r\nHost: 127.0.0.1:{probe.port}\r\nConnection: close\r\nUser-Agent: probe\r\n"
+        )
+        writer.write(f"{request}\r\n".encode())
+        line = await reader.readuntil(b"\r\n")
+        return int(line.split(b" ", 2)[1])
+    except (asyncio.LimitOverrunError, IndexError) as error:
+        raise ValueError("the answer is not HTTP") from error
+    finally:
+        writer.close()
+
+
+async def follow(probe: Probe, verdict: Callable[[bool, str], bool]) -> None:
+    """Probe for ever, telling ``verdict`` (success, reason) each time a threshold is reached or passed.
+
+    Ends when ``verdict`` returns False.
+    """
+    await asyncio.sleep(probe.delay)
+    good = bad = 0
+    while True:
+        why = await ask(probe)
+        good, bad = (good + 1, 0) if why is None else (0, bad + 1)
+        reached = good >= probe.success if why is None else bad >= probe.failure
+        if reached and not verdict(why is None, why or ""):
+            return
+        await asyncio.sleep(probe.period)

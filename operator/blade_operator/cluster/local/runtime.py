@@ -1,0 +1,124 @@
+"""Puts the local cluster together and keeps it going: one pass over all controllers whenever anything changed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+from blade_operator.cluster.local import garbage
+from blade_operator.cluster.local.cluster import LocalCluster
+from blade_operator.cluster.local.deployments import Deployments
+from blade_operator.cluster.local.endpoints import Endpoints
+from blade_operator.cluster.local.events import Events
+from blade_operator.cluster.local.kubelet import Kubelet
+from blade_operator.cluster.local.layout import Layout, StateLock
+from blade_operator.cluster.local.ports import require_free
+from blade_operator.cluster.local.process import kill_strays
+from blade_operator.cluster.local.services import Services
+from blade_operator.cluster.local.store import Store
+from blade_operator.objects import Object, Ref
+
+_log = logging.getLogger(__name__)
+
+REFRESH = 1.0
+"""Seconds between looks at mounted configuration and log sizes."""
+_PORT_POLL = 0.1
+
+
+class Runtime:
+    """The whole local cluster on one state folder. ``start`` it, then either ``delete_everything`` or just die:
+    the programs outlive it and the next runtime on the folder adopts them."""
+
+    def __init__(self, layout: Layout, port: int) -> None:
+        """Raises:
+        StateInUse: another control loop runs on the folder.
+        PortInUse: ``port`` belongs to a program that is not ours.
+        """
+        self.layout = layout
+        self._lock = StateLock(layout)
+        try:
+            self.store = Store(layout.objects)
+            self.events = Events(self.store)
+            self._services = Services(self.store, port)
+            if port not in self._services.assigned():
+                require_free(port, "--port")
+        except BaseException:
+            self._lock.release()
+            raise
+        self.cluster = LocalCluster(self.store, self.events)
+        self._deployments = Deployments(self.store, self.events, self._services)
+        self._endpoints = Endpoints(layout, self.store)
+        self._kubelet = Kubelet(layout, self.store, self.events)
+        self._changed = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Adopt what runs, then keep everything as the objects say."""
+        self._kubelet.sweep()
+        self.store.subscribe(self._on_change)
+        self._changed.set()
+        self._tasks = [asyncio.create_task(self._control()), asyncio.create_task(self._refresh())]
+
+    async def delete_everything(self, hurry: asyncio.Event) -> None:
+        """Delete all objects, wait until every program has drained and ended; at once when ``hurry`` is set.
+
+        Claims (downloaded models) stay.
+        """
+        for kind in ("LLMService", "Deployment"):
+            for obj in self.store.find(kind):
+                self.store.remove(Ref.of(obj))
+        for pod in self.store.find("Pod"):
+            self.store.delete(Ref.of(pod))
+        hurried = False
+        while pods := self.store.find("Pod"):
+            if hurry.is_set() and not hurried:
+                hurried = True
+                for pod in pods:
+                    self.store.delete(Ref.of(pod), grace=0)
+            await asyncio.sleep(0.02)
+        await self.close()
+        kill_strays(self.layout.root)
+        for obj in self.store.everything():
+            self.store.remove(Ref.of(obj))
+        self._endpoints.sync()
+
+    async def close(self) -> None:
+        """Stop controlling; what still runs, runs on."""
+        for task in self._tasks:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        self._tasks = []
+        self._kubelet.detach()
+        self._lock.release()
+
+    def _on_change(self, _: Object) -> None:
+        self._changed.set()
+
+    async def _control(self) -> None:
+        soon: float | None = None
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), soon)
+            self._changed.clear()
+            soon = None
+            try:
+                if self._sync():
+                    soon = _PORT_POLL
+            except Exception:
+                _log.exception("the local runtime failed; it tries again")
+                soon = 1.0
+
+    def _sync(self) -> bool:
+        garbage.collect(self.store)
+        self._services.sync()
+        waiting = self._deployments.sync()
+        self._endpoints.sync()  # before the kubelet: a leaving pod is marked draining, then it gets its SIGTERM
+        self._kubelet.sync()
+        return waiting
+
+    async def _refresh(self) -> None:
+        while True:
+            await asyncio.sleep(REFRESH)
+            self._kubelet.refresh()

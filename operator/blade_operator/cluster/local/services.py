@@ -1,0 +1,61 @@
+"""Services: each one that is not headless gets one port of this machine, which the pod behind it listens on itself."""
+
+from __future__ import annotations
+
+from blade_operator.cluster.local import ports
+from blade_operator.cluster.local.pod_status import is_leaving
+from blade_operator.cluster.local.store import Store, matches
+from blade_operator.objects import Object, Ref
+
+
+class Services:
+    """Hands out ports from ``first`` on, in the order Services come."""
+
+    def __init__(self, store: Store, first: int) -> None:
+        self._store = store
+        self._first = first
+
+    def sync(self) -> None:
+        """Give every Service without a port its own, in ``status.loadBalancer``."""
+        services = [service for service in self._store.find("Service") if service["spec"].get("clusterIP") != "None"]
+        taken = {port for service in services if (port := port_of(service)) is not None}
+        leaving = {port for pod in self._store.find("Pod") if is_leaving(pod) for port in pod_ports(pod)}
+        for service in services:
+            if port_of(service) is None:
+                port = ports.first_free(range(self._first, 65_536), taken, leaving)
+                taken.add(port)
+                ingress = [{"ip": "127.0.0.1", "ports": [{"port": port, "protocol": "TCP"}]}]
+                self._store.write_status(Ref.of(service), {"loadBalancer": {"ingress": ingress}})
+
+    def assigned(self) -> set[int]:
+        """Ports that belong to Services."""
+        return {port for service in self._store.find("Service") if (port := port_of(service)) is not None}
+
+    def port_for(self, labels: dict[str, str], namespace: str, name: str) -> int | None:
+        """The port a new pod with ``labels`` shall use for its port ``name``, if a Service has one that nobody holds.
+
+        A second pod behind the same Service gets None, and so an ordinary port: nothing balances between them here.
+        """
+        for service in self._store.find("Service", namespace):
+            selector = service["spec"].get("selector") or {}
+            port = port_of(service)
+            if port is None or not selector or not matches({"metadata": {"labels": labels}}, selector):
+                continue
+            if service["spec"]["ports"][0].get("targetPort") not in (name, None):
+                continue
+            if not any(port in pod_ports(pod) for pod in self._store.find("Pod", namespace) if not is_leaving(pod)):
+                return port
+        return None
+
+
+def port_of(service: Object) -> int | None:
+    """The port of this machine a Service has, or None."""
+    ingress = service.get("status", {}).get("loadBalancer", {}).get("ingress") or []
+    return int(ingress[0]["ports"][0]["port"]) if ingress else None
+
+
+def pod_ports(pod: Object) -> set[int]:
+    """All ports a pod's containers listen on."""
+    return {
+        int(port["containerPort"]) for container in pod["spec"]["containers"] for port in container.get("ports", [])
+    }

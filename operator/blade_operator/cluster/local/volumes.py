@@ -1,0 +1,73 @@
+"""A pod's volumes as folders: configuration as files that follow their objects, scratch space, and kept claims."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from blade_operator.cluster.local import files
+from blade_operator.cluster.local.environment import Lookup, contents
+from blade_operator.cluster.local.errors import ContainerConfigError
+from blade_operator.objects import Object
+
+
+class Volumes:
+    """The volumes of one pod, below ``folder``; claims live in ``claims`` and outlive it."""
+
+    def __init__(self, pod: Object, folder: Path, claims: Path, lookup: Lookup) -> None:
+        self._volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes", [])}
+        self._folder = folder
+        self._claims = claims / pod["metadata"]["namespace"]
+        self._lookup = lookup
+
+    def prepare(self) -> None:
+        """Make every folder, and bring configuration files up to date. Repeat it to follow changes.
+
+        Raises:
+            ContainerConfigError: a ConfigMap or Secret is missing.
+        """
+        for volume in self._volumes.values():
+            path = self._path(volume)
+            if path is None:
+                continue
+            path.mkdir(parents=True, exist_ok=True)
+            if "configMap" in volume:
+                self._write(volume["configMap"], "ConfigMap", volume["configMap"]["name"], path, 0o644)
+            elif "secret" in volume:
+                self._write(volume["secret"], "Secret", volume["secret"]["secretName"], path, 0o600)
+
+    def mounts(self, container: Object) -> dict[str, Path]:
+        """Mount path in the container → folder here; what is real already (/dev/shm) is left out."""
+        found = {}
+        for mount in container.get("volumeMounts", []):
+            path = self._path(self._volumes[mount["name"]])
+            if path is not None:
+                found[mount["mountPath"]] = path
+        return found
+
+    def _path(self, volume: Object) -> Path | None:
+        if "persistentVolumeClaim" in volume:
+            return self._claims / str(volume["persistentVolumeClaim"]["claimName"])
+        if "hostPath" in volume:
+            return Path(str(volume["hostPath"]["path"]))
+        if (volume.get("emptyDir") or {}).get("medium") == "Memory":
+            return None
+        return self._folder / str(volume["name"])
+
+    def _write(self, source: Object, kind: str, name: str, folder: Path, mode: int) -> None:
+        content = contents(self._lookup(kind, name))
+        if content is None:
+            if source.get("optional"):
+                return
+            raise ContainerConfigError(f'{kind.lower()} "{name}" not found')
+        if "items" in source:
+            absent = [item["key"] for item in source["items"] if item["key"] not in content]
+            if absent:
+                raise ContainerConfigError(f'{kind.lower()} "{name}" has no key "{absent[0]}"')
+            content = {item["path"]: content[item["key"]] for item in source["items"]}
+        for key, value in content.items():
+            path = folder / key
+            if not path.is_file() or path.read_bytes() != value:
+                files.write_atomic(path, value, mode=mode, durable=False)
+        for path in folder.iterdir():
+            if path.is_file() and path.name not in content:
+                path.unlink()
