@@ -23,6 +23,8 @@ from blade_llm.models.errors import ModelFilesError
 
 MAX_TRIES: Final = 6
 """Attempts without any progress before giving up; one that brought bytes starts the count again."""
+MAX_CONNECT_TRIES: Final = 3
+"""The same where not even a connection comes about: no network is worth saying soon."""
 MAX_RETRY_AFTER_S: Final = 300.0
 """A hub that asks for a longer pause than this is reported instead of waited for."""
 TIMEOUT_S: Final = 30.0
@@ -67,9 +69,10 @@ def pause_or_raise(error: Exception, attempt: int, stop: Event) -> None:
     """
     response = getattr(error, "response", None)
     retried = response is None or response.status_code in RETRIED_STATUS
+    tries = MAX_CONNECT_TRIES if type(error).__name__ == "ConnectError" else MAX_TRIES
     header = "" if response is None else response.headers.get("Retry-After", "")
     asked = float(header) if header.isdigit() else None
-    if not retried or attempt >= MAX_TRIES or stop.is_set() or (asked or 0.0) > MAX_RETRY_AFTER_S:
+    if not retried or attempt >= tries or stop.is_set() or (asked or 0.0) > MAX_RETRY_AFTER_S:
         raise error
     jitter = random.random()
     _wait(asked + jitter if asked is not None else min(2.0 ** (attempt - 1), 30.0) * (0.5 + jitter / 2), stop)
@@ -154,8 +157,9 @@ def _fetch_once(
         resumed = begin > 0 and _continues(response, begin)
         if begin and not resumed:
             on_bytes(-begin)
-        with partial.open("ab" if resumed else "wb") as stream:
-            for chunk in response.iter_bytes(chunk_size=CHUNK_BYTES):
+        with partial.open("ab" if resumed else "wb", buffering=CHUNK_BYTES) as stream:
+            # Bytes as they come: gathering them into chunks would lose those of a chunk that is cut off.
+            for chunk in response.iter_bytes():
                 if stop.is_set():
                     raise InterruptedError("the download was stopped")
                 stream.write(chunk)
