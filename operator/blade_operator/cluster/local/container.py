@@ -210,7 +210,7 @@ class Container:
             self._around.changed()
         watches = []
         if (readiness := self._probe_named("readinessProbe")) is not None:
-            watches.append(follow(readiness, self._readiness))
+            watches.append(follow(readiness, self._readiness, eager=not self.status["ready"]))
         if (liveness := self._probe_named("livenessProbe")) is not None:
             watches.append(follow(liveness, lambda good, why: self._liveness(process, good, why)))
         await asyncio.gather(*watches)

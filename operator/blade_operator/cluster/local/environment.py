@@ -35,11 +35,11 @@ def translate(text: str, mounts: Mapping[str, Path]) -> str:
 
     Only where a path begins: at the start, or after ``=``, ``:`` or ``,``; and only where the path's component ends.
     """
-    for mount in sorted(mounts, key=len, reverse=True):
-        pattern = rf"(^|[=:,])(?:file://)?{re.escape(mount.rstrip('/'))}(?=$|[/:,])"
-        folder = str(mounts[mount]).replace("\\", r"\\")
-        text = re.sub(pattern, rf"\g<1>{folder}", text)
-    return text
+    if not mounts:
+        return text
+    longest_first = sorted(mounts, key=len, reverse=True)
+    pattern = rf"(^|[=:,])({'|'.join(map(re.escape, longest_first))})(?=$|[/:,])"
+    return re.sub(pattern, lambda match: f"{match[1]}{mounts[match[2]]}", text)
 
 
 def variables(container: Object, pod: Object, lookup: Lookup) -> dict[str, str]:

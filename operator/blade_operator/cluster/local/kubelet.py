@@ -14,8 +14,8 @@ from blade_operator.cluster.local.pod import PodWorker
 from blade_operator.cluster.local.process import MARK, ProcessId, kill_strays
 from blade_operator.cluster.local.store import Store
 from blade_operator.objects import Object
+from blade_protocol.environment import ENDPOINTS_DIR
 
-ENDPOINTS_DIR = "BLADE_ENDPOINTS_DIR"
 THREADS = "OMP_NUM_THREADS"
 
 

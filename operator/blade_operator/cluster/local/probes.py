@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from blade_operator.objects import Object
 
 _HEAD_BYTES = 4096
+_EAGER_PERIOD = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +71,11 @@ async def _get(probe: Probe) -> int:
         writer.close()
 
 
-async def follow(probe: Probe, verdict: Callable[[bool, str], bool]) -> None:
+async def follow(probe: Probe, verdict: Callable[[bool, str], bool], *, eager: bool = False) -> None:
     """Probe for ever, telling ``verdict`` (success, reason) each time a threshold is reached or passed.
 
-    Ends when ``verdict`` returns False.
+    Ends when ``verdict`` returns False. ``eager`` looks more often until the first success, where failures mean
+    nothing yet.
     """
     await asyncio.sleep(probe.delay)
     good = bad = 0
@@ -83,4 +85,5 @@ async def follow(probe: Probe, verdict: Callable[[bool, str], bool]) -> None:
         reached = good >= probe.success if why is None else bad >= probe.failure
         if reached and not verdict(why is None, why or ""):
             return
-        await asyncio.sleep(probe.period)
+        eager = eager and why is not None
+        await asyncio.sleep(min(probe.period, _EAGER_PERIOD) if eager else probe.period)

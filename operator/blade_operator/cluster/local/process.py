@@ -1,7 +1,8 @@
 """One program as a process that outlives this one: in its own session, its output in a file.
 
-It is found again by pid and start time. A control loop that was killed leaves its programs running; the next one adopts them. It is not their parent, so it
-waits for a process file descriptor (``pidfd``) and cannot learn the exit code: that is then unknown, and said to be.
+It is found again by pid and start time. A control loop that was killed leaves its programs running; the next one adopts
+them. It is not their parent, so it waits for a process file descriptor (``pidfd``) and cannot learn the exit code: that
+is then unknown, and said to be.
 """
 
 from __future__ import annotations

@@ -45,13 +45,14 @@ class Volumes:
         return found
 
     def _path(self, volume: Object) -> Path | None:
+        """The folder of a volume; None for memory, where the machine's own (/dev/shm, /tmp) serves."""
         if "persistentVolumeClaim" in volume:
-            return self._claims / str(volume["persistentVolumeClaim"]["claimName"])
-        if "hostPath" in volume:
-            return Path(str(volume["hostPath"]["path"]))
+            claim: str = volume["persistentVolumeClaim"]["claimName"]
+            return self._claims / claim
         if (volume.get("emptyDir") or {}).get("medium") == "Memory":
             return None
-        return self._folder / str(volume["name"])
+        name: str = volume["name"]
+        return self._folder / name
 
     def _write(self, source: Object, kind: str, name: str, folder: Path, mode: int) -> None:
         content = contents(self._lookup(kind, name))

@@ -1,0 +1,100 @@
+"""A stand-in for engine and router: a real process with the same ports, paths and signals, that fails on demand.
+
+It is run as a script. Files steer a running one: while ``FOLDER/unready`` exists ``/health`` says 503, while
+``FOLDER/stuck`` exists ``/live`` does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+STATE = {
+    "model": "fake",
+    "ready": True,
+    "running": 0,
+    "waiting": 0,
+    "kv_blocks_total": 10,
+    "kv_blocks_free": 10,
+    "prompt_tokens_total": 0,
+    "cached_tokens_total": 0,
+    "generation_tokens_total": 0,
+    "preemptions_total": 0,
+    "sequence": 0,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--internal_port", type=int)
+    parser.add_argument("--steer", type=Path, default=Path("/nonexistent"))
+    parser.add_argument("--start", type=float, default=0.0, help="seconds before it listens")
+    parser.add_argument("--drain", type=float, default=0.0, help="seconds between SIGTERM and the end")
+    parser.add_argument("--deaf", action="store_true", help="ignore SIGTERM")
+    parser.add_argument("--crash", type=int, help="exit with this code at once")
+    parser.add_argument("--config", type=Path)
+    options, rest = parser.parse_known_args()
+    print(f"started pid {os.getpid()} {' '.join(rest)}", flush=True)
+    if options.crash is not None:
+        print("cannot go on: the disk is on fire", flush=True)
+        sys.exit(options.crash)
+    time.sleep(options.start)
+    draining = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path == "/health":
+                self.answer(503 if draining.is_set() or (options.steer / "unready").exists() else 200, {})
+            elif self.path == "/live":
+                self.answer(503 if (options.steer / "stuck").exists() else 200, {})
+            elif self.path == "/internal/state":
+                state = {"revision": os.environ.get("BLADE_REVISION", ""), "epoch": str(os.getpid())}
+                self.answer(200, STATE | state | {"draining": draining.is_set()})
+            elif self.path == "/about":
+                config = options.config.read_text() if options.config else ""
+                self.answer(200, {"pid": os.getpid(), "argv": sys.argv, "env": dict(os.environ), "config": config})
+            else:
+                self.answer(404, {})
+
+        def do_POST(self) -> None:
+            draining.set()
+            self.answer(200, {})
+
+        def answer(self, status: int, body: Any) -> None:
+            data = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    def on_sigterm(_: int, __: Any) -> None:
+        if not options.deaf:
+            print("draining", flush=True)
+            draining.set()
+            threading.Timer(options.drain, lambda: os._exit(0)).start()
+
+    signal.signal(signal.SIGTERM, on_sigterm)
+    servers = [ThreadingHTTPServer((options.host, p), Handler) for p in (options.port, options.internal_port) if p]
+    for server in servers:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    print("listening", flush=True)
+    while True:
+        signal.pause()
+
+
+if __name__ == "__main__":
+    main()
