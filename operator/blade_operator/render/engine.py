@@ -80,7 +80,8 @@ def engine_deployment(service: LLMService, revision: str, template: Object, repl
     stamped = copy.deepcopy(template)
     stamped["metadata"]["labels"][REVISION] = revision
     for container in stamped["spec"]["containers"]:
-        container.setdefault("env", []).append({"name": environment.REVISION, "value": revision})
+        env = [entry for entry in container.get("env", []) if entry["name"] != environment.REVISION]
+        container["env"] = [*env, {"name": environment.REVISION, "value": revision}]
     spec = {
         "replicas": replicas,
         "revisionHistoryLimit": 0,

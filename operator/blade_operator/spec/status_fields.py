@@ -78,7 +78,7 @@ class Failure(Record):
     """The first failing container of a pod, or its last end."""
 
     pod: Name = Field(description="The pod.")
-    container: Name = Field(description="The container.")
+    container: Name = Field(default="", description="The container; empty when the pod could not even be scheduled.")
     reason: Short = Field(default="", description="Kubernetes' word for it.")
     exit_code: int = Field(default=0, description="Its exit code; 128 + n for signal n.")
     restarts: int = Field(default=0, description="How often the container was restarted.")

@@ -1,0 +1,233 @@
+"""The conditions of an LLMService: Ready and what it hangs on, Progressing, Degraded.
+
+Ready follows the pods alone. What the check, the download and the engines tell explains why something is not ready; an
+engine that cannot be asked makes a detail Unknown and never anything False.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from blade_operator import pods as read
+from blade_operator.objects import Object
+from blade_operator.pods import CHECK, FETCH
+from blade_operator.spec.quantity import format_bytes
+from blade_operator.status.details import memory_plan
+from blade_operator.status.failures import Failure
+from blade_operator.status.situation import Situation
+from blade_protocol.check import CheckReport
+from blade_protocol.fetch import FetchReport
+from blade_protocol.labels import ROLE_ENGINE, ROLE_ROUTER
+
+Status = Literal["True", "False", "Unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition before it gets its time."""
+
+    type: str
+    status: Status
+    reason: str
+    message: str = ""
+
+
+def conditions(situation: Situation, failures: Sequence[Failure]) -> list[Condition]:
+    """All of them, Ready first."""
+    tree = [
+        spec_valid(situation),
+        model_cached(situation),
+        preflight_passed(situation),
+        model_fits(situation),
+        workers_ready(situation, failures),
+        router_ready(situation, failures),
+    ]
+    return [ready(tree, situation), *tree, progressing(situation, failures), degraded(failures)]
+
+
+def spec_valid(situation: Situation) -> Condition:
+    """Whether the spec can be run as written."""
+    if situation.invalid is None:
+        return Condition("SpecValid", "True", "Valid", "the spec is valid")
+    return Condition("SpecValid", "False", "InvalidSpec", "; ".join(map(str, situation.invalid.problems))[:1024])
+
+
+def model_cached(situation: Situation) -> Condition:
+    """Whether the model is on the engines' volume."""
+    uri = situation.service.spec.model.uri if situation.service else ""
+    if not uri:
+        return _unknown("ModelCached", situation)
+    if not uri.startswith("hf://"):
+        return Condition("ModelCached", "True", "NoDownload", f"{uri} is read where it is")
+    fetches = [(pod, state) for pod in situation.current_pods if (state := read.container(pod, FETCH))]
+    if not fetches:
+        return _unknown("ModelCached", situation)
+    for _, state in fetches:
+        if state.end is not None and state.end.exit_code == 0:
+            report = _fetch_report(state.end.message)
+            size = f" ({format_bytes(report.bytes)}, {report.files} files)" if report and report.files else ""
+            return Condition("ModelCached", "True", "Downloaded", f"{uri} is in the cache{size}")
+    for pod, state in fetches:
+        if not state.running and (end := state.end or state.last_end) is not None:
+            report = _fetch_report(end.message)
+            why = report.message if report else f"blade_llm_fetch ended with exit {end.exit_code}"
+            return Condition("ModelCached", "False", "DownloadFailed", f"pod {pod['metadata']['name']}: {why}")
+    return Condition("ModelCached", "False", "Downloading", f"{uri} is being downloaded")
+
+
+def preflight_passed(situation: Situation) -> Condition:
+    """Whether ``blade_llm_check`` let the engines of the current revision start."""
+    if situation.service is None:
+        return _unknown("PreflightPassed", situation)
+    if situation.service.spec.check.mode == "Off":
+        return Condition("PreflightPassed", "True", "CheckOff", "spec.check.mode is Off")
+    checks = [(pod, state) for pod in situation.current_pods if (state := read.container(pod, CHECK))]
+    for pod, state in checks:
+        end = state.end or state.last_end
+        if end is not None and end.exit_code != 0 and not (state.end and state.end.exit_code == 0):
+            return Condition("PreflightPassed", "False", "CheckFailed", _why_failed(pod, end.exit_code))
+    ended = [pod for pod, state in checks if state.end is not None]
+    if not ended:
+        return _unknown("PreflightPassed", situation, "Checking" if checks else "")
+    warnings = sum(report.warnings for pod in ended if (report := read.check_report(pod)))
+    if warnings:
+        return Condition("PreflightPassed", "True", "PassedWithWarnings", f"{_items(warnings)} with a warning")
+    return Condition("PreflightPassed", "True", "Passed", f"every item passed in {_pods(len(ended))}")
+
+
+def model_fits(situation: Situation) -> Condition:
+    """Whether model and KV cache fit into memory: as measured by the engines, else as the check reckons."""
+    if plan := memory_plan(situation):
+        return Condition(
+            "ModelFits",
+            "True",
+            "Measured",
+            f"the KV cache holds {plan.kv_tokens} tokens: "
+            f"{plan.concurrent_at_max_len:.1f} requests of {plan.max_model_len} tokens at once",
+        )
+    before = situation.condition("ModelFits")
+    fit = situation.before.get("fit") or {}
+    if before.get("reason") == "Measured" and fit.get("revision") == situation.current:
+        return Condition("ModelFits", "True", "Measured", before.get("message", ""))
+    for pod in situation.current_pods:
+        report = read.check_report(pod)
+        for item in report.items if report else ():
+            if item.name == "check_memory_fit":
+                if item.status == "FAILED":
+                    return Condition("ModelFits", "False", "DoesNotFit", item.detail)
+                return Condition("ModelFits", "True", "Estimated", item.detail)
+    return _unknown("ModelFits", situation)
+
+
+def workers_ready(situation: Situation, failures: Sequence[Failure]) -> Condition:
+    """True once every engine asked for is ready, and from then on while at least one is."""
+    wanted, there = situation.replicas, situation.ready_engines
+    if wanted == 0:
+        return Condition("WorkersReady", "False", "ScaledToZero", "spec.replicas is 0")
+    count = f"{there} of {wanted} engines ready"
+    if there >= wanted:
+        return Condition("WorkersReady", "True", "AllReady", count)
+    if there and situation.condition("WorkersReady").get("status") == "True":
+        return Condition("WorkersReady", "True", "SomeReady", count)
+    broken = next((failure for failure in failures if failure.broken and failure.role == ROLE_ENGINE), None)
+    if broken:
+        return Condition("WorkersReady", "False", "EngineFailing", f"{count}; pod {broken.pod}: {broken.message}")
+    return Condition("WorkersReady", "False", "EnginesStarting", count)
+
+
+def router_ready(situation: Situation, failures: Sequence[Failure]) -> Condition:
+    """Whether anything listens at the URL."""
+    there = sum(map(read.is_ready, situation.router_pods))
+    wanted = situation.service.spec.router.replicas if situation.service else max(1, there)
+    count = f"{there} of {wanted} routers ready"
+    if there:
+        return Condition("RouterReady", "True", "AllReady" if there >= wanted else "SomeReady", count)
+    broken = next((failure for failure in failures if failure.broken and failure.role == ROLE_ROUTER), None)
+    if broken:
+        return Condition("RouterReady", "False", "RouterFailing", f"{count}; pod {broken.pod}: {broken.message}")
+    return Condition("RouterReady", "False", "RouterStarting", count)
+
+
+def ready(tree: Sequence[Condition], situation: Situation) -> Condition:
+    """Whether requests are answered as the spec says; the reason is that of the first condition that explains it."""
+    by_type = {condition.type: condition for condition in tree}
+    needed = ("SpecValid", "WorkersReady", "RouterReady")
+    if all(by_type[kind].status == "True" for kind in needed):
+        return Condition("Ready", "True", "Ready", by_type["WorkersReady"].message)
+    if by_type["SpecValid"].status == "True" and situation.replicas == 0:
+        return Condition("Ready", "False", "ScaledToZero", "spec.replicas is 0")
+    why = next(
+        condition
+        for condition in tree
+        if condition.status == "False" or (condition.type in needed and condition.status != "True")
+    )
+    return Condition("Ready", "False", why.reason, why.message)
+
+
+def progressing(situation: Situation, failures: Sequence[Failure]) -> Condition:
+    """Whether pods are on their way to what the spec asks for."""
+    if situation.invalid is not None:
+        return Condition("Progressing", "False", "InvalidSpec", "nothing changes until the spec is valid")
+    wanted = situation.replicas
+    current = len(situation.current_pods)
+    current_ready = sum(map(read.is_ready, situation.current_pods))
+    old = len(situation.engine_pods) - current
+    stuck = next((failure for failure in failures if failure.stuck and failure.role == ROLE_ENGINE), None)
+    if stuck and (old or current_ready < wanted):
+        return Condition("Progressing", "False", "Stalled", f"pod {stuck.pod}: {stuck.message}")
+    if old or (situation.old_deployments and current_ready < wanted):
+        message = f"{current} of {wanted} engines run revision {situation.current}, {old} an earlier one"
+        return Condition("Progressing", "True", "Updating", message)
+    if current_ready < wanted:
+        return Condition("Progressing", "True", "Starting", f"{current_ready} of {wanted} engines ready")
+    if current > wanted or situation.leaving_pods:
+        message = f"{_pods(max(current - wanted, 0) + len(situation.leaving_pods))} leaving"
+        return Condition("Progressing", "True", "Draining", message)
+    return Condition("Progressing", "False", "Complete", f"revision {situation.current} runs everywhere")
+
+
+def degraded(failures: Sequence[Failure]) -> Condition:
+    """Whether a container fails now."""
+    broken = [failure for failure in failures if failure.broken]
+    if not broken:
+        return Condition("Degraded", "False", "AsExpected", "no container fails")
+    more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
+    reason = broken[0].reason or "ContainerFailed"
+    return Condition("Degraded", "True", reason, f"pod {broken[0].pod}: {broken[0].message}{more}")
+
+
+def _unknown(kind: str, situation: Situation, reason: str = "") -> Condition:
+    if reason == "Checking":
+        return Condition(kind, "Unknown", reason, "the check has not ended yet")
+    if not situation.current_pods:
+        return Condition(kind, "Unknown", "NoPods", "no engine pod has started")
+    return Condition(kind, "Unknown", "NotReported", "no engine has reported yet")
+
+
+def _why_failed(pod: Object, exit_code: int) -> str:
+    name = pod["metadata"]["name"]
+    report: CheckReport | None = read.check_report(pod)
+    bad = [item for item in report.items if item.status != "PASS"] if report else []
+    if not bad:
+        return f"pod {name}: blade_llm_check ended with exit {exit_code}"
+    worst = sorted(bad, key=lambda item: item.status != "FAILED")[0]
+    return f"pod {name}: {worst.name} {worst.status}: {worst.detail}"
+
+
+def _fetch_report(message: str) -> FetchReport | None:
+    try:
+        return msgspec.json.decode(message.encode(), type=FetchReport)
+    except msgspec.DecodeError:
+        return None
+
+
+def _pods(count: int) -> str:
+    return f"{count} pod{'' if count == 1 else 's'}"
+
+
+def _items(count: int) -> str:
+    return f"{count} item{'' if count == 1 else 's'}"

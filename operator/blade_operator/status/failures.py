@@ -1,0 +1,134 @@
+"""Containers that failed: the first of each pod, in words, those that have recovered since included."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from blade_operator import pods as read
+from blade_operator.objects import Object
+from blade_operator.pods import CHECK, FETCH, ContainerState, End
+
+LIMIT = 16
+LINE_LIMIT = 400
+_HARMLESS = frozenset({"", "ContainerCreating", "PodInitializing"})
+_OUR_REPORTS = frozenset({CHECK, FETCH})
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What went wrong in one pod."""
+
+    role: str
+    """``engine`` or ``router``."""
+    pod: str
+    container: str
+    reason: str
+    exit_code: int
+    restarts: int
+    message: str
+    last_log: str
+    broken: bool
+    """Still failing, as opposed to recovered."""
+    stuck: bool
+    """Failed again and again, or cannot even start."""
+
+    def as_status(self) -> dict[str, Any]:
+        """The entry in ``status.failures``."""
+        entry = {
+            "pod": self.pod,
+            "container": self.container,
+            "reason": self.reason,
+            "exitCode": self.exit_code,
+            "restarts": self.restarts,
+            "message": self.message,
+            "lastLog": self.last_log,
+        }
+        return {key: value for key, value in entry.items() if value or key in ("restarts", "exitCode")}
+
+
+def find_failures(pods: Iterable[Object]) -> list[Failure]:
+    """The first failing container of each pod; pods that still fail come first."""
+    found = [failure for pod in pods if (failure := _of_pod(pod)) is not None]
+    return sorted(found, key=lambda failure: not failure.broken)[:LIMIT]
+
+
+def _of_pod(pod: Object) -> Failure | None:
+    name, ready = str(pod["metadata"]["name"]), read.is_ready(pod)
+    for state in read.containers(pod):
+        end = (
+            state.last_end if state.running or (state.end and state.end.exit_code == 0) else state.end or state.last_end
+        )
+        blocked = state.waiting not in _HARMLESS
+        failed_end = end is not None and (end.exit_code != 0 or not state.init)
+        if not blocked and not failed_end:
+            continue
+        recovered = ready or (state.init and state.end is not None and state.end.exit_code == 0)
+        return Failure(
+            role=read.role(pod),
+            pod=name,
+            container=state.name,
+            reason=state.waiting if blocked else _reason(end),
+            exit_code=end.exit_code if end else 0,
+            restarts=state.restarts,
+            message=_describe(state, end),
+            last_log=_last_line(state, end),
+            broken=not recovered,
+            stuck=not recovered and blocked,
+        )
+    return _unschedulable(pod)
+
+
+def _unschedulable(pod: Object) -> Failure | None:
+    for condition in pod.get("status", {}).get("conditions", ()):
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return Failure(
+                role=read.role(pod),
+                pod=str(pod["metadata"]["name"]),
+                container="",
+                reason=condition.get("reason", "Unschedulable"),
+                exit_code=0,
+                restarts=0,
+                message=f"cannot be scheduled: {condition.get('message', '')}"[:LINE_LIMIT],
+                last_log="",
+                broken=True,
+                stuck=True,
+            )
+    return None
+
+
+def _reason(end: End | None) -> str:
+    if end is None:
+        return ""
+    return end.reason or ("Completed" if end.exit_code == 0 else "Error")
+
+
+def _describe(state: ContainerState, end: End | None) -> str:
+    if end is None:
+        return f"{state.name} cannot start: {state.waiting_message or state.waiting}"[:LINE_LIMIT]
+    if end.reason == "OOMKilled":
+        what = "ran out of memory (OOMKilled)"
+    elif end.exit_code > 128:
+        what = f"was killed by {_signal_name(end.exit_code - 128)} (exit {end.exit_code})"
+    elif end.exit_code:
+        what = f"failed (exit {end.exit_code})"
+    else:
+        what = "ended by itself (exit 0)"
+    times = "" if not state.restarts else f", restarted {state.restarts} time{'s' if state.restarts > 1 else ''}"
+    return f"{state.name} {what}{times}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _last_line(state: ContainerState, end: End | None) -> str:
+    """The last line a program left; our own reports are JSON and stand elsewhere in the status."""
+    if end is None or not end.message.strip() or (state.name in _OUR_REPORTS and end.message.startswith("{")):
+        return ""
+    return end.message.strip().splitlines()[-1].strip()[:LINE_LIMIT]
