@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import monotonic
 
+from engine_support.fake_runner import FakeRunner
+
 from blade_llm.cache.manager import KVCacheManager
 from blade_llm.engine.config import BLOCK_SIZE, EngineConfig
 from blade_llm.engine.core import EngineCore, EngineInfo
 from blade_llm.scheduling.limits import SchedulerConfig
 from blade_llm.scheduling.scheduler import Scheduler
-
-from engine_support.fake_runner import FakeRunner
 
 EOS = 2
 """End-of-sequence id of the fake model."""

@@ -176,8 +176,10 @@ class FakeRunner:
             if count is None:
                 count = 1
                 assert end == len(row.token_ids), "a draw for a position that has its token"
-            else:
-                del row.token_ids[end:], row.digests[end:]  # launched before more tokens than one were known
+            elif end < len(row.token_ids):  # launched when fewer tokens were known: void
+                tokens.append([-1] * count)
+                logprobs.append(None)
+                continue
             drawn = [self._sample(row) for _ in range(count)]
             tokens.append(drawn)
             k = row.new.sampling.logprobs
@@ -222,7 +224,7 @@ class FakeRunner:
             end = scheduled.start + scheduled.count
             assert end <= len(row.token_ids), "a position whose token was not drawn"
             assert scheduled.sample or end < len(row.token_ids), "the last known position is computed without a draw"
-            assert len(row.token_ids) < self.max_model_len, "beyond max_model_len"
+            assert end < self.max_model_len, "beyond max_model_len"
             for position in range(scheduled.start, end):
                 slot = (row.blocks[position // BLOCK_SIZE], position % BLOCK_SIZE)
                 assert slot not in written, "two rows write one slot"

@@ -1,0 +1,212 @@
+"""Random arrivals, lengths, cancels, stops, priorities, shared prefixes and late results on caches that are too small.
+
+After every call all invariants hold, and every request gets the very tokens it would get alone. The fake runner, for
+its part, finds any block that was shared wrongly or reused too early.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from engine_support.fake_core import EOS
+from engine_support.fake_runner import FakePendingStep, FakeRow, FakeRunner, tokens_alone
+from engine_support.sched_invariants import check_invariants
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from blade_llm.cache.manager import KVCacheManager
+from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.scheduling.limits import SchedulerConfig
+from blade_llm.scheduling.output import RequestOutput
+from blade_llm.scheduling.plan import StepPlan
+from blade_llm.scheduling.request import Request, RequestRefusedError
+from blade_llm.scheduling.scheduler import Scheduler
+
+MAX_MODEL_LEN = 120
+VOCABULARY = 23
+SHARED = [(7 * i + 3) % 19 for i in range(MAX_MODEL_LEN)]
+"""Most prompts begin with a piece of this."""
+
+
+class SpeculatingRunner(FakeRunner):
+    """Each draw brings several tokens, or (``at_least`` 0) sometimes none."""
+
+    at_least = 1
+
+    def tokens_for(self, row: FakeRow) -> int | None:
+        return self.at_least + hash((len(row.token_ids), self.num_steps)) % 3
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """A scheduler, the fake runner, and up to ``depth`` launched steps whose results are still to come."""
+
+    speculate = False
+
+    @initialize(
+        num_blocks=st.integers(2, 12),
+        rows=st.integers(1, 5),
+        budget=st.integers(1, 40),
+        depth=st.integers(1, 3),
+        prompt_cache=st.booleans(),
+    )
+    def start(self, num_blocks: int, rows: int, budget: int, depth: int, prompt_cache: bool) -> None:
+        # With more steps in flight, runner and scheduler would have to agree on which draws are void.
+        self.depth = min(depth, 2) if self.speculate else depth
+        runner_type = SpeculatingRunner if self.speculate else FakeRunner
+        self.runner = runner_type(num_blocks, rows, MAX_MODEL_LEN, VOCABULARY, max_batch_tokens=budget)
+        if isinstance(self.runner, SpeculatingRunner) and self.depth == 1:
+            self.runner.at_least = 0
+        config = SchedulerConfig(
+            max_num_seqs=rows, max_batch_tokens=budget, max_model_len=MAX_MODEL_LEN, eos_token_ids=(EOS,)
+        )
+        self.scheduler = Scheduler(config, KVCacheManager(num_blocks, enable_prompt_cache=prompt_cache))
+        self.in_flight: deque[tuple[StepPlan, FakePendingStep]] = deque()
+        self.requests: dict[str, Request] = {}
+        self.tokens: dict[str, list[int]] = {}
+        self.ended: dict[str, tuple[str, int | None]] = {}
+        self.aborted: set[str] = set()
+
+    @rule(
+        shared=st.integers(0, MAX_MODEL_LEN - 1),
+        own=st.lists(st.integers(0, VOCABULARY - 1), max_size=30),
+        max_tokens=st.integers(1, 60),
+        min_tokens=st.integers(0, 8),
+        seed=st.none() | st.integers(0, 3),
+        stop_token_ids=st.sampled_from([(), (5,), (1, 4, 9)]),
+        ignore_eos=st.booleans(),
+        priority=st.integers(0, 1),
+        cache_salt=st.sampled_from(["", "", "other"]),
+    )
+    def add(
+        self,
+        shared: int,
+        own: list[int],
+        max_tokens: int,
+        min_tokens: int,
+        seed: int | None,
+        stop_token_ids: tuple[int, ...],
+        ignore_eos: bool,
+        priority: int,
+        cache_salt: str,
+    ) -> None:
+        sampling = SamplingParams(
+            max_tokens=max_tokens,
+            min_tokens=min(min_tokens, max_tokens),
+            temperature=0.0 if seed is None else 0.8,
+            seed=seed,
+            stop_token_ids=stop_token_ids,
+            ignore_eos=ignore_eos,
+        )
+        name = str(len(self.requests))
+        request = Request(name, SHARED[:shared] + own, sampling, priority=priority, cache_salt=cache_salt)
+        try:
+            self.scheduler.add(request)
+        except RequestRefusedError:
+            longest = min(request.num_prompt_tokens + max_tokens, MAX_MODEL_LEN)
+            fits = longest - 1 <= self.runner.num_blocks * self.scheduler.cache.block_size
+            assert not fits or not 0 < request.num_prompt_tokens < MAX_MODEL_LEN
+            return
+        self.requests[name] = request
+        self.tokens[name] = []
+
+    @precondition(lambda self: self.requests)
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.requests)))
+        if name not in self.ended:
+            self.aborted.add(name)
+        self.scheduler.abort([name, "unknown"])
+
+    @rule()
+    def launch(self) -> None:
+        self._launch()
+
+    def _launch(self) -> bool:
+        if len(self.in_flight) == self.depth:
+            return False
+        plan = self.scheduler.schedule()
+        if plan is None:
+            return False
+        self.in_flight.append((plan, self.runner.launch_sampling(self.runner.launch_forward(plan))))
+        return True
+
+    @precondition(lambda self: self.in_flight)
+    @rule(seconds=st.none() | st.floats(0.0, 10.0))
+    def deliver(self, seconds: float | None) -> None:
+        plan, pending = self.in_flight.popleft()
+        for output in self.scheduler.update(plan, pending.result(), seconds):
+            self._take(output)
+
+    @rule(count=st.integers(1, 12))
+    def go_on(self, count: int) -> None:
+        for _ in range(count):
+            launched = self._launch()
+            check_invariants(self.scheduler)
+            if self.in_flight and (not launched or len(self.in_flight) == self.depth):
+                self.deliver(0.01)
+                check_invariants(self.scheduler)
+
+    @invariant()
+    def invariants_hold(self) -> None:
+        if hasattr(self, "scheduler"):
+            check_invariants(self.scheduler)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "scheduler"):
+            return
+        steps = 0
+        while self.scheduler.has_work or self.in_flight:
+            steps += 1
+            assert steps < 20_000, "a request starves"
+            if not self._launch():
+                assert self.in_flight, "nothing runs and nothing is awaited"
+                self.deliver(None)
+            check_invariants(self.scheduler)
+        assert self.scheduler.cache.num_free == self.runner.num_blocks
+        assert self.scheduler.stats().running == self.scheduler.stats().waiting == 0
+        for name, request in self.requests.items():
+            expected, reason, stop = tokens_alone(
+                request.prompt_token_ids,
+                request.sampling,
+                vocab_size=VOCABULARY,
+                eos_token_ids=(EOS,),
+                max_model_len=MAX_MODEL_LEN,
+            )
+            got = self.tokens[name]
+            if name in self.aborted:
+                assert got == expected[: len(got)]
+                assert name not in self.ended
+            else:
+                assert got == expected
+                assert self.ended[name] == (reason, stop)
+
+    def _take(self, output: RequestOutput) -> None:
+        name = output.request_id
+        assert name not in self.ended, "output after the end"
+        assert name not in self.aborted, "output after the abort"
+        if not self.tokens[name]:
+            assert output.cached_tokens is not None
+            assert output.cached_tokens < self.requests[name].num_prompt_tokens
+        else:
+            assert output.cached_tokens is None
+        self.tokens[name] += output.token_ids
+        if output.finish_reason is not None:
+            self.ended[name] = (output.finish_reason, output.stop_token_id)
+
+
+class SpeculatingMachine(SchedulerMachine):
+    speculate = True
+
+
+SETTINGS = settings(
+    max_examples=120,
+    stateful_step_count=40,
+    deadline=None,
+    report_multiple_bugs=False,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+TestScheduler = SchedulerMachine.TestCase
+TestScheduler.settings = SETTINGS
+TestSpeculation = SpeculatingMachine.TestCase
+TestSpeculation.settings = settings(SETTINGS, max_examples=80)

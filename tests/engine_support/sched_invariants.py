@@ -1,0 +1,67 @@
+"""What must hold of scheduler and KV cache between any two calls. Reads private state: that is its purpose."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from blade_llm.cache.blocks import BlockPool
+from blade_llm.scheduling.request import NO_ROW, Status
+from blade_llm.scheduling.scheduler import Scheduler
+
+
+def check_invariants(scheduler: Scheduler) -> None:
+    """Raises AssertionError with what is broken."""
+    _check_requests(scheduler)
+    _check_rows(scheduler)
+    _check_blocks(scheduler)
+    check_pool(scheduler.cache.pool)
+
+
+def _check_requests(scheduler: Scheduler) -> None:
+    running, waiting = list(scheduler._running), list(scheduler._waiting)
+    assert {id(r) for r in running + waiting} == {id(r) for r in scheduler._requests.values()}
+    assert len(running) + len(waiting) == len(scheduler._requests)
+    for queue in (running, waiting):
+        assert queue == sorted(queue, key=lambda r: r.order), "out of order"
+    launched = Counter(id(r) for step in scheduler._launched.values() for r in step.requests)
+    for request in running + waiting:
+        assert request.status is (Status.RUNNING if request in running else Status.WAITING)
+        assert launched[id(request)] == request.steps_in_flight, "steps in flight miscounted"
+        assert request.stale_steps + request.num_in_flight <= request.steps_in_flight
+        assert len(request.token_ids) + request.num_in_flight <= request.max_total, "scheduled beyond its end"
+    for step in scheduler._launched.values():
+        assert sum(row.count for row in step.rows) <= scheduler.config.max_batch_tokens, "over the token budget"
+
+
+def _check_rows(scheduler: Scheduler) -> None:
+    rows = [request.row for request in scheduler._running]
+    assert sorted(rows + scheduler._free_rows) == list(range(scheduler.config.max_num_seqs)), "rows lost or shared"
+    assert all(request.row == NO_ROW for request in scheduler._waiting)
+
+
+def _check_blocks(scheduler: Scheduler) -> None:
+    cache, pool = scheduler.cache, scheduler.cache.pool
+    holders = Counter(block for request in scheduler._running for block in request.block_table)
+    for block in range(pool.num_blocks):
+        assert pool.ref_count(block) == holders[block], f"block {block}: wrong reference count"
+    for request in scheduler._running:
+        table = request.block_table
+        assert len(set(table)) == len(table), "a block twice in one table"
+        assert cache.blocks_for(request.num_computed) <= len(table), "computed beyond its blocks"
+        for block in table[request.num_registered :]:
+            assert holders[block] == 1, "a block that is still written is shared"
+    assert not any(request.block_table for request in scheduler._waiting)
+
+
+def check_pool(pool: BlockPool) -> None:
+    """The free list holds exactly the unheld blocks, and the digests lead to blocks that carry them."""
+    unheld = {block for block in range(pool.num_blocks) if pool.ref_count(block) == 0}
+    blank, reusable = set(pool._blank), set(pool._reusable)
+    assert len(blank) == len(pool._blank)
+    assert blank.isdisjoint(reusable)
+    assert blank | reusable == unheld
+    assert pool.num_free == len(unheld)
+    assert all(pool.digest(block) is None for block in blank)
+    assert all(pool.digest(block) is not None for block in reusable)
+    named = {digest: block for block in range(pool.num_blocks) if (digest := pool.digest(block)) is not None}
+    assert named == pool._by_digest
