@@ -1,0 +1,26 @@
+"""BladeLLM: serve and run large language models.
+
+``LLM`` and ``SamplingParams`` are imported when first used: a front process must not pay for what it does not need.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from blade_llm.llm import LLM, CompletionOutput, RequestOutput
+    from blade_llm.sampling.parameters import SamplingParams
+
+__all__ = ["LLM", "CompletionOutput", "RequestOutput", "SamplingParams"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "SamplingParams":
+        from blade_llm.sampling.parameters import SamplingParams
+
+        return SamplingParams
+    if name in __all__:
+        from blade_llm import llm
+
+        return getattr(llm, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

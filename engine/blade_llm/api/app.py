@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from blade_llm.api import chat, completions
 from blade_llm.api.context import ServerContext
-from blade_llm.api.errors import ApiError, draining, engine_dead, install_error_handlers
+from blade_llm.api.errors import ApiError, install_error_handlers
 from blade_llm.api.metrics import CONTENT_TYPE
 from blade_llm.api.request_id import RequestIdMiddleware
 from blade_llm.api.requests import ChatRequest, CompletionRequest
@@ -46,7 +46,7 @@ def make_app(context: ServerContext) -> FastAPI:
     @app.get(paths.MODELS)
     async def models() -> Response:
         """The names requests may use."""
-        return JSONResponse({"object": "list", "data": [_model(context, name) for name in context.served_names]})
+        return JSONResponse({"object": "list", "data": [_model(context, name) for name in context.model.names]})
 
     @app.get(paths.MODELS + "/{name:path}")
     async def model(name: str) -> Response:
@@ -61,17 +61,14 @@ def _add_operations(app: FastAPI, context: ServerContext) -> None:
     @app.get(paths.HEALTH)
     async def health() -> Response:
         """200 when a request sent now would be served."""
-        if not context.client.alive:
-            raise engine_dead(context.client.death)
-        if context.draining:
-            raise draining()
+        context.require_service()
         return JSONResponse({"status": "ok"})
 
     @app.get(paths.LIVE)
     async def live() -> Response:
         """503 when the engine has work and has made no progress for too long."""
         if context.stalled:
-            message = f"the engine made no progress for {context.stall_seconds:g} s with work present"
+            message = f"the engine made no progress for {context.live_timeout:g} s with work present"
             raise ApiError(503, message, kind="server_error", code="stalled")
         return JSONResponse({"status": "ok"})
 

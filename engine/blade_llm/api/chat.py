@@ -28,15 +28,17 @@ async def chat_completions(context: ServerContext, request: Request) -> Response
     context.require_service()
     chat = parse(await read_json(request), ChatRequest)
     model = context.resolve_model(chat.model)
-    token_ids = await encode_text(context.tokenizer, _render(context, chat), add_special_tokens=False)
+    token_ids = await encode_text(context.model.tokenizer, _render(context, chat), add_special_tokens=False)
     sampling = sampling_params(
         chat,
-        context.sampling_defaults,
+        context.model.sampling_defaults,
         max_tokens=check_length(len(token_ids), chat.token_limit, None, context.max_model_len, "messages"),
         logprobs=_top_logprobs(chat),
-        vocab_size=context.vocab_size,
+        vocab_size=context.model.vocab_size,
     )
-    shape = ChatShape(f"chatcmpl-{request.state.request_id}", model, context.tokenizer, with_logprobs=chat.logprobs)
+    shape = ChatShape(
+        f"chatcmpl-{request.state.request_id}", model, context.model.tokenizer, with_logprobs=chat.logprobs
+    )
     return await answer(context, request, chat, [Prompt(token_ids, sampling)], shape)
 
 
@@ -86,7 +88,7 @@ class ChatShape:
 
 
 def _render(context: ServerContext, chat: ChatRequest) -> str:
-    if context.chat_template is None:
+    if context.model.chat_template is None:
         raise bad_request(
             "this model has no chat template; start the server with --chat_template FILE, or use /v1/completions"
         )
@@ -96,7 +98,7 @@ def _render(context: ServerContext, chat: ChatRequest) -> str:
         raise bad_request(f"chat_template_kwargs may not set {sorted(taken)[0]!r}", "chat_template_kwargs")
     messages = [_message(message, index) for index, message in enumerate(chat.messages)]
     try:
-        return context.chat_template.render(
+        return context.model.chat_template.render(
             messages, add_generation_prompt=chat.add_generation_prompt, arguments=chat.chat_template_kwargs
         )
     except ChatTemplateError as error:

@@ -30,21 +30,21 @@ async def completions(context: ServerContext, request: Request) -> Response:
     if fields.echo and fields.logprobs is not None:
         raise bad_request("echo with logprobs is not available in this version; leave one out", "echo", "unsupported")
     prompts = []
-    for token_ids in await completion_prompts(fields.prompt, context.tokenizer, context.vocab_size):
+    for token_ids in await completion_prompts(fields.prompt, context.model.tokenizer, context.model.vocab_size):
         limit = check_length(len(token_ids), fields.max_tokens, DEFAULT_MAX_TOKENS, context.max_model_len, "prompt")
         sampling = sampling_params(
             fields,
-            context.sampling_defaults,
+            context.model.sampling_defaults,
             max_tokens=limit,
             logprobs=fields.logprobs,
-            vocab_size=context.vocab_size,
+            vocab_size=context.model.vocab_size,
         )
         prompts.append(Prompt(token_ids, sampling))
-    echoes = [context.tokenizer.decode(prompt.token_ids) for prompt in prompts for _ in range(fields.n)]
+    echoes = [context.model.tokenizer.decode(prompt.token_ids) for prompt in prompts for _ in range(fields.n)]
     shape = CompletionShape(
         f"cmpl-{request.state.request_id}",
         model,
-        context.tokenizer,
+        context.model.tokenizer,
         echoes=echoes if fields.echo else [],
         with_logprobs=fields.logprobs is not None,
     )

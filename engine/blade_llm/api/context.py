@@ -8,31 +8,22 @@ from dataclasses import dataclass, field
 
 from blade_llm.api.errors import ApiError, draining, engine_dead
 from blade_llm.api.metrics import ServerMetrics
-from blade_llm.api.requests import SamplingDefaults
+from blade_llm.api.served_model import ServedModel
 from blade_llm.engine.client import EngineClient
-from blade_llm.text.chat_template import ChatTemplate
-from blade_llm.text.tokenizer import Tokenizer
 from blade_protocol.state import EngineState
 
 
 @dataclass
 class ServerContext:
     client: EngineClient
-    tokenizer: Tokenizer
-    chat_template: ChatTemplate | None
-    served_names: tuple[str, ...]
-    """Listed by ``/v1/models``; the first is the one answers carry."""
-    vocab_size: int
+    model: ServedModel
     max_model_len: int
-    sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
-    aliases: frozenset[str] = frozenset()
-    """Further names requests may use (the path given to ``--model``)."""
-    stall_seconds: float = 60.0
-    """``/live`` fails after this long with work and without progress."""
+    live_timeout: float = 60.0
+    """``/live`` fails after this many seconds with work and without progress."""
     draining: bool = False
-    created: int = field(default_factory=lambda: int(time.time()))
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when endless streams shall end."""
+    created: int = field(default_factory=lambda: int(time.time()))
     metrics: ServerMetrics = field(init=False)
 
     def __post_init__(self) -> None:
@@ -51,7 +42,7 @@ class ServerContext:
     @property
     def stalled(self) -> bool:
         """Work is present and the engine has said nothing for too long."""
-        return self.client.num_open > 0 and time.monotonic() - self.client.last_progress > self.stall_seconds
+        return self.client.num_open > 0 and time.monotonic() - self.client.last_progress > self.live_timeout
 
     def set_draining(self, value: bool) -> None:
         self.draining = value
@@ -66,13 +57,13 @@ class ServerContext:
 
     def resolve_model(self, name: str | None) -> str:
         """The name an answer carries for a request's ``model``. Raises :class:`ApiError` 404."""
-        if name is None or name == "" or name in self.aliases:
-            return self.served_names[0]
-        if name in self.served_names:
+        if not name or name in self.model.aliases:
+            return self.model.names[0]
+        if name in self.model.names:
             return name
         raise ApiError(
             404,
-            f"model {name!r} does not exist; this server has {', '.join(self.served_names)}",
+            f"model {name!r} does not exist; this server has {', '.join(self.model.names)}",
             kind="not_found_error",
             param="model",
             code="model_not_found",

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import os
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -18,32 +16,11 @@ from blade_llm.api.body import read_json
 from blade_llm.api.context import ServerContext
 from blade_llm.api.errors import ApiError, bad_request, engine_dead, install_error_handlers
 from blade_llm.api.sse import sse_event
-from blade_protocol import environment, headers, paths
+from blade_protocol import headers, paths
 from blade_protocol.state import DrainRequest, EngineState
 
 HEARTBEAT_SECONDS: Final = 5.0
 """An idle event stream says this often that it is alive."""
-
-
-class InternalTokenError(ValueError):
-    """The token file the environment names cannot be used."""
-
-
-def read_internal_token() -> str | None:
-    """The token that opens the internal port; None when the environment names no file.
-
-    Raises :class:`InternalTokenError`.
-    """
-    path = os.environ.get(environment.INTERNAL_TOKEN_FILE)
-    if not path:
-        return None
-    try:
-        token = Path(path).read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise InternalTokenError(f"{environment.INTERNAL_TOKEN_FILE}={path}: {error.strerror}") from None
-    if not token:
-        raise InternalTokenError(f"{environment.INTERNAL_TOKEN_FILE}={path}: the file is empty")
-    return token
 
 
 def make_internal_app(context: ServerContext, token: str | None) -> FastAPI:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import msgspec
 
 from blade_llm.api.errors import bad_request
+from blade_llm.api.served_model import SamplingDefaults
 from blade_llm.sampling.parameters import SamplingParams
 
 _Count = Annotated[int, msgspec.Meta(ge=1, le=128)]
@@ -69,15 +70,6 @@ class CompletionRequest(GenerationFields, frozen=True, kw_only=True):
     """Text, token ids, or a list of either."""
     echo: bool = False
     logprobs: int | None = None
-
-
-class SamplingDefaults(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request that says nothing gets: the model's ``generation_config.json``, else the neutral values."""
-
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    repetition_penalty: float = 1.0
 
 
 def sampling_params(

@@ -1,8 +1,8 @@
 """The front process's side of the engine: requests out, tokens in, on the event loop.
 
 One DEALER socket for all requests. Its descriptor is watched by the loop and drained at once, so a step costs one
-wake-up however many requests it served. Tokens go to the :class:`Generation` that waits for them; several steps that pile up
-behind a slow client are taken together.
+wake-up however many requests it served. Tokens go to the :class:`Generation` that waits for them; several steps that
+pile up behind a slow client are taken together.
 """
 
 from __future__ import annotations
@@ -184,12 +184,13 @@ class EngineClient:
         self._generations.clear()
         self._idle.set()
 
-    def close(self) -> None:
-        """Close the socket; open generations get :class:`GenerationClosedError`."""
+    def stop_open(self) -> None:
+        """Abort all that is open; the generations get :class:`GenerationClosedError`."""
         for generation in set(self._generations.values()):
-            generation.fail(GenerationClosedError("the server is shutting down"))
-        self._generations.clear()
-        self._idle.set()
+            generation.close(GenerationClosedError("the server is shutting down"))
+
+    def close(self) -> None:
+        """Close the socket."""
         self._loop.remove_reader(self._socket.fileno())
         self._context.destroy(linger=0)
 

@@ -1,8 +1,9 @@
 """The engine process: receives requests over ZeroMQ, steps the core, sends tokens back.
 
 Started as ``python -m blade_llm.engine.process`` by :mod:`blade_llm.engine.launch` with a clean interpreter. Its
-standard input brings one :class:`EngineStart` and then stays open as a lifeline: end of file means that the parent is gone. With
-no request live it blocks in poll and uses no CPU; while it works it looks at the socket between steps without waiting.
+standard input brings one :class:`EngineStart` and then stays open as a lifeline: end of file means that the parent is
+gone. With no request live it blocks in poll and uses no CPU; while it works it looks at the socket between steps without
+waiting.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class Tokenizer:
             token_id for token_id, token in self._backend.get_added_tokens_decoder().items() if token.special
         )
         """Ids that ``skip_special_tokens`` leaves out of the text."""
-        self.vocab_size: int = self._backend.get_vocab_size(with_added_tokens=True)
+        self.largest_id: int = max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1)
         self.is_byte_level = _is_byte_level(json.loads(self._backend.to_str()).get("decoder"))
         self._bytes: dict[int, bytes] = {}
 

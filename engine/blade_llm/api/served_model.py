@@ -1,0 +1,80 @@
+"""The model as the HTTP side knows it: tokenizer, chat template, names, defaults.
+
+Imports nothing heavy, so that a server can look at it before the engine process starts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from blade_llm.text.chat_template import ChatTemplate, load_chat_template
+from blade_llm.text.errors import TokenizerFilesError
+from blade_llm.text.tokenizer import Tokenizer, read_json_object
+
+
+class SamplingDefaults(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request that says nothing gets: the model's ``generation_config.json``, else the neutral values."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    repetition_penalty: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """All but the weights."""
+
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate | None
+    vocab_size: int
+    names: tuple[str, ...]
+    """Listed by ``/v1/models``; the first is the one answers carry."""
+    aliases: frozenset[str] = frozenset()
+    """Further names requests may use (the path given to ``--model``)."""
+    sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
+
+
+def load_served_model(
+    folder: Path,
+    *,
+    vocab_size: int,
+    names: tuple[str, ...],
+    aliases: frozenset[str] = frozenset(),
+    tokenizer_dir: Path | None = None,
+    chat_template: Path | None = None,
+) -> ServedModel:
+    """Read the text side of the model in ``folder``.
+
+    Raises :class:`~blade_llm.text.errors.TokenizerFilesError` for missing or broken files, and for a tokenizer with ids
+    the model does not have.
+    """
+    tokenizer = Tokenizer(tokenizer_dir or folder)
+    if tokenizer.largest_id >= vocab_size:
+        raise TokenizerFilesError(
+            f"{tokenizer.folder}: the tokenizer has token id {tokenizer.largest_id}, the model only {vocab_size} ids; "
+            "they do not belong together: give --tokenizer_dir the right folder"
+        )
+    return ServedModel(
+        tokenizer=tokenizer,
+        chat_template=load_chat_template(tokenizer, chat_template),
+        vocab_size=vocab_size,
+        names=names,
+        aliases=aliases,
+        sampling_defaults=_sampling_defaults(folder / "generation_config.json"),
+    )
+
+
+def _sampling_defaults(path: Path) -> SamplingDefaults:
+    raw: dict[str, Any] = read_json_object(path)
+    if raw.get("do_sample") is False:
+        return SamplingDefaults()  # temperatures that are not meant to be used
+    known = {name: raw[name] for name in SamplingDefaults.__struct_fields__ if raw.get(name) is not None}
+    try:
+        return msgspec.convert(known, SamplingDefaults)
+    except msgspec.ValidationError as error:
+        raise TokenizerFilesError(f"{path}: {error}") from None

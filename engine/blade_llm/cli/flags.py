@@ -1,0 +1,175 @@
+"""What a command-line flag is: its values, its default, and whether its feature exists yet.
+
+BladeLLM's flag names are kept whole, so that existing commands stay valid; a flag whose feature is not built yet is
+shown in ``--help`` and refused, unless it is given a value that asks for nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+_UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_BINARY_UNITS: Final = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?", re.IGNORECASE)
+
+
+def boolean(text: str) -> bool:
+    """``true``/``false`` and their usual relatives."""
+    value = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+    try:
+        return value[text.lower()]
+    except KeyError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false") from None
+
+
+def byte_size(text: str) -> int:
+    """``1073741824``, ``1GiB``, ``1Gi`` (binary) or ``1GB``, ``1G`` (decimal)."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no size; write bytes, or a number with KiB, MiB, GiB, KB, MB, GB"
+        )
+    unit = (match[2] or "").lower()
+    return int(float(match[1]) * {**_UNITS, **_BINARY_UNITS}[unit])
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def port(text: str) -> int:
+    """0 (any free port) to 65535."""
+    if not text.isdigit() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port between 0 and 65535")
+    return int(text)
+
+
+_METAVARS: Final[dict[Callable[[str], Any], str]] = {
+    byte_size: "BYTES",
+    float: "NUMBER",
+    int: "N",
+    port: "PORT",
+    positive: "N",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flag:
+    """One flag. ``--a b`` and ``--a=b`` both work, and dashes pass for underscores."""
+
+    name: str
+    help: str
+    kind: Callable[[str], Any] = str
+    default: Any = None
+    choices: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+    many: bool = False
+    """Takes a space-separated list."""
+    required: bool = False
+    metavar: str | None = None
+    accepts: tuple[Any, ...] | None = None
+    """Only these values (and the default) work in this version; None: all do."""
+
+    @property
+    def option(self) -> str:
+        return f"--{self.name}"
+
+    def add_to(self, group: argparse._ArgumentGroup) -> None:
+        spelled = (self.option, *self.aliases)
+        if "_" in self.name:
+            spelled = (*spelled, self.option.replace("_", "-"))
+        options: dict[str, Any] = {"dest": self.name, "default": self.default, "help": self._help(), "type": self.kind}
+        if self.kind is boolean:
+            options |= {"nargs": "?", "const": True, "metavar": "BOOL"}
+        elif self.many:
+            options |= {"nargs": "+"}
+        if self.choices:
+            options["metavar"] = "{" + ",".join(self.choices) + "}"
+            options["choices"] = self.choices
+        else:
+            options.setdefault("metavar", self.metavar or _METAVARS.get(self.kind, "NAME"))
+        if self.required:
+            options["required"] = True
+        group.add_argument(*spelled, **options)
+
+    def problem(self, value: Any) -> str | None:
+        """Why ``value`` cannot be used in this version."""
+        if self.accepts is None or value == self.default or value in self.accepts:
+            return None
+        given = f"{self.option} {self._spell(value)}"
+        off = [self._spell(accepted) for accepted in self.accepts]
+        return f"{given} is not available in this version; {'use ' + ' or '.join(off) if off else 'leave it out'}"
+
+    def _spell(self, value: Any) -> str:
+        """``value`` as one would type it."""
+        if isinstance(value, list):
+            return " ".join(map(str, value))
+        return str(value).lower() if self.kind is boolean else str(value)
+
+    def _help(self) -> str:
+        text = self.help.replace("%", "%%")
+        if self.default is not None and not self.required:
+            text += f" (default: {self._spell(self.default)})"
+        if self.accepts is None:
+            return text
+        working = ", ".join(self._spell(value) for value in self.accepts if not isinstance(value, bool))
+        return text + (f" [works in this version: {working}]" if working else " [not available in this version]")
+
+
+class FlagParser(argparse.ArgumentParser):
+    """Spells its flags with underscores in ``--help`` and names the nearest flag for one it does not know."""
+
+    def __init__(self, program: str, description: str, groups: Sequence[tuple[str, Sequence[Flag]]]) -> None:
+        super().__init__(
+            program,
+            description=description,
+            allow_abbrev=False,
+            formatter_class=_Formatter,
+            usage="%(prog)s --model DIR [flags]",
+        )
+        self._flags = [flag for _, flags in groups for flag in flags]
+        for title, flags in groups:
+            group = self.add_argument_group(title)
+            for flag in flags:
+                flag.add_to(group)
+
+    def parse(self, argv: Sequence[str] | None = None) -> dict[str, Any]:
+        """Flag name → value. Exits with 2 and one line on standard error for anything that cannot be used."""
+        values, unknown = self.parse_known_args(argv)
+        if unknown:
+            self.error(self._unknown(unknown[0]))
+        for flag in self._flags:
+            if problem := flag.problem(getattr(values, flag.name)):
+                self.error(problem)
+        return vars(values)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n")
+
+    def _unknown(self, argument: str) -> str:
+        name = argument.partition("=")[0]
+        if not name.startswith("-"):
+            return f"unexpected argument {argument!r}"
+        known = [flag.option for flag in self._flags]
+        near = difflib.get_close_matches(name.replace("-", "_").replace("__", "--", 1), known, 1)
+        return f"unknown flag {name}" + (f"; did you mean {near[0]}?" if near else "; see --help")
+
+
+class _Formatter(argparse.HelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=34, width=118)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        options = [option for option in action.option_strings if "-" not in option[2:]]
+        spelled = ", ".join(options or action.option_strings)
+        if action.nargs == 0:
+            return spelled
+        return f"{spelled} {self._format_args(action, self._get_default_metavar_for_optional(action))}"

@@ -1,0 +1,202 @@
+"""``blade_llm_server``: check everything that can be checked at once, start the engine process, serve.
+
+What a user can put right (a port in use, a folder without a model, too little memory) ends with one line and status 1,
+before the engine starts wherever that is possible; wrong flags end with status 2. The engine process loads the model
+while this process imports the HTTP stack and the tokenizer.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from blade_llm.api.served_model import ServedModel, load_served_model
+from blade_llm.cli.flags import FlagParser
+from blade_llm.cli.progress import download_progress
+from blade_llm.cli.server_flags import GROUPS
+from blade_llm.engine.config import EngineConfig
+from blade_llm.engine.launch import BUILD, EngineHandle
+from blade_llm.models.checkpoint import check_tensors, open_checkpoint
+from blade_llm.models.config import load_model_config
+from blade_llm.models.dtypes import DTYPE_ALIASES
+from blade_llm.models.errors import ModelFilesError
+from blade_llm.models.families import expected_tensors
+from blade_llm.models.hub import resolve_model
+from blade_llm.text.errors import TokenizerFilesError
+from blade_protocol import environment, ports
+
+PROGRAM: Final = "blade_llm_server"
+
+
+class StartError(Exception):
+    """Something the user can put right; the message is all they need."""
+
+
+def main(argv: Sequence[str] | None = None, *, build: str = BUILD) -> int:
+    """Entry point. ``build`` is the function that makes the engine core; tests give a fake one.
+
+    Status: 0 after SIGTERM or Ctrl-C, 1 when it cannot start or the engine dies, 2 for wrong flags.
+    """
+    began = time.perf_counter()
+    parser = FlagParser(PROGRAM, "Serve a large language model over an OpenAI-compatible API.", list(GROUPS.items()))
+    flags = parser.parse(argv)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the server handles it
+    try:
+        return _run(flags, build, began)
+    except (StartError, ModelFilesError, TokenizerFilesError) as error:
+        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(flags: Mapping[str, Any], build: str, began: float) -> int:
+    token = _internal_token()
+    public, internal = _bind_ports(flags, loopback_only=token is None)
+    folder, model = _load_model(flags)
+    engine = EngineHandle(
+        _engine_config(flags, folder, model),
+        build=build,
+        log_level=flags["log_level"],
+        socket_dir=_socket_dir(flags["worker_socket_path"]),
+    )
+    try:
+        import uvloop
+
+        from blade_llm.api.server import Ports, ServerOptions, run_server
+        from blade_llm.cli.report import print_arguments, print_ready
+
+        print_arguments(flags)
+        failure = uvloop.run(
+            run_server(
+                engine,
+                Ports(public, internal, token),
+                model,
+                ServerOptions(
+                    drain_timeout=flags["drain_timeout"],
+                    live_timeout=flags["live_timeout"],
+                    log_level=flags["log_level"],
+                ),
+                on_ready=lambda ready: print_ready(ready, public, time.perf_counter() - began),
+            )
+        )
+    finally:
+        engine.close()
+    if failure is None:
+        return 0
+    if failure.user_error:
+        raise StartError(failure.message)
+    print(failure.traceback, file=sys.stderr)
+    raise StartError(f"the engine failed: {failure.message}")
+
+
+def _socket_dir(folder: str | None) -> Path | None:
+    if folder is not None and not Path(folder).is_dir():
+        raise StartError(f"--worker_socket_path {folder}: no such folder")
+    return None if folder is None else Path(folder)
+
+
+def _bind_ports(flags: Mapping[str, Any], *, loopback_only: bool) -> tuple[socket.socket, socket.socket]:
+    """The public and the internal socket. Without a token anyone who reaches the internal one may drain this server."""
+    port, internal_port = flags["port"], flags["internal_port"]
+    if internal_port is None:
+        internal_port = port + ports.INTERNAL_PORT_OFFSET if port else 0
+        if internal_port > 65535:
+            raise StartError(f"port {port} + {ports.INTERNAL_PORT_OFFSET} is no port; give --internal_port")
+    internal_host = "127.0.0.1" if loopback_only else flags["host"]
+    return _bind(flags["host"], port, "--port"), _bind(internal_host, internal_port, "--internal_port")
+
+
+def _bind(host: str, port: int, flag: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+    except OSError as error:
+        sock.close()
+        if isinstance(error, socket.gaierror):
+            raise StartError(f"--host {host}: {error.strerror}") from None
+        if error.errno == errno.EADDRINUSE:
+            raise StartError(
+                f"port {port} on {host} is in use; give another {flag}, or stop what listens there"
+            ) from None
+        raise StartError(f"cannot listen on {host}:{port}: {error.strerror}; change --host or {flag}") from None
+    return sock
+
+
+def _internal_token() -> str | None:
+    """The token that opens the internal port; None when the environment names no file."""
+    path = os.environ.get(environment.INTERNAL_TOKEN_FILE)
+    if not path:
+        return None
+    try:
+        token = Path(path).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise StartError(f"{environment.INTERNAL_TOKEN_FILE}={path}: {error.strerror}") from None
+    if not token:
+        raise StartError(f"{environment.INTERNAL_TOKEN_FILE}={path}: the file is empty")
+    return token
+
+
+def _load_model(flags: Mapping[str, Any]) -> tuple[Path, ServedModel]:
+    """Find the model and check its files, as the engine process will; in milliseconds and with better messages."""
+    with download_progress() as progress:
+        folder = resolve_model(flags["model"], progress=progress)
+    config = load_model_config(folder)
+    if flags["load_format"] == "auto":
+        problems = check_tensors(open_checkpoint(folder), expected_tensors(config))
+        if problems:
+            raise StartError(f"{folder}: {'; '.join(problems)}")
+    asked = flags["max_model_len"]
+    if asked is not None and asked > config.max_position_embeddings:
+        raise StartError(
+            f"--max_model_len {asked} exceeds the model's own {config.max_position_embeddings} "
+            "(max_position_embeddings); lower it"
+        )
+    tokenizer_dir, template = flags["tokenizer_dir"], flags["chat_template"]
+    return folder, load_served_model(
+        folder,
+        vocab_size=config.vocab_size,
+        names=tuple(flags["served_model_name"] or (_default_name(flags["model"]),)),
+        aliases=frozenset({flags["model"], str(folder)}),
+        tokenizer_dir=None if tokenizer_dir is None else Path(tokenizer_dir),
+        chat_template=None if template is None else Path(template),
+    )
+
+
+def _default_name(model: str) -> str:
+    """A hub id stays as it is; a folder goes by its name."""
+    return Path(os.path.abspath(model)).name if Path(model).is_dir() else model.removeprefix("hf://").partition("@")[0]
+
+
+def _engine_config(flags: Mapping[str, Any], folder: Path, model: ServedModel) -> EngineConfig:
+    eos = model.tokenizer.eos_token_id
+    return EngineConfig(
+        model=str(folder),
+        served_names=model.names,
+        dtype=DTYPE_ALIASES.get(flags["dtype"], flags["dtype"]),
+        max_model_len=flags["max_model_len"],
+        max_num_seqs=flags["max_num_seqs"],
+        max_batch_tokens=flags["ragged_flash_max_batch_tokens"],
+        kv_cache_bytes=flags["kv_cache_bytes"],
+        max_kv_blocks=flags["max_kv_blocks"],
+        enable_prompt_cache=not flags["disable_prompt_cache"],
+        preempt_strategy=flags["preempt_strategy"],
+        num_threads=flags["num_threads"],
+        load_format=flags["load_format"],
+        revision=os.environ.get(environment.REVISION, ""),
+        extra_eos_token_ids=() if eos is None else (eos,),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""All flags of ``blade_llm_server``: BladeLLM's, and a few of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from blade_llm.cli.flags import Flag, boolean, byte_size, port, positive
+from blade_protocol import ports
+
+_KV_QUANT: Final = (
+    "no_quant", "int8", "int4", "int8_affine", "int4_affine", "fp8_e5m2", "fp8_e4m3",
+    "mix_f852i4", "mix_f843i4", "mix_i8i4", "mix_i4i4",
+)  # fmt: skip
+_DTYPES: Final = ("auto", "half", "float16", "bfloat16", "float", "float32")
+_ATTENTION: Final = ("paged", "ragged_flash")
+
+
+def _off(name: str, help: str) -> Flag:
+    """A switch of a feature that does not exist yet."""
+    return Flag(name=name, help=help, kind=boolean, default=False, accepts=(False,))
+
+
+def _later(name: str, help: str, **options: object) -> Flag:
+    """A value of a feature that does not exist yet."""
+    return Flag(name=name, help=help, accepts=(), **options)  # type: ignore[arg-type]
+
+
+_MODEL = (
+    Flag(name="model", help="model folder, or a Hugging Face hub id like ORG/NAME", required=True, metavar="DIR"),
+    Flag(name="served_model_name", help="names requests may use (default: the model folder's name)", many=True),
+    Flag(name="tokenizer_dir", help="folder with tokenizer.json (default: the model folder)", metavar="DIR"),
+    Flag(name="chat_template", help="jinja file that replaces the model's chat template", metavar="FILE"),
+    Flag(name="dtype", help="type of weights and activations", default="auto", choices=_DTYPES),
+    Flag(name="max_model_len", help="most tokens of prompt and answer together (default: the model's)", kind=positive),
+    Flag(name="load_format", help="dummy: random weights, for measurements", default="auto", choices=("auto", "dummy")),
+    Flag(name="attn_cls", help="attention implementation", default="paged", choices=_ATTENTION, accepts=("paged",)),
+    _later("tokenizer_special_tokens", "further special tokens"),
+    _off("enable_triton_mla", "Triton kernels for multi-head latent attention"),
+    _off("with_visual", "load the vision tower"),
+)
+_SERVICE = (
+    Flag(name="host", help="address to listen on", default="0.0.0.0"),
+    Flag(name="port", help="public port; 0: any free one", kind=port, default=ports.ENGINE_PORT),
+    Flag(name="internal_port", help="port for router and operator (default: public port + 1000)", kind=port),
+    Flag(name="api_server_count", help="front processes", kind=positive, default=1, accepts=(1,)),
+    Flag(name="worker_socket_path", help="folder for the processes' sockets (default: temporary)", metavar="DIR"),
+    Flag(name="log_level", help="least severe messages to log", default="INFO",
+         choices=("DEBUG", "INFO", "WARNING", "ERROR")),
+    Flag(name="drain_timeout", help="seconds running requests get after SIGTERM", kind=float, default=30.0),
+    Flag(name="live_timeout", help="seconds without progress, with work present, after which /live fails", kind=float,
+         default=60.0),
+    Flag(name="metric_exporters", help="where metrics go", many=True, default=["prometheus"],
+         accepts=(["prometheus"],)),
+    Flag(name="max_queue_time", help="seconds a request may wait; 0: for ever", kind=int, default=0, accepts=(0,)),
+    _off("disable_frontend_multiprocessing", "front and engine in one process"),
+)  # fmt: skip
+_MEMORY = (
+    Flag(name="max_num_seqs", help="most requests in one step", kind=positive, default=64),
+    Flag(name="ragged_flash_max_batch_tokens", help="most tokens in one step", kind=positive, default=2048),
+    Flag(name="kv_cache_bytes", help="KV cache size, e.g. 1GiB (default on CPU: a quarter of the memory)",
+         kind=byte_size),
+    Flag(name="max_kv_blocks", help="upper bound on KV blocks of 16 tokens", kind=positive),
+    Flag(name="num_threads", help="CPU threads (default: OMP_NUM_THREADS, else the cores that may be used)",
+         kind=positive),
+    Flag(name="preempt_strategy", help="what happens to a request's KV cache when memory runs short", default="AUTO",
+         choices=("AUTO", "RECOMPUTE", "SWAP"), accepts=("AUTO", "RECOMPUTE")),
+    Flag(name="max_gpu_memory_utilization", help="share of the GPU's memory for everything", kind=float, default=0.9,
+         accepts=(0.9,)),
+    Flag(name="decoding_parallelism", help="decoding streams", kind=positive, default=1, accepts=(1,)),
+)  # fmt: skip
+_PROMPT_CACHE = (
+    Flag(name="disable_prompt_cache", help="compute every prompt anew", kind=boolean, default=False),
+    _off("prompt_cache_enable_swap", "keep evicted prompt cache in host memory"),
+)
+_PARALLEL = (
+    Flag(name="tensor_parallel_size", help="devices a layer is split over", aliases=("-tp",), kind=positive, default=1,
+         accepts=(1,)),
+    Flag(name="pipeline_parallel_size", help="stages the layers are split into", aliases=("-pp",), kind=positive,
+         default=1, accepts=(1,)),
+    Flag(name="pipeline_micro_batch", help="batches in flight", kind=positive, default=1, accepts=(1,)),
+    Flag(name="attention_dp_size", help="data-parallel attention groups", kind=positive, default=1, accepts=(1,)),
+    _off("enable_custom_allreduce", "own all-reduce kernels"),
+    Flag(name="nnodes", help="machines", kind=positive, default=1, accepts=(1,)),
+    Flag(name="node_rank", help="this machine's number", kind=int, default=0, accepts=(0,)),
+    _later("dist_init_addr", "ip:port where the machines meet"),
+)  # fmt: skip
+_DECODING = (
+    Flag(name="decode_algo", help="sps: speculative, look_ahead: lookahead decoding", default="normal",
+         choices=("normal", "sps", "look_ahead"), accepts=("normal",)),
+    _later("gamma", "tokens the draft proposes a round", kind=positive, default=4),
+    _off("use_sps", "same as --decode_algo sps"),
+    _off("use_lookahead", "same as --decode_algo look_ahead"),
+    _later("look_ahead_window_size", "lookahead window", kind=positive),
+    _later("look_ahead_gram_size", "lookahead n-gram length", kind=positive),
+    _later("guess_set_size", "lookahead guesses kept", kind=positive),
+)  # fmt: skip
+_DRAFT = (
+    _later("draft.model", "draft model folder", metavar="DIR"),
+    _later("draft.tokenizer_dir", "folder with the draft's tokenizer", metavar="DIR"),
+    _later("draft.chat_template", "the draft's chat template", metavar="FILE"),
+    _later("draft.dtype", "type of the draft's weights", default="auto", choices=_DTYPES),
+    _later("draft.tokenizer_special_tokens", "further special tokens of the draft"),
+    _later("draft.attn_cls", "the draft's attention implementation", default="paged", choices=_ATTENTION),
+    _later("draft.kv_cache_quant", "the draft's KV cache type", default="no_quant", choices=_KV_QUANT),
+    _later("draft.kv_cache_quant_sub_heads", "the draft's parts of a head with scales of their own", kind=positive,
+           default=1),
+    _off("draft.enable_triton_mla", "Triton kernels for the draft's multi-head latent attention"),
+    _off("draft.with_visual", "load the draft's vision tower"),
+)  # fmt: skip
+_QUANTIZATION = (
+    _later("kv_cache_quant", "KV cache type", default="no_quant", choices=_KV_QUANT),
+    _later("kv_cache_quant_sub_heads", "parts of a head with scales of their own", kind=positive, default=1),
+)
+_GRAPHS = (
+    Flag(name="disable_cuda_graph", help="launch every kernel by itself; graphs are never used in this version",
+         kind=boolean, default=False),
+    _later("cuda_graph_max_batch_size", "largest batch with a graph", kind=positive),
+    _later("cuda_graph_batch_sizes", "batch sizes with a graph", kind=positive, many=True),
+)  # fmt: skip
+_LORA = (
+    _off("enable_lora", "serve LoRA adapters"),
+    _later("max_lora_rank", "largest adapter rank", kind=positive, default=16),
+    _later("max_loras", "adapters on the device", kind=positive),
+    _later("max_cpu_loras", "adapters in host memory", kind=positive),
+    _later("lora_dtype", "type of adapter weights", choices=("float16", "bfloat16", "float32")),
+    _off("enable_json_warmup", "prepare guided decoding at start-up"),
+)
+_DISTRIBUTED = (
+    _off("enable_llumnix", "run under Llumnix"),
+    _later("llumnix_config", "Llumnix configuration", metavar="FILE"),
+    _off("enable_disagg", "prefill and decode on different instances"),
+    _later("disagg_pd.inst_id", "this instance's name"),
+    _later("disagg_pd.disagg_transfer_type", "how KV travels", choices=("rdma", "ipc")),
+    _later("disagg_pd.inst_role", "this instance's part", choices=("prefill", "decode")),
+    _later("naming_url", "where instances find each other"),
+    _off("enable_semi_pd_mode", "prefill and decode share a device"),
+    _later("semi_pd.inst_id", "this instance's name"),
+    _later("semi_pd.transfer_type", "how KV travels"),
+    _later("semi_pd.prefill_server_port", "the prefill server's port", kind=port),
+)
+
+GROUPS: Final[Mapping[str, tuple[Flag, ...]]] = {
+    "model": _MODEL,
+    "service": _SERVICE,
+    "memory and scheduling": _MEMORY,
+    "prompt cache": _PROMPT_CACHE,
+    "parallelism": _PARALLEL,
+    "decoding": _DECODING,
+    "draft model": _DRAFT,
+    "KV cache quantization": _QUANTIZATION,
+    "CUDA graphs": _GRAPHS,
+    "LoRA and structured output": _LORA,
+    "distribution": _DISTRIBUTED,
+}

@@ -1,0 +1,246 @@
+"""Offline inference: the engine in this process, for scripts and notebooks.
+
+from blade_llm import LLM, SamplingParams
+outputs = LLM(model="DIR").generate(["A prompt", "another"], SamplingParams(max_tokens=64))
+outputs[0].outputs[0].text
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from blade_llm.engine.config import EngineConfig
+from blade_llm.engine.core import EngineCore
+from blade_llm.engine.messages import GenerateRequest
+from blade_llm.engine.messages import RequestOutput as EngineOutput
+from blade_llm.models.checkpoint import check_tensors, open_checkpoint
+from blade_llm.models.config import load_model_config
+from blade_llm.models.errors import ModelFilesError
+from blade_llm.models.families import expected_tensors
+from blade_llm.models.hub import resolve_model
+from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
+from blade_llm.text.answer import AnswerText
+from blade_llm.text.chat_template import load_chat_template
+from blade_llm.text.tokenizer import Tokenizer
+
+Prompt = str | Sequence[int]
+"""Text, or token ids."""
+Message = Mapping[str, Any]
+"""``{"role": "user", "content": "…"}``"""
+
+
+class CompletionOutput(msgspec.Struct, kw_only=True):
+    """One answer to a prompt."""
+
+    index: int
+    text: str
+    token_ids: list[int]
+    finish_reason: str
+    """``stop`` or ``length``."""
+    stop_reason: str | int | None = None
+    """The stop string or stop token id that ended it."""
+    logprobs: list[TokenLogprobs] | None = None
+    """One for each of ``token_ids``, when asked for."""
+
+
+class RequestOutput(msgspec.Struct, kw_only=True):
+    """A prompt and its answers."""
+
+    prompt: str | None
+    """None when the prompt was token ids."""
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    cached_tokens: int = 0
+    """Prompt tokens found in the prompt cache."""
+
+
+class LLM:
+    """A model loaded into this process.
+
+    Args:
+        model: folder or Hugging Face hub id.
+        tokenizer_dir: folder with ``tokenizer.json``; the model's own by default.
+        chat_template: a jinja file that replaces the model's.
+        config: fields of :class:`~blade_llm.engine.config.EngineConfig` (``dtype``, ``max_model_len``,
+            ``kv_cache_bytes``, ``num_threads``, …).
+
+    Raises:
+        ModelFilesError, TokenizerFilesError, NotEnoughMemoryError: the message says what to change.
+        TypeError: an unknown argument.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        tokenizer_dir: str | Path | None = None,
+        chat_template: str | Path | None = None,
+        **config: Any,
+    ) -> None:
+        folder = resolve_model(str(model))
+        model_config = load_model_config(folder)
+        if config.get("load_format", "auto") == "auto" and (
+            problems := check_tensors(open_checkpoint(folder), expected_tensors(model_config))
+        ):
+            raise ModelFilesError(f"{folder}: {'; '.join(problems)}")
+        self.tokenizer = Tokenizer(Path(tokenizer_dir or folder))
+        template = load_chat_template(self.tokenizer, None if chat_template is None else Path(chat_template))
+        self._chat_template = template
+        eos = self.tokenizer.eos_token_id
+        values = {"served_names": (folder.name,), "extra_eos_token_ids": () if eos is None else (eos,), **config}
+        self._core = _build_core(EngineConfig(model=str(folder), **values))
+        self._vocab_size = model_config.vocab_size
+        self._numbers = itertools.count()
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        n: int = 1,
+    ) -> list[RequestOutput]:
+        """Answer one prompt or many, ``n`` times each, in one continuous batch; results are in the prompts' order.
+
+        Raises ``ValueError`` for parameters or prompts that cannot work; nothing is generated then.
+        """
+        several = _as_prompts(prompts)
+        texts = [prompt if isinstance(prompt, str) else None for prompt in several]
+        ids = [self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in several]
+        return self._run(texts, ids, sampling_params, n)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        n: int = 1,
+    ) -> list[RequestOutput]:
+        """Answer one conversation or many, written with the model's chat template.
+
+        Raises ``ValueError`` as :meth:`generate`, when the model has no template, and
+        :class:`~blade_llm.text.errors.ChatTemplateError` when the template refuses a conversation.
+        """
+        if self._chat_template is None:
+            raise ValueError("this model has no chat template; give LLM(chat_template=FILE), or use generate()")
+        template = self._chat_template
+        several: Any = [messages] if messages and isinstance(messages[0], Mapping) else messages
+        texts: list[str | None] = [template.render(conversation) for conversation in several]
+        ids = [self.tokenizer.encode(text or "", add_special_tokens=False) for text in texts]
+        return self._run(texts, ids, sampling_params, n)
+
+    def _run(
+        self,
+        texts: Sequence[str | None],
+        prompts: Sequence[list[int]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        n: int,
+    ) -> list[RequestOutput]:
+        if sampling_params is None or isinstance(sampling_params, SamplingParams):
+            sampling_params = [sampling_params or SamplingParams()] * len(prompts)
+        if len(sampling_params) != len(prompts):
+            raise ValueError(f"{len(prompts)} prompts but {len(sampling_params)} sampling parameters")
+        for token_ids, params in zip(prompts, sampling_params, strict=True):
+            self._check(token_ids, params)
+        results = [
+            RequestOutput(prompt=text, prompt_token_ids=ids, outputs=[])
+            for text, ids in zip(texts, prompts, strict=True)
+        ]
+        running: dict[str, _Running] = {}
+        try:
+            for result, params in zip(results, sampling_params, strict=True):
+                seeded = msgspec.structs.replace(params, seed=secrets.randbits(63)) if params.seed is None else params
+                for sample in range(n):
+                    request_id = f"offline.{next(self._numbers)}"
+                    answer = _Running(result, sample, AnswerText(self.tokenizer, seeded), seeded.logprobs is not None)
+                    self._core.add(
+                        GenerateRequest(
+                            request_id=request_id,
+                            prompt_token_ids=result.prompt_token_ids,
+                            sampling=seeded,
+                            sample_index=sample,
+                        )
+                    )
+                    running[request_id] = answer
+            while running:
+                for output in self._core.step():
+                    answer = running[output.request_id]
+                    if answer.take(output):
+                        del running[output.request_id]
+                        if output.finish_reason is None:
+                            self._core.abort([output.request_id])
+        except BaseException:  # an interrupt included: leave nothing behind for the next call
+            self._core.abort(list(running))
+            raise
+        return results
+
+    def _check(self, token_ids: list[int], params: SamplingParams) -> None:
+        if problem := params.problem():
+            raise ValueError(" ".join(problem))
+        if not token_ids:
+            raise ValueError("a prompt is empty")
+        if wrong := [token_id for token_id in token_ids if not 0 <= token_id < self._vocab_size]:
+            raise ValueError(f"token id {wrong[0]} is not between 0 and {self._vocab_size - 1}")
+        limit = self._core.info.max_model_len
+        if len(token_ids) + params.max_tokens > limit:
+            raise ValueError(
+                f"a prompt has {len(token_ids)} tokens and max_tokens asks for {params.max_tokens}: more than "
+                f"max_model_len {limit}; shorten the prompt or lower max_tokens"
+            )
+
+
+class _Running:
+    """One answer while it grows."""
+
+    def __init__(self, result: RequestOutput, index: int, text: AnswerText, with_logprobs: bool) -> None:
+        self._result = result
+        self._text = text
+        self._pieces: list[str] = []
+        self._output = CompletionOutput(
+            index=index, text="", token_ids=[], finish_reason="", logprobs=[] if with_logprobs else None
+        )
+        result.outputs.append(self._output)
+
+    def take(self, step: EngineOutput) -> bool:
+        """Take one step's tokens; whether the answer is complete."""
+        output = self._output
+        if step.error is not None:
+            raise ValueError(step.error)
+        if step.cached_tokens and output.index == 0:
+            self._result.cached_tokens = step.cached_tokens
+        for position, token_id in enumerate(step.token_ids):
+            output.token_ids.append(token_id)
+            if output.logprobs is not None and step.logprobs is not None:
+                output.logprobs.append(step.logprobs[position])
+            self._pieces.append(self._text.add(token_id))
+            if self._text.stopped:
+                break
+        if self._text.stopped:
+            output.finish_reason, output.stop_reason = "stop", self._text.stop_string
+        elif step.finish_reason is not None:
+            output.finish_reason, output.stop_reason = step.finish_reason, step.stop_token_id
+        else:
+            return False
+        output.text = "".join([*self._pieces, self._text.finish()])
+        if self._text.stopped:
+            output.finish_reason, output.stop_reason = "stop", self._text.stop_string
+        return True
+
+
+def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """A single prompt becomes a list of one."""
+    if isinstance(prompts, str):
+        return [prompts]
+    several: list[Any] = list(prompts)
+    return [several] if several and isinstance(several[0], int) else several
+
+
+def _build_core(config: EngineConfig) -> EngineCore:
+    from blade_llm.engine.build import build_core  # imports torch
+
+    return build_core(config)

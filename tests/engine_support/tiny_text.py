@@ -1,0 +1,93 @@
+"""A model folder with everything but weights: shape, byte-level tokenizer, chat template. Made in milliseconds.
+
+Token ids: 0 ``<|endoftext|>``, 1 ``<|im_start|>``, 2 ``<|im_end|>`` (end of sequence), then the 256 bytes, then merges.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers.trainers import BpeTrainer
+
+SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+CONFIG: dict[str, Any] = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "vocab_size": 384,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": True,
+    "eos_token_id": 2,
+}
+_CORPUS = [
+    "the quick brown fox jumps over the lazy dog",
+    "hello world, hello there",
+    "na\u00efve caf\u00e9 \u4e2d\u6587 \U0001f600",
+] * 4
+
+
+def byte_level_tokenizer(vocab_size: int = 320) -> Tokenizer:
+    """As Qwen2's: byte-level BPE, special tokens first."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[AddedToken(token, special=True, normalized=False) for token in SPECIAL],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_CORPUS, trainer)
+    return tokenizer
+
+
+def byte_fallback_tokenizer() -> Tokenizer:
+    """As Llama 2's: words with ``▁``, bytes for what the vocabulary lacks, the first space stripped."""
+    words = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581", *"abcdehlo"]
+    merges = [("h", "e"), ("he", "l"), ("hel", "l"), ("hell", "o"), ("\u2581", "hello")]
+    words += ["".join(pair) for pair in merges]
+    tokenizer = Tokenizer(
+        models.BPE(
+            {word: index for index, word in enumerate(words)},
+            merges,
+            unk_token="<unk>",
+            byte_fallback=True,
+            fuse_unk=True,
+        )
+    )
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("\u2581"), normalizers.Replace(Regex(" "), "\u2581")]
+    )
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in ("<unk>", "<s>", "</s>")])
+    return tokenizer
+
+
+def write_tokenizer(folder: Path, tokenizer: Tokenizer | None = None, **config: Any) -> Path:
+    """``tokenizer.json`` and ``tokenizer_config.json`` in ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (tokenizer or byte_level_tokenizer()).save(str(folder / "tokenizer.json"))
+    values = {"eos_token": "<|im_end|>", "pad_token": {"content": "<|endoftext|>"}, "chat_template": TEMPLATE, **config}
+    (folder / "tokenizer_config.json").write_text(json.dumps(values), encoding="utf-8")
+    return folder
+
+
+def write_model(folder: Path, **overrides: Any) -> Path:
+    """A folder for ``--load_format dummy``, or for an engine with the fake runner."""
+    write_tokenizer(folder)
+    (folder / "config.json").write_text(json.dumps({**CONFIG, **overrides}), encoding="utf-8")
+    return folder
