@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from blade_llm.runner import build_runner
-from blade_llm.runner.torch_runner import TorchRunner
 from engine_support.runner_driver import Driver
 from engine_support.tiny_models import engine_config, reference_greedy, reference_logits, save_model
+
+from blade_llm.runner import build_runner
+from blade_llm.runner.torch_runner import TorchRunner
 
 LLAMA3_ROPE = {
     "rope_type": "llama3",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
+
 from blade_llm.runner.torch_runner import TorchRunner
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
 from blade_llm.scheduling.plan import BlockUpdate, NewRow, ScheduledRow, StepPlan

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
 import torch
+
 from blade_llm.engine.config import EngineConfig
 
 SHAPE: dict[str, Any] = {
@@ -22,7 +24,7 @@ SHAPE: dict[str, Any] = {
 
 
 def save_model(folder: Path, family: str, dtype: torch.dtype = torch.float32, **overrides: Any) -> Any:
-    """Save a random ``qwen2`` or ``llama`` model and return transformers' own, in fp32 and evaluation mode."""
+    """Save a random ``qwen2`` or ``llama`` model and return transformers' own of it, in fp32."""
     from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
     config_class, model_class = {
@@ -30,7 +32,7 @@ def save_model(folder: Path, family: str, dtype: torch.dtype = torch.float32, **
         "llama": (LlamaConfig, LlamaForCausalLM),
     }[family]
     torch.manual_seed(20240607)
-    model = model_class(config_class(**{**SHAPE, "attn_implementation": "eager", **overrides}))
+    model = model_class(config_class(**{**SHAPE, **overrides}))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             # Away from the initial zeros and ones, so that a forgotten bias or norm weight shows.
@@ -40,8 +42,16 @@ def save_model(folder: Path, family: str, dtype: torch.dtype = torch.float32, **
                 parameter.uniform_(0.5, 1.5)
             else:
                 parameter.normal_(0.0, 0.12)
-    model.to(dtype).save_pretrained(folder)
-    return model.float().eval()
+    # Saved from a copy: converting a model also converts its table of rotary frequencies, which loading does not.
+    copy.deepcopy(model).to(dtype).save_pretrained(folder)
+    return load_reference(folder)
+
+
+def load_reference(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
+    """transformers' model of a folder, in evaluation mode."""
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
 
 
 def engine_config(folder: Path, **overrides: Any) -> EngineConfig:

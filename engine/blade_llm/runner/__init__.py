@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def build_runner(config: EngineConfig, model_config: ModelConfig | None = None) -> TorchRunner:
-    """A runner with its weights loaded and warmed up; ``timings`` has ``import``, ``weights`` and ``warm-up`` (seconds).
+    """A runner, loaded and warmed up; its ``timings`` has ``import``, ``weights`` and ``warm-up`` in seconds.
 
     ``model_config`` is read from ``config.model`` when not given. Raises
     :class:`~blade_llm.models.errors.ModelFilesError`, :class:`~blade_llm.models.errors.NotEnoughMemoryError`, and

@@ -1,0 +1,208 @@
+"""Penalties and filters against transformers' logits processors, and the sampler's promises about batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+from blade_llm.sampling.filters import CANDIDATES
+from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.sampling.sampler import Drawn, SampledRows, Sampler
+from blade_llm.sampling.table import SamplingTable
+
+CPU = torch.device("cpu")
+
+
+@dataclass
+class Row:
+    """A request at the moment of a draw."""
+
+    params: SamplingParams
+    tokens: list[int] = field(default_factory=lambda: [3, 1, 4])
+    prompt: int = 3
+    sample_index: int = 0
+    masked: tuple[int, ...] = ()
+
+
+def sampler_for(rows: dict[int, Row]) -> tuple[Sampler, SampledRows]:
+    table = SamplingTable(16, CPU)
+    token_ids = torch.full((16, 64), 7, dtype=torch.int32)  # garbage beyond each row's end
+    for index, row in rows.items():
+        table.enter(
+            index,
+            row.params,
+            num_prompt_tokens=row.prompt,
+            sample_index=row.sample_index,
+            masked_until_min_tokens=row.masked,
+        )
+        token_ids[index, : len(row.tokens)] = torch.tensor(row.tokens)
+    indices, positions = list(rows), [len(row.tokens) for row in rows.values()]
+    return Sampler(table, token_ids), SampledRows(indices, positions, torch.tensor(indices), torch.tensor(positions))
+
+
+def draw(rows: dict[int, Row], logits: torch.Tensor) -> Drawn:
+    sampler, sampled = sampler_for(rows)
+    return sampler.draw(logits, sampled)
+
+
+def probabilities(row: Row, logits: torch.Tensor) -> torch.Tensor:
+    """What the draw's argmax is over, as probabilities; ``logits``: [vocabulary]."""
+    sampler, sampled = sampler_for({5: row})
+    scaled = sampler._penalised(logits.unsqueeze(0), sampled).float() / row.params.temperature
+    floor = sampler.thresholds(scaled, [5], torch.tensor([5]))
+    return scaled.masked_fill(scaled < floor.unsqueeze(1), float("-inf")).softmax(-1)[0]
+
+
+def by_transformers(row: Row, logits: torch.Tensor) -> torch.Tensor:
+    from transformers import (
+        LogitsProcessorList,
+        RepetitionPenaltyLogitsProcessor,
+        TemperatureLogitsWarper,
+        TopKLogitsWarper,
+        TopPLogitsWarper,
+    )
+
+    params = row.params
+    processors = LogitsProcessorList()
+    if params.repetition_penalty != 1.0:
+        processors.append(RepetitionPenaltyLogitsProcessor(params.repetition_penalty))
+    processors.append(TemperatureLogitsWarper(params.temperature))
+    if params.top_k > 0:
+        processors.append(TopKLogitsWarper(params.top_k))
+    if params.top_p < 1.0:
+        processors.append(TopPLogitsWarper(params.top_p))
+    scores: torch.Tensor = processors(torch.tensor([row.tokens]), logits.unsqueeze(0).clone())
+    return scores.softmax(-1)[0]
+
+
+FILTERS = [
+    SamplingParams(temperature=0.7),
+    SamplingParams(temperature=1.3, top_k=5),
+    SamplingParams(top_k=100_000),
+    SamplingParams(top_k=-1, top_p=0.8),
+    SamplingParams(temperature=0.6, top_p=0.05),
+    SamplingParams(top_p=0.999),
+    SamplingParams(temperature=1.5, top_k=40, top_p=0.9),
+    SamplingParams(temperature=0.8, repetition_penalty=1.7),
+    SamplingParams(temperature=0.8, repetition_penalty=0.6, top_k=20, top_p=0.7),
+]
+
+
+@pytest.mark.parametrize("vocabulary", [60, 5 * CANDIDATES])
+@pytest.mark.parametrize("spread", [0.5, 4.0], ids=["flat", "peaked"])
+@pytest.mark.parametrize("params", FILTERS, ids=range(len(FILTERS)))
+def test_probabilities_equal_those_of_transformers(params: SamplingParams, spread: float, vocabulary: int) -> None:
+    logits = torch.randn(vocabulary, generator=torch.Generator().manual_seed(vocabulary)) * spread
+    row = Row(params, tokens=[3, 1, 4, 1, 5, 9, 2, 6, 5, 3], prompt=4)
+    torch.testing.assert_close(probabilities(row, logits), by_transformers(row, logits), atol=1e-5, rtol=1e-5)
+
+
+def test_presence_and_frequency_count_the_output_only() -> None:
+    params = SamplingParams(temperature=1.0, presence_penalty=0.5, frequency_penalty=-0.25)
+    row = Row(params, tokens=[0, 1, 1, 1, 2, 2, 3, 0], prompt=4)
+    expected = torch.zeros(8)
+    expected[0] -= 0.5 - 0.25
+    expected[2] -= 0.5 - 2 * 0.25
+    expected[3] -= 0.5 - 0.25
+    torch.testing.assert_close(probabilities(row, torch.zeros(8)), expected.softmax(-1))
+
+
+def test_repetition_comes_before_the_subtracted_penalties() -> None:
+    params = SamplingParams(temperature=2.0, repetition_penalty=2.0, presence_penalty=1.0)
+    logits = torch.tensor([4.0, -4.0, 4.0, -4.0])
+    expected = torch.tensor([4.0 / 2 - 1.0, -4.0 * 2 - 1.0, 4.0 / 2, -4.0])
+    row = Row(params, tokens=[2, 0, 1], prompt=1)
+    torch.testing.assert_close(probabilities(row, logits), (expected / 2.0).softmax(-1))
+
+
+def test_equal_logits_at_the_edge_stay_together() -> None:
+    logits = torch.tensor([1.0, 2.0, 2.0, 2.0, 0.0])
+    for params in (SamplingParams(top_k=2), SamplingParams(top_p=0.4)):
+        kept = probabilities(Row(params), logits) > 0
+        assert kept.tolist() == [False, True, True, True, False]
+
+
+def test_greedy_takes_the_first_of_the_best() -> None:
+    logits = torch.tensor([[1.0, 3.0, 3.0], [5.0, 0.0, 0.0]])
+    rows = {4: Row(SamplingParams(temperature=0.0)), 1: Row(SamplingParams(temperature=1e-9))}
+    assert draw(rows, logits).tokens.tolist() == [1, 0]
+
+
+def test_min_tokens_masks_until_there_are_enough() -> None:
+    logits = torch.tensor([[9.0, 8.0, 7.0, 1.0]])
+    params = SamplingParams(temperature=0.0, min_tokens=2)
+    drawn = [
+        int(draw({0: Row(params, tokens=[3] * (3 + output), prompt=3, masked=(0, 1))}, logits).tokens)
+        for output in range(4)
+    ]
+    assert drawn == [2, 2, 0, 0]
+    assert logits.tolist() == [[9.0, 8.0, 7.0, 1.0]]
+
+
+def mixed_rows(count: int = 12) -> dict[int, Row]:
+    """All kinds of requests, in rows out of order."""
+    kinds = [
+        SamplingParams(temperature=0.0),
+        SamplingParams(temperature=0.9, seed=11),
+        SamplingParams(temperature=1.4, seed=11, top_k=30),
+        SamplingParams(temperature=1.1, seed=2**63 + 5, top_p=0.9),
+        SamplingParams(temperature=0.0, repetition_penalty=1.3, logprobs=2),
+        SamplingParams(temperature=1.2, seed=-4, presence_penalty=1.0, top_p=0.95, top_k=500, logprobs=0),
+    ]
+    order = [9, 2, 14, 7, 0, 5, 11, 1, 12, 3, 8, 15]
+    return {
+        order[i]: Row(kinds[i % len(kinds)], tokens=[i, 2, i + 5, 2, 8][: 3 + i % 3], prompt=2, sample_index=i // 6)
+        for i in range(count)
+    }
+
+
+@pytest.mark.parametrize("vocabulary", [50, 3 * CANDIDATES])
+def test_draws_do_not_depend_on_batch_or_row(vocabulary: int) -> None:
+    rows = mixed_rows()
+    logits = torch.randn(len(rows), vocabulary, generator=torch.Generator().manual_seed(5)) * 2
+    together = draw(rows, logits).tokens.tolist()
+    for i, row in enumerate(rows.values()):
+        assert draw({13: row}, logits[i : i + 1]).tokens.tolist() == [together[i]]
+    backwards = dict(reversed(rows.items()))
+    assert draw(backwards, logits.flip(0)).tokens.tolist() == together[::-1]
+
+
+def test_seed_sample_index_and_position_each_change_the_draw() -> None:
+    logits = torch.zeros(1, 1000)
+
+    def token(seed: int = 1, sample_index: int = 0, length: int = 3) -> int:
+        row = Row(SamplingParams(seed=seed), tokens=[2] * length, sample_index=sample_index)
+        return int(draw({0: row}, logits).tokens)
+
+    assert token() == token()
+    assert len({token(), token(seed=2), token(seed=1 + 2**40), token(sample_index=1), token(length=4)}) == 5
+
+
+def test_logprobs_are_those_of_the_untouched_logits() -> None:
+    rows = mixed_rows(6)
+    logits = torch.randn(6, 40, generator=torch.Generator().manual_seed(6))
+    drawn = draw(rows, logits)
+    assert drawn.logprobs is not None
+    assert drawn.logprobs.indices == [4, 5]
+    assert drawn.logprobs.counts == [2, 0]
+    expected = logits[4:].log_softmax(-1)
+    torch.testing.assert_close(drawn.logprobs.chosen, expected.gather(1, drawn.tokens[4:, None])[:, 0])
+    best = expected[0].topk(2)
+    assert drawn.logprobs.top_tokens[0].tolist() == best.indices.tolist()
+    torch.testing.assert_close(drawn.logprobs.top_values[0], best.values)
+
+
+def test_a_row_forgets_the_request_before() -> None:
+    table = SamplingTable(4, CPU)
+    table.enter(2, SamplingParams(temperature=1.0, seed=1, top_k=1, repetition_penalty=5.0), num_prompt_tokens=1)
+    table.leave(2)
+    table.enter(2, SamplingParams(temperature=1.0, seed=9), num_prompt_tokens=2)
+    fresh = SamplingTable(4, CPU)
+    fresh.enter(2, SamplingParams(temperature=1.0, seed=9), num_prompt_tokens=2)
+    index, logits = torch.tensor([2]), torch.zeros(1, 500)
+    token_ids = torch.zeros(4, 8, dtype=torch.int32)
+    sampled = SampledRows([2], [2], index, index)
+    tokens = [Sampler(which, token_ids).draw(logits, sampled).tokens.tolist() for which in (table, fresh)]
+    assert tokens[0] == tokens[1]
