@@ -42,6 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"blade_llm_fetch: {error}", file=sys.stderr)
         _report(FetchReport(model=options.model, ready=False, message=str(error)))
         return 1
+    except KeyboardInterrupt:
+        print("blade_llm_fetch: stopped; what has arrived is kept, the same command continues", file=sys.stderr)
+        return 130
     sizes = [file.stat().st_size for file in folder.iterdir() if file.is_file()]
     print(folder)
     _report(FetchReport(model=options.model, ready=True, folder=str(folder), files=len(sizes), bytes=sum(sizes)))

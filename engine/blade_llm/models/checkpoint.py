@@ -70,8 +70,15 @@ def open_checkpoint(model_dir: Path) -> Checkpoint:
 
     ``model.safetensors`` is used alone when present, else the files of ``model.safetensors.index.json``, else every
     ``*.safetensors``. Raises :class:`ModelFilesError` for a missing or empty folder, no safetensors, a file or tensor
-    that the index names and that is missing, a truncated or corrupt file, and a tensor stored twice.
+    that the index names and that is missing, a truncated, corrupt or unreadable file, and a tensor stored twice.
     """
+    try:
+        return _open_checkpoint(model_dir)
+    except OSError as error:
+        raise ModelFilesError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+
+def _open_checkpoint(model_dir: Path) -> Checkpoint:
     if not model_dir.is_dir():
         raise ModelFilesError(f"model folder {model_dir} does not exist")
     if not any(model_dir.iterdir()):

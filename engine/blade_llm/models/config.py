@@ -162,6 +162,8 @@ def read_json(model_dir: Path, name: str) -> dict[str, Any]:
         raise ModelFilesError(f"{path} is missing; {model_dir} is not a Hugging Face model folder")
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ModelFilesError(f"{path} cannot be read: {error.strerror}") from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ModelFilesError(f"{path} is not valid JSON: {error}") from None
     if not isinstance(raw, dict):

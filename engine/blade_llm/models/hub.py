@@ -61,9 +61,9 @@ def parse_model(model: str, revision: str | None = None) -> Path | HubModel:
         )
     if not (separator and scheme == "hf"):
         path = Path(os.path.expanduser(rest if separator else model))
-        if path.is_dir():
+        if os.path.isdir(path):  # unlike Path.is_dir, also False for a name no system allows
             return path
-        if path.exists():
+        if os.path.exists(path):
             raise ModelFilesError(f"model {model!r} is a file; give the folder it is in")
         if separator or "/" not in model or model.startswith(("/", ".", "~")):
             hint = f"; for a model of the hub write hf://{model}" if _HUB_ID.fullmatch(model) else ""

@@ -1,0 +1,242 @@
+"""Each item of ``blade_llm_check``: what passes, warns and fails, and what the message says to do."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy
+import pytest
+from hub_support.tiny_model import make_model
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+
+from blade_llm.check import flops_diff
+from blade_llm.check.flops_diff import check_flops_diff, judge
+from blade_llm.check.memory_fit import RUNTIME_BYTES, MemoryFlags, check_memory_fit
+from blade_llm.check.model import check_model
+from blade_llm.check.pb_env import check_pb_env
+from blade_llm.check.shm import check_shm
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(("blocks", "status"), [(16384, "PASS"), (16383, "WARNING"), (1, "WARNING")])
+def test_shm_by_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks: int, status: str) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_blocks=blocks, f_frsize=4096))
+    item = check_shm(tmp_path)
+    assert item.status == status
+    assert item.detail.startswith(f"shared Memory is {blocks * 4096} bytes")
+    assert ("larger" in item.detail) == (status == "WARNING")
+
+
+def test_shm_missing_fails(tmp_path: Path) -> None:
+    item = check_shm(tmp_path / "none")
+    assert item.status == "FAILED"
+    assert (
+        item.detail == f"{tmp_path / 'none'} cannot be used (No such file or directory); mount a writable tmpfs there"
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "status", "ending"),
+    [
+        (None, "PASS", "is OK"),
+        ("upb", "PASS", "is OK"),
+        ("python", "WARNING", "unset it"),
+        ("cpp", "WARNING", "unset it"),
+        ("rust", "FAILED", "unset it"),
+        ("", "FAILED", "unset it"),
+    ],
+)
+def test_pb_env(value: str | None, status: str, ending: str) -> None:
+    item = check_pb_env({} if value is None else {"PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": value})
+    assert item.status == status
+    assert item.detail.startswith(f"Env var PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION={value} ")
+    assert item.detail.endswith(ending)
+
+
+@pytest.mark.parametrize(
+    ("flops", "status", "start"),
+    [
+        ([5.0], "PASS", "max flops diff amoung 1 devices is 1.00"),
+        ([1.2, 1.0], "PASS", "max flops diff amoung 2 devices is 1.20"),
+        (
+            [3.0, 2.0, 2.5],
+            "WARNING",
+            "max flops diff amoung 3 devices is 1.50, more than 1.20; device 1 is the slowest",
+        ),
+        ([1.0, 2.01], "FAILED", "max flops diff amoung 2 devices is 2.01, more than 1.20; device 0 is the slowest"),
+    ],
+)
+def test_flops_ratio(flops: list[float], status: str, start: str) -> None:
+    item = judge(flops)
+    assert item.status == status
+    assert item.detail.startswith(start)
+    assert status != "PASS" or item.detail == start
+
+
+def test_flops_are_measured() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    assert 1e8 < flops_diff.measure_flops(torch.device("cpu")) < 1e14
+
+
+def test_a_device_that_cannot_multiply_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(device: object) -> float:
+        raise RuntimeError("no kernel image")
+
+    monkeypatch.setattr(flops_diff, "measure_flops", broken)
+    item = check_flops_diff()
+    assert (item.status, item.detail.endswith(" cannot be used: no kernel image")) == ("FAILED", True)
+
+
+# The tiny model in fp32: a block of the KV cache takes 16 tokens of 128 bytes; its 256 tokens are 16 blocks.
+BLOCK = 2048
+WEIGHTS = 4 * (32 * 16 + 16 + 2 * (16 * 16 * 2 + 8 * 16 * 2 + 32 + 24 * 16 * 3 + 32))
+FLAGS = MemoryFlags(dtype="float32", max_num_seqs=1, max_batch_tokens=16)
+ACTIVATIONS = 16 * (4 * 16 + 8 * 4 + 3 * 24) * 4 + 3 * 32 * 4
+FIXED = WEIGHTS + ACTIVATIONS + RUNTIME_BYTES
+
+
+def flags(**changes: object) -> MemoryFlags:
+    return MemoryFlags(**{**{name: getattr(FLAGS, name) for name in FLAGS.__slots__}, **changes})  # type: ignore[arg-type]
+
+
+def test_memory_that_fits_gives_every_number(tmp_path: Path) -> None:
+    item = check_memory_fit(make_model(tmp_path), flags(kv_cache_bytes=40 * BLOCK), limit=4 * GIB)
+    assert item.status == "PASS"
+    assert item.detail == (
+        f"float32: weights {WEIGHTS} bytes (0.00 GiB) + activations {ACTIVATIONS} bytes (0.00 GiB) "
+        f"+ runtime {RUNTIME_BYTES} bytes (0.50 GiB) + KV cache {40 * BLOCK} bytes (0.00 GiB) "
+        f"(40 blocks, 640 tokens, 2.5 requests of 256 tokens) = {FIXED + 40 * BLOCK} bytes (0.50 GiB) "
+        f"of {4 * GIB} bytes (4.00 GiB)"
+    )
+
+
+def test_by_default_the_cache_gets_a_quarter(tmp_path: Path) -> None:
+    item = check_memory_fit(make_model(tmp_path), FLAGS, limit=4 * GIB)
+    assert f"KV cache {GIB} bytes (1.00 GiB)" in item.detail
+
+
+def suggested(detail: str, flag: str) -> int:
+    words = detail.split()
+    return int(words[words.index(flag) + 1])
+
+
+@pytest.mark.parametrize(("limit", "status"), [(GIB, "FAILED"), (int(1.55 * GIB), "WARNING")])
+def test_a_cache_too_large_names_the_size_that_passes(tmp_path: Path, limit: int, status: str) -> None:
+    model = make_model(tmp_path)
+    item = check_memory_fit(model, flags(kv_cache_bytes=GIB), limit=limit)
+    assert item.status == status
+    fitting = suggested(item.detail, "--kv_cache_bytes")
+    assert check_memory_fit(model, flags(kv_cache_bytes=fitting), limit=limit).status == "PASS"
+    assert check_memory_fit(model, flags(kv_cache_bytes=fitting + BLOCK), limit=limit).status != "PASS"
+
+
+def test_too_little_for_the_length_names_a_shorter_one_that_passes(tmp_path: Path) -> None:
+    model, limit = make_model(tmp_path), int((FIXED + 10.5 * BLOCK) / 0.9)
+    item = check_memory_fit(model, flags(kv_cache_bytes=100 * BLOCK), limit=limit)
+    assert item.status != "PASS"
+    fitting = flags(
+        kv_cache_bytes=suggested(item.detail, "--kv_cache_bytes"),
+        max_model_len=suggested(item.detail, "--max_model_len"),
+    )
+    assert fitting.max_model_len == 160
+    assert check_memory_fit(model, fitting, limit=limit).status == "PASS"
+
+
+def test_a_model_too_large_names_the_memory_it_takes(tmp_path: Path) -> None:
+    model = make_model(tmp_path)
+    item = check_memory_fit(model, flags(kv_cache_bytes=16 * BLOCK), limit=GIB // 4)
+    assert item.status == "FAILED"
+    least = int(item.detail.partition("allow at least ")[2].split()[0])
+    assert check_memory_fit(model, flags(kv_cache_bytes=16 * BLOCK), limit=least + 1).status == "PASS"
+
+
+def test_a_cache_without_room_for_one_request_fails(tmp_path: Path) -> None:
+    item = check_memory_fit(make_model(tmp_path), flags(kv_cache_bytes=BLOCK), limit=4 * GIB)
+    assert item.status == "FAILED"
+    assert f"raise --kv_cache_bytes to {16 * BLOCK}, or lower --max_model_len to 16" in item.detail
+
+
+def test_a_length_beyond_the_model_fails(tmp_path: Path) -> None:
+    item = check_memory_fit(make_model(tmp_path), flags(max_model_len=1000), limit=4 * GIB)
+    assert (item.status, "lower it to at most 256" in item.detail) == ("FAILED", True)
+
+
+def test_a_whole_model_passes(tmp_path: Path) -> None:
+    item = check_model(make_model(tmp_path, shards=2))
+    assert item.status == "PASS"
+    assert item.detail.endswith(f"26 tensors, {WEIGHTS} bytes in 2 files, vocabulary 32")
+
+
+def failure(folder: Path) -> str:
+    item = check_model(folder)
+    assert item.status == "FAILED"
+    return item.detail
+
+
+def test_each_broken_folder_is_told_apart(tmp_path: Path) -> None:
+    assert "does not exist" in failure(tmp_path / "none")
+    (tmp_path / "empty").mkdir()
+    assert "config.json is missing" in failure(tmp_path / "empty")
+    truncated = make_model(tmp_path / "truncated")
+    (truncated / "model.safetensors").write_bytes((truncated / "model.safetensors").read_bytes()[:-7])
+    assert "is truncated: its header describes" in failure(truncated)
+    assert "architecture 'BertModel' is not supported" in failure(
+        make_model(tmp_path / "bert", architectures=["BertModel"])
+    )
+    norm = "model.norm.weight"
+    assert f"1 of 26 tensors are missing: {norm}" in failure(make_model(tmp_path / "missing", drop=[norm]))
+    wrong = {norm: numpy.zeros((4, 4), dtype=numpy.float32)}
+    assert "model.norm.weight is [4, 4], config.json asks for [16]" in failure(
+        make_model(tmp_path / "shape", replace=wrong)
+    )
+
+
+def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
+    make_model(tmp_path, drop=["model.norm.weight"])
+    (tmp_path / "tokenizer.json").unlink()
+    (tmp_path / "chat_template.jinja").write_text("{% for x %}")
+    detail = failure(tmp_path)
+    for problem in ("tensors are missing", "tokenizer.json is missing", "chat template does not compile: line 1"):
+        assert problem in detail
+
+
+def test_a_broken_tokenizer(tmp_path: Path) -> None:
+    make_model(tmp_path)
+    (tmp_path / "tokenizer.json").write_text('{"version": ')
+    assert "tokenizer.json cannot be read" in failure(tmp_path)
+
+
+def test_a_tokenizer_of_another_model(tmp_path: Path) -> None:
+    make_model(tmp_path)
+    Tokenizer(WordLevel({f"w{number}": number for number in range(33)})).save(str(tmp_path / "tokenizer.json"))
+    assert "tokenizer.json has token id 32, config.json only 32 ids" in failure(tmp_path)
+
+
+def test_without_a_chat_template_it_warns(tmp_path: Path) -> None:
+    make_model(tmp_path)
+    (tmp_path / "tokenizer_config.json").unlink()
+    item = check_model(tmp_path)
+    assert item.status == "WARNING"
+    assert "no chat template: /v1/chat/completions needs chat_template.jinja" in item.detail
+
+
+@pytest.mark.parametrize(
+    ("template", "status"),
+    [
+        ([{"name": "tools", "template": "x"}, {"name": "default", "template": "{{ messages }}"}], "PASS"),
+        ([{"name": "tools", "template": "x"}], "WARNING"),
+        ("{% for m in messages %}{% if m %}{% continue %}{% endif %}{% endfor %}", "PASS"),
+        ("{{ messages", "FAILED"),
+    ],
+)
+def test_chat_templates_in_the_tokenizer_configuration(tmp_path: Path, template: object, status: str) -> None:
+    make_model(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    assert check_model(tmp_path).status == status
