@@ -111,7 +111,7 @@ def engine_objects(service: LLMService) -> list[Object]:
 
 def _engine(service: LLMService, defaults: Defaults) -> Object:
     engine = service.spec.engine
-    args = ["--model", _model(service), "--served_model_name", ",".join(service.served_names)]
+    args = ["--model", _model(service), "--served_model_name", *service.served_names]
     args += ["--host", "$(BLADE_HOST)", "--port", "$(BLADE_HTTP_PORT)", "--internal_port", "$(BLADE_INTERNAL_PORT)"]
     args += ["--drain_timeout", str(parse_duration(service.spec.rollout.drain_timeout))]
     args += (

@@ -31,7 +31,7 @@ OWNED_FLAGS: Final[dict[str, str]] = {
     "drain_timeout": "spec.rollout.drainTimeout",
 }
 """Engine flags the operator sets, and what sets each."""
-_OWNED: Final = f"--({'|'.join(OWNED_FLAGS)})(=.*)?"
+_OWNED: Final = f"--({'|'.join(OWNED_FLAGS)})(=.*)?".replace("_", "[_-]")
 
 
 @dataclass(frozen=True, slots=True)

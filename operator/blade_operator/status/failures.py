@@ -13,6 +13,10 @@ from blade_operator.pods import CHECK, FETCH, ContainerState, End
 
 LIMIT = 16
 LINE_LIMIT = 400
+STUCK_AFTER = 3
+"""Restarts after which an engine or router is not expected to recover by itself."""
+_BACK_OFF = "CrashLoopBackOff"
+_ALWAYS = frozenset({"container", "exitCode", "restarts"})
 _HARMLESS = frozenset({"", "ContainerCreating", "PodInitializing"})
 _OUR_REPORTS = frozenset({CHECK, FETCH})
 
@@ -46,7 +50,7 @@ class Failure:
             "message": self.message,
             "lastLog": self.last_log,
         }
-        return {key: value for key, value in entry.items() if value or key in ("restarts", "exitCode")}
+        return {key: value for key, value in entry.items() if value or key in _ALWAYS}
 
 
 def find_failures(pods: Iterable[Object]) -> list[Failure]:
@@ -76,7 +80,9 @@ def _of_pod(pod: Object) -> Failure | None:
             message=_describe(state, end),
             last_log=_last_line(state, end),
             broken=not recovered,
-            stuck=not recovered and blocked,
+            stuck=not recovered
+            and blocked
+            and (state.init or state.waiting != _BACK_OFF or state.restarts >= STUCK_AFTER),
         )
     return _unschedulable(pod)
 

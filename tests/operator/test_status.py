@@ -1,0 +1,354 @@
+"""What a service's status says in the situations people meet, and that it is written only when something is new."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import jsonschema
+import msgspec
+import pytest
+from operator_support.mini_cluster import MiniCluster, engine_state, memory, service
+
+from blade_operator import pods as read
+from blade_operator.objects import Ref
+from blade_operator.spec import columns
+from blade_operator.spec.schema import service_schema
+from blade_protocol.check import CheckItem
+from blade_protocol.fetch import FetchReport
+
+HUB = {"model": {"uri": "hf://Qwen/Qwen2.5-0.5B"}}
+PASS = CheckItem(name="check_shm", status="PASS", detail="shared Memory is 1073741824 bytes")
+FITS = CheckItem(name="check_memory_fit", status="PASS", detail="float32: 1.84Gi of 4Gi")
+TOO_BIG = CheckItem(
+    name="check_memory_fit", status="FAILED", detail="float32: 9.1Gi of 4Gi; set --kv_cache_bytes 536870912"
+)
+
+
+def starting(spec: dict[str, Any] | None = None) -> MiniCluster:
+    """A service whose pods exist and have not begun."""
+    cluster = MiniCluster(service(spec))
+    cluster.reconcile()
+    cluster.control()
+    return cluster
+
+
+def running(spec: dict[str, Any] | None = None) -> MiniCluster:
+    cluster = MiniCluster(service(spec))
+    cluster.settle()
+    return cluster
+
+
+def tell(cluster: MiniCluster) -> dict[str, Any]:
+    """The status after a look, checked against the CRD's schema."""
+    cluster.reconcile()
+    status: dict[str, Any] = cluster.service["status"]
+    jsonschema.validate(status, service_schema()["properties"]["status"])
+    assert len(json.dumps(status)) < 32_000
+    return status
+
+
+def condition(status: dict[str, Any], kind: str) -> tuple[str, str, str]:
+    [found] = [entry for entry in status["conditions"] if entry["type"] == kind]
+    return found["status"], found["reason"], found["message"]
+
+
+def route(cluster: MiniCluster) -> None:
+    for pod in cluster.pods:
+        if read.role(pod) == "router":
+            cluster.become_ready(pod)
+
+
+def test_everything_ready() -> None:
+    status = tell(running({"replicas": 2}))
+    assert condition(status, "Ready") == ("True", "Ready", "2 of 2 engines ready")
+    assert condition(status, "ModelCached") == ("True", "NoDownload", "file:///models/qwen is read where it is")
+    assert condition(status, "PreflightPassed") == ("True", "Passed", "every item passed in 2 pods")
+    assert condition(status, "ModelFits") == (
+        "True", "Measured", "the KV cache holds 4096 tokens: 4.0 requests of 1024 tokens at once",
+    )  # fmt: skip
+    assert condition(status, "Progressing")[:2] == ("False", "Complete")
+    assert condition(status, "Degraded")[:2] == ("False", "AsExpected")
+    assert (status["phase"], status["replicas"], status["readyReplicas"], status["updatedReplicas"]) == (
+        "Ready",
+        2,
+        2,
+        2,
+    )
+    assert status["selector"] == "serving.bladellm.io/name=qwen,serving.bladellm.io/role=engine"
+    assert status["fit"] == {
+        "source": "measured", "revision": status["revision"]["current"], "weights": "1.00Gi", "activations": "64.0Mi",
+        "kvCache": "256Mi", "kvTokens": 4096, "contextLength": 1024, "concurrency": "4.0",
+    }  # fmt: skip
+    assert "failures" not in status
+
+
+def test_ready_needs_every_replica_first_and_then_survives_while_one_answers() -> None:
+    cluster = starting({"replicas": 2})
+    route(cluster)
+    one, two = cluster.engine_pods
+    cluster.become_ready(one)
+    assert condition(tell(cluster), "Ready") == ("False", "EnginesStarting", "1 of 2 engines ready")
+    cluster.become_ready(two)
+    assert condition(tell(cluster), "Ready")[0] == "True"
+    cluster.end(one, "engine", 137)
+    assert condition(tell(cluster), "Ready") == ("True", "Ready", "1 of 2 engines ready")
+    cluster.end(two, "engine", 137)
+    assert condition(tell(cluster), "Ready")[:2] == ("False", "EngineFailing")
+
+
+def test_ready_needs_a_router() -> None:
+    cluster = running()
+    [router] = [pod for pod in cluster.pods if read.role(pod) == "router"]
+    cluster.end(router, "router", 1, "Traceback\nOSError: address in use")
+    status = tell(cluster)
+    assert condition(status, "Ready") == (
+        "False", "RouterFailing",
+        f"0 of 1 routers ready; pod {router['metadata']['name']}: router failed (exit 1), restarted 1 time",
+    )  # fmt: skip
+    assert condition(status, "WorkersReady")[0] == "True"
+    assert status["failures"][0]["lastLog"] == "OSError: address in use"
+
+
+def test_a_killed_engine_is_told_and_stays_in_the_status_after_it_recovered() -> None:
+    cluster = running({"replicas": 2})
+    cluster.events.clear()
+    pod = cluster.engine_pods[0]
+    name = pod["metadata"]["name"]
+    cluster.end(pod, "engine", 137, "", "Error")
+    status = tell(cluster)
+    assert status["phase"] == "Degraded"
+    assert condition(status, "Degraded") == (
+        "True", "CrashLoopBackOff", f"pod {name}: engine was killed by SIGKILL (exit 137), restarted 1 time",
+    )  # fmt: skip
+    cluster.restart(pod)
+    assert condition(tell(cluster), "Degraded")[:2] == ("True", "Error")
+    cluster.become_ready(pod)
+    status = tell(cluster)
+    assert (status["phase"], condition(status, "Degraded")[0]) == ("Ready", "False")
+    assert status["failures"] == [
+        {
+            "pod": name, "container": "engine", "reason": "Error", "exitCode": 137, "restarts": 1,
+            "message": "engine was killed by SIGKILL (exit 137), restarted 1 time",
+        }
+    ]  # fmt: skip
+    told = [event for event in cluster.events if "SIGKILL" in event.message]
+    assert [(event.type, event.reason) for event in told] == [("Warning", "CrashLoopBackOff")]
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "reason", "message"),
+    [
+        (137, "OOMKilled", "engine ran out of memory (OOMKilled), restarted 1 time"),
+        (139, "Error", "engine was killed by SIGSEGV (exit 139), restarted 1 time"),
+        (1, "Error", "engine failed (exit 1), restarted 1 time"),
+        (0, "Completed", "engine ended by itself (exit 0), restarted 1 time"),
+        (255, "Error", "engine was killed by signal 127 (exit 255), restarted 1 time"),
+    ],
+)
+def test_the_end_of_a_container_in_words(exit_code: int, reason: str, message: str) -> None:
+    cluster = running()
+    cluster.end(cluster.engine_pods[0], "engine", exit_code, "", reason)
+    assert tell(cluster)["failures"][0]["message"] == message
+
+
+def test_a_failing_check_keeps_its_item_and_numbers_and_is_the_reason() -> None:
+    cluster = starting()
+    [pod] = cluster.engine_pods
+    route(cluster)
+    cluster.check(pod, PASS, TOO_BIG, exit_code=1)
+    status = tell(cluster)
+    name = pod["metadata"]["name"]
+    said = f"pod {name}: check_memory_fit FAILED: {TOO_BIG.detail}"
+    assert condition(status, "PreflightPassed") == ("False", "CheckFailed", said)
+    assert condition(status, "ModelFits") == ("False", "DoesNotFit", TOO_BIG.detail)
+    assert condition(status, "Ready") == ("False", "CheckFailed", said)
+    assert status["phase"] == "Failed"
+    assert status["preflight"] == [
+        {
+            "pod": name, "pass": 1, "warning": 0, "failed": 1,
+            "items": [
+                {"name": "check_shm", "status": "PASS", "detail": PASS.detail},
+                {"name": "check_memory_fit", "status": "FAILED", "detail": TOO_BIG.detail},
+            ],
+        }
+    ]  # fmt: skip
+    assert ("Warning", "CheckFailed") in [(event.type, event.reason) for event in cluster.events]
+    # It is run again after the back-off: the report of the last run stays until it ends.
+    [check] = [entry for entry in pod["status"]["initContainerStatuses"] if entry["name"] == "check"]
+    check |= {"state": {"running": {}}}
+    assert condition(tell(cluster), "PreflightPassed")[:2] == ("False", "CheckFailed")
+    cluster.become_ready(pod)
+    assert condition(tell(cluster), "Ready")[0] == "True"
+
+
+def test_a_check_that_left_no_report_is_still_told() -> None:
+    cluster = starting()
+    cluster.end(cluster.engine_pods[0], "check", 2, "blade_llm_check: unknown item 'x'")
+    status = tell(cluster)
+    assert condition(status, "PreflightPassed")[2].endswith("blade_llm_check ended with exit 2")
+    assert status["failures"][0]["lastLog"] == "blade_llm_check: unknown item 'x'"
+
+
+def test_warnings_and_no_check_at_all() -> None:
+    cluster = starting({"check": {"mode": "Warn"}})
+    cluster.check(cluster.engine_pods[0], CheckItem(name="check_shm", status="WARNING", detail="little"))
+    assert condition(tell(cluster), "PreflightPassed") == ("True", "PassedWithWarnings", "1 item with a warning")
+    assert condition(tell(starting({"check": {"mode": "Off"}})), "PreflightPassed")[:2] == ("True", "CheckOff")
+
+
+def test_a_download_that_runs_fails_and_succeeds() -> None:
+    cluster = starting(HUB)
+    [pod] = cluster.engine_pods
+    [fetch, _] = pod["status"]["initContainerStatuses"]
+    fetch["state"] = {"running": {}}
+    status = tell(cluster)
+    assert condition(status, "ModelCached") == ("False", "Downloading", "hf://Qwen/Qwen2.5-0.5B is being downloaded")
+    assert condition(status, "Ready")[1] == "Downloading"
+    failed = FetchReport(model="hf://Qwen/Qwen2.5-0.5B", ready=False, message="no such model; check the name")
+    cluster.end(pod, "fetch", 1, msgspec.json.encode(failed).decode())
+    status = tell(cluster)
+    name = pod["metadata"]["name"]
+    assert condition(status, "ModelCached") == (
+        "False", "DownloadFailed", f"pod {name}: no such model; check the name",
+    )  # fmt: skip
+    assert "lastLog" not in status["failures"][0]
+    done = FetchReport(model="hf://Qwen/Qwen2.5-0.5B", ready=True, folder="/models/x", files=9, bytes=999_000_000)
+    cluster.end(pod, "fetch", 0, msgspec.json.encode(done).decode())
+    assert condition(tell(cluster), "ModelCached") == (
+        "True", "Downloaded", "hf://Qwen/Qwen2.5-0.5B is in the cache (953Mi, 9 files)",
+    )  # fmt: skip
+
+
+def test_the_check_estimates_until_the_engine_has_measured() -> None:
+    cluster = starting()
+    [pod] = cluster.engine_pods
+    assert condition(tell(cluster), "ModelFits") == ("Unknown", "NotReported", "no engine has reported yet")
+    cluster.check(pod, PASS, FITS)
+    status = tell(cluster)
+    assert condition(status, "ModelFits") == ("True", "Estimated", FITS.detail)
+    assert "fit" not in status
+    cluster.engines[pod["metadata"]["name"]] = engine_state(pod)
+    assert condition(tell(cluster), "ModelFits")[:2] == ("True", "Measured")
+
+
+def test_an_unreachable_engine_turns_nothing_false() -> None:
+    cluster = running({"replicas": 2})
+    before = tell(cluster)
+    cluster.engines.clear()
+    assert cluster.reconcile().status is None
+    assert tell(cluster) == before
+    fresh = running({"check": {"mode": "Off"}})
+    fresh.service["status"] = {}
+    fresh.engines.clear()
+    status = tell(fresh)
+    assert condition(status, "ModelFits")[0] == "Unknown"
+    assert condition(status, "Ready")[0] == "True"
+
+
+def test_small_moves_of_measured_numbers_are_not_written_and_large_ones_are() -> None:
+    cluster = running()
+    [pod] = cluster.engine_pods
+    name = pod["metadata"]["name"]
+    cluster.engines[name] = engine_state(pod, memory(weights=(1 << 30) + (1 << 26)))
+    assert cluster.plan().status is None
+    cluster.engines[name] = engine_state(pod, memory(weights=2 << 30))
+    status = cluster.reconcile().status
+    assert status is not None
+    assert status["fit"]["weights"] == "2.00Gi"
+
+
+def test_transition_times_stay_while_the_status_of_a_condition_stays() -> None:
+    cluster = starting({"replicas": 2})
+    route(cluster)
+    one, two = cluster.engine_pods
+    times = lambda status, kind: [c["lastTransitionTime"] for c in status["conditions"] if c["type"] == kind]  # noqa: E731
+    before = times(tell(cluster), "Ready")
+    cluster.become_ready(one)
+    assert times(tell(cluster), "Ready") == before
+    cluster.become_ready(two)
+    assert times(tell(cluster), "Ready") > before
+
+
+def test_scaled_to_zero_says_so() -> None:
+    cluster = running({"replicas": 0})
+    status = tell(cluster)
+    assert condition(status, "Ready") == ("False", "ScaledToZero", "spec.replicas is 0")
+    assert status["phase"] == "ScaledToZero"
+    assert condition(status, "Degraded")[0] == "False"
+
+
+def test_pods_that_cannot_start_or_be_scheduled_are_failures() -> None:
+    cluster = starting({"replicas": 2})
+    one, two = cluster.engine_pods
+    waiting = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "engine:9"'}
+    one["status"]["initContainerStatuses"][0]["state"] = {"waiting": waiting}
+    two["status"] = {
+        "conditions": [
+            {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "insufficient memory"}
+        ]
+    }
+    failures = {failure["pod"]: failure for failure in tell(cluster)["failures"]}
+    assert failures[one["metadata"]["name"]]["message"] == 'check cannot start: Back-off pulling image "engine:9"'
+    assert failures[two["metadata"]["name"]]["message"] == "cannot be scheduled: insufficient memory"
+    assert condition(cluster.service["status"], "Progressing")[1] == "Stalled"
+
+
+def test_leaving_engines_are_counted_apart() -> None:
+    cluster = running({"replicas": 2})
+    cluster.edit(replicas=1)
+    cluster.reconcile()
+    cluster.control()
+    status = tell(cluster)
+    assert (status["replicas"], status["readyReplicas"], status["drainingReplicas"]) == (1, 1, 1)
+    assert condition(status, "Progressing") == ("True", "Draining", "1 pod leaving")
+
+
+def test_the_url_is_what_the_service_publishes_else_its_name_in_the_cluster() -> None:
+    cluster = running()
+    assert tell(cluster)["url"] == "http://qwen-router.team:8080/v1"
+    router = cluster.objects[Ref("Service", "team", "qwen-router")]
+    router["status"] = {"loadBalancer": {"ingress": [{"ip": "127.0.0.1", "ports": [{"port": 8765}]}]}}
+    assert tell(cluster)["url"] == "http://127.0.0.1:8765/v1"
+    router["status"] = {"loadBalancer": {"ingress": [{"ip": "fd00::1"}]}}
+    assert tell(cluster)["url"] == "http://[fd00::1]:8080/v1"
+
+
+def test_long_texts_and_many_pods_stay_bounded() -> None:
+    cluster = starting({"replicas": 40})
+    item = CheckItem(name="check_memory_fit", status="FAILED", detail="x" * 900)
+    for pod in cluster.engine_pods:
+        cluster.check(pod, item, exit_code=1)
+    status = tell(cluster)
+    assert (len(status["preflight"]), len(status["failures"])) == (16, 16)
+
+
+def test_events_tell_the_story_of_a_start_once() -> None:
+    cluster = running({"replicas": 2})
+    told = [(event.type, event.reason) for event in cluster.events]
+    assert told == [
+        ("Normal", "NewRevision"), ("Normal", "ScaledUp"), ("Normal", "Ready"), ("Normal", "PreflightPassed"),
+        ("Normal", "ModelFits"), ("Normal", "WorkersReady"), ("Normal", "RouterReady"), ("Normal", "Complete"),
+    ]  # fmt: skip
+
+
+def test_columns_read_as_kubectl_prints_them() -> None:
+    cluster = running({"replicas": 2})
+    tell(cluster)
+
+    row = columns(cluster.service, wide=True, now=datetime(2026, 1, 1, 0, 5, 10, tzinfo=UTC))
+    assert row == [
+        ("NAME", "qwen"), ("READY", "True"), ("REASON", "Ready"), ("MODEL", "file:///models/qwen"), ("DESIRED", "2"),
+        ("READY#", "2"), ("URL", "http://qwen-router.team:8080/v1"), ("AGE", "5m10s"),
+        ("REVISION", cluster.service["status"]["revision"]["current"]),
+    ]  # fmt: skip
+    assert [name for name, _ in columns(cluster.service)][-1] == "AGE"
+    assert dict(columns({"metadata": {"name": "new"}, "spec": {}}))["READY"] == ""
+
+
+def test_rounding_never_hides_an_engine_with_less_room() -> None:
+    cluster = running({"replicas": 2})
+    small = cluster.engine_pods[1]
+    cluster.engines[small["metadata"]["name"]] = engine_state(small, memory(kv_tokens=1024))
+    assert tell(cluster)["fit"]["kvTokens"] == 1024

@@ -1,0 +1,247 @@
+"""A cluster in memory for tests of reconcile: it stores what is applied and makes pods; tests say how these fare."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from blade_operator import pods as read
+from blade_operator.objects import Object, Ref
+from blade_operator.observed import Observed
+from blade_operator.plan import EventRecord, Plan
+from blade_operator.reconcile import reconcile
+from blade_operator.render import Defaults
+from blade_operator.spec import apply_defaults
+from blade_protocol.check import CheckItem, CheckReport
+from blade_protocol.labels import API_VERSION, KIND
+from blade_protocol.state import EngineState, MemoryPlan
+
+
+def service(spec: dict[str, Any] | None = None, name: str = "qwen", **metadata: Any) -> Object:
+    """An LLMService as the store keeps it: defaults filled in."""
+    return apply_defaults(
+        {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "metadata": {
+                "name": name,
+                "namespace": "team",
+                "uid": "0f0f",
+                "generation": 1,
+                "creationTimestamp": "2026-01-01T00:00:00Z",
+                **metadata,
+            },
+            "spec": {"model": {"uri": "file:///models/qwen"}, **(spec or {})},
+        }
+    )
+
+
+def memory(kv_tokens: int = 4096, weights: int = 1 << 30) -> MemoryPlan:
+    return MemoryPlan(
+        weights=weights,
+        activation_peak=1 << 26,
+        kv_cache=1 << 28,
+        kv_block_bytes=1 << 16,
+        kv_blocks=kv_tokens // 16,
+        kv_tokens=kv_tokens,
+        max_model_len=1024,
+        concurrent_at_max_len=kv_tokens / 1024,
+    )
+
+
+def engine_state(pod: Object, plan: MemoryPlan | None = None) -> EngineState:
+    return EngineState(
+        model="qwen",
+        revision=read.revision(pod),
+        ready=True,
+        draining=False,
+        running=0,
+        waiting=0,
+        kv_blocks_total=256,
+        kv_blocks_free=256,
+        prompt_tokens_total=0,
+        cached_tokens_total=0,
+        generation_tokens_total=0,
+        preemptions_total=0,
+        epoch="1",
+        sequence=0,
+        memory=plan or memory(),
+    )
+
+
+class MiniCluster:
+    """One service, its children, and the controllers a cluster has, each taking a step only when asked."""
+
+    def __init__(self, obj: Object, defaults: Defaults | None = None) -> None:
+        self.service = obj
+        self.defaults = defaults or Defaults(engine_image="engine:1", router_image="operator:1")
+        self.objects: dict[Ref, Object] = {}
+        self.pods: list[Object] = []
+        self.engines: dict[str, EngineState] = {}
+        self.events: list[EventRecord] = []
+        self.now = datetime(2026, 1, 1, tzinfo=UTC)
+        self._made = 0
+
+    # the operator
+
+    def observed(self) -> Observed:
+        of_kind: Callable[[str], tuple[Object, ...]] = lambda kind: tuple(  # noqa: E731
+            obj for ref, obj in self.objects.items() if ref.kind == kind
+        )
+        known = ("Deployment", "Service", "ConfigMap", "ControllerRevision")
+        return copy.deepcopy(
+            Observed(
+                service=self.service,
+                deployments=of_kind("Deployment"),
+                services=of_kind("Service"),
+                config_maps=of_kind("ConfigMap"),
+                revisions=of_kind("ControllerRevision"),
+                others=tuple(obj for ref, obj in self.objects.items() if ref.kind not in known),
+                pods=tuple(self.pods),
+                engines=self.engines,
+            )
+        )
+
+    def plan(self) -> Plan:
+        self.now += timedelta(seconds=1)
+        return reconcile(self.observed(), self.now, self.defaults)
+
+    def reconcile(self) -> Plan:
+        """Plan and carry out."""
+        plan = self.plan()
+        for obj in plan.apply:
+            self.objects[Ref.of(obj)] = self._as_server(obj)
+        for ref in plan.delete:
+            self.objects.pop(ref, None)
+        if plan.status is not None:
+            self.service["status"] = plan.status
+        self.events += plan.events
+        return plan
+
+    def settle(self, rounds: int = 30) -> None:
+        """Operator and controllers in turn; every pod becomes ready, every leaving pod goes."""
+        for _ in range(rounds):
+            self.reconcile()
+            self.control()
+            self.collect()
+            for pod in self.pods:
+                self.become_ready(pod)
+            plan = self.reconcile()
+            if (plan.apply, plan.delete, plan.status, plan.events) == ([], [], None, []):
+                return
+        raise AssertionError(f"not steady after {rounds} rounds: {plan}")
+
+    # the user
+
+    def edit(self, **spec: Any) -> None:
+        """Replace fields of the spec, as ``kubectl apply`` would."""
+        self.service = apply_defaults({**self.service, "spec": {**self.service["spec"], **spec}})
+        self.service["metadata"]["generation"] += 1
+
+    # the controllers and kubelets
+
+    def control(self) -> None:
+        """Every Deployment gets its pods."""
+        for ref, deployment in self.objects.items():
+            if ref.kind != "Deployment":
+                continue
+            mine = [pod for pod in self.of(ref.name) if not read.is_terminating(pod)]
+            wanted = deployment["spec"]["replicas"]
+            for pod in sorted(mine, key=read.is_ready)[: max(0, len(mine) - wanted)]:
+                pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+            self.pods += [self._make(deployment) for _ in range(wanted - len(mine))]
+        # What a deleted Deployment leaves behind goes as well.
+        for pod in self.pods:
+            if Ref("Deployment", "team", pod["owner"]) not in self.objects:
+                pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+
+    def collect(self) -> None:
+        self.pods = [pod for pod in self.pods if not read.is_terminating(pod)]
+
+    def of(self, deployment: str) -> list[Object]:
+        return [pod for pod in self.pods if pod["owner"] == deployment]
+
+    @property
+    def engine_pods(self) -> list[Object]:
+        return [pod for pod in self.pods if read.role(pod) == "engine"]
+
+    def become_ready(self, pod: Object) -> None:
+        if read.role(pod) == "engine" and pod["spec"].get("initContainers"):
+            self.check(pod, CheckItem(name="check_shm", status="PASS", detail="shared Memory is 1073741824 bytes"))
+        for status in pod["status"]["containerStatuses"]:
+            status |= {"ready": True, "state": {"running": {}}}
+        self._ready(pod, True)
+        if read.role(pod) == "engine":
+            self.engines[pod["metadata"]["name"]] = engine_state(pod)
+
+    def check(self, pod: Object, *items: CheckItem, exit_code: int = 0, fetched: str = "") -> None:
+        """The check of this pod ends with these items."""
+        count = {status: sum(item.status == status for item in items) for status in ("PASS", "WARNING", "FAILED")}
+        report = CheckReport(
+            passed=count["PASS"], warnings=count["WARNING"], failed=count["FAILED"], items=tuple(items)
+        )
+        self.end(pod, "check", exit_code, msgspec.json.encode(report).decode())
+
+    def end(self, pod: Object, name: str, exit_code: int, message: str = "", reason: str = "") -> None:
+        """This container ends; a container that fails is started again after a while."""
+        field = "initContainerStatuses" if name in ("fetch", "check") else "containerStatuses"
+        status = next(status for status in pod["status"][field] if status["name"] == name)
+        default = "Completed" if exit_code == 0 else "Error"
+        ended = {"terminated": {"exitCode": exit_code, "reason": reason or default, "message": message}}
+        if exit_code == 0 and field == "initContainerStatuses":
+            status |= {"ready": True, "state": ended}
+            return
+        waiting = {"reason": "CrashLoopBackOff", "message": "back-off 10s restarting failed container"}
+        status |= {"ready": False, "state": {"waiting": waiting}, "lastState": ended}
+        status["restartCount"] += 1
+        self._ready(pod, False)
+        self.engines.pop(pod["metadata"]["name"], None)
+
+    def restart(self, pod: Object, name: str = "engine") -> None:
+        """The back-off is over."""
+        status = next(status for status in pod["status"]["containerStatuses"] if status["name"] == name)
+        status |= {"state": {"running": {}}}
+
+    def _ready(self, pod: Object, ready: bool) -> None:
+        pod["status"]["conditions"] = [{"type": "Ready", "status": "True" if ready else "False"}]
+
+    def _make(self, deployment: Object) -> Object:
+        self._made += 1
+        template = copy.deepcopy(deployment["spec"]["template"])
+        waiting = {"ready": False, "restartCount": 0, "state": {"waiting": {"reason": "PodInitializing"}}}
+        name = deployment["metadata"]["name"]
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "owner": name,
+            "metadata": {**template["metadata"], "name": f"{name}-{self._made}", "namespace": "team"},
+            "spec": template["spec"],
+            "status": {
+                "phase": "Pending",
+                "conditions": [{"type": "Ready", "status": "False"}],
+                "initContainerStatuses": [
+                    {"name": entry["name"], **copy.deepcopy(waiting)}
+                    for entry in template["spec"].get("initContainers", ())
+                ],
+                "containerStatuses": [
+                    {"name": entry["name"], **copy.deepcopy(waiting)} for entry in template["spec"]["containers"]
+                ],
+            },
+        }
+
+    def _as_server(self, obj: Object) -> Object:
+        """What an API server adds by itself."""
+        stored = copy.deepcopy(obj)
+        before = self.objects.get(Ref.of(obj), {}).get("metadata", {})
+        stored["metadata"].setdefault("creationTimestamp", before.get("creationTimestamp", self.now.isoformat()))
+        stored["metadata"]["resourceVersion"] = str(int(before.get("resourceVersion", "0")) + 1)
+        if stored["kind"] == "Deployment":
+            stored["spec"]["progressDeadlineSeconds"] = 600
+            for container in stored["spec"]["template"]["spec"]["containers"]:
+                container["terminationMessagePath"] = "/dev/termination-log"
+                container["imagePullPolicy"] = "IfNotPresent"
+        return stored
