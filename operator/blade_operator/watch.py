@@ -7,7 +7,6 @@ anywhere: the next look ends in the same state.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import logging
 from collections.abc import Callable
@@ -52,9 +51,8 @@ class Controller:
             self._queue.close()
 
     async def _listen(self) -> None:
-        async with contextlib.aclosing(self._cluster.changes()) as changes:
-            async for key in changes:
-                self._queue.add_after(key, SETTLE)
+        async for key in self._cluster.changes():
+            self._queue.add_after(key, SETTLE)
 
     async def _work(self) -> None:
         while True:

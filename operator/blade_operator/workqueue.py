@@ -1,4 +1,4 @@
-"""A queue of names to look at: each waits in it once, is worked on by one worker at a time, and backs off on failure."""
+"""A queue of names to look at: each waits in it once, one worker at a time has it, and it backs off on failure."""
 
 from __future__ import annotations
 

@@ -6,8 +6,6 @@ The program writes the file itself, so nothing is lost when the control loop die
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 MAX_BYTES = 10 * 1024 * 1024
@@ -64,24 +62,31 @@ class ContainerLogs:
         return "".join(data.decode(errors="replace").splitlines(keepends=True)[-_TAIL_LINES:])
 
 
-def follow(logs: ContainerLogs, attempt: int, *, poll: float = 0.2) -> Iterator[bytes]:
-    """The log from ``attempt`` on, then whatever is added, restarts included; ends when the pod's folder is gone."""
-    position = 0
-    while logs.folder.exists():
-        path = logs.path(attempt)
-        data = b""
-        if path.exists():
-            if path.stat().st_size < position:
-                position = 0  # it was cut
+class Follower:
+    """Reads the log of ``attempt`` bit by bit; with ``to_next``, those of later attempts after it."""
+
+    def __init__(self, logs: ContainerLogs, attempt: int, *, to_next: bool) -> None:
+        self._logs = logs
+        self._attempt = attempt
+        self._to_next = to_next
+        self._position = 0
+
+    def poll(self) -> bytes | None:
+        """What was added since the last call, or None when the pod's folder is gone."""
+        path = self._logs.path(self._attempt)
+        try:
             with open(path, "rb") as file:
-                file.seek(position)
+                if file.seek(0, os.SEEK_END) < self._position:
+                    self._position = 0  # it was cut
+                file.seek(self._position)
                 data = file.read()
-            position += len(data)
-        if data:
-            yield data
-            continue
-        latest = logs.latest()
-        if latest is not None and latest > attempt:
-            attempt, position = latest, 0
-            continue
-        time.sleep(poll)
+        except FileNotFoundError:
+            if not self._logs.folder.parent.exists():
+                return None
+            data = b""
+        self._position += len(data)
+        latest = self._logs.latest()
+        if not data and self._to_next and latest is not None and latest > self._attempt:
+            self._attempt, self._position = latest, 0
+            return self.poll()
+        return data

@@ -22,21 +22,26 @@ from blade_operator.objects import Object, Ref
 
 Outcome = Literal["created", "configured", "unchanged"]
 Listener = Callable[[Object], None]
+Admit = Callable[[Object], Object]
 
 _NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
 _SERVER_FIELDS = ("uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "managedFields")
 
 
-def read_objects(folder: Path) -> Iterator[Object]:
+def read_objects(folder: Path, kind: str = "*") -> Iterator[Object]:
     """Every object in ``folder``, without being the loop; one that vanishes meanwhile is skipped."""
-    for path in sorted(folder.glob("*/*/*.json")):
+    for path in sorted(folder.glob(f"{kind}/*/*.json")):
         if files.is_aside(path):
             continue
         try:
             yield files.read_json(path)
         except FileNotFoundError:
             continue
+
+
+def _as_is(obj: Object) -> Object:
+    return obj
 
 
 def matches(obj: Object, labels: Mapping[str, str]) -> bool:
@@ -117,8 +122,11 @@ class Store:
         self._put(ref, obj)
         return copy.deepcopy(obj)
 
-    def apply(self, obj: Object, manager: str) -> tuple[Object, Outcome]:
-        """Create ``obj``, or make its fields those of ``manager`` (see ``merge``). Status is not touched."""
+    def apply(self, obj: Object, manager: str, admit: Admit = _as_is) -> tuple[Object, Outcome]:
+        """Create ``obj``, or make its fields those of ``manager`` (see ``merge``). Status is not touched.
+
+        ``admit`` sees the result before it is stored: it fills in defaults, or raises.
+        """
         obj = copy.deepcopy(obj)
         obj.pop("status", None)
         obj["metadata"].setdefault("namespace", "default")
@@ -129,17 +137,17 @@ class Store:
         live = self._objects.get(ref)
         if live is None:
             obj["metadata"]["managedFields"] = [_managed(manager, applied)]
-            return self.create(obj), "created"
+            return self.create(admit(obj)), "created"
         entries = {entry["manager"]: entry for entry in live["metadata"].get("managedFields", [])}
         before = entries[manager]["applied"] if manager in entries else None
-        merged = copy.deepcopy(merge(live, before, obj))
+        merged = admit(copy.deepcopy(merge(live, before, obj)))
         entries[manager] = _managed(manager, applied)
         merged["metadata"]["managedFields"] = list(entries.values())
         changed = self._replace(ref, live, merged)
         return copy.deepcopy(self._objects[ref]), "configured" if changed else "unchanged"
 
-    def update(self, ref: Ref, change: Callable[[Object], None]) -> Object:
-        """Let ``change`` edit the object in place (a copy of it), and keep the result.
+    def update(self, ref: Ref, change: Callable[[Object], None], admit: Admit = _as_is) -> Object:
+        """Let ``change`` edit the object in place (a copy of it), and keep what ``admit`` makes of the result.
 
         Raises:
             NotFound: there is no such object.
@@ -149,7 +157,7 @@ class Store:
             raise NotFound(f'{ref.kind.lower()} "{ref.name}" not found in namespace {ref.namespace}')
         edited = copy.deepcopy(live)
         change(edited)
-        self._replace(ref, live, edited)
+        self._replace(ref, live, admit(edited))
         return copy.deepcopy(self._objects[ref])
 
     def write_status(self, ref: Ref, status: Object) -> bool:

@@ -47,12 +47,10 @@ class Volumes:
     def _path(self, volume: Object) -> Path | None:
         """The folder of a volume; None for memory, where the machine's own (/dev/shm, /tmp) serves."""
         if "persistentVolumeClaim" in volume:
-            claim: str = volume["persistentVolumeClaim"]["claimName"]
-            return self._claims / claim
+            return Path(self._claims, volume["persistentVolumeClaim"]["claimName"])
         if (volume.get("emptyDir") or {}).get("medium") == "Memory":
             return None
-        name: str = volume["name"]
-        return self._folder / name
+        return Path(self._folder, volume["name"])
 
     def _write(self, source: Object, kind: str, name: str, folder: Path, mode: int) -> None:
         content = contents(self._lookup(kind, name))

@@ -1,0 +1,58 @@
+"""A first question to a service, and its answer as it comes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+
+import httpx
+
+from blade_operator.cli.errors import CommandError
+from blade_protocol.paths import CHAT_COMPLETIONS
+
+FIRST_ANSWER_TOKENS = 256
+
+
+async def ask(url: str, question: str, write: Callable[[str], None]) -> str:
+    """Stream the answer of ``{url}/chat/completions`` into ``write``; returns a line of figures.
+
+    Raises:
+        CommandError: the service did not answer properly.
+    """
+    body = {
+        "messages": [{"role": "user", "content": question}],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "temperature": 0,
+        "max_tokens": FIRST_ANSWER_TOKENS,
+    }
+    start = time.monotonic()
+    first: float | None = None
+    tokens = 0
+    try:
+        async with (
+            httpx.AsyncClient(timeout=httpx.Timeout(10.0, read=300.0), trust_env=False) as client,
+            client.stream("POST", url + CHAT_COMPLETIONS.removeprefix("/v1"), json=body) as answer,
+        ):
+            if not answer.is_success:
+                text = (await answer.aread()).decode(errors="replace")
+                raise CommandError(f"the service answered {answer.status_code}: {text}")
+            async for line in answer.aiter_lines():
+                if not line.startswith("data: ") or line == "data: [DONE]":
+                    continue
+                chunk = json.loads(line.removeprefix("data: "))
+                if "error" in chunk:
+                    raise CommandError(f"the answer broke off: {chunk['error']['message']}")
+                tokens = (chunk.get("usage") or {}).get("completion_tokens", tokens)
+                text = "".join(choice["delta"].get("content") or "" for choice in chunk["choices"])
+                if text:
+                    first = first or time.monotonic()
+                    write(text)
+    except httpx.HTTPError as error:
+        raise CommandError(f"{url} did not answer: {error or type(error).__name__}") from error
+    end = time.monotonic()
+    if first is None:
+        return "an empty answer"
+    speed = f", {(tokens - 1) / (end - first):.0f} tokens/s" if tokens > 1 and end > first else ""
+    return f"{tokens} tokens, the first after {(first - start) * 1000:.0f} ms{speed}"

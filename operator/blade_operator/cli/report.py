@@ -1,0 +1,138 @@
+"""Telling a terminal how services come up: a live checklist for people, one line per transition for everything else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from blade_operator.objects import Object
+
+_CLEAR = "True"
+_NEGATIVE = ("Degraded", "Progressing")
+"""Conditions that are news when they are True, not when they are False."""
+
+
+def conditions(service: Object) -> list[Object]:
+    """The service's conditions."""
+    found: list[Object] = service.get("status", {}).get("conditions", [])
+    return found
+
+
+def is_ready(service: Object) -> bool:
+    """Whether its status says Ready, of its present spec."""
+    status = service.get("status", {})
+    return status.get("observedGeneration") == service["metadata"]["generation"] and any(
+        each["type"] == "Ready" and each["status"] == "True" for each in conditions(service)
+    )
+
+
+def is_hopeless(service: Object) -> bool:
+    """Whether something fails in the same way again and again, or cannot even begin."""
+    return not is_ready(service) and any(
+        failure.get("restarts", 0) >= 2 or failure.get("reason", "").startswith(("CreateContainer", "RunContainer"))
+        for failure in service.get("status", {}).get("failures", [])
+    )
+
+
+def explanation(service: Object) -> list[str]:
+    """What is wrong, most telling first: failed checks, last words, then how the containers ended."""
+    status = service.get("status", {})
+    lines = [
+        f"{item['name']}: {item['status']}: {item.get('detail', '')}"
+        for entry in status.get("preflight", [])[:1]
+        for item in entry.get("items", [])
+        if item["status"] != "PASS"
+    ]
+    failures = status.get("failures", [])
+    lines += [failure["lastLog"] for failure in failures if failure.get("lastLog")]
+    lines += [f"{failure['pod']}: {failure.get('message', '')}" for failure in failures]
+    if not failures:
+        lines += [each.get("message", "") for each in conditions(service) if each["type"] == "Ready"]
+    return list(dict.fromkeys(line for line in lines if line))
+
+
+class Reporter:
+    """Shows one service at a time in full, and the transitions of all of them."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live: Live | None = None
+        self._watched = ""
+        self._known: dict[tuple[str, str], tuple[str, str]] = {}
+        self._spinner = Spinner("dots", style="cyan")
+
+    def watch(self, service: Object) -> None:
+        """Show this service's checklist until ``settle``."""
+        self._watched = service["metadata"]["uid"]
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, refresh_per_second=8, transient=False)
+            self._live.start()
+            self._live.update(self._checklist(service))
+
+    def settle(self) -> None:
+        """Leave the checklist as it is and go on with lines."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def update(self, service: Object) -> None:
+        """The service may have changed."""
+        live = self._live if service["metadata"]["uid"] == self._watched else None
+        if live is not None:
+            live.update(self._checklist(service))
+        for each in conditions(service):
+            key = (service["metadata"]["uid"], each["type"])
+            news = (each["status"], each.get("reason", ""))
+            if self._known.get(key) == news:
+                continue
+            first = key not in self._known
+            self._known[key] = news
+            if live is None and not (first and each["type"] in _NEGATIVE and each["status"] == "False"):
+                self._console.print(_line(service, each), highlight=False, soft_wrap=True)
+
+    def explain(self, service: Object) -> None:
+        """Say prominently what keeps the service from becoming ready."""
+        lines = explanation(service)
+        title = f"{service['metadata']['name']} cannot become ready"
+        hint = f"blade_operator logs {service['metadata']['name']} -c check   |   blade_operator describe"
+        if self._console.is_terminal:
+            text = Text("\n".join(lines))
+            self._console.print(Panel(text, title=title, border_style="red", subtitle=hint))
+        else:
+            self._console.print(Text("\n".join([f"{title}:", *(f"  {line}" for line in lines)])), soft_wrap=True)
+
+    def _checklist(self, service: Object) -> RenderableType:
+        table = Table.grid(padding=(0, 1))
+        shown = [each for each in conditions(service) if each["type"] not in (*_NEGATIVE, "Ready")]
+        for each in shown:
+            good = each["status"] == "True"
+            bad = each["status"] == "False" and any(
+                failure.get("restarts", 0) or "BackOff" in failure.get("reason", "")
+                for failure in service.get("status", {}).get("failures", [])
+            )
+            mark: Any = Text("✓", style="green") if good else Text("!", style="red") if bad else self._spinner
+            message = Text(
+                each.get("message", "") or each.get("reason", ""), style="dim", overflow="ellipsis", no_wrap=True
+            )
+            table.add_row(mark, each["type"], message)
+        done = sum(each["status"] == "True" for each in shown)
+        bar = ProgressBar(total=max(1, len(shown)), completed=done, width=40)
+        head = Text.assemble(
+            "LLMService ", (service["metadata"]["name"], "bold"), "  ", service["spec"]["model"]["uri"]
+        )
+        return Group(head, bar, table)
+
+
+def _line(service: Object, condition: Object) -> str:
+    message = condition.get("message", "")
+    return (
+        f"{service['metadata']['name']}: {condition['type']} is {condition['status']} ({condition.get('reason', '')})"
+        + (f": {message}" if message else "")
+    )

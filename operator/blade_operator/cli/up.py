@@ -1,0 +1,202 @@
+"""``local up``: the control loop in the foreground, and what a person sees of it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.text import Text
+
+from blade_operator.cli import manifests
+from blade_operator.cli.ask import ask
+from blade_operator.cli.change import named
+from blade_operator.cli.errors import CommandError
+from blade_operator.cli.report import Reporter, is_hopeless, is_ready
+from blade_operator.cluster.local.commands import Commands, serve
+from blade_operator.cluster.local.layout import Layout
+from blade_operator.cluster.local.runtime import Runtime
+from blade_operator.fleet import Fleet
+from blade_operator.objects import Object, Ref
+from blade_operator.reconcile import reconcile
+from blade_operator.watch import Controller
+from blade_protocol.labels import KIND
+
+_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run until Ctrl-C; 0 then, 1 when ``--ask`` found the service unable to answer."""
+    if options.replicas is not None and options.model is None:
+        raise CommandError("--replicas goes with --model; a manifest says it in spec.replicas")
+    if options.ask and not (options.model or options.filename):
+        raise CommandError("--ask needs a service to ask: give --model or -f")
+    layout = Layout.of(options.name)
+    objects = manifests.read(options.filename)
+    if options.model:
+        objects = [manifests.for_model(options.model, options.replicas or 1)]
+    for obj in objects:
+        obj["metadata"].setdefault("namespace", "default")
+        manifests.admit(obj)
+    return asyncio.run(_Up(layout, options, objects).run())
+
+
+class _Up:
+    def __init__(self, layout: Layout, options: argparse.Namespace, objects: list[Object]) -> None:
+        self._layout = layout
+        self._options = options
+        self._objects = objects
+        self._console = Console(highlight=False)
+        self._reporter = Reporter(self._console)
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._code = 0
+
+    async def run(self) -> int:
+        runtime = Runtime(self._layout, self._options.port)
+        handler = RichHandler(console=self._console) if self._console.is_terminal else logging.StreamHandler()
+        logging.basicConfig(level=logging.WARNING, handlers=[handler], format="%(message)s")
+        loop = asyncio.get_running_loop()
+        for number in _STOPS:
+            loop.add_signal_handler(number, self._on_stop)
+        running = sum("running" in each["state"] for pod in runtime.store.find("Pod") for each in _statuses(pod))
+        commands = Commands(runtime.store, manifests.admit)
+        runtime.store.subscribe(self._on_change)
+        try:
+            runtime.start()
+            if running:
+                self._say(f"Took over {running} running programs of an earlier control loop.")
+            async with Fleet() as fleet, serve(self._layout, commands):
+                tasks = [
+                    asyncio.create_task(Controller(runtime.cluster, fleet, reconcile).run()),
+                    asyncio.create_task(self._serve(runtime, commands)),
+                ]
+                stop = asyncio.create_task(self._stop.wait())
+                done, _ = await asyncio.wait([*tasks, stop], return_when=asyncio.FIRST_COMPLETED)
+                for task in (*tasks, stop):
+                    task.cancel()
+                results = await asyncio.gather(*tasks, return_exceptions=True)
+                self._code = next((1 for each in results if isinstance(each, Exception)), self._code)
+                for result in results:
+                    if isinstance(result, CommandError):
+                        self._say(f"error: {result}", "red")
+                    elif isinstance(result, Exception):
+                        logging.getLogger(__name__).error("the control loop failed", exc_info=result)
+        finally:
+            self._reporter.settle()
+            await self._shut_down(runtime)
+        return self._code
+
+    async def _serve(self, runtime: Runtime, commands: Commands) -> None:
+        """Apply what was given, follow it until it is ready, ask, then go on telling of changes until cancelled."""
+        if self._options.model:
+            path = manifests.save(self._objects[0], self._layout)
+            self._say(f"Manifest: {path} (edit it, then `blade_operator apply -f` it)", "dim")
+        for obj in self._objects:
+            self._say(f"{named(obj)} {commands.apply(obj)}")
+        services = [obj for obj in self._objects if obj["kind"] == KIND]
+        if services:
+            if await self._until_ready(runtime, Ref.of(services[0])):
+                await self._welcome(runtime, Ref.of(services[0]))
+            elif self._options.ask:
+                self._code = 1
+                return
+        else:
+            self._say("The control loop runs. Now, in another terminal: blade_operator apply -f MANIFEST")
+        while True:
+            self._report(runtime)
+            await self._next_change()
+
+    async def _until_ready(self, runtime: Runtime, ref: Ref) -> bool:
+        """False when it cannot become ready and somebody waits for it, or it was deleted."""
+        explained = False
+        service = runtime.store.get(ref)
+        if service is None:
+            return False
+        self._reporter.watch(service)
+        while not is_ready(service):
+            self._report(runtime)
+            if is_hopeless(service) and not explained:
+                explained = True
+                self._reporter.settle()
+                self._reporter.explain(service)
+                if self._options.ask:
+                    return False
+                self._say("It is tried again and again; change the manifest and apply it, or stop with Ctrl-C.")
+            await self._next_change()
+            service = runtime.store.get(ref)
+            if service is None:
+                return False
+        self._report(runtime)
+        self._reporter.settle()
+        return True
+
+    async def _welcome(self, runtime: Runtime, ref: Ref) -> None:
+        service = runtime.store.get(ref)
+        if service is None:
+            return
+        url, name = service["status"]["url"], ref.name
+        self._say("")
+        self._console.print(Text.assemble((f"{name} is ready at ", "bold"), (url, "bold green")), soft_wrap=True)
+        if self._options.ask:
+            self._say(f"\n> {self._options.ask}", "cyan")
+            figures = await ask(url, self._options.ask, self._write)
+            self._write("\n")
+            self._say(f"({figures})\n", "dim")
+        for line in _hints(url, name, self._layout):
+            self._say(line, "dim")
+
+    def _report(self, runtime: Runtime) -> None:
+        for service in runtime.store.find(KIND):
+            self._reporter.update(service)
+
+    async def _next_change(self) -> None:
+        await self._changed.wait()
+        self._changed.clear()
+
+    async def _shut_down(self, runtime: Runtime) -> None:
+        pods = len(runtime.store.find("Pod"))
+        if pods:
+            self._say(f"Stopping: {pods} pods finish their requests (Ctrl-C again: at once) ...")
+        self._stop.set()
+        await runtime.delete_everything(self._hurry)
+        if pods:
+            self._say("Everything has stopped.")
+
+    def _on_stop(self) -> None:
+        if self._stop.is_set():
+            self._hurry.set()
+        self._stop.set()
+
+    def _on_change(self, obj: Object) -> None:
+        if obj["kind"] == KIND:
+            self._changed.set()
+
+    def _say(self, text: str, style: str = "") -> None:
+        self._console.print(Text(text, style=style), soft_wrap=True)
+
+    def _write(self, text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+def _statuses(pod: Object) -> list[Object]:
+    statuses: list[Object] = pod.get("status", {}).get("containerStatuses", [])
+    return statuses
+
+
+def _hints(url: str, name: str, layout: Layout) -> list[str]:
+    runtime = "" if layout.root.name == "default" else f" --name {layout.root.name}"
+    return [
+        "Ask it:      "
+        f"curl {url}/chat/completions -H 'content-type: application/json' "
+        '-d \'{"messages": [{"role": "user", "content": "What does len do?"}], "stream": true}\'',
+        f"Look at it:  blade_operator get all{runtime}  |  describe {name}  |  logs {name} -f",
+        f"Change it:   blade_operator scale {name} --replicas 3{runtime}  |  apply -f  |  delete {name}",
+        "Stop it:     Ctrl-C",
+    ]

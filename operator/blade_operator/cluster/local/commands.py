@@ -1,0 +1,127 @@
+"""Commands for a running control loop: one JSON line each way over a Unix socket in the state folder.
+
+Only what changes something goes this way. Reading needs no loop: the objects are files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+from blade_operator.cluster.local.errors import LocalError, NotFound
+from blade_operator.cluster.local.layout import Layout
+from blade_operator.cluster.local.store import Admit, Store
+from blade_operator.objects import Object, Ref
+from blade_protocol.labels import GROUP, KIND, PLURAL
+
+USER = "kubectl"
+"""Field manager of what people apply."""
+_LINE_LIMIT = 16 * 1024 * 1024
+
+
+class Commands:
+    """Carries commands out on the store. ``admit`` fills in defaults and refuses what is wrong (raising)."""
+
+    def __init__(self, store: Store, admit: Admit) -> None:
+        self._store = store
+        self._admit = admit
+
+    def apply(self, obj: Object) -> str:
+        """Apply what a person wrote; ``created``, ``configured`` or ``unchanged``."""
+        self._admit(obj)  # as written, before anything is filled in or merged: the messages speak of the user's words
+        return self._store.apply(obj, USER, self._admit)[1]
+
+    def delete(self, kind: str, namespace: str, name: str) -> None:
+        """Delete an object.
+
+        Raises:
+            NotFound: there is none.
+        """
+        ref = Ref(kind, namespace, name)
+        if self._store.get(ref) is None:
+            raise NotFound(f'{resource(kind)} "{name}" not found')
+        self._store.delete(ref)
+
+    def scale(self, namespace: str, name: str, replicas: int) -> None:
+        """Set ``spec.replicas`` of an LLMService.
+
+        Raises:
+            NotFound: there is none.
+        """
+        ref = Ref(KIND, namespace, name)
+        if self._store.get(ref) is None:
+            raise NotFound(f'{resource(KIND)} "{name}" not found')
+        self._store.update(ref, lambda obj: obj["spec"].update(replicas=replicas), self._admit)
+
+
+def resource(kind: str) -> str:
+    """How kubectl names a kind: ``llmservices.serving.bladellm.io``, ``secrets``."""
+    return f"{PLURAL}.{GROUP}" if kind == KIND else f"{kind.lower()}s"
+
+
+@contextlib.asynccontextmanager
+async def serve(layout: Layout, commands: Commands) -> AsyncIterator[None]:
+    """Answer on the socket while the context is open."""
+    verbs: dict[str, Callable[..., Any]] = {"apply": commands.apply, "delete": commands.delete, "scale": commands.scale}
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer), contextlib.suppress(ConnectionError):
+            request = json.loads(await reader.readline())
+            try:
+                result: Object = {"result": verbs[request["verb"]](**request["arguments"])}
+            except (LocalError, ValueError) as error:
+                result = {"error": str(error)}
+            writer.write(json.dumps(result).encode() + b"\n")
+            await writer.drain()
+
+    layout.socket.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX)
+    with _short_path(layout) as path:
+        listener.bind(path)
+    server = await asyncio.start_unix_server(answer, sock=listener, limit=_LINE_LIMIT)
+    try:
+        yield
+    finally:
+        server.close()
+        layout.socket.unlink(missing_ok=True)
+
+
+def send(layout: Layout, verb: str, **arguments: Any) -> Any:
+    """Have the running loop carry out one command.
+
+    Raises:
+        LocalError: no loop runs, or it refused.
+    """
+    with socket.socket(socket.AF_UNIX) as connection:
+        try:
+            with _short_path(layout) as path:
+                connection.connect(path)
+        except (FileNotFoundError, ConnectionRefusedError):
+            name = "" if layout.root.name == "default" else f" --name {layout.root.name}"
+            raise LocalError(
+                f"no control loop runs on {layout.root}: start one with `blade_operator local up{name}`"
+            ) from None
+        connection.sendall(json.dumps({"verb": verb, "arguments": arguments}).encode() + b"\n")
+        with connection.makefile("rb") as lines:
+            line = lines.readline()
+    if not line:
+        raise LocalError("the control loop ended before it answered; see its terminal")
+    answer = json.loads(line)
+    if "error" in answer:
+        raise LocalError(answer["error"])
+    return answer["result"]
+
+
+@contextlib.contextmanager
+def _short_path(layout: Layout) -> Iterator[str]:
+    """The socket's path in few characters: the kernel takes at most 107."""
+    folder = os.open(layout.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{layout.socket.name}"
+    finally:
+        os.close(folder)
