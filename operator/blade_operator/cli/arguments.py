@@ -89,9 +89,7 @@ def _parser() -> argparse.ArgumentParser:
 
     delete = _add(commands, "delete", "delete an LLMService and all that belongs to it", "change", "delete")
     delete.add_argument("object", nargs="*", metavar="NAME", help="of LLMServices")
-    delete.add_argument(
-        "-f", "--filename", action="append", default=[], metavar="FILE", help="what these manifests name"
-    )
+    delete.add_argument("-f", "--filename", action="append", default=[], metavar="FILE", help="or in these manifests")
     delete.add_argument(
         "--wait", action=argparse.BooleanOptionalAction, default=True, help="return when everything has ended"
     )

@@ -47,10 +47,11 @@ def scale(options: argparse.Namespace) -> int:
 def delete(options: argparse.Namespace) -> int:
     """Delete objects by name or manifest, and wait until their pods have ended."""
     layout = Layout.of(options.name)
-    names = [name for name in options.object if name not in ("llm", SINGULAR)]
-    targets = [(KIND, options.namespace, name) for name in names]
-    for obj in manifests.read(options.filename):
-        targets.append((obj["kind"], obj["metadata"].get("namespace", options.namespace), obj["metadata"]["name"]))
+    targets = [(KIND, options.namespace, name) for name in options.object if name not in ("llm", SINGULAR)]
+    targets += [
+        (obj["kind"], obj["metadata"].get("namespace", options.namespace), obj["metadata"]["name"])
+        for obj in manifests.read(options.filename)
+    ]
     if not targets:
         raise CommandError("name the LLMService to delete, or a manifest with -f")
     failed = False

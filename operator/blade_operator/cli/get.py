@@ -84,26 +84,15 @@ def shown(obj: Object) -> Object:
     obj = copy.deepcopy(obj)
     obj["metadata"].pop("managedFields", None)
     order = ("apiVersion", "kind", "metadata", "spec", "data", "status")
-    return {key: obj[key] for key in order if key in obj} | {
-        key: value for key, value in obj.items() if key not in order
-    }
+    first = {key: obj[key] for key in order if key in obj}
+    return first | {key: value for key, value in obj.items() if key not in first}
 
 
 def _print(objects: list[Object], kinds: tuple[str, ...], options: argparse.Namespace, *, single: bool) -> None:
     if options.output in ("yaml", "json"):
-        content = (
-            shown(objects[0])
-            if single
-            else {
-                "apiVersion": "v1",
-                "kind": "List",
-                "items": [shown(obj) for obj in objects],
-            }
-        )
-        print(
-            json.dumps(content, indent=4) if options.output == "json" else dump(content),
-            end="" if options.output == "yaml" else "\n",
-        )
+        several = {"apiVersion": "v1", "kind": "List", "items": [shown(obj) for obj in objects]}
+        content = shown(objects[0]) if single else several
+        print(json.dumps(content, indent=4) if options.output == "json" else dump(content).rstrip("\n"))
     elif options.output == "name":
         for obj in objects:
             print(_prefixed(obj))

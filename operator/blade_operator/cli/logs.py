@@ -65,9 +65,8 @@ def run(options: argparse.Namespace) -> int:
 def _pods(layout: Layout, options: argparse.Namespace) -> list[Object]:
     """The pod of that name, or the pods of the service of that name that have the container."""
     name = options.object.removeprefix("pod/").removeprefix("llm/")
-    everything = [
-        pod for pod in read_objects(layout.objects, "Pod") if pod["metadata"]["namespace"] == options.namespace
-    ]
+    pods = list(read_objects(layout.objects, "Pod"))
+    everything = [pod for pod in pods if pod["metadata"]["namespace"] == options.namespace]
     exact = [pod for pod in everything if pod["metadata"]["name"] == name]
     if exact:
         return exact

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
@@ -14,7 +12,6 @@ from rich.text import Text
 
 from blade_operator.objects import Object
 
-_CLEAR = "True"
 _NEGATIVE = ("Degraded", "Progressing")
 """Conditions that are news when they are True, not when they are False."""
 
@@ -109,19 +106,18 @@ class Reporter:
             self._console.print(Text("\n".join([f"{title}:", *(f"  {line}" for line in lines)])), soft_wrap=True)
 
     def _checklist(self, service: Object) -> RenderableType:
+        failures = service.get("status", {}).get("failures", [])
+        failing = any(each.get("restarts", 0) or "BackOff" in each.get("reason", "") for each in failures)
         table = Table.grid(padding=(0, 1))
         shown = [each for each in conditions(service) if each["type"] not in (*_NEGATIVE, "Ready")]
         for each in shown:
-            good = each["status"] == "True"
-            bad = each["status"] == "False" and any(
-                failure.get("restarts", 0) or "BackOff" in failure.get("reason", "")
-                for failure in service.get("status", {}).get("failures", [])
-            )
-            mark: Any = Text("✓", style="green") if good else Text("!", style="red") if bad else self._spinner
-            message = Text(
-                each.get("message", "") or each.get("reason", ""), style="dim", overflow="ellipsis", no_wrap=True
-            )
-            table.add_row(mark, each["type"], message)
+            mark: RenderableType = self._spinner
+            if each["status"] == "True":
+                mark = Text("✓", style="green")
+            elif each["status"] == "False" and failing:
+                mark = Text("!", style="red")
+            message = each.get("message", "") or each.get("reason", "")
+            table.add_row(mark, each["type"], Text(message, style="dim", overflow="ellipsis", no_wrap=True))
         done = sum(each["status"] == "True" for each in shown)
         bar = ProgressBar(total=max(1, len(shown)), completed=done, width=40)
         head = Text.assemble(

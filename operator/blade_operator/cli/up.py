@@ -77,7 +77,7 @@ class _Up:
                     asyncio.create_task(self._serve(runtime, commands)),
                 ]
                 stop = asyncio.create_task(self._stop.wait())
-                done, _ = await asyncio.wait([*tasks, stop], return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([*tasks, stop], return_when=asyncio.FIRST_COMPLETED)
                 for task in (*tasks, stop):
                     task.cancel()
                 results = await asyncio.gather(*tasks, return_exceptions=True)
