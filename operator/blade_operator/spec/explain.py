@@ -30,12 +30,10 @@ def explain(error: Mapping[str, Any]) -> Problem:
             return Problem(path, "is required")
         case "literal_error":
             allowed = [choice.strip("'") for choice in context["expected"].replace(" or ", ", ").split(", ")]
-            near = nearest(value, allowed) if isinstance(value, str) else None
-            return Problem(
-                path,
-                f"must be one of {', '.join(allowed)}, not {describe(value)}"
-                + (f"; did you mean {near}?" if near else ""),
-            )
+            advice = "; put it in quotes" if isinstance(value, bool) else ""
+            if near := nearest(value, allowed) if isinstance(value, str) else None:
+                advice = f"; did you mean {near}?"
+            return Problem(path, f"must be one of {', '.join(allowed)}, not {describe(value)}{advice}")
         case "int_type":
             return Problem(path, f"must be an integer, not {describe(value)}")
         case "string_type":
@@ -56,7 +54,7 @@ def explain(error: Mapping[str, Any]) -> Problem:
         case "too_long":
             return Problem(path, f"must have at most {context['max_length']} items, not {context['actual_length']}")
         case "too_short":
-            return Problem(path, f"must have at least {context['min_length']} item")
+            return Problem(path, f"must have at least {context['min_length']} item, not 0")
         case "value_error":
             return Problem(path, str(context["error"]))
     return Problem(path, error["msg"])

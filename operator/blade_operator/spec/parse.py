@@ -59,7 +59,9 @@ def parse_service(obj: Object) -> LLMService:
         try:
             spec = LLMServiceSpec.model_validate(obj["spec"])
         except ValidationError as error:
-            problems += [explain(detail) for detail in error.errors()]
+            # A list whose only item is wrong counts as too short as well: one problem is enough.
+            details = [detail for detail in error.errors() if detail["type"] != "too_short" or not detail["input"]]
+            problems += map(explain, details)
     if problems or spec is None or not isinstance(metadata, dict) or not isinstance(name, str):
         raise SpecError(problems)
     service = LLMService(
