@@ -70,6 +70,8 @@ class Choice:
             self.num_tokens += output.stop_token_id is not None
         if self.finish_reason is not None:
             pieces.append(self._text.finish())
+            if self._text.stopped:  # the last characters completed a stop string
+                self.finish_reason = "stop"
         text = "".join(pieces)
         if not text and self.finish_reason is None:
             return None

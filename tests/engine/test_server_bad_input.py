@@ -1,0 +1,145 @@
+"""Bad requests get an OpenAI-shaped error that says what to change; nothing else is disturbed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from engine_support.server_process import ServerProcess
+
+CHAT = "/v1/chat/completions"
+TEXT = "/v1/completions"
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+def _error(response: httpx.Response, status: int) -> dict[str, Any]:
+    assert response.status_code == status, response.text
+    error: dict[str, Any] = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["message"]
+    return error
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param", "says"),
+    [
+        (CHAT, {"messages": HELLO, "temperature": -1}, "temperature", "0"),
+        (CHAT, {"messages": HELLO, "max_tokens": 0}, "max_tokens", "at least 1"),
+        (CHAT, {"messages": HELLO, "max_completion_tokens": -3}, "max_tokens", "at least 1"),
+        (CHAT, {"messages": HELLO, "top_p": 0}, "top_p", "greater than 0"),
+        (CHAT, {"messages": HELLO, "temperature": "hot"}, "temperature", "float"),
+        (CHAT, {"messages": HELLO, "stream": "perhaps"}, "stream", "bool"),
+        (CHAT, {"messages": HELLO, "n": 0}, "n", ">= 1"),
+        (CHAT, {"messages": HELLO, "top_logprobs": 3}, "top_logprobs", "logprobs"),
+        (CHAT, {"messages": HELLO, "logprobs": True, "top_logprobs": 21}, "top_logprobs", "20"),
+        (CHAT, {"messages": HELLO, "stop": ["a", ""]}, "stop", "empty"),
+        (CHAT, {"messages": HELLO, "stop_token_ids": [384]}, "stop_token_ids", "383"),
+        (CHAT, {"messages": HELLO, "seed": 2**70}, "seed", ""),
+        (CHAT, {"messages": HELLO, "presence_penalty": 3}, "presence_penalty", "2"),
+        (CHAT, {"messages": HELLO, "tools": [{"type": "function"}]}, "tools", "not available"),
+        (CHAT, {"messages": HELLO, "response_format": {"type": "json_object"}}, "response_format", "not available"),
+        (CHAT, {"messages": HELLO, "logit_bias": {"5": 1}}, "logit_bias", "not available"),
+        (CHAT, {"messages": HELLO, "guided_regex": "a+"}, "guided_regex", "not available"),
+        (CHAT, {"messages": HELLO, "temprature": 1}, "temprature", "'temperature'"),
+        (CHAT, {}, "messages", "required"),
+        (CHAT, {"messages": []}, "messages", "at least one"),
+        (CHAT, {"messages": "hello"}, "messages", "array"),
+        (CHAT, {"messages": [{"content": "x"}]}, "messages", "role"),
+        (CHAT, {"messages": [{"role": "user"}]}, "messages", "content"),
+        (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages", "image_url"),
+        (CHAT, {"messages": HELLO, "chat_template_kwargs": {"messages": []}}, "chat_template_kwargs", "messages"),
+        (CHAT, {"messages": [{"role": "user", "content": "hello " * 3000}]}, "messages", "2048"),
+        (TEXT, {"prompt": "hello", "max_tokens": 5000}, "prompt", "2048"),
+        (TEXT, {"prompt": ""}, "prompt", "empty"),
+        (TEXT, {"prompt": []}, "prompt", "empty"),
+        (TEXT, {"prompt": [[]]}, "prompt", "empty"),
+        (TEXT, {"prompt": [5, "x"]}, "prompt", "token ids"),
+        (TEXT, {"prompt": [5, 384]}, "prompt", "384"),
+        (TEXT, {"prompt": {"a": 1}}, "prompt", ""),
+        (TEXT, {"prompt": "hello", "best_of": 3}, "best_of", "not available"),
+        (TEXT, {"prompt": "hello", "suffix": "end"}, "suffix", "not available"),
+        (TEXT, {"prompt": "hello", "use_beam_search": True}, "use_beam_search", "not available"),
+        (TEXT, {"prompt": "hello", "echo": True, "logprobs": 1}, "echo", "logprobs"),
+        (TEXT, {"prompt": "hello", "logprobs": 21}, "logprobs", "20"),
+    ],
+)
+def test_a_bad_value_is_named(server: ServerProcess, path: str, fields: dict[str, Any], param: str, says: str) -> None:
+    error = _error(server.post(path, **fields), 400)
+    assert error["type"] == "invalid_request_error"
+    assert error["param"] == param
+    assert says in error["message"]
+
+
+@pytest.mark.parametrize(
+    "fields", [{"tools": []}, {"response_format": {"type": "text"}}, {"best_of": 1}, {"stop": None}]
+)
+def test_fields_that_ask_for_nothing_pass(server: ServerProcess, fields: dict[str, Any]) -> None:
+    assert server.post(CHAT, messages=HELLO, max_tokens=1, **fields).status_code == 200
+
+
+def test_both_numbers_of_a_prompt_that_is_too_long(server: ServerProcess) -> None:
+    error = _error(server.post(TEXT, prompt=[5] * 2048), 400)
+    assert error["code"] == "context_length_exceeded"
+    assert "2048 tokens" in error["message"]
+    assert "at most 2047" in error["message"]
+
+
+def test_unknown_model(server: ServerProcess) -> None:
+    error = _error(server.post(CHAT, messages=HELLO, model="gpt-5"), 404)
+    assert (error["param"], error["code"]) == ("model", "model_not_found")
+    assert "tiny-chat" in error["message"]
+    with pytest.raises(openai.NotFoundError):
+        server.client.models.retrieve("gpt-5")
+
+
+@pytest.mark.parametrize("body", [b"{", b"", b"[1]", b'{"a": \xff}', b"[" * 100_000, b'{"prompt": "\\ud800"}'])
+def test_malformed_json(server: ServerProcess, body: bytes) -> None:
+    _error(httpx.post(server.url + TEXT, content=body, headers={"content-type": "application/json"}), 400)
+
+
+def test_wrong_content_type(server: ServerProcess) -> None:
+    body = json.dumps({"prompt": "x"}).encode()
+    error = _error(httpx.post(server.url + TEXT, content=body, headers={"content-type": "text/plain"}), 415)
+    assert "application/json" in error["message"]
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_body_of_20_megabytes(server: ServerProcess, chunked: bool) -> None:
+    body = b'{"prompt": "' + b"x" * 20_000_000 + b'"}'
+
+    def pieces() -> Iterator[bytes]:
+        for start in range(0, len(body), 1 << 20):
+            yield body[start : start + (1 << 20)]
+
+    response = httpx.post(
+        server.url + TEXT, content=pieces() if chunked else body, headers={"content-type": "application/json"}
+    )
+    error = _error(response, 413)
+    assert str(16 * 1024 * 1024) in error["message"]
+
+
+def test_unknown_route_and_method(server: ServerProcess) -> None:
+    assert "/v1/nothing" in _error(httpx.get(server.url + "/v1/nothing"), 404)["message"]
+    response = httpx.get(server.url + CHAT)
+    _error(response, 405)
+    assert response.headers["allow"] == "POST"
+
+
+def test_everyone_else_is_served_meanwhile(server: ServerProcess) -> None:
+    alone = server.post(TEXT, prompt="hello", temperature=0, max_tokens=50, ignore_eos=True).json()["choices"]
+    with httpx.stream(
+        "POST",
+        server.url + TEXT,
+        json={"prompt": "hello", "temperature": 0, "max_tokens": 50, "ignore_eos": True, "stream": True},
+    ) as stream:
+        lines = stream.iter_lines()
+        events = [next(lines)]
+        for fields in ({"temperature": -1}, {"prompt": [999]}, {"max_tokens": 0}):
+            _error(server.post(TEXT, **{"prompt": "x", **fields}), 400)
+        events += [line for line in lines if line.startswith("data: {")]
+    text = "".join(json.loads(event.removeprefix("data: "))["choices"][0]["text"] for event in events)
+    assert text == alone[0]["text"]

@@ -1,0 +1,114 @@
+"""A real ``blade_llm_server`` as a process, for tests: front and engine process, ephemeral ports."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import psutil
+
+TESTS = Path(__file__).parents[1]
+
+
+class ServerProcess:
+    """Start and wait until it is ready. ``module``: the fake engine, or ``blade_llm.cli.server`` for the real one."""
+
+    def __init__(self, folder: Path, model: Path, *flags: str, module: str = "engine_support.serve_paced") -> None:
+        self.log = folder / "server.log"
+        self.sockets = folder / "sockets"
+        self.sockets.mkdir(parents=True)
+        command = [
+            *(sys.executable, "-m", module, "--model", str(model), "--load_format", "dummy"),
+            *("--host", "127.0.0.1", "--port", "0", "--worker_socket_path", str(self.sockets), *flags),
+        ]
+        with self.log.open("wb") as output:
+            self.process = subprocess.Popen(
+                command,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"},
+                start_new_session=True,
+            )
+        self.url = f"http://{self._wait_for(r'Entrypoint API ready at (.+)')}"
+        listening = {
+            c.laddr.port for c in psutil.Process(self.process.pid).net_connections("tcp") if c.status == "LISTEN"
+        }
+        (internal,) = listening - {int(self.url.rpartition(":")[2])}
+        self.internal_url = f"http://127.0.0.1:{internal}"
+        (child,) = psutil.Process(self.process.pid).children()
+        self.engine_pid = child.pid
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text(encoding="utf-8")
+
+    @property
+    def client(self) -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=60)
+
+    def post(self, path: str, **body: Any) -> httpx.Response:
+        return httpx.post(f"{self.url}{path}", json=body, timeout=60)
+
+    def state(self) -> dict[str, Any]:
+        found: dict[str, Any] = httpx.get(f"{self.internal_url}/internal/state", timeout=10).json()
+        return found
+
+    def wait_idle(self) -> dict[str, Any]:
+        """The state once nothing runs."""
+        wait_until(lambda: self.state()["running"] + self.state()["waiting"] == 0)
+        return self.state()
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        for pid in (self.process.pid, self.engine_pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+    def _wait_for(self, pattern: str, seconds: float = 90.0) -> str:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if match := re.search(pattern, self.output):
+                return match[1]
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.02)
+        self.process.kill()
+        raise AssertionError(f"not ready (status {self.process.wait()}):\n{self.output}")
+
+
+@contextlib.contextmanager
+def running_server(folder: Path, model: Path, *flags: str, **options: Any) -> Iterator[ServerProcess]:
+    server = ServerProcess(folder, model, *flags, **options)
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    """Poll ``condition``; fails when it does not become true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not become true"
+        time.sleep(0.02)
+
+
+def gone(pid: int) -> bool:
+    """Whether no process (but perhaps a zombie) has ``pid``."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
