@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy
 import pytest
@@ -15,10 +16,12 @@ from tokenizers.models import WordLevel
 
 from blade_llm.check import flops_diff
 from blade_llm.check.flops_diff import check_flops_diff, judge
-from blade_llm.check.memory_fit import RUNTIME_BYTES, MemoryFlags, check_memory_fit
+from blade_llm.check.memory_fit import RUNTIME_BYTES, check_memory_fit
 from blade_llm.check.model import check_model
 from blade_llm.check.pb_env import check_pb_env
 from blade_llm.check.shm import check_shm
+from blade_llm.engine.config import EngineConfig
+from blade_protocol.check import CheckItem
 
 GIB = 1 << 30
 
@@ -97,17 +100,17 @@ def test_a_device_that_cannot_multiply_fails(monkeypatch: pytest.MonkeyPatch) ->
 # The tiny model in fp32: a block of the KV cache takes 16 tokens of 128 bytes; its 256 tokens are 16 blocks.
 BLOCK = 2048
 WEIGHTS = 4 * (32 * 16 + 16 + 2 * (16 * 16 * 2 + 8 * 16 * 2 + 32 + 24 * 16 * 3 + 32))
-FLAGS = MemoryFlags(dtype="float32", max_num_seqs=1, max_batch_tokens=16)
-ACTIVATIONS = 16 * (4 * 16 + 8 * 4 + 3 * 24) * 4 + 3 * 32 * 4
+ACTIVATIONS = 16 * (4 * 16 + 8 * 4 + 3 * 24) * 4 + 4 * 3 * 32 * 4
 FIXED = WEIGHTS + ACTIVATIONS + RUNTIME_BYTES
 
 
-def flags(**changes: object) -> MemoryFlags:
-    return MemoryFlags(**{**{name: getattr(FLAGS, name) for name in FLAGS.__slots__}, **changes})  # type: ignore[arg-type]
+def plan(model: Path, limit: int, **flags: Any) -> CheckItem:
+    settings = {"dtype": "float32", "max_num_seqs": 4, "max_batch_tokens": 16, **flags}
+    return check_memory_fit(EngineConfig(model=str(model), served_names=(), **settings), limit)
 
 
 def test_memory_that_fits_gives_every_number(tmp_path: Path) -> None:
-    item = check_memory_fit(make_model(tmp_path), flags(kv_cache_bytes=40 * BLOCK), limit=4 * GIB)
+    item = plan(make_model(tmp_path), 4 * GIB, kv_cache_bytes=40 * BLOCK)
     assert item.status == "PASS"
     assert item.detail == (
         f"float32: weights {WEIGHTS} bytes (0.00 GiB) + activations {ACTIVATIONS} bytes (0.00 GiB) "
@@ -117,9 +120,12 @@ def test_memory_that_fits_gives_every_number(tmp_path: Path) -> None:
     )
 
 
-def test_by_default_the_cache_gets_a_quarter(tmp_path: Path) -> None:
-    item = check_memory_fit(make_model(tmp_path), FLAGS, limit=4 * GIB)
-    assert f"KV cache {GIB} bytes (1.00 GiB)" in item.detail
+def test_by_default_the_cache_gets_a_quarter_and_no_more_than_can_be_used(tmp_path: Path) -> None:
+    model = make_model(tmp_path)
+    assert f"KV cache {GIB} bytes (1.00 GiB)" in plan(model, 4 * GIB, max_num_seqs=10**6).detail
+    assert (
+        f"KV cache {4 * 16 * BLOCK} bytes (0.00 GiB) (64 blocks, 1024 tokens, 4.0 requests" in plan(model, GIB).detail
+    )
 
 
 def suggested(detail: str, flag: str) -> int:
@@ -129,42 +135,48 @@ def suggested(detail: str, flag: str) -> int:
 
 @pytest.mark.parametrize(("limit", "status"), [(GIB, "FAILED"), (int(1.55 * GIB), "WARNING")])
 def test_a_cache_too_large_names_the_size_that_passes(tmp_path: Path, limit: int, status: str) -> None:
+    def with_cache(size: int) -> CheckItem:
+        # 32768 full requests can use a GiB; their logits and noise are the rest
+        return plan(model, limit + 32768 * 3 * 32 * 4, kv_cache_bytes=size, max_num_seqs=32768)
+
     model = make_model(tmp_path)
-    item = check_memory_fit(model, flags(kv_cache_bytes=GIB), limit=limit)
+    item = with_cache(GIB)
     assert item.status == status
     fitting = suggested(item.detail, "--kv_cache_bytes")
-    assert check_memory_fit(model, flags(kv_cache_bytes=fitting), limit=limit).status == "PASS"
-    assert check_memory_fit(model, flags(kv_cache_bytes=fitting + BLOCK), limit=limit).status != "PASS"
+    assert with_cache(fitting).status == "PASS"
+    assert with_cache(fitting + BLOCK).status != "PASS"
 
 
 def test_too_little_for_the_length_names_a_shorter_one_that_passes(tmp_path: Path) -> None:
     model, limit = make_model(tmp_path), int((FIXED + 10.5 * BLOCK) / 0.9)
-    item = check_memory_fit(model, flags(kv_cache_bytes=100 * BLOCK), limit=limit)
+    item = plan(model, limit, kv_cache_bytes=100 * BLOCK)
     assert item.status != "PASS"
-    fitting = flags(
-        kv_cache_bytes=suggested(item.detail, "--kv_cache_bytes"),
-        max_model_len=suggested(item.detail, "--max_model_len"),
-    )
-    assert fitting.max_model_len == 160
-    assert check_memory_fit(model, fitting, limit=limit).status == "PASS"
+    size, length = suggested(item.detail, "--kv_cache_bytes"), suggested(item.detail, "--max_model_len")
+    assert length == 160
+    assert plan(model, limit, kv_cache_bytes=size, max_model_len=length).status == "PASS"
 
 
 def test_a_model_too_large_names_the_memory_it_takes(tmp_path: Path) -> None:
     model = make_model(tmp_path)
-    item = check_memory_fit(model, flags(kv_cache_bytes=16 * BLOCK), limit=GIB // 4)
+    item = plan(model, GIB // 4, kv_cache_bytes=16 * BLOCK)
     assert item.status == "FAILED"
     least = int(item.detail.partition("allow at least ")[2].split()[0])
-    assert check_memory_fit(model, flags(kv_cache_bytes=16 * BLOCK), limit=least + 1).status == "PASS"
+    assert plan(model, least + 1, kv_cache_bytes=16 * BLOCK).status == "PASS"
 
 
 def test_a_cache_without_room_for_one_request_fails(tmp_path: Path) -> None:
-    item = check_memory_fit(make_model(tmp_path), flags(kv_cache_bytes=BLOCK), limit=4 * GIB)
+    item = plan(make_model(tmp_path), 4 * GIB, kv_cache_bytes=BLOCK, max_model_len=200)
     assert item.status == "FAILED"
-    assert f"raise --kv_cache_bytes to {16 * BLOCK}, or lower --max_model_len to 16" in item.detail
+    assert f"raise --kv_cache_bytes to {13 * BLOCK}, or lower --max_model_len to 16" in item.detail
+
+
+def test_a_length_that_the_engine_would_shorten_is_said(tmp_path: Path) -> None:
+    item = plan(make_model(tmp_path), 4 * GIB, kv_cache_bytes=4 * BLOCK)
+    assert (item.status, "1.0 requests of 64 tokens, the model allows 256)" in item.detail) == ("PASS", True)
 
 
 def test_a_length_beyond_the_model_fails(tmp_path: Path) -> None:
-    item = check_memory_fit(make_model(tmp_path), flags(max_model_len=1000), limit=4 * GIB)
+    item = plan(make_model(tmp_path), 4 * GIB, max_model_len=1000)
     assert (item.status, "lower it to at most 256" in item.detail) == ("FAILED", True)
 
 

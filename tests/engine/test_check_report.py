@@ -131,8 +131,8 @@ def test_items_by_full_and_short_name_in_the_order_given(statuses: dict[str, str
         (["--items", "zzz"], "unknown item 'zzz'; known are check_shm, check_pb_env"),
         (["--items", ","], "no item is named"),
         (["--items", "model"], "check_model needs --model DIR"),
-        (["--mod", "warn"], "unknown argument --mod; did you mean --mod"),
-        (["--kv_cache_bytes", "1GB"], "'1GB' is not a positive whole number"),
+        (["--mod", "warn"], "unknown flag --mod; did you mean --mode?"),
+        (["--kv_cache_bytes", "much"], "'much' is no size"),
         (["--mode", "loose"], "invalid choice: 'loose'"),
     ],
 )
@@ -150,7 +150,7 @@ def test_help_lists_the_items(capsys: pytest.CaptureFixture[str]) -> None:
         check.main(["--help"])
     text = " ".join(capsys.readouterr().out.split())
     assert "check_memory_fit (memoryFit), check_model (model)" in text
-    assert "exit status: 0 when all items pass" in text
+    assert "Exit status: 0 when all items pass" in text
 
 
 def test_model_adds_its_two_items(

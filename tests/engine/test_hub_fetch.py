@@ -222,4 +222,4 @@ def test_a_mistyped_flag_names_the_right_one(capsys: pytest.CaptureFixture[str])
     with pytest.raises(SystemExit) as exit:
         fetch.main(["--model", "x", "--output_dri", "y"])
     assert exit.value.code == 2
-    assert "unknown argument --output_dri; did you mean --output_dir?" in capsys.readouterr().err
+    assert "unknown flag --output_dri; did you mean --output_dir?" in capsys.readouterr().err

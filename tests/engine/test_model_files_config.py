@@ -128,6 +128,12 @@ def test_the_default_dtype_follows_checkpoint_and_cpu(tmp_path: Path, monkeypatc
         assert resolve_dtype("half", "bfloat16", on_gpu=False) == "float16"
 
 
+def test_torch_agrees_about_this_cpu() -> None:
+    from blade_llm.runner.device import cpu_has_native_bf16
+
+    assert cpu_computes_bf16() is cpu_has_native_bf16()
+
+
 @pytest.mark.parametrize(
     ("architecture", "fields"),
     [

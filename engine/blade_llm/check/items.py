@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Final
 
 from blade_llm.check.flops_diff import check_flops_diff
-from blade_llm.check.memory_fit import MemoryFlags, check_memory_fit
+from blade_llm.check.memory_fit import check_memory_fit
 from blade_llm.check.model import check_model
 from blade_llm.check.pb_env import check_pb_env
 from blade_llm.check.shm import check_shm
+from blade_llm.engine.config import EngineConfig
 from blade_llm.models.errors import ModelFilesError
 from blade_protocol.check import CheckItem
 
@@ -46,18 +46,19 @@ def parse_items(text: str) -> tuple[str, ...]:
 
 
 def run_items(
-    names: Sequence[str], model: Callable[[], Path], flags: MemoryFlags, report: Callable[[CheckItem], None]
+    names: Sequence[str], config: Callable[[], EngineConfig], report: Callable[[CheckItem], None]
 ) -> list[CheckItem]:
     """Run the items ``names`` and hand each result to ``report`` as soon as it is there.
 
-    ``model`` gives the model's folder and is called for the items that need it; what it raises fails them.
+    ``config`` gives the engine's configuration, its model as a folder, and is called for the items that need it; what
+    it raises fails them.
     """
     checks: dict[str, Callable[[], CheckItem]] = {
         "check_shm": check_shm,
         "check_pb_env": check_pb_env,
         "check_flops_diff": check_flops_diff,
-        "check_memory_fit": lambda: check_memory_fit(model(), flags),
-        "check_model": lambda: check_model(model()),
+        "check_memory_fit": lambda: check_memory_fit(config()),
+        "check_model": lambda: check_model(config().model_dir),
     }
     items = []
     for name in names:

@@ -1,27 +1,20 @@
 """``check_memory_fit``: does the model fit into this machine's (or container's) memory with the server's own flags?
 
-The plan is the server's (``models.memory``), made before the weights are read: being killed for memory in the middle of
-loading says nothing, this says which flag to change and to what.
+The plan is the engine's own, made before the weights are read: being killed for memory in the middle of loading says
+nothing, this says which flag to change and to what. It plans for the CPU.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
+from blade_llm.engine.config import EngineConfig
 from blade_llm.models.config import ModelConfig, load_model_config
 from blade_llm.models.dtypes import DTYPE_BYTES, resolve_dtype
-from blade_llm.models.errors import ModelFilesError, NotEnoughMemoryError
 from blade_llm.models.families import expected_tensors
-from blade_llm.models.memory import (
-    KvPlan,
-    activation_bytes,
-    default_kv_cache_bytes,
-    memory_limit_bytes,
-    plan_blocks,
-)
+from blade_llm.models.memory import KvPlan, activation_bytes, default_kv_cache_bytes, memory_limit_bytes
+from blade_llm.runner.memory_plan import plan_kv_cache
 from blade_protocol.check import CheckItem
 
 NAME: Final = "check_memory_fit"
@@ -31,43 +24,34 @@ WARNING_SHARE: Final = 0.9
 """A plan that takes more of the limit than this leaves no room for the page cache or a second copy while loading."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryFlags:
-    """The server's flags that decide about memory; ``None`` is the server's default."""
-
-    kv_cache_bytes: int | None = None
-    max_model_len: int | None = None
-    dtype: str = "auto"
-    max_num_seqs: int = 64
-    max_batch_tokens: int = 2048
-
-
-def check_memory_fit(model_dir: Path, flags: MemoryFlags, limit: int | None = None) -> CheckItem:
+def check_memory_fit(config: EngineConfig, limit: int | None = None) -> CheckItem:
     """PASS when the plan takes at most 90 % of the memory limit, WARNING when more, FAILED when it does not fit.
 
     ``limit`` is in bytes, found by itself when ``None``.
     """
     try:
-        config = load_model_config(model_dir)
-        return _judge(config, flags, memory_limit_bytes() if limit is None else limit)
-    except (ModelFilesError, NotEnoughMemoryError, ValueError) as error:
+        return _judge(config, load_model_config(config.model_dir), memory_limit_bytes() if limit is None else limit)
+    except ValueError as error:  # all that is wrong with a model, a length or the memory is one
         return CheckItem(name=NAME, status="FAILED", detail=str(error))
 
 
-def _judge(config: ModelConfig, flags: MemoryFlags, limit: int) -> CheckItem:
-    dtype = resolve_dtype(flags.dtype, config.dtype, on_gpu=False)
-    weights = sum(math.prod(shape) for shape in expected_tensors(config).values()) * DTYPE_BYTES[dtype]
+def _judge(config: EngineConfig, model: ModelConfig, limit: int) -> CheckItem:
+    dtype = resolve_dtype(config.dtype, model.dtype, on_gpu=False)
+    weights = sum(math.prod(shape) for shape in expected_tensors(model).values()) * DTYPE_BYTES[dtype]
     activations = activation_bytes(
-        config, dtype, max_batch_tokens=flags.max_batch_tokens, max_num_seqs=flags.max_num_seqs
+        model, dtype, max_batch_tokens=config.max_batch_tokens, max_num_seqs=config.max_num_seqs
     )
-    kv_cache = default_kv_cache_bytes(limit=limit) if flags.kv_cache_bytes is None else flags.kv_cache_bytes
-    plan = plan_blocks(config, dtype, kv_cache_bytes=kv_cache, max_model_len=flags.max_model_len)
+    given = default_kv_cache_bytes(limit=limit) if config.kv_cache_bytes is None else config.kv_cache_bytes
+    plan = plan_kv_cache(config, model, dtype, given)
+    kv_cache = plan.blocks * plan.block_bytes
     fixed = weights + activations + RUNTIME_BYTES
     total = fixed + kv_cache
+    shortened = f", the model allows {model.max_position_embeddings}" if _is_shortened(config, model, plan) else ""
     detail = (
         f"{dtype}: weights {_size(weights)} + activations {_size(activations)} + runtime {_size(RUNTIME_BYTES)} "
         f"+ KV cache {_size(kv_cache)} ({plan.blocks} blocks, {plan.tokens} tokens, "
-        f"{plan.concurrent_at_max_len:.1f} requests of {plan.max_model_len} tokens) = {_size(total)} of {_size(limit)}"
+        f"{plan.concurrent_at_max_len:.1f} requests of {plan.max_model_len} tokens{shortened}) "
+        f"= {_size(total)} of {_size(limit)}"
     )
     if total <= limit * WARNING_SHARE:
         return CheckItem(name=NAME, status="PASS", detail=detail)
@@ -77,6 +61,11 @@ def _judge(config: ModelConfig, flags: MemoryFlags, limit: int) -> CheckItem:
         status="WARNING" if fits else "FAILED",
         detail=f"{detail}; {'little is left' if fits else 'too much'}: {_remedy(plan, limit, fixed)}",
     )
+
+
+def _is_shortened(config: EngineConfig, model: ModelConfig, plan: KvPlan) -> bool:
+    """Whether the engine would serve less than the model's length because the cache is small."""
+    return config.max_model_len is None and plan.max_model_len < model.max_position_embeddings
 
 
 def _remedy(plan: KvPlan, limit: int, fixed: int) -> str:

@@ -1,97 +1,112 @@
-"""``blade_llm_check``: judge an environment, and with ``--model`` a model in it, before anything is served."""
+"""``blade_llm_check``: judge an environment, and with ``--model`` a model in it, before anything is served.
+
+The memory flags are the server's own, so that both make the same plan.
+"""
 
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 from blade_llm.check.items import ENVIRONMENT_ITEMS, MODEL_ITEMS, parse_items, run_items
-from blade_llm.check.memory_fit import MemoryFlags
 from blade_llm.check.report import encode_report, format_item, format_totals, summarize
+from blade_llm.cli.flags import Flag, FlagParser
 from blade_llm.cli.progress import download_progress
-from blade_llm.cli.strict_arguments import parse_strictly, positive_int
+from blade_llm.cli.server_flags import GROUPS
 from blade_llm.cli.termination import write_termination_log
-from blade_llm.models.dtypes import DTYPE_ALIASES, DTYPE_BYTES
+from blade_llm.engine.config import EngineConfig
+from blade_llm.models.dtypes import DTYPE_ALIASES
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.hub import resolve_model
 from blade_protocol.check import CheckItem
 from blade_protocol.environment import TERMINATION_LOG, TERMINATION_LOG_MAX_BYTES
 
-EXIT_CODES: Final = "exit status: 0 when all items pass (--mode warn: when none failed), 1 otherwise, 2 for wrong flags"
+PROGRAM: Final = "blade_llm_check"
+_MEMORY_FLAGS: Final = (
+    "kv_cache_bytes", "max_kv_blocks", "max_model_len", "max_num_seqs", "ragged_flash_max_batch_tokens", "dtype"
+)  # fmt: skip
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the check; returns the exit code."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the check and return the status: 0 or 1 by the items and ``--mode``; wrong flags exit with 2."""
     parser = _parser()
-    options = parse_strictly(parser, arguments)
-    names = options.items or (*ENVIRONMENT_ITEMS, *(MODEL_ITEMS if options.model else ()))
-    without_model = [name for name in names if name in MODEL_ITEMS and not options.model]
+    flags = parser.parse(argv)
+    names = flags["items"] or (*ENVIRONMENT_ITEMS, *(MODEL_ITEMS if flags["model"] else ()))
+    without_model = [name for name in names if name in MODEL_ITEMS and not flags["model"]]
     if without_model:
         parser.error(f"{', '.join(without_model)} needs --model DIR")
-    flags = MemoryFlags(
-        kv_cache_bytes=options.kv_cache_bytes,
-        max_model_len=options.max_model_len,
-        dtype=options.dtype,
-        max_num_seqs=options.max_num_seqs,
-        max_batch_tokens=options.ragged_flash_max_batch_tokens,
-    )
-
-    resolved: Path | ModelFilesError | None = None
-
-    def model() -> Path:
-        nonlocal resolved
-        if resolved is None:
-            try:
-                with download_progress() as progress:
-                    resolved = resolve_model(options.model, progress=progress)
-            except ModelFilesError as error:
-                resolved = error
-        if isinstance(resolved, ModelFilesError):
-            raise resolved
-        return resolved
+    # Planning logs its remarks; here they stand in the report, which nothing may interrupt.
+    logging.getLogger("blade_llm").addHandler(logging.NullHandler())
 
     def show(item: CheckItem) -> None:
         print(format_item(item), flush=True)
 
-    report = summarize(run_items(names, model, flags, show))
+    report = summarize(run_items(names, _engine_config(flags), show))
     print(f"\n{format_totals(report)}", flush=True)
     write_termination_log(encode_report(report, TERMINATION_LOG_MAX_BYTES))
-    return 1 if report.failed or (report.warnings and options.mode == "enforce") else 0
+    return 1 if report.failed or (report.warnings and flags["mode"] == "enforce") else 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="blade_llm_check",
-        description=__doc__,
-        allow_abbrev=False,
-        epilog=f"{EXIT_CODES}. The result also goes, as JSON, to the file named by {TERMINATION_LOG}.",
-    )
+def _engine_config(flags: Mapping[str, Any]) -> Callable[[], EngineConfig]:
+    """Gives the engine's configuration; the model is looked up at the first call, and later ones end as it did."""
+    found: EngineConfig | ModelFilesError | None = None
+
+    def config() -> EngineConfig:
+        nonlocal found
+        if found is None:
+            try:
+                with download_progress() as progress:
+                    folder = resolve_model(flags["model"], progress=progress)
+                found = EngineConfig(
+                    model=str(folder),
+                    served_names=(),
+                    dtype=DTYPE_ALIASES.get(flags["dtype"], flags["dtype"]),
+                    max_model_len=flags["max_model_len"],
+                    max_num_seqs=flags["max_num_seqs"],
+                    max_batch_tokens=flags["ragged_flash_max_batch_tokens"],
+                    kv_cache_bytes=flags["kv_cache_bytes"],
+                    max_kv_blocks=flags["max_kv_blocks"],
+                )
+            except ModelFilesError as error:
+                found = error
+        if isinstance(found, ModelFilesError):
+            raise found
+        return found
+
+    return config
+
+
+def _parser() -> FlagParser:
     listed = ", ".join(f"{name} ({short})" for name, short in {**ENVIRONMENT_ITEMS, **MODEL_ITEMS}.items())
-    parser.add_argument(
-        "--items",
-        type=_items,
-        metavar="NAME,...",
-        help=f"what to check, by full or short name: {listed}; by default the first three, with --model all",
+    own = (
+        Flag(
+            name="items",
+            help=f"what to check, by full or short name: {listed} (default: the first three, with --model all)",
+            kind=_items,
+            metavar="NAME,...",
+        ),
+        Flag(name="model", help="model folder (or hub id) to check", metavar="DIR"),
+        Flag(
+            name="mode",
+            help="enforce: a WARNING exits 1 too; warn: only a FAILED does",
+            default="enforce",
+            choices=("enforce", "warn"),
+        ),
     )
-    parser.add_argument("--model", metavar="DIR", help="model folder (or hub id) to check")
-    parser.add_argument(
-        "--mode",
-        choices=("enforce", "warn"),
-        default="enforce",
-        help="enforce: a WARNING exits 1 too; warn: only a FAILED does",
+    memory = tuple(flag for group in GROUPS.values() for flag in group if flag.name in _MEMORY_FLAGS)
+    parser = FlagParser(
+        PROGRAM,
+        "Judge an environment, and with --model a model in it, before anything is served.",
+        [("check", own), ("the server's flags, for check_memory_fit", memory)],
     )
-    defaults = MemoryFlags()
-    server = parser.add_argument_group("flags of the server, for check_memory_fit")
-    server.add_argument("--kv_cache_bytes", type=positive_int, metavar="N", help="a quarter of the memory by default")
-    server.add_argument("--max_model_len", type=positive_int, metavar="N", help="the model's own length by default")
-    server.add_argument("--max_num_seqs", type=positive_int, default=defaults.max_num_seqs, metavar="N")
-    server.add_argument(
-        "--ragged_flash_max_batch_tokens", type=positive_int, default=defaults.max_batch_tokens, metavar="N"
+    parser.usage = "%(prog)s [--items NAME,...] [--model DIR] [--mode MODE] [flags]"
+    parser.epilog = (
+        "Exit status: 0 when all items pass (--mode warn: when none failed), 1 otherwise, 2 for wrong flags. "
+        f"The result also goes, as JSON, to the file named by {TERMINATION_LOG}."
     )
-    server.add_argument("--dtype", choices=("auto", *DTYPE_BYTES, *DTYPE_ALIASES), default="auto")
     return parser
 
 

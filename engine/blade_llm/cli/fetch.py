@@ -5,15 +5,15 @@ Progress goes to stderr and the folder, as the last line, to stdout; how it ende
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
+from blade_llm.cli.flags import Flag, FlagParser
 from blade_llm.cli.progress import download_progress
-from blade_llm.cli.strict_arguments import parse_strictly
 from blade_llm.cli.termination import write_termination_log
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.hub import resolve_model
@@ -21,33 +21,34 @@ from blade_llm.models.materialize import materialize
 from blade_protocol.environment import TERMINATION_LOG_MAX_BYTES
 from blade_protocol.fetch import FetchReport
 
+_FLAGS: Final = (
+    Flag(name="model", help="a folder, or a hub id: ORG/NAME, hf://ORG/NAME@REVISION", required=True, metavar="MODEL"),
+    Flag(name="output_dir", help="make this folder the model (default: use the hub's cache)", kind=Path, metavar="DIR"),
+)
 
-def main(arguments: Sequence[str] | None = None) -> int:
+
+def main(argv: Sequence[str] | None = None) -> int:
     """Fetch the model; returns the exit code: 0 when it is there, 1 when not."""
-    parser = argparse.ArgumentParser(prog="blade_llm_fetch", description=__doc__, allow_abbrev=False)
-    parser.add_argument(
-        "--model", required=True, metavar="MODEL", help="a folder, or a hub id: ORG/NAME, hf://ORG/NAME@REVISION"
-    )
-    parser.add_argument(
-        "--output_dir", type=Path, metavar="DIR", help="make this folder the model; by default the hub's cache is used"
-    )
-    options = parse_strictly(parser, arguments)
+    parser = FlagParser("blade_llm_fetch", "Bring a model to this machine, or onto a volume.", [("fetch", _FLAGS)])
+    parser.usage = "%(prog)s --model MODEL [--output_dir DIR]"
+    flags = parser.parse(argv)
+    model, output_dir = flags["model"], flags["output_dir"]
     try:
         with download_progress() as progress:
-            if options.output_dir is None:
-                folder = resolve_model(options.model, progress=progress)
+            if output_dir is None:
+                folder = resolve_model(model, progress=progress)
             else:
-                folder = materialize(options.model, options.output_dir, progress=progress)
+                folder = materialize(model, output_dir, progress=progress)
     except ModelFilesError as error:
         print(f"blade_llm_fetch: {error}", file=sys.stderr)
-        _report(FetchReport(model=options.model, ready=False, message=str(error)))
+        _report(FetchReport(model=model, ready=False, message=str(error)))
         return 1
     except KeyboardInterrupt:
         print("blade_llm_fetch: stopped; what has arrived is kept, the same command continues", file=sys.stderr)
         return 130
     sizes = [file.stat().st_size for file in folder.iterdir() if file.is_file()]
     print(folder)
-    _report(FetchReport(model=options.model, ready=True, folder=str(folder), files=len(sizes), bytes=sum(sizes)))
+    _report(FetchReport(model=model, ready=True, folder=str(folder), files=len(sizes), bytes=sum(sizes)))
     return 0
 
 

@@ -11,8 +11,8 @@ from typing import Final, Literal, cast
 DTypeName = Literal["float32", "float16", "bfloat16"]
 DTYPE_BYTES: Final[dict[str, int]] = {"float32": 4, "float16": 2, "bfloat16": 2}
 DTYPE_ALIASES: Final[dict[str, str]] = {"half": "float16", "float": "float32"}
-BF16_CPU_FLAGS: Final = frozenset({"amx_bf16", "avx512_bf16", "bf16"})
-"""``/proc/cpuinfo`` flags (x86, and ``bf16`` on Arm) of CPUs that multiply bf16 matrices natively."""
+BF16_CPU_FLAGS: Final = frozenset({"amx_bf16", "avx512_bf16"})
+"""``/proc/cpuinfo`` flags of CPUs that multiply bf16 matrices natively."""
 
 
 def parse_dtype(name: str) -> DTypeName:
@@ -37,13 +37,13 @@ def resolve_dtype(name: str, checkpoint: DTypeName, *, on_gpu: bool) -> DTypeNam
 
 
 def cpu_computes_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether this CPU has bf16 matrix instructions (AMX, AVX512-BF16, Arm BF16)."""
+    """Whether this CPU has bf16 matrix instructions (AMX, AVX512-BF16)."""
     try:
         text = cpuinfo.read_text(encoding="utf-8")
     except OSError:
         return False
     for line in text.splitlines():
         name, _, value = line.partition(":")
-        if name.strip() in ("flags", "Features"):
+        if name.strip() == "flags":
             return not BF16_CPU_FLAGS.isdisjoint(value.split())
     return False
