@@ -77,7 +77,8 @@ class ConnectionPool:
             raise ConnectFailed(f"{where} did not accept within {self._connect_timeout:g} s", refused=False) from None
         except OSError as error:
             refused = isinstance(error, ConnectionRefusedError)
-            raise ConnectFailed(f"cannot connect to {where}: {error}", refused=refused) from None
+            why = "connection refused" if refused else error.strerror or str(error)
+            raise ConnectFailed(f"cannot connect to {where}: {why}", refused=refused) from None
         return connection
 
     def release(self, connection: Connection) -> None:

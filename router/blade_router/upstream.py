@@ -6,6 +6,7 @@ pauses while the consumer is slow; errors say whether the answer had begun, beca
 """
 
 import asyncio
+from typing import cast
 
 import httptools
 
@@ -154,8 +155,8 @@ class Connection(asyncio.Protocol):
     # what the event loop calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports are none of asyncio's classes, only equal to them
+        self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         if not self._busy or self.complete or self._parser is None:
@@ -182,6 +183,10 @@ class Connection(asyncio.Protocol):
         self._wake()
 
     # what the parser calls
+
+    def on_message_begin(self) -> None:
+        if self.complete:
+            raise BadAnswer("a second answer to one request")  # makes feed_data fail, and so ends the connection
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._head_complete:  # later ones are trailers

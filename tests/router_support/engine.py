@@ -8,7 +8,7 @@ import asyncio
 import itertools
 import json
 from dataclasses import dataclass, field
-from typing import Literal, Self
+from typing import Literal, Self, cast
 
 import httptools
 
@@ -88,6 +88,13 @@ class MockEngine:
             protocol.lost_by_us = True
             protocol.transport.abort()
 
+    def event(self, index: int) -> bytes:
+        """One event of a stream, as bytes."""
+        delta = {"content": f"{self.name}-{index}{self.padding}"}
+        choices = [{"index": 0, "delta": delta, "finish_reason": None}]
+        data = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "mock", "choices": choices}
+        return b"data: " + json.dumps(data).encode() + b"\n\n"
+
 
 class _Protocol(asyncio.Protocol):
     _ids = itertools.count()
@@ -105,8 +112,7 @@ class _Protocol(asyncio.Protocol):
         self.writable.set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)
         self.engine.connections += 1
         self.engine.open.add(self)
 
@@ -200,26 +206,23 @@ class _Protocol(asyncio.Protocol):
         ).encode()
 
     async def _stream(self, mode: Mode) -> None:
+        engine = self.engine
         self.transport.write(
             b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
         )
         if mode == "reset-after-head":
-            return await self._lose()
-        for index in range(self.engine.tokens):
+            await self._lose()
+            return
+        for index in range(engine.tokens):
             await self._pace()
-            if mode == "break" and index == self.engine.tokens - 1:
-                event = self.event(index)
+            if mode == "break" and index == engine.tokens - 1:
+                event = engine.event(index)
                 self.transport.write(chunk(event[: len(event) // 2]))
-                return await self._lose()
-            self.transport.write(chunk(self.event(index)))
+                await self._lose()
+                return
+            self.transport.write(chunk(engine.event(index)))
             await self.writable.wait()
         self.transport.write(chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
-
-    def event(self, index: int) -> bytes:
-        delta = {"content": f"{self.engine.name}-{index}{self.engine.padding}"}
-        choices = [{"index": 0, "delta": delta, "finish_reason": None}]
-        data = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "mock", "choices": choices}
-        return b"data: " + json.dumps(data).encode() + b"\n\n"
 
     async def _pace(self) -> None:
         if self.engine.gate is not None:

@@ -57,7 +57,7 @@ async def serving(*engines: MockEngine, wait: bool = True, **options: Any) -> As
         server.capture_signals = contextlib.nullcontext  # type: ignore[assignment, method-assign]
         task = asyncio.create_task(server.serve(sockets=[listener]))
         try:
-            async with httpx.AsyncClient(base_url=url, timeout=20, trust_env=False) as client:
+            async with httpx.AsyncClient(base_url=url, timeout=20, trust_env=False, verify=False) as client:
                 await eventually(lambda: server.started)
                 if wait:
                     await eventually(lambda: router.endpoints.usable_count() == len(engines))
@@ -72,7 +72,7 @@ async def eventually(condition: Callable[[], object], what: str = "") -> None:
     """Wait until it is true; an error after ten seconds."""
     try:
         async with asyncio.timeout(10):
-            while not condition():
+            while not condition():  # noqa: ASYNC110 - anything may be waited for, not only what has an event
                 await asyncio.sleep(0.005)
     except TimeoutError:
         raise AssertionError(f"never became true: {what or condition}") from None

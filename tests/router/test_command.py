@@ -1,0 +1,152 @@
+"""``blade_router`` as a program: its flags, how it starts, how it stops."""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+from router_support.engine import MockEngine
+from router_support.serving import eventually, question, raw_post
+
+from blade_router.app import main
+from blade_router.arguments import Options, parse_arguments
+
+
+async def start(*flags: str, **environment: str) -> Process:
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "blade_router.app", *flags), stderr=PIPE, env=os.environ | environment
+    )
+
+
+@contextlib.asynccontextmanager
+async def running(*flags: str, **environment: str) -> AsyncIterator[tuple[Process, int]]:
+    """A router process on a free port, and that port."""
+    process = await start("--host", "127.0.0.1", "--port", "0", *flags, **environment)
+    assert process.stderr is not None
+    try:
+        while True:
+            line = (await process.stderr.readline()).decode()
+            assert line, "the router ended before it listened"
+            if found := re.search(r"listening on http://127\.0\.0\.1:(\d+)", line):
+                break
+        yield process, int(found[1])
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def test_sigterm_finishes_what_is_under_way_and_exits_0() -> None:
+    gate = asyncio.Semaphore(1)
+    async with MockEngine("a", gate=gate, tokens=3) as engine, running("--endpoints", engine.url) as (process, port):
+        reader, writer = await raw_post(port, question(stream=True))
+        await reader.readuntil(engine.event(0))
+        process.send_signal(signal.SIGTERM)
+        await eventually(lambda: not accepts(port), "no new connections")
+        gate.release()
+        gate.release()
+        assert (await reader.read()).endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+        writer.close()
+        assert await process.wait() == 0
+
+
+async def test_drain_timeout_bounds_the_end() -> None:
+    gate = asyncio.Semaphore(1)
+    async with MockEngine("a", gate=gate) as engine:
+        async with running("--endpoints", engine.url, "--drain_timeout", "1") as (process, port):
+            reader, writer = await raw_post(port, question(stream=True))
+            await reader.readuntil(engine.event(0))
+            process.send_signal(signal.SIGINT)
+            assert await process.wait() == 0
+            writer.close()
+            await eventually(lambda: engine.active == 0)
+
+
+async def test_service_follows_its_file(tmp_path: Path) -> None:
+    async with MockEngine("a") as engine, running("--service", "demo", BLADE_ENDPOINTS_DIR=str(tmp_path)) as (_, port):
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, verify=False) as client:
+            assert (await client.get("/health")).status_code == 503
+            (tmp_path / "demo.json").write_text(json.dumps({"endpoints": [{"url": engine.url}]}))
+            while (await client.get("/health")).status_code != 200:
+                await asyncio.sleep(0.02)
+            assert (await client.post("/v1/chat/completions", json=question())).status_code == 200
+
+
+def accepts(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def fails(capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[object, str]:
+    """Exit code (or the message that Python prints as exit code 1) and stderr."""
+    with pytest.raises(SystemExit) as caught:
+        main(flags)
+    return caught.value.code, capsys.readouterr().err
+
+
+def test_port_in_use_is_one_clear_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, _ = fails(capsys, "--host", "127.0.0.1", "--port", str(port), "--endpoints", "http://127.0.0.1:1")
+    assert isinstance(code, str), "sys.exit with a message: status 1"
+    assert code == f"blade_router: cannot listen on 127.0.0.1:{port}: Address already in use; choose another --port"
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--prot", "1"], "did you mean --port?"),
+        (["--endpoint", "http://a:1"], "did you mean --endpoints?"),
+        ([], "give --endpoints"),
+        (["--endpoints", "http://a:1/v1"], "--endpoints: endpoint 0.url"),
+        (["--endpoints", "http://a:1", "--port", "80800"], "'80800' is not a port"),
+        (["--endpoints", "http://a:1", "--policy", "fast"], "invalid choice: 'fast'"),
+        (["--endpoints", "http://a:1", "--drain_timeout", "-1"], "not a number of seconds"),
+        (["--endpoints", "http://a:1", "--max_tries", "0"], "at least 1"),
+        (["--service", "../x"], "not the name of a service"),
+        (["--service", "demo"], "cannot be read from Kubernetes yet"),
+    ],
+)
+def test_bad_flags(
+    flags: list[str], says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("BLADE_ENDPOINTS_DIR", raising=False)
+    code, error = fails(capsys, *flags)
+    assert code == 2
+    assert says in error
+    assert error.count("\n") == 1
+
+
+def test_missing_config_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, _ = fails(capsys, "--host", "127.0.0.1", "--port", "0", "--config", str(tmp_path / "absent.json"))
+    assert code == f"blade_router: {tmp_path}/absent.json: no such file"
+
+
+def test_flags_become_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BLADE_ENDPOINTS_DIR", "/run/endpoints")
+    options = parse_arguments(["--service", "my-llm", "--port", "9", "--policy", "round-robin", "--log_level", "debug"])
+    assert options == Options(
+        port=9, service_file=Path("/run/endpoints/my-llm.json"), policy="round-robin", log_level="DEBUG"
+    )
+    assert parse_arguments(["--endpoints", "http://a:1"]).port == 8080
+
+
+def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--help"])
+    assert caught.value.code == 0
+    text = capsys.readouterr().out
+    for flag in ("--host", "--port", "--endpoints", "--config", "--service", "--policy", "--log_level"):
+        assert flag in text

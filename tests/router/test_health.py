@@ -1,0 +1,138 @@
+"""Sick endpoints get no requests and come back when they are well; draining ones are left alone."""
+
+import asyncio
+
+import pytest
+from router_support.engine import MockEngine
+from router_support.serving import Running, eventually, question, raw_post, serving
+
+from blade_protocol.routing import EndpointConfig
+from blade_router.endpoints import EJECT_MOST, Endpoint, ejection_seconds
+from blade_router.upstream import ConnectFailed, ConnectionLost
+
+
+def by_name(router: Running, name: str) -> Endpoint:
+    return next(endpoint for endpoint in router.router.endpoints.all if endpoint.name == name)
+
+
+@pytest.mark.parametrize(
+    ("failures", "seconds"), [(0, 0), (2, 0), (3, 0.5), (4, 1), (5, 2), (8, 16), (9, 30), (10_000, 30)]
+)
+def test_ejection_doubles_up_to_a_limit(failures: int, seconds: float) -> None:
+    assert ejection_seconds(failures) == seconds <= EJECT_MOST
+
+
+async def test_third_failure_in_a_row_ejects() -> None:
+    endpoint = Endpoint(EndpointConfig(url="http://10.0.0.1:80"))
+    endpoint.mark_up()
+    for _ in range(2):
+        endpoint.record_failure("boom", ConnectionLost("boom"))
+        endpoint.record_failure("it answered 500")
+        endpoint.record_success()
+    assert endpoint.ejected_until == 0.0, "successes in between start the count anew"
+    for _ in range(3):
+        endpoint.record_failure("boom", ConnectionLost("boom"))
+    until = endpoint.ejected_until
+    assert not endpoint.usable(until - 0.01)
+    assert endpoint.usable(until)
+    endpoint.record_failure("boom", ConnectionLost("boom"))
+    assert (endpoint.failures, endpoint.ejected_until) == (3, until), "one event, however many requests it hit"
+
+
+async def test_refused_connection_takes_it_down_until_the_check_passes() -> None:
+    endpoint = Endpoint(EndpointConfig(url="http://10.0.0.1:80"))
+    endpoint.mark_up()
+    endpoint.record_failure("refused", ConnectFailed("refused", refused=True))
+    assert not endpoint.usable(float("inf"))
+    endpoint.mark_up()
+    assert endpoint.usable(0.0)
+
+
+async def test_engine_that_answers_500_is_ejected_and_asked_less() -> None:
+    async with MockEngine("good") as good, MockEngine("bad", mode="status") as bad, serving(good, bad) as router:
+        while not by_name(router, "bad").ejected_until:
+            assert (await router.chat()).status_code == 200
+        asked = len(bad.received)
+        assert asked == 3
+        bad.mode = "ok"
+        await eventually(lambda: router.router.endpoints.usable_count() == 2)  # the ejection runs out
+        while len(bad.received) == asked:
+            assert (await router.chat()).status_code == 200
+        assert by_name(router, "bad").failures == 0
+
+
+async def test_killed_engine_comes_back_by_itself() -> None:
+    async with MockEngine("a") as a, MockEngine("b") as b, serving(a, b) as router:
+        await b.kill()
+        for _ in range(6):
+            assert (await router.chat()).status_code == 200
+        assert by_name(router, "b").up is False
+        assert await router.metric('blade_router_endpoint_up{endpoint="b"}') == 0
+        await b.start()
+        await eventually(lambda: by_name(router, "b").up)
+        while not b.received:
+            assert (await router.chat()).status_code == 200
+
+
+async def test_active_check_finds_a_dead_engine_without_requests() -> None:
+    async with MockEngine("a") as a, serving(a, health_interval=0.05) as router:
+        await a.kill()
+        await eventually(lambda: by_name(router, "a").up is False)
+        await a.start()
+        await eventually(lambda: by_name(router, "a").up)
+
+
+async def test_unready_engine_gets_nothing() -> None:
+    async with MockEngine("a") as a, MockEngine("b", health=503) as b:
+        async with serving(a, b, wait=False) as router:
+            await eventually(lambda: by_name(router, "a").up and by_name(router, "b").up is False)
+            for _ in range(6):
+                await router.chat()
+            assert b.received == []
+            b.health = 200
+            await eventually(lambda: by_name(router, "b").up)
+
+
+async def test_panic_when_every_endpoint_looks_sick() -> None:
+    """A wrong health check must not take a working service down."""
+    async with MockEngine("a", health=500) as a, serving(a, wait=False) as router:
+        await eventually(lambda: by_name(router, "a").up is False)
+        answer = await router.chat()
+        assert answer.status_code == 200
+        assert answer.headers["x-blade-route-reason"] == "least-request panic"
+
+
+async def test_engine_that_says_draining_gets_nothing_new() -> None:
+    async with MockEngine("a") as a, MockEngine("b") as b, serving(a, b, health_interval=60) as router:
+        b.mode = "draining"
+        for _ in range(8):
+            assert (await router.chat()).status_code == 200
+        assert len(b.received) == 1, "told once is enough"
+        endpoint = by_name(router, "b")
+        assert endpoint.failures == 0, "draining is no failure"
+        assert (await router.status())["endpoints"]["b"]["draining"] is True
+        b.mode = "ok"
+        await eventually(lambda: endpoint.admits)
+
+
+async def test_draining_endpoint_finishes_what_it_has() -> None:
+    gate = asyncio.Semaphore(1)
+    async with MockEngine("a", gate=gate, tokens=2) as a, serving(a) as router:
+        reader, writer = await raw_post(router.port, question(stream=True))
+        await reader.readuntil(a.event(0))
+        config = EndpointConfig(url=a.url, name="a", draining=True)
+        router.router.endpoints.update([config])
+        answer = await router.chat()
+        assert answer.status_code == 503, "never chosen, not even when there is no other"
+        assert "draining" in answer.json()["error"]["message"]
+        gate.release()
+        await reader.readuntil(b"[DONE]")
+        writer.close()
+
+
+async def test_only_draining_engines_answer_503_with_retry_after() -> None:
+    async with MockEngine("a", mode="draining") as a, serving(a, wait=False) as router:
+        await eventually(lambda: by_name(router, "a").engine_draining)
+        answer = await router.chat()
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        assert a.received == []

@@ -1,0 +1,165 @@
+"""Configuration files are followed; a mistake in one changes nothing and is named."""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from router_support.engine import MockEngine
+from router_support.serving import eventually, question, raw_post, serving
+
+from blade_protocol.routing import EndpointConfig
+from blade_router.config import ConfigError, parse_config, parse_endpoints
+from blade_router.sources import Configuration, WatchedFile
+
+
+def write(path: Path, content: Any) -> None:
+    """Replace the file in one step, as the programs that keep such files do."""
+    text = content if isinstance(content, str) else json.dumps(content)
+    temporary = path.with_suffix(".new")
+    temporary.write_text(text)
+    os.replace(temporary, path)
+
+
+def listing(*engines: MockEngine, **more: Any) -> dict[str, Any]:
+    return {"endpoints": [{"url": engine.url, "name": engine.name} for engine in engines], **more}
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("{", "truncated"),
+        ('{"endpoint": []}', "`endpoint`"),
+        ('{"endpoints": [{"url": "http://a:1"}, {"name": "x"}]}', "$.endpoints[1]"),
+        ('{"endpoints": [{"url": 5}]}', "$.endpoints[0].url"),
+        ('{"endpoints": [{"url": "http://a:1", "weight": 2}]}', "`weight`"),
+        ('{"endpoints": [{"url": "http://a:1"}, {"url": "a:1"}]}', "$.endpoints[1].url"),
+        ('{"endpoints": [{"url": "https://a"}]}', "http://HOST:PORT"),
+        ('{"endpoints": [{"url": "http://a:99999"}]}', "$.endpoints[0].url"),
+        ('{"endpoints": [{"url": "http://a:1/v1"}]}', "without a path"),
+        ('{"endpoints": [{"url": "http://a:1"}, {"url": "http://a:1/"}]}', "listed twice"),
+        ('{"endpoints": [{"url": "http://a b:1"}]}', "$.endpoints[0].url"),
+        ('{"endpoints": [{"url": "http://a:1", "name": "a\\nb"}]}', "$.endpoints[0].name"),
+        ('{"policy": "fastest"}', "$.policy"),
+    ],
+)
+def test_mistakes_are_named_by_path(content: str, says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(content.encode())
+    assert says in str(caught.value)
+
+
+def test_endpoint_list_of_the_command_line() -> None:
+    urls = [endpoint.url for endpoint in parse_endpoints("http://a:1/, http://[::1]:2 ,http://b")]
+    assert urls == ["http://a:1", "http://[::1]:2", "http://b"]
+    with pytest.raises(ConfigError, match="expected URL"):
+        parse_endpoints(" , ")
+
+
+def test_sources_add_up(tmp_path: Path) -> None:
+    config, service = tmp_path / "config.json", tmp_path / "service.json"
+    write(config, {"endpoints": [{"url": "http://b:1"}], "policy": "round-robin", "models": ["m"]})
+    write(
+        service, {"endpoints": [{"url": "http://c:1"}, {"url": "http://a:1", "name": "x"}], "policy": "least-request"}
+    )
+    static = (EndpointConfig(url="http://a:1"),)
+    current = Configuration(static, config=config, service=service).start()
+    assert [(endpoint.url, endpoint.name) for endpoint in current.endpoints] == [
+        ("http://a:1", "x"),
+        ("http://b:1", ""),
+        ("http://c:1", ""),
+    ]
+    assert (current.policy, current.models) == ("round-robin", ("m",))
+    assert Configuration(static, config=config, policy="auto").start().policy == "auto"
+
+
+def test_config_file_must_be_there_and_valid_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        Configuration(config=tmp_path / "absent").start()
+    write(tmp_path / "bad", '{"policy": 1}')
+    with pytest.raises(ConfigError, match=r"bad: .*\$\.policy"):
+        Configuration(config=tmp_path / "bad").start()
+
+
+def test_a_bad_file_is_reported_once_per_change(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write(path, "{}")
+    file = WatchedFile(path)
+    file.load()
+    write(path, "{")
+    with pytest.raises(ConfigError):
+        file.load()
+    assert file.load() is False
+
+
+async def test_config_file_is_followed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "router.json"
+    async with MockEngine("a") as a, MockEngine("b") as b:
+        write(path, listing(a))
+        async with serving(wait=False, config=path) as router:
+            await eventually(lambda: router.router.endpoints.usable_count() == 1)
+            await router.chat()
+            write(path, listing(a, b, policy="round-robin", models=["m"]))
+            await eventually(lambda: router.router.endpoints.usable_count() == 2)
+            while not b.received:
+                await router.chat()
+            status = await router.status()
+            assert (status["policy"], status["models"]) == ("round-robin", ["m"])
+
+            write(path, '{"endpoints": [{"url": "nonsense"}]}')
+            await eventually(lambda: "$.endpoints[0].url" in caplog.text)
+            assert set((await router.status())["endpoints"]) == {"a", "b"}, "the mistake changed nothing"
+
+            write(path, listing(b))
+            await eventually(lambda: len(router.router.endpoints.all) == 1)
+            before = len(a.received)
+            for _ in range(4):
+                assert (await router.chat()).headers["x-blade-endpoint"] == "b"
+            assert len(a.received) == before
+
+
+async def test_removed_endpoint_finishes_what_it_has(tmp_path: Path) -> None:
+    path = tmp_path / "router.json"
+    gate = asyncio.Semaphore(1)
+    async with MockEngine("a", gate=gate, tokens=3) as a, MockEngine("b") as b:
+        write(path, listing(a))
+        async with serving(wait=False, config=path) as router:
+            await eventually(lambda: router.router.endpoints.usable_count() == 1)
+            reader, writer = await raw_post(router.port, question(stream=True))
+            await reader.readuntil(a.event(0))
+            write(path, listing(b))
+            await eventually(lambda: [endpoint.name for endpoint in router.router.endpoints.all] == ["b"])
+            gate.release()
+            gate.release()
+            await reader.readuntil(b"[DONE]")
+            await eventually(lambda: not a.open, "its connections are closed")
+            writer.close()
+
+
+async def test_service_file_may_appear_later(tmp_path: Path) -> None:
+    path = tmp_path / "demo.json"
+    async with MockEngine("a") as a, serving(wait=False, service_file=path) as router:
+        answer = await router.chat()
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        write(path, listing(a))
+        await eventually(lambda: router.router.endpoints.usable_count() == 1)
+        assert (await router.chat()).status_code == 200
+        path.unlink()  # a file that is gone says nothing about the engines
+        await asyncio.sleep(0.5)
+        assert (await router.chat()).status_code == 200
+
+
+async def test_endpoint_keeps_its_record_when_only_its_name_changes(tmp_path: Path) -> None:
+    path = tmp_path / "router.json"
+    async with MockEngine("a") as a:
+        write(path, listing(a))
+        async with serving(wait=False, config=path) as router:
+            await eventually(lambda: router.router.endpoints.usable_count() == 1)
+            endpoint = router.router.endpoints.all[0]
+            a.name = "renamed"
+            write(path, listing(a))
+            await eventually(lambda: endpoint.name == "renamed")
+            assert router.router.endpoints.all == [endpoint]
+            assert endpoint.up is True

@@ -1,0 +1,133 @@
+"""Headers and limits: what the router lets through, adds, drops and refuses."""
+
+import pytest
+from router_support.engine import MockEngine
+from router_support.serving import question, raw_post, serving
+
+from blade_protocol import headers as names
+
+
+async def test_clients_cannot_speak_for_us() -> None:
+    async with MockEngine("a") as engine, serving(engine) as router:
+        answer = await router.chat(
+            headers={"X-Blade-Internal-Token": "guess", "x-blade-anything": "1", "authorization": "Bearer k"}
+        )
+    received = engine.received[0]
+    assert [name for name, _ in received.headers if name.startswith("x-blade-")] == []
+    assert received.header("authorization") == ["Bearer k"]
+    assert "x-blade-secret" not in answer.headers, "nor do an engine's internal headers reach clients"
+
+
+async def test_hop_by_hop_headers_stop_here() -> None:
+    async with MockEngine("a") as engine, serving(engine) as router:
+        await router.chat(
+            headers={
+                "connection": "keep-alive, x-mine",
+                "x-mine": "1",
+                "te": "trailers",
+                "keep-alive": "timeout=9",
+                "proxy-authorization": "secret",
+                "upgrade": "h2c",
+                "x-other": "kept",
+            }
+        )
+    received = engine.received[0]
+    for name in ("connection", "x-mine", "te", "keep-alive", "proxy-authorization", "upgrade", "transfer-encoding"):
+        assert received.header(name) == [], name
+    assert received.header("x-other") == ["kept"]
+    assert received.header("host") == [engine.url.removeprefix("http://")]
+    assert len(received.header("content-length")) == 1
+
+
+async def test_request_id_is_kept_or_made() -> None:
+    async with MockEngine("a") as engine, serving(engine) as router:
+        kept = await router.chat(headers={names.REQUEST_ID: "mine-7"})
+        made = [await router.chat(), await router.chat()]
+    assert kept.headers[names.REQUEST_ID] == "mine-7"
+    assert engine.received[0].header(names.REQUEST_ID) == ["mine-7"]
+    ids = [answer.headers[names.REQUEST_ID] for answer in made]
+    assert ids == [request.header(names.REQUEST_ID)[0] for request in engine.received[1:]]
+    assert len(set(ids)) == 2
+
+
+async def test_answer_says_who_and_why() -> None:
+    async with MockEngine("good") as good, MockEngine("bad", mode="reset") as bad, serving(good, bad) as router:
+        answers = [await router.chat() for _ in range(2)]
+    reasons = {answer.headers[names.ROUTE_REASON] for answer in answers}
+    assert {answer.headers[names.ENDPOINT] for answer in answers} == {"good"}
+    assert reasons == {"least-request", "least-request retry=reset"}
+
+
+async def test_body_over_the_limit_is_413() -> None:
+    async with MockEngine("a") as engine, serving(engine, max_body_bytes=1000) as router:
+        answer = await router.client.post("/v1/chat/completions", json=question() | {"pad": "x" * 1000})
+        assert answer.status_code == 413
+        assert answer.json()["error"]["type"] == "invalid_request_error"
+        assert "1000 bytes" in answer.json()["error"]["message"]
+        assert engine.received == []
+        assert (await router.chat()).status_code == 200
+
+
+async def test_body_of_unknown_length_over_the_limit_is_413() -> None:
+    async def pieces():  # type: ignore[no-untyped-def]
+        for _ in range(20):
+            yield b"x" * 100
+
+    async with MockEngine("a") as engine, serving(engine, max_body_bytes=1000) as router:
+        answer = await router.client.post("/v1/completions", content=pieces())
+        assert answer.status_code == 413
+        assert engine.received == []
+
+
+async def test_twenty_megabytes_are_413_by_default() -> None:
+    async with MockEngine("a") as engine, serving(engine) as router:
+        answer = await router.client.post(
+            "/v1/completions", content=b'"' + b"x" * 20_000_000 + b'"', headers={"content-type": "application/json"}
+        )
+        assert answer.status_code == 413
+        assert (await router.chat()).status_code == 200
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b'{"model": }', b"model=a", b'{"a": 1} {"b": 2}'])
+async def test_malformed_json_is_400(body: bytes) -> None:
+    async with MockEngine("a") as engine, serving(engine) as router:
+        answer = await router.client.post(
+            "/v1/chat/completions", content=body, headers={"content-type": "application/json; charset=utf-8"}
+        )
+        assert answer.status_code == 400
+        assert answer.json()["error"]["type"] == "invalid_request_error"
+        assert "not valid JSON" in answer.json()["error"]["message"]
+        assert engine.received == []
+
+
+@pytest.mark.parametrize("body", [b'{"model": 5, "stream": {}}', b"[1]", b'"text"', b'{"stream": "true"}'])
+async def test_json_the_router_cannot_judge_goes_to_the_engine(body: bytes) -> None:
+    async with MockEngine("a") as engine, serving(engine) as router:
+        await router.client.post("/v1/completions", content=body, headers={"content-type": "application/json"})
+        assert [request.body for request in engine.received] == [body]
+
+
+async def test_other_content_types_are_the_engines_business() -> None:
+    async with MockEngine("a", mode="status", status=415) as engine, serving(engine) as router:
+        answer = await router.client.post("/v1/completions", content=b"hi", headers={"content-type": "text/plain"})
+        assert answer.status_code == 415
+        assert "says 415" in answer.json()["error"]["message"]
+        assert engine.received[0].body == b"hi"
+
+
+async def test_unknown_method_and_path_are_openai_shaped() -> None:
+    async with MockEngine("a") as engine, serving(engine) as router:
+        put = await router.client.put("/v1/completions", json={})
+        elsewhere = await router.client.get("/nowhere")
+    assert (put.status_code, put.json()["error"]["code"]) == (405, "method_not_allowed")
+    assert (elsewhere.status_code, elsewhere.json()["error"]["code"]) == (404, "not_found")
+
+
+async def test_requests_on_one_connection_follow_each_other() -> None:
+    async with MockEngine("a") as engine, serving(engine) as router:
+        reader, writer = await raw_post(router.port, question())
+        await reader.readuntil(b"from a")
+        await reader.readuntil(b"}}")
+        writer.write(b"GET /v1/models HTTP/1.1\r\nhost: r\r\n\r\n")
+        assert b'"id": "a"' in await reader.readuntil(b"}]}")
+        writer.close()
