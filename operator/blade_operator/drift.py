@@ -25,14 +25,14 @@ def contains(observed: Any, desired: Any, field: str = "") -> bool:
 
     Lists of named things match by name; every other list must be equal element by element.
     """
+    if observed is None and desired in ({}, [], ""):
+        return True  # servers leave out what is empty
     if isinstance(desired, dict):
         if not isinstance(observed, dict):
-            return not desired and observed is None
+            return False
         return all(contains(observed.get(name), value, name) for name, value in desired.items())
     if isinstance(desired, list):
-        if not isinstance(observed, list):
-            return not desired and observed is None
-        return _list_contains(observed, desired)
+        return isinstance(observed, list) and _list_contains(observed, desired)
     if observed == desired:
         return True
     return field in _AMOUNTS and _amount(observed) == _amount(desired) is not None

@@ -35,7 +35,7 @@ def _rows(schema: Schema, prefix: str) -> Iterator[str]:
     for name, child in schema["properties"].items():
         path = f"{prefix}.{name}"
         default = "**required**" if name in schema.get("required", ()) else ""
-        if "default" in child and child["default"] not in ({}, ""):
+        if "default" in child and child["default"] != "" and not isinstance(child["default"], dict):
             default = f"`{_plain(child['default'])}`"
         yield f"| `{path}` | {_type(child)} | {default} | {_escape(child.get('description', ''))} |"
         inner = child["items"] if child.get("type") == "array" else child

@@ -81,6 +81,8 @@ def _property(node: Mapping[str, Any], required: bool, definitions: Mapping[str,
     schema = _clean(node, definitions, defaults)
     optional = any(choice.get("type") == "null" for choice in node.get("anyOf", ()))
     if defaults and schema.get("type") == "object" and not required and not optional:
-        # Defaults inside an object are only filled in when the object is there.
-        schema["default"] = {}
+        # Defaults inside an object are only filled in when the object is there; and the server judges this one by the
+        # object's rules, so it has to be whole.
+        inner = schema["properties"].items()
+        schema["default"] = {name: child["default"] for name, child in inner if "default" in child}
     return schema

@@ -1,0 +1,59 @@
+"""When an object counts as changed: what a server adds or writes in its own way does not, what people change does."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from blade_operator.drift import contains, differs
+from blade_operator.render.meta import seal
+
+
+@pytest.mark.parametrize(
+    ("observed", "desired"),
+    [
+        ({"a": 1, "b": 2}, {"a": 1}),
+        ({"env": [{"name": "X", "value": "1"}, {"name": "Y", "value": "2"}]}, {"env": [{"name": "Y", "value": "2"}]}),
+        ({"env": [{"name": "X"}]}, {"env": [{"name": "X", "value": ""}]}),
+        ({"limits": {"cpu": "1", "memory": "1Gi"}}, {"limits": {"cpu": "1000m", "memory": "1024Mi"}}),
+        ({"emptyDir": {"sizeLimit": "1Gi"}}, {"emptyDir": {"sizeLimit": "1024Mi"}}),
+        ({}, {"args": []}),
+        ({"args": ["a", "b"]}, {"args": ["a", "b"]}),
+    ],
+)
+def test_what_a_server_adds_or_rewrites_is_no_difference(observed: Any, desired: Any) -> None:
+    assert contains(observed, desired)
+
+
+@pytest.mark.parametrize(
+    ("observed", "desired"),
+    [
+        ({}, {"a": 1}),
+        ({"a": None}, {"a": False}),
+        ({"replicas": 1}, {"replicas": 0}),
+        ({"args": ["a", "b", "c"]}, {"args": ["a", "b"]}),
+        ({"args": ["b", "a"]}, {"args": ["a", "b"]}),
+        ({"env": [{"name": "X", "value": "2"}]}, {"env": [{"name": "X", "value": "1"}]}),
+        ({"containers": [{"name": "other"}]}, {"containers": [{"name": "engine"}]}),
+        ({"limits": {"cpu": "2"}}, {"limits": {"cpu": "1000m"}}),
+        ({"image": "1"}, {"image": "1000m"}),
+        ({"a": "x"}, {"a": {"b": 1}}),
+        ({"a": {"b": 1}}, {"a": ["b"]}),
+    ],
+)
+def test_what_a_person_changes_is_one(observed: Any, desired: Any) -> None:
+    assert not contains(observed, desired)
+
+
+def test_a_field_that_is_no_longer_wanted_is_noticed_by_the_hash() -> None:
+    desired = seal({"kind": "ConfigMap", "metadata": {"name": "x"}, "data": {"a": "1"}})
+    observed = seal({"kind": "ConfigMap", "metadata": {"name": "x"}, "data": {"a": "1", "b": "2"}})
+    assert contains(observed["data"], desired["data"])
+    assert differs(observed, desired)
+    stored = copy.deepcopy(desired)
+    stored["metadata"]["resourceVersion"] = "7"
+    assert not differs(stored, desired)
+    assert differs(None, desired)
+    assert seal(desired) == desired

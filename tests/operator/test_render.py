@@ -1,0 +1,213 @@
+"""Rendered objects against golden files, and what must hold for every one of them.
+
+The files under ``golden/`` are the objects of each case as YAML. After a change that is meant, write them anew with
+``UPDATE_GOLDEN=1 pytest tests/operator/test_render.py`` and read the difference before committing it. A changed engine
+pod template is a new revision: it restarts no engine by itself (the template of a running revision is kept).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+import pytest
+import yaml
+from operator_support.mini_cluster import service
+
+from blade_llm.check.items import parse_items
+from blade_llm.cli.server_flags import GROUPS
+from blade_operator.objects import Object
+from blade_operator.render import (
+    Defaults,
+    controller_revision,
+    engine_deployment,
+    engine_objects,
+    pod_template,
+    revision_of,
+    router_objects,
+    spec_hash,
+)
+from blade_operator.render.engine import CHECK_ITEMS
+from blade_operator.spec import parse_service
+from blade_operator.spec.fields import CheckItemName
+from blade_operator.spec.rules import OWNED_FLAGS
+from blade_protocol.labels import RESTARTED_AT
+from blade_protocol.routing import RouterConfig
+
+GOLDEN = Path(__file__).parent / "golden"
+DEFAULTS = Defaults(engine_image="bladellm/engine:0", router_image="bladellm/operator:0")
+CASES: dict[str, dict[str, Any]] = {
+    "file_model": {"model": {"uri": "file:///models/qwen"}, "replicas": 2},
+    "hub_model": {
+        "model": {
+            "uri": "hf://Qwen/Qwen2.5-0.5B-Instruct",
+            "revision": "main",
+            "servedNames": ["qwen", "qwen2.5-0.5b"],
+            "cache": {"claimName": "models"},
+        }
+    },
+    "every_field": {
+        "model": {"uri": "file:///models/qwen", "servedNames": ["qwen"]},
+        "engine": {
+            "image": "example.org/engine:1",
+            "dtype": "float32",
+            "contextLength": 2048,
+            "maxNumSeqs": 16,
+            "kvCacheBytes": "1Gi",
+            "extraArgs": ["--disable_prompt_cache"],
+            "env": [{"name": "LANG", "value": "C.UTF-8"}],
+            "resources": {"requests": {"cpu": 1, "memory": "2Gi"}, "limits": {"cpu": "2", "memory": "4Gi"}},
+            "shmSize": "2Gi",
+        },
+        "check": {"mode": "Warn", "items": ["shm", "memoryFit"]},
+        "replicas": 3,
+        "router": {
+            "replicas": 2,
+            "policy": "leastRequest",
+            "image": "example.org/router:1",
+            "resources": {"requests": {"cpu": "500m"}, "limits": {"memory": "256Mi"}},
+        },
+        "rollout": {"maxSurge": 0, "maxUnavailable": 1, "drainTimeout": "90s", "revisionHistoryLimit": 2},
+    },
+    "no_check": {"model": {"uri": "file:///models/qwen"}, "check": {"mode": "Off"}},
+}
+
+
+def render(spec: dict[str, Any], **metadata: Any) -> list[Object]:
+    typed = parse_service(service(spec, **metadata))
+    template = pod_template(typed, DEFAULTS)
+    return [
+        *engine_objects(typed),
+        controller_revision(typed, template, 1, spec_hash(typed)),
+        engine_deployment(typed, revision_of(template), template, typed.spec.replicas),
+        *router_objects(typed, DEFAULTS),
+    ]
+
+
+def containers(obj: Object) -> Iterator[Object]:
+    pod = obj["spec"]["template"]["spec"]
+    yield from pod.get("initContainers", ())
+    yield from pod["containers"]
+
+
+def args(objects: list[Object], name: str) -> list[str]:
+    deployments = [obj for obj in objects if obj["kind"] == "Deployment"]
+    [found] = [entry for obj in deployments for entry in containers(obj) if entry["name"] == name]
+    return list(found["args"])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_objects_are_those_in_the_golden_file(case: str) -> None:
+    text = yaml.safe_dump_all(render(CASES[case]), sort_keys=False, width=120)
+    path = GOLDEN / f"{case}.yaml"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert path.read_text() == text
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_pods_are_restricted_and_explain_their_end(case: str) -> None:
+    for obj in render(CASES[case]):
+        if obj["kind"] != "Deployment":
+            continue
+        pod = obj["spec"]["template"]["spec"]
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in containers(obj):
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
+            assert {"name": "tmp", "mountPath": "/tmp"} in container["volumeMounts"]
+            mounted = {mount["name"] for mount in container["volumeMounts"]}
+            assert mounted <= {volume["name"] for volume in pod["volumes"]}
+            names = [entry["name"] for entry in container.get("env", ())]
+            assert len(names) == len(set(names))
+
+
+def test_a_pod_may_live_half_a_minute_longer_than_its_drain() -> None:
+    for obj in render(CASES["every_field"]):
+        if obj["kind"] == "Deployment":
+            assert obj["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == 120
+    flags = args(render(CASES["every_field"]), "engine")
+    assert flags[flags.index("--drain_timeout") + 1] == "90"
+
+
+def test_a_hub_model_is_fetched_first_and_then_never_asked_for_again() -> None:
+    objects = render(CASES["hub_model"])
+    [deployment] = [obj for obj in objects if obj["kind"] == "Deployment" and "-engine-" in obj["metadata"]["name"]]
+    assert [entry["name"] for entry in containers(deployment)] == ["fetch", "check", "engine"]
+    offline = {
+        entry["name"]: {"name": "HF_HUB_OFFLINE", "value": "1"} in entry["env"] for entry in containers(deployment)
+    }
+    assert offline == {"fetch": False, "check": True, "engine": True}
+    for name in offline:
+        found = args(objects, name)
+        assert found[found.index("--model") + 1] == "hf://Qwen/Qwen2.5-0.5B-Instruct@main"
+
+
+def test_what_the_user_sets_in_the_environment_wins() -> None:
+    env = [{"name": "HF_HOME", "value": "/elsewhere"}, {"name": "HF_ENDPOINT", "value": "https://mirror.example"}]
+    objects = render({"model": {"uri": "hf://a/b"}, "engine": {"env": env}})
+    for obj in objects:
+        if obj["kind"] == "Deployment" and "-engine-" in obj["metadata"]["name"]:
+            for container in containers(obj):
+                values = {entry["name"]: entry["value"] for entry in container["env"]}
+                assert (values["HF_HOME"], values["HF_ENDPOINT"]) == ("/elsewhere", "https://mirror.example")
+
+
+def test_the_router_reads_its_configuration_as_the_router_parses_it() -> None:
+    [config] = [obj for obj in render(CASES["every_field"]) if obj["kind"] == "ConfigMap"]
+    assert msgspec.json.decode(config["data"]["router.json"], type=RouterConfig) == RouterConfig(
+        policy="least-request", models=("qwen",)
+    )
+    flags = args(render(CASES["every_field"]), "router")
+    assert flags[flags.index("--service") + 1] == "qwen-engine"
+
+
+@pytest.mark.parametrize(
+    ("change", "new"),
+    [
+        ({"engine": {"maxNumSeqs": 4}}, True),
+        ({"model": {"uri": "file:///models/other"}}, True),
+        ({"check": {"mode": "Off"}}, True),
+        ({"rollout": {"drainTimeout": "1m"}}, True),
+        ({"replicas": 5}, False),
+        ({"router": {"policy": "roundRobin", "replicas": 3}}, False),
+        ({"rollout": {"maxSurge": 2}}, False),
+        # Saying what is the default anyway is no change.
+        ({"engine": {"dtype": "auto", "shmSize": "1Gi"}}, False),
+    ],
+)
+def test_only_what_changes_engine_pods_is_a_new_revision(change: dict[str, Any], new: bool) -> None:
+    before = parse_service(service())
+    after = parse_service(service(change))
+    assert (spec_hash(before) != spec_hash(after)) is new
+    changed = revision_of(pod_template(before, DEFAULTS)) != revision_of(pod_template(after, DEFAULTS))
+    assert changed is new
+
+
+def test_asking_for_a_restart_is_a_new_revision() -> None:
+    plain, asked = parse_service(service()), parse_service(service(annotations={RESTARTED_AT: "now"}))
+    assert spec_hash(plain) != spec_hash(asked)
+    assert revision_of(pod_template(plain, DEFAULTS)) != revision_of(pod_template(asked, DEFAULTS))
+
+
+def test_items_of_the_check_are_those_the_check_knows() -> None:
+    assert set(CHECK_ITEMS) == set(get_args(CheckItemName))
+    assert parse_items(",".join(CHECK_ITEMS.values())) == tuple(CHECK_ITEMS.values())
+
+
+def test_engine_flags_are_flags_the_server_has() -> None:
+    known = {flag.name for flags in GROUPS.values() for flag in flags}
+    used = {arg.removeprefix("--") for arg in args(render(CASES["every_field"]), "engine") if arg.startswith("--")}
+    assert used <= known
+    assert set(OWNED_FLAGS) <= known
+    assert used - {"disable_prompt_cache"} == set(OWNED_FLAGS)
