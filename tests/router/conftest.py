@@ -1,9 +1,8 @@
 """The router's tests run on uvloop, as the router does: the two loops differ where connections die."""
 
-import pytest
 import uvloop
+from pytest_asyncio.plugin import LoopFactory
 
 
-@pytest.fixture(scope="session")
-def event_loop_policy() -> uvloop.EventLoopPolicy:
-    return uvloop.EventLoopPolicy()
+def pytest_asyncio_loop_factories() -> dict[str, LoopFactory]:
+    return {"uvloop": uvloop.new_event_loop}

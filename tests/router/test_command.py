@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 from router_support.engine import MockEngine
-from router_support.serving import eventually, question, raw_post
+from router_support.serving import TEST_SECONDS, eventually, question, raw_post
 
 from blade_router.app import main
 from blade_router.arguments import Options, parse_arguments
@@ -38,7 +38,8 @@ async def running(*flags: str, **environment: str) -> AsyncIterator[tuple[Proces
             assert line, "the router ended before it listened"
             if found := re.search(r"listening on http://127\.0\.0\.1:(\d+)", line):
                 break
-        yield process, int(found[1])
+        async with asyncio.timeout(TEST_SECONDS):
+            yield process, int(found[1])
     finally:
         if process.returncode is None:
             process.kill()
@@ -76,7 +77,7 @@ async def test_service_follows_its_file(tmp_path: Path) -> None:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, verify=False) as client:
             assert (await client.get("/health")).status_code == 503
             (tmp_path / "demo.json").write_text(json.dumps({"endpoints": [{"url": engine.url}]}))
-            while (await client.get("/health")).status_code != 200:
+            while (await client.get("/health")).status_code != 200:  # noqa: ASYNC110 - the file is found by polling
                 await asyncio.sleep(0.02)
             assert (await client.post("/v1/chat/completions", json=question())).status_code == 200
 

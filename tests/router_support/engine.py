@@ -233,6 +233,8 @@ class _Protocol(asyncio.Protocol):
     async def _lose(self) -> None:
         """Break the connection, after what was written has gone out."""
         await asyncio.sleep(0.01)
+        while self.transport.get_write_buffer_size():  # noqa: ASYNC110 - transports tell nobody when they are empty
+            await asyncio.sleep(0.01)
         self.lost_by_us = True
         self.transport.abort()
 

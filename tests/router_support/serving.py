@@ -13,6 +13,9 @@ from blade_router.app import Router, listen, make_server
 from blade_router.arguments import Options
 from router_support.engine import MockEngine
 
+TEST_SECONDS = 60
+"""A test that takes longer hangs. (uvloop swallows the exception that pytest-timeout raises from its signal.)"""
+
 
 class Running:
     """A router that serves, and a client of it."""
@@ -61,7 +64,8 @@ async def serving(*engines: MockEngine, wait: bool = True, **options: Any) -> As
                 await eventually(lambda: server.started)
                 if wait:
                     await eventually(lambda: router.endpoints.usable_count() == len(engines))
-                yield Running(router, url, client)
+                async with asyncio.timeout(TEST_SECONDS):
+                    yield Running(router, url, client)
         finally:
             server.should_exit = True
             await task
