@@ -1,0 +1,96 @@
+"""The offline API on the real engine, and the same tokens from a real server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from engine_support.server_process import running_server
+
+from blade_llm import LLM, SamplingParams
+from blade_llm.models.errors import ModelFilesError
+
+OPTIONS = {"load_format": "dummy", "dtype": "float32", "kv_cache_bytes": 32 << 20, "num_threads": 1, "max_num_seqs": 8}
+GREEDY = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def llm(text_model: Path) -> LLM:
+    return LLM(model=text_model, **OPTIONS)
+
+
+def test_one_prompt_or_many(llm: LLM) -> None:
+    (one,) = llm.generate("hello", GREEDY)
+    assert one.prompt == "hello"
+    assert one.prompt_token_ids == llm.tokenizer.encode("hello")
+    (answer,) = one.outputs
+    assert answer.finish_reason == "length"
+    assert len(answer.token_ids) == 12
+    assert answer.text == llm.tokenizer.decode(answer.token_ids)
+    many = llm.generate(["world", "hello", llm.tokenizer.encode("hello")], GREEDY)
+    assert [output.prompt for output in many] == ["world", "hello", None]
+    assert many[1].outputs[0].token_ids == many[2].outputs[0].token_ids == answer.token_ids
+
+
+def test_samples_differ_and_seeds_repeat(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=12, seed=3, ignore_eos=True)
+    first, second = (llm.generate("hello", params, n=3)[0].outputs for _ in range(2))
+    assert [output.index for output in first] == [0, 1, 2]
+    assert len({tuple(output.token_ids) for output in first}) == 3
+    assert [output.token_ids for output in first] == [output.token_ids for output in second]
+
+
+def test_stop_strings_and_logprobs(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=40, seed=11, ignore_eos=True, logprobs=2)
+    whole = llm.generate("hello", params)[0].outputs[0]
+    assert whole.logprobs is not None
+    assert len(whole.logprobs) == len(whole.token_ids) == 40
+    assert all(len(entry.token_ids) == 2 and entry.chosen <= 0 for entry in whole.logprobs)
+    stop = whole.text[8:11]
+    cut = llm.generate("hello", msgspec.structs.replace(params, stop=(stop,)))[0].outputs[0]
+    assert (cut.finish_reason, cut.stop_reason) == ("stop", stop)
+    assert cut.text == whole.text[: whole.text.index(stop)]
+
+
+def test_chat_uses_the_template(llm: LLM) -> None:
+    (output,) = llm.chat([{"role": "user", "content": "hello"}], GREEDY)
+    assert output.prompt == "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
+    assert output.prompt_token_ids[0] == 1
+    two = llm.chat([[{"role": "user", "content": "hello"}], [{"role": "user", "content": "bye"}]], GREEDY)
+    assert two[0].outputs[0].token_ids == output.outputs[0].token_ids
+    assert len(two) == 2
+
+
+@pytest.mark.parametrize(
+    ("prompt", "params", "says"),
+    [
+        ("hello", SamplingParams(temperature=-1), "temperature"),
+        ("", SamplingParams(), "empty"),
+        ([1, 9999], SamplingParams(), "9999"),
+        ("hello", SamplingParams(max_tokens=4000), "max_model_len"),
+        (["a", "b"], [SamplingParams()], "2 prompts but 1"),
+    ],
+)
+def test_bad_input(llm: LLM, prompt: object, params: object, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        llm.generate(prompt, params)  # type: ignore[arg-type]
+    assert llm.generate("hello", GREEDY)[0].outputs[0].token_ids, "the next call works"
+
+
+def test_a_missing_model(tmp_path: Path) -> None:
+    with pytest.raises(ModelFilesError, match="does not exist"):
+        LLM(model=tmp_path / "nothing")
+
+
+def test_the_server_gives_the_same_tokens(llm: LLM, text_model: Path, tmp_path: Path) -> None:
+    prompts = ["hello world", "the quick brown fox", "na\u00efve"]
+    expected = [output.outputs[0].text for output in llm.generate(prompts, GREEDY)]
+    flags = ("--dtype", "float32", "--kv_cache_bytes", "32MiB", "--max_num_seqs", "8")
+    with running_server(tmp_path, text_model, *flags, module="blade_llm.cli.server") as server:
+        answer = server.post("/v1/completions", prompt=prompts, max_tokens=12, temperature=0, ignore_eos=True).json()
+        assert [choice["text"] for choice in answer["choices"]] == expected
+        for title in ("Serving Arguments", "Start-up", "weights", "warm-up", "Memory plan", "KV blocks"):
+            assert title in server.output
+        assert "libtorch" in Path(f"/proc/{server.engine_pid}/maps").read_text()
+        assert "libtorch" not in Path(f"/proc/{server.process.pid}/maps").read_text()
