@@ -44,7 +44,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     speculate = False
 
     @initialize(
-        num_blocks=st.integers(2, 12),
+        num_blocks=st.integers(4, 12),
         rows=st.integers(1, 5),
         budget=st.integers(1, 40),
         depth=st.integers(1, 3),
@@ -68,7 +68,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.aborted: set[str] = set()
 
     @rule(
-        shared=st.integers(0, MAX_MODEL_LEN - 1),
+        head=st.integers(0, 2),
+        shared=st.integers(0, MAX_MODEL_LEN - 16),
         own=st.lists(st.integers(0, VOCABULARY - 1), max_size=30),
         max_tokens=st.integers(1, 60),
         min_tokens=st.integers(0, 8),
@@ -80,6 +81,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     )
     def add(
         self,
+        head: int,
         shared: int,
         own: list[int],
         max_tokens: int,
@@ -99,7 +101,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             ignore_eos=ignore_eos,
         )
         name = str(len(self.requests))
-        request = Request(name, SHARED[:shared] + own, sampling, priority=priority, cache_salt=cache_salt)
+        prompt = [head] * (16 if head else 0) + SHARED[:shared] + own  # the same blocks behind different ones
+        request = Request(name, prompt, sampling, priority=priority, cache_salt=cache_salt)
         try:
             self.scheduler.add(request)
         except RequestRefusedError:
@@ -109,6 +112,12 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         self.requests[name] = request
         self.tokens[name] = []
+
+    @rule(prompts=st.lists(st.integers(1, 30), min_size=2, max_size=6), max_tokens=st.integers(20, 60))
+    def add_several(self, prompts: list[int], max_tokens: int) -> None:
+        """Long answers to short prompts: what admission lets in outgrows the cache."""
+        for length in prompts:
+            self.add(0, length, [len(self.requests) % VOCABULARY], max_tokens, 0, 1, (), True, 0, "")
 
     @precondition(lambda self: self.requests)
     @rule(data=st.data())
@@ -200,8 +209,8 @@ class SpeculatingMachine(SchedulerMachine):
 
 
 SETTINGS = settings(
-    max_examples=120,
-    stateful_step_count=40,
+    max_examples=100,
+    stateful_step_count=30,
     deadline=None,
     report_multiple_bugs=False,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
@@ -209,4 +218,4 @@ SETTINGS = settings(
 TestScheduler = SchedulerMachine.TestCase
 TestScheduler.settings = SETTINGS
 TestSpeculation = SpeculatingMachine.TestCase
-TestSpeculation.settings = settings(SETTINGS, max_examples=80)
+TestSpeculation.settings = settings(SETTINGS, max_examples=50)

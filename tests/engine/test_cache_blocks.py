@@ -1,0 +1,118 @@
+"""Reference counts, the free list as LRU, and what sharing does to both."""
+
+import pytest
+from engine_support.sched_invariants import check_pool
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blade_llm.cache.blocks import BlockPool
+from blade_llm.cache.events import KVEvent, KVEvents
+
+
+def digest(number: int) -> bytes:
+    return number.to_bytes(32, "little")
+
+
+def take(pool: BlockPool) -> int:
+    block = pool.take()
+    assert block is not None
+    return block
+
+
+def test_every_block_is_handed_out_once() -> None:
+    pool = BlockPool(3)
+    assert {take(pool) for _ in range(3)} == {0, 1, 2}
+    assert pool.take() is None
+    assert pool.num_free == 0
+
+
+def test_a_shared_block_is_free_when_the_last_holder_lets_go() -> None:
+    pool = BlockPool(1)
+    block = take(pool)
+    pool.share(block)
+    pool.release([block])
+    assert pool.num_free == 0
+    pool.release([block])
+    assert pool.num_free == 1
+
+
+def test_releasing_too_often_is_an_error() -> None:
+    pool = BlockPool(1)
+    block = take(pool)
+    pool.release([block])
+    with pytest.raises(ValueError, match="released more often"):
+        pool.release([block])
+
+
+def test_a_free_block_is_found_until_it_is_evicted() -> None:
+    pool = BlockPool(1)
+    block = take(pool)
+    pool.register(block, digest(1), b"")
+    pool.release([block])
+    assert pool.find(digest(1)) == block
+    pool.share(block)
+    assert pool.num_free == 0
+    pool.release([block])
+    take(pool)
+    assert pool.find(digest(1)) is None
+
+
+def test_blank_blocks_go_first_and_then_the_least_recently_released() -> None:
+    pool = BlockPool(4)
+    first, second, third, blank = (take(pool) for _ in range(4))
+    for number, block in enumerate((first, second, third)):
+        pool.register(block, digest(number), b"")
+    pool.release([second, first, third, blank])
+    pool.share(second)
+    pool.release([second])  # used again: now the most recent
+    assert [pool.take() for _ in range(4)] == [blank, first, third, second]
+
+
+def test_of_two_blocks_with_equal_contents_the_first_is_found() -> None:
+    pool = BlockPool(2)
+    first, second = take(pool), take(pool)
+    pool.register(first, digest(1), b"")
+    pool.register(second, digest(1), b"")
+    assert pool.find(digest(1)) == first
+    pool.release([first, second])
+    assert [pool.take(), pool.take()] == [second, first]  # the other one is of no further use
+
+
+def test_events_tell_what_can_be_found() -> None:
+    events = KVEvents()
+    pool = BlockPool(1, events)
+    block = take(pool)
+    pool.register(block, digest(2), digest(1))
+    pool.release([block])
+    assert list(pool.cached_digests()) == [digest(2)]
+    take(pool)
+    expected = [KVEvent("stored", digest(2), digest(1)), KVEvent("removed", digest(2))]
+    assert events.drain() == (expected, False)
+    assert events.drain() == ([], False)
+
+
+def test_a_slow_reader_of_events_is_told_that_it_lost_some() -> None:
+    events = KVEvents(capacity=2)
+    for number in range(3):
+        events.removed(digest(number))
+    assert events.drain() == ([KVEvent("removed", digest(1)), KVEvent("removed", digest(2))], True)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["take", "release", "register", "share"]), st.integers(0, 7)), max_size=80))
+def test_any_order_of_calls_keeps_the_pool_consistent(calls: list[tuple[str, int]]) -> None:
+    pool = BlockPool(5)
+    held: list[int] = []
+    for call, number in calls:
+        if call == "take":
+            block = pool.take()
+            assert (block is None) == (len(set(held)) == 5)
+            held += [] if block is None else [block]
+        elif call == "share" and (found := pool.find(digest(number))) is not None:
+            pool.share(found)
+            held.append(found)
+        elif call == "release" and held:
+            pool.release([held.pop(number % len(held))])
+        elif call == "register" and held and pool.digest(held[number % len(held)]) is None:
+            pool.register(held[number % len(held)], digest(number), b"")
+        check_pool(pool)
+        assert [pool.ref_count(block) for block in range(5)] == [held.count(block) for block in range(5)]
