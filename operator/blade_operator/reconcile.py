@@ -110,7 +110,9 @@ def _sizes(service: LLMService, current: str, deployments: dict[str, Object], ob
     def look(revision: str) -> RevisionPods:
         mine = [pod for pod in pods if read.revision(pod) == revision]
         wanted = deployments[revision]["spec"].get("replicas", 1) if revision in deployments else 0
-        return RevisionPods(revision, wanted, present=len(mine), ready=sum(map(read.is_ready, mine)))
+        leaving = sum(map(read.is_terminating, mine))
+        ready = sum(map(read.is_ready, mine))
+        return RevisionPods(revision, wanted, staying=len(mine) - leaving, leaving=leaving, ready=ready)
 
     # Pods whose Deployment is gone still hold their resources until they have left.
     known = {*deployments, *map(read.revision, pods)} - {current}
@@ -123,11 +125,11 @@ def _sizes(service: LLMService, current: str, deployments: dict[str, Object], ob
         max_surge=rollout.max_surge,
         max_unavailable=rollout.max_unavailable,
     )
-    left = {pods.revision for pods in others if pods.present or pods.wanted}
+    gone = {pods.revision for pods in others if pods.gone}
     return {
         revision: count
         for revision, count in planned.items()
-        if revision == current or (revision in deployments and (count or revision in left))
+        if revision == current or (revision in deployments and revision not in gone)
     }
 
 

@@ -18,15 +18,22 @@ class RevisionPods:
     revision: str
     wanted: int
     """``spec.replicas`` of its Deployment."""
-    present: int
-    """Pods that hold resources: running, starting or leaving."""
+    staying: int
+    """Pods that run or start."""
+    leaving: int
+    """Pods that finish what they have; their Deployment makes others in their place."""
     ready: int
-    """Pods that answer and are not leaving."""
+    """Those that answer and are not leaving."""
 
     @property
     def footprint(self) -> int:
         """Pods there are or are about to be."""
-        return max(self.wanted, self.present)
+        return self.leaving + max(self.wanted, self.staying)
+
+    @property
+    def gone(self) -> bool:
+        """Nothing of it is left, nor wanted."""
+        return self.footprint == 0
 
     @property
     def available(self) -> int:

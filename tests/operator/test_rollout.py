@@ -29,8 +29,9 @@ class World:
 
     def look(self, revision: str) -> RevisionPods:
         mine = [pod for pod in self.pods if pod.revision == revision]
+        leaving = sum(pod.leaving for pod in mine)
         ready = sum(pod.ready and not pod.leaving for pod in mine)
-        return RevisionPods(revision, self.wanted.get(revision, 0), len(mine), ready)
+        return RevisionPods(revision, self.wanted.get(revision, 0), len(mine) - leaving, leaving, ready)
 
     def plan(self, replicas: int, surge: int, unavailable: int) -> dict[str, int]:
         others = [self.look(revision) for revision in self.wanted if revision != self.current]
@@ -48,7 +49,7 @@ class World:
         """Leaving pods are gone; Deployments of size 0 without pods are deleted."""
         self.pods = [pod for pod in self.pods if not pod.leaving]
         self.wanted = {
-            revision: count for revision, count in self.wanted.items() if count or self.look(revision).present
+            revision: count for revision, count in self.wanted.items() if count or not self.look(revision).gone
         }
 
     def start(self) -> None:
@@ -71,7 +72,7 @@ def settle(world: World, replicas: int, surge: int, unavailable: int) -> None:
 limits = st.tuples(st.integers(0, 3), st.integers(0, 3)).filter(any)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data(), st.integers(0, 5), limits)
 def test_capacity_and_ceiling_hold_in_any_order_of_events_and_the_rollout_ends(
     data: st.DataObject, replicas: int, limit: tuple[int, int]
@@ -155,10 +156,17 @@ def test_scaling_one_revision_is_immediate(before: int, after: int, limit: tuple
 
 
 def test_on_a_machine_without_room_a_new_engine_starts_only_when_an_old_one_is_really_gone() -> None:
-    old = RevisionPods("old", wanted=2, present=2, ready=2)
-    new = RevisionPods("new", wanted=0, present=0, ready=0)
+    old = RevisionPods("old", wanted=2, staying=2, leaving=0, ready=2)
+    new = RevisionPods("new", wanted=0, staying=0, leaving=0, ready=0)
     assert sizes(2, new, [old], max_surge=0, max_unavailable=1) == {"new": 0, "old": 1}
-    leaving = RevisionPods("old", wanted=1, present=2, ready=1)
+    leaving = RevisionPods("old", wanted=1, staying=1, leaving=1, ready=1)
     assert sizes(2, new, [leaving], max_surge=0, max_unavailable=1) == {"new": 0, "old": 1}
-    gone = RevisionPods("old", wanted=1, present=1, ready=1)
+    gone = RevisionPods("old", wanted=1, staying=1, leaving=0, ready=1)
     assert sizes(2, new, [gone], max_surge=0, max_unavailable=1) == {"new": 1, "old": 1}
+
+
+def test_pods_that_leave_count_beside_those_about_to_replace_them() -> None:
+    # Found at random: a rollback looked twice before the controller had made the first new pod.
+    back = RevisionPods("r0", wanted=1, staying=0, leaving=1, ready=0)
+    other = RevisionPods("r1", wanted=1, staying=1, leaving=0, ready=1)
+    assert sizes(2, back, [other], max_surge=1, max_unavailable=1) == {"r0": 1, "r1": 1}
