@@ -101,7 +101,7 @@ def test_a_client_that_leaves_frees_its_blocks(server: ServerProcess, stream: bo
         request = client.build_request("POST", f"{server.url}/v1/completions", json={**LONG, "stream": True})
         response = client.send(request, stream=True)
         lines = response.iter_lines()
-            next(lines)
+        next(lines)
         wait_until(lambda: server.state()["running"] == 1)
         response.close()
     else:
