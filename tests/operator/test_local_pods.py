@@ -37,7 +37,9 @@ async def test_a_deployment_becomes_ready_pods_that_kubectl_would_show(tmp_path:
             ("PodScheduled", "Initialized", "ContainersReady", "Ready"), "True"
         )
         engine = status_of(first, "engine")
-        assert engine["started"] and engine["ready"] and engine["restartCount"] == 0
+        assert engine["started"]
+        assert engine["ready"]
+        assert engine["restartCount"] == 0
         assert "startedAt" in engine["state"]["running"]
         assert port_of(first) != port_of(second)
         said = await about(first)
@@ -215,7 +217,8 @@ async def test_the_environment_has_references_secrets_and_the_threads_share(
         assert env["PLACE"] == f"127.0.0.1:{port_of(pod)} $(X) $(NOBODY)"
         assert (env["POD"], env["TOKEN"], env["OMP_NUM_THREADS"]) == (pod["metadata"]["name"], "sesame", "2")
         assert env["HTTPS_PROXY"] == "http://proxy.example:3128"
-        assert "NONE" not in env and "BLADE_STRAY" not in env
+        assert "NONE" not in env
+        assert "BLADE_STRAY" not in env
 
 
 async def test_a_program_that_is_not_installed_is_named(tmp_path: Path) -> None:

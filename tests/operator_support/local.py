@@ -93,6 +93,11 @@ def pid_of(pod: Object, container: str = "engine") -> int:
     return identity.pid
 
 
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that ended and waits to be reaped does not."""
+    return ProcessId.of(pid) is not None
+
+
 def port_of(pod: Object, name: str = "http") -> int:
     """One port of a pod's only container."""
     ports = pod["spec"]["containers"][0]["ports"]

@@ -1,7 +1,7 @@
 """A stand-in for engine and router: a real process with the same ports, paths and signals, that fails on demand.
 
 It is run as a script. Files steer a running one: while ``FOLDER/unready`` exists ``/health`` says 503, while
-``FOLDER/stuck`` exists ``/live`` does.
+``FOLDER/stuck`` exists ``/live`` does. At SIGTERM it keeps in the folder which endpoints a router would have seen.
 """
 
 from __future__ import annotations
@@ -83,6 +83,9 @@ def main() -> None:
     def on_sigterm(_: int, __: Any) -> None:
         if not options.deaf:
             print("draining", flush=True)
+            endpoints = Path(os.environ.get("BLADE_ENDPOINTS_DIR", "/nonexistent")) / "qwen-engine.json"
+            if endpoints.exists() and options.steer.is_dir():
+                (options.steer / f"at-sigterm-{os.getpid()}").write_text(endpoints.read_text())
             draining.set()
             threading.Timer(options.drain, lambda: os._exit(0)).start()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import socket
@@ -58,15 +59,18 @@ def require_free(port: int, option: str) -> None:
 def holder(port: int) -> str:
     """The program that listens on ``port``."""
     inodes = {inode for table in ("tcp", "tcp6") for inode in _listening(port, table)}
-    for folder in Path("/proc").glob("[0-9]*/fd"):
-        try:
-            links = {os.readlink(entry) for entry in folder.iterdir()}
-        except OSError:
-            continue
-        if inodes & links:
-            name = (folder.parent / "comm").read_text().strip()
-            return f"{name} (pid {folder.parent.name})"
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it ended meanwhile, or belongs to another user
+            if any(_link(process / "fd" / number) in inodes for number in os.listdir(process / "fd")):
+                return f"{(process / 'comm').read_text().strip()} (pid {process.name})"
     return "another program"
+
+
+def _link(path: Path) -> str:
+    try:
+        return os.readlink(path)
+    except FileNotFoundError:  # closed meanwhile
+        return ""
 
 
 def _listening(port: int, table: str) -> Iterable[str]:

@@ -120,7 +120,7 @@ class Store:
         if "spec" in obj:
             metadata["generation"] = 1
         self._put(ref, obj)
-        return copy.deepcopy(obj)
+        return copy.deepcopy(self._objects[ref])
 
     def apply(self, obj: Object, manager: str, admit: Admit = _as_is) -> tuple[Object, Outcome]:
         """Create ``obj``, or make its fields those of ``manager`` (see ``merge``). Status is not touched.

@@ -1,0 +1,131 @@
+"""What the local runtime does not do, it refuses by path; what it ignores, it ignores by name."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from operator_support.local import local
+from operator_support.objects import config_map, deployment, router, service
+
+from blade_operator.cluster.local.errors import UnsupportedField
+from blade_operator.cluster.local.fields import require_supported
+from blade_operator.objects import Object
+
+_POD = "spec.template.spec"
+_CONTAINER = f"{_POD}.containers[0]"
+
+
+def _with(obj: Object, path: list[Any], value: Any) -> Object:
+    obj = copy.deepcopy(obj)
+    place = obj
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    return obj
+
+
+_TEMPLATE: list[Any] = ["spec", "template", "spec"]
+_FIRST = [*_TEMPLATE, "containers", 0]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ([*_TEMPLATE, "hostNetwork"], True, f"{_POD}.hostNetwork is not supported"),
+        ([*_FIRST, "lifecycle"], {}, f"{_CONTAINER}.lifecycle is not supported"),
+        ([*_FIRST, "workingDir"], "/x", f"{_CONTAINER}.workingDir is not supported"),
+        ([*_FIRST, "readinessProbe"], {"exec": {}}, f"{_CONTAINER}.readinessProbe.exec is not supported"),
+        ([*_FIRST, "readinessProbe", "httpGet", "scheme"], "HTTPS", "httpGet.scheme is 'HTTPS'"),
+        ([*_FIRST, "env", 0, "valueFrom"], {"resourceFieldRef": {}}, "env[0].valueFrom.resourceFieldRef"),
+        ([*_FIRST, "ports", 0, "protocol"], "UDP", "ports[0].protocol is 'UDP'; the local runtime knows 'TCP' only"),
+        ([*_FIRST, "ports", 0, "name"], "grpc", "needs the environment variable BLADE_GRPC_PORT"),
+        ([*_FIRST, "command"], [], "containers[0].command is missing"),
+        ([*_TEMPLATE, "volumes"], [{"name": "a", "nfs": {}}], f"{_POD}.volumes[0].nfs is not supported"),
+        ([*_TEMPLATE, "restartPolicy"], "Never", f"{_POD}.restartPolicy is 'Never'"),
+        (["spec", "selector", "matchExpressions"], [], "spec.selector.matchExpressions is not supported"),
+        (["spec", "paused"], True, "spec.paused is not supported"),
+        (["data"], {}, "data is not supported"),
+    ],
+)
+def test_a_deployment_that_asks_for_more_is_refused_by_path(path: list[Any], value: Any, message: str) -> None:
+    with pytest.raises(UnsupportedField) as refused:
+        require_supported(_with(deployment(), path, value))
+    assert str(refused.value).startswith("Deployment default/qwen-engine-aaa: ")
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (["spec", "type"], "NodePort", "spec.type is 'NodePort'"),
+        (["spec", "sessionAffinity"], "ClientIP", "spec.sessionAffinity is not supported"),
+    ],
+)
+def test_a_service_that_asks_for_more_is_refused(path: list[Any], value: Any, message: str) -> None:
+    with pytest.raises(UnsupportedField) as refused:
+        require_supported(_with(service(), path, value))
+    assert message in str(refused.value)
+
+
+def test_a_kind_that_means_nothing_here_is_refused() -> None:
+    with pytest.raises(UnsupportedField, match="has no StatefulSet objects"):
+        require_supported({"kind": "StatefulSet", "metadata": {"name": "x"}})
+
+
+def test_isolation_and_resources_are_ignored_on_purpose() -> None:
+    obj = deployment(securityContext={"runAsUser": 65532}, tolerations=[], serviceAccountName="x")
+    obj["spec"]["template"]["spec"]["containers"][0]["resources"] = {"limits": {"cpu": "2"}}
+    require_supported(obj)
+
+
+async def test_a_refused_object_is_not_stored(tmp_path: Path) -> None:
+    async with local(tmp_path) as runtime:
+        with pytest.raises(UnsupportedField):
+            await runtime.apply(_with(deployment(), [*_TEMPLATE, "hostNetwork"], True))
+        assert runtime.store.find("Deployment") == []
+
+
+def test_everything_the_operator_renders_is_supported() -> None:
+    from blade_operator.render import Defaults, engine_deployment, engine_objects, pod_template, router_objects
+    from blade_operator.spec import apply_defaults, parse_service
+
+    base = {
+        "apiVersion": "serving.bladellm.io/v1alpha1",
+        "kind": "LLMService",
+        "metadata": {"name": "qwen", "namespace": "default", "uid": "u"},
+    }
+    specs: list[Any] = [
+        {"model": {"uri": "file:///models/qwen"}},
+        {
+            "model": {"uri": "hf://a/b", "revision": "main", "servedNames": ["x"], "cache": {"claimName": "mine"}},
+            "engine": {
+                "dtype": "float32",
+                "contextLength": 512,
+                "maxNumSeqs": 8,
+                "kvCacheBytes": "1Gi",
+                "extraArgs": ["--disable_prompt_cache"],
+                "env": [{"name": "A", "value": "b"}],
+                "resources": {"requests": {"cpu": "1"}, "limits": {"memory": "4Gi"}},
+            },
+            "check": {"mode": "Warn", "items": ["shm"]},
+            "router": {"replicas": 2, "policy": "roundRobin", "resources": {"limits": {"cpu": "1"}}},
+            "rollout": {"maxSurge": 0, "maxUnavailable": 1, "drainTimeout": "30s"},
+        },
+    ]
+    for spec in specs:
+        parsed = parse_service(apply_defaults({**base, "spec": spec}))
+        template = pod_template(parsed, Defaults())
+        for obj in [
+            *engine_objects(parsed),
+            engine_deployment(parsed, "abc", template, 1),
+            *router_objects(parsed, Defaults()),
+        ]:
+            require_supported(obj)
+
+
+def test_the_stand_ins_of_these_tests_are_supported() -> None:
+    for obj in (deployment(), router(), service(), config_map("x")):
+        require_supported(obj)
