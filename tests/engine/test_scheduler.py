@@ -1,0 +1,342 @@
+"""Single decisions of the scheduler: order, budget, admission, preemption, ends, refusals, speculation."""
+
+import pytest
+from engine_support.sched_invariants import check_invariants
+
+from blade_llm.cache.manager import KVCacheManager
+from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
+from blade_llm.scheduling.limits import SchedulerConfig
+from blade_llm.scheduling.output import RequestOutput
+from blade_llm.scheduling.plan import StepPlan, StepResult
+from blade_llm.scheduling.request import Request, RequestRefusedError
+from blade_llm.scheduling.scheduler import Scheduler
+
+EOS = 2
+
+
+def scheduler_of(
+    *, blocks: int = 64, rows: int = 8, budget: int = 256, max_model_len: int = 512, prompt_cache: bool = True
+) -> Scheduler:
+    config = SchedulerConfig(
+        max_num_seqs=rows, max_batch_tokens=budget, max_model_len=max_model_len, eos_token_ids=(EOS,)
+    )
+    return Scheduler(config, KVCacheManager(blocks, enable_prompt_cache=prompt_cache))
+
+
+def add(
+    scheduler: Scheduler, name: str, prompt: int, max_tokens: int = 100, priority: int = 0, **sampling: object
+) -> None:
+    tokens = [10 + sum(map(ord, name)) + i for i in range(prompt)]
+    params = SamplingParams(max_tokens=max_tokens, temperature=0, **sampling)  # type: ignore[arg-type]
+    scheduler.add(Request(name, tokens, params, priority=priority))
+
+
+def plan_of(scheduler: Scheduler) -> StepPlan:
+    plan = scheduler.schedule()
+    assert plan is not None
+    check_invariants(scheduler)
+    return plan
+
+
+def draw(scheduler: Scheduler, plan: StepPlan, *tokens: list[int]) -> list[RequestOutput]:
+    """Deliver ``tokens`` for the sampled rows of a plan; one token 5 each when none are given."""
+    drawn = list(tokens) or [[5] for row in plan.rows if row.sample]
+    outputs = scheduler.update(plan, StepResult(drawn, [None] * len(drawn)))
+    check_invariants(scheduler)
+    return outputs
+
+
+def shares(plan: StepPlan) -> dict[str, int]:
+    return {row.request_id: row.count for row in plan.rows}
+
+
+def step(scheduler: Scheduler) -> list[RequestOutput]:
+    return draw(scheduler, plan_of(scheduler))
+
+
+def test_decodes_first_then_prefills_then_arrivals() -> None:
+    scheduler = scheduler_of(budget=50)
+    add(scheduler, "a", 30)
+    step(scheduler)
+    add(scheduler, "b", 120)
+    assert shares(draw_and_return(scheduler)) == {"a": 1}  # a measurement: decode alone
+    assert shares(draw_and_return(scheduler)) == {"a": 1, "b": 49}
+    add(scheduler, "c", 40)
+    assert shares(draw_and_return(scheduler)) == {"a": 1, "b": 49}
+    plan = draw_and_return(scheduler)
+    assert shares(plan) == {"a": 1, "b": 22, "c": 27}
+    assert [row.sample for row in plan.rows] == [True, True, False]
+    assert [row.row for row in plan.new_rows] == [plan.rows[2].row]
+
+
+def draw_and_return(scheduler: Scheduler) -> StepPlan:
+    plan = plan_of(scheduler)
+    draw(scheduler, plan)
+    return plan
+
+
+def test_priority_before_arrival() -> None:
+    scheduler = scheduler_of(rows=1)
+    add(scheduler, "later", 4)
+    add(scheduler, "urgent", 4, priority=-1)
+    assert list(shares(plan_of(scheduler))) == ["urgent"]
+
+
+def test_a_large_prompt_at_the_head_is_not_overtaken() -> None:
+    scheduler = scheduler_of(blocks=20, max_model_len=320)
+    add(scheduler, "running", 160, max_tokens=40)
+    step(scheduler)
+    add(scheduler, "large", 200, max_tokens=10)
+    add(scheduler, "small", 4, max_tokens=10)
+    assert list(shares(plan_of(scheduler))) == ["running"]
+    scheduler.abort(["running"])
+    assert list(shares(plan_of(scheduler))) == ["large", "small"]
+
+
+def test_blocks_travel_as_differences() -> None:
+    scheduler = scheduler_of()
+    add(scheduler, "a", 30)
+    plan = draw_and_return(scheduler)
+    (update,) = plan.block_updates
+    assert (update.start, len(update.blocks)) == (0, 2)
+    updates = [draw_and_return(scheduler).block_updates for _ in range(20)]
+    grown = [(i, update.start, len(update.blocks)) for i, each in enumerate(updates) for update in each]
+    assert grown == [(2, 2, 1), (18, 3, 1)]  # positions 32 and 48
+
+
+def test_a_row_is_kept_and_its_end_told_to_the_runner() -> None:
+    scheduler = scheduler_of(rows=2)
+    add(scheduler, "a", 4, max_tokens=3)
+    add(scheduler, "b", 4, max_tokens=5)
+    rows = [{row.request_id: row.row for row in draw_and_return(scheduler).rows} for _ in range(3)]
+    assert rows[0] == rows[1] == rows[2]
+    plan = plan_of(scheduler)
+    assert plan.freed_rows == [rows[0]["a"]]
+    draw(scheduler, plan)
+    assert plan_of(scheduler).freed_rows == []
+
+
+def test_ends() -> None:
+    scheduler = scheduler_of(max_model_len=20)
+    add(scheduler, "eos", 4)
+    add(scheduler, "ignored", 4, ignore_eos=True)
+    add(scheduler, "stop", 4, stop_token_ids=(7,))
+    add(scheduler, "longest", 4, max_tokens=1)
+    add(scheduler, "model", 19)
+    outputs = {output.request_id: output for output in draw(scheduler, plan_of(scheduler), [EOS], [EOS], [7], [9], [9])}
+    ends = {name: (output.token_ids, output.finish_reason, output.stop_token_id) for name, output in outputs.items()}
+    assert ends == {
+        "eos": ([], "stop", EOS),
+        "ignored": ([EOS], None, None),
+        "stop": ([], "stop", 7),
+        "longest": ([9], "length", None),
+        "model": ([9], "length", None),
+    }
+    assert scheduler.stats().generation_tokens_total == 5
+
+
+def test_logprobs_belong_to_the_tokens_that_are_kept() -> None:
+    scheduler = scheduler_of()
+    add(scheduler, "a", 4, logprobs=0)
+    logprobs = [TokenLogprobs(-0.25), TokenLogprobs(-0.5)]
+    plan = plan_of(scheduler)
+    (output,) = scheduler.update(plan, StepResult([[9, EOS]], [logprobs]))
+    assert (output.token_ids, output.logprobs) == ([9], logprobs[:1])
+
+
+def test_min_tokens_masks_what_would_end_it() -> None:
+    scheduler = scheduler_of()
+    add(scheduler, "a", 4, min_tokens=2, stop_token_ids=(9,))
+    add(scheduler, "b", 4, min_tokens=2, ignore_eos=True)
+    add(scheduler, "c", 4)
+    assert [new.masked_until_min_tokens for new in plan_of(scheduler).new_rows] == [(EOS, 9), (), ()]
+
+
+def test_a_missing_seed_is_drawn_once() -> None:
+    request = Request("a", [1], SamplingParams())
+    assert request.sampling.seed is not None
+
+
+def test_never_more_draws_than_max_tokens() -> None:
+    scheduler = scheduler_of()
+    add(scheduler, "a", 4, max_tokens=2)
+    first, second = plan_of(scheduler), plan_of(scheduler)  # the second before the first is delivered
+    assert scheduler.schedule() is None
+    draw(scheduler, first)
+    (output,) = draw(scheduler, second)
+    assert output.finish_reason == "length"
+    assert not scheduler.has_work
+
+
+def test_a_stop_found_late_discards_the_draw_already_launched() -> None:
+    scheduler = scheduler_of(rows=1)
+    add(scheduler, "a", 4)
+    first, second = plan_of(scheduler), plan_of(scheduler)
+    assert draw(scheduler, first, [EOS])[0].finish_reason == "stop"
+    add(scheduler, "a", 4)  # the id, the row and the blocks again
+    third = plan_of(scheduler)
+    assert draw(scheduler, second, [6]) == []
+    assert draw(scheduler, third, [7])[0].token_ids == [7]
+
+
+def test_the_last_to_come_is_preempted_and_first_to_return() -> None:
+    scheduler = scheduler_of(blocks=6, max_model_len=90, prompt_cache=False)
+    add(scheduler, "first", 16)
+    add(scheduler, "second", 16)
+    step(scheduler)
+    add(scheduler, "third", 40)  # waits: no room
+    for _ in range(64):
+        plan = plan_of(scheduler)
+        if "second" not in shares(plan):
+            break
+        draw(scheduler, plan)
+    assert scheduler.stats().preemptions_total == 1
+    assert list(shares(plan)) == ["first"]
+    draw(scheduler, plan)
+    scheduler.abort(["first"])
+    plan = plan_of(scheduler)
+    assert next(iter(shares(plan))) == "second"
+    (back,) = [new for new in plan.new_rows if new.request_id == "second"]
+    assert back.num_prompt_tokens == 16
+    assert back.token_ids[16:] == [5] * 33  # nothing that was generated is lost
+
+
+def two_that_fill_the_cache() -> Scheduler:
+    """After one step. The next needs no block; the one after that finds a block for the first request only."""
+    scheduler = scheduler_of(blocks=5, max_model_len=80, prompt_cache=False)
+    add(scheduler, "first", 31, max_tokens=10)
+    add(scheduler, "second", 31, max_tokens=10)
+    step(scheduler)
+    return scheduler
+
+
+def test_a_token_in_flight_of_a_preempted_request_counts() -> None:
+    scheduler = two_that_fill_the_cache()
+    launched, after = plan_of(scheduler), plan_of(scheduler)
+    assert list(shares(launched)) == ["first", "second"]
+    assert list(shares(after)) == ["first"]
+    assert scheduler.stats().waiting == 1
+    outputs = draw(scheduler, launched, [6], [7])
+    assert [output.token_ids for output in outputs] == [[6], [7]]
+
+
+def test_a_preempted_request_waits_for_its_token_in_flight() -> None:
+    scheduler = two_that_fill_the_cache()
+    launched, after = plan_of(scheduler), plan_of(scheduler)
+    scheduler.abort(["first"])
+    assert scheduler.schedule() is None  # room enough, but one token is not known yet
+    draw(scheduler, launched, [6], [7])
+    (new,) = plan_of(scheduler).new_rows
+    assert new.token_ids[31:] == [5, 7]
+    assert draw(scheduler, after, [8]) == []
+
+
+def test_a_preempted_request_may_end_while_it_waits() -> None:
+    scheduler = two_that_fill_the_cache()
+    launched, _ = plan_of(scheduler), plan_of(scheduler)
+    outputs = draw(scheduler, launched, [6], [EOS])
+    assert outputs[1].finish_reason == "stop"
+    assert scheduler.stats().waiting == 0
+
+
+def test_a_preempted_request_finds_its_own_blocks_again() -> None:
+    scheduler = scheduler_of(blocks=8, max_model_len=128)
+    add(scheduler, "first", 16, max_tokens=60)
+    add(scheduler, "second", 40, max_tokens=60)
+    while scheduler.stats().preemptions_total == 0:
+        plan = draw_and_return(scheduler)
+    scheduler.abort(["first"])
+    plan = plan_of(scheduler)
+    assert plan.rows[0].start >= 32
+    assert plan.rows[0].count <= 32
+
+
+def test_abort_frees_at_once_whatever_the_request_is_doing() -> None:
+    scheduler = scheduler_of(rows=2)
+    for name in ("running", "in flight", "waiting"):
+        add(scheduler, name, 20)
+    plan = plan_of(scheduler)
+    scheduler.abort(["running", "waiting", "unknown", "running"])
+    assert (scheduler.stats().running, scheduler.stats().waiting) == (1, 0)
+    scheduler.abort(["in flight"])
+    assert scheduler.stats().kv_blocks_free == 64
+    assert draw(scheduler, plan) == []
+    assert not scheduler.has_work
+
+
+def test_generated_blocks_are_cached_too() -> None:
+    scheduler = scheduler_of()
+    add(scheduler, "a", 16, max_tokens=40)
+    outputs = []
+    while scheduler.has_work:
+        outputs += step(scheduler)
+    prompt = [10 + ord("a") + i for i in range(16)]
+    answer = [token for output in outputs for token in output.token_ids]
+    scheduler.add(Request("next turn", [*prompt, *answer, 1, 2, 3], SamplingParams(max_tokens=1)))
+    assert step(scheduler)[0].cached_tokens == 48  # of 16 + 40 + 3
+
+
+@pytest.mark.parametrize(
+    ("prompt", "max_tokens", "advice"),
+    [
+        (0, 5, "send at least one"),
+        (100, 5, "shorten the prompt to at most 99 tokens"),
+        (20, 50, "lower max_tokens to at most 45, or give the engine a larger KV cache"),
+        (70, 5, "shorten the prompt, or give the engine a larger KV cache"),
+    ],
+)
+def test_what_can_never_run_is_refused_with_advice(prompt: int, max_tokens: int, advice: str) -> None:
+    scheduler = scheduler_of(blocks=4, max_model_len=100)
+    with pytest.raises(RequestRefusedError, match=advice):
+        add(scheduler, "a", prompt, max_tokens)
+    assert not scheduler.has_work
+    add(scheduler, "fits", 20, max_tokens=45)
+    while scheduler.has_work:
+        step(scheduler)
+    assert scheduler.stats().preemptions_total == 0
+
+
+def test_an_id_in_use_is_refused() -> None:
+    scheduler = scheduler_of()
+    add(scheduler, "a", 4)
+    with pytest.raises(RequestRefusedError, match="in use"):
+        add(scheduler, "a", 4)
+
+
+@pytest.mark.parametrize("name", ["max_num_seqs", "max_batch_tokens", "max_model_len"])
+def test_limits_must_be_positive(name: str) -> None:
+    limits = {"max_num_seqs": 1, "max_batch_tokens": 1, "max_model_len": 1, name: 0}
+    with pytest.raises(ValueError, match=f"{name} must be at least 1"):
+        SchedulerConfig(**limits)
+
+
+def test_several_tokens_from_one_draw() -> None:
+    scheduler = scheduler_of()
+    add(scheduler, "a", 14, max_tokens=6)
+    draw(scheduler, plan_of(scheduler), [5, 6, 7])
+    plan = plan_of(scheduler)
+    assert [(row.start, row.count) for row in plan.rows] == [(14, 3)]
+    assert plan.block_updates[0].start == 1
+    (output,) = draw(scheduler, plan, [8, 9, 10, 11])
+    assert (output.token_ids, output.finish_reason) == ([8, 9, 10], "length")
+
+
+def test_no_token_from_a_draw_repeats_the_position() -> None:
+    scheduler = scheduler_of()
+    add(scheduler, "a", 14)
+    step(scheduler)
+    plan = plan_of(scheduler)
+    assert draw(scheduler, plan, []) == []
+    again = plan_of(scheduler)
+    assert again.rows == plan.rows
+
+
+def test_what_was_launched_on_a_wrong_guess_is_void() -> None:
+    scheduler = scheduler_of()
+    add(scheduler, "a", 14)
+    first, guessed = plan_of(scheduler), plan_of(scheduler)
+    draw(scheduler, first, [5, 6])
+    assert draw(scheduler, guessed, [99]) == []
+    plan = plan_of(scheduler)
+    assert [(row.start, row.count) for row in plan.rows] == [(14, 2)]
+    assert draw(scheduler, plan, [7])[0].token_ids == [7]
