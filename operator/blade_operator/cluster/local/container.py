@@ -158,8 +158,8 @@ class Container:
         if known > 128 and code is not None:
             terminated["signal"] = known - 128
         message = self._read_last_word(known)
-        if code is None and not message:
-            message = "ended while no control loop was its parent: the exit code is not known"
+        if code is None:
+            message = f"ended when no control loop was its parent, so its exit code is not known\n{message}".rstrip()
         if message:
             terminated["message"] = message
         self._process = None
