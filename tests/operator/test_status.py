@@ -324,12 +324,39 @@ def test_long_texts_and_many_pods_stay_bounded() -> None:
     assert (len(status["preflight"]), len(status["failures"])) == (16, 16)
 
 
-def test_events_tell_the_story_of_a_start_once() -> None:
+def test_events_tell_the_story_once() -> None:
     cluster = running({"replicas": 2})
-    told = [(event.type, event.reason) for event in cluster.events]
+    assert [(event.type, event.reason) for event in cluster.events] == [
+        ("Normal", "NewRevision"), ("Normal", "ScaledUp"), ("Normal", "Ready"), ("Normal", "Complete"),
+    ]  # fmt: skip
+    cluster.events.clear()
+    cluster.edit(engine={"maxNumSeqs": 8})
+    cluster.settle()
+    assert [event.reason for event in cluster.events] == [
+        "NewRevision", "Updating", "ScaledUp", "ScaledDown", "ScaledUp", "ScaledDown", "Complete",
+    ]  # fmt: skip
+    cluster.events.clear()
+    cluster.edit(replicas=0)
+    cluster.settle()
+    assert [(event.type, event.reason) for event in cluster.events if event.reason == "ScaledToZero"] == [
+        ("Normal", "ScaledToZero")
+    ]
+
+
+def test_events_of_a_download() -> None:
+    cluster = starting(HUB)
+    [pod] = cluster.engine_pods
+    cluster.events.clear()
+    pod["status"]["initContainerStatuses"][0]["state"] = {"running": {}}
+    tell(cluster)
+    cluster.end(pod, "fetch", 1, "no route to host")
+    tell(cluster)
+    cluster.end(pod, "fetch", 0)
+    tell(cluster)
+    told = [(event.type, event.reason) for event in cluster.events if event.reason != "Stalled"]
     assert told == [
-        ("Normal", "NewRevision"), ("Normal", "ScaledUp"), ("Normal", "Ready"), ("Normal", "PreflightPassed"),
-        ("Normal", "ModelFits"), ("Normal", "WorkersReady"), ("Normal", "RouterReady"), ("Normal", "Complete"),
+        ("Normal", "Downloading"), ("Warning", "CrashLoopBackOff"), ("Warning", "DownloadFailed"),
+        ("Normal", "ModelCached"),
     ]  # fmt: skip
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 from blade_operator.plan import EventRecord
 
-_GOOD_WHEN_FALSE = frozenset({"Degraded", "Progressing"})
-_TOLD_OTHERWISE = frozenset({"Degraded"})
-"""Its changes come with failures, which have events of their own."""
+_DETAILS = frozenset({"SpecValid", "ModelCached", "PreflightPassed", "ModelFits"})
+"""Told when they fail and when they recover. Workers and routers are told by Ready, Degraded by failures."""
+_PLAIN_ENDS = frozenset({"", "Completed", "Error"})
 
 
 def transitions(before: dict[str, Any], after: dict[str, Any]) -> list[EventRecord]:
@@ -20,32 +20,40 @@ def transitions(before: dict[str, Any], after: dict[str, Any]) -> list[EventReco
 def _conditions(before: dict[str, Any], after: dict[str, Any]) -> Iterator[EventRecord]:
     old = {condition["type"]: condition for condition in before.get("conditions", ())}
     for condition in after.get("conditions", ()):
-        kind, status = condition["type"], condition["status"]
-        if kind in _TOLD_OTHERWISE or status == "Unknown":
-            continue
-        previous = old.get(kind, {})
-        same = (previous.get("status"), previous.get("reason")) == (status, condition["reason"])
-        # While something starts, Ready and Progressing change their reason with every step: that is no news.
-        quiet = kind in ("Ready", "WorkersReady", "RouterReady") and previous.get("status", "False") == status
-        quiet |= kind == "Progressing" and condition["reason"] not in ("Stalled", "Complete", "Updating")
-        quiet |= not previous and (kind, status) == ("SpecValid", "True")
-        quiet |= condition["reason"] in ("NoDownload", "CheckOff")
-        if same or quiet:
-            continue
-        stalled = condition["reason"] == "Stalled"
-        bad = (status == "False" and kind not in _GOOD_WHEN_FALSE and condition["reason"] != "Downloading") or stalled
-        reason = kind if status == "True" and kind not in _GOOD_WHEN_FALSE else f"{kind}{condition['reason']}"
-        reason = condition["reason"] if kind == "Progressing" or bad else reason
-        yield EventRecord("Warning" if bad else "Normal", reason, condition.get("message", ""))
+        previous = old.get(condition["type"], {})
+        if kind := _worth_telling(condition, previous.get("status", ""), previous.get("reason", "")):
+            good = condition["status"] == "True" and condition["type"] != "Progressing"
+            reason = condition["type"] if good else condition["reason"]
+            yield EventRecord(kind, reason, condition.get("message", ""))
+
+
+def _worth_telling(condition: dict[str, Any], status: str, reason: str) -> Literal["Normal", "Warning"] | None:
+    """The kind of event a condition is worth that had ``status`` and ``reason`` before; None when it is none."""
+    now, why, kind = condition["status"], condition["reason"], condition["type"]
+    changed = (now, why) != (status, reason)
+    if kind == "Ready":
+        # While it starts, the reason changes with every step: that is no news.
+        return None if now == (status or "False") else "Normal" if now == "True" or why == "ScaledToZero" else "Warning"
+    if kind == "Progressing":
+        if not changed or why not in ("Updating", "Complete", "Stalled"):
+            return None
+        return "Warning" if why == "Stalled" else "Normal"
+    if kind in _DETAILS and changed:
+        if now == "False":
+            return "Normal" if why == "Downloading" else "Warning"
+        if now == "True" and status == "False":
+            return "Normal"
+    return None
 
 
 def _failures(before: dict[str, Any], after: dict[str, Any]) -> Iterator[EventRecord]:
     told = {(failure["pod"], failure["container"], failure["restarts"]) for failure in before.get("failures", ())}
     for failure in after.get("failures", ()):
         if (failure["pod"], failure["container"], failure["restarts"]) not in told:
+            reason = failure.get("reason", "")
             tail = f": {failure['lastLog']}" if failure.get("lastLog") else ""
             message = f"pod {failure['pod']}: {failure.get('message', '')}{tail}"
-            yield EventRecord("Warning", failure.get("reason") or "ContainerFailed", message)
+            yield EventRecord("Warning", "ContainerFailed" if reason in _PLAIN_ENDS else reason, message)
 
 
 def _revision(before: dict[str, Any], after: dict[str, Any]) -> Iterator[EventRecord]:
