@@ -16,6 +16,7 @@ from blade_llm.api.body import read_json
 from blade_llm.api.context import ServerContext
 from blade_llm.api.errors import ApiError, bad_request, engine_dead, install_error_handlers
 from blade_llm.api.sse import sse_event
+from blade_llm.api.waiting import first_of
 from blade_protocol import headers, paths
 from blade_protocol.state import DrainRequest, EngineState
 
@@ -79,9 +80,6 @@ async def _events(context: ServerContext) -> AsyncIterator[bytes]:
             if state != last:
                 last = state
                 yield b"id: %d\n" % state.sequence + sse_event(msgspec.json.encode(state))
-            try:
-                async with asyncio.timeout(HEARTBEAT_SECONDS):
-                    await changed.wait()
-            except TimeoutError:
+            if not await first_of(changed.wait(), context.stopping.wait(), timeout=HEARTBEAT_SECONDS):
                 yield b": alive\n\n"
             changed.clear()

@@ -13,7 +13,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,6 +24,7 @@ from blade_llm.api.app import make_app
 from blade_llm.api.context import ServerContext
 from blade_llm.api.internal import make_internal_app
 from blade_llm.api.served_model import ServedModel
+from blade_llm.api.waiting import first_of
 from blade_llm.engine.client import EngineClient, EngineDeadError
 from blade_llm.engine.launch import EngineHandle
 from blade_llm.engine.messages import EngineFailure, EngineReady
@@ -104,7 +105,7 @@ async def run_server(
     watch = _EngineWatch(engine, client)
     stop = asyncio.Event()
     _on_signals(stop, engine)
-    await _first(_loaded(client), watch.ended.wait(), stop.wait())
+    await first_of(_loaded(client), watch.ended.wait(), stop.wait())
     if watch.failure is None and not stop.is_set():
         ready = await client.ready()
         context = ServerContext(client, model, ready.max_model_len, options.live_timeout)
@@ -133,10 +134,10 @@ async def _serve(
     ]
     tasks = [asyncio.ensure_future(server.serve(sockets=[sock])) for server, sock in servers]
     for (server, _), task in zip(servers, tasks, strict=True):
-        await _first(server.listening.wait(), asyncio.wait([task]))
+        await first_of(server.listening.wait(), asyncio.wait([task]))
     if not any(task.done() for task in tasks):
         on_ready()
-        await _first(stop.wait(), watch.ended.wait())
+        await first_of(stop.wait(), watch.ended.wait())
     if stop.is_set() and watch.failure is None:
         await _drain(context, watch, options.drain_timeout)
     context.stopping.set()
@@ -149,21 +150,9 @@ async def _serve(
 async def _drain(context: ServerContext, watch: _EngineWatch, timeout: float) -> None:
     context.set_draining(True)
     _log.info("draining: %d requests open, at most %g s", context.client.num_open, timeout)
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(timeout):
-            await _first(context.client.idle(), watch.ended.wait())
+    await first_of(context.client.idle(), watch.ended.wait(), timeout=timeout)
     if context.client.num_open:
         _log.warning("drain timed out; %d requests are cut off", context.client.num_open)
-
-
-async def _first(*awaitables: Coroutine[object, object, object]) -> None:
-    """Return when one of them is done; cancel the others."""
-    tasks = [asyncio.ensure_future(awaitable) for awaitable in awaitables]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
 
 
 def _on_signals(stop: asyncio.Event, engine: EngineHandle) -> None:
@@ -188,7 +177,7 @@ def _server(app: ASGIApp, log_level: str) -> _Server:
             lifespan="off",
             access_log=False,
             log_config=None,
-            log_level=log_level.lower(),
+            log_level="debug" if log_level == "DEBUG" else "warning",
             timeout_keep_alive=75,
             timeout_graceful_shutdown=_CLOSE_SECONDS,
             server_header=False,

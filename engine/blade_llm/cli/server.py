@@ -8,10 +8,12 @@ while this process imports the HTTP stack and the tokenizer.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import signal
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,7 +24,8 @@ from blade_llm.cli.flags import FlagParser
 from blade_llm.cli.progress import download_progress
 from blade_llm.cli.server_flags import GROUPS
 from blade_llm.engine.config import EngineConfig
-from blade_llm.engine.launch import BUILD, EngineHandle
+from blade_llm.engine.launch import BUILD, MAX_SOCKET_DIR_BYTES, EngineHandle
+from blade_llm.engine.start import LOG_FORMAT
 from blade_llm.models.checkpoint import check_tensors, open_checkpoint
 from blade_llm.models.config import load_model_config
 from blade_llm.models.dtypes import DTYPE_ALIASES
@@ -47,6 +50,7 @@ def main(argv: Sequence[str] | None = None, *, build: str = BUILD) -> int:
     began = time.perf_counter()
     parser = FlagParser(PROGRAM, "Serve a large language model over an OpenAI-compatible API.", list(GROUPS.items()))
     flags = parser.parse(argv)
+    logging.basicConfig(level=flags["log_level"], format=LOG_FORMAT)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the server handles it
     try:
@@ -101,6 +105,9 @@ def _run(flags: Mapping[str, Any], build: str, began: float) -> int:
 def _socket_dir(folder: str | None) -> Path | None:
     if folder is not None and not Path(folder).is_dir():
         raise StartError(f"--worker_socket_path {folder}: no such folder")
+    parent = folder or tempfile.gettempdir()
+    if len(os.fsencode(parent)) > MAX_SOCKET_DIR_BYTES:
+        raise StartError(f"{parent} is too long for the path of a socket; give --worker_socket_path a shorter one")
     return None if folder is None else Path(folder)
 
 

@@ -18,6 +18,8 @@ from blade_llm.engine.messages import EngineFailure, EngineStart
 from blade_llm.engine.start import write_start
 
 BUILD: Final = "blade_llm.engine.build:build_core"
+MAX_SOCKET_DIR_BYTES: Final = 107 - len("/blade_llm-12345678/engine")
+"""The kernel allows 107 bytes for a unix socket's path."""
 _STOP_SECONDS: Final = 3.0
 
 

@@ -2,8 +2,8 @@
 
 Started as ``python -m blade_llm.engine.process`` by :mod:`blade_llm.engine.launch` with a clean interpreter. Its
 standard input brings one :class:`EngineStart` and then stays open as a lifeline: end of file means that the parent is
-gone. With no request live it blocks in poll and uses no CPU; while it works it looks at the socket between steps without
-waiting.
+gone. With no request live it blocks in poll and uses no CPU; while it works it looks at the socket between steps
+without waiting.
 """
 
 from __future__ import annotations
@@ -39,11 +39,10 @@ from blade_llm.engine.messages import (
     StateUpdate,
     StepOutputs,
 )
-from blade_llm.engine.start import read_start
+from blade_llm.engine.start import LOG_FORMAT, read_start
 from blade_llm.models.errors import ModelFilesError, NotEnoughMemoryError
 from blade_protocol.state import EngineState
 
-LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 STATE_INTERVAL_S: Final = 0.1
 """Least time between two pushed states."""
 _PR_SET_PDEATHSIG: Final = 1

@@ -9,6 +9,8 @@ import msgspec
 
 from blade_llm.engine.messages import EngineStart
 
+LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+"""Of both processes."""
 _LENGTH_BYTES: Final = 4
 
 
