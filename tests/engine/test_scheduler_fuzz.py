@@ -209,7 +209,7 @@ class SpeculatingMachine(SchedulerMachine):
 
 
 SETTINGS = settings(
-    max_examples=100,
+    max_examples=60,
     stateful_step_count=30,
     deadline=None,
     report_multiple_bugs=False,
@@ -218,4 +218,4 @@ SETTINGS = settings(
 TestScheduler = SchedulerMachine.TestCase
 TestScheduler.settings = SETTINGS
 TestSpeculation = SpeculatingMachine.TestCase
-TestSpeculation.settings = settings(SETTINGS, max_examples=50)
+TestSpeculation.settings = settings(SETTINGS, max_examples=40)
