@@ -116,6 +116,13 @@ def test_is_the_plain_argmax_of_logits_plus_noise() -> None:
     assert torch.equal(gumbel_argmax(logits, thresholds, keys, positions), noisy.argmax(-1))
 
 
+def test_a_vocabulary_larger_than_one_chunk() -> None:
+    logits = torch.randn(3, 70_001, generator=torch.Generator().manual_seed(4))
+    keys, positions = torch.tensor([noise_key(seed, 0) for seed in range(3)]), torch.arange(3)
+    noisy = logits + gumbel_noise(keys.unsqueeze(1), positions.unsqueeze(1), torch.arange(70_001))
+    assert torch.equal(gumbel_argmax(logits, torch.full((3,), NONE), keys, positions), noisy.argmax(-1))
+
+
 def test_does_not_depend_on_the_batch() -> None:
     logits = torch.randn(20, 2000, generator=torch.Generator().manual_seed(2))
     keys, positions = torch.tensor([noise_key(seed, 0) for seed in range(20)]), torch.arange(20)

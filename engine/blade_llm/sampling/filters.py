@@ -6,11 +6,9 @@ the surviving set never depends on how ties happen to be sorted.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
-
-CANDIDATES = 1024
-"""Top-p looks at this many best tokens first and sorts the whole vocabulary only for rows where they do not suffice."""
 
 
 def top_k_thresholds(logits: Tensor, top_k: Tensor, largest: int) -> Tensor:
@@ -31,23 +29,15 @@ def top_p_thresholds(logits: Tensor, top_p: Tensor, floors: Tensor) -> Tensor:
     probabilities being those of what they leave. Returns [rows], never below ``floors``.
     """
     kept = logits.masked_fill(logits < floors.unsqueeze(1), float("-inf"))
-    total = kept.logsumexp(-1, keepdim=True)
-    if logits.device.type == "cpu" and logits.shape[1] > 2 * CANDIDATES:
-        best = kept.topk(CANDIDATES).values
-        thresholds, enough = _nucleus(best, total, top_p)
-        rest = (~enough).nonzero().squeeze(1)
-        if len(rest):
-            best = kept[rest].sort(dim=-1, descending=True).values
-            thresholds[rest] = _nucleus(best, total[rest], top_p[rest])[0]
-    else:
-        thresholds, _ = _nucleus(kept.sort(dim=-1, descending=True).values, total, top_p)
-    return torch.maximum(thresholds, floors)
+    best = _sort_descending(kept)
+    mass = best.softmax(-1).cumsum(-1)
+    # The first token always stays; each further one while the mass of those before it is below top_p.
+    last = (mass[:, :-1] < top_p.unsqueeze(1)).sum(-1)
+    return torch.maximum(best.gather(1, last.unsqueeze(1)).squeeze(1), floors)
 
 
-def _nucleus(best: Tensor, total: Tensor, top_p: Tensor) -> tuple[Tensor, Tensor]:
-    """``best``: [rows, n] descending; ``total``: [rows, 1] log of the whole mass. Also whether n tokens sufficed."""
-    mass = (best - total).exp().cumsum(-1)
-    # The first token always stays; token i + 1 stays when the mass up to and including i is below top_p.
-    count = 1 + (mass[:, :-1] < top_p.unsqueeze(1)).sum(-1)
-    thresholds = best.gather(1, count.unsqueeze(1) - 1).squeeze(1)
-    return thresholds, mass[:, -1] >= top_p
+def _sort_descending(values: Tensor) -> Tensor:
+    """Sort each row. On CPU with numpy, whose vectorised sort of bare values is about ten times faster than torch's."""
+    if values.device.type == "cpu":
+        return torch.from_numpy(np.sort(values.numpy(), axis=-1)).flip(-1)
+    return values.sort(dim=-1, descending=True).values
