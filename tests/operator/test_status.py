@@ -105,7 +105,8 @@ def test_ready_needs_a_router() -> None:
     status = tell(cluster)
     assert condition(status, "Ready") == (
         "False", "RouterFailing",
-        f"0 of 1 routers ready; pod {router['metadata']['name']}: router failed (exit 1), restarted 1 time",
+        f"0 of 1 routers ready; pod {router['metadata']['name']}: router failed (exit 1), restarted 1 time: "
+        "OSError: address in use",
     )  # fmt: skip
     assert condition(status, "WorkersReady")[0] == "True"
     assert status["failures"][0]["lastLog"] == "OSError: address in use"

@@ -135,7 +135,7 @@ def workers_ready(situation: Situation, failures: Sequence[Failure]) -> Conditio
         return Condition("WorkersReady", "True", "SomeReady", count)
     broken = next((failure for failure in failures if failure.broken and failure.role == ROLE_ENGINE), None)
     if broken:
-        return Condition("WorkersReady", "False", "EngineFailing", f"{count}; pod {broken.pod}: {broken.message}")
+        return Condition("WorkersReady", "False", "EngineFailing", f"{count}; {broken.told}")
     return Condition("WorkersReady", "False", "EnginesStarting", count)
 
 
@@ -148,7 +148,7 @@ def router_ready(situation: Situation, failures: Sequence[Failure]) -> Condition
         return Condition("RouterReady", "True", "AllReady" if there >= wanted else "SomeReady", count)
     broken = next((failure for failure in failures if failure.broken and failure.role == ROLE_ROUTER), None)
     if broken:
-        return Condition("RouterReady", "False", "RouterFailing", f"{count}; pod {broken.pod}: {broken.message}")
+        return Condition("RouterReady", "False", "RouterFailing", f"{count}; {broken.told}")
     return Condition("RouterReady", "False", "RouterStarting", count)
 
 
@@ -178,7 +178,7 @@ def progressing(situation: Situation, failures: Sequence[Failure]) -> Condition:
     old = len(situation.engine_pods) - current
     stuck = next((failure for failure in failures if failure.stuck and failure.role == ROLE_ENGINE), None)
     if stuck and (old or current_ready < wanted):
-        return Condition("Progressing", "False", "Stalled", f"pod {stuck.pod}: {stuck.message}")
+        return Condition("Progressing", "False", "Stalled", stuck.told)
     if old or (situation.old_deployments and current_ready < wanted):
         message = f"{current} of {wanted} engines run revision {situation.current}, {old} an earlier one"
         return Condition("Progressing", "True", "Updating", message)
@@ -197,7 +197,7 @@ def degraded(failures: Sequence[Failure]) -> Condition:
         return Condition("Degraded", "False", "AsExpected", "no container fails")
     more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
     reason = broken[0].reason or "ContainerFailed"
-    return Condition("Degraded", "True", reason, f"pod {broken[0].pod}: {broken[0].message}{more}")
+    return Condition("Degraded", "True", reason, f"{broken[0].told}{more}")
 
 
 def _unknown(kind: str, situation: Situation, reason: str = "") -> Condition:

@@ -39,6 +39,12 @@ class Failure:
     stuck: bool
     """Failed again and again, or cannot even start."""
 
+    @property
+    def told(self) -> str:
+        """Pod, what happened, and the program's own last words where they are the reason: not when it was killed."""
+        words = f": {self.last_log}" if self.last_log and self.exit_code <= 128 else ""
+        return f"pod {self.pod}: {self.message}{words}"
+
     def as_status(self) -> dict[str, Any]:
         """The entry in ``status.failures``."""
         entry = {

@@ -51,7 +51,7 @@ def _failures(before: dict[str, Any], after: dict[str, Any]) -> Iterator[EventRe
     for failure in after.get("failures", ()):
         if (failure["pod"], failure["container"], failure["restarts"]) not in told:
             reason = failure.get("reason", "")
-            tail = f": {failure['lastLog']}" if failure.get("lastLog") else ""
+            tail = f": {failure['lastLog']}" if failure.get("lastLog") and failure["exitCode"] <= 128 else ""
             message = f"pod {failure['pod']}: {failure.get('message', '')}{tail}"
             yield EventRecord("Warning", "ContainerFailed" if reason in _PLAIN_ENDS else reason, message)
 
