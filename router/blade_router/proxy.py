@@ -153,10 +153,8 @@ class Proxy:
         self, answer: Answer, ours: Headers, connection: Connection | None, client: Client, started: float
     ) -> None:
         """Send what was held back, then the rest as it comes."""
-        headers = forwardable(answer.headers) + ours
-        if answer.complete and answer.status not in (204, 304):
-            headers = [header for header in headers if header[0] != b"content-length"]
-            headers.append((b"content-length", b"%d" % len(answer.body)))
+        whole = answer.complete and answer.status not in (204, 304)
+        headers = forwardable(answer.headers, len(answer.body) if whole else None) + ours
         await client.start(answer.status, headers)
         self._metrics.first_byte.observe(time.perf_counter() - started)
         if answer.complete or connection is None:

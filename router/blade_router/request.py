@@ -39,6 +39,9 @@ OURS = names.CLIENT_FORBIDDEN_PREFIX.encode()
 # host, content-length and the request's id are written anew; "expect" is answered by our own server
 _REPLACED = HOP_BY_HOP | {b"host", b"content-length", b"expect", REQUEST_ID}
 
+_NOT_FORWARDED = HOP_BY_HOP | {REQUEST_ID}
+_MEASURED = _NOT_FORWARDED | {b"content-length"}
+
 
 class RoutingFields(msgspec.Struct, frozen=True):
     """The part of a request body that routing looks at."""
@@ -149,10 +152,13 @@ def _too_large(limit: int) -> Refused:
     return Refused(413, f"the request body is larger than the limit of {limit} bytes", code="request_too_large")
 
 
-def forwardable(upstream: Headers) -> Headers:
-    """An answer's headers without those about the connection and without those the router writes itself."""
-    return [
-        (name, value)
-        for name, value in upstream
-        if name not in HOP_BY_HOP and name != REQUEST_ID and not name.startswith(OURS)
-    ]
+def forwardable(upstream: Headers, length: int | None) -> Headers:
+    """An answer's headers without those about the connection and without those the router writes itself.
+
+    ``length`` is the size of the body where all of it is there, and replaces what the engine announced.
+    """
+    if length is None:
+        return [header for header in upstream if header[0] not in _NOT_FORWARDED and not header[0].startswith(OURS)]
+    headers = [header for header in upstream if header[0] not in _MEASURED and not header[0].startswith(OURS)]
+    headers.append((b"content-length", b"%d" % length))
+    return headers

@@ -15,6 +15,8 @@ from blade_router.errors import Headers
 HIGH_WATER = 256 * 1024
 """Bytes of unread body at which the connection stops reading from the engine."""
 
+_FRAMING = (b"content-length", b"transfer-encoding")
+
 
 class UpstreamError(Exception):
     """The engine gave no complete answer. ``reason`` is a short stable name for metrics and headers."""
@@ -77,7 +79,7 @@ class Connection(asyncio.Protocol):
         self._busy = False
         self._received = False
         self._head_complete = False
-        self._until_close = False
+        self._framed = False
         self._keep_alive = False
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -89,7 +91,7 @@ class Connection(asyncio.Protocol):
         """Write one request. ``head`` ends with the empty line; a time-out of 0 waits for ever."""
         self.status = 0
         self.headers = []
-        self.complete = self._received = self._head_complete = self._until_close = self._keep_alive = False
+        self.complete = self._received = self._head_complete = self._framed = self._keep_alive = False
         self._busy = True
         self._exchanges += 1
         if first_byte_timeout:
@@ -174,7 +176,8 @@ class Connection(asyncio.Protocol):
         self.closed = True
         self._parser = None  # it holds bound methods of this object: break the cycle
         if self._busy and not self.complete:
-            if self._until_close and exc is None and self._error is None:
+            if self._head_complete and not self._framed and exc is None and self._error is None:
+                # no length was given: the answer lasts until the connection closes
                 self._end()
             elif self._exchanges > 1 and not self._received:
                 self._fail(StaleConnection("the connection was closed while it was idle"))
@@ -189,8 +192,12 @@ class Connection(asyncio.Protocol):
             raise BadAnswer("a second answer to one request")  # makes feed_data fail, and so ends the connection
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._head_complete:  # later ones are trailers
-            self.headers.append((name.lower(), value))
+        if self._head_complete:
+            return  # a trailer
+        name = name.lower()
+        if name in _FRAMING:
+            self._framed = True
+        self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         assert self._parser is not None
@@ -200,8 +207,6 @@ class Connection(asyncio.Protocol):
             return
         self.status = status
         self._head_complete = True
-        names = {name for name, _ in self.headers}
-        self._until_close = not names & {b"content-length", b"transfer-encoding"} and status not in (204, 304)
 
     def on_body(self, body: bytes) -> None:
         if self._timer is not None:
