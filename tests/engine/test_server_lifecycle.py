@@ -51,9 +51,14 @@ def test_sigterm_drains(tmp_path: Path, text_model: Path) -> None:
 
 def test_a_drain_that_takes_too_long_is_cut(tmp_path: Path, text_model: Path) -> None:
     with running_server(tmp_path, text_model, "--drain_timeout", "0.3") as server:
-        with _streaming(server, max_tokens=2000) as lines:
+        with (
+            httpx.stream("GET", f"{server.internal_url}/internal/events", timeout=60) as events,
+            _streaming(server, max_tokens=2000) as lines,
+        ):
             server.signal(signal.SIGINT)
             rest = list(lines)
+            states = [line for line in events.iter_lines() if line.startswith("data: ")]
+        assert json.loads(states[-1].removeprefix("data: "))["draining"] is True
         assert "shutting down" in json.loads(rest[-1].removeprefix("data: "))["error"]["message"]
         assert server.process.wait(20) == 0
 
@@ -110,6 +115,23 @@ def test_a_killed_engine_fails_open_requests(tmp_path: Path, text_model: Path) -
         assert all(isinstance(error, openai.APIError) and "SIGKILL" in str(error) for error in errors)
         assert server.process.wait(20) == 1
         assert "SIGKILL" in server.output
+
+
+def test_live_fails_while_the_engine_hangs(tmp_path: Path, text_model: Path) -> None:
+    with running_server(tmp_path, text_model, "--live_timeout", "0.2") as server:
+
+        def live() -> int:
+            return httpx.get(f"{server.url}/live").status_code
+
+        os.kill(server.engine_pid, signal.SIGSTOP)
+        assert live() == 200, "without work nothing is wrong"
+        os.kill(server.engine_pid, signal.SIGCONT)
+        with _streaming(server, max_tokens=500) as lines:
+            os.kill(server.engine_pid, signal.SIGSTOP)
+            wait_until(lambda: live() == 503)
+            os.kill(server.engine_pid, signal.SIGCONT)
+            wait_until(lambda: live() == 200)
+            assert list(lines)[-1] == "data: [DONE]"
 
 
 def test_a_killed_front_takes_the_engine_with_it(tmp_path: Path, text_model: Path) -> None:
