@@ -13,7 +13,7 @@ import httpx
 import psutil
 import pytest
 from openai import AsyncOpenAI, OpenAI
-from system_support.fleet import Fleet, engine, fleet
+from system_support.fleet import Fleet, Program, engine, fleet
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +37,15 @@ def _mixed_prompts(count: int) -> list[tuple[str, int]]:
     ]
 
 
-async def _stream(client: AsyncOpenAI, prompt: str, max_tokens: int) -> tuple[str, str | None]:
+def _client(program: Program) -> AsyncOpenAI:
+    return AsyncOpenAI(base_url=f"{program.url}/v1", api_key="none", max_retries=0, timeout=120)
+
+
+async def _stream(client: AsyncOpenAI, prompt: str, max_tokens: int, **extra: Any) -> tuple[str, str | None]:
     text, finish = "", None
-    stream = await client.completions.create(model="", prompt=prompt, max_tokens=max_tokens, temperature=0, stream=True)
+    stream = await client.completions.create(
+        model="", prompt=prompt, max_tokens=max_tokens, temperature=0, stream=True, extra_body=extra
+    )
     async for chunk in stream:
         text += chunk.choices[0].text
         finish = chunk.choices[0].finish_reason or finish
@@ -47,21 +53,20 @@ async def _stream(client: AsyncOpenAI, prompt: str, max_tokens: int) -> tuple[st
 
 
 async def test_64_concurrent_streams_each_equal_to_the_answer_alone(two_replicas: Fleet) -> None:
-    client = AsyncOpenAI(base_url=f"{two_replicas.router.url}/v1", api_key="none", max_retries=0, timeout=120)
     requests = _mixed_prompts(64)
-    together = await asyncio.gather(*(_stream(client, prompt, tokens) for prompt, tokens in requests))
-    assert all(finish in ("stop", "length") for _, finish in together)
-    sample = random.Random(1).sample(range(64), 24)
-    alone = [await _stream(client, *requests[i]) for i in sample]
+    async with _client(two_replicas.router) as client:
+        together = await asyncio.gather(*(_stream(client, prompt, tokens) for prompt, tokens in requests))
+        assert all(finish in ("stop", "length") for _, finish in together)
+        sample = random.Random(1).sample(range(64), 24)
+        alone = [await _stream(client, *requests[i]) for i in sample]
     assert [together[i] for i in sample] == alone
     assert all(_state(program)["generation_tokens_total"] > 0 for program in two_replicas.engines)
 
 
 async def test_a_late_request_gets_its_first_token_before_a_long_one_ends(two_replicas: Fleet) -> None:
-    client = AsyncOpenAI(base_url=f"{two_replicas.engines[0].url}/v1", api_key="none", timeout=120)
     order: list[str] = []
 
-    async def run(name: str, tokens: int, started: asyncio.Event, ready: asyncio.Event) -> None:
+    async def run(client: AsyncOpenAI, name: str, tokens: int, started: asyncio.Event, ready: asyncio.Event) -> None:
         await started.wait()
         stream = await client.completions.create(
             model="", prompt=f"{name} " * 30, max_tokens=tokens, stream=True, extra_body={"ignore_eos": True}
@@ -77,7 +82,8 @@ async def test_a_late_request_gets_its_first_token_before_a_long_one_ends(two_re
 
     now, long_runs, unused = asyncio.Event(), asyncio.Event(), asyncio.Event()
     now.set()
-    await asyncio.gather(run("long", 600, now, long_runs), run("late", 5, long_runs, unused))
+    async with _client(two_replicas.engines[0]) as client:
+        await asyncio.gather(run(client, "long", 600, now, long_runs), run(client, "late", 5, long_runs, unused))
     assert order.index("late first") < order.index("long end")
 
 
@@ -102,14 +108,13 @@ async def test_forty_blocks_preempt_and_give_equal_tokens(two_replicas: Fleet, t
     small = engine(tmp_path, "--dtype", "float32", "--max_kv_blocks", "40", "--max_model_len", "256")
     try:
         small.wait_healthy()
-        requests = [(f"{question} " * 3, 120) for question in QUESTIONS * 3]
+        prompts = [f"{question} " * repeats for repeats, question in enumerate(QUESTIONS * 2, start=1)]
 
-        async def answers(url: str) -> list[tuple[str, str | None]]:
-            client = AsyncOpenAI(base_url=f"{url}/v1", api_key="none", timeout=120)
-            return await asyncio.gather(*(_stream(client, prompt, tokens) for prompt, tokens in requests))
+        async def answers(program: Program) -> list[tuple[str, str | None]]:
+            async with _client(program) as client:
+                return await asyncio.gather(*(_stream(client, prompt, 120, ignore_eos=True) for prompt in prompts))
 
-        roomy = await answers(two_replicas.engines[0].url)
-        assert await answers(small.url) == roomy
+        assert await answers(small) == await answers(two_replicas.engines[0])
         assert _state(small)["preemptions_total"] > 0
     finally:
         small.kill()
@@ -133,7 +138,7 @@ def test_an_idle_engine_uses_no_cpu(two_replicas: Fleet) -> None:
 
 async def test_killed_engine_under_load_costs_no_client_error_before_the_first_byte(tmp_path: Path) -> None:
     with fleet(tmp_path, 2) as running:
-        client = AsyncOpenAI(base_url=f"{running.router.url}/v1", api_key="none", max_retries=0, timeout=60)
+        client = _client(running.router)
         failures_before_first_byte: list[str] = []
         finished = 0
         stop = asyncio.Event()
@@ -160,5 +165,6 @@ async def test_killed_engine_under_load_costs_no_client_error_before_the_first_b
         await asyncio.sleep(2.0)
         stop.set()
         await asyncio.gather(*users)
+        await client.close()
         assert failures_before_first_byte == []
         assert finished > at_kill + 10
