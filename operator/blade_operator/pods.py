@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from blade_operator.objects import Object
 from blade_protocol.check import CheckReport
+from blade_protocol.fetch import FetchReport
 from blade_protocol.labels import REVISION, ROLE
+
+T = TypeVar("T")
 
 FETCH = "fetch"
 CHECK = "check"
@@ -103,12 +106,21 @@ def container(pod: Object, name: str) -> ContainerState | None:
 
 def check_report(pod: Object) -> CheckReport | None:
     """What ``blade_llm_check`` left in the pod's termination log, in its latest run that ended."""
-    state = container(pod, CHECK)
+    return _report(pod, CHECK, CheckReport)
+
+
+def fetch_report(pod: Object) -> FetchReport | None:
+    """What ``blade_llm_fetch`` left there."""
+    return _report(pod, FETCH, FetchReport)
+
+
+def _report(pod: Object, name: str, kind: type[T]) -> T | None:
+    state = container(pod, name)
     end = (state.end or state.last_end) if state else None
     if end is None or not end.message:
         return None
     try:
-        return msgspec.json.decode(end.message.encode(), type=CheckReport)
+        return msgspec.json.decode(end.message.encode(), type=kind)
     except msgspec.DecodeError:
         return None
 

@@ -161,11 +161,13 @@ def test_a_failing_check_keeps_its_item_and_numbers_and_is_the_reason() -> None:
     cluster.check(pod, PASS, TOO_BIG, exit_code=1)
     status = tell(cluster)
     name = pod["metadata"]["name"]
-    said = f"pod {name}: check_memory_fit FAILED: {TOO_BIG.detail}"
+    note = "(--kv_cache_bytes is spec.engine.kvCacheBytes)"
+    said = f"pod {name}: check_memory_fit FAILED: {TOO_BIG.detail} {note}"
     assert condition(status, "PreflightPassed") == ("False", "CheckFailed", said)
-    assert condition(status, "ModelFits") == ("False", "DoesNotFit", TOO_BIG.detail)
+    assert condition(status, "ModelFits") == ("False", "DoesNotFit", f"{TOO_BIG.detail} {note}")
     assert condition(status, "Ready") == ("False", "CheckFailed", said)
     assert status["phase"] == "Failed"
+    assert status["failures"][0]["lastLog"] == f"check_memory_fit FAILED: {TOO_BIG.detail}"
     assert status["preflight"] == [
         {
             "pod": name, "pass": 1, "warning": 0, "failed": 1,
@@ -214,7 +216,7 @@ def test_a_download_that_runs_fails_and_succeeds() -> None:
     assert condition(status, "ModelCached") == (
         "False", "DownloadFailed", f"pod {name}: no such model; check the name",
     )  # fmt: skip
-    assert "lastLog" not in status["failures"][0]
+    assert status["failures"][0]["lastLog"] == "no such model; check the name"
     done = FetchReport(model="hf://Qwen/Qwen2.5-0.5B", ready=True, folder="/models/x", files=9, bytes=999_000_000)
     cluster.end(pod, "fetch", 0, msgspec.json.encode(done).decode())
     assert condition(tell(cluster), "ModelCached") == (

@@ -6,21 +6,19 @@ engine that cannot be asked makes a detail Unknown and never anything False.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
-
-import msgspec
 
 from blade_operator import pods as read
 from blade_operator.objects import Object
 from blade_operator.pods import CHECK, FETCH
 from blade_operator.spec.quantity import format_bytes
+from blade_operator.spec.rules import OWNED_FLAGS
 from blade_operator.status.details import memory_plan
-from blade_operator.status.failures import Failure
+from blade_operator.status.failures import Failure, report_line
 from blade_operator.status.situation import Situation
-from blade_protocol.check import CheckReport
-from blade_protocol.fetch import FetchReport
 from blade_protocol.labels import ROLE_ENGINE, ROLE_ROUTER
 
 Status = Literal["True", "False", "Unknown"]
@@ -66,15 +64,14 @@ def model_cached(situation: Situation) -> Condition:
     fetches = [(pod, state) for pod in situation.current_pods if (state := read.container(pod, FETCH))]
     if not fetches:
         return _unknown("ModelCached", situation)
-    for _, state in fetches:
+    for pod, state in fetches:
         if state.end is not None and state.end.exit_code == 0:
-            report = _fetch_report(state.end.message)
+            report = read.fetch_report(pod)
             size = f" ({format_bytes(report.bytes)}, {report.files} files)" if report and report.files else ""
             return Condition("ModelCached", "True", "Downloaded", f"{uri} is in the cache{size}")
     for pod, state in fetches:
         if not state.running and (end := state.end or state.last_end) is not None:
-            report = _fetch_report(end.message)
-            why = report.message if report else f"blade_llm_fetch ended with exit {end.exit_code}"
+            why = report_line(pod, FETCH) or f"blade_llm_fetch ended with exit {end.exit_code}"
             return Condition("ModelCached", "False", "DownloadFailed", f"pod {pod['metadata']['name']}: {why}")
     return Condition("ModelCached", "False", "Downloading", f"{uri} is being downloaded")
 
@@ -118,7 +115,7 @@ def model_fits(situation: Situation) -> Condition:
         for item in report.items if report else ():
             if item.name == "check_memory_fit":
                 if item.status == "FAILED":
-                    return Condition("ModelFits", "False", "DoesNotFit", item.detail)
+                    return Condition("ModelFits", "False", "DoesNotFit", with_fields(item.detail))
                 return Condition("ModelFits", "True", "Estimated", item.detail)
     return _unknown("ModelFits", situation)
 
@@ -209,20 +206,15 @@ def _unknown(kind: str, situation: Situation, reason: str = "") -> Condition:
 
 
 def _why_failed(pod: Object, exit_code: int) -> str:
-    name = pod["metadata"]["name"]
-    report: CheckReport | None = read.check_report(pod)
-    bad = [item for item in report.items if item.status != "PASS"] if report else []
-    if not bad:
-        return f"pod {name}: blade_llm_check ended with exit {exit_code}"
-    worst = sorted(bad, key=lambda item: item.status != "FAILED")[0]
-    return f"pod {name}: {worst.name} {worst.status}: {worst.detail}"
+    why = report_line(pod, CHECK) or f"blade_llm_check ended with exit {exit_code}"
+    return f"pod {pod['metadata']['name']}: {with_fields(why)}"
 
 
-def _fetch_report(message: str) -> FetchReport | None:
-    try:
-        return msgspec.json.decode(message.encode(), type=FetchReport)
-    except msgspec.DecodeError:
-        return None
+def with_fields(text: str) -> str:
+    """``text`` with a note on which fields stand for the engine flags it names."""
+    owners = {flag: OWNED_FLAGS[flag] for flag in re.findall(r"--(\w+)", text) if flag in OWNED_FLAGS}
+    notes = [f"--{flag} is {owner}" for flag, owner in owners.items() if owner.startswith("spec.")]
+    return f"{text} ({', '.join(notes)})" if notes else text
 
 
 def _pods(count: int) -> str:

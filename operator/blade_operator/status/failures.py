@@ -18,7 +18,6 @@ STUCK_AFTER = 3
 _BACK_OFF = "CrashLoopBackOff"
 _ALWAYS = frozenset({"container", "exitCode", "restarts"})
 _HARMLESS = frozenset({"", "ContainerCreating", "PodInitializing"})
-_OUR_REPORTS = frozenset({CHECK, FETCH})
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,7 @@ def _of_pod(pod: Object) -> Failure | None:
             exit_code=end.exit_code if end else 0,
             restarts=state.restarts,
             message=_describe(state, end),
-            last_log=_last_line(state, end),
+            last_log=_last_line(pod, state, end),
             broken=not recovered,
             stuck=not recovered
             and blocked
@@ -139,8 +138,21 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _last_line(state: ContainerState, end: End | None) -> str:
-    """The last line a program left; our own reports are JSON and stand elsewhere in the status."""
-    if end is None or not end.message.strip() or (state.name in _OUR_REPORTS and end.message.startswith("{")):
+def report_line(pod: Object, name: str) -> str:
+    """What our own init container says was wrong, from the report it left; empty when it left none."""
+    if name == FETCH:
+        fetched = read.fetch_report(pod)
+        return fetched.message if fetched and not fetched.ready else ""
+    report = read.check_report(pod)
+    bad = [item for item in report.items if item.status != "PASS"] if report else []
+    for item in sorted(bad, key=lambda item: item.status != "FAILED"):
+        return f"{item.name} {item.status}: {item.detail}"
+    return ""
+
+
+def _last_line(pod: Object, state: ContainerState, end: End | None) -> str:
+    if end is None or not end.message.strip():
         return ""
+    if state.name in (CHECK, FETCH) and end.message.startswith("{"):
+        return report_line(pod, state.name)[:LINE_LIMIT]
     return end.message.strip().splitlines()[-1].strip()[:LINE_LIMIT]
