@@ -141,3 +141,4 @@ def test_a_killed_front_takes_the_engine_with_it(tmp_path: Path, text_model: Pat
             with pytest.raises(httpx.TransportError):
                 list(lines)
         wait_until(lambda: gone(server.engine_pid))
+        assert list(server.sockets.iterdir()) == []

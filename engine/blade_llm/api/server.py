@@ -108,6 +108,7 @@ async def run_server(
     await first_of(_loaded(client), watch.ended.wait(), stop.wait())
     if watch.failure is None and not stop.is_set():
         ready = await client.ready()
+        engine.remove_folder()
         context = ServerContext(client, model, ready.max_model_len, options.live_timeout)
         await _serve(context, listen, options, watch, stop, lambda: on_ready(ready))
     failure = watch.failure

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import signal
 import subprocess
@@ -35,14 +36,18 @@ class EngineHandle:
         folder is made, the system's temporary folder by default.
         """
         self._folder = Path(tempfile.mkdtemp(prefix="blade_llm-", dir=socket_dir))
-        self._failure_file = self._folder / "failure"
         self.address = f"ipc://{self._folder / 'engine'}"
-        self._process = subprocess.Popen([sys.executable, "-m", "blade_llm.engine.process"], stdin=subprocess.PIPE)
+        failure, failure_pipe = os.pipe()
+        self._failure = os.fdopen(failure, "rb")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "blade_llm.engine.process"], stdin=subprocess.PIPE, pass_fds=(failure_pipe,)
+        )
+        os.close(failure_pipe)
         assert self._process.stdin is not None
         start = EngineStart(
             config=config,
             address=self.address,
-            failure_file=str(self._failure_file),
+            failure_pipe=failure_pipe,
             build=build,
             log_level=log_level,
         )
@@ -54,12 +59,18 @@ class EngineHandle:
         return self._process.pid
 
     def wait(self) -> EngineFailure:
-        """Block until the process has ended and say why."""
+        """Block until the process has ended and say why. To be called once."""
         code = self._process.wait()
+        with self._failure as pipe:
+            data = pipe.read()
         try:
-            return msgspec.msgpack.decode(self._failure_file.read_bytes(), type=EngineFailure)
-        except (OSError, msgspec.DecodeError):
+            return msgspec.msgpack.decode(data, type=EngineFailure)
+        except msgspec.DecodeError:
             return EngineFailure(message=_describe_exit(code))
+
+    def remove_folder(self) -> None:
+        """Remove the socket's folder, which a connected socket no longer needs: even SIGKILL then leaves nothing."""
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def close(self) -> None:
         """End the process (politely, then by force) and remove the folder. Idempotent."""
@@ -71,13 +82,13 @@ class EngineHandle:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self.remove_folder()
 
     def kill(self) -> None:
         """End the process at once and remove the folder."""
         self._process.kill()
         self._process.wait()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self.remove_folder()
 
 
 def _describe_exit(code: int) -> str:

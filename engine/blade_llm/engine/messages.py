@@ -68,8 +68,8 @@ class EngineStart(msgspec.Struct, frozen=True, kw_only=True):
     config: EngineConfig
     address: str
     """ZeroMQ endpoint to bind."""
-    failure_file: str
-    """Where a fatal exception is written as :class:`EngineFailure`."""
+    failure_pipe: int
+    """Inherited descriptor a fatal exception is written to, as :class:`EngineFailure`."""
     build: str
     """``module:function`` that turns the configuration into an engine core. Tests put a fake runner here."""
     log_level: str = "INFO"

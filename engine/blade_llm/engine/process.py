@@ -19,7 +19,6 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -46,6 +45,8 @@ from blade_protocol.state import EngineState
 STATE_INTERVAL_S: Final = 0.1
 """Least time between two pushed states."""
 _PR_SET_PDEATHSIG: Final = 1
+_MOST_CHARACTERS: Final = 7_000
+"""Of a message and of a traceback: at four bytes each both fit into the pipe, whose reader waits for our end."""
 
 
 class Core(Protocol):
@@ -182,16 +183,14 @@ def _die_with_parent(parent: int) -> None:
             os._exit(1)
 
 
-def _report(path: Path, error: BaseException) -> None:
+def _report(pipe: int, error: BaseException) -> None:
     user_error = isinstance(error, ModelFilesError | NotEnoughMemoryError)
     failure = EngineFailure(
-        message=str(error) if user_error else f"{type(error).__name__}: {error}",
-        traceback="".join(traceback.format_exception(error)),
+        message=(str(error) if user_error else f"{type(error).__name__}: {error}")[:_MOST_CHARACTERS],
+        traceback="".join(traceback.format_exception(error))[-_MOST_CHARACTERS:],
         user_error=user_error,
     )
-    temporary = path.with_suffix(".part")
-    temporary.write_bytes(msgspec.msgpack.encode(failure))
-    temporary.replace(path)
+    os.write(pipe, msgspec.msgpack.encode(failure))
 
 
 def main() -> int:
@@ -206,6 +205,7 @@ def main() -> int:
     start = read_start(lifeline)
     if start is None:
         return 1
+    os.set_inheritable(start.failure_pipe, False)
     logging.basicConfig(level=start.log_level, format=LOG_FORMAT)
     try:
         context: zmq.Context[Any] = zmq.Context()
@@ -217,7 +217,7 @@ def main() -> int:
         EngineProcess(core, socket, lifeline).run()
         context.destroy()
     except BaseException as error:
-        _report(Path(start.failure_file), error)
+        _report(start.failure_pipe, error)
         return 1
     return 0
 
