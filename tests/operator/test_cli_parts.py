@@ -44,7 +44,7 @@ def test_mistakes_in_options(argv: list[str], message: str, capsys: pytest.Captu
         ("Qwen/Qwen2.5-0.5B-Instruct", "hf://Qwen/Qwen2.5-0.5B-Instruct", "qwen2-5-0-5b-instruct"),
         ("hf://a/b", "hf://a/b", "b"),
         ("FOLDER/My_Model.v2", "file://FOLDER/My_Model.v2", "my-model-v2"),
-        ("FOLDER/demo/model", "file://FOLDER/demo/model", "demo-model"),
+        ("FOLDER/demo/model", "file://FOLDER/demo/model", "demo"),
     ],
 )
 def test_a_model_becomes_a_valid_manifest_that_can_be_edited(tmp_path: Path, model: str, uri: str, name: str) -> None:

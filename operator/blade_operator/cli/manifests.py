@@ -75,7 +75,7 @@ def for_model(model: str, replicas: int) -> Object:
     if folder.is_dir():
         folder = folder.resolve()
         uri = f"file://{folder}"
-        name = f"{folder.parent.name}-{folder.name}" if folder.name in ("model", "snapshot") else folder.name
+        name = folder.parent.name if folder.name == "model" else folder.name
     elif _HUB_ID.fullmatch(model.removeprefix("hf://")):
         uri = f"hf://{model.removeprefix('hf://')}"
         name = uri.rpartition("/")[2]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
@@ -12,6 +14,7 @@ from rich.text import Text
 
 from blade_operator.objects import Object
 
+_PERCENT = re.compile(r"\((\d+) %\)")
 _NEGATIVE = ("Degraded", "Progressing")
 """Conditions that are news when they are True, not when they are False."""
 
@@ -64,6 +67,7 @@ class Reporter:
         self._watched = ""
         self._known: dict[tuple[str, str], tuple[str, str]] = {}
         self._spinner = Spinner("dots", style="cyan")
+        self._note = ""
 
     def watch(self, service: Object) -> None:
         """Show this service's checklist until ``settle``."""
@@ -79,11 +83,14 @@ class Reporter:
             self._live.stop()
             self._live = None
 
-    def update(self, service: Object) -> None:
-        """The service may have changed."""
+    def update(self, service: Object, note: str = "") -> None:
+        """The service may have changed; ``note`` is what a container that prepares the model says just now."""
         live = self._live if service["metadata"]["uid"] == self._watched else None
         if live is not None:
-            live.update(self._checklist(service))
+            live.update(self._checklist(service, note))
+        elif note and note != self._note:
+            self._console.print(Text(f"{service['metadata']['name']}: {note}"), soft_wrap=True)
+        self._note = note
         for each in conditions(service):
             key = (service["metadata"]["uid"], each["type"])
             news = (each["status"], each.get("reason", ""))
@@ -105,7 +112,7 @@ class Reporter:
         else:
             self._console.print(Text("\n".join([f"{title}:", *(f"  {line}" for line in lines)])), soft_wrap=True)
 
-    def _checklist(self, service: Object) -> RenderableType:
+    def _checklist(self, service: Object, note: str = "") -> RenderableType:
         failures = service.get("status", {}).get("failures", [])
         failing = any(each.get("restarts", 0) or "BackOff" in each.get("reason", "") for each in failures)
         table = Table.grid(padding=(0, 1))
@@ -119,11 +126,15 @@ class Reporter:
             message = each.get("message", "") or each.get("reason", "")
             table.add_row(mark, each["type"], Text(message, style="dim", overflow="ellipsis", no_wrap=True))
         done = sum(each["status"] == "True" for each in shown)
-        bar = ProgressBar(total=max(1, len(shown)), completed=done, width=40)
+        bars = Table.grid(padding=(0, 1))
+        bars.add_row(ProgressBar(total=max(1, len(shown)), completed=done, width=40), f"{done} of {len(shown)}")
+        if note:
+            share = _PERCENT.search(note)
+            bars.add_row(ProgressBar(completed=int(share[1]), width=40) if share else self._spinner, note)
         head = Text.assemble(
             "LLMService ", (service["metadata"]["name"], "bold"), "  ", service["spec"]["model"]["uri"]
         )
-        return Group(head, bar, table)
+        return Group(head, bars, table)
 
 
 def _line(service: Object, condition: Object) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import signal
 import sys
@@ -19,12 +20,14 @@ from blade_operator.cli.errors import CommandError
 from blade_operator.cli.report import Reporter, is_hopeless, is_ready
 from blade_operator.cluster.local.commands import Commands, serve
 from blade_operator.cluster.local.layout import Layout
+from blade_operator.cluster.local.logs import ContainerLogs
 from blade_operator.cluster.local.runtime import Runtime
 from blade_operator.fleet import Fleet
 from blade_operator.objects import Object, Ref
+from blade_operator.pods import FETCH
 from blade_operator.reconcile import reconcile
 from blade_operator.watch import Controller
-from blade_protocol.labels import KIND
+from blade_protocol.labels import KIND, NAME
 
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -153,10 +156,13 @@ class _Up:
 
     def _report(self, runtime: Runtime) -> None:
         for service in runtime.store.find(KIND):
-            self._reporter.update(service)
+            pods = runtime.store.find("Pod", service["metadata"]["namespace"], {NAME: service["metadata"]["name"]})
+            self._reporter.update(service, next(filter(None, (_preparing(pod, self._layout) for pod in pods)), ""))
 
     async def _next_change(self) -> None:
-        await self._changed.wait()
+        """Wait for a service to change, or for a second: preparing containers tell of themselves in their logs only."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), 1.0)
         self._changed.clear()
 
     async def _shut_down(self, runtime: Runtime) -> None:
@@ -183,6 +189,15 @@ class _Up:
     def _write(self, text: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
+
+
+def _preparing(pod: Object, layout: Layout) -> str:
+    """The last line of the container that fetches the model, while it runs; else nothing."""
+    for status in pod.get("status", {}).get("initContainerStatuses", []):
+        if status["name"] == FETCH and "running" in status["state"]:
+            lines = ContainerLogs(layout.pod(pod) / "logs" / FETCH).tail(status["restartCount"]).split("\n")
+            return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return ""
 
 
 def _statuses(pod: Object) -> list[Object]:
