@@ -19,6 +19,7 @@ from operator_support.mini_cluster import service
 
 from blade_llm.check.items import parse_items
 from blade_llm.cli.server_flags import GROUPS
+from blade_operator.cluster.local.fields import require_supported
 from blade_operator.objects import Object
 from blade_operator.render import (
     Defaults,
@@ -130,6 +131,12 @@ def test_pods_are_restricted_and_explain_their_end(case: str) -> None:
             assert mounted <= {volume["name"] for volume in pod["volumes"]}
             names = [entry["name"] for entry in container.get("env", ())]
             assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_local_runtime_runs_every_object(case: str) -> None:
+    for obj in render(CASES[case]):
+        require_supported(obj)
 
 
 def test_a_pod_may_live_half_a_minute_longer_than_its_drain() -> None:

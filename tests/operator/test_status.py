@@ -25,6 +25,8 @@ TOO_BIG = CheckItem(
     name="check_memory_fit", status="FAILED", detail="float32: 9.1Gi of 4Gi; set --kv_cache_bytes 536870912"
 )
 
+SCHEMA = jsonschema.Draft202012Validator(service_schema()["properties"]["status"])
+
 
 def starting(spec: dict[str, Any] | None = None) -> MiniCluster:
     """A service whose pods exist and have not begun."""
@@ -44,7 +46,7 @@ def tell(cluster: MiniCluster) -> dict[str, Any]:
     """The status after a look, checked against the CRD's schema."""
     cluster.reconcile()
     status: dict[str, Any] = cluster.service["status"]
-    jsonschema.validate(status, service_schema()["properties"]["status"])
+    SCHEMA.validate(status)
     assert len(json.dumps(status)) < 32_000
     return status
 
