@@ -6,7 +6,7 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from types import FrameType
 from typing import Self
 
@@ -63,11 +63,9 @@ class Router:
         self._first = config
         self._following: asyncio.Task[None] | None = None
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"].startswith("/v1/"):
-            await self.proxy(scope, receive, send)
-        else:
-            await self._admin(scope, receive, send)
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        application = self.proxy if scope["path"].startswith("/v1/") else self._admin
+        return application(scope, receive, send)
 
     async def __aenter__(self) -> Self:
         self.apply(self._first)

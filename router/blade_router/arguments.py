@@ -69,7 +69,10 @@ def _parser() -> argparse.ArgumentParser:
         "--max_tries", type=_at_least_one, default=defaults.max_tries, help="endpoints that may work on one request"
     )
     routing.add_argument(
-        "--connect_timeout", type=_seconds, default=defaults.connect_timeout, help="seconds to connect to an engine"
+        "--connect_timeout",
+        type=_some_seconds,
+        default=defaults.connect_timeout,
+        help="seconds to connect to an engine",
     )
     routing.add_argument(
         "--first_byte_timeout",
@@ -78,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
         help="seconds until the first byte of an answer's body, then another engine is tried; 0: wait for ever",
     )
     routing.add_argument(
-        "--health_interval", type=_seconds, default=defaults.health_interval, help="seconds between health checks"
+        "--health_interval", type=_some_seconds, default=defaults.health_interval, help="seconds between health checks"
     )
     process = parser.add_argument_group("process")
     process.add_argument(
@@ -151,4 +154,11 @@ def _seconds(text: str) -> float:
         seconds = -1.0
     if not 0.0 <= seconds < 1e6:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds (0 or more)")
+    return seconds
+
+
+def _some_seconds(text: str) -> float:
+    seconds = _seconds(text)
+    if not seconds:
+        raise argparse.ArgumentTypeError("must be more than 0")
     return seconds

@@ -129,7 +129,7 @@ class Proxy:
                     continue
                 if answer.status < 500:
                     endpoint.record_success()
-                await self._relay(answer, ours, connection, client, started)
+                await self._relay(answer, ours, endpoint, connection, client, started)
                 return answer.status
             except UpstreamError as error:
                 why = error.reason
@@ -146,11 +146,17 @@ class Proxy:
         answer, ours = last
         if answer.status == 503 and all(name != b"retry-after" for name, _ in answer.headers):
             ours.append((b"retry-after", b"1"))
-        await self._relay(answer, ours, None, client, started)
+        await self._relay(answer, ours, tried[-1], None, client, started)
         return answer.status
 
     async def _relay(
-        self, answer: Answer, ours: Headers, connection: Connection | None, client: Client, started: float
+        self,
+        answer: Answer,
+        ours: Headers,
+        endpoint: Endpoint,
+        connection: Connection | None,
+        client: Client,
+        started: float,
     ) -> None:
         """Send what was held back, then the rest as it comes."""
         whole = answer.complete and answer.status not in (204, 304)
@@ -172,7 +178,8 @@ class Proxy:
                 if chunk:
                     await client.write(chunk)
         except UpstreamError as error:
-            logger.warning("an answer broke off after it had begun: %s", error)
+            logger.warning("an answer of %s broke off after it had begun: %s", endpoint.name, error)
+            endpoint.record_failure(str(error), error)
             if events is not None:
                 await client.finish(events.broken(error.reason))
             # Otherwise the answer stays incomplete and the server closes the connection: the client can tell.

@@ -115,6 +115,7 @@ def test_port_in_use_is_one_clear_line(capsys: pytest.CaptureFixture[str]) -> No
         (["--endpoints", "http://a:1", "--port", "80800"], "'80800' is not a port"),
         (["--endpoints", "http://a:1", "--policy", "fast"], "invalid choice: 'fast'"),
         (["--endpoints", "http://a:1", "--drain_timeout", "-1"], "not a number of seconds"),
+        (["--endpoints", "http://a:1", "--health_interval", "0"], "must be more than 0"),
         (["--endpoints", "http://a:1", "--max_tries", "0"], "at least 1"),
         (["--service", "../x"], "not the name of a service"),
         (["--service", "demo"], "cannot be read from Kubernetes yet"),

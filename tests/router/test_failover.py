@@ -101,6 +101,7 @@ async def test_first_byte_timeout_does_not_limit_the_rest_of_a_stream() -> None:
 async def test_death_in_mid_stream_ends_in_an_error_event() -> None:
     async with MockEngine("a", mode="break", tokens=3) as engine, serving(engine) as router:
         answer = await router.chat(stream=True)
+        assert router.router.endpoints.all[0].failures == 1
     assert answer.status_code == 200
     events = answer.content.split(b"\n\n")
     assert [event + b"\n\n" for event in events[:2]] == [engine.event(0), engine.event(1)]
