@@ -10,7 +10,7 @@ from blade_operator.cli import manifests
 from blade_operator.cli.errors import CommandError
 from blade_operator.cluster.local.commands import resource, send
 from blade_operator.cluster.local.errors import LocalError
-from blade_operator.cluster.local.layout import Layout
+from blade_operator.cluster.local.layout import Layout, loop_is_running
 from blade_operator.cluster.local.store import matches, read_objects
 from blade_operator.objects import Object
 from blade_protocol.labels import GROUP, KIND, NAME, SINGULAR
@@ -65,6 +65,8 @@ def delete(options: argparse.Namespace) -> int:
         what = SINGULAR if kind == KIND else resource(kind).removesuffix("s")
         print(f'{what}{"." + GROUP if kind == KIND else ""} "{name}" deleted', flush=True)
         while options.wait and _pods_left(layout, namespace, name):
+            if not loop_is_running(layout):
+                raise CommandError("the control loop ended before everything had stopped; the next `local up` goes on")
             time.sleep(0.1)
     return int(failed)
 

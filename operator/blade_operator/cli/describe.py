@@ -27,7 +27,9 @@ def run(options: argparse.Namespace) -> int:
         if not services:
             raise CommandError(f'{resource(KIND)} "{name}" not found')
         pods = [pod for pod in find(layout, ("Pod",), options.namespace, None) if matches(pod, {NAME: name})]
+        born = services[0]["metadata"]["creationTimestamp"]
         events = [each for each in find(layout, ("Event",), options.namespace, None) if matches(each, {NAME: name})]
+        events = [each for each in events if each["lastTimestamp"] >= born]  # not those of an earlier one of that name
         if number:
             print("\n")
         print("\n".join(page(services[0], pods, events)))

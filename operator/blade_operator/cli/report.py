@@ -14,6 +14,7 @@ from rich.text import Text
 
 from blade_operator.objects import Object
 
+_LINE_MESSAGE = 160
 _PERCENT = re.compile(r"\((\d+) %\)")
 _NEGATIVE = ("Degraded", "Progressing")
 """Conditions that are news when they are True, not when they are False."""
@@ -105,7 +106,9 @@ class Reporter:
         """Say prominently what keeps the service from becoming ready."""
         lines = explanation(service)
         title = f"{service['metadata']['name']} cannot become ready"
-        hint = f"blade_operator logs {service['metadata']['name']} -c check   |   blade_operator describe"
+        failures = service.get("status", {}).get("failures", [])
+        pod = f"{failures[0]['pod']} -c {failures[0]['container']}" if failures else service["metadata"]["name"]
+        hint = f"blade_operator logs {pod}"
         if self._console.is_terminal:
             text = Text("\n".join(lines))
             self._console.print(Panel(text, title=title, border_style="red", subtitle=hint))
@@ -139,6 +142,7 @@ class Reporter:
 
 def _line(service: Object, condition: Object) -> str:
     message = condition.get("message", "")
+    message = message if len(message) <= _LINE_MESSAGE else message[: _LINE_MESSAGE - 1] + "…"
     return (
         f"{service['metadata']['name']}: {condition['type']} is {condition['status']} ({condition.get('reason', '')})"
         + (f": {message}" if message else "")

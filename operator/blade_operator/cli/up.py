@@ -30,6 +30,7 @@ from blade_operator.watch import Controller
 from blade_protocol.labels import KIND, NAME
 
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""SIGHUP (the terminal is gone) unless it was ignored from the start, as ``nohup`` does."""
 
 
 def run(options: argparse.Namespace) -> int:
@@ -66,7 +67,8 @@ class _Up:
         logging.basicConfig(level=logging.WARNING, handlers=[handler], format="%(message)s")
         loop = asyncio.get_running_loop()
         for number in _STOPS:
-            loop.add_signal_handler(number, self._on_stop)
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                loop.add_signal_handler(number, self._on_stop)
         running = sum("running" in each["state"] for pod in runtime.store.find("Pod") for each in _statuses(pod))
         commands = Commands(runtime.store, manifests.admit)
         runtime.store.subscribe(self._on_change)
