@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from blade_llm.models.errors import ModelFilesError, NotEnoughMemoryError, UnsupportedModelError
 from blade_llm.runner import build_runner
 from blade_llm.runner.device import choose_dtype
-from blade_llm.runner.threads import choose_num_threads, cpu_quota, physical_cores
+from blade_llm.runner.threads import choose_num_threads, cpu_quota, physical_cores, wait_without_spinning
 
 BLOCK_BYTES = 2 * 3 * 2 * 8 * 4 * 16  # keys and values, layers, kv heads, head dim, fp32, tokens
 
@@ -193,3 +196,37 @@ def test_threads_stay_within_the_quota(tmp_path: Path) -> None:
     assert cpu_quota(tmp_path) is None
     write(tmp_path / "sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "400000")
     assert cpu_quota(tmp_path) == 4.0
+
+
+def test_threads_wait_without_spinning_unless_told_otherwise() -> None:
+    for given, expected in (
+        ({}, {"OMP_WAIT_POLICY": "PASSIVE"}),
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, {"OMP_WAIT_POLICY": "ACTIVE"}),
+        ({"GOMP_SPINCOUNT": "100"}, {"GOMP_SPINCOUNT": "100"}),
+    ):
+        environment = dict(given)
+        wait_without_spinning(environment)
+        assert environment == expected
+
+
+def test_runner_sets_the_wait_policy_before_torch(folder: Path) -> None:
+    """In a fresh process, because only the first import of torch reads it."""
+    code = """
+import sys, os
+from blade_llm.engine.config import EngineConfig
+from blade_llm.runner import build_runner
+assert "torch" not in sys.modules
+real_import = __import__("builtins").__import__
+def watch(name, *args, **kwargs):
+    if name == "torch" and "torch" not in sys.modules:
+        print("policy", os.environ.get("OMP_WAIT_POLICY"))
+    return real_import(name, *args, **kwargs)
+__import__("builtins").__import__ = watch
+build_runner(EngineConfig(model=sys.argv[1], served_names=("x",), num_threads=1, kv_cache_bytes=1 << 24))
+assert "transformers" not in sys.modules
+"""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
+    result = subprocess.run(
+        [sys.executable, "-c", code, str(folder)], capture_output=True, text=True, env=environment, check=True
+    )
+    assert result.stdout.splitlines()[0] == "policy PASSIVE"

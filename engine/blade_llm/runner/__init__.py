@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from blade_llm.models.config import load_model_config
+from blade_llm.runner.threads import wait_without_spinning
 
 if TYPE_CHECKING:
     from blade_llm.engine.config import EngineConfig
@@ -22,6 +23,7 @@ def build_runner(config: EngineConfig, model_config: ModelConfig | None = None) 
     """
     if model_config is None:
         model_config = load_model_config(config.model_dir)  # before the import: bad files are reported at once
+    wait_without_spinning()
     start = time.perf_counter()
     from blade_llm.runner.torch_runner import TorchRunner
 
