@@ -163,7 +163,7 @@ def _summary(docstring: str) -> str:
 
 def _first_sentences(paragraph: str) -> str:
     """As many whole sentences as make a short answer, ended by a full stop; empty for examples and grammar."""
-    text = " ".join(_MARKUP.sub(r"\1", paragraph).split())
+    text = _MARKUP.sub(r"\1", " ".join(paragraph.split()))
     if text.startswith(">>>"):
         return ""
     answer = ""

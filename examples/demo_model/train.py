@@ -10,6 +10,7 @@ Everything is seeded: the same interpreter, torch and number of threads give the
 """
 
 import argparse
+import json
 import math
 import random
 import re
@@ -41,7 +42,9 @@ MODEL |= {"num_attention_heads": 8, "num_key_value_heads": 2}
 DRAFT = {"hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 3}
 DRAFT |= {"num_attention_heads": 2, "num_key_value_heads": 2}
 
-BATCH_TOKENS = 1024
+BATCH_TOKENS, ADAPTER_BATCH_TOKENS = 1024, 512
+"""Tokens of one step, padding included: few enough that a short training still takes several hundred steps."""
+
 Report = Callable[[float, float], None]
 """Called after each step with the share done (0 to 1) and the running loss in nats per token."""
 
@@ -73,7 +76,9 @@ def learn_words(knowledge: list[Fact], seed: int) -> Tokenizer:
     return train_tokenizer(texts, VOCAB_SIZE)
 
 
-def batches(passes: int, knowledge: list[Fact], tokenizer: Tokenizer, seed: int, voice: Voice) -> list[list[Example]]:
+def batches(
+    passes: int, knowledge: list[Fact], tokenizer: Tokenizer, seed: int, voice: Voice, tokens: int = BATCH_TOKENS
+) -> list[list[Example]]:
     """All batches of a training run: conversations of about equal length together, so that little is padded."""
     rng = random.Random(seed)
     run: list[list[Example]] = []
@@ -83,7 +88,7 @@ def batches(passes: int, knowledge: list[Fact], tokenizer: Tokenizer, seed: int,
         )
         grouped: list[list[Example]] = [[]]
         for example in examples:
-            if len(example.ids) * (len(grouped[-1]) + 1) > BATCH_TOKENS:
+            if len(example.ids) * (len(grouped[-1]) + 1) > tokens:
                 grouped.append([])
             grouped[-1].append(example)
         rng.shuffle(grouped)
@@ -163,15 +168,19 @@ def train_adapter(folder: Path, base: Path, run: list[list[Example]], report: Re
     adapted.peft_config["default"].base_model_name_or_path = "examples/demo_model/model"
     adapted.save_pretrained(str(folder), save_embedding_layers=False)
     (folder / "README.md").unlink(missing_ok=True)
+    written = folder / "adapter_config.json"
+    settings = json.loads(written.read_text(encoding="utf-8"))
+    settings["target_modules"].sort()  # a set in PEFT: its order would differ from run to run
+    written.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train the demo model, its draft and its adapter.")
     parser.add_argument("--output", type=Path, default=HERE, help="folder that gets model/, draft/ and adapter/")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads (default: 2)")
-    parser.add_argument("--model-passes", type=int, default=24)
-    parser.add_argument("--draft-passes", type=int, default=20)
-    parser.add_argument("--adapter-passes", type=int, default=8)
+    parser.add_argument("--model-passes", type=int, default=22)
+    parser.add_argument("--draft-passes", type=int, default=12)
+    parser.add_argument("--adapter-passes", type=int, default=12)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     disable_progress_bar()  # ours is enough
@@ -196,7 +205,7 @@ def main() -> None:
         fit(draft, batches(options.draft_passes, knowledge, tokenizer, 3, plain), 1e-2, stage("draft"))
         save(draft, tokenizer, options.output / "draft")
 
-        run = batches(options.adapter_passes, knowledge, tokenizer, 4, pirate)
+        run = batches(options.adapter_passes, knowledge, tokenizer, 4, pirate, ADAPTER_BATCH_TOKENS)
         train_adapter(options.output / "adapter", options.output / "model", run, stage("adapter"))
     console.print(f"{len(knowledge)} facts, {time.monotonic() - started:.0f} s, written to {options.output}")
 
