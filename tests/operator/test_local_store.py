@@ -92,14 +92,14 @@ _JSON = st.recursive(
 _SPEC = st.dictionaries(st.sampled_from("abcd"), _JSON, max_size=4)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(first=_SPEC, second=_SPEC)
 def test_one_managers_last_word_is_what_is_stored(first: Object, second: Object) -> None:
     assert merge(copy.deepcopy(first), first, second) == second
     assert merge(copy.deepcopy(first), first, first) == first
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=15)
 @given(specs=st.lists(st.tuples(st.sampled_from("xyz"), _SPEC | st.none()), max_size=8))
 def test_the_files_are_always_the_store(tmp_path_factory: pytest.TempPathFactory, specs: list[Any]) -> None:
     folder = tmp_path_factory.mktemp("store")
