@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from blade_llm.engine.config import EngineConfig
+from blade_llm.config import EngineConfig
 from blade_llm.engine.core import EngineCore
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.engine.messages import RequestOutput as EngineOutput
@@ -67,7 +67,7 @@ class LLM:
         model: folder or Hugging Face hub id.
         tokenizer_dir: folder with ``tokenizer.json``; the model's own by default.
         chat_template: a jinja file that replaces the model's.
-        config: fields of :class:`~blade_llm.engine.config.EngineConfig` (``dtype``, ``max_model_len``,
+        config: fields of :class:`~blade_llm.config.EngineConfig` (``dtype``, ``max_model_len``,
             ``kv_cache_bytes``, ``num_threads``, …).
 
     Raises:

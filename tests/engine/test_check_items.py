@@ -20,7 +20,7 @@ from blade_llm.check.memory_fit import RUNTIME_BYTES, check_memory_fit
 from blade_llm.check.model import check_model
 from blade_llm.check.pb_env import check_pb_env
 from blade_llm.check.shm import check_shm
-from blade_llm.engine.config import EngineConfig
+from blade_llm.config import EngineConfig
 from blade_protocol.check import CheckItem
 
 GIB = 1 << 30

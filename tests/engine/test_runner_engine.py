@@ -9,7 +9,7 @@ import pytest
 import torch
 from engine_support.tiny_models import engine_config, reference_greedy, save_model
 
-from blade_llm.engine.config import EngineConfig
+from blade_llm.config import EngineConfig
 from blade_llm.engine.core import EngineCore, EngineInfo
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.runner import build_runner

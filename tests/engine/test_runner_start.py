@@ -17,7 +17,6 @@ from safetensors.torch import load_file, save_file
 
 from blade_llm.models.errors import ModelFilesError, NotEnoughMemoryError, UnsupportedModelError
 from blade_llm.runner import build_runner
-from blade_llm.runner.device import choose_dtype
 from blade_llm.runner.threads import choose_num_threads, cpu_quota, physical_cores, wait_without_spinning
 
 BLOCK_BYTES = 2 * 3 * 2 * 8 * 4 * 16  # keys and values, layers, kv heads, head dim, fp32, tokens
@@ -146,24 +145,6 @@ def test_bf16_is_as_good_as_transformers_in_bf16(tmp_path: Path) -> None:
     assert (driver.logits[0] - exact).abs().max() < 2 * noise
 
 
-@pytest.mark.parametrize(
-    ("requested", "checkpoint", "device", "native", "expected"),
-    [
-        ("auto", "bfloat16", "cpu", True, "bfloat16"),
-        ("auto", "float16", "cpu", True, "bfloat16"),
-        ("auto", "bfloat16", "cpu", False, "float32"),
-        ("auto", "float32", "cpu", True, "float32"),
-        ("float32", "bfloat16", "cpu", True, "float32"),
-        ("bfloat16", "float32", "cpu", False, "bfloat16"),
-        ("auto", "float16", "cuda", False, "float16"),
-        ("auto", "bfloat16", "cuda", False, "bfloat16"),
-        ("float32", "bfloat16", "cuda", False, "float32"),
-    ],
-)
-def test_dtype(requested: str, checkpoint: str, device: str, native: bool, expected: str) -> None:
-    assert choose_dtype(requested, checkpoint, torch.device(device), native) == expected  # type: ignore[arg-type]
-
-
 def write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
@@ -213,7 +194,7 @@ def test_runner_sets_the_wait_policy_before_torch(folder: Path) -> None:
     """In a fresh process, because only the first import of torch reads it."""
     code = """
 import sys, os
-from blade_llm.engine.config import EngineConfig
+from blade_llm.config import EngineConfig
 from blade_llm.runner import build_runner
 assert "torch" not in sys.modules
 real_import = __import__("builtins").__import__

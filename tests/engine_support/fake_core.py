@@ -8,8 +8,9 @@ from time import monotonic
 from engine_support.fake_runner import FakeRunner
 
 from blade_llm.cache.manager import KVCacheManager
-from blade_llm.engine.config import BLOCK_SIZE, EngineConfig
+from blade_llm.config import EngineConfig
 from blade_llm.engine.core import EngineCore, EngineInfo
+from blade_llm.models.memory import BLOCK_SIZE
 from blade_llm.scheduling.limits import SchedulerConfig
 from blade_llm.scheduling.scheduler import Scheduler
 

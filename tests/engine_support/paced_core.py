@@ -6,7 +6,7 @@ import time
 
 from engine_support.fake_runner import FakeRunner
 
-from blade_llm.engine.config import EngineConfig
+from blade_llm.config import EngineConfig
 from blade_llm.engine.core import EngineCore, EngineInfo
 from blade_llm.models.errors import NotEnoughMemoryError
 from blade_llm.scheduling.plan import StepPlan

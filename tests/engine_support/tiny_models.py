@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from blade_llm.engine.config import EngineConfig
+from blade_llm.config import EngineConfig
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 199,

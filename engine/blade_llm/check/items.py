@@ -11,7 +11,7 @@ from blade_llm.check.memory_fit import check_memory_fit
 from blade_llm.check.model import check_model
 from blade_llm.check.pb_env import check_pb_env
 from blade_llm.check.shm import check_shm
-from blade_llm.engine.config import EngineConfig
+from blade_llm.config import EngineConfig
 from blade_llm.models.errors import ModelFilesError
 from blade_protocol.check import CheckItem
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from blade_llm.engine.config import EngineConfig
+from blade_llm.config import EngineConfig
 from blade_llm.models.config import ModelConfig, load_model_config
 from blade_llm.models.dtypes import DTYPE_BYTES, resolve_dtype
 from blade_llm.models.families import expected_tensors

@@ -17,7 +17,7 @@ from blade_llm.cli.flags import Flag, FlagParser
 from blade_llm.cli.progress import download_progress
 from blade_llm.cli.server_flags import GROUPS
 from blade_llm.cli.termination import write_termination_log
-from blade_llm.engine.config import EngineConfig
+from blade_llm.config import EngineConfig
 from blade_llm.models.dtypes import DTYPE_ALIASES
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.hub import resolve_model

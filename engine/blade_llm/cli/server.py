@@ -23,7 +23,7 @@ from blade_llm.api.served_model import ServedModel, load_served_model
 from blade_llm.cli.flags import FlagParser
 from blade_llm.cli.progress import download_progress
 from blade_llm.cli.server_flags import GROUPS
-from blade_llm.engine.config import EngineConfig
+from blade_llm.config import EngineConfig
 from blade_llm.engine.launch import BUILD, MAX_SOCKET_DIR_BYTES, EngineHandle
 from blade_llm.engine.start import LOG_FORMAT
 from blade_llm.models.checkpoint import check_tensors, open_checkpoint

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from blade_llm.engine.config import EngineConfig
+from blade_llm.config import EngineConfig
 from blade_llm.engine.core import EngineCore, EngineInfo
 from blade_llm.models.config import load_model_config
 

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from blade_llm.cache.manager import KVCacheManager
-from blade_llm.engine.config import BLOCK_SIZE, EngineConfig
+from blade_llm.config import EngineConfig
 from blade_llm.engine.messages import EngineReady, GenerateRequest, RequestOutput
+from blade_llm.models.memory import BLOCK_SIZE
 from blade_llm.scheduling.limits import SchedulerConfig
 from blade_llm.scheduling.plan import PendingStep, Runner, StepPlan
 from blade_llm.scheduling.request import Request

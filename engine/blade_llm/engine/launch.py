@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from blade_llm.engine.config import EngineConfig
+from blade_llm.config import EngineConfig
 from blade_llm.engine.messages import EngineFailure, EngineStart
 from blade_llm.engine.start import write_start
 

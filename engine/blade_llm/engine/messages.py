@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from blade_llm.engine.config import EngineConfig
+from blade_llm.config import EngineConfig
 from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.scheduling.output import RequestOutput as RequestOutput
 from blade_protocol.state import EngineState

@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol
 import msgspec
 import zmq
 
-from blade_llm.engine.config import EngineConfig
+from blade_llm.config import EngineConfig
 from blade_llm.engine.messages import (
     AbortRequest,
     DrainUpdate,

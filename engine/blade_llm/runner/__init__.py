@@ -9,7 +9,7 @@ from blade_llm.models.config import load_model_config
 from blade_llm.runner.threads import wait_without_spinning
 
 if TYPE_CHECKING:
-    from blade_llm.engine.config import EngineConfig
+    from blade_llm.config import EngineConfig
     from blade_llm.models.config import ModelConfig
     from blade_llm.runner.torch_runner import TorchRunner
 

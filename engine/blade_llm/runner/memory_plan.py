@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from blade_llm.engine.config import EngineConfig
+from blade_llm.config import EngineConfig
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.dtypes import DTypeName
 from blade_llm.models.errors import NotEnoughMemoryError

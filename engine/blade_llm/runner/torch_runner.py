@@ -12,13 +12,14 @@ from typing import cast
 
 import torch
 
-from blade_llm.engine.config import EngineConfig
+from blade_llm.config import EngineConfig
 from blade_llm.layers.step import KVCache
 from blade_llm.models.config import ModelConfig
+from blade_llm.models.dtypes import resolve_dtype
 from blade_llm.models.llama import Llama
 from blade_llm.models.memory import BLOCK_SIZE, KvPlan, activation_bytes, default_kv_cache_bytes
 from blade_llm.models.registry import load_model
-from blade_llm.runner.device import TORCH_DTYPES, choose_device, choose_dtype, cpu_has_native_bf16
+from blade_llm.runner.device import TORCH_DTYPES, choose_device
 from blade_llm.runner.inputs import gather_inputs
 from blade_llm.runner.kv_cache import allocate_kv_cache
 from blade_llm.runner.memory_plan import memory_plan, plan_kv_cache
@@ -52,7 +53,7 @@ class TorchRunner:
         self.model_config = model_config
         self.timings: dict[str, float] = {}
         self.device = choose_device()
-        self.dtype_name = choose_dtype(config.dtype, model_config.dtype, self.device, cpu_has_native_bf16())
+        self.dtype_name = resolve_dtype(config.dtype, model_config.dtype, on_gpu=self.device.type != "cpu")
         self.dtype = TORCH_DTYPES[self.dtype_name]
         if self.device.type == "cpu":
             torch.set_num_threads(choose_num_threads(config.num_threads))

@@ -7,9 +7,6 @@ from typing import Literal
 
 import msgspec
 
-BLOCK_SIZE = 16
-"""Tokens in a KV block."""
-
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What an engine process needs to start. Crosses the process boundary as msgpack."""
