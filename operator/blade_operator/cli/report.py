@@ -88,7 +88,7 @@ class Reporter:
         """The service may have changed; ``note`` is what a container that prepares the model says just now."""
         live = self._live if service["metadata"]["uid"] == self._watched else None
         if live is not None:
-            live.update(self._checklist(service, note))
+            live.update(self._checklist(service, note), refresh=True)
         elif note and note != self._note:
             self._console.print(Text(f"{service['metadata']['name']}: {note}"), soft_wrap=True)
         self._note = note
@@ -113,7 +113,9 @@ class Reporter:
             text = Text("\n".join(lines))
             self._console.print(Panel(text, title=title, border_style="red", subtitle=hint))
         else:
-            self._console.print(Text("\n".join([f"{title}:", *(f"  {line}" for line in lines)])), soft_wrap=True)
+            self._console.print(
+                Text("\n".join([f"{title}:", *(f"  {line}" for line in lines), f"More: {hint}"])), soft_wrap=True
+            )
 
     def _checklist(self, service: Object, note: str = "") -> RenderableType:
         failures = service.get("status", {}).get("failures", [])
@@ -142,6 +144,8 @@ class Reporter:
 
 def _line(service: Object, condition: Object) -> str:
     message = condition.get("message", "")
+    if condition["type"] == "Ready" and condition["status"] == "True":
+        message = f"{message}, at {service['status'].get('url', '')}"
     message = message if len(message) <= _LINE_MESSAGE else message[: _LINE_MESSAGE - 1] + "…"
     return (
         f"{service['metadata']['name']}: {condition['type']} is {condition['status']} ({condition.get('reason', '')})"
