@@ -20,8 +20,8 @@ def run(options: argparse.Namespace) -> int:
     """Print the page of each service named."""
     layout = Layout.of(options.name)
     names = [word.rpartition("/")[2] for word in options.object if word not in (SHORT_NAME, SINGULAR, f"{SINGULAR}s")]
-    if not names:
-        raise CommandError("name the LLMService to describe")
+    if not names or (len(options.object) > 1 and names[0] in ("pod", "pods", "po")):
+        raise CommandError("name the LLMService to describe; a pod is shown by `get pod NAME -o yaml`, or `logs NAME`")
     for number, name in enumerate(names):
         services = find(layout, (KIND,), options.namespace, name)
         if not services:

@@ -160,7 +160,7 @@ def require_supported(obj: Object) -> None:
     for problem in _problems(body, RUN[kind], ""):
         raise UnsupportedField(f"{where}: {problem}")
     if kind == "Deployment":
-        for problem in _portless(obj["spec"]["template"]["spec"]):
+        for problem in _inconsistencies(obj["spec"]["template"]["spec"]):
             raise UnsupportedField(f"{where}: spec.template.spec.{problem}")
 
 
@@ -181,17 +181,27 @@ def _problems(value: Any, rule: Rule, path: str) -> Iterator[str]:
                 yield from _problems(item, rule[name], inner)
 
 
-def _portless(pod: Object) -> Iterator[str]:
-    """Several replicas share one machine, so every port must be movable."""
+def _inconsistencies(pod: Object) -> Iterator[str]:
+    """What one field asks of another: several replicas share one machine, so every port must be movable."""
+    volumes = {volume["name"] for volume in pod.get("volumes", [])}
     for group in ("initContainers", "containers"):
         for index, container in enumerate(pod.get(group, [])):
-            names = {entry["name"] for entry in container.get("env", [])}
+            variables = {entry["name"] for entry in container.get("env", [])}
+            ports = {port.get("name", "") for port in container.get("ports", [])}
+            here = f"{group}[{index}]"
             if not container.get("command"):
-                yield f"{group}[{index}].command is missing: without an image there is no entry point"
+                yield f"{here}.command is missing: without an image there is no entry point"
             for number, port in enumerate(container.get("ports", [])):
                 variable = port_variable(port.get("name", ""))
-                if variable not in names:
-                    yield f"{group}[{index}].ports[{number}] needs the environment variable {variable} to be movable"
+                if variable not in variables:
+                    yield f"{here}.ports[{number}] needs the environment variable {variable} to be movable"
+            for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+                port = container.get(probe, {}).get("httpGet", {}).get("port", "")
+                if probe in container and port not in ports:
+                    yield f"{here}.{probe}.httpGet.port is {port!r}: name one of the container's ports"
+            for number, mount in enumerate(container.get("volumeMounts", [])):
+                if mount["name"] not in volumes:
+                    yield f"{here}.volumeMounts[{number}].name is {mount['name']!r}: there is no such volume"
 
 
 def port_variable(name: str) -> str:

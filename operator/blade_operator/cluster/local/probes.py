@@ -26,13 +26,12 @@ class Probe:
 
     @staticmethod
     def of(container: Object, name: str) -> Probe | None:
-        """The probe ``name`` (e.g. ``readinessProbe``) of a container, or None; the port by name or number."""
+        """The probe ``name`` (e.g. ``readinessProbe``) of a container, or None; its port is named in the container."""
         probe = container.get(name)
         if probe is None:
             return None
-        port = probe["httpGet"]["port"]
-        if isinstance(port, str):
-            port = next(entry["containerPort"] for entry in container["ports"] if entry.get("name") == port)
+        name = probe["httpGet"]["port"]
+        port = next(entry["containerPort"] for entry in container["ports"] if entry["name"] == name)
         return Probe(
             path=probe["httpGet"].get("path", "/"),
             port=port,
