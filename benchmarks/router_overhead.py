@@ -7,30 +7,24 @@ for 64 KB prompts, and streaming (128 streams of one token per 10 ms). Every ans
 Rates are bounded by the generator on this layout; CPU time per request is the robust figure. Other work on the machine
 makes every figure worse.
 
-    python benchmarks/router_overhead.py [--output FILE]        QUICK=1 for a short run
+    python -m benchmarks.router_overhead        QUICK=1 for a short run
 """
 
-import argparse
 import asyncio
 import json
 import os
-import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import httptools
 import psutil
 import uvloop
+from tests.router_support.engine import MockEngine
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+from benchmarks.figures import QUICK, Figure, report
 
-from router_support.engine import MockEngine  # noqa: E402
-
-QUICK = bool(os.environ.get("QUICK"))
 SECONDS = 1.5 if QUICK else 5.0
 PROBES = 200 if QUICK else 700
 ROUNDS = 2 if QUICK else 3
@@ -225,38 +219,15 @@ async def compare(engine: MockEngine, port: int, router: psutil.Process) -> dict
 UNITS = {"direct_requests_per_second": "req/s", "requests_per_second_64k": "req/s", "rss": "MiB"}
 
 
-def report(figures: dict[str, float], output: Path) -> bool:
-    """Print and write the figures; True when every target is met."""
-    met = True
-    lines = []
-    for name, value in figures.items():
-        unit, relation, target = TARGETS.get(name, (UNITS.get(name, "ms"), "", 0.0))
-        line = f"figure {name} {value:.3f} {unit}"
-        if relation:
-            line += f" {relation} {target:g}"
-            met &= value <= target if relation == "<=" else value >= target
-        lines.append(line)
-    machine = {
-        "cpu": platform.processor() or platform.machine(),
-        "cpus": os.cpu_count(),
-        "python": platform.python_version(),
-        "quick": QUICK,
-    }
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps({"benchmark": "router_overhead", "machine": machine, "figures": figures}, indent=2))
-    print("\n".join(lines))
-    return met
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "router_overhead.json")
-    output = parser.parse_args().output
+def main() -> int:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        figures = runner.run(measure())
-    if not report(figures, output):
-        sys.exit("a target was missed")
+        measured = runner.run(measure())
+    figures = [
+        Figure(name, value, *TARGETS[name]) if name in TARGETS else Figure(name, value, UNITS.get(name, "ms"))
+        for name, value in measured.items()
+    ]
+    return report("router_overhead", figures)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,19 +1,16 @@
 """What the scheduler costs the host in each step: the time of ``schedule()`` plus ``update()`` in steady decode.
 
-Run it as ``python benchmarks/scheduler_overhead.py``. Medians over many steps, each request with a context of about
+Run it as ``python -m benchmarks.scheduler_overhead``. Medians over many steps, each request with a context of about
 2,000 tokens, so that work in proportion to the context would show.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import platform
 import statistics
 import sys
 import time
-from pathlib import Path
 
+from benchmarks.figures import QUICK, Figure, report
 from blade_llm.cache.manager import KVCacheManager
 from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.scheduling.limits import SchedulerConfig
@@ -63,20 +60,13 @@ def decode_us(num_requests: int, steps: int) -> tuple[float, float]:
 
 
 def main() -> int:
-    steps = 200 if os.environ.get("QUICK") else 600
-    figures, missed = {}, False
+    steps = 200 if QUICK else 600
+    figures = []
     for num_requests, target in TARGETS_US.items():
         schedule, update = decode_us(num_requests, steps)
-        figures[f"scheduler_schedule_us_{num_requests}"] = schedule
-        figures[f"scheduler_update_us_{num_requests}"] = update
-        missed |= schedule > target
-        print(f"figure scheduler_update_us_{num_requests} {update:.0f} us")
-        print(f"figure scheduler_schedule_us_{num_requests} {schedule:.0f} us <= {target:.0f}")
-    machine = {"python": platform.python_version(), "machine": platform.machine(), "cpus": os.cpu_count()}
-    results = Path(__file__).parent / "results"
-    results.mkdir(exist_ok=True)
-    (results / "scheduler_overhead.json").write_text(json.dumps({"machine": machine, "figures": figures}, indent=2))
-    return int(missed)
+        figures.append(Figure(f"scheduler_schedule_us_{num_requests}", schedule, "us", "<=", target))
+        figures.append(Figure(f"scheduler_update_us_{num_requests}", update, "us"))
+    return report("scheduler_overhead", figures)
 
 
 if __name__ == "__main__":

@@ -12,13 +12,13 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+from benchmarks.fleet import Fleet, Program, engine, fleet
 from openai import AsyncOpenAI, OpenAI
-from system_support.fleet import Fleet, Program, engine, fleet
 
 
 @pytest.fixture(scope="module")
 def two_replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    with fleet(tmp_path_factory.mktemp("fleet"), 2) as running:
+    with fleet(tmp_path_factory.mktemp("fleet"), 2, "--dtype", "float32") as running:
         yield running
 
 
@@ -137,7 +137,7 @@ def test_an_idle_engine_uses_no_cpu(two_replicas: Fleet) -> None:
 
 
 async def test_killed_engine_under_load_costs_no_client_error_before_the_first_byte(tmp_path: Path) -> None:
-    with fleet(tmp_path, 2) as running:
+    with fleet(tmp_path, 2, "--dtype", "float32") as running:
         client = _client(running.router)
         failures_before_first_byte: list[str] = []
         finished = 0

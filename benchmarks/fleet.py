@@ -1,4 +1,4 @@
-"""Real engines behind a real router, as processes on free loopback ports, for tests of the whole."""
+"""Real engines behind a real router, as processes on free loopback ports, for benchmarks and tests of the whole."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import httpx
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 DEMO_MODEL = ROOT / "examples" / "demo_model" / "model"
 BIN = Path(sys.executable).parent
 
@@ -41,6 +41,7 @@ class Program:
     args: list[str]
     port: int
     log: Path
+    threads: int = 1
     process: subprocess.Popen[bytes] = field(init=False)
 
     def start(self) -> None:
@@ -49,7 +50,7 @@ class Program:
                 [str(BIN / self.name), *self.args],
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                env={**os.environ, "OMP_NUM_THREADS": str(self.threads)},
                 start_new_session=True,
             )
 
@@ -94,13 +95,14 @@ class Fleet:
     router: Program
 
 
-def engine(folder: Path, *args: str, model: Path = DEMO_MODEL, name: str = "engine") -> Program:
+def engine(folder: Path, *args: str, model: Path = DEMO_MODEL, name: str = "engine", threads: int = 1) -> Program:
     port = free_port()
     program = Program(
         "blade_llm_server",
         ["--model", str(model), "--host", "127.0.0.1", "--port", str(port), *args],
         port,
         folder / f"{name}.log",
+        threads,
     )
     program.start()
     return program
@@ -114,9 +116,11 @@ def router(folder: Path, *args: str) -> Program:
 
 
 @contextlib.contextmanager
-def fleet(folder: Path, replicas: int, *engine_args: str) -> Iterator[Fleet]:
-    """``replicas`` engines of the demo model in fp32 behind one router; all gone afterwards."""
-    engines = [engine(folder, "--dtype", "float32", *engine_args, name=f"engine-{i}") for i in range(replicas)]
+def fleet(
+    folder: Path, replicas: int, *engine_args: str, model: Path = DEMO_MODEL, threads: int = 1
+) -> Iterator[Fleet]:
+    """``replicas`` engines behind one router; all gone afterwards."""
+    engines = [engine(folder, *engine_args, model=model, name=f"engine-{i}", threads=threads) for i in range(replicas)]
     front = router(folder, "--endpoints", ",".join(program.url for program in engines))
     try:
         for program in [*engines, front]:
