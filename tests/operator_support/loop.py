@@ -58,7 +58,8 @@ class Loop:
         }
 
     def start(self, *args: str) -> None:
-        """``blade_operator local up``."""
+        """``blade_operator local up``; returns when it takes commands."""
+        self.layout.socket.unlink(missing_ok=True)  # of a loop that was killed
         with self.output.open("a") as output:
             self.process = subprocess.Popen(
                 self._argv("local", "up", "--port", str(self.port), *args),
