@@ -17,7 +17,13 @@ from safetensors.torch import load_file, save_file
 
 from blade_llm.models.errors import ModelFilesError, NotEnoughMemoryError, UnsupportedModelError
 from blade_llm.runner import build_runner
-from blade_llm.runner.threads import choose_num_threads, cpu_quota, physical_cores, wait_without_spinning
+from blade_llm.runner.threads import (
+    cpu_quota,
+    physical_cores,
+    requested_threads,
+    usable_cores,
+    wait_without_spinning,
+)
 
 BLOCK_BYTES = 2 * 3 * 2 * 8 * 4 * 16  # keys and values, layers, kv heads, head dim, fp32, tokens
 
@@ -150,10 +156,25 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def test_threads_asked_for_win(tmp_path: Path) -> None:
-    assert choose_num_threads(3, {"OMP_NUM_THREADS": "7"}, tmp_path) == 3
-    assert choose_num_threads(None, {"OMP_NUM_THREADS": "7"}, tmp_path) == 7
-    assert choose_num_threads(None, {"OMP_NUM_THREADS": "many"}, tmp_path) >= 1
+def test_threads_asked_for_win() -> None:
+    assert requested_threads(3, {"OMP_NUM_THREADS": "7"}) == 3
+    assert requested_threads(None, {"OMP_NUM_THREADS": "7"}) == 7
+    assert requested_threads(None, {"OMP_NUM_THREADS": "many"}) is None
+
+
+@pytest.mark.parametrize(("short", "asked", "expected"), [(10.0, None, 1), (0.0, None, 2), (10.0, 2, 2)])
+def test_a_small_model_keeps_to_one_thread_unless_asked(
+    short: float, asked: int | None, expected: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("blade_llm.runner.torch_runner.usable_cores", lambda: 2)
+    monkeypatch.setattr("blade_llm.runner.torch_runner.SHORT_PROBE_SECONDS", short)
+    before = torch.get_num_threads()
+    try:
+        build_runner(engine_config(folder, num_threads=asked))
+        assert torch.get_num_threads() == expected
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_threads_are_cores_not_hyper_threads(tmp_path: Path) -> None:
@@ -170,7 +191,7 @@ def test_threads_stay_within_the_quota(tmp_path: Path) -> None:
     write(tmp_path / "sys/fs/cgroup/pod/container/cpu.max", "max 100000\n")
     write(tmp_path / "sys/fs/cgroup/pod/cpu.max", "150000 100000\n")
     assert cpu_quota(tmp_path) == 1.5
-    assert choose_num_threads(None, {}, tmp_path) == 1
+    assert usable_cores(tmp_path) == 1
     write(tmp_path / "proc/self/cgroup", "5:cpu,cpuacct:/job\n")
     write(tmp_path / "sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "-1")
     write(tmp_path / "sys/fs/cgroup/cpu/job/cpu.cfs_period_us", "100000")

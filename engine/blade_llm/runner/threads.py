@@ -12,18 +12,24 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
 
-def choose_num_threads(
-    requested: int | None, environment: Mapping[str, str] = os.environ, root: Path = Path("/")
-) -> int:
-    """``requested``, else ``OMP_NUM_THREADS``, else the physical cores this process may use, within the CPU quota.
+SHORT_PROBE_SECONDS = 0.03
+"""A model whose warm-up probe (a short prefill and a decode) takes one thread less than this keeps to one thread. Its
+parallel regions last microseconds; waiting for a thread whose core the front process has just taken lasts milliseconds."""
 
-    ``root`` is where ``/proc`` and ``/sys`` are found (tests put their own there).
-    """
+
+def requested_threads(requested: int | None, environment: Mapping[str, str] = os.environ) -> int | None:
+    """``requested``, else ``OMP_NUM_THREADS``, else None: the engine may choose."""
     if requested is not None:
         return max(1, requested)
     configured = environment.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    if configured.isdigit() and int(configured) > 0:
-        return int(configured)
+    return int(configured) if configured.isdigit() and int(configured) > 0 else None
+
+
+def usable_cores(root: Path = Path("/")) -> int:
+    """The physical cores this process may use, within the CPU quota.
+
+    ``root`` is where ``/proc`` and ``/sys`` are found (tests put their own there).
+    """
     cores = physical_cores(sorted(os.sched_getaffinity(0)), root)
     quota = cpu_quota(root)
     return cores if quota is None else max(1, min(cores, int(quota)))

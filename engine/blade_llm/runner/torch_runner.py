@@ -26,7 +26,7 @@ from blade_llm.runner.memory_plan import memory_plan, plan_kv_cache
 from blade_llm.runner.pending import LaunchedForward, LaunchedStep
 from blade_llm.runner.probe import blocks_used, decode_plan, free_plan, prefill_plan
 from blade_llm.runner.tables import RowTables
-from blade_llm.runner.threads import choose_num_threads
+from blade_llm.runner.threads import SHORT_PROBE_SECONDS, requested_threads, usable_cores
 from blade_llm.sampling.sampler import Sampler
 from blade_llm.scheduling.plan import PendingForward, StepPlan
 
@@ -56,7 +56,7 @@ class TorchRunner:
         self.dtype_name = resolve_dtype(config.dtype, model_config.dtype, on_gpu=self.device.type != "cpu")
         self.dtype = TORCH_DTYPES[self.dtype_name]
         if self.device.type == "cpu":
-            torch.set_num_threads(choose_num_threads(config.num_threads))
+            torch.set_num_threads(requested_threads(config.num_threads) or usable_cores())
         with torch.inference_mode():
             kv = self._start_on_cpu() if self.device.type == "cpu" else self._start_on_gpu()
             self._allocate(kv)
@@ -86,8 +86,20 @@ class TorchRunner:
     def warm_up(self) -> None:
         """Run a prefill and a decode, so that the first request does not pay for what torch sets up on first use."""
         start = time.perf_counter()
-        self._run_probe([min(BLOCK_SIZE, self.max_model_len - 1)])
+        lengths = [min(BLOCK_SIZE, self.max_model_len - 1)]
+        self._run_probe(lengths)
+        if self.device.type == "cpu" and requested_threads(self.config.num_threads) is None:
+            self._settle_threads(lengths)
         self.timings["warm-up"] = time.perf_counter() - start
+
+    def _settle_threads(self, lengths: list[int]) -> None:
+        """Stay with one thread where the model is too small to share."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        start = time.perf_counter()
+        self._run_probe(lengths)
+        if time.perf_counter() - start > SHORT_PROBE_SECONDS:
+            torch.set_num_threads(threads)
 
     def _start_on_cpu(self) -> KvPlan:
         """The plan comes first: a cache that does not fit is known before the weights are read."""
