@@ -11,10 +11,9 @@ import os
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
-
 SHORT_PROBE_SECONDS = 0.03
-"""A model whose warm-up probe (a short prefill and a decode) takes one thread less than this keeps to one thread. Its
-parallel regions last microseconds; waiting for a thread whose core the front process has just taken lasts milliseconds."""
+"""A model whose warm-up probe (a short prefill and a decode) takes one thread less than this keeps to one thread: its
+parallel regions last microseconds, and waiting for a thread whose core another process has just taken, milliseconds."""
 
 
 def requested_threads(requested: int | None, environment: Mapping[str, str] = os.environ) -> int | None:
