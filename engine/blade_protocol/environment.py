@@ -11,4 +11,4 @@ TERMINATION_LOG: Final = "BLADE_TERMINATION_LOG"
 TERMINATION_LOG_DEFAULT: Final = "/dev/termination-log"
 TERMINATION_LOG_MAX_BYTES: Final = 4096
 ENDPOINTS_DIR: Final = "BLADE_ENDPOINTS_DIR"
-"""Folder with a ``<service>.json`` (endpoints of ``routing.RouterConfig``) for each service; the local runtime keeps it."""
+"""Folder with a ``<service>.json`` (a ``routing.RouterConfig``) for each service, from the local runtime."""
