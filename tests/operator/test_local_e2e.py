@@ -12,7 +12,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from operator_support.local import pid_of
+from hub_support.fake_hub import running_hub
+from operator_support.local import free_port, pid_of
 from operator_support.loop import Loop, loop, manifest
 
 from blade_operator.objects import Object
@@ -116,3 +117,27 @@ def test_a_service_from_apply_to_delete(running: Loop, tmp_path: Path) -> None:
     running.command("delete", "qwen")
     running.until(lambda: not running.processes())
     assert running.interrupt() == 0
+
+
+@pytest.mark.timeout(600)
+def test_a_hub_id_is_downloaded_once_and_kept_and_an_absent_hub_is_explained(running: Loop) -> None:
+    running.environment.pop("HF_HUB_OFFLINE", None)
+    running.environment["HF_ENDPOINT"] = f"http://127.0.0.1:{free_port()}"
+    running.start("--model", "acme/demo", "--ask", "What does len do?")
+    assert running.process is not None
+    assert running.process.wait(120) == 1
+    assert "demo cannot become ready" in running.said()
+    assert f"cannot reach the model hub {running.environment['HF_ENDPOINT']}" in running.said()
+
+    with running_hub() as hub:
+        hub.add("acme/demo", MODEL)
+        running.environment["HF_ENDPOINT"] = hub.endpoint
+        running.start("--model", "acme/demo", "--ask", "What does len do?")
+        running.until(lambda: "tokens, the first after" in running.said(), 120)
+        assert running.interrupt() == 0
+        downloads = len(hub.asked("model.safetensors"))
+        assert downloads > 0
+        running.start("--model", "acme/demo")
+        running.until(lambda: running.condition("demo", "ModelCached") == "True", 120)
+        assert len(hub.asked("model.safetensors")) == downloads
+        assert running.interrupt() == 0
