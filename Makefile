@@ -53,14 +53,15 @@ generate: install ## the CRD and the field reference, from the pydantic models
 	$(BIN)/python -m blade_operator.spec.generate
 
 demo-model: install ## train the demo model anew (under 3 minutes on 2 cores)
-	$(BIN)/python -m examples.demo_model.train
+	GOMP_SPINCOUNT=5000 $(BIN)/python -m examples.demo_model.train
 	$(BIN)/python -m examples.demo_model.measure
 
-bench: install ## CPU benchmarks of the engine
-	$(BIN)/python benchmarks/scheduler_overhead.py
+bench: install ## CPU benchmarks of the engine (QUICK=1 for the short form)
+	$(BIN)/python -m benchmarks.scheduler_overhead
+	$(BIN)/python -m benchmarks.engine_replicas
 
 bench-router: install ## what the router adds, side by side with a direct connection
-	$(BIN)/python benchmarks/router_overhead.py
+	$(BIN)/python -m benchmarks.router_overhead
 
 clean: ## remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -32,8 +32,8 @@ class Figure:
         return self.value >= self.target if self.relation == ">=" else self.value <= self.target
 
     def __str__(self) -> str:
-        goal = f" {self.relation} {self.target:g}" if self.relation else ""
-        return f"figure {self.name} {self.value:.4g} {self.unit}{goal}"
+        goal = f" {self.relation} {self.target:.7g}" if self.relation else ""
+        return f"figure {self.name} {self.value:.7g} {self.unit}{goal}"
 
 
 def report(benchmark: str, figures: Sequence[Figure]) -> int:

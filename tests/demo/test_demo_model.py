@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from benchmarks.figures import Figure
 from examples.demo_model import measure
 from safetensors import safe_open
 from tokenizers import Tokenizer
@@ -14,16 +15,16 @@ ROOT = measure.HERE
 
 
 @pytest.fixture(scope="module")
-def figures() -> dict[str, measure.Figure]:
+def figures() -> dict[str, Figure]:
     return {figure.name: figure for figure in measure.measure(ROOT)}
 
 
-def test_every_figure_reaches_its_target(figures: dict[str, measure.Figure]) -> None:
+def test_every_figure_reaches_its_target(figures: dict[str, Figure]) -> None:
     missed = [str(figure) for figure in figures.values() if not figure.reached]
     assert not missed
 
 
-def test_targets_are_those_promised(figures: dict[str, measure.Figure]) -> None:
+def test_targets_are_those_promised(figures: dict[str, Figure]) -> None:
     promised = {
         "demo_answers_right": 16,
         "demo_adapter_changes": 16,
