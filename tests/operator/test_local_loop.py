@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from operator_support.local import alive, pid_of, port_of, status_of
+from operator_support.local import alive, free_port, pid_of, port_of, status_of
 from operator_support.loop import Loop, loop, manifest
 
 from blade_operator.objects import Object
@@ -43,8 +43,10 @@ def test_a_killed_loop_leaves_everything_serving_and_the_next_one_adopts_it(runn
     assert "no control loop is running" in running.command("get", "pods")
     assert "start one with `blade_operator local up`" in running.command("scale", "qwen", "--replicas", "1", code=1)
 
+    port, running.port = running.port, free_port()
     running.start()
     running.until(lambda: "Took over 3 running programs" in running.said())
+    assert f"They keep their ports ({port})" in running.said()
     assert running.command("scale", "qwen", "--replicas", "1") == "llmservice.serving.bladellm.io/qwen scaled\n"
     running.until(lambda: running.ready("qwen", 1) and len(running.objects("Pod")) == 2)
     assert set(_pids(running).items()) < set(before.items())

@@ -56,7 +56,12 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     _runtime(up)
-    up.add_argument("--port", type=_port, default=8080, help="port of the first service; others get the next free ones")
+    up.add_argument(
+        "--port",
+        type=_port,
+        default=8080,
+        help="port of the first service (default 8080); others get the next free ones",
+    )
     source = up.add_mutually_exclusive_group()
     source.add_argument("-f", "--filename", action="append", default=[], metavar="FILE", help="apply these manifests")
     source.add_argument("--model", help="serve this model: a folder, or a hub id such as Qwen/Qwen2.5-0.5B-Instruct")

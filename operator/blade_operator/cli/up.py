@@ -22,6 +22,7 @@ from blade_operator.cluster.local.commands import Commands, serve
 from blade_operator.cluster.local.layout import Layout
 from blade_operator.cluster.local.logs import ContainerLogs
 from blade_operator.cluster.local.runtime import Runtime
+from blade_operator.cluster.local.services import port_of
 from blade_operator.fleet import Fleet
 from blade_operator.objects import Object, Ref
 from blade_operator.pods import FETCH
@@ -76,6 +77,11 @@ class _Up:
             runtime.start()
             if running:
                 self._say(f"Took over {running} running programs of an earlier control loop.")
+                kept = {port for each in runtime.store.find("Service") if (port := port_of(each)) is not None}
+                if kept and self._options.port not in kept:
+                    self._say(
+                        f"They keep their ports ({', '.join(map(str, sorted(kept)))}); --port is for new services."
+                    )
             async with Fleet() as fleet, serve(self._layout, commands):
                 tasks = [
                     asyncio.create_task(Controller(runtime.cluster, fleet, reconcile).run()),
