@@ -211,12 +211,12 @@ def test_threads_wait_without_spinning_unless_told_otherwise() -> None:
         assert environment == expected
 
 
-def test_runner_sets_the_wait_policy_before_torch(folder: Path) -> None:
+def test_the_engine_sets_the_wait_policy_before_torch(folder: Path) -> None:
     """In a fresh process, because only the first import of torch reads it."""
     code = """
 import sys, os
 from blade_llm.config import EngineConfig
-from blade_llm.runner import build_runner
+from blade_llm.engine.build import build_core
 assert "torch" not in sys.modules
 real_import = __import__("builtins").__import__
 def watch(name, *args, **kwargs):
@@ -224,7 +224,7 @@ def watch(name, *args, **kwargs):
         print("policy", os.environ.get("OMP_WAIT_POLICY"))
     return real_import(name, *args, **kwargs)
 __import__("builtins").__import__ = watch
-build_runner(EngineConfig(model=sys.argv[1], served_names=("x",), num_threads=1, kv_cache_bytes=1 << 24))
+build_core(EngineConfig(model=sys.argv[1], served_names=("x",), num_threads=1, kv_cache_bytes=1 << 24))
 assert "transformers" not in sys.modules
 """
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}

@@ -1,12 +1,11 @@
-"""Put the real engine together: model, torch runner, scheduler. The only part of this package that imports torch."""
+"""Put the real engine together: model, torch runner, scheduler. The only part of this package that needs torch."""
 
 from __future__ import annotations
-
-import time
 
 from blade_llm.config import EngineConfig
 from blade_llm.engine.core import EngineCore, EngineInfo
 from blade_llm.models.config import load_model_config
+from blade_llm.runner import build_runner
 
 
 def build_core(config: EngineConfig) -> EngineCore:
@@ -14,13 +13,8 @@ def build_core(config: EngineConfig) -> EngineCore:
 
     Raises :class:`~blade_llm.models.errors.ModelFilesError`, :class:`~blade_llm.models.errors.NotEnoughMemoryError`.
     """
-    began = time.perf_counter()
-    from blade_llm.runner.torch_runner import TorchRunner
-
-    imported = time.perf_counter()
     model_config = load_model_config(config.model_dir)
-    runner = TorchRunner(config, model_config)
-    runner.warm_up()
+    runner = build_runner(config, model_config)
     info = EngineInfo(
         model=config.served_names[0],
         max_model_len=runner.max_model_len,
@@ -28,7 +22,7 @@ def build_core(config: EngineConfig) -> EngineCore:
         dtype=runner.dtype_name,
         revision=config.revision,
         memory=runner.memory_plan,
-        timings={"import": imported - began, **runner.timings},
+        timings=runner.timings,
     )
     eos_token_ids = dict.fromkeys((*model_config.eos_token_ids, *config.extra_eos_token_ids))
     return EngineCore.from_config(config, runner, info, num_blocks=runner.num_blocks, eos_token_ids=eos_token_ids)
