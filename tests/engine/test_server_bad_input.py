@@ -39,6 +39,9 @@ def _error(response: httpx.Response, status: int) -> dict[str, Any]:
         (CHAT, {"messages": HELLO, "stop": ["a", ""]}, "stop", "empty"),
         (CHAT, {"messages": HELLO, "stop_token_ids": [384]}, "stop_token_ids", "383"),
         (CHAT, {"messages": HELLO, "seed": 2**70}, "seed", ""),
+        (CHAT, {"messages": HELLO, "top_k": 2**63}, "top_k", "2^31"),
+        (CHAT, {"messages": HELLO, "priority": 2**70}, "priority", "2147483647"),
+        (CHAT, {"messages": HELLO, "stream_options": {"include_usge": True}}, "stream_options", "include_usge"),
         (CHAT, {"messages": HELLO, "presence_penalty": 3}, "presence_penalty", "2"),
         (CHAT, {"messages": HELLO, "tools": [{"type": "function"}]}, "tools", "not available"),
         (CHAT, {"messages": HELLO, "response_format": {"type": "json_object"}}, "response_format", "not available"),
@@ -75,7 +78,14 @@ def test_a_bad_value_is_named(server: ServerProcess, path: str, fields: dict[str
 
 
 @pytest.mark.parametrize(
-    "fields", [{"tools": []}, {"response_format": {"type": "text"}}, {"best_of": 1}, {"stop": None}]
+    "fields",
+    [
+        {"tools": []},
+        {"response_format": {"type": "text"}},
+        {"best_of": 1},
+        {"min_p": 0.0, "length_penalty": 1.0},
+        {"stop": None},
+    ],
 )
 def test_fields_that_ask_for_nothing_pass(server: ServerProcess, fields: dict[str, Any]) -> None:
     assert server.post(CHAT, messages=HELLO, max_tokens=1, **fields).status_code == 200

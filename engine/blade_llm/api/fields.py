@@ -76,7 +76,7 @@ def parse(raw: dict[str, Any], kind: type[_Request]) -> _Request:
             if value is not None:
                 fields[name] = _to_boolean(value) if types[name] is bool else value
         elif name in UNAVAILABLE:
-            if value is not None and not any(value == off and type(value) is type(off) for off in UNAVAILABLE[name]):
+            if value is not None and not any(_same(value, off) for off in UNAVAILABLE[name]):
                 raise bad_request(f"{name!r} is not available in this version; leave it out", name, "unsupported")
         elif name not in IGNORED:
             near = difflib.get_close_matches(name, [*types, *UNAVAILABLE], 1)
@@ -92,6 +92,11 @@ def parse(raw: dict[str, Any], kind: type[_Request]) -> _Request:
         param = re.split(r"[.\[]", where[1])[0] if where else None
         text = _PATH.sub("", message)
         raise bad_request(f"{where[1]}: {text}" if where else text, param) from None
+
+
+def _same(value: Any, off: Any) -> bool:
+    """0.0 is 0, but False is not."""
+    return value == off and isinstance(value, bool) == isinstance(off, bool)
 
 
 def _to_boolean(value: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 from typing import Annotated, Any
 
@@ -13,11 +12,14 @@ from blade_llm.api.served_model import SamplingDefaults
 from blade_llm.sampling.parameters import SamplingParams
 
 _Count = Annotated[int, msgspec.Meta(ge=1, le=128)]
+_Priority = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
 
 
-class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
+class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     include_usage: bool = False
     """A last chunk without choices carries the usage."""
+    include_obfuscation: bool = False
+    """OpenAI's padding against traffic analysis; chunks are never padded here."""
 
 
 class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +44,7 @@ class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
-    priority: int = 0
+    priority: _Priority = 0
     cache_salt: str = ""
 
 
@@ -101,8 +103,6 @@ def sampling_params(
     if problem := params.problem():
         name, advice = problem
         raise bad_request(f"{name} {advice}", name)
-    if not math.isfinite(params.repetition_penalty):
-        raise bad_request("repetition_penalty must be finite", "repetition_penalty")
     if wrong := [token_id for token_id in params.stop_token_ids if not 0 <= token_id < vocab_size]:
         raise bad_request(f"stop_token_ids: {wrong[0]} is not between 0 and {vocab_size - 1}", "stop_token_ids")
     return params

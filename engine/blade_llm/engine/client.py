@@ -141,12 +141,13 @@ class EngineClient:
         """Start ``requests``; their ids must be new (see :meth:`new_id`). Raises :class:`EngineDeadError`."""
         if self._dead is not None:
             raise self._dead
+        messages = [self._encoder.encode(request) for request in requests]  # all or none, should one fail
         generation = Generation(self, [request.request_id for request in requests])
         if not self._generations:
             self.last_progress = time.monotonic()
-        for request in requests:
+        for request, message in zip(requests, messages, strict=True):
             self._generations[request.request_id] = generation
-            self._send(request)
+            self._send_encoded(message)
         self._idle.clear()
         return generation
 
@@ -201,7 +202,10 @@ class EngineClient:
         return known
 
     def _send(self, message: FrontToEngine) -> None:
-        self._socket.send(self._encoder.encode(message), zmq.NOBLOCK)
+        self._send_encoded(self._encoder.encode(message))
+
+    def _send_encoded(self, message: bytes) -> None:
+        self._socket.send(message, zmq.NOBLOCK)
         # A send can consume the descriptor's edge: look for messages that came meanwhile.
         self._loop.call_soon(self._drain_socket)
 

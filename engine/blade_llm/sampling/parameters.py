@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import msgspec
 
 
@@ -44,10 +46,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         checks: tuple[tuple[bool, str, str], ...] = (
             (self.max_tokens >= 1, "max_tokens", "must be at least 1"),
             (0 <= self.min_tokens <= self.max_tokens, "min_tokens", "must lie between 0 and max_tokens"),
-            (0.0 <= self.temperature < float("inf"), "temperature", "must be 0 (greedy) or greater"),
+            (0.0 <= self.temperature < inf, "temperature", "must be 0 (greedy) or greater"),
             (0.0 < self.top_p <= 1.0, "top_p", "must be greater than 0 and at most 1"),
-            (self.top_k >= -1, "top_k", "must be positive, or 0 or -1 to switch it off"),
-            (self.repetition_penalty > 0.0, "repetition_penalty", "must be greater than 0"),
+            (-1 <= self.top_k < 2**31, "top_k", "must be positive (below 2^31), or 0 or -1 to switch it off"),
+            (0.0 < self.repetition_penalty < inf, "repetition_penalty", "must be finite and greater than 0"),
             (-2.0 <= self.presence_penalty <= 2.0, "presence_penalty", "must lie between -2 and 2"),
             (-2.0 <= self.frequency_penalty <= 2.0, "frequency_penalty", "must lie between -2 and 2"),
             (self.logprobs is None or 0 <= self.logprobs <= 20, "logprobs", "must lie between 0 and 20"),
