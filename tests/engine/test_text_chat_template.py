@@ -58,6 +58,14 @@ def test_templates_cannot_leave_the_sandbox(source: str) -> None:
         _render(source)
 
 
+@pytest.mark.parametrize(
+    "source", ["{{ raise_exception('system first') }}", "{{ 1 // 0 }}", "{{ [].pop() }}", "{{ 'a' + 1 }}"]
+)
+def test_what_a_template_raises_is_the_conversations_error(source: str) -> None:
+    with pytest.raises(ChatTemplateError, match="chat template"):
+        _render(source)
+
+
 def test_a_template_that_does_not_parse_names_the_line(tmp_path: Path) -> None:
     with pytest.raises(TokenizerFilesError, match="line 2"):
         ChatTemplate("fine\n{% if %}", {})

@@ -57,7 +57,7 @@ class ChatTemplate:
             )
         except jinja2.TemplateError as error:
             raise ChatTemplateError(f"the chat template refuses this conversation: {error.message}") from None
-        except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
+        except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError) as error:
             raise ChatTemplateError(f"the chat template cannot render this conversation: {error}") from None
 
 
