@@ -40,12 +40,12 @@ async def completions(context: ServerContext, request: Request) -> Response:
             vocab_size=context.model.vocab_size,
         )
         prompts.append(Prompt(token_ids, sampling))
-    echoes = [context.model.tokenizer.decode(prompt.token_ids) for prompt in prompts for _ in range(fields.n)]
+    echoed = prompts if fields.echo else []
     shape = CompletionShape(
         f"cmpl-{request.state.request_id}",
         model,
         context.model.tokenizer,
-        echoes=echoes if fields.echo else [],
+        echoes=[text for prompt in echoed for text in [context.model.tokenizer.decode(prompt.token_ids)] * fields.n],
         with_logprobs=fields.logprobs is not None,
     )
     return await answer(context, request, fields, prompts, shape)
