@@ -157,7 +157,8 @@ class LLM:
                 seeded = msgspec.structs.replace(params, seed=secrets.randbits(63)) if params.seed is None else params
                 for sample in range(n):
                     request_id = f"offline.{next(self._numbers)}"
-                    answer = _Running(result, sample, AnswerText(self.tokenizer, seeded), seeded.logprobs is not None)
+                    text = AnswerText(self.tokenizer, result.prompt_token_ids, seeded)
+                    answer = _Running(result, sample, text, seeded.logprobs is not None)
                     self._core.add(
                         GenerateRequest(
                             request_id=request_id,

@@ -24,8 +24,10 @@ def byte_fallback(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return Tokenizer(write_tokenizer(folder, byte_fallback_tokenizer(), eos_token="</s>"))
 
 
-def _pieces(tokenizer: Tokenizer, ids: list[int], *, skip_special_tokens: bool = True) -> list[str]:
-    detokenizer = make_detokenizer(tokenizer, skip_special_tokens=skip_special_tokens)
+def _pieces(
+    tokenizer: Tokenizer, ids: list[int], *, prompt: list[int] | None = None, skip_special_tokens: bool = True
+) -> list[str]:
+    detokenizer = make_detokenizer(tokenizer, prompt=prompt or [], skip_special_tokens=skip_special_tokens)
     return [*(detokenizer.add(token_id) for token_id in ids), detokenizer.finish()]
 
 
@@ -46,6 +48,40 @@ def test_any_byte_level_tokens_equal_the_librarys_decode(byte_level: Tokenizer, 
 def test_byte_fallback_text_comes_back(byte_fallback: Tokenizer, text: str) -> None:
     ids = byte_fallback.encode(text)
     assert "".join(_pieces(byte_fallback, ids)) == byte_fallback.decode(ids)
+
+
+def test_an_answer_keeps_the_space_between_itself_and_the_prompt(byte_fallback: Tokenizer) -> None:
+    ids = byte_fallback.encode("hello hello hello")
+    assert "".join(_pieces(byte_fallback, ids)) == "hello hello hello", "the first space of a text is not its own"
+    for cut in range(1, len(ids)):
+        before = byte_fallback.decode(ids[:cut])
+        assert before + "".join(_pieces(byte_fallback, ids[cut:], prompt=ids[:cut])) == "hello hello hello"
+    begin = byte_fallback.special_tokens["eos_token"]
+    bare = byte_fallback.encode(begin, add_special_tokens=False)[-1:]
+    assert "".join(_pieces(byte_fallback, ids, prompt=bare)) == "hello hello hello", "a special token is no text"
+
+
+def test_an_answer_goes_on_from_a_prompt_of_byte_tokens(byte_fallback: Tokenizer) -> None:
+    prompt = byte_fallback.encode("hello" + "\u4e2d" * 9)
+    answer = byte_fallback.encode("\u6587\u4e2d", add_special_tokens=False)[1:]
+    assert "".join(_pieces(byte_fallback, answer, prompt=prompt)) == "\u6587\u4e2d"
+
+
+def test_skipped_tokens_do_not_pile_up(byte_fallback: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    longest = 0
+    decode = byte_fallback.decode
+
+    def watched(ids: list[int], **options: bool) -> str:
+        nonlocal longest
+        longest = max(longest, len(ids))
+        return decode(ids, **options)
+
+    monkeypatch.setattr(byte_fallback, "decode", watched)
+    end = byte_fallback.eos_token_id
+    assert end is not None
+    hello = byte_fallback.encode("hello")
+    assert "".join(_pieces(byte_fallback, [*hello, *[end] * 100, *hello])) == "hello hello"
+    assert longest < 20
 
 
 def test_no_piece_ends_inside_a_character(byte_level: Tokenizer) -> None:

@@ -63,7 +63,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 
 def test_a_stop_string_across_tokens(tokenizer: Tokenizer) -> None:
-    answer = AnswerText(tokenizer, SamplingParams(stop=("o w",)))
+    answer = AnswerText(tokenizer, [], SamplingParams(stop=("o w",)))
     pieces = []
     for token_id in tokenizer.encode("hello world"):
         pieces.append(answer.add(token_id))
@@ -76,7 +76,7 @@ def test_a_stop_string_across_tokens(tokenizer: Tokenizer) -> None:
 
 def test_stop_strings_count_from_min_tokens_on(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("qxqxqx")
-    answer = AnswerText(tokenizer, SamplingParams(stop=("x",), min_tokens=3, max_tokens=9))
+    answer = AnswerText(tokenizer, [], SamplingParams(stop=("x",), min_tokens=3, max_tokens=9))
     text = "".join(answer.add(token_id) for token_id in ids)
     assert text == "qxq"
 

@@ -36,9 +36,9 @@ class Piece:
 class Choice:
     """One answer as it grows."""
 
-    def __init__(self, index: int, tokenizer: Tokenizer, sampling: SamplingParams) -> None:
+    def __init__(self, index: int, tokenizer: Tokenizer, prompt: Sequence[int], sampling: SamplingParams) -> None:
         self._index = index
-        self._text = AnswerText(tokenizer, sampling)
+        self._text = AnswerText(tokenizer, prompt, sampling)
         self._entries: list[TokenEntry] = []
         """Not yet given out: a piece without text waits for the next one."""
         self.num_tokens = 0

@@ -72,7 +72,10 @@ async def answer(
     )
     answers = Answers(
         generation,
-        [Choice(index, context.model.tokenizer, prompt.sampling) for index, (prompt, _) in enumerate(jobs)],
+        [
+            Choice(index, context.model.tokenizer, prompt.token_ids, prompt.sampling)
+            for index, (prompt, _) in enumerate(jobs)
+        ],
         prompt_tokens=sum(len(prompt.token_ids) for prompt in prompts),
         samples=fields.n,
     )

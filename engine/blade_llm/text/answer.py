@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.text.detokenizer import make_detokenizer
 from blade_llm.text.stop_strings import StopStrings
@@ -9,10 +11,10 @@ from blade_llm.text.tokenizer import Tokenizer
 
 
 class AnswerText:
-    """Detokenizes one answer and stops it at its stop strings (which count from ``min_tokens`` on)."""
+    """Detokenizes one answer to ``prompt`` and stops it at its stop strings (which count from ``min_tokens`` on)."""
 
-    def __init__(self, tokenizer: Tokenizer, sampling: SamplingParams) -> None:
-        self._detokenizer = make_detokenizer(tokenizer, skip_special_tokens=sampling.skip_special_tokens)
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], sampling: SamplingParams) -> None:
+        self._detokenizer = make_detokenizer(tokenizer, prompt=prompt, skip_special_tokens=sampling.skip_special_tokens)
         self._stop = StopStrings(sampling.stop, include=sampling.include_stop_str_in_output)
         self._min_tokens = sampling.min_tokens
         self.num_tokens = 0

@@ -8,6 +8,7 @@ give out the difference once it ends in a whole character.
 from __future__ import annotations
 
 import codecs
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from blade_llm.text.tokenizer import Tokenizer
@@ -15,6 +16,8 @@ from blade_llm.text.tokenizer import Tokenizer
 _REPLACEMENT: Final = "\ufffd"
 _MOST_HELD_TOKENS: Final = 8
 """A character spans at most four byte tokens; more that still end in U+FFFD are not going to become one."""
+_PROMPT_TOKENS: Final = 8
+"""Of the prompt's end that an answer's text goes on from."""
 
 
 class Detokenizer(Protocol):
@@ -27,11 +30,17 @@ class Detokenizer(Protocol):
         """What is left at the end: U+FFFD for an incomplete character, else ``""``."""
 
 
-def make_detokenizer(tokenizer: Tokenizer, *, skip_special_tokens: bool = True) -> Detokenizer:
-    """A fresh detokenizer for one answer. All pieces joined equal ``tokenizer.decode`` of all ids."""
+def make_detokenizer(
+    tokenizer: Tokenizer, *, prompt: Sequence[int] = (), skip_special_tokens: bool = True
+) -> Detokenizer:
+    """A fresh detokenizer for one answer to ``prompt``.
+
+    All pieces joined are what ``tokenizer.decode`` of prompt and answer adds to that of the prompt: where decoding
+    strips a text's first space (Llama 2), that of an answer in the middle of a text stays.
+    """
     if tokenizer.is_byte_level:
         return _ByteLevelDetokenizer(tokenizer, skip_special_tokens)
-    return _WindowDetokenizer(tokenizer, skip_special_tokens)
+    return _WindowDetokenizer(tokenizer, prompt, skip_special_tokens)
 
 
 class _ByteLevelDetokenizer:
@@ -48,15 +57,21 @@ class _ByteLevelDetokenizer:
 
 
 class _WindowDetokenizer:
-    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], skip_special_tokens: bool) -> None:
         self._tokenizer = tokenizer
         self._skip_special_tokens = skip_special_tokens
-        self._context: list[int] = []
+        self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
+        self._context = list(prompt[-_PROMPT_TOKENS:])
         """Tokens already given out, kept because decoders treat the first token of a text differently."""
-        self._context_text = ""
+        self._context_text = self._decode(self._context)
+        while self._context_text.startswith(_REPLACEMENT):  # cut inside a character, which spoils all bytes after it
+            del self._context[0]
+            self._context_text = self._decode(self._context)
         self._held: list[int] = []
 
     def add(self, token_id: int) -> str:
+        if token_id in self._skipped:
+            return ""
         self._held.append(token_id)
         text = self._decode(self._context + self._held)
         if text.endswith(_REPLACEMENT) and len(self._held) < _MOST_HELD_TOKENS:
@@ -69,7 +84,7 @@ class _WindowDetokenizer:
     def _give_out(self, text: str) -> str:
         piece = text[len(self._context_text) :]
         if not text or text == self._context_text:
-            return ""  # nothing visible yet (a skipped special token): it stays in the window
+            return ""  # nothing visible yet (a first space): it stays in the window
         self._context, self._held = self._held, []
         self._context_text = self._decode(self._context)
         return piece
