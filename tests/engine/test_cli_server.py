@@ -12,6 +12,7 @@ import pytest
 from engine_support.paced_core import TOO_SMALL
 from engine_support.server_process import TESTS
 
+from blade_llm.api.server import Ports
 from blade_llm.cli.flags import FlagParser, byte_size
 from blade_llm.cli.server import main
 from blade_llm.cli.server_flags import GROUPS
@@ -126,6 +127,23 @@ def test_a_port_in_use(text_model: Path, capsys: pytest.CaptureFixture[str]) -> 
         assert "--port" in line
         line = _start(capsys, "--model", "/does/not/matter", "--internal_port", str(port))
         assert "--internal_port" in line
+
+
+def test_a_port_lost_while_the_model_loads(
+    text_model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two servers may bind one port; the first that listens has it."""
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", 0))
+        port = str(other.getsockname()[1])
+        listen = Ports.listen
+        monkeypatch.setattr(Ports, "listen", lambda ports: (other.listen(), listen(ports))[1])
+        argv = ["--model", str(text_model), "--load_format", "dummy", "--host", "127.0.0.1", "--port", port]
+        status = main([*argv, "--internal_port", "0"], build="engine_support.paced_core:build_core")
+    assert status == 1
+    assert f"error: cannot listen on port {port}" in capfd.readouterr().err.splitlines()[-1]
 
 
 def test_missing_and_empty_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,11 +40,7 @@ class ServerProcess:
                 start_new_session=True,
             )
         self.url = f"http://{self._wait_for(r'Entrypoint API ready at (.+)')}"
-        listening = {
-            c.laddr.port for c in psutil.Process(self.process.pid).net_connections("tcp") if c.status == "LISTEN"
-        }
-        (internal,) = listening - {int(self.url.rpartition(":")[2])}
-        self.internal_url = f"http://127.0.0.1:{internal}"
+        self.internal_url = f"http://{self._wait_for(r'Internal API at (.+)')}"
         (child,) = psutil.Process(self.process.pid).children()
         self.engine_pid = child.pid
 

@@ -29,9 +29,14 @@ from blade_llm.engine.client import EngineClient, EngineDeadError
 from blade_llm.engine.launch import EngineHandle
 from blade_llm.engine.messages import EngineFailure, EngineReady
 
+_BACKLOG: Final = 2048
 _CLOSE_SECONDS: Final = 5
 """For open responses to leave after the last token or error."""
 _log = logging.getLogger(__name__)
+
+
+class PortTakenError(RuntimeError):
+    """Another program listened first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,14 @@ class Ports:
     internal: socket.socket
     internal_token: str | None
     """What the internal port asks for; None: nothing."""
+
+    def listen(self) -> None:
+        """Take connections. Raises :class:`PortTakenError`: a port that is bound can still be lost to another."""
+        for sock in (self.public, self.internal):
+            try:
+                sock.listen(_BACKLOG)
+            except OSError as error:
+                raise PortTakenError(f"cannot listen on port {sock.getsockname()[1]}: {error.strerror}") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,21 +112,23 @@ async def run_server(
 ) -> EngineFailure | None:
     """Wait for the engine, serve until a signal or the engine's end. Returns why the engine failed, if it did.
 
-    ``on_ready`` is called when requests are answered. The caller closes ``engine``.
+    ``on_ready`` is called when requests are answered. The caller closes ``engine``. Raises :class:`PortTakenError`.
     """
     client = EngineClient(engine.address)
     watch = _EngineWatch(engine, client)
     stop = asyncio.Event()
     _on_signals(stop, engine)
-    await first_of(_loaded(client), watch.ended.wait(), stop.wait())
-    if watch.failure is None and not stop.is_set():
-        ready = await client.ready()
-        engine.remove_folder()
-        context = ServerContext(client, model, ready.max_model_len, options.live_timeout)
-        await _serve(context, listen, options, watch, stop, lambda: on_ready(ready))
-    failure = watch.failure
-    client.close()
-    return failure
+    try:
+        await first_of(_loaded(client), watch.ended.wait(), stop.wait())
+        if watch.failure is None and not stop.is_set():
+            ready = await client.ready()
+            engine.remove_folder()
+            listen.listen()
+            context = ServerContext(client, model, ready.max_model_len, options.live_timeout)
+            await _serve(context, listen, options, watch, stop, lambda: on_ready(ready))
+        return watch.failure
+    finally:
+        client.close()
 
 
 async def _loaded(client: EngineClient) -> None:

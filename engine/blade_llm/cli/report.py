@@ -18,14 +18,19 @@ def print_arguments(flags: Mapping[str, Any]) -> None:
     _print_table("Serving Arguments", [(name, _text(value)) for name, value in changed.items()])
 
 
-def print_ready(ready: EngineReady, public: socket.socket, total: float) -> None:
-    """Start-up times in seconds (``total`` includes what is not listed), memory in bytes, and the address."""
+def print_ready(ready: EngineReady, public: socket.socket, internal: socket.socket, total: float) -> None:
+    """Start-up times in seconds (``total`` includes what is not listed), memory in bytes, and the addresses."""
     rows = [(stage, f"{seconds:8.2f} s") for stage, seconds in ready.timings.items()]
     _print_table("Start-up", [*rows, ("total", f"{total:8.2f} s")])
     if ready.state.memory is not None:
         _print_table(f"Memory plan ({ready.device}, {ready.dtype})", _memory_rows(ready.state.memory))
-    host, port = public.getsockname()[:2]
-    print(f"Entrypoint API ready at {f'[{host}]' if ':' in host else host}:{port}", flush=True)
+    print(f"Internal API at {_address(internal)}")
+    print(f"Entrypoint API ready at {_address(public)}", flush=True)
+
+
+def _address(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _memory_rows(plan: MemoryPlan) -> list[tuple[str, str]]:

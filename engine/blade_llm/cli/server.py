@@ -25,6 +25,7 @@ from blade_llm.cli.progress import download_progress
 from blade_llm.cli.server_flags import GROUPS
 from blade_llm.config import EngineConfig
 from blade_llm.engine.launch import BUILD, MAX_SOCKET_DIR_BYTES, EngineHandle
+from blade_llm.engine.messages import EngineReady
 from blade_llm.engine.start import LOG_FORMAT
 from blade_llm.models.checkpoint import check_tensors, open_checkpoint
 from blade_llm.models.config import load_model_config
@@ -75,23 +76,21 @@ def _run(flags: Mapping[str, Any], build: str, began: float) -> int:
     try:
         import uvloop
 
-        from blade_llm.api.server import Ports, ServerOptions, run_server
+        from blade_llm.api.server import Ports, PortTakenError, ServerOptions, run_server
         from blade_llm.cli.report import print_arguments, print_ready
 
         print_arguments(flags)
-        failure = uvloop.run(
-            run_server(
-                engine,
-                Ports(public, internal, token),
-                model,
-                ServerOptions(
-                    drain_timeout=flags["drain_timeout"],
-                    live_timeout=flags["live_timeout"],
-                    log_level=flags["log_level"],
-                ),
-                on_ready=lambda ready: print_ready(ready, public, time.perf_counter() - began),
-            )
+        options = ServerOptions(
+            drain_timeout=flags["drain_timeout"], live_timeout=flags["live_timeout"], log_level=flags["log_level"]
         )
+
+        def on_ready(ready: EngineReady) -> None:
+            print_ready(ready, public, internal, time.perf_counter() - began)
+
+        try:
+            failure = uvloop.run(run_server(engine, Ports(public, internal, token), model, options, on_ready))
+        except PortTakenError as error:
+            raise StartError(f"{error}; give another --port or --internal_port") from None
     finally:
         engine.close()
     if failure is None:
