@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -113,14 +114,17 @@ def test_a_client_that_leaves_frees_its_blocks(server: ServerProcess, stream: bo
     wait_until(lambda: 'finished_reason="abort"' in httpx.get(f"{server.url}/metrics").text)
 
 
-def test_an_idle_server_uses_no_cpu(server: ServerProcess) -> None:
+def test_an_idle_engine_never_wakes(server: ServerProcess) -> None:
+    """However busy the machine is, sooner or later it sleeps through half a second; one that polls never does."""
     server.wait_idle()
     process = psutil.Process(server.engine_pid)
-    switches = process.num_ctx_switches().voluntary
-    times = process.cpu_times()
-    threading.Event().wait(1.0)
-    assert process.cpu_times().user - times.user <= 0.02
-    assert process.num_ctx_switches().voluntary - switches <= 20
+
+    def slept() -> bool:
+        before = process.num_ctx_switches(), process.cpu_times()
+        time.sleep(0.5)
+        return (process.num_ctx_switches(), process.cpu_times()) == before
+
+    wait_until(slept)
 
 
 def test_the_front_never_imports_torch(server: ServerProcess) -> None:
