@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -45,6 +46,17 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def seconds(text: str) -> float:
+    """A finite number of at least 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return value
+
+
 def port(text: str) -> int:
     """0 (any free port) to 65535."""
     if not text.isdigit() or int(text) > 65535:
@@ -58,6 +70,7 @@ _METAVARS: Final[dict[Callable[[str], Any], str]] = {
     int: "N",
     port: "PORT",
     positive: "N",
+    seconds: "SECONDS",
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from blade_llm.cli.flags import Flag, boolean, byte_size, port, positive
+from blade_llm.cli.flags import Flag, boolean, byte_size, port, positive, seconds
 from blade_protocol import ports
 
 _KV_QUANT: Final = (
@@ -47,8 +47,8 @@ _SERVICE = (
     Flag(name="worker_socket_path", help="folder for the processes' sockets (default: temporary)", metavar="DIR"),
     Flag(name="log_level", help="least severe messages to log", default="INFO",
          choices=("DEBUG", "INFO", "WARNING", "ERROR")),
-    Flag(name="drain_timeout", help="seconds running requests get after SIGTERM", kind=float, default=30.0),
-    Flag(name="live_timeout", help="seconds without progress, with work present, after which /live fails", kind=float,
+    Flag(name="drain_timeout", help="how long running requests get after SIGTERM", kind=seconds, default=30.0),
+    Flag(name="live_timeout", help="how long no progress, with work present, passes for alive", kind=seconds,
          default=60.0),
     Flag(name="metric_exporters", help="where metrics go", many=True, default=["prometheus"],
          accepts=(["prometheus"],)),
