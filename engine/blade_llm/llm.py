@@ -143,6 +143,8 @@ class LLM:
     ) -> list[RequestOutput]:
         if sampling_params is None or isinstance(sampling_params, SamplingParams):
             sampling_params = [sampling_params or SamplingParams()] * len(prompts)
+        if n < 1:
+            raise ValueError(f"n must be at least 1, not {n}")
         if len(sampling_params) != len(prompts):
             raise ValueError(f"{len(prompts)} prompts but {len(sampling_params)} sampling parameters")
         for token_ids, params in zip(prompts, sampling_params, strict=True):
@@ -185,7 +187,7 @@ class LLM:
             raise ValueError(" ".join(problem))
         if not token_ids:
             raise ValueError("a prompt is empty")
-        if wrong := [token_id for token_id in token_ids if not 0 <= token_id < self._vocab_size]:
+        if wrong := [token for token in (*token_ids, *params.stop_token_ids) if not 0 <= token < self._vocab_size]:
             raise ValueError(f"token id {wrong[0]} is not between 0 and {self._vocab_size - 1}")
         limit = self._core.info.max_model_len
         if len(token_ids) + params.max_tokens > limit:

@@ -68,6 +68,7 @@ def test_chat_uses_the_template(llm: LLM) -> None:
         ("hello", SamplingParams(temperature=-1), "temperature"),
         ("", SamplingParams(), "empty"),
         ([1, 9999], SamplingParams(), "9999"),
+        ("hello", SamplingParams(stop_token_ids=(9999,), min_tokens=1), "9999"),
         ("hello", SamplingParams(max_tokens=4000), "max_model_len"),
         (["a", "b"], [SamplingParams()], "2 prompts but 1"),
     ],
@@ -76,6 +77,11 @@ def test_bad_input(llm: LLM, prompt: object, params: object, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         llm.generate(prompt, params)  # type: ignore[arg-type]
     assert llm.generate("hello", GREEDY)[0].outputs[0].token_ids, "the next call works"
+
+
+def test_no_answers_are_refused(llm: LLM) -> None:
+    with pytest.raises(ValueError, match="n must be at least 1"):
+        llm.generate("hello", GREEDY, n=0)
 
 
 def test_a_missing_model(tmp_path: Path) -> None:

@@ -41,6 +41,8 @@ def test_all_end_of_sequence_ids_are_collected(tmp_path: Path) -> None:
     make_model(tmp_path)
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 1]}))
     assert load_model_config(tmp_path).eos_token_ids == (1, 7)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 10**6]}))
+    assert load_model_config(tmp_path).eos_token_ids == (1, 7), "an id beyond the vocabulary cannot be masked or drawn"
 
 
 def test_qwen2_bias_is_where_qwen2_has_it_whatever_the_config_says(tmp_path: Path) -> None:

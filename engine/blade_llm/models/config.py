@@ -104,10 +104,11 @@ def _build(architecture: str, family: str, raw: dict[str, Any], eos_token_ids: t
     # Qwen2 always has bias on q, k, v and nowhere else, whatever its config says; Llama is as configured.
     qwen2 = family == "qwen2"
     attention_bias = qwen2 or bool(raw.get("attention_bias", False))
+    vocab_size = _positive(raw, "vocab_size")
     bos_token_id = raw.get("bos_token_id")
     return ModelConfig(
         architecture=architecture,
-        vocab_size=_positive(raw, "vocab_size"),
+        vocab_size=vocab_size,
         hidden_size=hidden_size,
         intermediate_size=_positive(raw, "intermediate_size"),
         num_layers=_positive(raw, "num_hidden_layers"),
@@ -122,7 +123,7 @@ def _build(architecture: str, family: str, raw: dict[str, Any], eos_token_ids: t
         output_bias=attention_bias and not qwen2,
         mlp_bias=bool(raw.get("mlp_bias", False)) and not qwen2,
         dtype=parse_dtype(str(raw.get("dtype") or raw.get("torch_dtype") or "float32")),
-        eos_token_ids=eos_token_ids,
+        eos_token_ids=tuple(token for token in eos_token_ids if 0 <= token < vocab_size),  # others are never drawn
         bos_token_id=None if bos_token_id is None else int(bos_token_id),
     )
 
