@@ -60,6 +60,8 @@ def _error(response: httpx.Response, status: int) -> dict[str, Any]:
         (TEXT, {"prompt": ""}, "prompt", "empty"),
         (TEXT, {"prompt": []}, "prompt", "empty"),
         (TEXT, {"prompt": [[]]}, "prompt", "empty"),
+        (TEXT, {"prompt": ["x"] * 1025}, "prompt", "at most 1024 in"),
+        (TEXT, {"prompt": ["x"] * 9, "n": 128}, "prompt", "at most 8 with n 128"),
         (TEXT, {"prompt": [5, "x"]}, "prompt", "token ids"),
         (TEXT, {"prompt": [5, 384]}, "prompt", "384"),
         (TEXT, {"prompt": {"a": 1}}, "prompt", ""),

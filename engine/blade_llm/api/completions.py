@@ -30,22 +30,23 @@ async def completions(context: ServerContext, request: Request) -> Response:
     if fields.echo and fields.logprobs is not None:
         raise bad_request("echo with logprobs is not available in this version; leave one out", "echo", "unsupported")
     prompts = []
-    for token_ids in await completion_prompts(fields.prompt, context.model.tokenizer, context.model.vocab_size):
+    tokenizer, vocab_size = context.model.tokenizer, context.model.vocab_size
+    for token_ids in await completion_prompts(fields.prompt, tokenizer, vocab_size, n=fields.n):
         limit = check_length(len(token_ids), fields.max_tokens, DEFAULT_MAX_TOKENS, context.max_model_len, "prompt")
         sampling = sampling_params(
             fields,
             context.model.sampling_defaults,
             max_tokens=limit,
             logprobs=fields.logprobs,
-            vocab_size=context.model.vocab_size,
+            vocab_size=vocab_size,
         )
         prompts.append(Prompt(token_ids, sampling))
     echoed = prompts if fields.echo else []
     shape = CompletionShape(
         f"cmpl-{request.state.request_id}",
         model,
-        context.model.tokenizer,
-        echoes=[text for prompt in echoed for text in [context.model.tokenizer.decode(prompt.token_ids)] * fields.n],
+        tokenizer,
+        echoes=[text for prompt in echoed for text in [tokenizer.decode(prompt.token_ids)] * fields.n],
         with_logprobs=fields.logprobs is not None,
     )
     return await answer(context, request, fields, prompts, shape)
