@@ -41,6 +41,8 @@ def test_sigterm_drains(tmp_path: Path, text_model: Path) -> None:
             assert refused.status_code == 503
             assert refused.headers[headers.DRAINING] == "1"
             assert refused.headers["retry-after"]
+            taken_back = httpx.post(f"{server.internal_url}/internal/drain", json={"draining": False})
+            assert taken_back.json()["draining"] is True, "a server that ends stays so"
             rest = list(lines)
         assert rest[-1] == "data: [DONE]"
         assert json.loads(rest[-2].removeprefix("data: "))["choices"][0]["finish_reason"] == "length"

@@ -21,6 +21,8 @@ class ServerContext:
     live_timeout: float = 60.0
     """``/live`` fails after this many seconds with work and without progress."""
     draining: bool = False
+    ending: bool = False
+    """A signal came: draining is not taken back any more."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when endless streams shall end."""
     created: int = field(default_factory=lambda: int(time.time()))
@@ -45,8 +47,8 @@ class ServerContext:
         return self.client.num_open > 0 and time.monotonic() - self.client.last_progress > self.live_timeout
 
     def set_draining(self, value: bool) -> None:
-        self.draining = value
-        self.client.set_draining(value)
+        self.draining = value or self.ending
+        self.client.set_draining(self.draining)
 
     def require_service(self) -> None:
         """Raise :class:`ApiError` 503 when no new request can be served."""

@@ -164,6 +164,7 @@ async def _serve(
 
 
 async def _drain(context: ServerContext, watch: _EngineWatch, timeout: float) -> None:
+    context.ending = True
     context.set_draining(True)
     _log.info("draining: %d requests open, at most %g s", context.client.num_open, timeout)
     await first_of(context.client.idle(), watch.ended.wait(), timeout=timeout)
