@@ -22,9 +22,13 @@ def two_replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         yield running
 
 
-def _state(program: Any) -> dict[str, Any]:
-    state: dict[str, Any] = httpx.get(f"{program.internal_url}/internal/state", timeout=5).json()
-    return state
+def _state(program: Program) -> dict[str, Any]:
+    """The engine's state once it has come to rest: engines tell it at most ten times a second."""
+    states: list[dict[str, Any]] = []
+    while len(states) < 2 or states[-1] != states[-2]:
+        states.append(httpx.get(f"{program.internal_url}/internal/state", timeout=5).json())
+        time.sleep(0.15)
+    return states[-1]
 
 
 QUESTIONS = ["What does len do?", "What does sorted do?", "What is a list?", "How do I open a file?"]
