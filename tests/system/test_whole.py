@@ -61,9 +61,8 @@ async def test_64_concurrent_streams_each_equal_to_the_answer_alone(two_replicas
     async with _client(two_replicas.router) as client:
         together = await asyncio.gather(*(_stream(client, prompt, tokens) for prompt, tokens in requests))
         assert all(finish in ("stop", "length") for _, finish in together)
-        sample = random.Random(1).sample(range(64), 24)
-        alone = [await _stream(client, *requests[i]) for i in sample]
-    assert [together[i] for i in sample] == alone
+        alone = [await _stream(client, *request) for request in requests]
+    assert together == alone
     assert all(_state(program)["generation_tokens_total"] > 0 for program in two_replicas.engines)
 
 
