@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 import re
+from pathlib import Path
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from blade_operator.cli.report import Reporter
 from blade_operator.objects import Object
+from blade_operator.program import program
 
 
 def _service(ready: str = "False", reason: str = "EnginesStarting", message: str = "", **status: Any) -> Object:
@@ -90,3 +93,35 @@ def test_a_failing_service_is_explained_with_the_command_that_shows_more() -> No
         assert "qwen cannot become ready" in _text(output)
         assert "needs 9 GiB" in _text(output)
         assert "blade_operator logs qwen-engine-1 -c check" in _text(output)
+
+
+def _degraded(status: str) -> Object:
+    service = _service("True", "Ready", "1 of 1 engines ready")
+    service["status"]["conditions"][2].update(status=status, reason="AsExpected" if status == "False" else "Failing")
+    return service
+
+
+def test_what_was_only_on_the_checklist_is_not_called_off_in_a_line() -> None:
+    console, output = _screen(terminal=True)
+    reporter = Reporter(console)
+    reporter.watch(_degraded("True"))
+    reporter.update(_degraded("True"))
+    reporter.settle()
+    reporter.update(_degraded("False"))
+    assert "Degraded is" not in _text(output)
+    for status in ("True", "False"):
+        reporter.update(_degraded(status))
+        assert f"qwen: Degraded is {status}" in _text(output)
+
+
+def test_a_command_is_suggested_as_it_can_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    beside = tmp_path / ".venv" / "bin"
+    beside.mkdir(parents=True)
+    (beside / "blade_operator").touch(mode=0o755)
+    monkeypatch.setattr("sys.executable", str(beside / "python"))
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert program() == str(beside / "blade_operator")
+    monkeypatch.chdir(tmp_path)
+    assert program() == ".venv/bin/blade_operator"
+    monkeypatch.setenv("PATH", str(beside))
+    assert program() == "blade_operator"

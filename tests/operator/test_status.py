@@ -147,7 +147,8 @@ def test_a_killed_engine_is_told_and_stays_in_the_status_after_it_recovered() ->
         (139, "Error", "engine was killed by SIGSEGV (exit 139), restarted 1 time"),
         (1, "Error", "engine failed (exit 1), restarted 1 time"),
         (0, "Completed", "engine ended by itself (exit 0), restarted 1 time"),
-        (255, "Error", "engine was killed by signal 127 (exit 255), restarted 1 time"),
+        (255, "Error", "engine failed (exit 255), restarted 1 time"),
+        (255, "Unknown", "engine ended, its exit code is unknown, restarted 1 time"),
     ],
 )
 def test_the_end_of_a_container_in_words(exit_code: int, reason: str, message: str) -> None:

@@ -15,6 +15,7 @@ from blade_operator.cluster.local.commands import resource
 from blade_operator.cluster.local.layout import Layout, loop_is_running
 from blade_operator.cluster.local.store import read_objects
 from blade_operator.objects import Object, Ref
+from blade_operator.program import program
 from blade_protocol.labels import GROUP, KIND, PLURAL, SHORT_NAME, SINGULAR
 
 _KINDS = {
@@ -42,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     if not loop_is_running(layout):
         suffix = "" if options.name == "default" else f" --name {options.name}"
         print(
-            f"note: no control loop is running, so this is the last known state; `blade_operator local up{suffix}` "
+            f"note: no control loop is running, so this is the last known state; `{program()} local up{suffix}` "
             "starts one",
             file=sys.stderr,
         )

@@ -13,11 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from blade_operator.objects import Object
+from blade_operator.program import program
 
 _LINE_MESSAGE = 160
 _PERCENT = re.compile(r"\((\d+) %\)")
 _NEGATIVE = ("Degraded", "Progressing")
-"""Conditions that are news when they are True, not when they are False."""
+"""Conditions whose being False is no news, unless somebody was told that they were True."""
 
 
 def conditions(service: Object) -> list[Object]:
@@ -67,6 +68,8 @@ class Reporter:
         self._live: Live | None = None
         self._watched = ""
         self._known: dict[tuple[str, str], tuple[str, str]] = {}
+        self._told: set[tuple[str, str]] = set()
+        """Conditions that a line was printed of."""
         self._spinner = Spinner("dots", style="cyan")
         self._note = ""
 
@@ -97,9 +100,10 @@ class Reporter:
             news = (each["status"], each.get("reason", ""))
             if self._known.get(key) == news:
                 continue
-            first = key not in self._known
             self._known[key] = news
-            if live is None and not (first and each["type"] in _NEGATIVE and each["status"] == "False"):
+            calm = each["type"] in _NEGATIVE and each["status"] == "False"
+            if live is None and (key in self._told or not calm):
+                self._told.add(key)
                 self._console.print(_line(service, each), highlight=False, soft_wrap=True)
 
     def explain(self, service: Object) -> None:
@@ -108,7 +112,7 @@ class Reporter:
         title = f"{service['metadata']['name']} cannot become ready"
         failures = service.get("status", {}).get("failures", [])
         pod = f"{failures[0]['pod']} -c {failures[0]['container']}" if failures else service["metadata"]["name"]
-        hint = f"blade_operator logs {pod}"
+        hint = f"{program()} logs {pod}"
         if self._console.is_terminal:
             text = Text("\n".join(lines))
             self._console.print(Panel(text, title=title, border_style="red", subtitle=hint))

@@ -26,6 +26,7 @@ from blade_operator.cluster.local.services import port_of
 from blade_operator.fleet import Fleet
 from blade_operator.objects import Object, Ref
 from blade_operator.pods import FETCH
+from blade_operator.program import program
 from blade_operator.reconcile import reconcile
 from blade_operator.watch import Controller
 from blade_protocol.labels import KIND, NAME
@@ -107,7 +108,7 @@ class _Up:
         """Apply what was given, follow it until it is ready, ask, then go on telling of changes until cancelled."""
         if self._options.model:
             path = manifests.save(self._objects[0], self._layout)
-            self._say(f"Manifest: {path} (edit it, then `blade_operator apply -f` it)", "dim")
+            self._say(f"Manifest: {path} (edit it, then `{program()} apply -f` it)", "dim")
         for obj in self._objects:
             self._say(f"{named(obj)} {commands.apply(obj)}")
         services = [obj for obj in self._objects if obj["kind"] == KIND]
@@ -118,7 +119,7 @@ class _Up:
                 self._code = 1
                 return
         else:
-            self._say("The control loop runs. Now, in another terminal: blade_operator apply -f MANIFEST")
+            self._say(f"The control loop runs. Now, in another terminal: {program()} apply -f MANIFEST")
         while True:
             self._report(runtime)
             await self._next_change()
@@ -215,11 +216,12 @@ def _statuses(pod: Object) -> list[Object]:
 
 def _hints(url: str, name: str, layout: Layout) -> list[str]:
     runtime = "" if layout.root.name == "default" else f" --name {layout.root.name}"
+    command = program()
     return [
         "Ask it:      "
         f"curl {url}/chat/completions -H 'content-type: application/json' "
         '-d \'{"messages": [{"role": "user", "content": "What does len do?"}], "stream": true}\'',
-        f"Look at it:  blade_operator get all{runtime}  |  describe {name}  |  logs {name} -f",
-        f"Change it:   blade_operator scale {name} --replicas 3{runtime}  |  apply -f  |  delete {name}",
+        f"Look at it:  {command} get all{runtime}  |  describe {name}  |  logs {name} -f",
+        f"Change it:   {command} scale {name} --replicas 3{runtime}  |  apply -f  |  delete {name}",
         "Stop it:     Ctrl-C",
     ]

@@ -17,6 +17,8 @@ STUCK_AFTER = 3
 """Restarts after which an engine or router is not expected to recover by itself."""
 _BACK_OFF = "CrashLoopBackOff"
 _ALWAYS = frozenset({"container", "exitCode", "restarts"})
+_UNSEEN = frozenset({"Unknown", "ContainerStatusUnknown"})
+"""Reasons of an end that nobody saw: its exit code is made up."""
 _HARMLESS = frozenset({"", "ContainerCreating", "PodInitializing"})
 
 
@@ -41,7 +43,7 @@ class Failure:
     @property
     def told(self) -> str:
         """Pod, what happened, and the program's own last words where they are the reason: not when it was killed."""
-        words = f": {self.last_log}" if self.last_log and self.exit_code <= 128 else ""
+        words = f": {self.last_log}" if self.last_log and killing_signal(self.exit_code) is None else ""
         return f"pod {self.pod}: {self.message}{words}"
 
     def as_status(self) -> dict[str, Any]:
@@ -121,8 +123,10 @@ def _describe(state: ContainerState, end: End | None) -> str:
         return f"{state.name} cannot start: {state.waiting_message or state.waiting}"[:LINE_LIMIT]
     if end.reason == "OOMKilled":
         what = "ran out of memory (OOMKilled)"
-    elif end.exit_code > 128:
-        what = f"was killed by {_signal_name(end.exit_code - 128)} (exit {end.exit_code})"
+    elif end.reason in _UNSEEN:
+        what = "ended, its exit code is unknown"
+    elif (killer := killing_signal(end.exit_code)) is not None:
+        what = f"was killed by {killer.name} (exit {end.exit_code})"
     elif end.exit_code:
         what = f"failed (exit {end.exit_code})"
     else:
@@ -131,11 +135,12 @@ def _describe(state: ContainerState, end: End | None) -> str:
     return f"{state.name} {what}{times}"
 
 
-def _signal_name(number: int) -> str:
+def killing_signal(exit_code: int) -> signal.Signals | None:
+    """The signal an exit code stands for (128 + n), or None: 255 for one is what ``exit(-1)`` gives."""
     try:
-        return signal.Signals(number).name
+        return signal.Signals(exit_code - 128)
     except ValueError:
-        return f"signal {number}"
+        return None
 
 
 def report_line(pod: Object, name: str) -> str:

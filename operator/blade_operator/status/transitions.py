@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from blade_operator.plan import EventRecord
+from blade_operator.status.failures import killing_signal
 
 _DETAILS = frozenset({"SpecValid", "ModelCached", "PreflightPassed", "ModelFits"})
 """Told when they fail and when they recover. Workers and routers are told by Ready, Degraded by failures."""
@@ -51,7 +52,8 @@ def _failures(before: dict[str, Any], after: dict[str, Any]) -> Iterator[EventRe
     for failure in after.get("failures", ()):
         if (failure["pod"], failure["container"], failure["restarts"]) not in told:
             reason = failure.get("reason", "")
-            tail = f": {failure['lastLog']}" if failure.get("lastLog") and failure["exitCode"] <= 128 else ""
+            words = failure.get("lastLog", "") if killing_signal(failure["exitCode"]) is None else ""
+            tail = f": {words}" if words else ""
             message = f"pod {failure['pod']}: {failure.get('message', '')}{tail}"
             yield EventRecord("Warning", "ContainerFailed" if reason in _PLAIN_ENDS else reason, message)
 

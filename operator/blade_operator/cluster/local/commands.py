@@ -17,6 +17,7 @@ from blade_operator.cluster.local.errors import LocalError, NotFound
 from blade_operator.cluster.local.layout import Layout
 from blade_operator.cluster.local.store import Admit, Store
 from blade_operator.objects import Object, Ref
+from blade_operator.program import program
 from blade_protocol.labels import GROUP, KIND, PLURAL
 
 USER = "kubectl"
@@ -104,7 +105,7 @@ def send(layout: Layout, verb: str, **arguments: Any) -> Any:
         except (FileNotFoundError, ConnectionRefusedError):
             name = "" if layout.root.name == "default" else f" --name {layout.root.name}"
             raise LocalError(
-                f"no control loop runs on {layout.root}: start one with `blade_operator local up{name}`"
+                f"no control loop runs on {layout.root}: start one with `{program()} local up{name}`"
             ) from None
         connection.sendall(json.dumps({"verb": verb, "arguments": arguments}).encode() + b"\n")
         with connection.makefile("rb") as lines:
