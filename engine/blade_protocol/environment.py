@@ -10,5 +10,7 @@ TERMINATION_LOG: Final = "BLADE_TERMINATION_LOG"
 """Where a container leaves its last word for the operator; Kubernetes' default path when unset."""
 TERMINATION_LOG_DEFAULT: Final = "/dev/termination-log"
 TERMINATION_LOG_MAX_BYTES: Final = 4096
+LISTEN_FD: Final = "BLADE_LISTEN_FD"
+"""Number of an inherited socket that listens: a router accepts from it too. Set by the local runtime."""
 ENDPOINTS_DIR: Final = "BLADE_ENDPOINTS_DIR"
 """Folder with a ``<service>.json`` (a ``routing.RouterConfig``) for each service, from the local runtime."""

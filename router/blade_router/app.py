@@ -1,18 +1,21 @@
 """The router as a process: the parts put together behind uvicorn, and the program ``blade_router``."""
 
 import asyncio
+import errno
 import gc
 import logging
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Sequence
+import time
+from collections.abc import Awaitable, MutableMapping, Sequence
 from types import FrameType
-from typing import Self
+from typing import Any, Self
 
 import uvicorn
 import uvloop
 
+from blade_protocol import environment
 from blade_protocol.routing import PolicyName, RouterConfig
 from blade_router.admin import make_admin
 from blade_router.arguments import Options, parse_arguments
@@ -30,6 +33,10 @@ logger = logging.getLogger("blade_router")
 
 CLIENT_KEEP_ALIVE = 75
 """Seconds an idle client connection stays open."""
+FAREWELL = 1.0
+"""Seconds at the end in which an open connection may bring another request."""
+ACCEPT_ROUNDS = 3
+"""Turns of the event loop before the sockets close: each accepts what has queued up, which would else be reset."""
 
 
 class Router:
@@ -56,6 +63,8 @@ class Router:
             max_tries=options.max_tries,
             first_byte_timeout=options.first_byte_timeout,
         )
+        self.leaving = False
+        """The process is about to end: every answer is the last one of its connection."""
         self._policy: PolicyName = config.policy
         self._models: list[str] = []
         self._admin = make_admin(self.proxy, self.metrics, self._models)
@@ -65,7 +74,7 @@ class Router:
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         application = self.proxy if scope["path"].startswith("/v1/") else self._admin
-        return application(scope, receive, send)
+        return application(scope, receive, closing(send) if self.leaving else send)
 
     async def __aenter__(self) -> Self:
         self.apply(self._first)
@@ -88,8 +97,43 @@ class Router:
         self._models[:] = config.models
 
 
+def closing(send: Send) -> Send:
+    """``send``, with ``connection: close`` in the answer."""
+
+    def send_last(message: MutableMapping[str, Any]) -> Awaitable[None]:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message["headers"], (b"connection", b"close")]
+        return send(message)
+
+    return send_last
+
+
 class Server(uvicorn.Server):
-    """uvicorn, except that a stop by signal is a normal end (status 0)."""
+    """uvicorn, except that a stop by signal is a normal end (status 0), and one that idle clients hardly notice."""
+
+    def __init__(self, config: uvicorn.Config, router: Router, farewell: float) -> None:
+        super().__init__(config)
+        self._router = router
+        self._farewell = farewell
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop listening, let clients go for ``farewell`` seconds, then close what is idle and wait for the rest.
+
+        A connection closed just when its client sends the next request costs that client an error. So for a while
+        requests on open connections are answered as ever, with ``connection: close``.
+        """
+        self._router.leaving = True
+        for _ in range(ACCEPT_ROUNDS):
+            await asyncio.sleep(0)
+        for server in self.servers:
+            server.close()
+        for listener in sockets or []:
+            listener.close()
+        end = time.monotonic() + self._farewell
+        connections = self.server_state.connections  # uvicorn tells nobody when one ends
+        while connections and time.monotonic() < end and not self.force_exit:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.should_exit and sig == signal.SIGINT:
@@ -99,23 +143,36 @@ class Server(uvicorn.Server):
 
 def make_server(router: Router, options: Options) -> Server:
     """A server for ``serve(sockets=[...])``."""
-    return Server(
-        uvicorn.Config(
-            router,
-            http="httptools",
-            loop="uvloop",
-            ws="none",
-            interface="asgi3",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            date_header=False,
-            timeout_keep_alive=CLIENT_KEEP_ALIVE,
-            timeout_graceful_shutdown=max(1, round(options.drain_timeout)),
-        )
+    farewell = min(FAREWELL, options.drain_timeout / 2)
+    config = uvicorn.Config(
+        router,
+        http="httptools",
+        loop="uvloop",
+        ws="none",
+        interface="asgi3",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=CLIENT_KEEP_ALIVE,
+        timeout_graceful_shutdown=max(1, round(options.drain_timeout - farewell)),
     )
+    return Server(config, router, farewell)
+
+
+def inherited(number: int) -> socket.socket:
+    """The listening socket that came with the process as descriptor ``number``: others may accept from it as well.
+
+    Raises:
+        OSError: that is no listening socket.
+    """
+    listener = socket.socket(fileno=number)
+    if not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        raise OSError(errno.EINVAL, "not a listening socket")
+    listener.set_inheritable(False)
+    return listener
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -138,16 +195,17 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-async def run(options: Options, listener: socket.socket) -> None:
+async def run(options: Options, listeners: list[socket.socket]) -> None:
     """Serve until SIGTERM or SIGINT, then finish what is under way."""
     async with Router(options) as router:
-        host, port = listener.getsockname()[:2]
-        logger.info("listening on http://%s:%d/v1", f"[{host}]" if ":" in host else host, port)
+        for listener in listeners:
+            host, port = listener.getsockname()[:2]
+            logger.info("listening on http://%s:%d/v1", f"[{host}]" if ":" in host else host, port)
         # What exists now lives as long as the process: keep the collector off it, and let it come seldom.
         gc.collect()
         gc.freeze()
         gc.set_threshold(20_000, 20, 50)
-        await make_server(router, options).serve(sockets=[listener])
+        await make_server(router, options).serve(sockets=listeners)
         logger.info("stopped")
 
 
@@ -157,18 +215,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     logging.basicConfig(level=options.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("uvicorn").setLevel(logging.DEBUG if options.log_level == "DEBUG" else logging.WARNING)
     try:
-        listener = listen(options.host, options.port)
+        listeners = [listen(options.host, options.port)]
     except OSError as error:
         sys.exit(
             f"blade_router: cannot listen on {options.host}:{options.port}: {error.strerror}; choose another --port"
         )
+    if options.listen_fd is not None:
+        try:
+            listeners.append(inherited(options.listen_fd))
+        except OSError as error:
+            sys.exit(f"blade_router: ${environment.LISTEN_FD}={options.listen_fd}: {error.strerror}; unset it")
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(run(options, listener))
+            runner.run(run(options, listeners))
     except ConfigError as error:
         sys.exit(f"blade_router: {error}")
     finally:
-        listener.close()
+        for listener in listeners:
+            listener.close()
 
 
 if __name__ == "__main__":

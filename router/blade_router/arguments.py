@@ -21,6 +21,8 @@ class Options:
 
     host: str = "127.0.0.1"
     port: int = ports.ROUTER_PORT
+    listen_fd: int | None = None
+    """An inherited listening socket to accept from as well."""
     endpoints: tuple[EndpointConfig, ...] = ()
     config: Path | None = None
     service_file: Path | None = None
@@ -120,6 +122,10 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
         values["service_file"] = _service_file(parser, service)
     if not {"endpoints", "config", "service_file"} & values.keys():
         parser.error("no endpoints: give --endpoints URL[,URL...], --config FILE or --service NAME")
+    if number := os.environ.get(environment.LISTEN_FD):
+        if not number.isdecimal():
+            parser.error(f"${environment.LISTEN_FD} is {number!r}, not the number of a file descriptor")
+        values["listen_fd"] = int(number)
     return Options(**values)
 
 

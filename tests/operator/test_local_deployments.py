@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import signal
 import socket
 from pathlib import Path
 
+import httpx
 import pytest
 from operator_support.local import about, free_port, local, pid_of, port_of, until
 from operator_support.objects import container, deployment, router, service
@@ -98,20 +102,81 @@ async def test_endpoints_carry_what_a_router_needs(tmp_path: Path) -> None:
         }
 
 
+def _host_port(pod: Object) -> int:
+    return int(pod["spec"]["containers"][0]["ports"][0]["hostPort"])
+
+
+async def _who(port: int) -> int:
+    """The process that answers on a port."""
+    async with httpx.AsyncClient(trust_env=False) as client:
+        return int((await client.get(f"http://127.0.0.1:{port}/about")).json()["pid"])
+
+
 async def test_the_router_listens_on_the_port_that_was_asked_for_and_keeps_it_when_it_changes(tmp_path: Path) -> None:
     port = free_port()
     async with local(tmp_path, port) as runtime:
         await runtime.apply(service("router"), router())
         (pod,) = await runtime.ready_pods(1)
-        assert port_of(pod) == port
+        assert _host_port(pod) == port
+        assert await _who(port) == pid_of(pod, "router")
         shown = runtime.get("Service", "qwen-router")["status"]["loadBalancer"]["ingress"]
         assert shown == [{"ip": "127.0.0.1", "ports": [{"port": port, "protocol": "TCP"}]}]
         await runtime.apply(router("--version=2"))
         (after,) = await runtime.ready_pods(1)
-        await until(lambda: [p["metadata"]["uid"] for p in runtime.ready()] != [pod["metadata"]["uid"]])
+        await until(lambda: pod["metadata"]["uid"] not in [p["metadata"]["uid"] for p in runtime.pods()])
         (after,) = await runtime.ready_pods(1)
-        assert port_of(after) == port
+        assert _host_port(after) == port
         assert "--version=2" in (await about(after))["argv"]
+        assert await _who(port) == pid_of(after, "router")
+
+
+async def test_a_changed_router_is_ready_before_the_old_one_leaves(tmp_path: Path) -> None:
+    async with local(tmp_path, free_port()) as runtime:
+        await runtime.apply(service("router"), router())
+        (old,) = await runtime.ready_pods(1)
+        await runtime.apply(router("--steer", str(tmp_path)))
+        (tmp_path / "unready").touch()
+        await until(lambda: len(runtime.pods()) == 2)
+        await asyncio.sleep(0.5)
+        assert [pod["metadata"]["name"] for pod in runtime.ready()] == [old["metadata"]["name"]]
+        shown = runtime.get("Deployment", "qwen-router")["status"]
+        assert (shown["replicas"], shown["updatedReplicas"], shown["readyReplicas"]) == (2, 1, 1)
+        await runtime.apply(router("--version=3"))  # what never got ready goes at once, and the next takes its place
+        await until(lambda: old["metadata"]["uid"] not in [pod["metadata"]["uid"] for pod in runtime.pods()])
+        (new,) = await runtime.ready_pods(1)
+        assert "--version=3" in (await about(new))["argv"]
+
+
+async def test_routers_share_the_port_of_their_service(tmp_path: Path) -> None:
+    port = free_port()
+    async with local(tmp_path, port) as runtime:
+        both = router()
+        both["spec"]["replicas"] = 2
+        await runtime.apply(service("router"), both)
+        pods = await runtime.ready_pods(2)
+        answered: set[int] = set()
+        async with asyncio.timeout(20):
+            while answered != {pid_of(pod, "router") for pod in pods}:
+                answered |= {await _who(port)}
+        os.kill(pid_of(pods[0], "router"), signal.SIGKILL)
+        for _ in range(10):
+            await _who(port)
+
+
+async def test_a_router_waits_for_a_port_that_another_program_took_and_names_it(tmp_path: Path) -> None:
+    port = free_port()
+    async with local(tmp_path, port) as runtime:
+        await runtime.apply(service("router"))
+        await until(lambda: runtime.get("Service", "qwen-router").get("status"))
+        with socket.socket() as taken:
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # even one that would share it
+            taken.bind(("127.0.0.1", port))
+            taken.listen()
+            await runtime.apply(router())
+            (message,) = await until(lambda: runtime.events("Failed"))
+            assert f"port {port} is in use by" in message
+            assert f"(pid {os.getpid()})" in message
+        await runtime.ready_pods(1)
 
 
 async def test_a_second_service_gets_the_next_free_port(tmp_path: Path) -> None:

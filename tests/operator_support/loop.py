@@ -38,18 +38,27 @@ print("check", "FAILED" if failed else "PASS")
 sys.exit(failed)
 """
 _ROUTER = _SERVER.replace("FAKE_ENGINE", "FAKE_ROUTER")
+_REAL_ROUTER = f"""#!{sys.executable}
+import os, sys
+os.execv({sys.executable!r}, [{sys.executable!r}, "-m", "blade_router.app", *sys.argv[1:]])
+"""
 
 
 class Loop:
-    """A folder with a local runtime, and commands for it."""
+    """A folder with a local runtime, and commands for it.
 
-    def __init__(self, folder: Path, *, real: bool = False) -> None:
+    Engines and routers are stand-ins, with ``real`` the real programs, with ``real_router`` only that one.
+    """
+
+    def __init__(self, folder: Path, *, real: bool = False, real_router: bool = False) -> None:
         self.folder = folder
         self.layout = Layout(folder / "state" / "bladellm" / "default")
         self.port = free_port()
         self.process: subprocess.Popen[str] | None = None
         self.output = folder / "up.txt"
-        self._python = sys.executable if real else str(_stand_ins(folder / "bin"))
+        self._python = (
+            sys.executable if real else str(_stand_ins(folder / "bin", _REAL_ROUTER if real_router else _ROUTER))
+        )
         self.environment = {
             **os.environ,
             "XDG_STATE_HOME": str(folder / "state"),
@@ -127,9 +136,9 @@ class Loop:
 
 
 @contextlib.contextmanager
-def loop(folder: Path, *, real: bool = False) -> Iterator[Loop]:
+def loop(folder: Path, *, real: bool = False, real_router: bool = False) -> Iterator[Loop]:
     """A `Loop` of which nothing is left at the end."""
-    running = Loop(folder, real=real)
+    running = Loop(folder, real=real, real_router=real_router)
     try:
         yield running
     finally:
@@ -151,10 +160,10 @@ def manifest(folder: Path, name: str = "qwen", *, model: Path | None = None, **s
     return path
 
 
-def _stand_ins(folder: Path) -> Path:
+def _stand_ins(folder: Path, router: str) -> Path:
     """A folder with a Python and programs beside it that the runtime takes for the installed ones."""
     folder.mkdir()
-    for name, text in (("blade_llm_server", _SERVER), ("blade_llm_check", _CHECK), ("blade_router", _ROUTER)):
+    for name, text in (("blade_llm_server", _SERVER), ("blade_llm_check", _CHECK), ("blade_router", router)):
         (folder / name).write_text(text)
         (folder / name).chmod(stat.S_IRWXU)
     python = folder / "python"

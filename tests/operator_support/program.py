@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -60,6 +61,8 @@ def main() -> None:
             elif self.path == "/internal/state":
                 state = {"revision": os.environ.get("BLADE_REVISION", ""), "epoch": str(os.getpid())}
                 self.answer(200, STATE | state | {"draining": draining.is_set()})
+            elif self.path == "/v1/models":
+                self.answer(200, {"object": "list", "data": []})
             elif self.path == "/about":
                 config = options.config.read_text() if options.config else ""
                 self.answer(200, {"pid": os.getpid(), "argv": sys.argv, "env": dict(os.environ), "config": config})
@@ -91,6 +94,10 @@ def main() -> None:
 
     signal.signal(signal.SIGTERM, on_sigterm)
     servers = [ThreadingHTTPServer((options.host, p), Handler) for p in (options.port, options.internal_port) if p]
+    if number := os.environ.get("BLADE_LISTEN_FD"):
+        shared = ThreadingHTTPServer((options.host, 0), Handler, bind_and_activate=False)
+        shared.socket = socket.socket(fileno=int(number))
+        servers.append(shared)
     for server in servers:
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()

@@ -21,16 +21,17 @@ from blade_router.app import main
 from blade_router.arguments import Options, parse_arguments
 
 
-async def start(*flags: str, **environment: str) -> Process:
-    return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "blade_router.app", *flags), stderr=PIPE, env=os.environ | environment
-    )
+async def start(*flags: str, pass_fds: tuple[int, ...] = (), **environment: str) -> Process:
+    command = (sys.executable, "-m", "blade_router.app", *flags)
+    return await asyncio.create_subprocess_exec(*command, stderr=PIPE, env=os.environ | environment, pass_fds=pass_fds)
 
 
 @contextlib.asynccontextmanager
-async def running(*flags: str, **environment: str) -> AsyncIterator[tuple[Process, int]]:
+async def running(
+    *flags: str, pass_fds: tuple[int, ...] = (), **environment: str
+) -> AsyncIterator[tuple[Process, int]]:
     """A router process on a free port, and that port."""
-    process = await start("--host", "127.0.0.1", "--port", "0", *flags, **environment)
+    process = await start("--host", "127.0.0.1", "--port", "0", *flags, pass_fds=pass_fds, **environment)
     assert process.stderr is not None
     try:
         while True:
@@ -58,6 +59,45 @@ async def test_sigterm_finishes_what_is_under_way_and_exits_0() -> None:
         assert (await reader.read()).endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
         writer.close()
         assert await process.wait() == 0
+
+
+async def test_routers_that_share_an_inherited_socket_take_each_others_place() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as shared:
+        port, number = shared.getsockname()[1], shared.fileno()
+        async with MockEngine("a") as engine, httpx.AsyncClient(trust_env=False, verify=False) as client:
+            flags = ("--endpoints", engine.url)
+            async with running(*flags, pass_fds=(number,), BLADE_LISTEN_FD=str(number)) as (old, _):
+                for _ in range(3):
+                    assert (await client.get(f"http://127.0.0.1:{port}/v1/models")).status_code == 200
+                old.send_signal(signal.SIGTERM)
+                assert await old.wait() == 0
+            waits = asyncio.create_task(client.get(f"http://127.0.0.1:{port}/v1/models"))
+            async with running(*flags, pass_fds=(number,), BLADE_LISTEN_FD=str(number)):
+                assert (await waits).status_code == 200
+
+
+async def test_an_idle_client_is_asked_to_go_before_its_connection_is_closed() -> None:
+    async with MockEngine("a") as engine, running("--endpoints", engine.url) as (process, port):
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, verify=False) as client:
+            assert "connection" not in (await client.get("/v1/models")).headers
+            process.send_signal(signal.SIGTERM)
+            await eventually(lambda: not accepts(port), "no new connections")
+            answer = await client.get("/v1/models")
+            assert (answer.status_code, answer.headers["connection"]) == (200, "close")
+        assert await process.wait() == 0
+
+
+def test_a_descriptor_that_does_not_listen_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as idle:
+        monkeypatch.setenv("BLADE_LISTEN_FD", str(os.dup(idle.fileno())))
+        code, _ = fails(capsys, "--port", "0", "--endpoints", "http://127.0.0.1:1")
+        assert "not a listening socket" in str(code)
+    monkeypatch.setenv("BLADE_LISTEN_FD", "stdin")
+    code, error = fails(capsys, "--port", "0", "--endpoints", "http://127.0.0.1:1")
+    assert code == 2
+    assert "'stdin'" in error
 
 
 async def test_drain_timeout_bounds_the_end() -> None:

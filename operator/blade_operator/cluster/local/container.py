@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from blade_operator.cluster.local import clock, environment, pod_status
-from blade_operator.cluster.local.errors import ContainerConfigError
+from blade_operator.cluster.local.errors import ContainerConfigError, PortInUse
+from blade_operator.cluster.local.listeners import Listeners
 from blade_operator.cluster.local.logs import ContainerLogs
 from blade_operator.cluster.local.probes import Probe, follow
 from blade_operator.cluster.local.process import Process, ProcessId
 from blade_operator.objects import Object
-from blade_protocol.environment import TERMINATION_LOG, TERMINATION_LOG_MAX_BYTES
+from blade_protocol.environment import LISTEN_FD, TERMINATION_LOG, TERMINATION_LOG_MAX_BYTES
 
 BACKOFF_FIRST = 1.0
 BACKOFF_MOST = 30.0
@@ -39,6 +40,7 @@ class Surroundings:
     mounts: Callable[[Object], Mapping[str, Path]]
     inherited: Callable[[], Mapping[str, str]]
     """The environment every container begins with."""
+    listeners: Listeners
     changed: Callable[[], None]
     """Called after each change of a container's status."""
     event: Callable[[Literal["Normal", "Warning"], str, str], None]
@@ -53,6 +55,9 @@ class Container:
         self.status = known or pod_status.container_status(self.name, spec.get("image", ""), waiting)
         self._around = around
         self._process: Process | None = None
+        self._host_port: int | None = next((p["hostPort"] for p in spec.get("ports", []) if "hostPort" in p), None)
+        self._listener: int | None = None
+        """Its share in that port's socket. Kept over a restart, so that connections wait; not while it backs off."""
         self._grace = float(around.pod["spec"].get("terminationGracePeriodSeconds", 30))
         self._delay = 0.0
         self.logs = ContainerLogs(around.folder / "logs" / self.name)
@@ -77,6 +82,7 @@ class Container:
         if self._process is None:
             return
         process = self._process
+        self._stop_listening()
         process.signal(signal.SIGTERM)
         waits = [asyncio.ensure_future(process.wait()), asyncio.ensure_future(hurry.wait())]
         await asyncio.wait(waits, timeout=max(0.0, grace), return_when=asyncio.FIRST_COMPLETED)
@@ -121,8 +127,14 @@ class Container:
             argv, variables = self._command()
             self._last_word.parent.mkdir(parents=True, exist_ok=True)
             self._last_word.write_bytes(b"")
-            self._process = Process.start(argv, variables, self._around.folder, self.logs.open(attempt))
-        except (ContainerConfigError, OSError) as error:
+            inherited: tuple[int, ...] = ()
+            if self._host_port is not None:
+                self._listener = self._listener or self._around.listeners.share(self._host_port)
+                inherited = (self._listener,)
+                variables[LISTEN_FD] = str(self._listener)
+            self._process = Process.start(argv, variables, self._around.folder, self.logs.open(attempt), inherited)
+        except (ContainerConfigError, PortInUse, OSError) as error:
+            self._stop_listening()
             reason = "CreateContainerConfigError" if isinstance(error, ContainerConfigError) else "RunContainerError"
             self._set({"waiting": {"reason": reason, "message": str(error)}})
             self._around.event("Warning", "Failed", f"Error: {error}")
@@ -142,6 +154,11 @@ class Container:
         argv = environment.arguments(self.spec, own, mounts)
         variables = {name: environment.translate(value, mounts) for name, value in own.items()}
         return argv, {**self._around.inherited(), TERMINATION_LOG: str(self._last_word), **variables}
+
+    def _stop_listening(self) -> None:
+        if self._listener is not None and self._host_port is not None:
+            self._around.listeners.give_back(self._host_port)
+            self._listener = None
 
     def _ended(self, code: int | None) -> int:
         """Record the end of the current run; returns its exit code."""
@@ -185,6 +202,7 @@ class Container:
             self._delay = 0.0
         self.status["lastState"] = {"terminated": terminated}
         if self._delay:
+            self._stop_listening()
             self._set(
                 {
                     "waiting": {

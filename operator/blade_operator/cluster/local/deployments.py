@@ -1,7 +1,8 @@
 """Deployments: as many pods as they ask for, made of their present template.
 
 There is nothing between a Deployment and its pods here. An engine's Deployment never changes its template; a
-router's may, and then its pod is replaced in place: the old one stops listening, the new one takes its port.
+router's may, and then a pod of the new one is ready before one of the old leaves (``maxSurge`` 1, ``maxUnavailable``
+0): they share the Service's socket.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from blade_operator.cluster.local.store import Store
 from blade_operator.objects import Object, Ref
 
 TEMPLATE_HASH = "pod-template-hash"
+SURGE = 1
+"""Pods beyond those asked for while the template changes."""
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
 
@@ -29,46 +32,40 @@ class Deployments:
         self._store = store
         self._events = events
         self._services = services
-        self._told: set[int] = set()
 
-    def sync(self) -> bool:
-        """Create and delete pods, write statuses. True when it waits for a port and wants to be called again soon."""
-        again = False
+    def sync(self) -> None:
+        """Create and delete pods, write statuses."""
         for deployment in self._store.find("Deployment"):
-            again |= self._sync(deployment)
-        return again
+            self._sync(deployment)
 
-    def _sync(self, deployment: Object) -> bool:
+    def _sync(self, deployment: Object) -> None:
         uid = deployment["metadata"]["uid"]
         namespace = deployment["metadata"]["namespace"]
         own = [pod for pod in self._store.find("Pod", namespace) if _owner(pod) == uid]
         staying = [pod for pod in own if not is_leaving(pod)]
         template = template_hash(deployment)
         current = [pod for pod in staying if pod["metadata"]["labels"][TEMPLATE_HASH] == template]
-        for pod in staying:
-            if pod not in current:
-                self._delete(deployment, pod)
         wanted = deployment["spec"].get("replicas", 1)
-        victims = sorted(current, key=_deletion_order)[: max(0, len(current) - wanted)]
+        stale = [pod for pod in staying if pod not in current]
+        surplus = sum(map(is_ready, staying)) - wanted
+        outdated = [pod for pod in stale if not is_ready(pod)]
+        outdated += sorted(filter(is_ready, stale), key=_deletion_order)[: max(0, surplus)]
+        victims = outdated + sorted(current, key=_deletion_order)[: max(0, len(current) - wanted)]
         for pod in victims:
             self._delete(deployment, pod)
         current = [pod for pod in current if pod not in victims]
-        waiting = False
-        for _ in range(wanted - len(current)):
-            pod_or_none = self._new_pod(deployment, template)
-            if pod_or_none is None:
-                waiting = True
-            else:
-                current.append(pod_or_none)
-        self._store.write_status(Ref.of(deployment), _status(deployment, current))
-        return waiting
+        kept = len(stale) - len(outdated)
+        for _ in range(min(wanted, wanted + SURGE - kept) - len(current)):
+            current.append(self._new_pod(deployment, template))
+        old = [pod for pod in stale if pod not in victims]
+        self._store.write_status(Ref.of(deployment), _status(deployment, current, old))
 
     def _delete(self, deployment: Object, pod: Object) -> None:
         self._store.delete(Ref.of(pod))
         self._events.record(deployment, "Normal", "Deleted", f"Deleted pod: {pod['metadata']['name']}", "deployment")
 
-    def _new_pod(self, deployment: Object, template: str) -> Object | None:
-        """Create a pod, or None while the port it has to take is not free yet."""
+    def _new_pod(self, deployment: Object, template: str) -> Object:
+        """Create a pod with ports of its own, and the Service's (``hostPort``) where it is behind one."""
         metadata = deployment["metadata"]
         source = copy.deepcopy(deployment["spec"]["template"])
         labels = source.get("metadata", {}).get("labels", {})
@@ -97,30 +94,18 @@ class Deployments:
             taken |= pod_ports(other)
         for container in [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]:
             for port in container.get("ports", []):
-                number = self._services.port_for(labels, metadata["namespace"], port["name"])
-                if number is None:
-                    number = ports.free_port(taken)
-                elif not ports.is_free(number):
-                    self._tell_of_wait(deployment, number)
-                    return None
-                taken.add(number)
-                port["containerPort"] = number
-                _set_variable(container, port_variable(port["name"]), str(number))
+                port["containerPort"] = ports.free_port(taken)
+                taken.add(port["containerPort"])
+                _set_variable(container, port_variable(port["name"]), str(port["containerPort"]))
+                shared = self._services.port_for(labels, metadata["namespace"], port["name"])
+                if shared is not None:
+                    port["hostPort"] = shared
             _set_variable(container, "BLADE_HOST", "127.0.0.1")
-        self._told -= taken
         created = self._store.create(pod)
         self._events.record(
             deployment, "Normal", "Created", f"Created pod: {created['metadata']['name']}", "deployment"
         )
         return created
-
-    def _tell_of_wait(self, deployment: Object, port: int) -> None:
-        """Say once who holds a port that a pod waits for, unless it is a pod on its way out."""
-        if port in self._told or any(port in pod_ports(pod) for pod in self._store.find("Pod")):
-            return
-        self._told.add(port)
-        message = f"waiting for port {port}, in use by {ports.holder(port)}"
-        self._events.record(deployment, "Warning", "PortInUse", message, "deployment")
 
 
 def template_hash(deployment: Object) -> str:
@@ -148,19 +133,19 @@ def _deletion_order(pod: Object) -> tuple[bool, int, float, int, float, str]:
     return (is_ready(pod), cost, -since, -restarts(pod), -created, pod["metadata"]["name"])
 
 
-def _status(deployment: Object, pods: list[Object]) -> Object:
+def _status(deployment: Object, current: list[Object], old: list[Object]) -> Object:
     wanted = deployment["spec"].get("replicas", 1)
-    ready = sum(map(is_ready, pods))
+    ready = sum(map(is_ready, current + old))
     available = ready >= wanted
     known = {entry["type"]: entry for entry in deployment.get("status", {}).get("conditions", [])}
     conditions = [
         ("Available", available, "MinimumReplicasAvailable" if available else "MinimumReplicasUnavailable"),
-        ("Progressing", True, "NewReplicaSetAvailable" if available else "ReplicaSetUpdated"),
+        ("Progressing", True, "NewReplicaSetAvailable" if available and not old else "ReplicaSetUpdated"),
     ]
     return {
         "observedGeneration": deployment["metadata"]["generation"],
-        "replicas": len(pods),
-        "updatedReplicas": len(pods),
+        "replicas": len(current + old),
+        "updatedReplicas": len(current),
         "readyReplicas": ready,
         "availableReplicas": ready,
         "unavailableReplicas": max(0, wanted - ready),

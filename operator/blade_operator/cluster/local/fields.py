@@ -107,7 +107,10 @@ _DEPLOYMENT: Rule = {
     "replicas": HONOURED,
     "selector": {"matchLabels": HONOURED},
     "template": {"metadata": {"labels": HONOURED, "annotations": HONOURED}, "spec": _POD},
-    "strategy": IGNORED,  # an engine's template never changes; a router keeps its port, so it is replaced in place
+    "strategy": {
+        "type": Only(("RollingUpdate",)),
+        "rollingUpdate": {"maxSurge": Only((1,)), "maxUnavailable": Only((0,))},
+    },
     "revisionHistoryLimit": IGNORED,
     "progressDeadlineSeconds": IGNORED,
     "minReadySeconds": Only((0,)),

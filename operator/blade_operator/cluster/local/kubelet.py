@@ -10,6 +10,7 @@ from blade_operator.cluster.local import clock, pod_status
 from blade_operator.cluster.local.container import base_environment
 from blade_operator.cluster.local.events import Events
 from blade_operator.cluster.local.layout import Layout
+from blade_operator.cluster.local.listeners import Listeners
 from blade_operator.cluster.local.pod import PodWorker
 from blade_operator.cluster.local.process import MARK, ProcessId, kill_strays
 from blade_operator.cluster.local.store import Store
@@ -22,8 +23,9 @@ THREADS = "OMP_NUM_THREADS"
 class Kubelet:
     """``sync`` makes what runs equal to the Pod objects."""
 
-    def __init__(self, layout: Layout, store: Store, events: Events) -> None:
+    def __init__(self, layout: Layout, store: Store, events: Events, listeners: Listeners) -> None:
         self._layout = layout
+        self._listeners = listeners
         self._store = store
         self._events = events
         self._workers: dict[str, PodWorker] = {}
@@ -77,7 +79,7 @@ class Kubelet:
                 THREADS: str(self._threads()),
             }
 
-        return PodWorker(pod, folder, self._layout.claims, self._store, self._events, inherited)
+        return PodWorker(pod, folder, self._layout.claims, self._store, self._events, inherited, self._listeners)
 
     def _threads(self) -> int:
         """Cores for each engine when all that are declared run."""

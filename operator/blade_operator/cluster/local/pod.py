@@ -15,6 +15,7 @@ from blade_operator.cluster.local import clock, pod_status
 from blade_operator.cluster.local.container import Container, Surroundings
 from blade_operator.cluster.local.errors import ContainerConfigError
 from blade_operator.cluster.local.events import Events
+from blade_operator.cluster.local.listeners import Listeners
 from blade_operator.cluster.local.store import Store
 from blade_operator.cluster.local.volumes import Volumes
 from blade_operator.objects import Object, Ref
@@ -36,6 +37,7 @@ class PodWorker:
         store: Store,
         events: Events,
         inherited: Callable[[], Mapping[str, str]],
+        listeners: Listeners,
     ) -> None:
         self._pod = pod
         self._ref = Ref.of(pod)
@@ -49,6 +51,7 @@ class PodWorker:
             lookup=self._lookup,
             mounts=self._volumes.mounts,
             inherited=inherited,
+            listeners=listeners,
             changed=self._publish,
             event=self._event,
         )

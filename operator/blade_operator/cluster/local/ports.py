@@ -7,6 +7,7 @@ import os
 import random
 import socket
 from collections.abc import Container, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from blade_operator.cluster.local.errors import PortInUse
@@ -56,14 +57,25 @@ def require_free(port: int, option: str) -> None:
     raise PortInUse(f"port {port} is in use by {holder(port)}: stop it, or choose another port with {option}")
 
 
-def holder(port: int) -> str:
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A program that listens; ``pid`` is None when it is not for this user to see."""
+
+    name: str
+    pid: int | None
+
+    def __str__(self) -> str:
+        return self.name if self.pid is None else f"{self.name} (pid {self.pid})"
+
+
+def holder(port: int) -> Holder:
     """The program that listens on ``port``."""
     inodes = {inode for table in ("tcp", "tcp6") for inode in _listening(port, table)}
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it ended meanwhile, or belongs to another user
             if any(_link(process / "fd" / number) in inodes for number in os.listdir(process / "fd")):
-                return f"{(process / 'comm').read_text().strip()} (pid {process.name})"
-    return "another program"
+                return Holder((process / "comm").read_text().strip(), int(process.name))
+    return Holder("another program", None)
 
 
 def _link(path: Path) -> str:

@@ -68,8 +68,10 @@ class Process:
         asyncio.get_running_loop().add_reader(descriptor, self._exited)
 
     @staticmethod
-    def start(argv: list[str], environment: Mapping[str, str], folder: Path, log: Path) -> Process:
-        """Run ``argv``; what it prints is appended to ``log``.
+    def start(
+        argv: list[str], environment: Mapping[str, str], folder: Path, log: Path, inherited: Collection[int] = ()
+    ) -> Process:
+        """Run ``argv``; what it prints is appended to ``log``. ``inherited`` are file descriptors it keeps.
 
         Raises:
             OSError: the program cannot be run.
@@ -83,6 +85,7 @@ class Process:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                pass_fds=inherited,
             )
         identity = ProcessId.of(child.pid) or ProcessId(_boot_id(), child.pid, 0)
         return Process(identity, os.pidfd_open(child.pid), child)

@@ -13,6 +13,7 @@ from blade_operator.cluster.local.endpoints import Endpoints
 from blade_operator.cluster.local.events import Events
 from blade_operator.cluster.local.kubelet import Kubelet
 from blade_operator.cluster.local.layout import Layout, StateLock
+from blade_operator.cluster.local.listeners import Listeners
 from blade_operator.cluster.local.ports import require_free
 from blade_operator.cluster.local.process import kill_strays
 from blade_operator.cluster.local.services import Services
@@ -23,7 +24,6 @@ _log = logging.getLogger(__name__)
 
 REFRESH = 1.0
 """Seconds between looks at mounted configuration and log sizes."""
-_PORT_POLL = 0.1
 
 
 class Runtime:
@@ -49,7 +49,8 @@ class Runtime:
         self.cluster = LocalCluster(self.store, self.events)
         self._deployments = Deployments(self.store, self.events, self._services)
         self._endpoints = Endpoints(layout, self.store)
-        self._kubelet = Kubelet(layout, self.store, self.events)
+        self._listeners = Listeners(layout.root)
+        self._kubelet = Kubelet(layout, self.store, self.events, self._listeners)
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -91,6 +92,7 @@ class Runtime:
                 await task
         self._tasks = []
         self._kubelet.detach()
+        self._listeners.close()
         self._lock.release()
 
     def _on_change(self, _: Object) -> None:
@@ -104,19 +106,17 @@ class Runtime:
             self._changed.clear()
             soon = None
             try:
-                if self._sync():
-                    soon = _PORT_POLL
+                self._sync()
             except Exception:
                 _log.exception("the local runtime failed; it tries again")
                 soon = 1.0
 
-    def _sync(self) -> bool:
+    def _sync(self) -> None:
         garbage.collect(self.store)
         self._services.sync()
-        waiting = self._deployments.sync()
+        self._deployments.sync()
         self._endpoints.sync()  # before the kubelet: a leaving pod is marked draining, then it gets its SIGTERM
         self._kubelet.sync()
-        return waiting
 
     async def _refresh(self) -> None:
         while True:

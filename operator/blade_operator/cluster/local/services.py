@@ -1,4 +1,4 @@
-"""Services: each one that is not headless gets one port of this machine, which the pod behind it listens on itself."""
+"""Services: each one that is not headless gets one port of this machine, which the pods behind it share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Services:
         """Give every Service without a port its own, in ``status.loadBalancer``."""
         services = [service for service in self._store.find("Service") if service["spec"].get("clusterIP") != "None"]
         taken = {port for service in services if (port := port_of(service)) is not None}
-        leaving = {port for pod in self._store.find("Pod") if is_leaving(pod) for port in pod_ports(pod)}
+        leaving = {port for pod in self._store.find("Pod") if is_leaving(pod) for port in pod_ports(pod, "hostPort")}
         for service in services:
             if port_of(service) is None:
                 port = ports.first_free(range(self._first, 65_536), taken, leaving)
@@ -32,18 +32,13 @@ class Services:
         return {port for service in self._store.find("Service") if (port := port_of(service)) is not None}
 
     def port_for(self, labels: dict[str, str], namespace: str, name: str) -> int | None:
-        """The port a new pod with ``labels`` shall use for its port ``name``, if a Service has one that nobody holds.
-
-        A second pod behind the same Service gets None, and so an ordinary port: nothing balances between them here.
-        """
+        """The Service's port that leads to the port ``name`` of pods with ``labels``, if one does."""
         for service in self._store.find("Service", namespace):
             selector = service["spec"].get("selector") or {}
             port = port_of(service)
             if port is None or not selector or not matches({"metadata": {"labels": labels}}, selector):
                 continue
-            if service["spec"]["ports"][0].get("targetPort") not in (name, None):
-                continue
-            if not any(port in pod_ports(pod) for pod in self._store.find("Pod", namespace) if not is_leaving(pod)):
+            if service["spec"]["ports"][0].get("targetPort") in (name, None):
                 return port
         return None
 
@@ -54,8 +49,7 @@ def port_of(service: Object) -> int | None:
     return int(ingress[0]["ports"][0]["port"]) if ingress else None
 
 
-def pod_ports(pod: Object) -> set[int]:
-    """All ports a pod's containers listen on."""
-    return {
-        int(port["containerPort"]) for container in pod["spec"]["containers"] for port in container.get("ports", [])
-    }
+def pod_ports(pod: Object, field: str = "containerPort") -> set[int]:
+    """All ports a pod's containers listen on; ``hostPort``: those of Services among them."""
+    ports = [port for container in pod["spec"]["containers"] for port in container.get("ports", [])]
+    return {int(port[field]) for port in ports if field in port}

@@ -1,0 +1,77 @@
+"""The real router on the local runtime: it is replaced, killed and multiplied without a request that fails."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from operator_support.loop import Loop, loop, manifest
+
+from blade_operator.cluster.local.pod_status import is_ready
+from blade_operator.objects import Object
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Loop]:
+    with loop(tmp_path, real_router=True) as each:
+        yield each
+
+
+class Load:
+    """Requests without a pause, from one client that keeps its connection and one that opens one for each."""
+
+    def __init__(self, url: str) -> None:
+        self.results: Counter[str] = Counter()
+        self._stop = threading.Event()
+        self._url = f"{url}/models"
+        self._threads = [threading.Thread(target=self._run, args=(keep,), daemon=True) for keep in (True, False)]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self, keep: bool) -> None:
+        limits = httpx.Limits(max_keepalive_connections=1 if keep else 0)
+        with httpx.Client(limits=limits, trust_env=False, timeout=30) as client:
+            while not self._stop.wait(0.002):
+                try:
+                    self.results[str(client.get(self._url).status_code)] += 1
+                except httpx.HTTPError as error:
+                    self.results[repr(error)] += 1
+
+    def stop(self) -> Counter[str]:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        return self.results
+
+
+def _routers(running: Loop) -> dict[str, Object]:
+    return {pod["metadata"]["name"]: pod for pod in running.objects("Pod") if "router" in pod["metadata"]["name"]}
+
+
+def test_a_router_is_replaced_and_multiplied_without_a_failed_request(running: Loop, tmp_path: Path) -> None:
+    running.start("-f", str(manifest(tmp_path)))
+    running.until(lambda: running.ready("qwen"))
+    url = running.service("qwen")["status"]["url"]
+    assert url == f"http://127.0.0.1:{running.port}/v1"
+    load = Load(url)
+    try:
+        _change(running, tmp_path, 1, resources={"limits": {"memory": "1Gi"}})
+        _change(running, tmp_path, 2)
+        _change(running, tmp_path, 1)
+    finally:
+        results = load.stop()
+    assert set(results) == {"200"}
+    assert results["200"] > 100
+
+
+def _change(running: Loop, folder: Path, replicas: int, **router: Any) -> None:
+    """Apply another router, and wait until exactly that runs and is ready."""
+    before = set(_routers(running))
+    running.command("apply", "-f", str(manifest(folder, router={"replicas": replicas, **router})))
+    running.until(lambda: set(_routers(running)) != before)
+    running.until(lambda: len(_routers(running)) == replicas and all(map(is_ready, _routers(running).values())))
