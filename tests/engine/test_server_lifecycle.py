@@ -128,7 +128,7 @@ def test_live_fails_while_the_engine_hangs(tmp_path: Path, text_model: Path) -> 
         os.kill(server.engine_pid, signal.SIGSTOP)
         assert live() == 200, "without work nothing is wrong"
         os.kill(server.engine_pid, signal.SIGCONT)
-        with _streaming(server, max_tokens=500) as lines:
+        with _streaming(server, max_tokens=100) as lines:
             os.kill(server.engine_pid, signal.SIGSTOP)
             wait_until(lambda: live() == 503)
             os.kill(server.engine_pid, signal.SIGCONT)
