@@ -205,6 +205,15 @@ def test_an_invalid_service_is_refused_by_field_and_nothing_else_is_disturbed(
         ("- 1", "every document must be an object"),
         ("", "no objects in it"),
         ("{kind: Deployment, metadata: {name: x}}", "Deployment objects cannot be applied here, only LLMService"),
+        ("{kind: ConfigMap, kind: ConfigMap, metadata: {name: x}}", "'kind' comes twice"),
+        ("{apiVersion: v1, kind: ConfigMap, metadata: {name: x, labels: 3}}", "metadata.labels: must be an object"),
+        ("{apiVersion: v1, kind: ConfigMap, metadata: {name: x}, data: {a: 1}}", "data.a: must be a string"),
+        ("{apiVersion: v1, kind: Secret, metadata: {name: x}, data: {a: '*'}}", "data.a: must be base64"),
+        ("{kind: List, items: [{kind: Pod, metadata: {name: x}}]}", "Pod objects cannot be applied here"),
+        (
+            "{apiVersion: serving.bladellm.io/v1alpha1, kind: LLMService, metadata: {name: x, annotations: {a: 1}}}",
+            "metadata.annotations.a: must be a string",
+        ),
     ],
 )
 def test_a_file_that_is_no_manifest_is_named(run: Terminal, tmp_path: Path, text: str, message: str) -> None:

@@ -330,6 +330,19 @@ def test_long_texts_and_many_pods_stay_bounded() -> None:
     assert (len(status["preflight"]), len(status["failures"])) == (16, 16)
 
 
+def test_a_check_that_failed_twice_is_no_progress_while_it_tries_again() -> None:
+    cluster = starting()
+    [pod] = cluster.engine_pods
+    for _ in range(2):
+        cluster.check(pod, TOO_BIG, exit_code=1)
+    before = tell(cluster)
+    pod["status"]["initContainerStatuses"][0]["state"] = {"running": {}}
+    after = tell(cluster)
+    for status in (before, after):
+        assert condition(status, "Progressing")[:2] == ("False", "Stalled")
+        assert condition(status, "Degraded")[:2] == ("True", "CrashLoopBackOff")
+
+
 def test_events_tell_the_story_once() -> None:
     cluster = running({"replicas": 2})
     assert [(event.type, event.reason) for event in cluster.events] == [

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,19 @@ _APPLIED = (KIND, "Secret", "ConfigMap")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML as an API server takes it: a key that comes twice is a mistake, not a change of mind."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key, _ in node.value:
+            if key.tag != "tag:yaml.org,2002:merge" and isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} comes twice", key.start_mark)
+                seen.add(key.value)
+        return super().construct_mapping(node, deep=deep)
+
+
 def read(names: list[str]) -> list[Object]:
     """All objects in the files ``names`` (``-``: standard input), in order.
 
@@ -31,12 +46,17 @@ def read(names: list[str]) -> list[Object]:
 def _read(name: str) -> list[Object]:
     try:
         text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
-        documents = list(yaml.safe_load_all(text))
+        documents = list(yaml.load_all(text, _Loader))
     except OSError as error:
         raise CommandError(f"{name}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise CommandError(f"{name} is not YAML: {' '.join(str(error).split())}") from error
-    objects = [document for document in documents if document is not None]
+    objects: list[Any] = []
+    for document in documents:
+        if isinstance(document, dict) and document.get("kind") == "List" and isinstance(document.get("items"), list):
+            objects += document["items"]
+        elif document is not None:
+            objects.append(document)
     for document in objects:
         if not isinstance(document, dict) or not isinstance(document.get("metadata"), dict) or "kind" not in document:
             raise CommandError(f"{name}: every document must be an object with apiVersion, kind and metadata")
@@ -54,15 +74,52 @@ def admit(obj: Object) -> Object:
     kind = obj.get("kind")
     if kind not in _APPLIED:
         raise CommandError(f"{kind} objects cannot be applied here, only {', '.join(_APPLIED)}")
+    if problems := list(_problems(obj)):
+        raise CommandError(_invalid(obj, problems))
     if kind != KIND:
         return obj
     filled = apply_defaults(obj)
     try:
         parse_service(filled)
     except SpecError as error:
-        problems = "".join(f"\n  {problem}" for problem in error.problems)
-        raise CommandError(f'the {KIND} "{obj["metadata"].get("name", "")}" is invalid:{problems}') from error
+        raise CommandError(_invalid(obj, error.problems)) from error
     return filled
+
+
+def _invalid(obj: Object, problems: Sequence[object]) -> str:
+    listed = "".join(f"\n  {problem}" for problem in problems)
+    return f'the {obj["kind"]} "{obj["metadata"].get("name", "")}" is invalid:{listed}'
+
+
+def _problems(obj: Object) -> Iterator[str]:
+    """What is wrong with the parts that every object has, and with those of a Secret or ConfigMap."""
+    metadata, kind = obj["metadata"], obj["kind"]
+    if not isinstance(metadata.get("name"), str):
+        yield "metadata.name: is required and must be a string"
+    if not isinstance(metadata.get("namespace", ""), str):
+        yield "metadata.namespace: must be a string"
+    for field in ("labels", "annotations"):
+        yield from _not_strings(metadata.get(field), f"metadata.{field}")
+    if kind == KIND:
+        return
+    if obj.get("apiVersion") != "v1":
+        yield "apiVersion: must be v1"
+    for field in ("data", "stringData"):
+        yield from _not_strings(obj.get(field), field)
+    if kind == "Secret" and isinstance(obj.get("data"), dict):
+        for key, value in obj["data"].items():
+            try:
+                base64.b64decode(value, validate=True)
+            except (ValueError, TypeError):
+                yield f"data.{key}: must be base64; plain text goes into stringData"
+
+
+def _not_strings(value: Any, path: str) -> Iterator[str]:
+    if value is not None and not isinstance(value, dict):
+        yield f"{path}: must be an object"
+    for key, item in (value or {}).items() if isinstance(value, dict) else ():
+        if not isinstance(key, str) or not isinstance(item, str):
+            yield f"{path}.{key}: must be a string; write it in quotes"
 
 
 def for_model(model: str, replicas: int) -> Object:

@@ -108,7 +108,7 @@ class _Up:
         """Apply what was given, follow it until it is ready, ask, then go on telling of changes until cancelled."""
         if self._options.model:
             path = manifests.save(self._objects[0], self._layout)
-            self._say(f"Manifest: {path} (edit it, then `{program()} apply -f` it)", "dim")
+            self._say(f"Manifest: {path} (edit it, then `{program()} apply{_runtime(self._layout)} -f` it)", "dim")
         for obj in self._objects:
             self._say(f"{named(obj)} {commands.apply(obj)}")
         services = [obj for obj in self._objects if obj["kind"] == KIND]
@@ -119,7 +119,8 @@ class _Up:
                 self._code = 1
                 return
         else:
-            self._say(f"The control loop runs. Now, in another terminal: {program()} apply -f MANIFEST")
+            apply = f"{program()} apply{_runtime(self._layout)} -f MANIFEST"
+            self._say(f"The control loop runs. Now, in another terminal: {apply}")
         while True:
             self._report(runtime)
             await self._next_change()
@@ -214,9 +215,13 @@ def _statuses(pod: Object) -> list[Object]:
     return statuses
 
 
+def _runtime(layout: Layout) -> str:
+    """The option that names this runtime to other commands."""
+    return "" if layout.root.name == "default" else f" --name {layout.root.name}"
+
+
 def _hints(url: str, name: str, layout: Layout) -> list[str]:
-    runtime = "" if layout.root.name == "default" else f" --name {layout.root.name}"
-    command = program()
+    runtime, command = _runtime(layout), program()
     return [
         "Ask it:      "
         f"curl {url}/chat/completions -H 'content-type: application/json' "

@@ -15,6 +15,8 @@ LIMIT = 16
 LINE_LIMIT = 400
 STUCK_AFTER = 3
 """Restarts after which an engine or router is not expected to recover by itself."""
+STUCK_IN_INIT = 2
+"""The same for what runs before it: a check that failed twice will fail again."""
 _BACK_OFF = "CrashLoopBackOff"
 _ALWAYS = frozenset({"container", "exitCode", "restarts"})
 _UNSEEN = frozenset({"Unknown", "ContainerStatusUnknown"})
@@ -77,19 +79,21 @@ def _of_pod(pod: Object) -> Failure | None:
         if not blocked and not failed_end:
             continue
         recovered = ready or (state.init and state.end is not None and state.end.exit_code == 0)
+        stuck = not recovered and (
+            (blocked and (state.init or state.waiting != _BACK_OFF or state.restarts >= STUCK_AFTER))
+            or (state.init and state.restarts >= STUCK_IN_INIT)  # also while it tries once more
+        )
         return Failure(
             role=read.role(pod),
             pod=name,
             container=state.name,
-            reason=state.waiting if blocked else _reason(end),
+            reason=state.waiting if blocked else _BACK_OFF if stuck else _reason(end),
             exit_code=end.exit_code if end else 0,
             restarts=state.restarts,
             message=_describe(state, end),
             last_log=_last_line(pod, state, end),
             broken=not recovered,
-            stuck=not recovered
-            and blocked
-            and (state.init or state.waiting != _BACK_OFF or state.restarts >= STUCK_AFTER),
+            stuck=stuck,
         )
     return _unschedulable(pod)
 
