@@ -25,6 +25,7 @@ from blade_router.endpoints import EndpointSet
 from blade_router.health import HealthChecker
 from blade_router.metrics import Metrics
 from blade_router.policies import make_policy
+from blade_router.protocol import LimitedProtocol
 from blade_router.proxy import Proxy
 from blade_router.request import Receive, Scope
 from blade_router.sources import Configuration
@@ -146,7 +147,7 @@ def make_server(router: Router, options: Options) -> Server:
     farewell = min(FAREWELL, options.drain_timeout / 2)
     config = uvicorn.Config(
         router,
-        http="httptools",
+        http=LimitedProtocol,
         loop="uvloop",
         ws="none",
         interface="asgi3",

@@ -75,9 +75,9 @@ class ConnectionPool:
                 _, connection = await loop.create_connection(Connection, self._host, self._port)
         except TimeoutError:
             raise ConnectFailed(f"{where} did not accept within {self._connect_timeout:g} s", refused=False) from None
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # UnicodeError: a host name that can be none
             refused = isinstance(error, ConnectionRefusedError)
-            why = "connection refused" if refused else error.strerror or str(error)
+            why = "connection refused" if refused else getattr(error, "strerror", None) or str(error)
             raise ConnectFailed(f"cannot connect to {where}: {why}", refused=refused) from None
         return connection
 

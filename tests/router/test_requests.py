@@ -1,10 +1,14 @@
 """Headers and limits: what the router lets through, adds, drops and refuses."""
 
+import asyncio
+import contextlib
+
 import pytest
 from router_support.engine import MockEngine
-from router_support.serving import question, raw_post, serving
+from router_support.serving import eventually, question, raw_post, serving
 
 from blade_protocol import headers as names
+from blade_protocol.routing import EndpointConfig
 
 
 async def test_clients_cannot_speak_for_us() -> None:
@@ -131,3 +135,45 @@ async def test_requests_on_one_connection_follow_each_other() -> None:
         writer.write(b"GET /v1/models HTTP/1.1\r\nhost: r\r\n\r\n")
         assert b'"id": "a"' in await reader.readuntil(b"}]}")
         writer.close()
+
+
+@pytest.mark.parametrize("end", [b"", b"\r\ncontent-length: 2\r\n\r\n{}"])
+async def test_a_head_without_end_is_refused_before_it_fills_the_memory(end: bytes) -> None:
+    async with MockEngine("a") as engine, serving(engine) as router:
+        reader, writer = await asyncio.open_connection("127.0.0.1", router.port)
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\nx-a: ")
+        writer.write(b"a" * 4_000_000 + end)
+        with contextlib.suppress(ConnectionError):
+            assert (await reader.readline()).split()[1] == b"400"
+        writer.close()
+        assert engine.received == []
+        body = b"{}" + b" " * 1_000_000  # a body is another thing, and so is the next request on the connection
+        async with asyncio.timeout(10):
+            for _ in range(2):
+                assert (await router.client.post("/v1/completions", content=body)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"content-length: 2\r\ncontent-length: 9\r\n",
+        b"content-length: 2\r\ntransfer-encoding: chunked\r\n",
+        b"transfer-encoding: chunked\r\ntransfer-encoding: identity\r\n",
+        b"content-length : 2\r\n",
+        b"x-a: b\rcontent-length: 2\r\n",
+    ],
+)
+async def test_a_request_that_can_be_read_in_two_ways_is_read_in_none(head: bytes) -> None:
+    async with MockEngine("a") as engine, serving(engine) as router:
+        reader, writer = await asyncio.open_connection("127.0.0.1", router.port)
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n" + head + b"\r\n2\r\n{}\r\n0\r\n\r\n")
+        assert (await reader.readline()).split()[1] == b"400"
+        writer.close()
+        assert engine.received == []
+
+
+async def test_an_endpoint_whose_name_can_be_no_host_is_only_down() -> None:
+    async with serving(wait=False, endpoints=(EndpointConfig(url="http://a..b:80", name="odd"),)) as router:
+        answer = await router.client.get("/v1/models")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "engines_unavailable")
+        await eventually(lambda: router.router.endpoints.all[0].up is False)

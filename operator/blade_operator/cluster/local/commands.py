@@ -72,8 +72,10 @@ async def serve(layout: Layout, commands: Commands) -> AsyncIterator[None]:
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer), contextlib.suppress(ConnectionError):
-            request = json.loads(await reader.readline())
             try:
+                if not (line := await reader.readline()):
+                    return  # somebody only looked whether we are here
+                request = json.loads(line)
                 result: Object = {"result": verbs[request["verb"]](**request["arguments"])}
             except (LocalError, ValueError) as error:
                 result = {"error": str(error)}
