@@ -58,6 +58,17 @@ async def serving(*engines: MockEngine, wait: bool = True, **options: Any) -> As
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         server = make_server(router, settings)
         server.capture_signals = contextlib.nullcontext  # type: ignore[assignment, method-assign]
+        # uvicorn looks every 0.1 s whether to stop, and then sleeps as long; stopping is tested in test_command.
+        stop = asyncio.Event()
+
+        async def close(sockets: object = None) -> None:
+            for each in server.servers:
+                each.close()
+            for connection in list(server.server_state.connections):
+                connection.transport.abort()  # type: ignore[union-attr]
+
+        server.main_loop = stop.wait  # type: ignore[assignment, method-assign]
+        server.shutdown = close  # type: ignore[method-assign]
         task = asyncio.create_task(server.serve(sockets=[listener]))
         try:
             async with httpx.AsyncClient(base_url=url, timeout=20, trust_env=False, verify=False) as client:
@@ -67,7 +78,7 @@ async def serving(*engines: MockEngine, wait: bool = True, **options: Any) -> As
                 async with asyncio.timeout(TEST_SECONDS):
                     yield Running(router, url, client)
         finally:
-            server.should_exit = True
+            stop.set()
             await task
             listener.close()
 
