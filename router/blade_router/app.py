@@ -63,6 +63,7 @@ class Router:
             max_body_bytes=options.max_body_bytes,
             max_tries=options.max_tries,
             first_byte_timeout=options.first_byte_timeout,
+            look_again=lambda: self._sources.refresh(self.apply),
         )
         self.leaving = False
         """The process is about to end: every answer is the last one of its connection."""

@@ -7,7 +7,7 @@ This is plain ASGI; a web framework here would cost more than everything else th
 
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from blade_protocol import headers as names
@@ -54,6 +54,7 @@ class Proxy:
         max_tries: how many endpoints may work on one request before its first byte. Endpoints that refuse the
             connection or say that they drain have not worked on it and do not count.
         first_byte_timeout: seconds an endpoint has for the first byte of a body; 0 for no limit.
+        look_again: looks for endpoints before a request is refused for want of any; True when something changed.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Proxy:
         max_body_bytes: int,
         max_tries: int = 3,
         first_byte_timeout: float = 0.0,
+        look_again: Callable[[], bool] = lambda: False,
     ) -> None:
         self.endpoints = endpoints
         self.policy = policy
@@ -72,6 +74,7 @@ class Proxy:
         self._max_body_bytes = max_body_bytes
         self._max_tries = max_tries
         self._first_byte_timeout = first_byte_timeout
+        self._look_again = look_again
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.perf_counter()
@@ -104,6 +107,8 @@ class Proxy:
         while worked < self._max_tries:
             candidates, panic = self.endpoints.candidates(tried)
             if not candidates:
+                if self._look_again():
+                    continue  # a replica that became ready since the last look
                 break
             endpoint = self.policy.choose(candidates, request)
             if why:

@@ -113,12 +113,17 @@ class Configuration:
             policy=self._policy or base.policy,
         )
 
+    def refresh(self, apply: Callable[[RouterConfig], None]) -> bool:
+        """Look once; when something changed, call ``apply`` with the whole configuration and return True."""
+        changed = [file.refresh() for file in (self._config, self._service) if file is not None]
+        if not any(changed):
+            return False
+        apply(self.current())
+        logger.info("configuration reloaded")
+        return True
+
     async def follow(self, apply: Callable[[RouterConfig], None]) -> None:
-        """Call ``apply`` with the whole configuration after every change, for ever."""
-        files = [file for file in (self._config, self._service) if file is not None]
-        while files:
+        """``refresh`` for ever."""
+        while True:
             await asyncio.sleep(POLL_SECONDS)
-            changed = [file.refresh() for file in files]
-            if any(changed):
-                apply(self.current())
-                logger.info("configuration reloaded")
+            self.refresh(apply)
