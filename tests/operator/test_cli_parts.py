@@ -15,6 +15,7 @@ from blade_operator.cli.arguments import parse
 from blade_operator.cli.ask import ask
 from blade_operator.cli.errors import CommandError
 from blade_operator.cli.tables import pod_word, render
+from blade_operator.cli.up import _Up
 from blade_operator.cluster.local.layout import Layout
 from blade_operator.objects import Object
 
@@ -171,3 +172,19 @@ async def test_a_refusal_and_a_broken_answer_are_errors() -> None:
         await _served(b"HTTP/1.1 503 Service Unavailable\r\n", [])
     with pytest.raises(CommandError, match="broke off: engine gone"):
         await _served(_OK, [b'{"error": {"message": "engine gone"}}'])
+
+
+async def test_a_stop_in_the_same_moment_as_a_change_is_not_lost(tmp_path: Path) -> None:
+    up = _Up(Layout(tmp_path), parse(["local", "up"]), [])
+
+    async def follow() -> None:
+        while True:
+            await up._next_change()
+
+    task = asyncio.create_task(follow())
+    await asyncio.sleep(0.05)
+    up._changed.set()
+    await asyncio.sleep(0)  # the wait inside has ended, the one around it has not heard of it
+    task.cancel()
+    done, _ = await asyncio.wait([task], timeout=5)
+    assert done

@@ -172,7 +172,8 @@ class _Up:
     async def _next_change(self) -> None:
         """Wait for a service to change, or for a second: preparing containers tell of themselves in their logs only."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), 1.0)
+            async with asyncio.timeout(1.0):  # wait_for of Python 3.11 can lose a cancellation
+                await self._changed.wait()
         self._changed.clear()
 
     async def _shut_down(self, runtime: Runtime) -> None:

@@ -220,7 +220,7 @@ class Container:
         """Startup first, then readiness and liveness side by side, until cancelled."""
         startup = self._probe_named("startupProbe")
         if startup is not None and not self.status["started"]:
-            await follow(startup, lambda good, why: self._startup(process, good, why))
+            await follow(startup, lambda good, why: self._startup(process, good, why), eager=True)
             if not self.status["started"]:
                 return
         if not self.status["started"]:

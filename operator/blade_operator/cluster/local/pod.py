@@ -125,7 +125,8 @@ class PodWorker:
                 await self._run
         if pod_status.is_ready({"status": self._status}) and not self._hurry.is_set():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._hurry.wait(), DRAIN_NOTICE)
+                async with asyncio.timeout(DRAIN_NOTICE):
+                    await self._hurry.wait()
         self._event("Normal", "Killing", "Stopping the pod's containers")
         await asyncio.gather(*(container.stop(grace, self._hurry) for container in [*self._init, *self._main]))
         self._store.remove(self._ref)

@@ -73,14 +73,22 @@ async def _get(probe: Probe) -> int:
 async def follow(probe: Probe, verdict: Callable[[bool, str], bool], *, eager: bool = False) -> None:
     """Probe for ever, telling ``verdict`` (success, reason) each time a threshold is reached or passed.
 
-    Ends when ``verdict`` returns False. ``eager`` looks more often until the first success, where failures mean
-    nothing yet.
+    Ends when ``verdict`` returns False. ``eager`` looks more often until the first success; failures still count once
+    a period.
     """
+    clock = asyncio.get_running_loop().time
     await asyncio.sleep(probe.delay)
     good = bad = 0
+    counts_from = clock()
     while True:
         why = await ask(probe)
-        good, bad = (good + 1, 0) if why is None else (0, bad + 1)
+        if why is None:
+            good, bad = good + 1, 0
+        elif clock() >= counts_from:
+            good, bad = 0, bad + 1
+            counts_from = clock() + 0.9 * probe.period
+        else:
+            good = 0
         reached = good >= probe.success if why is None else bad >= probe.failure
         if reached and not verdict(why is None, why or ""):
             return

@@ -102,7 +102,8 @@ class Runtime:
         soon: float | None = None
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), soon)
+                async with asyncio.timeout(soon):  # wait_for of Python 3.11 can lose a cancellation
+                    await self._changed.wait()
             self._changed.clear()
             soon = None
             try:
