@@ -18,11 +18,12 @@ from safetensors.torch import load_file, save_file
 from blade_llm.models.errors import ModelFilesError, NotEnoughMemoryError, UnsupportedModelError
 from blade_llm.runner import build_runner
 from blade_llm.runner.threads import (
+    SPINS,
     cpu_quota,
     physical_cores,
     requested_threads,
+    spin_briefly,
     usable_cores,
-    wait_without_spinning,
 )
 
 BLOCK_BYTES = 2 * 3 * 2 * 8 * 4 * 16  # keys and values, layers, kv heads, head dim, fp32, tokens
@@ -200,18 +201,18 @@ def test_threads_stay_within_the_quota(tmp_path: Path) -> None:
     assert cpu_quota(tmp_path) == 4.0
 
 
-def test_threads_wait_without_spinning_unless_told_otherwise() -> None:
+def test_threads_spin_briefly_unless_told_otherwise() -> None:
     for given, expected in (
-        ({}, {"OMP_WAIT_POLICY": "PASSIVE"}),
+        ({}, {"GOMP_SPINCOUNT": str(SPINS)}),
         ({"OMP_WAIT_POLICY": "ACTIVE"}, {"OMP_WAIT_POLICY": "ACTIVE"}),
         ({"GOMP_SPINCOUNT": "100"}, {"GOMP_SPINCOUNT": "100"}),
     ):
         environment = dict(given)
-        wait_without_spinning(environment)
+        spin_briefly(environment)
         assert environment == expected
 
 
-def test_the_engine_sets_the_wait_policy_before_torch(folder: Path) -> None:
+def test_the_engine_bounds_spinning_before_torch(folder: Path) -> None:
     """In a fresh process, because only the first import of torch reads it."""
     code = """
 import sys, os
@@ -221,7 +222,7 @@ assert "torch" not in sys.modules
 real_import = __import__("builtins").__import__
 def watch(name, *args, **kwargs):
     if name == "torch" and "torch" not in sys.modules:
-        print("policy", os.environ.get("OMP_WAIT_POLICY"))
+        print("spins", os.environ.get("GOMP_SPINCOUNT"))
     return real_import(name, *args, **kwargs)
 __import__("builtins").__import__ = watch
 build_core(EngineConfig(model=sys.argv[1], served_names=("x",), num_threads=1, kv_cache_bytes=1 << 24))
@@ -231,4 +232,4 @@ assert "transformers" not in sys.modules
     result = subprocess.run(
         [sys.executable, "-c", code, str(folder)], capture_output=True, text=True, env=environment, check=True
     )
-    assert result.stdout.splitlines()[0] == "policy PASSIVE"
+    assert result.stdout.splitlines()[0] == f"spins {SPINS}"
