@@ -17,7 +17,8 @@ from huggingface_hub import constants
 
 from blade_llm.models import hub_download
 from blade_llm.models.errors import ModelFilesError
-from blade_llm.models.hub import Progress, resolve_model
+from blade_llm.models.hub import resolve_model
+from blade_llm.models.hub_model import Progress
 
 REPO = "acme/tiny"
 

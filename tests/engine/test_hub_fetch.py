@@ -16,7 +16,8 @@ from huggingface_hub import constants
 from blade_llm.cli import fetch
 from blade_llm.models import hub_download
 from blade_llm.models.errors import ModelFilesError
-from blade_llm.models.hub import HubModel, parse_model, resolve_model
+from blade_llm.models.hub import parse_model, resolve_model
+from blade_llm.models.hub_model import HubModel
 from blade_llm.models.materialize import MARKER, materialize
 
 

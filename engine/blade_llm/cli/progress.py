@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from blade_llm.models.hub import Progress, ProgressCallback
+from blade_llm.models.hub_model import Progress, ProgressCallback
 
 SECONDS_PER_LINE: Final = 5.0
 

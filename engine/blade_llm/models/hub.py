@@ -8,42 +8,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from blade_llm.models.errors import ModelFilesError
+from blade_llm.models.hub_model import HubModel, ProgressCallback
 
 _HUB_ID: Final = re.compile(r"(?P<id>[A-Za-z0-9][\w.-]*(?:/[A-Za-z0-9][\w.-]*)?)(?:@(?P<revision>.+))?")
 _REVISION: Final = re.compile(r"\w[\w./-]*")
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a download is."""
-
-    done_bytes: int
-    total_bytes: int
-    file: str
-    """The file that last received bytes."""
-    files_done: int
-    files_total: int
-
-
-ProgressCallback = Callable[[Progress], None]
-"""Called from download threads, one call at a time."""
-
-
-@dataclass(frozen=True, slots=True)
-class HubModel:
-    """A repository on the hub; ``revision`` is a branch, tag or commit, ``None`` for the default branch."""
-
-    repo_id: str
-    revision: str | None = None
-
-    def __str__(self) -> str:
-        return self.repo_id + (f"@{self.revision}" if self.revision else "")
 
 
 def parse_model(model: str, revision: str | None = None) -> Path | HubModel:

@@ -20,8 +20,8 @@ from huggingface_hub.utils import build_hf_headers
 
 from blade_llm.models.checkpoint import INDEX_NAME, SINGLE_NAME, open_checkpoint
 from blade_llm.models.errors import ModelFilesError
-from blade_llm.models.hub import HubModel, Progress, ProgressCallback
 from blade_llm.models.hub_download import MAX_TRIES, RemoteFile, TransportError, download, with_retries
+from blade_llm.models.hub_model import HubModel, Progress, ProgressCallback
 from blade_llm.models.locking import locked
 
 PARALLEL_FILES: Final = 4

@@ -16,7 +16,8 @@ from typing import Final
 from blade_llm.models.checkpoint import open_checkpoint
 from blade_llm.models.config import read_json
 from blade_llm.models.errors import ModelFilesError
-from blade_llm.models.hub import HubModel, ProgressCallback, parse_model
+from blade_llm.models.hub import parse_model
+from blade_llm.models.hub_model import HubModel, ProgressCallback
 from blade_llm.models.locking import locked
 
 MARKER: Final = ".blade_model.json"
