@@ -15,19 +15,15 @@ from blade_llm.check.items import ENVIRONMENT_ITEMS, MODEL_ITEMS, parse_items, r
 from blade_llm.check.report import encode_report, format_item, format_totals, summarize
 from blade_llm.cli.flags import Flag, FlagParser
 from blade_llm.cli.progress import download_progress
-from blade_llm.cli.server_flags import GROUPS
+from blade_llm.cli.server_flags import GROUPS, MEMORY_FIELDS, memory_fields
 from blade_llm.cli.termination import write_termination_log
 from blade_llm.config import EngineConfig
-from blade_llm.models.dtypes import DTYPE_ALIASES
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.hub import resolve_model
 from blade_protocol.check import CheckItem
 from blade_protocol.environment import TERMINATION_LOG, TERMINATION_LOG_MAX_BYTES
 
 PROGRAM: Final = "blade_llm_check"
-_MEMORY_FLAGS: Final = (
-    "kv_cache_bytes", "max_kv_blocks", "max_model_len", "max_num_seqs", "ragged_flash_max_batch_tokens", "dtype"
-)  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,16 +56,7 @@ def _engine_config(flags: Mapping[str, Any]) -> Callable[[], EngineConfig]:
             try:
                 with download_progress() as progress:
                     folder = resolve_model(flags["model"], progress=progress)
-                found = EngineConfig(
-                    model=str(folder),
-                    served_names=(),
-                    dtype=DTYPE_ALIASES.get(flags["dtype"], flags["dtype"]),
-                    max_model_len=flags["max_model_len"],
-                    max_num_seqs=flags["max_num_seqs"],
-                    max_batch_tokens=flags["ragged_flash_max_batch_tokens"],
-                    kv_cache_bytes=flags["kv_cache_bytes"],
-                    max_kv_blocks=flags["max_kv_blocks"],
-                )
+                found = EngineConfig(model=str(folder), served_names=(), **memory_fields(flags))
             except ModelFilesError as error:
                 found = error
         if isinstance(found, ModelFilesError):
@@ -96,7 +83,7 @@ def _parser() -> FlagParser:
             choices=("enforce", "warn"),
         ),
     )
-    memory = tuple(flag for group in GROUPS.values() for flag in group if flag.name in _MEMORY_FLAGS)
+    memory = tuple(flag for group in GROUPS.values() for flag in group if flag.name in MEMORY_FIELDS)
     parser = FlagParser(
         PROGRAM,
         "Judge an environment, and with --model a model in it, before anything is served.",

@@ -22,14 +22,13 @@ from typing import Any, Final
 from blade_llm.api.served_model import ServedModel, load_served_model
 from blade_llm.cli.flags import FlagParser
 from blade_llm.cli.progress import download_progress
-from blade_llm.cli.server_flags import GROUPS
+from blade_llm.cli.server_flags import GROUPS, memory_fields
 from blade_llm.config import EngineConfig
 from blade_llm.engine.launch import BUILD, MAX_SOCKET_DIR_BYTES, EngineHandle
 from blade_llm.engine.messages import EngineReady
 from blade_llm.engine.start import LOG_FORMAT
 from blade_llm.models.checkpoint import check_tensors, open_checkpoint
 from blade_llm.models.config import load_model_config
-from blade_llm.models.dtypes import DTYPE_ALIASES
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.families import expected_tensors
 from blade_llm.models.hub import resolve_model
@@ -189,12 +188,7 @@ def _engine_config(flags: Mapping[str, Any], folder: Path, model: ServedModel) -
     return EngineConfig(
         model=str(folder),
         served_names=model.names,
-        dtype=DTYPE_ALIASES.get(flags["dtype"], flags["dtype"]),
-        max_model_len=flags["max_model_len"],
-        max_num_seqs=flags["max_num_seqs"],
-        max_batch_tokens=flags["ragged_flash_max_batch_tokens"],
-        kv_cache_bytes=flags["kv_cache_bytes"],
-        max_kv_blocks=flags["max_kv_blocks"],
+        **memory_fields(flags),
         enable_prompt_cache=not flags["disable_prompt_cache"],
         preempt_strategy=flags["preempt_strategy"],
         num_threads=flags["num_threads"],

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from blade_llm.cli.flags import Flag, boolean, byte_size, port, positive, seconds
+from blade_llm.models.dtypes import DTYPE_ALIASES
 from blade_protocol import ports
 
 _KV_QUANT: Final = (
@@ -61,7 +62,7 @@ _MEMORY = (
     Flag(name="kv_cache_bytes", help="KV cache size, e.g. 1GiB (default on CPU: a quarter of the memory)",
          kind=byte_size),
     Flag(name="max_kv_blocks", help="upper bound on KV blocks of 16 tokens", kind=positive),
-    Flag(name="num_threads", help="CPU threads (default: OMP_NUM_THREADS, else the cores that may be used)",
+    Flag(name="num_threads", help="CPU threads (default: OMP_NUM_THREADS, else the usable cores; 1 for a tiny model)",
          kind=positive),
     Flag(name="preempt_strategy", help="what happens to a request's KV cache when memory runs short", default="AUTO",
          choices=("AUTO", "RECOMPUTE", "SWAP"), accepts=("AUTO", "RECOMPUTE")),
@@ -153,3 +154,19 @@ GROUPS: Final[Mapping[str, tuple[Flag, ...]]] = {
     "LoRA and structured output": _LORA,
     "distribution": _DISTRIBUTED,
 }
+
+MEMORY_FIELDS: Final[Mapping[str, str]] = {
+    "dtype": "dtype",
+    "max_model_len": "max_model_len",
+    "max_num_seqs": "max_num_seqs",
+    "ragged_flash_max_batch_tokens": "max_batch_tokens",
+    "kv_cache_bytes": "kv_cache_bytes",
+    "max_kv_blocks": "max_kv_blocks",
+}
+"""Flags that decide the memory plan, the server's and the check's alike, and the ``EngineConfig`` fields they fill."""
+
+
+def memory_fields(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The ``EngineConfig`` fields that decide the memory plan."""
+    fields = {field: flags[flag] for flag, field in MEMORY_FIELDS.items()}
+    return {**fields, "dtype": DTYPE_ALIASES.get(fields["dtype"], fields["dtype"])}

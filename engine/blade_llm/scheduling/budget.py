@@ -26,14 +26,10 @@ class PrefillBudget:
         self._probe_every = probe_every
         self._mixed_steps = probe_every  # the first mixed step is preceded by a probe
         self._decode_seconds: float | None = None
+        """Estimated duration of a step without prefill; None before the first measurement."""
         # Ratio of decayed sums: large chunks tell more about the cost of a token than small ones, and weigh more.
         self._prefill_seconds = 0.0
         self._prefill_tokens = 0.0
-
-    @property
-    def decode_seconds(self) -> float | None:
-        """Estimated duration of a step without prefill; None before the first measurement."""
-        return self._decode_seconds
 
     @property
     def seconds_per_token(self) -> float | None:

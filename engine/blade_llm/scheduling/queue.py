@@ -32,9 +32,6 @@ class RequestQueue:
             raise ValueError(f"request {request.request_id!r} is not in the queue")
         del self._requests[index]
 
-    def pop_last(self) -> Request:
-        return self._requests.pop()
-
     def __getitem__(self, index: int) -> Request:
         return self._requests[index]
 

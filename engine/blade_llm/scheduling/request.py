@@ -79,11 +79,6 @@ class Request:
         return len(self.prompt_token_ids)
 
     @property
-    def output_token_ids(self) -> list[int]:
-        """Delivered output."""
-        return self.token_ids[self.num_prompt_tokens :]
-
-    @property
     def order(self) -> tuple[int, int]:
         """Sort key: who goes first. Unique."""
         return self.priority, self.arrival
