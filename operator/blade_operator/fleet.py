@@ -7,14 +7,14 @@ lives.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 
 import httpx
 import msgspec
 
 from blade_operator.objects import Object
-from blade_protocol import paths
+from blade_protocol import headers, paths
 from blade_protocol.labels import ROLE, ROLE_ENGINE
 from blade_protocol.state import DrainRequest, EngineState
 
@@ -25,9 +25,13 @@ AT_ONCE = 64
 
 
 class Fleet:
-    """An HTTP client for engines. Use it as an async context manager."""
+    """An HTTP client for engines. Use it as an async context manager.
 
-    def __init__(self, timeout: float = TIMEOUT) -> None:
+    ``token`` gives the secret that opens the internal port of a pod, or None where there is none.
+    """
+
+    def __init__(self, timeout: float = TIMEOUT, token: Callable[[Object], str | None] | None = None) -> None:
+        self._token = token
         limits = httpx.Limits(max_connections=AT_ONCE, max_keepalive_connections=AT_ONCE)
         self._client = httpx.AsyncClient(timeout=timeout, limits=limits, trust_env=False)
 
@@ -42,7 +46,7 @@ class Fleet:
     async def states(self, pods: Iterable[Object]) -> Mapping[str, EngineState]:
         """What each engine pod that answers says of itself, by pod name. Asks all at once."""
         asked = [(pod, url) for pod in pods if (url := internal_url(pod)) is not None]
-        answers = await asyncio.gather(*(self._state(url) for _, url in asked))
+        answers = await asyncio.gather(*(self._state(pod, url) for pod, url in asked))
         return {pod["metadata"]["name"]: state for (pod, _), state in zip(asked, answers, strict=True) if state}
 
     async def drain(self, pod: Object) -> bool:
@@ -54,19 +58,23 @@ class Fleet:
             answer = await self._client.post(
                 f"{url}{paths.INTERNAL_DRAIN}",
                 content=msgspec.json.encode(DrainRequest()),
-                headers={"content-type": "application/json"},
+                headers={"content-type": "application/json", **self._headers(pod)},
             )
         except httpx.HTTPError:
             return False
         return answer.is_success
 
-    async def _state(self, url: str) -> EngineState | None:
+    async def _state(self, pod: Object, url: str) -> EngineState | None:
         try:
-            answer = await self._client.get(f"{url}{paths.INTERNAL_STATE}")
+            answer = await self._client.get(f"{url}{paths.INTERNAL_STATE}", headers=self._headers(pod))
             answer.raise_for_status()
             return msgspec.json.decode(answer.content, type=EngineState)
         except (httpx.HTTPError, msgspec.DecodeError):
             return None
+
+    def _headers(self, pod: Object) -> dict[str, str]:
+        token = self._token(pod) if self._token else None
+        return {headers.INTERNAL_TOKEN: token} if token else {}
 
 
 def internal_url(pod: Object) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from blade_operator.objects import Object
+from blade_operator.objects import Object, Ref
 from blade_protocol.state import EngineState
 
 
@@ -24,3 +24,5 @@ class Observed:
     """Further rendered kinds (PodDisruptionBudget, ServiceAccount …)."""
     engines: Mapping[str, EngineState] = field(default_factory=dict)
     """By pod name; a pod that could not be asked is absent (unknown, not broken)."""
+    rejected: Mapping[Ref, str] = field(default_factory=dict)
+    """Objects the cluster refuses as they are rendered, each with the words it did so in."""
