@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -26,10 +26,14 @@ def _release() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What an operator release fills in where the spec says nothing."""
+    """What an operator and its installation fill in where the spec says nothing."""
 
     engine_image: str = f"bladellm/engine:{_release()}"
     router_image: str = f"bladellm/operator:{_release()}"
+    internal_key: bytes = field(default=b"", repr=False)
+    """Root of the services' internal tokens (`blade_operator.internal_token`); empty: engines have none."""
+    operator_namespace: str = "bladellm-system"
+    """Where the operator's own pods are, which NetworkPolicies let in."""
 
 
 def engine_name(service: LLMService) -> str:
