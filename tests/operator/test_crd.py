@@ -117,7 +117,7 @@ def test_a_stale_or_missing_file_is_noticed(tmp_path: Path) -> None:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
     assert generate.stale(tmp_path) == []
-    [crd, _] = generate.files()
+    crd, *_ = generate.files()
     (tmp_path / crd).write_text((tmp_path / crd).read_text().replace("maximum: 1000", "maximum: 1001"))
     assert generate.stale(tmp_path) == [crd]
     assert yaml.safe_load(generate.files()[crd]) == custom_resource_definition()
