@@ -1,0 +1,93 @@
+"""What the operator may do: as documented, exactly enough for what it renders and grants, nothing that reads secrets.
+
+What it renders is taken from the golden files of tests/operator. That each verb is also used is seen in the audit log
+of the API server, by the end-to-end tests.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from chart_support.files import CHART, ROOT, rules, table
+
+Permission = tuple[str, str, str]
+"""API group, resource, verb."""
+
+
+@pytest.fixture(scope="module")
+def rendered() -> list[dict[str, Any]]:
+    files = sorted((ROOT / "tests/operator/golden").glob("*.yaml"))
+    return [obj for file in files for obj in yaml.safe_load_all(file.read_text())]
+
+
+def permissions(granted: list[dict[str, list[str]]]) -> set[Permission]:
+    return {
+        (group, resource, verb)
+        for rule in granted
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def resource(obj: dict[str, Any]) -> tuple[str, str]:
+    """API group and plural name."""
+    group, _, _ = obj["apiVersion"].rpartition("/")
+    kind = obj["kind"].lower()
+    return group, f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
+
+
+def test_the_documentation_lists_exactly_these() -> None:
+    rows = table((ROOT / "docs/install.md").read_text(), "| API group | Resources | Verbs | Why |")
+    documented = [
+        {"apiGroups": [group.replace("core", "")], "resources": names.split(", "), "verbs": verbs.split()}
+        for group, names, verbs, _ in rows
+    ]
+    assert all(why for *_, why in rows)
+    assert permissions(documented) == permissions(rules())
+
+
+def test_no_rule_says_the_same_twice_and_none_says_everything() -> None:
+    flat = [p for rule in rules() for p in permissions([rule])]
+    assert len(flat) == len(set(flat))
+    assert not [p for p in flat if "*" in p]
+
+
+def test_secrets_are_written_and_never_listed() -> None:
+    assert {verb for _, name, verb in permissions(rules()) if name == "secrets"} == {"create", "patch"}
+
+
+def test_an_llmservice_is_never_written_and_only_its_status_patched() -> None:
+    own = {(name, verb) for group, name, verb in permissions(rules()) if group == "serving.bladellm.io"}
+    assert own == {("llmservices", verb) for verb in ("get", "list", "watch")} | {("llmservices/status", "patch")}
+
+
+def test_what_is_rendered_may_be_applied_and_nothing_else_made(rendered: list[dict[str, Any]]) -> None:
+    held = permissions(rules())
+    made = {resource(obj) for obj in rendered}
+    assert {(group, name) for group, name, verb in held if verb == "create"} == made | {("", "events")}
+    # Server-side apply is a patch.
+    assert {(*what, "patch") for what in made} <= held
+
+
+def test_the_operator_holds_what_it_grants_to_routers(rendered: list[dict[str, Any]]) -> None:
+    roles = [obj for obj in rendered if obj["kind"] == "Role"]
+    assert roles
+    for role in roles:
+        assert permissions(role["rules"]) <= permissions(rules()), role["metadata"]["name"]
+
+
+def test_what_is_held_only_to_be_granted_is_granted(rendered: list[dict[str, Any]]) -> None:
+    granted = {p for obj in rendered if obj["kind"] == "Role" for p in permissions(obj["rules"])}
+    only_to_grant = {("", "configmaps", "get")} | {p for p in permissions(rules()) if p[0] == "discovery.k8s.io"}
+    assert only_to_grant <= granted
+
+
+def test_templates_add_no_rules_of_their_own() -> None:
+    text = (CHART / "templates/rbac.yaml").read_text()
+    assert text.count("verbs:") == 4, (
+        "own-namespace rules: lease, key, and creating each; all others are in files/rules.yaml"
+    )
+    assert '"*"' not in text
