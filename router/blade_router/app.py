@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, MutableMapping, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
@@ -23,12 +24,13 @@ from blade_router.client import Send
 from blade_router.config import ConfigError
 from blade_router.endpoints import EndpointSet
 from blade_router.health import HealthChecker
+from blade_router.kubernetes import FollowedConfigMap, FollowedEndpoints
 from blade_router.metrics import Metrics
 from blade_router.policies import make_policy
 from blade_router.protocol import LimitedProtocol
 from blade_router.proxy import Proxy
 from blade_router.request import Receive, Scope
-from blade_router.sources import Configuration
+from blade_router.sources import Configuration, Source, WatchedFile
 
 logger = logging.getLogger("blade_router")
 
@@ -50,9 +52,7 @@ class Router:
     """
 
     def __init__(self, options: Options) -> None:
-        self._sources = Configuration(
-            options.endpoints, config=options.config, service=options.service_file, policy=options.policy
-        )
+        self._sources = make_sources(options)
         config = self._sources.start()
         self.endpoints = EndpointSet(connect_timeout=options.connect_timeout)
         self.metrics = Metrics(self.endpoints)
@@ -81,6 +81,7 @@ class Router:
     async def __aenter__(self) -> Self:
         self.apply(self._first)
         self._following = asyncio.create_task(self._sources.follow(self.apply), name="follow configuration")
+        await self._sources.settled()
         return self
 
     async def __aexit__(self, *exception: object) -> None:
@@ -97,6 +98,27 @@ class Router:
             self._policy = config.policy
             self.proxy.policy = make_policy(config.policy)
         self._models[:] = config.models
+
+
+def make_sources(options: Options) -> Configuration:
+    """What the command line says to follow.
+
+    Raises:
+        ConfigError: the API is to be followed, and this pod has no ServiceAccount.
+    """
+    cluster, service = options.cluster, options.service
+    followed: Source | None = None
+    if isinstance(service, Path):
+        followed = WatchedFile(service)
+    elif service is not None and cluster is not None:
+        followed = FollowedEndpoints(cluster, service)
+    return Configuration(
+        options.endpoints,
+        config=WatchedFile(options.config) if options.config else None,
+        config_map=FollowedConfigMap(cluster, options.config_map) if cluster and options.config_map else None,
+        service=followed,
+        policy=options.policy,
+    )
 
 
 def closing(send: Send) -> Send:

@@ -8,11 +8,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from blade_protocol import environment, ports
 from blade_protocol.routing import EndpointConfig, PolicyName
 from blade_router.config import POLICIES, ConfigError, parse_endpoints
+from blade_router.kubernetes import Cluster, find_cluster
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +26,12 @@ class Options:
     """An inherited listening socket to accept from as well."""
     endpoints: tuple[EndpointConfig, ...] = ()
     config: Path | None = None
-    service_file: Path | None = None
+    service: Path | str | None = None
+    """Whose endpoints to follow: a file with them, or the name of a Service in ``cluster``."""
+    config_map: str | None = None
+    """Name of a ConfigMap in ``cluster``."""
+    cluster: Cluster | None = None
+    """The Kubernetes API to follow ``service`` and ``config_map`` through."""
     policy: PolicyName | None = None
     max_tries: int = 3
     connect_timeout: float = 1.0
@@ -63,7 +69,14 @@ def _parser() -> argparse.ArgumentParser:
     source.add_argument(
         "--service",
         metavar="NAME",
-        help=f"follow the endpoints of this service: the file NAME.json in ${environment.ENDPOINTS_DIR}",
+        help=f"follow the endpoints of this service: of the file NAME.json in ${environment.ENDPOINTS_DIR} if that is "
+        "set, else, in a Kubernetes pod, of the Service's EndpointSlices",
+    )
+    source.add_argument(
+        "--config_map",
+        metavar="NAME",
+        help="in a Kubernetes pod: follow this ConfigMap's router.json through the API; --config, the same mounted as "
+        "a file, is what counts until the API answers",
     )
     routing = parser.add_argument_group("routing")
     routing.add_argument("--policy", choices=POLICIES, help="how to choose (default: the file's, else auto)")
@@ -110,7 +123,6 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
         near = difflib.get_close_matches(flag, list(parser._option_string_actions), n=1)
         parser.error(f"unknown argument {unknown[0]}" + (f"; did you mean {near[0]}?" if near else ""))
     values = vars(known)
-    service = values.pop("service", None)
     if "config" in values:
         values["config"] = Path(values["config"])
     try:
@@ -118,9 +130,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
             values["endpoints"] = parse_endpoints(values["endpoints"])
     except ConfigError as error:
         parser.error(f"--endpoints: {error}")
-    if service is not None:
-        values["service_file"] = _service_file(parser, service)
-    if not {"endpoints", "config", "service_file"} & values.keys():
+    _find_followed(parser, values)
+    if not {"endpoints", "config", "service", "config_map"} & values.keys():
         parser.error("no endpoints: give --endpoints URL[,URL...], --config FILE or --service NAME")
     if number := os.environ.get(environment.LISTEN_FD):
         if not number.isdecimal():
@@ -129,16 +140,25 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
     return Options(**values)
 
 
-def _service_file(parser: argparse.ArgumentParser, name: str) -> Path:
-    if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", name):
-        parser.error(f"--service: {name!r} is not the name of a service (lower case, digits, '-' and '.')")
-    folder = os.environ.get(environment.ENDPOINTS_DIR)
-    if not folder:
-        parser.error(
-            f"--service: ${environment.ENDPOINTS_DIR} is not set, and endpoints cannot be read from Kubernetes yet; "
-            "use --endpoints or --config, or run the service with `blade_operator local up`"
-        )
-    return Path(folder) / f"{name}.json"
+def _find_followed(parser: argparse.ArgumentParser, values: dict[str, Any]) -> None:
+    """Say where ``--service`` and ``--config_map`` are to be found: in a folder, or in the cluster around this pod."""
+    for name in ("service", "config_map"):
+        if name in values and not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", values[name]):
+            parser.error(f"--{name}: {values[name]!r} is no Kubernetes name (lower case, digits, '-' and '.')")
+    if folder := os.environ.get(environment.ENDPOINTS_DIR):
+        if "service" in values:
+            values["service"] = Path(folder) / f"{values['service']}.json"
+        if "config" in values:
+            values.pop("config_map", None)  # the file is the ConfigMap, and there is no API that would know more
+    if isinstance(values.get("service"), str) or "config_map" in values:
+        values["cluster"] = find_cluster()
+        if values["cluster"] is None:
+            flag = "--service" if "service" in values else "--config_map"
+            parser.error(
+                f"{flag}: this is no Kubernetes pod ($KUBERNETES_SERVICE_HOST is not set) and "
+                f"${environment.ENDPOINTS_DIR} is not set; use --endpoints or --config, or run the service with "
+                "`blade_operator local up`"
+            )
 
 
 def _port(text: str) -> int:

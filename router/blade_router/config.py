@@ -58,10 +58,15 @@ def checked(endpoints: Iterable[EndpointConfig], place: str) -> tuple[EndpointCo
         if url in seen:
             raise ConfigError(f"{where}.url: {url} is listed twice")
         seen.add(url)
-        if endpoint.name and not _NAME.fullmatch(endpoint.name):
+        if endpoint.name and not is_name(endpoint.name):
             raise ConfigError(f"{where}.name: {endpoint.name!r} must be printable ASCII without spaces")
         result.append(msgspec.structs.replace(endpoint, url=url))
     return tuple(result)
+
+
+def is_name(text: str) -> bool:
+    """It can be an endpoint's name: it fits into a header."""
+    return _NAME.fullmatch(text) is not None
 
 
 def merge(*sources: Iterable[EndpointConfig]) -> tuple[EndpointConfig, ...]:

@@ -102,11 +102,12 @@ class Endpoint:
     def record_failure(self, why: str, error: UpstreamError | None = None) -> None:
         """A request failed on it: no answer (``error``), or a 5xx.
 
-        A refused connection takes it out until the active check passes again. Other failures eject it from the third
-        in a row on; those of requests already under way when it was ejected are the same event and do not count.
+        A connection that is refused, or has nowhere to go, takes it out until the active check passes again. Other
+        failures eject it from the third in a row on; those of requests already under way when it was ejected are the
+        same event and do not count.
         """
         self.suspect()
-        if isinstance(error, ConnectFailed) and error.refused:
+        if isinstance(error, ConnectFailed) and error.absent:
             self.mark_down(why)
             return
         now = time.monotonic()

@@ -67,8 +67,8 @@ class HealthChecker:
             async with asyncio.timeout(self._timeout):
                 status, draining = await probe(endpoint)
         except (UpstreamError, TimeoutError) as error:
-            refused = isinstance(error, ConnectFailed) and error.refused
-            if refused or misses + 1 >= MISSES or endpoint.up is None:
+            absent = isinstance(error, ConnectFailed) and error.absent
+            if absent or misses + 1 >= MISSES or endpoint.up is None:
                 endpoint.mark_down(str(error) or f"{paths.HEALTH} took longer than {self._timeout:g} s")
             return misses + 1
         if status == 200:

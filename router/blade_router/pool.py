@@ -5,11 +5,10 @@ stays below the 5 s after which common HTTP servers (uvicorn among them) close a
 dies in the remaining race is replaced once, unseen.
 """
 
-import asyncio
 import time
 from collections.abc import Callable
 
-from blade_router.upstream import ConnectFailed, Connection, StaleConnection
+from blade_router.upstream import Connection, StaleConnection, connect
 
 IDLE_LIMIT = 4.0
 """Seconds after which an idle connection is not used again."""
@@ -63,23 +62,12 @@ class ConnectionPool:
         return connection
 
     async def connect(self) -> Connection:
-        """Open a connection (TCP_NODELAY is what asyncio and uvloop set by default).
+        """A new connection.
 
         Raises:
-            ConnectFailed: refused, unreachable, or not accepted within the connect time-out.
+            ConnectFailed: there is none to be had within the connect time-out.
         """
-        loop = asyncio.get_running_loop()
-        where = f"{self._host}:{self._port}"
-        try:
-            async with asyncio.timeout(self._connect_timeout):
-                _, connection = await loop.create_connection(Connection, self._host, self._port)
-        except TimeoutError:
-            raise ConnectFailed(f"{where} did not accept within {self._connect_timeout:g} s", refused=False) from None
-        except (OSError, UnicodeError) as error:  # UnicodeError: a host name that can be none
-            refused = isinstance(error, ConnectionRefusedError)
-            why = "connection refused" if refused else getattr(error, "strerror", None) or str(error)
-            raise ConnectFailed(f"cannot connect to {where}: {why}", refused=refused) from None
-        return connection
+        return await connect(self._host, self._port, self._connect_timeout)
 
     def release(self, connection: Connection) -> None:
         """Take a connection back: kept when its exchange is complete, dropped otherwise."""

@@ -18,7 +18,7 @@ from blade_router.metrics import Metrics
 from blade_router.policies import Policy
 from blade_router.request import REQUEST_ID, ClientRequest, Receive, Scope, forwardable, read_request
 from blade_router.resume import EventStream
-from blade_router.upstream import Connection, UpstreamError
+from blade_router.upstream import ConnectFailed, Connection, UpstreamError
 
 logger = logging.getLogger("blade_router.proxy")
 
@@ -51,8 +51,8 @@ class Proxy:
     """The ASGI callable for ``/v1/*``.
 
     Args:
-        max_tries: how many endpoints may work on one request before its first byte. Endpoints that refuse the
-            connection or say that they drain have not worked on it and do not count.
+        max_tries: how many endpoints may work on one request before its first byte. Endpoints that could not
+            be connected to or say that they drain have not worked on it and do not count.
         first_byte_timeout: seconds an endpoint has for the first byte of a body; 0 for no limit.
         look_again: looks for endpoints before a request is refused for want of any; True when something changed.
     """
@@ -138,7 +138,7 @@ class Proxy:
                 return answer.status
             except UpstreamError as error:
                 why = error.reason
-                worked += why != "refused"
+                worked += not isinstance(error, ConnectFailed)
                 endpoint.record_failure(str(error), error)
                 logger.debug("request %s failed on %s: %s", request.id.decode("latin-1"), endpoint.name, error)
             finally:

@@ -1,15 +1,18 @@
 """Where the configuration comes from, and how the router follows it without a restart.
 
 A file is looked at five times a second by its metadata (that works on every file system, through the symlinks of a
-mounted ConfigMap, and with editors that replace the file). Content that is not valid never takes effect: what was
-valid before stays, and the log says which field is wrong.
+mounted ConfigMap, and with editors that replace the file); the Kubernetes API tells by itself. Content that is not
+valid never takes effect: what was valid before stays, and the log says which field is wrong.
 """
 
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -19,6 +22,27 @@ from blade_router.config import ConfigError, merge, parse_config
 logger = logging.getLogger("blade_router.sources")
 
 POLL_SECONDS = 0.2
+SETTLE_SECONDS = 3.0
+"""Longest wait for the first answer of the Kubernetes API before requests are served."""
+
+
+class Source(Protocol):
+    """One place a configuration comes from. ``config`` is the last valid one, empty before the first."""
+
+    config: RouterConfig
+
+    @property
+    def live(self) -> bool:
+        """``config`` is what the place says now, as far as anyone can know."""
+        ...
+
+    def refresh(self) -> bool:
+        """Look now, where that is of use; True when ``config`` changed."""
+        ...
+
+    async def follow(self, told: Callable[[], object]) -> None:
+        """Call ``told`` whenever ``config`` may have changed, for ever."""
+        ...
 
 
 class WatchedFile:
@@ -54,6 +78,23 @@ class WatchedFile:
         self.config = config
         return changed
 
+    def load_existing(self) -> None:
+        """As ``load``, but a missing file is a ``ConfigError`` too."""
+        try:
+            self.load()
+        except FileNotFoundError:
+            raise ConfigError(f"{self.path}: no such file") from None
+
+    @property
+    def live(self) -> bool:
+        return True
+
+    async def follow(self, told: Callable[[], object]) -> None:
+        while True:
+            await asyncio.sleep(POLL_SECONDS)
+            if self.refresh():
+                told()
+
     def refresh(self) -> bool:
         """As ``load``, but a bad or missing file only leaves a line in the log and everything as it is."""
         try:
@@ -71,59 +112,84 @@ class Configuration:
     Args:
         static: endpoints of the command line.
         config: a file with everything; its ``policy`` and ``models`` count, and its endpoints are added.
-        service: a file of which only the endpoints count. It may appear later.
-        policy: of the command line; overrules the file's.
+        config_map: the same from the API. It is newer than the file, which counts before the first answer and, where
+            it changes, while the API is away.
+        service: of this source only the endpoints count.
+        policy: of the command line; overrules all others.
     """
 
     def __init__(
         self,
         static: tuple[EndpointConfig, ...] = (),
         *,
-        config: Path | None = None,
-        service: Path | None = None,
+        config: WatchedFile | None = None,
+        config_map: Source | None = None,
+        service: Source | None = None,
         policy: PolicyName | None = None,
     ) -> None:
         self._static = static
-        self._config = WatchedFile(config) if config else None
-        self._service = WatchedFile(service) if service else None
+        self._config = config
+        self._config_map = config_map
+        self._service = service
         self._policy = policy
+        self._base = RouterConfig()
+        self._effective = RouterConfig()
+        self._sources: list[Source] = [source for source in (config, config_map, service) if source is not None]
 
     def start(self) -> RouterConfig:
         """The configuration to begin with.
 
         Raises:
-            ConfigError: the ``config`` file is missing or not valid: a person must see that now. A service file with
-                such a fault is waited for instead.
+            ConfigError: the ``config`` file is missing or not valid, and there is no other source of the same: a
+                person must see that now. A service file with such a fault is waited for instead.
         """
         if self._config is not None:
-            try:
-                self._config.load()
-            except FileNotFoundError:
-                raise ConfigError(f"{self._config.path}: no such file") from None
+            if self._config_map is None:
+                self._config.load_existing()
+            else:
+                self._config.refresh()
+            self._base = self._config.config
         if self._service is not None:
             self._service.refresh()
-        return self.current()
+        self._effective = self.current()
+        return self._effective
 
     def current(self) -> RouterConfig:
-        base = self._config.config if self._config else RouterConfig()
+        """What the sources say now, put together."""
         service = self._service.config.endpoints if self._service else ()
         return msgspec.structs.replace(
-            base,
-            endpoints=merge(self._static, base.endpoints, service),
-            policy=self._policy or base.policy,
+            self._base,
+            endpoints=merge(self._static, self._base.endpoints, service),
+            policy=self._policy or self._base.policy,
         )
 
     def refresh(self, apply: Callable[[RouterConfig], None]) -> bool:
         """Look once; when something changed, call ``apply`` with the whole configuration and return True."""
-        changed = [file.refresh() for file in (self._config, self._service) if file is not None]
-        if not any(changed):
-            return False
-        apply(self.current())
-        logger.info("configuration reloaded")
-        return True
+        heard = [self._heard(source, apply) for source in self._sources if source.refresh()]
+        return any(heard)
 
     async def follow(self, apply: Callable[[RouterConfig], None]) -> None:
-        """``refresh`` for ever."""
-        while True:
-            await asyncio.sleep(POLL_SECONDS)
-            self.refresh(apply)
+        """Call ``apply`` with the whole configuration whenever it changes, for ever."""
+        async with asyncio.TaskGroup() as group:
+            for source in self._sources:
+                group.create_task(source.follow(partial(self._heard, source, apply)))
+
+    async def settled(self) -> None:
+        """Wait until every source has been looked at, at most ``SETTLE_SECONDS``."""
+        end = time.monotonic() + SETTLE_SECONDS
+        while not all(source.live for source in self._sources) and time.monotonic() < end:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    def _heard(self, source: Source, apply: Callable[[RouterConfig], None]) -> bool:
+        """A source may have changed: apply the whole if that did."""
+        if source is self._config_map or (
+            source is self._config and not (self._config_map is not None and self._config_map.live)
+        ):
+            self._base = source.config
+        current = self.current()
+        if current == self._effective:
+            return False
+        self._effective = current
+        apply(current)
+        logger.info("configuration reloaded")
+        return True

@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection to an engine.
+"""One HTTP/1.1 connection, to an engine or to the Kubernetes API.
 
 General HTTP clients cost several times more per request than the rest of the router together, so the data path has
 its own: an ``asyncio.Protocol`` around the llhttp parser that does one exchange at a time and nothing else. Reading
@@ -6,6 +6,9 @@ pauses while the consumer is slow; errors say whether the answer had begun, beca
 """
 
 import asyncio
+import errno
+import socket
+import ssl
 from typing import cast
 
 import httptools
@@ -15,7 +18,15 @@ from blade_router.errors import Headers
 HIGH_WATER = 256 * 1024
 """Bytes of unread body at which the connection stops reading from the engine."""
 
+DEAD_AFTER = 6
+"""Seconds after which a peer counts as gone whose kernel confirms nothing, whether it was sent bytes or only asked.
+
+A machine that crashed, or a pod whose address was taken away, says nothing: without this a request in its hands would
+wait for ever. An engine that is merely slow still has a kernel that answers.
+"""
+
 _FRAMING = (b"content-length", b"transfer-encoding")
+_NOBODY_THERE = {errno.ECONNREFUSED: "refused", errno.EHOSTUNREACH: "unreachable", errno.ENETUNREACH: "unreachable"}
 
 
 class UpstreamError(Exception):
@@ -25,12 +36,15 @@ class UpstreamError(Exception):
 
 
 class ConnectFailed(UpstreamError):
-    """No connection: refused, unreachable, unresolved, or not accepted in time."""
+    """No connection, so nobody has worked on the request. ``absent``: the network said at once that nobody is there."""
 
-    def __init__(self, message: str, *, refused: bool) -> None:
+    reason = "connect"
+
+    def __init__(self, message: str, code: int | None = None) -> None:
         super().__init__(message)
-        self.reason = "refused" if refused else "connect"
-        self.refused = refused
+        self.absent = code in _NOBODY_THERE
+        if code in _NOBODY_THERE:
+            self.reason = _NOBODY_THERE[code]
 
 
 class ConnectionLost(UpstreamError):
@@ -53,6 +67,37 @@ class BadAnswer(UpstreamError):
     """What came back is not HTTP/1.1."""
 
     reason = "protocol"
+
+
+async def connect(host: str, port: int, timeout: float, tls: ssl.SSLContext | None = None) -> "Connection":
+    """Open a connection (TCP_NODELAY is what asyncio and uvloop set by default).
+
+    Raises:
+        ConnectFailed: refused, unreachable, unresolved, not accepted within ``timeout`` seconds, or not trusted.
+    """
+    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        async with asyncio.timeout(timeout):
+            transport, connection = await asyncio.get_running_loop().create_connection(Connection, host, port, ssl=tls)
+    except TimeoutError:
+        raise ConnectFailed(f"{where} did not accept within {timeout:g} s") from None
+    except (OSError, UnicodeError) as error:  # UnicodeError: a host name that can be none
+        code = getattr(error, "errno", None)
+        why = "connection refused" if code == errno.ECONNREFUSED else getattr(error, "strerror", None) or str(error)
+        raise ConnectFailed(f"cannot connect to {where}: {why}", code) from None
+    _give_up_on_the_dead(transport.get_extra_info("socket"))
+    return connection
+
+
+def _give_up_on_the_dead(sock: socket.socket) -> None:
+    """Have the kernel ask a silent peer whether it is still there, and break the connection after ``DEAD_AFTER``."""
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, DEAD_AFTER // 2)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, DEAD_AFTER // 3)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_AFTER * 1000)
+    except OSError:  # it broke already, which its protocol will hear
+        pass
 
 
 class Connection(asyncio.Protocol):
@@ -163,13 +208,13 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if not self._busy or self.complete or self._parser is None:
             # Bytes nobody asked for: whatever they are, they must not be taken for the next answer.
-            self.abort(BadAnswer("the engine sent bytes after the end of its answer"))
+            self.abort(BadAnswer("bytes came after the end of the answer"))
             return
         self._received = True
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self.abort(BadAnswer(f"the engine's answer is not HTTP/1.1: {error}"))
+            self.abort(BadAnswer(f"the answer is not HTTP/1.1: {error}"))
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -182,7 +227,7 @@ class Connection(asyncio.Protocol):
             elif self._exchanges > 1 and not self._received:
                 self._fail(StaleConnection("the connection was closed while it was idle"))
             else:
-                self._fail(ConnectionLost(f"connection lost: {exc or 'closed by the engine'}"))
+                self._fail(ConnectionLost(f"connection lost: {exc or 'closed by the other side'}"))
         self._wake()
 
     # what the parser calls

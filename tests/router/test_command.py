@@ -157,14 +157,16 @@ def test_port_in_use_is_one_clear_line(capsys: pytest.CaptureFixture[str]) -> No
         (["--endpoints", "http://a:1", "--drain_timeout", "-1"], "not a number of seconds"),
         (["--endpoints", "http://a:1", "--health_interval", "0"], "must be more than 0"),
         (["--endpoints", "http://a:1", "--max_tries", "0"], "at least 1"),
-        (["--service", "../x"], "not the name of a service"),
-        (["--service", "demo"], "cannot be read from Kubernetes yet"),
+        (["--service", "../x"], "--service: '../x' is no Kubernetes name"),
+        (["--service", "demo"], "--service: this is no Kubernetes pod"),
+        (["--config_map", "demo"], "--config_map: this is no Kubernetes pod"),
     ],
 )
 def test_bad_flags(
     flags: list[str], says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("BLADE_ENDPOINTS_DIR", raising=False)
+    for name in ("BLADE_ENDPOINTS_DIR", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
     code, error = fails(capsys, *flags)
     assert code == 2
     assert says in error
@@ -180,7 +182,7 @@ def test_flags_become_options(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BLADE_ENDPOINTS_DIR", "/run/endpoints")
     options = parse_arguments(["--service", "my-llm", "--port", "9", "--policy", "round-robin", "--log_level", "debug"])
     assert options == Options(
-        port=9, service_file=Path("/run/endpoints/my-llm.json"), policy="round-robin", log_level="DEBUG"
+        port=9, service=Path("/run/endpoints/my-llm.json"), policy="round-robin", log_level="DEBUG"
     )
     assert parse_arguments(["--endpoints", "http://a:1"]).port == 8080
 

@@ -1,6 +1,7 @@
 """Sick endpoints get no requests and come back when they are well; draining ones are left alone."""
 
 import asyncio
+import errno
 
 import pytest
 from router_support.engine import MockEngine
@@ -39,10 +40,11 @@ async def test_third_failure_in_a_row_ejects() -> None:
     assert (endpoint.failures, endpoint.ejected_until) == (3, until), "one event, however many requests it hit"
 
 
-async def test_refused_connection_takes_it_down_until_the_check_passes() -> None:
+@pytest.mark.parametrize("code", [errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH])
+async def test_endpoint_that_is_not_there_is_down_until_the_check_passes(code: int) -> None:
     endpoint = Endpoint(EndpointConfig(url="http://10.0.0.1:80"))
     endpoint.mark_up()
-    endpoint.record_failure("refused", ConnectFailed("refused", refused=True))
+    endpoint.record_failure("nobody there", ConnectFailed("nobody there", code))
     assert not endpoint.usable(float("inf"))
     endpoint.mark_up()
     assert endpoint.usable(0.0)

@@ -65,22 +65,22 @@ def test_sources_add_up(tmp_path: Path) -> None:
         service, {"endpoints": [{"url": "http://c:1"}, {"url": "http://a:1", "name": "x"}], "policy": "least-request"}
     )
     static = (EndpointConfig(url="http://a:1"),)
-    current = Configuration(static, config=config, service=service).start()
+    current = Configuration(static, config=WatchedFile(config), service=WatchedFile(service)).start()
     assert [(endpoint.url, endpoint.name) for endpoint in current.endpoints] == [
         ("http://a:1", "x"),
         ("http://b:1", ""),
         ("http://c:1", ""),
     ]
     assert (current.policy, current.models) == ("round-robin", ("m",))
-    assert Configuration(static, config=config, policy="auto").start().policy == "auto"
+    assert Configuration(static, config=WatchedFile(config), policy="auto").start().policy == "auto"
 
 
 def test_config_file_must_be_there_and_valid_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such file"):
-        Configuration(config=tmp_path / "absent").start()
+        Configuration(config=WatchedFile(tmp_path / "absent")).start()
     write(tmp_path / "bad", '{"policy": 1}')
     with pytest.raises(ConfigError, match=r"bad: .*\$\.policy"):
-        Configuration(config=tmp_path / "bad").start()
+        Configuration(config=WatchedFile(tmp_path / "bad")).start()
 
 
 def test_a_bad_file_is_reported_once_per_change(tmp_path: Path) -> None:
@@ -138,9 +138,9 @@ async def test_removed_endpoint_finishes_what_it_has(tmp_path: Path) -> None:
             writer.close()
 
 
-async def test_service_file_may_appear_later(tmp_path: Path) -> None:
+async def test_service_may_appear_later(tmp_path: Path) -> None:
     path = tmp_path / "demo.json"
-    async with MockEngine("a") as a, serving(wait=False, service_file=path) as router:
+    async with MockEngine("a") as a, serving(wait=False, service=path) as router:
         answer = await router.chat()
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
         write(path, listing(a))
