@@ -4,6 +4,10 @@ from typing import Final
 
 INTERNAL_TOKEN_FILE: Final = "BLADE_INTERNAL_TOKEN_FILE"
 """Path of a file with the internal token; without it the internal port listens on loopback only."""
+HOST: Final = "BLADE_HOST"
+"""Address the ports of a container are opened on."""
+INTERNAL_PORT: Final = "BLADE_INTERNAL_PORT"
+"""The internal port of a pod: first ``blade_llm_fetch`` tells its progress there, then the engine its state."""
 REVISION: Final = "BLADE_REVISION"
 """The revision an engine reports in its state."""
 TERMINATION_LOG: Final = "BLADE_TERMINATION_LOG"

@@ -32,6 +32,8 @@ class Fault:
     corrupt: bool = False
     """Change a byte of the body."""
     ignore_range: bool = False
+    pause_after: int | None = None
+    """After so many bytes of the body, wait until the hub's ``go`` is set."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ class FakeHub:
         self.requests: list[Request] = []
         self.endpoint = ""
         self.lock = threading.Lock()
+        self.go = threading.Event()
+        """Lets answers that pause continue."""
 
     def add(self, repo_id: str, files: dict[str, bytes] | Path, token: str | None = None) -> None:
         if isinstance(files, Path):
@@ -109,6 +113,7 @@ def running_hub() -> Iterator[FakeHub]:
     try:
         yield hub
     finally:
+        hub.go.set()
         server.shutdown()
         thread.join()
         server.server_close()
@@ -209,6 +214,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "HEAD":
             return
+        if self.fault.pause_after is not None:
+            self.wfile.write(body[: self.fault.pause_after])
+            self.wfile.flush()
+            self.hub.go.wait(30)
+            body = body[self.fault.pause_after :]
         cut = self.fault.cut_after
         self.wfile.write(body if cut is None else body[:cut])
         if cut is not None:

@@ -1,6 +1,7 @@
 """``blade_llm_fetch``: bring a model to this machine or onto a volume, before the engine starts.
 
-Progress goes to stderr and the folder, as the last line, to stdout; how it ended goes to the termination log.
+Progress goes to stderr and, where the operator asks, over HTTP; the folder, as the last line, to stdout; how it ended
+goes to the termination log.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from typing import Final
 
 import msgspec
 
+from blade_llm.cli.fetch_progress import Meter, serve_progress
 from blade_llm.cli.flags import Flag, FlagParser
 from blade_llm.cli.progress import download_progress
 from blade_llm.cli.termination import write_termination_log
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.hub import resolve_model
+from blade_llm.models.hub_model import Progress
 from blade_llm.models.materialize import materialize
 from blade_protocol.environment import TERMINATION_LOG_MAX_BYTES
 from blade_protocol.fetch import FetchReport
@@ -33,8 +36,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.usage = "%(prog)s --model MODEL [--output_dir DIR]"
     flags = parser.parse(argv)
     model, output_dir = flags["model"], flags["output_dir"]
+    meter = Meter(model)
     try:
-        with download_progress() as progress:
+        with download_progress() as show, serve_progress(meter):
+
+            def progress(now: Progress) -> None:
+                show(now)
+                meter(now)
+
             if output_dir is None:
                 folder = resolve_model(model, progress=progress)
             else:

@@ -77,9 +77,13 @@ def _download_snapshot(storage: Path, model: HubModel, progress: ProgressCallbac
     commit, files = _list_files(model)
     blobs, snapshot = storage / "blobs", storage / "snapshots" / commit
     blobs.mkdir(parents=True, exist_ok=True)
-    missing = [file for file in files if not _has_size(blobs / file.digest, file.size)]
+    # Equal contents are one blob.
+    unique = {file.digest: file for file in files}.values()
+    missing = [file for file in unique if not _has_size(blobs / file.digest, file.size)]
     _require_space(blobs, sum(file.size for file in missing))
-    _download_all(missing, blobs, progress)
+    size = sum(file.size for file in unique)
+    there = Progress(size - sum(file.size for file in missing), size, "", len(unique) - len(missing), len(unique))
+    _download_all(missing, blobs, there, progress)
     # The snapshot appears only now, config.json last: one that exists is complete.
     snapshot.mkdir(parents=True, exist_ok=True)
     for file in sorted(files, key=lambda file: file.name == "config.json"):
@@ -130,9 +134,12 @@ def _weights(names: list[str], model: HubModel) -> list[str]:
     return others
 
 
-def _download_all(files: list[RemoteFile], blobs: Path, progress: ProgressCallback | None) -> None:
-    """Several files at a time; the first failure (or Ctrl-C) stops the others, and their partial files stay."""
-    total, done, files_done = sum(file.size for file in files), 0, 0
+def _download_all(files: list[RemoteFile], blobs: Path, there: Progress, progress: ProgressCallback | None) -> None:
+    """Several files at a time; the first failure (or Ctrl-C) stops the others, and their partial files stay.
+
+    ``there`` is how far the whole model is without ``files``.
+    """
+    done, files_done = there.done_bytes, there.files_done
     stop, lock = threading.Event(), threading.Lock()
     headers = build_hf_headers()
 
@@ -144,7 +151,7 @@ def _download_all(files: list[RemoteFile], blobs: Path, progress: ProgressCallba
             with lock:
                 done += count
                 if progress:
-                    progress(Progress(done, total, file.name, files_done, len(files)))
+                    progress(Progress(done, there.total_bytes, file.name, files_done, there.files_total))
 
         try:
             download(file, blobs / file.digest, headers=headers, stop=stop, on_bytes=on_bytes)
@@ -154,12 +161,11 @@ def _download_all(files: list[RemoteFile], blobs: Path, progress: ProgressCallba
         with lock:
             files_done += 1
             if progress:
-                progress(Progress(done, total, file.name, files_done, len(files)))
+                progress(Progress(done, there.total_bytes, file.name, files_done, there.files_total))
 
     with ThreadPoolExecutor(PARALLEL_FILES, thread_name_prefix="download") as pool:
-        # Large files first, so that no single one is left over at the end. Equal contents are one blob.
-        unique = {file.digest: file for file in sorted(files, key=lambda file: -file.size)}
-        futures = [pool.submit(fetch, file) for file in unique.values()]
+        # Large files first, so that no single one is left over at the end.
+        futures = [pool.submit(fetch, file) for file in sorted(files, key=lambda file: -file.size)]
         try:
             errors = [error for future in futures if (error := future.exception()) is not None]
         except BaseException:
