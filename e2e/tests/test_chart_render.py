@@ -1,0 +1,173 @@
+"""The chart as the real Helm renders it, for many values: checked by the API server, wrong ones refused in words."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from e2e.cluster.base import Cluster
+
+CHART = Path(__file__).resolve().parents[2] / "charts/bladellm"
+DIGEST = "sha256:" + "5" * 64
+
+VALUES: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "namespaces": {"watchNamespaces": ["{namespace}", "default"]},
+    "least": {"replicas": 1, "crd": {"install": False}, "networkPolicy": {"enabled": False}},
+    "everything": {
+        "replicas": 3,
+        "image": {"registry": "registry.example.com:5000", "tag": "1.2", "pullPolicy": "Always"},
+        "engineImage": {"registry": "registry.example.com:5000", "digest": DIGEST},
+        "imagePullSecrets": [{"name": "registry"}],
+        "log": {"level": "DEBUG", "format": "text"},
+        "workers": 4,
+        "resources": {"limits": {"cpu": 1}},
+        "priorityClassName": "system-cluster-critical",
+        "nodeSelector": {"kubernetes.io/os": "linux"},
+        "tolerations": [{"key": "infra", "operator": "Exists", "effect": "NoSchedule"}],
+        "podAnnotations": {"example.com/a": "true"},
+    },
+}
+
+
+def template(cluster: Cluster, namespace: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """``helm template`` of a release ``r`` in ``namespace`` for this cluster's version; renders without asking it."""
+    version = str(cluster.json("version")["serverVersion"]["gitVersion"])
+    return cluster.run(["helm", "template", "r", str(CHART), "-n", namespace, "--kube-version", version, *arguments])
+
+
+def render(cluster: Cluster, namespace: str, values: dict[str, Any], *arguments: str) -> list[dict[str, Any]]:
+    """Its objects, the test pod too."""
+    done = template(cluster, namespace, *set_values(values), *arguments)
+    assert done.returncode == 0, done.stderr
+    return [obj for obj in yaml.safe_load_all(done.stdout) if obj]
+
+
+def set_values(values: dict[str, Any]) -> list[str]:
+    return [word for name, value in values.items() for word in ("--set-json", f"{name}={json.dumps(value)}")]
+
+
+@pytest.fixture(params=VALUES)
+def values(request: pytest.FixtureRequest, namespace: str) -> dict[str, Any]:
+    filled: dict[str, Any] = json.loads(json.dumps(VALUES[request.param]).replace("{namespace}", namespace))
+    return filled
+
+
+def one(objects: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+    [found] = [obj for obj in objects if obj["kind"] == kind]
+    return found
+
+
+def test_lint_has_nothing_to_say(cluster: Cluster, values: dict[str, Any]) -> None:
+    version = str(cluster.json("version")["serverVersion"]["gitVersion"])
+    cluster.helm("lint", "--strict", str(CHART), "--kube-version", version, *set_values(values))
+
+
+def test_the_server_takes_every_object_without_a_warning(
+    cluster: Cluster, namespace: str, values: dict[str, Any]
+) -> None:
+    objects = render(cluster, namespace, values)
+    for obj in objects:
+        if obj["kind"] == "Pod":  # its account does not exist in a dry run
+            obj["spec"]["serviceAccountName"] = "default"
+    # A Deployment that breaks the restricted Pod Security Standard is only warned about.
+    cluster.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/warn=restricted")
+    done = cluster.run(
+        ["kubectl", "apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict", "-f", "-"],
+        input=yaml.safe_dump_all(objects),
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == len(objects)
+
+
+def test_objects_follow_the_values(cluster: Cluster, namespace: str, values: dict[str, Any]) -> None:
+    objects = render(cluster, namespace, values)
+    kinds = {obj["kind"] for obj in objects}
+    watched = values.get("watchNamespaces", [])
+    always = {"ServiceAccount", "Role", "RoleBinding", "Service", "Deployment", "Pod"}
+    assert kinds - always == (
+        ({"CustomResourceDefinition"} if values.get("crd", {}).get("install", True) else set())
+        | (set() if watched else {"ClusterRole", "ClusterRoleBinding"})
+        | ({"PodDisruptionBudget"} if values.get("replicas", 2) > 1 else set())
+        | ({"NetworkPolicy"} if values.get("networkPolicy", {}).get("enabled", True) else set())
+    )
+    assert {obj["metadata"]["namespace"] for obj in objects if obj["kind"] == "Role"} == {namespace, *watched}
+
+
+def test_cluster_wide_and_namespaced_rules_are_the_same(cluster: Cluster, namespace: str) -> None:
+    wide = one(render(cluster, namespace, {}), "ClusterRole")["rules"]
+    roles = [obj for obj in render(cluster, namespace, {"watchNamespaces": ["a", "b"]}) if obj["kind"] == "Role"]
+    assert [role["rules"] for role in roles if role["metadata"]["name"] == "r-operator-services"] == [wide, wide]
+
+
+def test_images_and_options_reach_the_operator(cluster: Cluster, namespace: str) -> None:
+    deployment = one(render(cluster, namespace, VALUES["everything"]), "Deployment")
+    pod = deployment["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    assert (container["image"], container["imagePullPolicy"]) == (
+        "registry.example.com:5000/bladellm/operator:1.2",
+        "Always",
+    )
+    assert {
+        f"--engine_image=registry.example.com:5000/bladellm/engine@{DIGEST}",
+        "--router_image=registry.example.com:5000/bladellm/operator:1.2",
+        "--log_level=DEBUG",
+        "--log_format=text",
+        "--workers=4",
+        f"--lease_namespace={namespace}",
+    } <= set(container["args"])
+    assert not [arg for arg in container["args"] if arg.startswith("--namespaces")]
+    assert container["resources"] == {
+        "requests": {"cpu": "50m", "memory": "128Mi"},
+        "limits": {"cpu": 1, "memory": "512Mi"},
+    }
+    assert (deployment["spec"]["replicas"], pod["priorityClassName"]) == (3, "system-cluster-critical")
+    assert deployment["spec"]["template"]["metadata"]["annotations"] == {"example.com/a": "true"}
+
+    narrow = one(render(cluster, namespace, {"watchNamespaces": ["a", "b"]}), "Deployment")
+    assert "--namespaces=a,b" in narrow["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
+def test_the_test_pod_is_not_taken_for_the_operator(cluster: Cluster, namespace: str) -> None:
+    objects = render(cluster, namespace, {})
+    selector = one(objects, "Deployment")["spec"]["selector"]["matchLabels"]
+    assert selector["app.kubernetes.io/name"] == "bladellm-operator"
+    assert one(objects, "Pod")["metadata"]["labels"]["app.kubernetes.io/name"] != selector["app.kubernetes.io/name"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("replica=3", "additional properties 'replica' not allowed"),
+        ("replicas=0", "at '/replicas': minimum: got 0, want 1"),
+        ("watchNamespaces=team-a", "at '/watchNamespaces': got string, want array"),
+        ("watchNamespaces={Team}", "at '/watchNamespaces/0': 'Team' does not match pattern"),
+        ("image.tag=12", "at '/image/tag': got number, want string"),
+        ("engineImage.digest=abc", "at '/engineImage/digest': 'abc' does not match pattern"),
+        ("log.level=info", "at '/log/level': value must be one of 'DEBUG', 'INFO', 'WARNING', 'ERROR'"),
+        ("crd.keep=false", "at '/crd': additional properties 'keep' not allowed"),
+    ],
+)
+def test_wrong_values_are_refused_with_their_path(cluster: Cluster, setting: str, words: str) -> None:
+    done = template(cluster, "default", "--set", setting)
+    assert done.returncode == 1
+    assert words in done.stderr
+
+
+def test_a_pod_monitor_needs_its_resource(cluster: Cluster, namespace: str) -> None:
+    wanted = {"podMonitor": {"enabled": True, "labels": {"release": "prometheus"}}}
+    done = template(cluster, namespace, *set_values(wanted))
+    assert done.returncode == 1
+    assert "podMonitor.enabled: this cluster has no PodMonitor resource" in done.stderr
+
+    objects = render(cluster, namespace, wanted, "--api-versions", "monitoring.coreos.com/v1/PodMonitor")
+    monitor, deployment = one(objects, "PodMonitor"), one(objects, "Deployment")
+    assert monitor["spec"]["selector"] == deployment["spec"]["selector"]
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    [endpoint] = monitor["spec"]["podMetricsEndpoints"]
+    ports = deployment["spec"]["template"]["spec"]["containers"][0]["ports"]
+    assert endpoint["port"] in {port["name"] for port in ports}
