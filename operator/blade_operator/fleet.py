@@ -1,4 +1,4 @@
-"""Talks HTTP to engines, on their internal ports: how are you, and take nothing new.
+"""Talks HTTP to engine pods, on their internal ports: how are you, how far is the download, and take nothing new.
 
 An engine that does not answer in time is left out of the result: unknown, not broken. Its pod's probes say whether it
 lives.
@@ -9,14 +9,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
+from typing import TypeVar
 
 import httpx
 import msgspec
 
+from blade_operator import pods as read
 from blade_operator.objects import Object
 from blade_protocol import headers, paths
-from blade_protocol.labels import ROLE, ROLE_ENGINE
+from blade_protocol.fetch import FetchProgress
+from blade_protocol.labels import ROLE_ENGINE
 from blade_protocol.state import DrainRequest, EngineState
+
+T = TypeVar("T")
 
 TIMEOUT = 1.0
 """Seconds for one question."""
@@ -43,15 +48,18 @@ class Fleet:
     ) -> None:
         await self._client.aclose()
 
-    async def states(self, pods: Iterable[Object]) -> Mapping[str, EngineState]:
-        """What each engine pod that answers says of itself, by pod name. Asks all at once."""
-        asked = [(pod, url) for pod in pods if (url := internal_url(pod)) is not None]
-        answers = await asyncio.gather(*(self._state(pod, url) for pod, url in asked))
-        return {pod["metadata"]["name"]: state for (pod, _), state in zip(asked, answers, strict=True) if state}
+    async def ask(self, pods: Iterable[Object]) -> tuple[Mapping[str, EngineState], Mapping[str, FetchProgress]]:
+        """What each engine, and each download, that answers says of itself, by pod name. Asks all at once."""
+        found = tuple(pods)
+        engines, downloads = await asyncio.gather(
+            self._ask(found, engine_url, paths.INTERNAL_STATE, EngineState),
+            self._ask(found, fetch_url, paths.INTERNAL_FETCH, FetchProgress),
+        )
+        return engines, downloads
 
     async def drain(self, pod: Object) -> bool:
         """Ask the engine in ``pod`` to take nothing new; False when it did not answer. Idempotent."""
-        url = internal_url(pod)
+        url = engine_url(pod)
         if url is None:
             return False
         try:
@@ -64,11 +72,18 @@ class Fleet:
             return False
         return answer.is_success
 
-    async def _state(self, pod: Object, url: str) -> EngineState | None:
+    async def _ask(
+        self, pods: Iterable[Object], url: Callable[[Object], str | None], path: str, kind: type[T]
+    ) -> dict[str, T]:
+        asked = [(pod, f"{there}{path}") for pod in pods if (there := url(pod)) is not None]
+        answers = await asyncio.gather(*(self._get(pod, there, kind) for pod, there in asked))
+        return {pod["metadata"]["name"]: answer for (pod, _), answer in zip(asked, answers, strict=True) if answer}
+
+    async def _get(self, pod: Object, url: str, kind: type[T]) -> T | None:
         try:
-            answer = await self._client.get(f"{url}{paths.INTERNAL_STATE}", headers=self._headers(pod))
+            answer = await self._client.get(url, headers=self._headers(pod))
             answer.raise_for_status()
-            return msgspec.json.decode(answer.content, type=EngineState)
+            return msgspec.json.decode(answer.content, type=kind)
         except (httpx.HTTPError, msgspec.DecodeError):
             return None
 
@@ -77,15 +92,24 @@ class Fleet:
         return {headers.INTERNAL_TOKEN: token} if token else {}
 
 
-def internal_url(pod: Object) -> str | None:
+def engine_url(pod: Object) -> str | None:
     """The internal port of an engine pod whose engine has started, or None."""
-    if (pod["metadata"].get("labels") or {}).get(ROLE) != ROLE_ENGINE:
-        return None
-    status = pod.get("status", {})
-    if not status.get("podIP") or not any(entry.get("started") for entry in status.get("containerStatuses", [])):
+    started = any(entry.get("started") for entry in pod.get("status", {}).get("containerStatuses") or ())
+    return _internal_port(pod) if started else None
+
+
+def fetch_url(pod: Object) -> str | None:
+    """The same port of a pod that still downloads its model, or None."""
+    fetch = read.container(pod, read.FETCH)
+    return _internal_port(pod) if fetch is not None and fetch.running else None
+
+
+def _internal_port(pod: Object) -> str | None:
+    address = pod.get("status", {}).get("podIP")
+    if read.role(pod) != ROLE_ENGINE or not address:
         return None
     for container in pod["spec"]["containers"]:
-        for port in container.get("ports", []):
+        for port in container.get("ports") or ():
             if port.get("name") == "internal":
-                return f"http://{status['podIP']}:{port['containerPort']}"
+                return f"http://{f'[{address}]' if ':' in address else address}:{port['containerPort']}"
     return None

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from blade_operator.objects import Object, Ref
+from blade_protocol.fetch import FetchProgress
 from blade_protocol.state import EngineState
 
 
@@ -24,5 +25,7 @@ class Observed:
     """Further rendered kinds (PodDisruptionBudget, ServiceAccount …)."""
     engines: Mapping[str, EngineState] = field(default_factory=dict)
     """By pod name; a pod that could not be asked is absent (unknown, not broken)."""
+    downloads: Mapping[str, FetchProgress] = field(default_factory=dict)
+    """By name of the pod whose model is being downloaded; absent when it could not be asked."""
     rejected: Mapping[Ref, str] = field(default_factory=dict)
     """Objects the cluster refuses as they are rendered, each with the words it did so in."""

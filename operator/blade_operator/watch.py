@@ -73,7 +73,8 @@ class Controller:
         observed = await self._cluster.observe(key)
         if observed is None:
             return None
-        observed = dataclasses.replace(observed, engines=await self._fleet.states(observed.pods))
+        engines, downloads = await self._fleet.ask(observed.pods)
+        observed = dataclasses.replace(observed, engines=engines, downloads=downloads)
         plan = self._reconcile(observed, datetime.now(UTC))
         await self._carry_out(key, observed, plan)
         busy = any(state.running or state.waiting for state in observed.engines.values())

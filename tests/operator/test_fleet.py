@@ -10,22 +10,25 @@ from pathlib import Path
 from operator_support.local import free_port, local, port_of
 from operator_support.objects import deployment, router
 
-from blade_operator.fleet import Fleet, internal_url
+from blade_operator.fleet import Fleet, engine_url, fetch_url
 from blade_operator.objects import Object
+from blade_protocol.fetch import FetchProgress
 
 
 def _pod(port: int, name: str = "odd") -> Object:
     return {
         "metadata": {"name": name, "labels": {"serving.bladellm.io/role": "engine"}},
-        "spec": {"containers": [{"ports": [{"name": "internal", "containerPort": port}]}]},
-        "status": {"podIP": "127.0.0.1", "containerStatuses": [{"started": True}]},
+        "spec": {"containers": [{"name": "engine", "ports": [{"name": "internal", "containerPort": port}]}]},
+        "status": {"podIP": "127.0.0.1", "containerStatuses": [{"name": "engine", "started": True}]},
     }
 
 
 @contextlib.asynccontextmanager
-async def _answering(answer: bytes | None) -> AsyncIterator[int]:
+async def _answering(answer: bytes | None, requests: list[str] | None = None) -> AsyncIterator[int]:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
+        asked = await reader.readuntil(b"\r\n\r\n")
+        if requests is not None:
+            requests.append(asked.decode())
         if answer is None:
             await asyncio.sleep(30)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(answer or b"") + (answer or b""))
@@ -44,7 +47,7 @@ async def test_states_come_by_pod_and_an_engine_that_does_not_answer_is_unknown(
         pods = await runtime.ready_pods(3)
         async with _answering(None) as silent, _answering(b'{"model": 3}') as odd:
             strangers = [_pod(silent, "silent"), _pod(odd, "odd"), _pod(free_port(), "closed")]
-            states = await fleet.states([*pods, *strangers])
+            states, _ = await fleet.ask([*pods, *strangers])
         engines = [pod["metadata"]["name"] for pod in pods if "engine" in pod["metadata"]["name"]]
         assert sorted(states) == sorted(engines)
         assert {state.model for state in states.values()} == {"fake"}
@@ -55,8 +58,8 @@ async def test_drain_reaches_the_engine(tmp_path: Path) -> None:
         await runtime.apply(deployment())
         (pod,) = await runtime.ready_pods(1)
         assert await fleet.drain(pod)
-        state = (await fleet.states([pod]))[pod["metadata"]["name"]]
-        assert state.draining
+        states, _ = await fleet.ask([pod])
+        assert states[pod["metadata"]["name"]].draining
         assert not await fleet.drain(_pod(free_port()))
 
 
@@ -64,6 +67,46 @@ async def test_only_started_engines_have_an_address(tmp_path: Path) -> None:
     async with local(tmp_path) as runtime:
         await runtime.apply(deployment())
         (pod,) = await runtime.ready_pods(1)
-        assert internal_url(pod) == f"http://127.0.0.1:{port_of(pod, 'internal')}"
+        assert engine_url(pod) == f"http://127.0.0.1:{port_of(pod, 'internal')}"
         pod["status"]["containerStatuses"][0]["started"] = False
-        assert internal_url(pod) is None
+        assert engine_url(pod) is None
+
+
+def _fetching(port: int, name: str = "fetching") -> Object:
+    pod = _pod(port, name)
+    pod["spec"]["initContainers"] = [{"name": "fetch"}]
+    pod["status"]["initContainerStatuses"] = [{"name": "fetch", "state": {"running": {}}}]
+    pod["status"]["containerStatuses"] = [{"started": False, "name": "engine", "state": {}}]
+    return pod
+
+
+async def test_a_pod_that_downloads_is_asked_how_far_it_is_and_nothing_else() -> None:
+    requests: list[str] = []
+    answer = b'{"model": "hf://a/b", "bytes": 100, "bytes_done": 42}'
+    async with _answering(answer, requests) as port, Fleet(timeout=5) as fleet:
+        pod = _fetching(port)
+        engines, downloads = await fleet.ask([pod])
+        assert engines == {}
+        assert downloads == {"fetching": FetchProgress(model="hf://a/b", bytes=100, bytes_done=42)}
+        assert [request.split()[:2] for request in requests] == [["GET", "/internal/fetch"]]
+        pod["status"]["initContainerStatuses"][0]["state"] = {"terminated": {"exitCode": 0}}
+        assert fetch_url(pod) is None
+        assert await fleet.ask([pod]) == ({}, {})
+
+
+async def test_the_token_of_the_pod_goes_with_every_question() -> None:
+    requests: list[str] = []
+    tokens = {"one": "s3cret", "two": None}
+    async with _answering(b"{}", requests) as port, Fleet(5, lambda pod: tokens[pod["metadata"]["name"]]) as fleet:
+        await fleet.ask([_pod(port, "one"), _fetching(port, "one")])
+        await fleet.drain(_pod(port, "one"))
+        assert ["x-blade-internal-token: s3cret" in request for request in requests] == [True] * 3
+        requests.clear()
+        await fleet.ask([_pod(port, "two")])
+        assert "x-blade-internal-token" not in requests[0]
+
+
+def test_an_ipv6_pod_has_an_address() -> None:
+    pod = _pod(9081)
+    pod["status"]["podIP"] = "fd00::7"
+    assert engine_url(pod) == "http://[fd00::7]:9081"

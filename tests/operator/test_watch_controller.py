@@ -17,6 +17,7 @@ from blade_operator.objects import Key, Object, Ref
 from blade_operator.observed import Observed
 from blade_operator.plan import DrainPod, EventRecord, Plan
 from blade_operator.watch import Controller
+from blade_protocol.fetch import FetchProgress
 from blade_protocol.state import EngineState
 
 KEY = Key("default", "qwen")
@@ -56,8 +57,8 @@ class _Fleet(Fleet):
         self._cluster = cluster
         self._states = states
 
-    async def states(self, pods: Iterable[Object]) -> Mapping[str, EngineState]:
-        return self._states
+    async def ask(self, pods: Iterable[Object]) -> tuple[Mapping[str, EngineState], Mapping[str, FetchProgress]]:
+        return self._states, {}
 
     async def drain(self, pod: Object) -> bool:
         self._cluster.calls.append(("drain", pod["metadata"]["name"]))
