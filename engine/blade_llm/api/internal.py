@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -15,6 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from blade_llm.api.body import read_json
 from blade_llm.api.context import ServerContext
 from blade_llm.api.errors import ApiError, bad_request, engine_dead, install_error_handlers
+from blade_llm.api.internal_token import InternalToken
 from blade_llm.api.sse import sse_event
 from blade_llm.api.waiting import first_of
 from blade_protocol import headers, paths
@@ -24,14 +24,13 @@ HEARTBEAT_SECONDS: Final = 5.0
 """An idle event stream says this often that it is alive."""
 
 
-def make_internal_app(context: ServerContext, token: str | None) -> FastAPI:
+def make_internal_app(context: ServerContext, token: InternalToken | None) -> FastAPI:
     """The internal application; with ``token``, requests need it in the ``x-blade-internal-token`` header."""
     app = FastAPI(title="BladeLLM internal", docs_url=None, redoc_url=None, openapi_url=None)
     install_error_handlers(app)
 
     def authorize(request: Request) -> None:
-        given = request.headers.get(headers.INTERNAL_TOKEN, "")
-        if token is not None and not hmac.compare_digest(given.encode(), token.encode()):
+        if token is not None and not token.accepts(request.headers.get(headers.INTERNAL_TOKEN, "")):
             message = f"send the internal token in the {headers.INTERNAL_TOKEN} header"
             raise ApiError(401, message, kind="authentication_error", code="invalid_token")
 

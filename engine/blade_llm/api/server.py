@@ -23,6 +23,7 @@ from starlette.types import ASGIApp
 from blade_llm.api.app import make_app
 from blade_llm.api.context import ServerContext
 from blade_llm.api.internal import make_internal_app
+from blade_llm.api.internal_token import InternalToken
 from blade_llm.api.served_model import ServedModel
 from blade_llm.api.waiting import first_of
 from blade_llm.engine.client import EngineClient, EngineDeadError
@@ -45,7 +46,7 @@ class Ports:
 
     public: socket.socket
     internal: socket.socket
-    internal_token: str | None
+    internal_token: InternalToken | None
     """What the internal port asks for; None: nothing."""
 
     def listen(self) -> None:

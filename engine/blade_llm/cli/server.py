@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from blade_llm.api.internal_token import InternalToken
 from blade_llm.api.served_model import ServedModel, load_served_model
 from blade_llm.cli.flags import FlagParser
 from blade_llm.cli.progress import download_progress
@@ -138,18 +139,17 @@ def _bind(host: str, port: int, flag: str) -> socket.socket:
     return sock
 
 
-def _internal_token() -> str | None:
-    """The token that opens the internal port; None when the environment names no file."""
+def _internal_token() -> InternalToken | None:
+    """What opens the internal port; None when the environment names no file."""
     path = os.environ.get(environment.INTERNAL_TOKEN_FILE)
     if not path:
         return None
     try:
-        token = Path(path).read_text(encoding="utf-8").strip()
+        return InternalToken(Path(path))
     except OSError as error:
         raise StartError(f"{environment.INTERNAL_TOKEN_FILE}={path}: {error.strerror}") from None
-    if not token:
-        raise StartError(f"{environment.INTERNAL_TOKEN_FILE}={path}: the file is empty")
-    return token
+    except ValueError as error:
+        raise StartError(f"{environment.INTERNAL_TOKEN_FILE}={path}: {error}") from None
 
 
 def _load_model(flags: Mapping[str, Any]) -> tuple[Path, ServedModel]:
