@@ -1,0 +1,101 @@
+"""From sources to an archive: nothing to do when the sources are those of an archive we have."""
+
+import os
+import sys
+import tempfile
+import time
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from e2e.images import archive, base, cache, pip_settings
+from e2e.images.buildah import Buildah
+from e2e.images.check import check
+from e2e.images.errors import ImageError
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMON = (".dockerignore", "pyproject.toml", "constraints.txt", "README.md", "LICENSE", "NOTICE")
+
+
+@dataclass(frozen=True)
+class Image:
+    """One image: what its Dockerfile copies (so that a change elsewhere builds nothing) and what it may become."""
+
+    name: str
+    sources: tuple[str, ...]
+    limit: int | None
+    """Bytes above the base; None: no limit."""
+    torch: bool
+    arguments: tuple[tuple[str, str], ...] = ()
+    """Build arguments of this Dockerfile alone."""
+
+    @property
+    def dockerfile(self) -> str:
+        return f"Dockerfile.{self.name}"
+
+
+OPERATOR = Image("operator", ("engine/blade_protocol", "router", "operator"), limit=250 * 10**6, torch=False)
+# ``TORCH_INDEX`` in the environment: a further package index, where the CPU build of torch can come from.
+CPU = (("EXPECT_CPU", "1"), ("TORCH_INDEX", os.environ.get("TORCH_INDEX", "")))
+ENGINE = Image("engine", ("engine",), limit=None, torch=True, arguments=CPU)
+IMAGES = {image.name: image for image in (OPERATOR, ENGINE)}
+
+
+def version(root: Path = ROOT) -> str:
+    """The project's version, which is the images' tag."""
+    return str(tomllib.loads((root / "pyproject.toml").read_text())["project"]["version"])
+
+
+def ensure(image: Image, tag: str, folder: Path | None = None) -> Path:
+    """Build ``docker.io/bladellm/NAME:TAG`` unless it is there, and return its archive.
+
+    Raises:
+        ImageError: the build failed, or the image is not what it should be.
+    """
+    folder = folder or cache.folder()
+    key = cache.digest(ROOT, [image.dockerfile, *COMMON, *image.sources], base.KEY, tag, repr(image.arguments))
+    path = folder / f"{image.name}-{key}.tar"
+    with cache.locked(folder):
+        if path.exists():
+            path.touch()  # the most recently used ones are kept
+        else:
+            start = time.monotonic()
+            say(f"building {image.name}:{tag} ({folder}/build.log)")
+            size = _build(image, tag, path)
+            cache.prune(folder, f"{image.name}-*.tar")
+            say(f"built {image.name}:{tag} in {time.monotonic() - start:.0f} s, {size / 1e6:.0f} MB above its base")
+    return path
+
+
+def _build(image: Image, tag: str, path: Path) -> int:
+    if os.geteuid() != 0:
+        raise ImageError("building images needs root; run this with sudo, or give ready images in E2E_IMAGES")
+    buildah = Buildah(path.parent)
+    buildah.trim()
+    base.ensure(buildah, path.parent)
+    reference = f"docker.io/bladellm/{image.name}:{tag}"
+    partial = path.with_suffix(".partial")
+    partial.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(prefix="pip-", dir=path.parent) as staging:
+        mounts = [f"--volume={mount}" for mount in pip_settings.prepare(Path(staging))]
+        arguments = {**dict(image.arguments), "VERSION": tag, "PIP_CONFIG_FILE": pip_settings.CONFIG}
+        buildah(
+            "bud",
+            "--isolation=chroot",
+            "--pull-never",
+            "--layers",
+            *(f"--build-arg={name}={value}" for name, value in arguments.items()),
+            *mounts,
+            f"--file={ROOT / image.dockerfile}",
+            f"--tag={reference}",
+            str(ROOT),
+        )
+    buildah("push", "--quiet", reference, f"docker-archive:{partial}:{reference}")
+    size = check(archive.read(partial, skip=1), limit=image.limit, torch=image.torch)
+    partial.rename(path)
+    return size
+
+
+def say(text: str) -> None:
+    """One line of progress; standard output stays free for the paths."""
+    print(f"images: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,110 @@
+"""The Dockerfiles keep what docs/images.md promises, as far as reading them can show it."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = ("engine", "operator")
+
+
+class Dockerfile:
+    """The instructions of a Dockerfile: continuation lines joined, comments gone."""
+
+    def __init__(self, name: str) -> None:
+        text = (ROOT / f"Dockerfile.{name}").read_text()
+        lines = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+        joined = re.sub(r"\\\n\s*", " ", lines)
+        self.instructions = [tuple(line.split(maxsplit=1)) for line in joined.splitlines() if line.strip()]
+
+    def of(self, keyword: str) -> list[str]:
+        return [rest for word, rest in self.instructions if word == keyword]
+
+    def stages(self) -> dict[str, list[tuple[str, ...]]]:
+        """Stage name (the last one: "final") → its instructions after FROM."""
+        found: dict[str, list[tuple[str, ...]]] = {}
+        current: list[tuple[str, ...]] = []
+        for word, rest in self.instructions:
+            if word == "FROM":
+                current = found.setdefault(rest.partition(" AS ")[2] or "final", [])
+            else:
+                current.append((word, rest))
+        return found
+
+
+@pytest.fixture(params=NAMES)
+def dockerfile(request: pytest.FixtureRequest) -> Dockerfile:
+    return Dockerfile(request.param)
+
+
+def test_the_base_is_the_first_thing_and_can_be_chosen(dockerfile: Dockerfile) -> None:
+    assert dockerfile.instructions[0] == ("ARG", "BASE=python:3.11-slim-bookworm")
+    assert dockerfile.of("FROM")[0] == "${BASE} AS base"
+
+
+def test_every_other_stage_starts_from_a_stage_so_no_second_image_slips_in(dockerfile: Dockerfile) -> None:
+    named = {"base", "requirements", "dependencies", "package"}
+    assert {origin.partition(" AS ")[0] for origin in dockerfile.of("FROM")[1:]} <= named
+    assert list(dockerfile.stages()) == ["base", "requirements", "dependencies", "package", "final"]
+    for copy in dockerfile.of("COPY"):
+        if origin := re.search(r"--from=(\S+)", copy):
+            assert origin[1] in named
+
+
+def test_nothing_follows_latest(dockerfile: Dockerfile) -> None:
+    assert not any("latest" in rest for _, rest in dockerfile.instructions)
+
+
+def test_the_final_stage_only_copies_and_runs_as_a_number(dockerfile: Dockerfile) -> None:
+    final = dockerfile.stages()["final"]
+    assert {word for word, _ in final} == {"COPY", "ENV", "USER", "CMD", "ARG", "LABEL"}  # RUN would leave traces
+    assert [rest for word, rest in final if word == "USER"] == ["65532:65532"]
+    environment = next(rest for word, rest in final if word == "ENV").split()
+    assert {"PATH=/opt/bladellm/bin:$PATH", "HOME=/tmp"} <= set(environment)
+
+
+def test_dependencies_are_installed_before_any_source_is_copied(dockerfile: Dockerfile) -> None:
+    stages = dockerfile.stages()
+    copied = [rest for word, rest in stages["dependencies"] if word == "COPY"]
+    assert copied == ["--from=requirements /requirements.txt /", "constraints.txt /"]
+    assert any("--constraint /constraints.txt" in rest for word, rest in stages["dependencies"] if word == "RUN")
+    install = next(rest for word, rest in stages["package"] if word == "RUN")
+    assert install.count("--no-deps") == 2
+
+
+def test_labels_are_complete_and_the_version_is_the_projects(dockerfile: Dockerfile) -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert f"VERSION={version}" in dockerfile.of("ARG")
+    names = re.findall(r"org\.opencontainers\.image\.(\w+)=", " ".join(dockerfile.of("LABEL")))
+    assert sorted(names) == ["description", "licenses", "title", "version"]
+
+
+def test_plain_syntax_only_so_that_every_builder_reads_it(dockerfile: Dockerfile) -> None:
+    assert not any(rest.startswith("--mount") for rest in dockerfile.of("RUN"))
+    assert not any("--link" in rest or "--chmod" in rest for rest in dockerfile.of("COPY"))
+    assert not any("<<" in rest for _, rest in dockerfile.instructions)
+
+
+def test_package_lists_never_stay(dockerfile: Dockerfile) -> None:
+    for run in dockerfile.of("RUN"):
+        if "apt-get" in run:
+            assert "--no-install-recommends" in run
+            assert "rm -rf /var/lib/apt/lists/*" in run
+
+
+@pytest.mark.parametrize(("name", "extras"), [("engine", {"engine"}), ("operator", {"operator", "router"})])
+def test_the_requirements_are_those_extras(name: str, extras: set[str], tmp_path: Path) -> None:
+    """Run the very program the Dockerfile runs, on the real pyproject.toml."""
+    run = next(rest for word, rest in Dockerfile(name).stages()["requirements"] if word == "RUN")
+    program = re.search(r"-c '(.+)'", run)
+    assert program
+    script = tmp_path / "requirements.py"
+    script.write_text(program[1].replace("/pyproject.toml", str(ROOT / "pyproject.toml")))
+    lines = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True).stdout.splitlines()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extra_lines = (line for extra in extras for line in project["optional-dependencies"][extra])
+    assert set(lines) == {*project["dependencies"], *extra_lines}
