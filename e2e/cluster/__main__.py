@@ -42,13 +42,20 @@ def parser() -> argparse.ArgumentParser:
     up.add_argument("--crds", type=Path, nargs="*", default=[], help="CRD files or folders to apply at the very start")
     commands.add_parser("down", parents=[named], help="remove it, whatever state it is in")
     commands.add_parser("status", parents=[named], help="its processes and its node")
-    kubectl = commands.add_parser("kubectl", help="kubectl against it")
-    kubectl.add_argument("arguments", nargs=argparse.REMAINDER)
-    execute = commands.add_parser("exec", help="a command inside its network, with KUBECONFIG set: exec -- CMD …")
-    execute.add_argument("arguments", nargs=argparse.REMAINDER)
+    commands.add_parser("kubectl", help="kubectl against it")
+    commands.add_parser("exec", help="a command inside its network, with KUBECONFIG set: exec -- CMD …")
     load = commands.add_parser("load-image", parents=[named], help="put docker archives on the node")
     load.add_argument("archives", type=Path, nargs="+")
     return top
+
+
+def split_command(argv: list[str]) -> tuple[list[str], list[str]]:
+    """Our own arguments, and what follows `kubectl` or `exec`: that is another program's, options and all."""
+    for position, argument in enumerate(argv, start=1):
+        if argument in ("kubectl", "exec"):
+            rest = argv[position:]
+            return argv[:position], rest[1:] if rest[:1] == ["--"] else rest
+    return argv, []
 
 
 def bring_up(cluster: Cluster, options: argparse.Namespace) -> None:
@@ -87,7 +94,8 @@ def replace_by(cluster: Cluster, argv: list[str]) -> int:
 
 
 def main() -> int:
-    options = parser().parse_args()
+    own, rest = split_command(sys.argv[1:])
+    options = parser().parse_args(own)
     try:
         cluster = find(options.name)
         match options.command:
@@ -100,10 +108,9 @@ def main() -> int:
             case "load-image":
                 cluster.load_images(options.archives)
             case "kubectl":
-                return replace_by(cluster, ["kubectl", *options.arguments])
+                return replace_by(cluster, ["kubectl", *rest])
             case "exec":
-                arguments = options.arguments
-                return replace_by(cluster, arguments[1:] if arguments[:1] == ["--"] else arguments)
+                return replace_by(cluster, rest)
     except ERRORS as error:
         print(error, file=sys.stderr)
         return 1

@@ -1,7 +1,7 @@
 """The Kubernetes programs: unpacked once from a folder of ``*.xz`` files, checked, and kept in the user's cache.
 
-The cache folder's name is made from the folder's ``SHA256SUMS``, so new programs never mix with old ones. A program gets its name there only
-after its checksum was verified.
+The cache folder's name is made from the folder's ``SHA256SUMS``, so new programs never mix with old ones. A program gets
+its name there only after its checksum was verified.
 """
 
 import hashlib

@@ -21,8 +21,8 @@ from e2e.cluster.own_node import OwnNode
 DEFAULT_NAME: Final = "e2e"
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 HOW_TO_GET_ONE: Final = (
-    "no Kubernetes for the e2e tests: set E2E_KUBECONFIG=<file> (any cluster), or KUBE_ASSETS=<folder with the programs>, "
-    "or install Docker and kind (docs/e2e.md)"
+    "no Kubernetes for the e2e tests: set E2E_KUBECONFIG=<file> (any cluster), or KUBE_ASSETS=<folder with the "
+    "programs>, or install Docker and kind (docs/e2e.md)"
 )
 
 
@@ -31,7 +31,7 @@ class NoCluster(Exception):
 
 
 class Existing(Cluster):
-    """Somebody's cluster, used as it is: nothing is created outside the tests' namespaces, and it is never taken down."""
+    """Somebody's cluster, used as it is, and never taken down."""
 
     def __init__(self, kubeconfig: Path) -> None:
         self.kubeconfig = kubeconfig
@@ -52,7 +52,7 @@ class Existing(Cluster):
 
 
 class Kind(Cluster):
-    """A kind cluster; its node sees the repository and the temporary folder at their usual paths, for static volumes."""
+    """A kind cluster; its node sees the repository and the temporary folder under their own paths (static volumes)."""
 
     def __init__(self, name: str) -> None:
         self.name = f"bladellm-{name}"

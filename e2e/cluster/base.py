@@ -108,7 +108,7 @@ class Cluster(ABC):
 
     @contextlib.contextmanager
     def reach(self, namespace: str, service: str, port: int) -> Iterator[str]:
-        """A URL for a Service's port that works from inside ``enter``: here through a port-forward, see OwnNode for better."""
+        """A URL for a Service's port, good inside ``enter``: here a port-forward; an own node has something better."""
         forward = self.popen(["kubectl", "-n", namespace, "port-forward", f"service/{service}", f":{port}"])
         try:
             assert forward.stdout is not None

@@ -84,6 +84,8 @@ def apiserver(layout: Layout) -> list[str]:
         f"--proxy-client-key-file={pki / 'front-proxy.key'}",
         f"--audit-policy-file={policy}",
         f"--audit-log-path={layout.audit_log}",
+        # Debian's etcd is too old for it, and not every client (KWOK) falls back to list and watch by itself.
+        "--feature-gates=WatchList=false",
         "--audit-log-maxsize=4000",  # MB: never rotated while a reader counts from an offset
     ]
 

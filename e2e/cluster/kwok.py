@@ -1,4 +1,7 @@
-"""Fake nodes and pods for tests of scale. They show what the operator does with many objects, never that an engine ran."""
+"""Fake nodes and pods for tests of scale.
+
+They show what the operator does with many objects, never that an engine ran.
+"""
 
 import json
 from typing import Any
@@ -24,13 +27,11 @@ POD_READY = """\
 phase: Running
 startTime: {{ $now | Quote }}
 hostIP: {{ NodeIPWith .spec.nodeName | Quote }}
-podIP: {{ PodIPWith .spec.nodeName ( or .spec.hostNetwork false ) ( or .metadata.uid "" ) ( or .metadata.name "" ) ( or .metadata.namespace "" ) | Quote }}
+podIP: {{ PodIPWith .spec.nodeName false .metadata.uid .metadata.name .metadata.namespace | Quote }}
 conditions:
-{{ range $type := Split "Initialized ContainersReady Ready" " " }}
-- type: {{ $type }}
-  status: "True"
-  lastTransitionTime: {{ $now | Quote }}
-{{ end }}
+- {type: Initialized, status: "True", lastTransitionTime: {{ $now | Quote }}}
+- {type: ContainersReady, status: "True", lastTransitionTime: {{ $now | Quote }}}
+- {type: Ready, status: "True", lastTransitionTime: {{ $now | Quote }}}
 initContainerStatuses:
 {{ range .spec.initContainers }}
 - name: {{ .name | Quote }}

@@ -1,7 +1,7 @@
 """Where everything of one cluster lies, and which addresses it uses.
 
-All addresses are inside the cluster's own network namespace, so every cluster uses the same ones and two clusters of different
-names live side by side. All files are below one folder, so that nothing is left once it is removed.
+All addresses are inside the cluster's own network namespace, so every cluster uses the same ones and two clusters of
+different names live side by side. All files are below one folder, so that nothing is left once it is removed.
 """
 
 import re

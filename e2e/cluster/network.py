@@ -1,7 +1,7 @@
 """One network namespace for control plane, node, pods and tests.
 
-It has no way out: the kubelet does not ask for cloud metadata, images cannot be pulled by accident, and what kube-proxy does to iptables
-stays inside.
+It has no way out: the kubelet does not ask for cloud metadata, images cannot be pulled by accident, and what kube-proxy
+does to iptables stays inside.
 """
 
 import subprocess

@@ -42,9 +42,10 @@ class OwnNode(Cluster):
     def up(self, *, gpus: int = 8, kwok_nodes: int = 0, node_grace: int = 20, crds: Sequence[Path] = ()) -> None:
         """From nothing to a Ready node with DNS; what a crashed run left is removed first.
 
-        ``gpus``: fake ones, of each vendor; ``node_grace``: seconds until a silent node is NotReady; ``crds``: files applied before the
-        garbage collector starts, which otherwise needs up to 30 s to learn a new kind. On any error, and on Ctrl-C, everything is taken
-        down again. Raises MissingRequirement, AssetError, ProcessDied, NotReady, LeftBehind.
+        ``gpus``: fake ones, of each vendor; ``node_grace``: seconds until a silent node is NotReady; ``crds``: files
+        applied before the garbage collector starts, which otherwise needs up to 30 s to learn a new kind. On any error,
+        and on Ctrl-C, everything is taken down again.
+        Raises MissingRequirement, AssetError, ProcessDied, NotReady, LeftBehind.
         """
         check_requirements()
         begin = time.monotonic()

@@ -1,6 +1,7 @@
 """Keys and certificates of one cluster, and the kubeconfig files made from them.
 
-One self-made authority signs everything. openssl makes a key and its certificate in one call; the calls run side by side.
+One self-made authority signs everything. openssl makes a key and its certificate in one call, and the calls run side by
+side.
 """
 
 import base64

@@ -1,9 +1,11 @@
 """Removing a cluster, whatever state it is in: complete, half up after a crash, or already half gone.
 
-Nothing is asked of the cluster itself. What belongs to it is found by what this machine says (its cgroup, its network namespace, its folder), so a
-lost record hides nothing. The order matters only in that the kubelet goes first, because it would start containers again.
+Nothing is asked of the cluster itself. What belongs to it is found by what this machine says (its cgroup, its network
+namespace, its folder), so a lost record hides nothing. The order matters only in that the kubelet goes first, because it
+would start containers again.
 """
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -43,6 +45,8 @@ def remove(layout: Layout) -> None:
     remove_network(layout)
     if not _mounts(layout):  # never through a mount into somebody's files
         shutil.rmtree(layout.folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # other clusters have theirs in it
+            layout.folder.parent.rmdir()
     if left := leftovers(layout):
         raise LeftBehind(f"cluster {layout.name} is down, but these stayed: {', '.join(left)}")
 
@@ -80,7 +84,7 @@ def _shims(layout: Layout) -> list[int]:
 
 
 def _inside(layout: Layout) -> list[int]:
-    """Processes in the network namespace, but for this one and those that started it (a test may take down its cluster)."""
+    """Processes in the network namespace, but for this one and those that started it (a test may be among them)."""
     try:
         namespace = layout.network_file.stat().st_ino
     except OSError:
@@ -108,7 +112,7 @@ def _mounts(layout: Layout) -> list[str]:
 
 
 def _shim_sockets(layout: Layout) -> list[Path]:
-    """A killed shim does not remove its socket below /run/containerd/s; the file ``address`` of its task says which it was."""
+    """Below /run/containerd/s: a killed shim leaves its socket there; its task's file ``address`` says which it was."""
     files = layout.containerd_state.glob("io.containerd.runtime.v2.task/*/*/address")
     return [Path(file.read_text().removeprefix("unix://")) for file in files]
 
