@@ -10,17 +10,17 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from blade_operator import pods as read
-from blade_operator.drift import differs
 from blade_operator.objects import Object, Ref
 from blade_operator.observed import Observed
 from blade_operator.plan import EventRecord, Plan
-from blade_operator.render import Defaults, engine_deployment, engine_objects, router_objects
+from blade_operator.render import Defaults, engine_deployment, engine_objects, router_objects, service_objects
 from blade_operator.render.meta import router_name
 from blade_operator.revisions import find_revisions
 from blade_operator.rollout import RevisionPods, sizes
 from blade_operator.spec.errors import SpecError
 from blade_operator.spec.parse import LLMService, parse_service
 from blade_operator.status import Situation, build_status, transitions
+from blade_operator.writes import due, unwanted
 from blade_protocol.labels import REVISION, ROLE, ROLE_ENGINE
 
 RETRY_UNKNOWN = 10.0
@@ -39,7 +39,7 @@ def reconcile(observed: Observed, now: datetime, defaults: Defaults | None = Non
     revisions = find_revisions(service, observed.revisions, defaults)
     deployments = _engine_deployments(observed)
     planned = _sizes(service, revisions.current, deployments, observed)
-    desired = [*engine_objects(service), *revisions.desired]
+    desired = [*service_objects(service, defaults), *engine_objects(service), *revisions.desired]
     events: list[EventRecord] = []
     for revision, replicas in planned.items():
         # A revision whose ControllerRevision someone deleted is still scaled, with the template it runs with.
@@ -65,8 +65,8 @@ def reconcile(observed: Observed, now: datetime, defaults: Defaults | None = Non
     return _finish(
         situation,
         now,
-        apply=[obj for obj in desired if differs(there.get(Ref.of(obj)), obj)],
-        delete=[*removed, *revisions.expired(keep)],
+        apply=due(desired, there, observed.pods, now),
+        delete=[*removed, *revisions.expired(keep), *unwanted(desired, there.values(), service.uid)],
         events=events,
     )
 

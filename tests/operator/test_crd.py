@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,13 @@ from blade_operator.spec.crd import custom_resource_definition
 from blade_operator.spec.rules import RULES
 
 ALLOWED = {
-    "anyOf", "default", "description", "enum", "items", "maxItems", "maxLength", "maximum", "minItems", "minLength",
-    "minimum", "pattern", "properties", "required", "type", "x-kubernetes-int-or-string", "x-kubernetes-list-map-keys",
-    "x-kubernetes-list-type", "x-kubernetes-validations",
+    "additionalProperties", "anyOf", "default", "description", "enum", "items", "maxItems", "maxLength",
+    "maxProperties", "maximum", "minItems", "minLength", "minimum", "pattern", "properties", "required", "type",
+    "x-kubernetes-int-or-string", "x-kubernetes-list-map-keys", "x-kubernetes-list-type",
+    "x-kubernetes-preserve-unknown-fields", "x-kubernetes-validations",
 }  # fmt: skip
+
+PRESERVED = "x-kubernetes-preserve-unknown-fields"
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +38,8 @@ def schemas(node: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[st
         yield from schemas(child, f"{path}.{name}")
     if "items" in node:
         yield from schemas(node["items"], f"{path}[]")
+    if "additionalProperties" in node:
+        yield from schemas(node["additionalProperties"], f"{path}[]")
 
 
 def test_the_schema_is_structural(version: dict[str, Any]) -> None:
@@ -46,6 +52,7 @@ def test_the_schema_is_structural(version: dict[str, Any]) -> None:
         assert "anyOf" not in node, path
         assert node["type"] in ("object", "array", "string", "integer", "boolean"), path
         assert (node["type"] == "array") == ("items" in node), path
+        assert not ("properties" in node and "additionalProperties" in node), path
         assert set(node.get("required", ())) <= set(node.get("properties", ())), path
         if node.get("x-kubernetes-list-type") == "map":
             # Keys must always be there, or the server refuses the schema.
@@ -59,6 +66,8 @@ def test_every_string_and_list_is_bounded(version: dict[str, Any]) -> None:
             assert "maxLength" in node, path
         if node.get("type") == "array":
             assert "maxItems" in node, path
+        if "additionalProperties" in node:
+            assert "maxProperties" in node, path
         if node.get("type") == "integer":
             assert {"minimum", "maximum"} <= set(node), path
 
@@ -67,6 +76,11 @@ def test_every_field_is_described(version: dict[str, Any]) -> None:
     for path, node in schemas(version["schema"]["openAPIV3Schema"]):
         if path.startswith((".spec", ".status")) and not path.endswith("[]"):
             assert len(node.get("description", "")) > 5, path
+
+
+def test_yaml_readers_without_aliases_can_read_it() -> None:
+    for text in generate.files().values():
+        assert not re.search(r"(: |- )[&*]id\d+", text)
 
 
 def test_defaults_are_valid_themselves_and_none_is_in_the_status(version: dict[str, Any]) -> None:
@@ -95,12 +109,17 @@ def test_names_and_subresources(version: dict[str, Any]) -> None:
         "labelSelectorPath": ".status.selector",
     }
     assert [column["name"] for column in version["additionalPrinterColumns"]] == [
-        "Ready", "Reason", "Model", "Desired", "Ready#", "URL", "Age", "Revision",
+        "Ready", "Reason", "Model", "Desired", "Ready#", "GPUs", "URL", "Age", "Revision",
     ]  # fmt: skip
 
 
 def test_a_service_with_its_defaults_passes_its_own_schema(version: dict[str, Any]) -> None:
     jsonschema.validate(service(), version["schema"]["openAPIV3Schema"])
+
+
+def test_only_the_overlays_are_stored_unseen(version: dict[str, Any]) -> None:
+    unseen = [path for path, node in schemas(version["schema"]["openAPIV3Schema"]) if PRESERVED in node]
+    assert unseen == [".spec.engine.podTemplate.spec", ".spec.router.podTemplate.spec"]
 
 
 def test_the_file_is_small() -> None:

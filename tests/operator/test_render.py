@@ -7,6 +7,7 @@ pod template is a new revision: it restarts no engine by itself (the template of
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,7 @@ from blade_operator.render import (
     pod_template,
     revision_of,
     router_objects,
+    service_objects,
     spec_hash,
 )
 from blade_operator.render.engine import CHECK_ITEMS
@@ -40,6 +42,7 @@ from blade_protocol.routing import RouterConfig
 
 GOLDEN = Path(__file__).parent / "golden"
 DEFAULTS = Defaults(engine_image="bladellm/engine:0", router_image="bladellm/operator:0")
+WITH_KEY = dataclasses.replace(DEFAULTS, internal_key=b"a key of thirty-two random bytes")
 CASES: dict[str, dict[str, Any]] = {
     "file_model": {"model": {"uri": "file:///models/qwen"}, "replicas": 2},
     "hub_model": {
@@ -49,6 +52,62 @@ CASES: dict[str, dict[str, Any]] = {
             "servedNames": ["qwen", "qwen2.5-0.5b"],
             "cache": {"claimName": "models"},
         }
+    },
+    "hub_cache": {
+        "model": {
+            "uri": "hf://meta-llama/Llama-3.2-1B-Instruct",
+            "cache": {"size": "20Gi", "storageClassName": "fast"},
+            "tokenSecretRef": {"name": "hugging-face"},
+        },
+        "security": {"networkPolicy": False},
+    },
+    "gpu_pvc": {
+        "model": {"uri": "pvc://model-store/qwen/v1"},
+        "engine": {
+            "gpus": {"count": 1, "resource": "amd.com/gpu"},
+            "resources": {"limits": {"memory": "32Gi"}},
+        },
+    },
+    "internal_token": {"model": {"uri": "hf://Qwen/Qwen2.5-0.5B-Instruct"}},
+    "overlay": {
+        "model": {"uri": "file:///models/qwen"},
+        "engine": {
+            "podTemplate": {
+                "metadata": {"labels": {"team": "search"}, "annotations": {"example.org/note": "x"}},
+                "spec": {
+                    "nodeSelector": {"disk": "ssd"},
+                    "securityContext": {"runAsUser": None, "fsGroup": 1000},
+                    "tolerations": [{"key": "gpu", "operator": "Exists"}],
+                    "topologySpreadConstraints": [
+                        {"topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule"}
+                    ],
+                    "initContainers": [
+                        {
+                            "name": "credentials",
+                            "image": "example.org/credentials:1",
+                            "command": ["credentials"],
+                            "securityContext": {
+                                "allowPrivilegeEscalation": False,
+                                "capabilities": {"drop": ["ALL"]},
+                            },
+                        }
+                    ],
+                    "containers": [
+                        {
+                            "name": "engine",
+                            "env": [{"name": "LANG", "value": "C.UTF-8"}],
+                            "volumeMounts": [{"name": "extra", "mountPath": "/models"}],
+                            "livenessProbe": {"failureThreshold": 12},
+                        }
+                    ],
+                    "volumes": [
+                        {"name": "shm", "emptyDir": {"sizeLimit": "8Gi"}},
+                        {"name": "extra", "persistentVolumeClaim": {"claimName": "extra", "readOnly": True}},
+                    ],
+                },
+            }
+        },
+        "router": {"podTemplate": {"spec": {"priorityClassName": "high", "serviceAccountName": "mesh"}}},
     },
     "every_field": {
         "model": {"uri": "file:///models/qwen", "servedNames": ["qwen"]},
@@ -77,15 +136,20 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def render(spec: dict[str, Any], **metadata: Any) -> list[Object]:
+def render(spec: dict[str, Any], defaults: Defaults = DEFAULTS, **metadata: Any) -> list[Object]:
     typed = parse_service(service(spec, **metadata))
-    template = pod_template(typed, DEFAULTS)
+    template = pod_template(typed, defaults)
     return [
+        *service_objects(typed, defaults),
         *engine_objects(typed),
         controller_revision(typed, template, 1, spec_hash(typed)),
         engine_deployment(typed, revision_of(template), template, typed.spec.replicas),
-        *router_objects(typed, DEFAULTS),
+        *router_objects(typed, defaults),
     ]
+
+
+def render_case(case: str) -> list[Object]:
+    return render(CASES[case], WITH_KEY if case == "internal_token" else DEFAULTS)
 
 
 def containers(obj: Object) -> Iterator[Object]:
@@ -102,7 +166,7 @@ def args(objects: list[Object], name: str) -> list[str]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_objects_are_those_in_the_golden_file(case: str) -> None:
-    text = yaml.safe_dump_all(render(CASES[case]), sort_keys=False, width=120)
+    text = yaml.safe_dump_all(render_case(case), sort_keys=False, width=120)
     path = GOLDEN / f"{case}.yaml"
     if os.environ.get("UPDATE_GOLDEN"):
         path.parent.mkdir(exist_ok=True)
@@ -112,14 +176,19 @@ def test_objects_are_those_in_the_golden_file(case: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_pods_are_restricted_and_explain_their_end(case: str) -> None:
-    for obj in render(CASES[case]):
+    for obj in render_case(case):
         if obj["kind"] != "Deployment":
             continue
         pod = obj["spec"]["template"]["spec"]
-        assert pod["automountServiceAccountToken"] is False
+        assert pod["automountServiceAccountToken"] is (obj["metadata"]["name"] == "qwen-router")
+        assert pod["enableServiceLinks"] is False
         assert pod["securityContext"]["runAsNonRoot"] is True
+        for volume in pod["volumes"]:
+            assert set(volume) - {"name"} < {"configMap", "secret", "emptyDir", "persistentVolumeClaim", "projected"}
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         for container in containers(obj):
+            if container["name"] not in ("fetch", "check", "engine", "router"):
+                continue
             assert container["securityContext"] == {
                 "allowPrivilegeEscalation": False,
                 "readOnlyRootFilesystem": True,
@@ -135,7 +204,7 @@ def test_pods_are_restricted_and_explain_their_end(case: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_local_runtime_runs_every_object(case: str) -> None:
-    for obj in render(CASES[case]):
+    for obj in render_case(case):
         require_supported(obj)
 
 
@@ -166,7 +235,7 @@ def test_what_the_user_sets_in_the_environment_wins() -> None:
     for obj in objects:
         if obj["kind"] == "Deployment" and "-engine-" in obj["metadata"]["name"]:
             for container in containers(obj):
-                values = {entry["name"]: entry["value"] for entry in container["env"]}
+                values = {entry["name"]: entry.get("value") for entry in container["env"]}
                 assert (values["HF_HOME"], values["HF_ENDPOINT"]) == ("/elsewhere", "https://mirror.example")
 
 

@@ -70,7 +70,10 @@ def test_defaults_filled_in_by_the_store_are_those_of_the_models() -> None:
         ({"engine": {"maxNumSeq": 4}}, "spec.engine.maxNumSeq: unknown field; did you mean maxNumSeqs?"),
         ({"engine": {"max_num_seqs": 4}}, "spec.engine.max_num_seqs: unknown field; did you mean maxNumSeqs?"),
         ({"maxNumSeqs": 4}, "spec.maxNumSeqs: unknown field; did you mean spec.engine.maxNumSeqs?"),
-        ({"zzz": 1}, "spec.zzz: unknown field; known here: model, engine, check, replicas, router, rollout"),
+        (
+            {"zzz": 1},
+            "spec.zzz: unknown field; known here: model, engine, check, replicas, router, rollout, security",
+        ),
         (
             {"engine": {"env": [{"name": "A", "valeu": "x"}]}},
             "spec.engine.env[0].valeu: unknown field; did you mean value?",
@@ -135,17 +138,72 @@ def test_defaults_filled_in_by_the_store_are_those_of_the_models() -> None:
         ({"model": {}}, "spec.model.uri: is required"),
         (
             {"model": {"uri": "./model"}},
-            'spec.model.uri: must be file:///absolute/folder or hf://organisation/name, not the string "./model"',
+            "spec.model.uri: must be file:///absolute/folder, hf://organisation/name or pvc://claim/folder, "
+            'not the string "./model"',
         ),
         (
             {"model": {"uri": "file://model"}},
-            'spec.model.uri: must be file:///absolute/folder or hf://organisation/name, not the string "file://model"',
+            "spec.model.uri: must be file:///absolute/folder, hf://organisation/name or pvc://claim/folder, "
+            'not the string "file://model"',
         ),
         (
             {"rollout": {"drainTimeout": "10 minutes"}},
             'spec.rollout.drainTimeout: must be a duration like 30s, 10m or 1h30m, not the string "10 minutes"',
         ),
         ({"router": {"replicas": 0}}, "spec.router.replicas: must be at least 1, not 0"),
+        (
+            {"model": {"uri": "pvc://models/../etc"}},
+            "spec.model.uri: must be file:///absolute/folder, hf://organisation/name or pvc://claim/folder, "
+            'not the string "pvc://models/../etc"',
+        ),
+        (
+            {"engine": {"gpus": {"count": 1, "resource": "gpu"}}},
+            "spec.engine.gpus.resource: must be a resource name like nvidia.com/gpu or amd.com/gpu, "
+            'not the string "gpu"',
+        ),
+        (
+            {"security": {"networkPolicy": "no"}},
+            'spec.security.networkPolicy: must be true or false, not the string "no"',
+        ),
+        (
+            {"engine": {"podTemplate": {"nodeSelector": {}}}},
+            "spec.engine.podTemplate.nodeSelector: unknown field; known here: metadata, spec",
+        ),
+        (
+            {"engine": {"podTemplate": {"spec": []}}},
+            "spec.engine.podTemplate.spec: must be an object, not a list",
+        ),
+        (
+            {"engine": {"podTemplate": {"metadata": {"labels": {"a": "b c"}}}}},
+            "spec.engine.podTemplate.metadata.labels.a: must be a label value: letters, digits and - _ . inside, "
+            'not the string "b c"',
+        ),
+        (
+            {"engine": {"podTemplate": {"spec": {"containers": [{"name": "engine", "command": ["sh"]}]}}}},
+            "spec.engine.podTemplate.spec.containers[0].command: is the operator's in container engine; remove it",
+        ),
+        (
+            {"engine": {"podTemplate": {"spec": {"initContainers": [{"name": "check", "args": []}]}}}},
+            "spec.engine.podTemplate.spec.initContainers[0].args: is the operator's in container check; remove it",
+        ),
+        (
+            {
+                "router": {
+                    "podTemplate": {"spec": {"containers": [{"name": "router", "env": [{"name": "BLADE_HOST"}]}]}}
+                }
+            },
+            "spec.router.podTemplate.spec.containers[0].env[0].name: BLADE_HOST is set by the operator; "
+            "use another name",
+        ),
+        (
+            {"router": {"podTemplate": {"spec": {"containers": [{"image": "x"}]}}}},
+            "spec.router.podTemplate.spec.containers[0].name: is required: it says what to merge with, or names "
+            "something new",
+        ),
+        (
+            {"router": {"podTemplate": {"spec": {"volumes": None}}}},
+            "spec.router.podTemplate.spec.volumes: must be a list, not null",
+        ),
     ],
 )  # fmt: skip
 def test_bad_input_names_the_field_and_what_to_write(spec: dict[str, Any], expected: str) -> None:
@@ -181,7 +239,7 @@ def test_every_problem_is_told_at_once() -> None:
         st.none() | st.booleans() | st.integers() | st.text(max_size=8),
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     ),
-    st.sampled_from(["spec", "engine", "model", "env", "cache", "limits", "metadata"]),
+    st.sampled_from(["spec", "engine", "model", "env", "cache", "limits", "metadata", "overlay", "containers"]),
 )
 def test_no_input_whatever_ends_in_anything_but_a_spec_error(junk: Any, place: str) -> None:
     obj = manifest()
@@ -194,6 +252,10 @@ def test_no_input_whatever_ends_in_anything_but_a_spec_error(junk: Any, place: s
             obj["spec"]["engine"] = {"env": junk}
         case "limits":
             obj["spec"]["engine"] = {"resources": {"limits": junk}}
+        case "overlay":
+            obj["spec"]["engine"] = {"podTemplate": {"spec": junk}}
+        case "containers":
+            obj["spec"]["engine"] = {"podTemplate": {"spec": {"containers": junk}}}
         case "cache":
             obj["spec"]["model"] = {"uri": "hf://a/b", "cache": junk}
     with contextlib.suppress(SpecError):

@@ -7,6 +7,7 @@ from typing import Any
 
 HUB = "hf://Qwen/Qwen3-8B"
 FILE = "file:///m"
+OWN = "serving.bladellm.io/name"
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,10 @@ def _spec(uri: str = FILE, **spec: Any) -> dict[str, Any]:
     return {"model": model, **spec}
 
 
+def _labels(labels: dict[str, str]) -> dict[str, Any]:
+    return {"metadata": {"labels": labels}}
+
+
 EXAMPLES: tuple[Example, ...] = (
     Example("", "a", _spec()),
     Example("", "a-" + "b" * 38, _spec()),
@@ -32,6 +37,31 @@ EXAMPLES: tuple[Example, ...] = (
     Example("", "qwen-3", _spec(HUB, model={"revision": "main", "cache": {"claimName": "models"}})),
     Example("spec.model.revision", "qwen", _spec(model={"revision": "main"})),
     Example("spec.model.cache", "qwen", _spec(model={"cache": {}})),
+    Example("metadata.name", "qwen-", _spec()),
+    Example("", "qwen", _spec(HUB, model={"tokenSecretRef": {"name": "hf"}, "cache": {}})),
+    Example("spec.model.tokenSecretRef", "qwen", _spec(model={"tokenSecretRef": {"name": "hf"}})),
+    Example(
+        "spec.model.tokenSecretRef.name",
+        "qwen",
+        _spec(HUB, model={"tokenSecretRef": {"name": "hf"}}, engine={"env": [{"name": "HF_TOKEN", "value": "x"}]}),
+    ),
+    Example("", "qwen", _spec(HUB, model={"cache": {"size": "20Gi", "accessModes": ["ReadWriteMany"]}})),
+    Example("", "qwen", _spec(HUB, model={"cache": {"claimName": "models", "accessModes": []}})),
+    Example("spec.model.cache.size", "qwen", _spec(HUB, model={"cache": {"claimName": "models", "size": 1}})),
+    Example("spec.model.cache.storageClassName", "qwen", _spec(HUB, model={"cache": {"storageClassName": "fast"}})),
+    Example(
+        "spec.model.cache.storageClassName",
+        "qwen",
+        _spec(HUB, model={"cache": {"claimName": "models", "accessModes": ["ReadWriteOnce"]}}),
+    ),
+    Example("", "qwen", _spec("pvc://models/qwen/v1", engine={"gpus": {"count": 1, "resource": "amd.com/gpu"}})),
+    Example("spec.model.cache", "qwen", _spec("pvc://models", model={"cache": {"claimName": "models"}})),
+    Example("spec.model.revision", "qwen", _spec("pvc://models", model={"revision": "main"})),
+    Example("spec.engine.gpus.count", "qwen", _spec(engine={"gpus": {"count": 2}})),
+    Example("", "qwen", _spec(engine={"podTemplate": _labels({"team": "a", "example.org/x": ""})})),
+    Example("", "qwen", _spec(engine={"podTemplate": {"spec": {"nodeSelector": {"disk": "ssd"}}}})),
+    Example("spec.engine.podTemplate.metadata.labels", "qwen", _spec(engine={"podTemplate": _labels({OWN: "x"})})),
+    Example("spec.router.podTemplate.metadata.labels", "qwen", _spec(router={"podTemplate": _labels({OWN: "x"})})),
     Example("", "qwen", _spec(engine={"extraArgs": ["--models_are_fun", "--disable_prompt_cache", "model"]})),
     Example("spec.engine.extraArgs", "qwen", _spec(engine={"extraArgs": ["--model", "/x"]})),
     Example("spec.engine.extraArgs", "qwen", _spec(engine={"extraArgs": ["--port=1"]})),

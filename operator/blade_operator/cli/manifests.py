@@ -18,6 +18,8 @@ from blade_operator.spec import SpecError, apply_defaults, parse_service
 from blade_protocol.labels import API_VERSION, KIND
 
 _APPLIED = (KIND, "Secret", "ConfigMap")
+CACHE_CLAIM = "bladellm-models"
+"""Where downloads are kept for the next time, whatever the service is called then."""
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -128,7 +130,7 @@ def for_model(model: str, replicas: int) -> Object:
     Raises:
         CommandError: it is neither.
     """
-    folder = Path(model).expanduser()
+    folder, cache = Path(model).expanduser(), {}
     if folder.is_dir():
         folder = folder.resolve()
         uri = f"file://{folder}"
@@ -136,13 +138,14 @@ def for_model(model: str, replicas: int) -> Object:
     elif _HUB_ID.fullmatch(model.removeprefix("hf://")):
         uri = f"hf://{model.removeprefix('hf://')}"
         name = uri.rpartition("/")[2]
+        cache = {"cache": {"claimName": CACHE_CLAIM}}
     else:
         raise CommandError(f"--model {model}: there is no such folder, and it is no hub id such as Qwen/Qwen2.5-0.5B")
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
         "metadata": {"name": _object_name(name)},
-        "spec": {"model": {"uri": uri}, "replicas": replicas},
+        "spec": {"model": {"uri": uri, **cache}, "replicas": replicas},
     }
 
 

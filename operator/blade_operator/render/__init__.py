@@ -4,6 +4,7 @@ from blade_operator.render.engine import engine_deployment, engine_objects, pod_
 from blade_operator.render.meta import Defaults, desired_hash
 from blade_operator.render.revisions import controller_revision, revision_of, spec_hash
 from blade_operator.render.router import router_objects
+from blade_operator.render.service import service_objects
 
 __all__ = [
     "Defaults",
@@ -14,5 +15,6 @@ __all__ = [
     "pod_template",
     "revision_of",
     "router_objects",
+    "service_objects",
     "spec_hash",
 ]

@@ -11,7 +11,9 @@ from typing import Any
 
 from blade_operator.objects import Object
 from blade_operator.pods import CHECK, ENGINE, FETCH
+from blade_operator.render.internal import token_env, token_mounts, token_volumes
 from blade_operator.render.meta import (
+    HOSTNAME,
     Defaults,
     container_security,
     disruption_budget,
@@ -23,18 +25,21 @@ from blade_operator.render.meta import (
     resources,
     selector,
     service_account,
+    spread,
     tmp_volume,
 )
-from blade_operator.spec.fields import DEFAULT_CACHE_CLAIM, CheckItemName
+from blade_operator.render.network import INTERNAL_PORT
+from blade_operator.render.overlay import lay_over
+from blade_operator.render.storage import hub_env, is_hub, model_argument, model_mounts, model_volumes, one_machine
+from blade_operator.spec.fields import CheckItemName
 from blade_operator.spec.parse import LLMService
 from blade_operator.spec.quantity import parse_bytes, parse_duration
 from blade_protocol import environment, paths
 from blade_protocol.labels import RESTARTED_AT, REVISION, ROLE_ENGINE
-from blade_protocol.ports import ENGINE_PORT, INTERNAL_PORT_OFFSET
+from blade_protocol.ports import ENGINE_PORT
 
 GRACE_MARGIN = 30
 """Seconds a pod keeps beyond its drain time-out, to end its streams and its processes."""
-MODELS_PATH = "/models"
 CHECK_ITEMS: dict[CheckItemName, str] = {
     "shm": "check_shm",
     "pbEnv": "check_pb_env",
@@ -47,32 +52,39 @@ CHECK_ITEMS: dict[CheckItemName, str] = {
 def pod_template(service: LLMService, defaults: Defaults) -> Object:
     """The engine's pod template; what changes it is a new revision."""
     spec = service.spec
-    hub = spec.model.uri.startswith("hf://")
-    init = ([_fetch(service, defaults)] if hub else []) + (
+    init = ([_fetch(service, defaults)] if is_hub(service) else []) + (
         [_check(service, defaults)] if spec.check.mode != "Off" else []
     )
-    volumes: list[Object] = [
-        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(spec.engine.shm_size)}},
-        tmp_volume(),
-    ]
-    if hub:
-        claim = spec.model.cache.claim_name if spec.model.cache else DEFAULT_CACHE_CLAIM
-        volumes.append({"name": "models", "persistentVolumeClaim": {"claimName": claim}})
     metadata: Object = {"labels": labels(service, ROLE_ENGINE)}
     if restarted := service.annotations.get(RESTARTED_AT):
         metadata["annotations"] = {RESTARTED_AT: restarted}
-    return {
+    template = {
         "metadata": metadata,
         "spec": {
             "serviceAccountName": engine_name(service),
             "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
             "terminationGracePeriodSeconds": parse_duration(spec.rollout.drain_timeout) + GRACE_MARGIN,
             "securityContext": pod_security(),
+            **_placement(service),
             **({"initContainers": init} if init else {}),
             "containers": [_engine(service, defaults)],
-            "volumes": volumes,
+            "volumes": [
+                {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(spec.engine.shm_size)}},
+                tmp_volume(),
+                *model_volumes(service),
+                *token_volumes(service, defaults),
+            ],
         },
     }
+    return lay_over(template, spec.engine.pod_template)
+
+
+def _placement(service: LLMService) -> Object:
+    if not one_machine(service):
+        return {"topologySpreadConstraints": spread(service, ROLE_ENGINE)}
+    together = {"topologyKey": HOSTNAME, "labelSelector": {"matchLabels": selector(service, ROLE_ENGINE)}}
+    return {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [together]}}}
 
 
 def engine_deployment(service: LLMService, revision: str, template: Object, replicas: int) -> Object:
@@ -80,6 +92,8 @@ def engine_deployment(service: LLMService, revision: str, template: Object, repl
     stamped = copy.deepcopy(template)
     stamped["metadata"]["labels"][REVISION] = revision
     for container in stamped["spec"]["containers"]:
+        if container["name"] != ENGINE:
+            continue
         env = [entry for entry in container.get("env", []) if entry["name"] != environment.REVISION]
         container["env"] = [*env, {"name": environment.REVISION, "value": revision}]
     spec = {
@@ -99,7 +113,7 @@ def engine_objects(service: LLMService) -> list[Object]:
         "selector": selector(service, ROLE_ENGINE),
         "ports": [
             {"name": "http", "port": ENGINE_PORT, "targetPort": "http"},
-            {"name": "internal", "port": ENGINE_PORT + INTERNAL_PORT_OFFSET, "targetPort": "internal"},
+            {"name": "internal", "port": INTERNAL_PORT, "targetPort": "internal"},
         ],
     }
     return [
@@ -111,7 +125,7 @@ def engine_objects(service: LLMService) -> list[Object]:
 
 def _engine(service: LLMService, defaults: Defaults) -> Object:
     engine = service.spec.engine
-    args = ["--model", _model(service), "--served_model_name", *service.served_names]
+    args = ["--model", model_argument(service), "--served_model_name", *service.served_names]
     args += ["--host", "$(BLADE_HOST)", "--port", "$(BLADE_HTTP_PORT)", "--internal_port", "$(BLADE_INTERNAL_PORT)"]
     args += ["--drain_timeout", str(parse_duration(service.spec.rollout.drain_timeout))]
     args += (
@@ -126,31 +140,53 @@ def _engine(service: LLMService, defaults: Defaults) -> Object:
         {
             "BLADE_HOST": "0.0.0.0",
             "BLADE_HTTP_PORT": str(ENGINE_PORT),
-            "BLADE_INTERNAL_PORT": str(ENGINE_PORT + INTERNAL_PORT_OFFSET),
-            **_hub_env(service, offline=True),
+            "BLADE_INTERNAL_PORT": str(INTERNAL_PORT),
+            **token_env(defaults),
+            **hub_env(service, offline=True),
         },
+        mounts=token_mounts(defaults),
         ports=[
             {"name": "http", "containerPort": ENGINE_PORT},
-            {"name": "internal", "containerPort": ENGINE_PORT + INTERNAL_PORT_OFFSET},
+            {"name": "internal", "containerPort": INTERNAL_PORT},
         ],
         # Loading and warming up may take half an hour; liveness only starts afterwards.
         startupProbe=http_probe(paths.HEALTH, period=1, failures=1800),
         readinessProbe=http_probe(paths.HEALTH, period=2, failures=2),
         livenessProbe=http_probe(paths.LIVE, period=10, failures=6, timeout=5),
+        **resources(engine.resources, engine.gpus),
     )
 
 
 def _fetch(service: LLMService, defaults: Defaults) -> Object:
-    env = _hub_env(service, offline=False)
-    return _container(service, defaults, FETCH, ["blade_llm_fetch"], ["--model", _model(service)], env)
+    return _container(
+        service,
+        defaults,
+        FETCH,
+        ["blade_llm_fetch"],
+        ["--model", model_argument(service)],
+        # It tells of its progress where the engine will tell of its state.
+        {
+            "BLADE_HOST": "0.0.0.0",
+            "BLADE_INTERNAL_PORT": str(INTERNAL_PORT),
+            **token_env(defaults),
+            **hub_env(service, offline=False),
+        },
+        mounts=token_mounts(defaults),
+        ports=[{"name": "internal", "containerPort": INTERNAL_PORT}],
+        **resources(service.spec.engine.resources),
+    )
 
 
 def _check(service: LLMService, defaults: Defaults) -> Object:
     check, engine = service.spec.check, service.spec.engine
-    args = ["--items", ",".join(CHECK_ITEMS[item] for item in check.items), "--model", _model(service)]
+    args = ["--items", ",".join(CHECK_ITEMS[item] for item in check.items), "--model", model_argument(service)]
     args += ["--mode", check.mode.lower()]
     args += _flag("dtype", None if engine.dtype == "auto" else engine.dtype) + _memory_flags(service)
-    return _container(service, defaults, CHECK, ["blade_llm_check"], args, _hub_env(service, offline=True))
+    env = hub_env(service, offline=True)
+    # The engine's limits and devices: a pod's request is the larger of both, so the check costs no other GPU.
+    return _container(
+        service, defaults, CHECK, ["blade_llm_check"], args, env, **resources(engine.resources, engine.gpus)
+    )
 
 
 def _container(
@@ -159,34 +195,34 @@ def _container(
     name: str,
     command: list[str],
     args: list[str],
-    env: dict[str, str],
+    env: dict[str, Any],
+    *,
+    mounts: list[Object] | None = None,
     **more: Any,
 ) -> Object:
+    """One container of an engine pod; a value in ``env`` is a string or a source (``valueFrom``)."""
     engine = service.spec.engine
     env = env | {variable.name: variable.value for variable in engine.env}
-    mounts = [{"name": "shm", "mountPath": "/dev/shm"}, {"name": "tmp", "mountPath": "/tmp"}]
-    if service.spec.model.uri.startswith("hf://"):
-        mounts.append({"name": "models", "mountPath": MODELS_PATH})
     return {
         "name": name,
         "image": engine.image or defaults.engine_image,
         "command": command,
         "args": args,
-        **({"env": [{"name": key, "value": value} for key, value in env.items()]} if env else {}),
-        **resources(engine.resources),
+        **({"env": [_variable(key, value) for key, value in env.items()]} if env else {}),
         "securityContext": container_security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": mounts,
+        "volumeMounts": [
+            {"name": "shm", "mountPath": "/dev/shm"},
+            {"name": "tmp", "mountPath": "/tmp"},
+            *model_mounts(service),
+            *(mounts or []),
+        ],
         **more,
     }
 
 
-def _model(service: LLMService) -> str:
-    """What ``--model`` takes: the folder of a ``file://`` URI, else the hub id with its revision."""
-    model = service.spec.model
-    if model.uri.startswith("file://"):
-        return model.uri.removeprefix("file://")
-    return f"{model.uri}@{model.revision}" if model.revision else model.uri
+def _variable(name: str, value: Any) -> Object:
+    return {"name": name, "value": value} if isinstance(value, str) else {"name": name, "valueFrom": value}
 
 
 def _memory_flags(service: LLMService) -> list[str]:
@@ -197,12 +233,6 @@ def _memory_flags(service: LLMService) -> list[str]:
         + _flag("max_num_seqs", engine.max_num_seqs)
         + _flag("kv_cache_bytes", kv_cache)
     )
-
-
-def _hub_env(service: LLMService, *, offline: bool) -> dict[str, str]:
-    if not service.spec.model.uri.startswith("hf://"):
-        return {}
-    return {"HF_HOME": MODELS_PATH, **({"HF_HUB_OFFLINE": "1"} if offline else {})}
 
 
 def _flag(name: str, value: object) -> list[str]:

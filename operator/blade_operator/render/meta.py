@@ -9,12 +9,16 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from blade_operator.objects import Object
-from blade_operator.spec.fields import Resources
 from blade_operator.spec.parse import LLMService
+from blade_operator.spec.pod_fields import Gpus, Resources
 from blade_protocol.labels import API_VERSION, HASH, KIND, MANAGED_BY, MANAGER, NAME, ROLE
 
 USER_ID = 65532
 """Unprivileged user of the images."""
+
+
+HOSTNAME = "kubernetes.io/hostname"
+"""Node label: what a machine is to the scheduler."""
 
 
 def _release() -> str:
@@ -78,7 +82,7 @@ def make(service: LLMService, api_version: str, kind: str, name: str, role: str,
                     "name": service.name,
                     "uid": service.uid,
                     "controller": True,
-                    "blockOwnerDeletion": True,
+                    "blockOwnerDeletion": False,
                 }
             ],
         },
@@ -113,6 +117,8 @@ def pod_security() -> Object:
         "runAsUser": USER_ID,
         "runAsGroup": USER_ID,
         "fsGroup": USER_ID,
+        # Not file by file on every start: a volume of models is large.
+        "fsGroupChangePolicy": "OnRootMismatch",
         "seccompProfile": {"type": "RuntimeDefault"},
     }
 
@@ -126,11 +132,25 @@ def container_security() -> Object:
     }
 
 
-def resources(wanted: Resources | None) -> Object:
-    """``{"resources": …}`` for a container, or nothing."""
+def resources(wanted: Resources | None, gpus: Gpus | None = None) -> Object:
+    """``{"resources": …}`` for a container, or nothing. Devices are limits; their requests follow by themselves."""
     body = wanted.model_dump(by_alias=True, exclude_none=True) if wanted else {}
     body = {kind: {name: str(amount) for name, amount in amounts.items()} for kind, amounts in body.items() if amounts}
+    if gpus and gpus.count:
+        body["limits"] = {**body.get("limits", {}), gpus.resource: str(gpus.count)}
     return {"resources": body} if body else {}
+
+
+def spread(service: LLMService, role: str) -> list[Object]:
+    """Pods of the role on different machines, where there are any."""
+    return [
+        {
+            "maxSkew": 1,
+            "topologyKey": HOSTNAME,
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": selector(service, role)},
+        }
+    ]
 
 
 def http_probe(path: str, *, period: int, failures: int, timeout: int = 2) -> Object:
@@ -144,7 +164,7 @@ def http_probe(path: str, *, period: int, failures: int, timeout: int = 2) -> Ob
 
 
 def service_account(service: LLMService, name: str, role: str) -> Object:
-    """An identity of its own, without a token in the pods."""
+    """An identity of its own; pods that need its token ask for it themselves."""
     return make(service, "v1", "ServiceAccount", name, role, automountServiceAccountToken=False)
 
 
@@ -155,5 +175,5 @@ def disruption_budget(service: LLMService, name: str, role: str) -> Object:
 
 
 def tmp_volume() -> Object:
-    """A place to write: the root file system is read-only."""
-    return {"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": "512Mi"}}
+    """A place to write: the root file system is read-only. On disk, since memory volumes count as the pod's memory."""
+    return {"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}}

@@ -10,6 +10,7 @@ from typing import Any
 
 from blade_operator.objects import Object
 from blade_operator.render.meta import digest, engine_name, make, seal
+from blade_operator.render.storage import one_machine
 from blade_operator.spec.parse import LLMService
 from blade_protocol.labels import RESTARTED_AT, REVISION, ROLE_ENGINE, SPEC_HASH
 
@@ -22,9 +23,17 @@ def spec_hash(service: LLMService) -> str:
     relevant: dict[str, Any] = service.spec.model_dump(
         by_alias=True, exclude_defaults=True, include={"model", "engine", "check"}
     )
+    if "cache" in relevant["model"] and "claimName" not in relevant["model"]["cache"]:
+        relevant["model"]["cache"] = _cache_words(service)
     relevant["drainTimeout"] = service.spec.rollout.drain_timeout
     relevant["restartedAt"] = service.annotations.get(RESTARTED_AT, "")
     return digest(relevant)
+
+
+def _cache_words(service: LLMService) -> Any:
+    """Of a claim the operator makes, only that there is one and whether engines share a machine shapes the pods."""
+    cache = service.spec.model.cache
+    return {"own": cache is not None and cache.size is not None, "oneMachine": one_machine(service)}
 
 
 def revision_of(template: Object) -> str:

@@ -14,6 +14,7 @@ PRINTER_COLUMNS: Final[tuple[dict[str, Any], ...]] = (
     {"name": "Model", "type": "string", "jsonPath": ".spec.model.uri"},
     {"name": "Desired", "type": "integer", "jsonPath": ".spec.replicas"},
     {"name": "Ready#", "type": "integer", "jsonPath": ".status.readyReplicas"},
+    {"name": "GPUs", "type": "integer", "jsonPath": ".spec.engine.gpus.count"},
     {"name": "URL", "type": "string", "jsonPath": ".status.url"},
     {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
     {"name": "Revision", "type": "string", "jsonPath": ".status.revision.current", "priority": 1},

@@ -41,7 +41,9 @@ def explain(error: Mapping[str, Any]) -> Problem:
             return Problem(path, f"must be a string, not {describe(value)}{advice}")
         case "tuple_type":
             return Problem(path, f"must be a list, not {describe(value)}")
-        case "model_type" | "model_attributes_type":
+        case "bool_type":
+            return Problem(path, f"must be true or false, not {describe(value)}")
+        case "model_type" | "model_attributes_type" | "dict_type":
             return Problem(path, f"must be an object, not {describe(value)}")
         case "greater_than_equal":
             return Problem(path, f"must be at least {context['ge']}, not {value}")
@@ -112,8 +114,8 @@ def _field(location: Location) -> FieldInfo | None:
     model: type[BaseModel] | None = LLMServiceSpec
     info = None
     for step in location:
-        if isinstance(step, int):
-            continue
+        if isinstance(step, int) or (model is None and info is not None):
+            continue  # an item of a list or a map: its field speaks for it
         info = next((i for n, i in model.model_fields.items() if (i.alias or n) == step), None) if model else None
         model = model_of(info.annotation) if info else None
     return info

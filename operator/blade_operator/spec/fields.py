@@ -10,96 +10,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from blade_operator.spec.types import (
-    Bytes,
-    Duration,
-    Hint,
-    Image,
-    ListType,
-    ObjectName,
-    Quantity,
-    Record,
-    Unique,
-)
+from blade_operator.spec.model_fields import Model
+from blade_operator.spec.pod_fields import EnvVar, Gpus, PodTemplate, Resources
+from blade_operator.spec.types import Bytes, Duration, Image, ListType, Record, Unique
 
 CheckItemName = Literal["shm", "pbEnv", "flopsDiff", "memoryFit", "modelFiles"]
-DEFAULT_CACHE_CLAIM = "bladellm-models"
-
-
-class ModelCache(Record):
-    """Where downloaded models are kept."""
-
-    claim_name: ObjectName = Field(
-        default=DEFAULT_CACHE_CLAIM,
-        description="PersistentVolumeClaim in the service's namespace that holds downloads. It must exist on a "
-        "cluster; the local runtime makes it a folder.",
-    )
-
-
-class Model(Record):
-    """Which model is served, and under which names."""
-
-    uri: Annotated[
-        str,
-        StringConstraints(pattern=r"^(file:///.+|hf://[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)$", max_length=1024),
-        Hint("file:///absolute/folder or hf://organisation/name"),
-    ] = Field(
-        description="`file:///folder`: an absolute path the engine can read (in its image, or on this machine under "
-        "the local runtime). `hf://organisation/name`: a model of the Hugging Face hub, downloaded once into the cache."
-    )
-    revision: (
-        Annotated[
-            str,
-            StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$", max_length=128),
-            Hint("a branch, tag or commit of the hub"),
-        ]
-        | None
-    ) = Field(
-        default=None, description="Branch, tag or commit of an `hf://` model; the hub's default branch when unset."
-    )
-    served_names: Annotated[
-        tuple[
-            Annotated[
-                str,
-                StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]*$", min_length=1, max_length=128),
-                Hint("a name of letters, digits and . _ / : -"),
-            ],
-            ...,
-        ],
-        ListType("set"),
-        Unique,
-    ] = Field(
-        default=(),
-        max_length=16,
-        strict=False,
-        description="Names requests may put into `model`; answers carry the first. The service's own name when empty.",
-    )
-    cache: ModelCache | None = Field(default=None, description="Where an `hf://` model is kept.")
-
-
-class EnvVar(Record):
-    """One environment variable."""
-
-    name: Annotated[
-        str,
-        StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", min_length=1, max_length=128),
-        Hint("letters, digits and _, not starting with a digit"),
-    ] = Field(description="Name of the variable.")
-    value: Annotated[str, StringConstraints(max_length=4096)] = Field(default="", description="Its value.")
-
-
-class ResourceList(Record):
-    """Amounts of resources."""
-
-    cpu: Quantity | None = Field(default=None, description="Cores, e.g. `2` or `500m`.")
-    memory: Quantity | None = Field(default=None, description="Bytes, e.g. `4Gi`.")
-
-
-class Resources(Record):
-    """What a container asks for and may use at most. The local runtime does not enforce them."""
-
-    requests: ResourceList | None = Field(default=None, description="What the scheduler keeps free for the container.")
-    limits: ResourceList | None = Field(default=None, description="What the container may use at most.")
 
 
 class Engine(Record):
@@ -140,11 +55,17 @@ class Engine(Record):
         description="Environment of the engine, the check and the download. "
         "Names starting with `BLADE_` are the operator's.",
     )
-    resources: Resources | None = Field(default=None, description="CPU and memory of the engine container.")
+    resources: Resources | None = Field(
+        default=None, description="CPU and memory of the engine, the check and the download."
+    )
+    gpus: Gpus = Field(default_factory=Gpus, description="Devices each engine gets.")
     shm_size: Bytes = Field(
         default="1Gi",
         description="Size of `/dev/shm`, a memory volume (counts towards the memory limit). "
         "The local runtime uses the machine's.",
+    )
+    pod_template: PodTemplate | None = Field(
+        default=None, description="Laid over the engine pods. A change of it is a new revision."
     )
 
 
@@ -176,7 +97,11 @@ class Router(Record):
         "there is (today `leastRequest`).",
     )
     image: Image = Field(default="", description="Router image; the operator release's own when empty.")
-    resources: Resources | None = Field(default=None, description="CPU and memory of the router container.")
+    resources: Resources | None = Field(
+        default=None,
+        description="CPU and memory of the router container; requests of 100m and 128Mi without limits when unset.",
+    )
+    pod_template: PodTemplate | None = Field(default=None, description="Laid over the router pods.")
 
 
 class Rollout(Record):
@@ -200,6 +125,16 @@ class Rollout(Record):
     )
 
 
+class Security(Record):
+    """Who may connect to the pods."""
+
+    network_policy: bool = Field(
+        default=True,
+        description="Only routers of the service reach its engines, and only the operator their internal port; "
+        "routers are open to all. Kept by clusters whose network enforces NetworkPolicies.",
+    )
+
+
 class LLMServiceSpec(Record):
     """What is wanted. The operator never writes it."""
 
@@ -209,3 +144,4 @@ class LLMServiceSpec(Record):
     replicas: int = Field(default=1, ge=0, le=1000, description="Engine replicas; `kubectl scale` sets it.")
     router: Router = Field(default_factory=Router, description="The proxy in front of the engines.")
     rollout: Rollout = Field(default_factory=Rollout, description="How engines are replaced.")
+    security: Security = Field(default_factory=Security, description="Who may connect to the pods.")

@@ -11,6 +11,7 @@ from blade_operator.objects import Key, Object
 from blade_operator.spec.errors import Problem, SpecError
 from blade_operator.spec.explain import explain, unknown_field
 from blade_operator.spec.fields import LLMServiceSpec
+from blade_operator.spec.overlay import overlay_problems
 from blade_operator.spec.rules import RULES, broken
 from blade_operator.spec.types import describe
 from blade_protocol.labels import API_VERSION, KIND
@@ -72,6 +73,7 @@ def parse_service(obj: Object) -> LLMService:
         annotations=metadata.get("annotations") or {},
         spec=spec,
     )
-    if violations := [Problem(rule.field, rule.message) for rule in RULES if broken(rule, name, spec)]:
+    violations = [Problem(rule.field, rule.message) for rule in RULES if broken(rule, name, spec)]
+    if violations := [*violations, *overlay_problems(spec)]:
         raise SpecError(violations)
     return service

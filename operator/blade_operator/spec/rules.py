@@ -12,10 +12,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from blade_operator.spec.fields import LLMServiceSpec
+from blade_operator.spec.model_fields import ModelCache
+from blade_operator.spec.pod_fields import PodTemplate
 from blade_operator.spec.quantity import parse_duration
+from blade_protocol.labels import GROUP
 
 NAME_MAX: Final = 40
-"""Leaves room for what the operator and Kubernetes append to it."""
+"""Most characters of a service's name. The names of Services made of it (``-engine``, ``-router``) and label values
+may have 63. Pods get ``-engine-<8>-<10>-<5>`` appended and still show most of it in a host name of 63."""
 _NAME: Final = r"[a-z]([-a-z0-9]*[a-z0-9])?"
 
 OWNED_FLAGS: Final[dict[str, str]] = {
@@ -52,13 +56,29 @@ def broken(rule: Rule, name: str, spec: LLMServiceSpec) -> bool:
     return not rule.holds(name, spec)
 
 
+def _cache(spec: LLMServiceSpec) -> ModelCache:
+    return spec.model.cache or ModelCache()
+
+
+def _owned_labels(template: PodTemplate | None) -> list[str]:
+    labels = template.metadata.labels if template and template.metadata else {}
+    return [label for label in labels if label.startswith(f"{GROUP}/")]
+
+
+_FREE_LABELS: Final = (
+    "!has(self.podTemplate) || !has(self.podTemplate.metadata) || !has(self.podTemplate.metadata.labels) "
+    f"|| !self.podTemplate.metadata.labels.exists(k, k.startsWith('{GROUP}/'))"
+)
+
+
 RULES: Final[tuple[Rule, ...]] = (
     Rule(
         at=(),
         field="metadata.name",
         cel=f"size(self.metadata.name) <= {NAME_MAX} && self.metadata.name.matches('^{_NAME}$')",
         holds=lambda name, spec: len(name) <= NAME_MAX and re.fullmatch(_NAME, name) is not None,
-        message=f"must be at most {NAME_MAX} lower case letters, digits and '-', starting with a letter",
+        message=f"must be at most {NAME_MAX} lower case letters, digits and '-', starting with a letter, "
+        "ending with a letter or digit",
     ),
     Rule(
         at=("spec", "model"),
@@ -73,6 +93,61 @@ RULES: Final[tuple[Rule, ...]] = (
         cel="!has(self.cache) || self.uri.startsWith('hf://')",
         holds=lambda name, spec: spec.model.cache is None or spec.model.uri.startswith("hf://"),
         message="only an hf:// model is cached; remove it",
+    ),
+    Rule(
+        at=("spec", "model"),
+        field="spec.model.tokenSecretRef",
+        cel="!has(self.tokenSecretRef) || self.uri.startsWith('hf://')",
+        holds=lambda name, spec: spec.model.token_secret_ref is None or spec.model.uri.startswith("hf://"),
+        message="only an hf:// model is downloaded with a token; remove it",
+    ),
+    Rule(
+        at=("spec", "model"),
+        field="spec.model.cache.size",
+        cel="!has(self.cache) || !has(self.cache.claimName) || !has(self.cache.size)",
+        holds=lambda name, spec: _cache(spec).claim_name is None or _cache(spec).size is None,
+        message="claimName names a claim of yours, size makes one: set only one of them",
+    ),
+    Rule(
+        at=("spec", "model"),
+        field="spec.model.cache.storageClassName",
+        cel="!has(self.cache) || has(self.cache.size) || (!has(self.cache.storageClassName) "
+        "&& (!has(self.cache.accessModes) || size(self.cache.accessModes) == 0))",
+        holds=lambda name, spec: (
+            _cache(spec).size is not None or (_cache(spec).storage_class_name is None and not _cache(spec).access_modes)
+        ),
+        message="storageClassName and accessModes are of the claim that the operator makes: set size, or remove them",
+    ),
+    Rule(
+        at=("spec", "engine"),
+        field="spec.engine.gpus.count",
+        cel="!has(self.gpus) || self.gpus.count <= 1",
+        holds=lambda name, spec: spec.engine.gpus.count <= 1,
+        message="must be 0 or 1: an engine computes on one GPU; more come with tensor parallelism",
+    ),
+    Rule(
+        at=("spec", "engine"),
+        field="spec.engine.podTemplate.metadata.labels",
+        cel=_FREE_LABELS,
+        holds=lambda name, spec: not _owned_labels(spec.engine.pod_template),
+        message=f"labels of {GROUP} select the pods and are the operator's; use another prefix",
+    ),
+    Rule(
+        at=("spec", "router"),
+        field="spec.router.podTemplate.metadata.labels",
+        cel=_FREE_LABELS,
+        holds=lambda name, spec: not _owned_labels(spec.router.pod_template),
+        message=f"labels of {GROUP} select the pods and are the operator's; use another prefix",
+    ),
+    Rule(
+        at=("spec",),
+        field="spec.model.tokenSecretRef.name",
+        cel="!has(self.model.tokenSecretRef) || !has(self.engine) || !has(self.engine.env) "
+        "|| !self.engine.env.exists(e, e.name == 'HF_TOKEN')",
+        holds=lambda name, spec: (
+            spec.model.token_secret_ref is None or not any(variable.name == "HF_TOKEN" for variable in spec.engine.env)
+        ),
+        message="HF_TOKEN comes from this Secret: remove it from spec.engine.env",
     ),
     Rule(
         at=("spec", "engine"),

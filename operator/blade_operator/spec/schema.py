@@ -6,6 +6,7 @@ and defaults and rules are put in.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ from blade_operator.spec.rules import RULES
 from blade_operator.spec.status_fields import LLMServiceStatus
 
 Schema = dict[str, Any]
-_DROPPED = ("title", "additionalProperties", "$defs")
+_DROPPED = ("title", "$defs")
 
 
 def service_schema() -> Schema:
@@ -60,11 +61,16 @@ def _clean(node: Mapping[str, Any], definitions: Mapping[str, Any], defaults: bo
         )
     if "const" in node:
         node = {**{key: value for key, value in node.items() if key != "const"}, "enum": [node["const"]]}
-    clean: Schema = {key: value for key, value in node.items() if key not in _DROPPED}
-    if not defaults or clean.get("default") in ([], ()):
+    # Nothing in it is shared with another field: YAML would write an alias there.
+    clean: Schema = {key: copy.deepcopy(value) for key, value in node.items() if key not in _DROPPED}
+    if not defaults or clean.get("default") in ([], (), {}):
         clean.pop("default", None)
     if isinstance(clean.get("default"), tuple):
         clean["default"] = list(clean["default"])
+    if isinstance(clean.get("additionalProperties"), bool):
+        del clean["additionalProperties"]  # structural schemas know their fields anyway
+    if "additionalProperties" in clean:
+        clean["additionalProperties"] = _clean(clean["additionalProperties"], definitions, defaults)
     if "description" in clean:
         clean["description"] = " ".join(clean["description"].split())
     if "items" in clean:
@@ -80,9 +86,9 @@ def _clean(node: Mapping[str, Any], definitions: Mapping[str, Any], defaults: bo
 def _property(node: Mapping[str, Any], required: bool, definitions: Mapping[str, Any], defaults: bool) -> Schema:
     schema = _clean(node, definitions, defaults)
     optional = any(choice.get("type") == "null" for choice in node.get("anyOf", ()))
-    if defaults and schema.get("type") == "object" and not required and not optional:
+    if defaults and "properties" in schema and not required and not optional:
         # Defaults inside an object are only filled in when the object is there; and the server judges this one by the
         # object's rules, so it has to be whole.
         inner = schema["properties"].items()
-        schema["default"] = {name: child["default"] for name, child in inner if "default" in child}
+        schema["default"] = {name: copy.deepcopy(child["default"]) for name, child in inner if "default" in child}
     return schema

@@ -10,7 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, GetJsonSchemaHandler, PlainValidator, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    PlainValidator,
+    StringConstraints,
+)
 from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
@@ -61,6 +69,14 @@ class IntOrString:
             "minimum": self.minimum,
             "maxLength": 32,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Preserved:
+    """An object the API server stores as it is, without knowing its fields."""
+
+    def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
 
 def _quantity(pattern: str, minimum: int, example: str) -> Callable[[Any], int | str]:
@@ -115,6 +131,18 @@ Image = Annotated[
     str,
     StringConstraints(pattern=r"^([a-zA-Z0-9][a-zA-Z0-9./:@_-]*)?$", max_length=512),
     Hint("an image reference like example.org/team/engine:1.0"),
+]
+_LabelValue = Annotated[
+    str,
+    StringConstraints(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", max_length=63),
+    Hint("a label value: letters, digits and - _ . inside"),
+]
+Labels = Annotated[dict[str, _LabelValue], Field(max_length=64)]
+Annotations = Annotated[dict[str, Annotated[str, StringConstraints(max_length=4096)]], Field(max_length=64)]
+SecretKey = Annotated[
+    str,
+    StringConstraints(pattern=r"^[-._a-zA-Z0-9]+$", min_length=1, max_length=253),
+    Hint("a key of letters, digits and - _ ."),
 ]
 ObjectName = Annotated[
     str,

@@ -14,7 +14,15 @@ from blade_operator.plan import EventRecord
 from blade_protocol.labels import KIND, MANAGER, NAME
 
 _SINGLE_OUT = ("Deployment", "Pod", "Service", "ConfigMap", "ControllerRevision")
-_OTHERS = ("Secret", "PodDisruptionBudget", "ServiceAccount", "NetworkPolicy", "PersistentVolumeClaim")
+_OTHERS = (
+    "Secret",
+    "PodDisruptionBudget",
+    "ServiceAccount",
+    "Role",
+    "RoleBinding",
+    "NetworkPolicy",
+    "PersistentVolumeClaim",
+)
 
 
 class LocalCluster:

@@ -62,6 +62,7 @@ _CONTAINER: Rule = {
     "startupProbe": _HTTP_PROBE,
     "readinessProbe": _HTTP_PROBE,
     "livenessProbe": _HTTP_PROBE,
+    "lifecycle": {"preStop": {"sleep": IGNORED}},  # routers learn of leaving pods before these are told to stop
     "terminationMessagePath": IGNORED,  # BLADE_TERMINATION_LOG names the real file
     "terminationMessagePolicy": HONOURED,
     "resources": IGNORED,
@@ -86,7 +87,8 @@ _POD: Rule = {
                 "optional": HONOURED,
                 "defaultMode": IGNORED,
             },
-            "emptyDir": {"medium": HONOURED, "sizeLimit": IGNORED},
+            "emptyDir": {"medium": IGNORED, "sizeLimit": IGNORED},
+            "ephemeral": IGNORED,  # scratch space like an emptyDir
             "persistentVolumeClaim": {"claimName": HONOURED, "readOnly": IGNORED},
         }
     ],
@@ -143,6 +145,8 @@ KEPT = frozenset(
         "NetworkPolicy",
         "PersistentVolumeClaim",
         "PodDisruptionBudget",
+        "Role",
+        "RoleBinding",
         "ServiceAccount",
     }
 )

@@ -9,6 +9,9 @@ from blade_operator.cluster.local.environment import Lookup, contents
 from blade_operator.cluster.local.errors import ContainerConfigError
 from blade_operator.objects import Object
 
+_OWN = ("/dev/shm", "/tmp")
+"""Mount paths the machine has itself; what a volume there would limit is not limited here."""
+
 
 class Volumes:
     """The volumes of one pod, below ``folder``; claims live in ``claims`` and outlive it."""
@@ -27,8 +30,6 @@ class Volumes:
         """
         for volume in self._volumes.values():
             path = self._path(volume)
-            if path is None:
-                continue
             path.mkdir(parents=True, exist_ok=True)
             if "configMap" in volume:
                 self._write(volume["configMap"], "ConfigMap", volume["configMap"]["name"], path, 0o644)
@@ -36,20 +37,17 @@ class Volumes:
                 self._write(volume["secret"], "Secret", volume["secret"]["secretName"], path, 0o600)
 
     def mounts(self, container: Object) -> dict[str, Path]:
-        """Mount path in the container → folder here; what is real already (/dev/shm) is left out."""
-        found = {}
-        for mount in container.get("volumeMounts", []):
-            path = self._path(self._volumes[mount["name"]])
-            if path is not None:
-                found[mount["mountPath"]] = path
-        return found
+        """Mount path in the container → folder here; what the machine has itself is left out."""
+        return {
+            mount["mountPath"]: self._path(self._volumes[mount["name"]])
+            for mount in container.get("volumeMounts", [])
+            if mount["mountPath"] not in _OWN
+        }
 
-    def _path(self, volume: Object) -> Path | None:
-        """The folder of a volume; None for memory, where the machine's own (/dev/shm, /tmp) serves."""
+    def _path(self, volume: Object) -> Path:
+        """The folder of a volume."""
         if "persistentVolumeClaim" in volume:
             return Path(self._claims, volume["persistentVolumeClaim"]["claimName"])
-        if (volume.get("emptyDir") or {}).get("medium") == "Memory":
-            return None
         return Path(self._folder, volume["name"])
 
     def _write(self, source: Object, kind: str, name: str, folder: Path, mode: int) -> None:

@@ -1,0 +1,49 @@
+"""NetworkPolicies: who may open connections to the pods. A cluster's network enforces them, or does not."""
+
+from __future__ import annotations
+
+from blade_operator.objects import Object
+from blade_operator.render.meta import Defaults, engine_name, make, router_name, selector
+from blade_operator.spec.parse import LLMService
+from blade_protocol.labels import OPERATOR, ROLE_ENGINE, ROLE_ROUTER
+from blade_protocol.ports import ENGINE_PORT, INTERNAL_PORT_OFFSET, ROUTER_PORT
+
+INTERNAL_PORT = ENGINE_PORT + INTERNAL_PORT_OFFSET
+
+
+def network_policies(service: LLMService, defaults: Defaults) -> list[Object]:
+    """Engines answer the service's routers, and the operator on the internal port; routers answer everyone."""
+    if not service.spec.security.network_policy:
+        return []
+    routers = [{"podSelector": {"matchLabels": selector(service, ROLE_ROUTER)}}]
+    operator = [
+        {
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": defaults.operator_namespace}},
+            "podSelector": {"matchLabels": {"app.kubernetes.io/name": OPERATOR}},
+        }
+    ]
+    return [
+        _policy(
+            service,
+            engine_name(service),
+            ROLE_ENGINE,
+            [
+                {"from": routers, "ports": [_tcp(ENGINE_PORT), _tcp(INTERNAL_PORT)]},
+                {"from": operator, "ports": [_tcp(INTERNAL_PORT)]},
+            ],
+        ),
+        _policy(service, router_name(service), ROLE_ROUTER, [{"ports": [_tcp(ROUTER_PORT)]}]),
+    ]
+
+
+def _policy(service: LLMService, name: str, role: str, ingress: list[Object]) -> Object:
+    spec = {
+        "podSelector": {"matchLabels": selector(service, role)},
+        "policyTypes": ["Ingress"],
+        "ingress": ingress,
+    }
+    return make(service, "networking.k8s.io/v1", "NetworkPolicy", name, role, spec=spec)
+
+
+def _tcp(port: int) -> Object:
+    return {"protocol": "TCP", "port": port}

@@ -1,0 +1,94 @@
+"""Where a pod finds its model: in its image, in a folder of a claim, or in a cache that a download fills."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from blade_operator.objects import Object
+from blade_operator.render.meta import make
+from blade_operator.spec.model_fields import ModelCache
+from blade_operator.spec.parse import LLMService
+from blade_protocol.labels import ROLE_ENGINE
+
+MODELS_PATH = "/models"
+VOLUME = "models"
+
+
+def is_hub(service: LLMService) -> bool:
+    """Whether the model has to be downloaded."""
+    return service.spec.model.uri.startswith("hf://")
+
+
+def model_argument(service: LLMService) -> str:
+    """What ``--model`` takes: a folder, or the hub id with its revision."""
+    model = service.spec.model
+    if model.uri.startswith("file://"):
+        return model.uri.removeprefix("file://")
+    if model.uri.startswith("pvc://"):
+        _, _, folder = model.uri.removeprefix("pvc://").partition("/")
+        return f"{MODELS_PATH}/{folder}" if folder else MODELS_PATH
+    return f"{model.uri}@{model.revision}" if model.revision else model.uri
+
+
+def hub_env(service: LLMService, *, offline: bool) -> dict[str, Any]:
+    """Environment of what reads the hub's cache; only the download (not ``offline``) asks the hub and has its token."""
+    if not is_hub(service):
+        return {}
+    env: dict[str, Any] = {"HF_HOME": MODELS_PATH}
+    if offline:
+        return env | {"HF_HUB_OFFLINE": "1"}
+    if token := service.spec.model.token_secret_ref:
+        env["HF_TOKEN"] = {"secretKeyRef": {"name": token.name, "key": token.key}}
+    return env
+
+
+def model_volumes(service: LLMService) -> list[Object]:
+    """The pod's volume with the model; none when the image has it."""
+    uri, cache = service.spec.model.uri, _cache(service)
+    if uri.startswith("pvc://"):
+        claim = uri.removeprefix("pvc://").partition("/")[0]
+        return [{"name": VOLUME, "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}]
+    if not is_hub(service):
+        return []
+    if claim := cache.claim_name or (claim_name(service) if cache.size is not None else ""):
+        return [{"name": VOLUME, "persistentVolumeClaim": {"claimName": claim}}]
+    return [{"name": VOLUME, "emptyDir": {}}]
+
+
+def model_mounts(service: LLMService) -> list[Object]:
+    """The container's mount of it."""
+    read_only = {"readOnly": True} if service.spec.model.uri.startswith("pvc://") else {}
+    return [{"name": VOLUME, "mountPath": MODELS_PATH, **read_only}] if model_volumes(service) else []
+
+
+def claim_name(service: LLMService) -> str:
+    """Name of the claim the operator makes."""
+    return f"{service.name}-models"
+
+
+def model_claim(service: LLMService) -> list[Object]:
+    """The claim, when the spec asks for one."""
+    cache = _cache(service)
+    if cache.size is None:
+        return []
+    spec: Object = {
+        "accessModes": _access_modes(cache),
+        "resources": {"requests": {"storage": str(cache.size)}},
+    }
+    if cache.storage_class_name is not None:
+        spec["storageClassName"] = cache.storage_class_name
+    return [make(service, "v1", "PersistentVolumeClaim", claim_name(service), ROLE_ENGINE, spec=spec)]
+
+
+def one_machine(service: LLMService) -> bool:
+    """Whether only one machine can mount the cache, so that all engines have to run there."""
+    cache = _cache(service)
+    return cache.size is not None and "ReadWriteMany" not in _access_modes(cache)
+
+
+def _access_modes(cache: ModelCache) -> list[str]:
+    return list(cache.access_modes) or ["ReadWriteOnce"]
+
+
+def _cache(service: LLMService) -> ModelCache:
+    return service.spec.model.cache or ModelCache()

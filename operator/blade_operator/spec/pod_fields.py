@@ -1,0 +1,72 @@
+"""Fields that engines and routers have in common: environment, resources, and the overlay for everything else."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, StringConstraints
+
+from blade_operator.spec.types import Annotations, Hint, Labels, Preserved, Quantity, Record
+
+
+class EnvVar(Record):
+    """One environment variable."""
+
+    name: Annotated[
+        str,
+        StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", min_length=1, max_length=128),
+        Hint("letters, digits and _, not starting with a digit"),
+    ] = Field(description="Name of the variable.")
+    value: Annotated[str, StringConstraints(max_length=4096)] = Field(default="", description="Its value.")
+
+
+class ResourceList(Record):
+    """Amounts of resources."""
+
+    cpu: Quantity | None = Field(default=None, description="Cores, e.g. `2` or `500m`.")
+    memory: Quantity | None = Field(default=None, description="Bytes, e.g. `4Gi`.")
+
+
+class Resources(Record):
+    """What a container asks for and may use at most. The local runtime does not enforce them."""
+
+    requests: ResourceList | None = Field(default=None, description="What the scheduler keeps free for the container.")
+    limits: ResourceList | None = Field(default=None, description="What the container may use at most.")
+
+
+class Gpus(Record):
+    """Devices each engine gets."""
+
+    count: int = Field(default=0, ge=0, le=64, description="Devices of one engine; 0: it computes on the CPU.")
+    resource: Annotated[
+        str,
+        StringConstraints(
+            pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$", max_length=128
+        ),
+        Hint("a resource name like nvidia.com/gpu or amd.com/gpu"),
+    ] = Field(
+        default="nvidia.com/gpu",
+        description="What the cluster's device plugin calls them, e.g. `nvidia.com/gpu` or `amd.com/gpu`.",
+    )
+
+
+class PodMetadata(Record):
+    """Labels and annotations of pods."""
+
+    labels: Labels = Field(
+        default_factory=dict, description="Further labels. Those of `serving.bladellm.io` are the operator's."
+    )
+    annotations: Annotations = Field(default_factory=dict, description="Further annotations.")
+
+
+class PodTemplate(Record):
+    """What is laid over the pods the operator renders."""
+
+    metadata: PodMetadata | None = Field(default=None, description="Further labels and annotations.")
+    spec: Annotated[dict[str, Any], Preserved()] = Field(
+        default_factory=dict,
+        description="Any fields of a Kubernetes PodSpec. Objects merge field by field; containers, init containers, "
+        "volumes, env, ports, mounts and topology constraints merge by name; other lists are replaced; null removes a "
+        "field. The containers are called `engine` (with `fetch` and `check` before it) and `router`; their command "
+        "and arguments are the operator's.",
+    )
