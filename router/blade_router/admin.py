@@ -4,6 +4,7 @@ These are asked a few times a second at most, so they use FastAPI.
 """
 
 import time
+from collections.abc import Callable
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
@@ -33,6 +34,8 @@ class RouterStatus(BaseModel):
     policy: str
     models: list[str]
     in_flight: int
+    sources: dict[str, bool]
+    """Which of them can be read at the moment; what is known stays in effect while one cannot."""
     endpoints: list[EndpointStatus]
 
 
@@ -43,7 +46,7 @@ class Health(BaseModel):
     usable: int
 
 
-def make_admin(proxy: Proxy, metrics: Metrics, models: list[str]) -> FastAPI:
+def make_admin(proxy: Proxy, metrics: Metrics, models: list[str], sources: Callable[[], dict[str, bool]]) -> FastAPI:
     """The ASGI application for every path outside ``/v1/``. ``models`` is kept up to date by the caller."""
     app = FastAPI(title="BladeLLM router", docs_url=None, redoc_url=None)
 
@@ -83,6 +86,7 @@ def make_admin(proxy: Proxy, metrics: Metrics, models: list[str]) -> FastAPI:
             policy=proxy.policy.name,
             models=models,
             in_flight=metrics.in_flight,
+            sources=sources(),
             endpoints=[
                 EndpointStatus(
                     name=endpoint.name,

@@ -24,6 +24,7 @@ from blade_router.client import Send
 from blade_router.config import ConfigError
 from blade_router.endpoints import EndpointSet
 from blade_router.health import HealthChecker
+from blade_router.internal import internal_api
 from blade_router.kubernetes import FollowedConfigMap, FollowedEndpoints
 from blade_router.metrics import Metrics
 from blade_router.policies import make_policy
@@ -69,8 +70,8 @@ class Router:
         """The process is about to end: every answer is the last one of its connection."""
         self._policy: PolicyName = config.policy
         self._models: list[str] = []
-        self._admin = make_admin(self.proxy, self.metrics, self._models)
-        self._health = HealthChecker(options.health_interval)
+        self._admin = make_admin(self.proxy, self.metrics, self._models, self._sources.live)
+        self._health = HealthChecker(options.health_interval, on_up=internal_api().learn_revision)
         self._first = config
         self._following: asyncio.Task[None] | None = None
 

@@ -40,6 +40,8 @@ class Endpoint:
         self.authority = parts.netloc.encode("ascii")
         self.pool = ConnectionPool(host, port, connect_timeout=connect_timeout)
         self.in_flight = 0
+        self.name = ""
+        self.revision = ""
         self.up: bool | None = None
         """What the active check said last; None before the first."""
         self.failures = 0
@@ -54,9 +56,12 @@ class Endpoint:
 
     def configure(self, config: EndpointConfig) -> None:
         """Take over what may change while the URL stays."""
-        self.name = config.name or config.url
-        self.name_header = self.name.encode("ascii")
-        self.revision = config.revision
+        name = config.name or config.url
+        if config.revision or name != self.name:  # otherwise one that the engine told stays
+            self.revision = config.revision
+        self.name = name
+        self.name_header = name.encode("ascii")
+        self.internal_url = config.internal_url
         self.draining = config.draining
 
     @property

@@ -6,7 +6,7 @@ failed request makes the next one come at once.
 
 import asyncio
 import random
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from blade_protocol import headers, paths
 from blade_router.endpoints import Endpoint
@@ -24,11 +24,18 @@ class HealthChecker:
     Args:
         interval: seconds between checks of an endpoint that is up, give or take 20 %.
         timeout: seconds an endpoint has to answer.
+        on_up: called after each check, while the endpoint is up.
     """
 
-    def __init__(self, interval: float = 2.0, timeout: float = 2.0) -> None:
+    def __init__(
+        self,
+        interval: float = 2.0,
+        timeout: float = 2.0,
+        on_up: Callable[[Endpoint], Awaitable[None]] | None = None,
+    ) -> None:
         self._interval = interval
         self._timeout = timeout
+        self._on_up = on_up
         self._tasks: set[asyncio.Task[None]] = set()
 
     def watch(self, endpoints: Iterable[Endpoint]) -> None:
@@ -52,6 +59,8 @@ class HealthChecker:
             nudge.clear()
             misses = await self._check(endpoint, misses)
             endpoint.pool.prune()
+            if endpoint.up and self._on_up is not None:
+                await self._on_up(endpoint)
             interval = self._interval if endpoint.up and not misses else FAILING_INTERVAL
             # A nudge shortens a long wait; it cannot make checks more frequent than those of a failing endpoint.
             await asyncio.sleep(min(FAILING_INTERVAL, interval))

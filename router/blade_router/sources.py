@@ -134,7 +134,8 @@ class Configuration:
         self._policy = policy
         self._base = RouterConfig()
         self._effective = RouterConfig()
-        self._sources: list[Source] = [source for source in (config, config_map, service) if source is not None]
+        named = {"config": config, "config_map": config_map, "service": service}
+        self._sources: dict[str, Source] = {name: source for name, source in named.items() if source is not None}
 
     def start(self) -> RouterConfig:
         """The configuration to begin with.
@@ -165,19 +166,23 @@ class Configuration:
 
     def refresh(self, apply: Callable[[RouterConfig], None]) -> bool:
         """Look once; when something changed, call ``apply`` with the whole configuration and return True."""
-        heard = [self._heard(source, apply) for source in self._sources if source.refresh()]
+        heard = [self._heard(source, apply) for source in self._sources.values() if source.refresh()]
         return any(heard)
 
     async def follow(self, apply: Callable[[RouterConfig], None]) -> None:
         """Call ``apply`` with the whole configuration whenever it changes, for ever."""
         async with asyncio.TaskGroup() as group:
-            for source in self._sources:
+            for source in self._sources.values():
                 group.create_task(source.follow(partial(self._heard, source, apply)))
+
+    def live(self) -> dict[str, bool]:
+        """Whether each source, by its flag, can be read at the moment."""
+        return {name: source.live for name, source in self._sources.items()}
 
     async def settled(self) -> None:
         """Wait until every source has been looked at, at most ``SETTLE_SECONDS``."""
         end = time.monotonic() + SETTLE_SECONDS
-        while not all(source.live for source in self._sources) and time.monotonic() < end:  # noqa: ASYNC110
+        while not all(self.live().values()) and time.monotonic() < end:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
     def _heard(self, source: Source, apply: Callable[[RouterConfig], None]) -> bool:
