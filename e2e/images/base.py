@@ -40,7 +40,7 @@ def ensure(buildah: Buildah, folder: Path) -> None:
         container = buildah.ask("from", "scratch")
         buildah("add", container, str(archive), "/")
         buildah("config", "--cmd", "python3", container)
-        buildah("commit", "--rm", "--timestamp", "0", container, keyed)
+        buildah("commit", "--rm", container, keyed)
         cache.prune(folder, "base-*.tar", keep=1)
     buildah("tag", keyed, NAME)
 
