@@ -17,8 +17,10 @@ import pytest
 from router_support.engine import MockEngine
 from router_support.serving import TEST_SECONDS, eventually, question, raw_post
 
+from blade_router import arguments
 from blade_router.app import main
 from blade_router.arguments import Options, parse_arguments
+from blade_router.kubernetes import Cluster
 
 
 async def start(*flags: str, pass_fds: tuple[int, ...] = (), **environment: str) -> Process:
@@ -187,10 +189,34 @@ def test_flags_become_options(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse_arguments(["--endpoints", "http://a:1"]).port == 8080
 
 
+def test_in_a_pod_the_service_is_followed_through_the_api(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")
+    flags = ["--service", "demo", "--config", "/c/router.json", "--config_map", "demo-router"]
+    monkeypatch.delenv("BLADE_ENDPOINTS_DIR", raising=False)
+    options = parse_arguments(flags)
+    assert (options.service, options.config_map) == ("demo", "demo-router")
+    assert options.cluster == Cluster("10.0.0.1", 6443)
+
+    monkeypatch.setenv("BLADE_ENDPOINTS_DIR", "/run/endpoints")  # the local runtime, wherever it runs
+    options = parse_arguments(flags)
+    assert (options.service, options.config_map) == (Path("/run/endpoints/demo.json"), None)
+    assert options.cluster is None
+
+
+def test_a_pod_without_service_account_is_one_clear_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(arguments, "find_cluster", lambda: Cluster("10.0.0.1", 443, tmp_path))
+    monkeypatch.delenv("BLADE_ENDPOINTS_DIR", raising=False)
+    code, _ = fails(capsys, "--host", "127.0.0.1", "--port", "0", "--service", "demo")
+    assert str(code).startswith(f"blade_router: {tmp_path}/namespace: No such file or directory; following Kubernetes")
+
+
 def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["--help"])
     assert caught.value.code == 0
     text = capsys.readouterr().out
-    for flag in ("--host", "--port", "--endpoints", "--config", "--service", "--policy", "--log_level"):
+    for flag in ("--host", "--port", "--endpoints", "--config", "--service", "--config_map", "--policy", "--log_level"):
         assert flag in text

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 
 import pytest
@@ -10,7 +11,7 @@ from router_support.serving import eventually, serving
 
 from blade_router import pool as pool_module
 from blade_router.pool import ConnectionPool
-from blade_router.upstream import BadAnswer, ConnectFailed, Connection, ConnectionLost
+from blade_router.upstream import DEAD_AFTER, BadAnswer, ConnectFailed, Connection, ConnectionLost
 
 GET = b"GET /v1/models HTTP/1.1\r\nhost: e\r\n\r\n"
 
@@ -101,6 +102,17 @@ async def test_closed_pool_drops_what_comes_back() -> None:
         assert b'"id"' in await body_of(connection), "what was under way finishes"
         pool.release(connection)
         await eventually(lambda: not engine.open)
+
+
+async def test_kernel_watches_for_an_engine_whose_machine_is_gone() -> None:
+    """Nothing else would end a request there: a machine without power sends no reset."""
+    async with MockEngine("a") as engine:
+        connection = await ConnectionPool("127.0.0.1", engine.port).connect()
+        sock = connection._transport.get_extra_info("socket")  # type: ignore[union-attr]
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == DEAD_AFTER * 1000
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) < DEAD_AFTER
+        ConnectionPool.discard(connection)
 
 
 async def test_refused_connection_says_so() -> None:

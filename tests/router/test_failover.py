@@ -172,7 +172,7 @@ async def test_tries_are_bounded() -> None:
             assert len(a.received) + len(b.received) + len(c.received) == 2
 
 
-async def test_connect_timeout_moves_on() -> None:
+async def test_connect_timeout_moves_on_and_is_no_try() -> None:
     """A listener whose queue is full accepts nothing: the connection attempt must be given up."""
     with socket.socket() as full:
         full.bind(("127.0.0.1", 0))
@@ -186,7 +186,7 @@ async def test_connect_timeout_moves_on() -> None:
                 EndpointConfig(url=f"http://127.0.0.1:{full.getsockname()[1]}", name="full"),
                 EndpointConfig(url=good.url, name="good"),
             )
-            async with serving(wait=False, endpoints=endpoints, connect_timeout=0.2) as router:
+            async with serving(wait=False, endpoints=endpoints, connect_timeout=0.2, max_tries=1) as router:
                 for endpoint in router.router.endpoints.all:
                     endpoint.mark_up()
                 assert await answers(router, 4, False) == {"good": 4}
