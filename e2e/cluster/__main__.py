@@ -2,30 +2,12 @@
 
 import argparse
 import os
-import subprocess
 import sys
 from pathlib import Path
 
-from e2e.cluster import Cluster, CommandFailed, Kind, NoCluster, OwnNode, Unsupported, find, is_up
-from e2e.cluster.assets import AssetError
+from e2e.cluster import Cluster, Kind, NoCluster, OwnNode, find, is_up
 from e2e.cluster.backends import DEFAULT_NAME
-from e2e.cluster.process import NotReady, ProcessDied
-from e2e.cluster.requirements import MissingRequirement
-from e2e.cluster.teardown import LeftBehind
-
-ERRORS = (
-    AssetError,
-    CommandFailed,
-    LeftBehind,
-    MissingRequirement,
-    NoCluster,
-    NotReady,
-    ProcessDied,
-    RuntimeError,
-    Unsupported,
-    ValueError,
-    subprocess.SubprocessError,
-)
+from e2e.cluster.errors import ERRORS
 
 
 def parser() -> argparse.ArgumentParser:
@@ -38,7 +20,9 @@ def parser() -> argparse.ArgumentParser:
     up = commands.add_parser("up", parents=[named], help="bring it up (20 s)")
     up.add_argument("--kwok", type=int, default=0, metavar="N", help="add N fake nodes")
     up.add_argument("--gpus", type=int, default=8, metavar="N", help="fake GPUs on the real node, of each vendor (8)")
-    up.add_argument("--node-grace", type=int, default=20, metavar="S", help="seconds until a silent node is NotReady (20)")
+    up.add_argument(
+        "--node-grace", type=int, default=20, metavar="S", help="seconds until a silent node is NotReady (20)"
+    )
     up.add_argument("--crds", type=Path, nargs="*", default=[], help="CRD files or folders to apply at the very start")
     commands.add_parser("down", parents=[named], help="remove it, whatever state it is in")
     commands.add_parser("status", parents=[named], help="its processes and its node")

@@ -1,9 +1,10 @@
 """The Kubernetes programs: unpacked once from a folder of ``*.xz`` files, checked, and kept in the user's cache.
 
-The cache folder's name is made from the folder's ``SHA256SUMS``, so new programs never mix with old ones. A program gets
-its name there only after its checksum was verified.
+The cache folder's name is made from the folder's ``SHA256SUMS``, so new programs never mix with old ones. A program
+gets its name there only after its checksum was verified.
 """
 
+import contextlib
 import hashlib
 import lzma
 import os
@@ -53,7 +54,7 @@ class Assets:
         with ThreadPoolExecutor() as pool:  # lzma works outside the interpreter lock
             list(pool.map(self._unpack_one, names or NEEDED))
         for alias in KUBE:
-            if not (self.bin / alias).exists():
+            with contextlib.suppress(FileExistsError):
                 (self.bin / alias).symlink_to("kube")
 
     def _unpack_one(self, name: str) -> None:

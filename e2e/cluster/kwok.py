@@ -7,8 +7,8 @@ import json
 from typing import Any
 
 import msgspec
-from blade_protocol.check import CheckItem, CheckReport
 
+from blade_protocol.check import CheckItem, CheckReport
 from e2e.cluster.layout import KWOK_PODS, NODE_ADDRESS, Layout
 
 LABEL = {"type": "kwok"}

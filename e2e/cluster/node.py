@@ -1,8 +1,8 @@
 """containerd and the kubelet: their configuration files and command lines.
 
 Every path is set to one below the cluster's folder, also those with a default that nobody thinks of (pod logs, runc's
-state, network namespaces): two kubelets on one machine would otherwise clean up each other's pods, and a crash would leave
-files behind.
+state, network namespaces): two kubelets on one machine would otherwise clean up each other's pods, and a crash would
+leave files behind.
 """
 
 import json

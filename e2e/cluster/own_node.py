@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -96,14 +97,34 @@ class OwnNode(Cluster):
         self.processes.reap()
 
     def load_images(self, archives: Sequence[Path]) -> None:
-        """Raises RuntimeError with ctr's words."""
+        """Each archive once, however often it is asked for; raises RuntimeError with ctr's words."""
+        record = self.layout.folder / "loaded-images"
+        loaded = set(record.read_text().splitlines()) if record.exists() else set()
         for archive in archives:
+            stat = archive.stat()
+            identity = f"{archive.resolve()} {stat.st_size} {stat.st_mtime_ns}"
+            if identity in loaded:
+                continue
             ctr = [str(self.programs / "ctr") if self.programs else "ctr", "-a", str(self.layout.containerd_socket)]
             done = subprocess.run(
                 [*ctr, "-n", "k8s.io", "images", "import", str(archive)], capture_output=True, text=True, timeout=600
             )
             if done.returncode:
                 raise RuntimeError(f"importing {archive} failed: {done.stderr.strip()}")
+            with record.open("a") as out:
+                out.write(f"{identity}\n")
+
+    @contextlib.contextmanager
+    def frozen(self, process: str) -> Iterator[None]:
+        """Stop one process of the cluster (``kubelet``, say) for a while, as if it hung; KeyError if there is none."""
+        pid = self.processes.pid(process)
+        if pid is None:
+            raise KeyError(f"{process} does not run; these do: {', '.join(self.processes.names())}")
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
 
     @contextlib.contextmanager
     def reach(self, namespace: str, service: str, port: int) -> Iterator[str]:

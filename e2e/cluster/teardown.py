@@ -1,11 +1,12 @@
 """Removing a cluster, whatever state it is in: complete, half up after a crash, or already half gone.
 
 Nothing is asked of the cluster itself. What belongs to it is found by what this machine says (its cgroup, its network
-namespace, its folder), so a lost record hides nothing. The order matters only in that the kubelet goes first, because it
-would start containers again.
+namespace, its folder), so a lost record hides nothing. The order matters only in that the kubelet goes first, because
+it would start containers again.
 """
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -112,9 +113,9 @@ def _mounts(layout: Layout) -> list[str]:
 
 
 def _shim_sockets(layout: Layout) -> list[Path]:
-    """Below /run/containerd/s: a killed shim leaves its socket there; its task's file ``address`` says which it was."""
-    files = layout.containerd_state.glob("io.containerd.runtime.v2.task/*/*/address")
-    return [Path(file.read_text().removeprefix("unix://")) for file in files]
+    """Below /run/containerd/s: a killed shim leaves its socket there; only its own files know the name."""
+    files = layout.containerd_state.glob("io.containerd.runtime.v2.task/*/*/bootstrap.json")
+    return [Path(json.loads(file.read_text())["address"].removeprefix("unix://")) for file in files]
 
 
 def _cni_results(layout: Layout) -> list[Path]:

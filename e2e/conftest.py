@@ -1,0 +1,89 @@
+"""Fixtures of the end-to-end tests: a cluster, a namespace in it, the CRD, and the operator installed by helm."""
+
+import os
+import re
+import secrets
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.cluster import DEFAULT_NAME, Cluster, NoCluster, find, is_up
+from e2e.cluster.volumes import NAMESPACE_LABEL
+from e2e.support import chart
+from e2e.support.diagnostics import dump_namespace
+from e2e.support.images import REPOSITORY, Images
+from e2e.support.images import images as image_references
+from e2e.support.waiting import until
+
+FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Remember failures, so that the namespace fixture can save what led to them."""
+    report = yield
+    if report.failed:
+        item.stash[FAILED] = True
+    return report
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Cluster:
+    """The cluster that ``python -m e2e`` brought up."""
+    try:
+        found = find(os.environ.get("E2E_CLUSTER", DEFAULT_NAME))
+    except NoCluster as error:
+        pytest.skip(str(error))
+    if not is_up(found):
+        pytest.skip("no cluster is up: run `make e2e`, or `python -m e2e.cluster up` (docs/e2e.md)")
+    return found
+
+
+@pytest.fixture(scope="session")
+def images() -> Images:
+    """The image references the tests use."""
+    return image_references()
+
+
+@pytest.fixture(scope="session")
+def crd(cluster: Cluster) -> None:
+    """The LLMService kind, ready for use."""
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(REPOSITORY / "crds"))
+    cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "llmservices.serving.bladellm.io")
+
+
+@pytest.fixture(scope="session")
+def operator(cluster: Cluster, crd: None, images: Images) -> str:
+    """The operator, installed by helm from the real chart with the real images; its namespace."""
+    make_namespace(cluster, chart.NAMESPACE)
+    chart.install(cluster, images)
+    return chart.NAMESPACE
+
+
+def make_namespace(cluster: Cluster, name: str) -> None:
+    """Where only pods of the restricted Pod Security standard may run."""
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+    until(
+        lambda: cluster.run(["kubectl", "-n", name, "get", "serviceaccount", "default"]).returncode == 0,
+        30,
+        f"the default ServiceAccount of {name}",
+    )
+
+
+@pytest.fixture
+def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A fresh restricted namespace; when the test failed, what was in it is saved before it is deleted."""
+    test = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower().removeprefix("test_"))[:36].strip("-")
+    name = f"{test}-{secrets.token_hex(2)}"
+    make_namespace(cluster, name)
+    yield name
+    folder = os.environ.get("E2E_DIAGNOSTICS")
+    if request.node.stash.get(FAILED, False) and folder:
+        dump_namespace(cluster, name, Path(folder) / name)
+    cluster.kubectl("delete", "namespace", name, "--wait=false")
+    # Nobody waits for the answers these pods may still be giving.
+    cluster.kubectl("-n", name, "delete", "pods", "--all", "--grace-period=1", "--wait=false", check=False)
+    cluster.kubectl("wait", "--for=delete", f"namespace/{name}", "--timeout=180s")
+    cluster.kubectl("delete", "persistentvolumes", "-l", f"{NAMESPACE_LABEL}={name}", "--wait=false")

@@ -1,0 +1,1 @@
+"""What several end-to-end tests need."""

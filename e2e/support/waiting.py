@@ -1,0 +1,39 @@
+"""Waiting for something to become true, with the last thing seen when it does not."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class TimedOut(AssertionError):
+    """What was waited for did not happen."""
+
+
+def until(
+    condition: Callable[[], T],
+    timeout: float,
+    what: str,
+    *,
+    pause: float = 0.2,
+    ignoring: tuple[type[Exception], ...] = (),
+) -> T:
+    """The first true value of ``condition()``; it is asked at least once, and once more after ``timeout`` seconds.
+
+    Errors of the types in ``ignoring`` count as not yet. Raises TimedOut with ``what`` and the last value or error.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        last_chance = time.monotonic() >= deadline
+        seen: object
+        try:
+            value = condition()
+            if value:
+                return value
+            seen = value
+        except ignoring as error:
+            seen = error
+        if last_chance:
+            raise TimedOut(f"{what}: not within {timeout:g} s; last seen: {seen!r}")
+        time.sleep(pause)
