@@ -17,8 +17,6 @@ from blade_operator.objects import Object, Ref
 from blade_operator.render.meta import seal
 from blade_operator.spec.quantity import parse_bytes
 
-STUCK: Final = 30.0
-"""Seconds after which a pod that has not even begun its first container may lack something it mounts."""
 _REMOVABLE: Final = frozenset({"NetworkPolicy"})
 """Kinds that go when the spec stops asking for them. A claim stays: it holds data."""
 
@@ -29,7 +27,7 @@ def due(desired: Sequence[Object], there: Mapping[Ref, Object], pods: Iterable[O
     A Secret is written together with any Deployment whose pods may mount it, and while a pod seems to miss it.
     """
     writes = {Ref.of(obj): write for obj in desired if (write := _write(there.get(Ref.of(obj)), obj)) is not None}
-    secrets = any(ref.kind == "Deployment" for ref in writes) or any(lacks_a_mount(pod, now) for pod in pods)
+    secrets = any(ref.kind == "Deployment" for ref in writes) or any(read.lacks_a_mount(pod, now) for pod in pods)
     return [
         obj if obj["kind"] == "Secret" else writes[Ref.of(obj)]
         for obj in desired
@@ -43,19 +41,6 @@ def unwanted(desired: Iterable[Object], there: Iterable[Object], uid: str) -> li
     return [
         Ref.of(obj) for obj in there if obj["kind"] in _REMOVABLE and Ref.of(obj) not in wanted and _owner(obj) == uid
     ]
-
-
-def lacks_a_mount(pod: Object, now: datetime) -> bool:
-    """Whether the pod has been placed for a while and its volumes still are not there."""
-    if read.is_terminating(pod) or read.is_finished(pod):
-        return False
-    conditions = {each["type"]: each["status"] for each in pod.get("status", {}).get("conditions", ())}
-    if conditions.get("PodScheduled") != "True" or conditions.get("PodReadyToStartContainers") == "True":
-        return False
-    if any(state.running or state.end or state.last_end for state in read.containers(pod)):
-        return False
-    created = datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
-    return (now - created).total_seconds() > STUCK
 
 
 def _write(observed: Object | None, desired: Object) -> Object | None:

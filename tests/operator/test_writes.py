@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from operator_support.mini_cluster import MiniCluster, service
 
+from blade_operator import pods as read
 from blade_operator.drift import contains
 from blade_operator.internal_token import internal_token
 from blade_operator.objects import Object, Ref
 from blade_operator.render import Defaults, service_objects
 from blade_operator.render.meta import seal
 from blade_operator.spec import parse_service
-from blade_operator.writes import due, lacks_a_mount, unwanted
+from blade_operator.writes import due, unwanted
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DEFAULTS = Defaults(engine_image="engine:1", router_image="operator:1", internal_key=b"k" * 32)
@@ -124,7 +125,7 @@ def waiting(seconds: float, **changes: Any) -> Object:
     ],
 )
 def test_a_pod_that_waits_for_its_volumes_gets_the_secret(pod: Object, expected: bool) -> None:
-    assert lacks_a_mount(pod, NOW) is expected
+    assert read.lacks_a_mount(pod, NOW) is expected
     secrets = [obj for obj in service_objects(parse_service(service()), DEFAULTS) if obj["kind"] == "Secret"]
     assert due(secrets, {}, [pod], NOW) == (secrets if expected else [])
 

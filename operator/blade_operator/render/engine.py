@@ -164,7 +164,7 @@ def _fetch(service: LLMService, defaults: Defaults) -> Object:
         FETCH,
         ["blade_llm_fetch"],
         ["--model", model_argument(service)],
-        # It tells of its progress where the engine will tell of its state.
+        # It tells of its progress where the engine will tell of its state (and where the port is declared).
         {
             "BLADE_HOST": "0.0.0.0",
             "BLADE_INTERNAL_PORT": str(INTERNAL_PORT),
@@ -172,7 +172,6 @@ def _fetch(service: LLMService, defaults: Defaults) -> Object:
             **hub_env(service, offline=False),
         },
         mounts=token_mounts(defaults),
-        ports=[{"name": "internal", "containerPort": INTERNAL_PORT}],
         **resources(service.spec.engine.resources),
     )
 

@@ -50,6 +50,13 @@ class Rule:
     holds: Callable[[str, LLMServiceSpec], bool]
     message: str
 
+    @property
+    def schema(self) -> dict[str, str]:
+        """The rule as it stands in the CRD."""
+        below = self.field.removeprefix(".".join(self.at))
+        path = below if below.startswith(".") or not below else f".{below}"
+        return {"rule": self.cel, "message": self.message, **({"fieldPath": path} if path else {})}
+
 
 def broken(rule: Rule, name: str, spec: LLMServiceSpec) -> bool:
     """Whether a service of this name and spec breaks ``rule``."""

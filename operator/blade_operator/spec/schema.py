@@ -30,7 +30,7 @@ def service_schema() -> Schema:
         "properties": {
             "apiVersion": {"type": "string", "description": "Version of this API."},
             "kind": {"type": "string", "description": "LLMService."},
-            "metadata": {"type": "object"},
+            "metadata": {"type": "object", "properties": {"name": {"type": "string"}}},  # named for its rule
             "spec": structural(LLMServiceSpec, defaults=True),
             "status": structural(LLMServiceStatus, defaults=False),
         },
@@ -39,7 +39,7 @@ def service_schema() -> Schema:
         place = root
         for step in rule.at:
             place = place["properties"][step]
-        place.setdefault("x-kubernetes-validations", []).append({"rule": rule.cel, "message": rule.message})
+        place.setdefault("x-kubernetes-validations", []).append(rule.schema)
     return root
 
 

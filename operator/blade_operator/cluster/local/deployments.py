@@ -92,15 +92,20 @@ class Deployments:
         taken = self._services.assigned()
         for other in self._store.find("Pod"):
             taken |= pod_ports(other)
-        for container in [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]:
+        containers = [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
+        # A pod's ports are everybody's in it: a download tells of itself where the engine will.
+        variables = {"BLADE_HOST": "127.0.0.1"}
+        for container in containers:
             for port in container.get("ports", []):
                 port["containerPort"] = ports.free_port(taken)
                 taken.add(port["containerPort"])
-                _set_variable(container, port_variable(port["name"]), str(port["containerPort"]))
+                variables[port_variable(port["name"])] = str(port["containerPort"])
                 shared = self._services.port_for(labels, metadata["namespace"], port["name"])
                 if shared is not None:
                     port["hostPort"] = shared
-            _set_variable(container, "BLADE_HOST", "127.0.0.1")
+        for container in containers:
+            for name, value in variables.items():
+                _set_variable(container, name, value)
         created = self._store.create(pod)
         self._events.record(
             deployment, "Normal", "Created", f"Created pod: {created['metadata']['name']}", "deployment"
