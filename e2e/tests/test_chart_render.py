@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from e2e.cluster.base import Cluster
+from e2e.cluster import Cluster
+from e2e.support.chart import CHART
 
-CHART = Path(__file__).resolve().parents[2] / "charts/bladellm"
 DIGEST = "sha256:" + "5" * 64
 
 VALUES: dict[str, dict[str, Any]] = {
