@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
@@ -14,6 +15,10 @@ from blade_protocol.fetch import FetchReport
 from blade_protocol.labels import REVISION, ROLE
 
 T = TypeVar("T")
+
+PATIENCE_S = 30.0
+"""What may take a moment is in trouble only after so long."""
+_CREATING = frozenset({"", "ContainerCreating", "PodInitializing"})
 
 FETCH = "fetch"
 CHECK = "check"
@@ -29,6 +34,8 @@ class End:
     exit_code: int
     reason: str
     message: str
+    seconds: float
+    """How long that run took; 0 when it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +47,8 @@ class ContainerState:
     ready: bool
     restarts: int
     running: bool
+    started: bool
+    """Its startup probe has passed."""
     waiting: str
     """Reason it waits for, e.g. ``CrashLoopBackOff``; empty when it does not wait."""
     waiting_message: str
@@ -73,8 +82,13 @@ def is_ready(pod: Object) -> bool:
     """Its Ready condition is True and nobody has deleted it."""
     if is_terminating(pod):
         return False
-    conditions = pod.get("status", {}).get("conditions", ())
-    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+    return condition(pod, "Ready").get("status") == "True"
+
+
+def condition(pod: Object, kind: str) -> Object:
+    """Its condition of that type; empty when it reports none."""
+    conditions = pod.get("status", {}).get("conditions") or ()
+    return next((condition for condition in conditions if condition["type"] == kind), {})
 
 
 def containers(pod: Object) -> Iterator[ContainerState]:
@@ -92,6 +106,7 @@ def containers(pod: Object) -> Iterator[ContainerState]:
                 ready=bool(entry.get("ready")),
                 restarts=entry.get("restartCount", 0),
                 running="running" in state,
+                started=bool(entry.get("started")),
                 waiting=waiting.get("reason", ""),
                 waiting_message=waiting.get("message", ""),
                 end=_end(state.get("terminated")),
@@ -125,7 +140,48 @@ def _report(pod: Object, name: str, kind: type[T]) -> T | None:
         return None
 
 
+def lacks_a_mount(pod: Object, now: datetime) -> bool:
+    """Whether its node could not set up its volumes, or its network, for longer than that should take."""
+    if is_terminating(pod) or is_finished(pod):
+        return False
+    scheduled = condition(pod, "PodScheduled")
+    since = scheduled.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp")
+    if scheduled.get("status") != "True" or age(since, now) < PATIENCE_S:
+        return False
+    if any(each.waiting not in _CREATING or each.running or each.end or each.last_end for each in containers(pod)):
+        return False
+    sandbox = condition(pod, "PodReadyToStartContainers").get("status")
+    return sandbox == "False" if sandbox else not pod.get("status", {}).get("podIP")
+
+
+def spec_of(pod: Object, name: str) -> Object:
+    """The container of that name as the pod's spec has it; empty when there is none."""
+    spec = pod.get("spec", {})
+    every = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
+    return next((container for container in every if container["name"] == name), {})
+
+
+def parse_time(text: Any) -> datetime | None:
+    """A Kubernetes timestamp, or None where there is none."""
+    try:
+        return datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        return None
+
+
+def age(text: Any, now: datetime) -> float:
+    """Seconds since a Kubernetes timestamp; 0 where there is none."""
+    then = parse_time(text)
+    return (now - then).total_seconds() if then is not None and then.tzinfo is not None else 0.0
+
+
 def _end(terminated: dict[str, Any] | None) -> End | None:
     if not terminated:
         return None
-    return End(terminated.get("exitCode", 0), terminated.get("reason", ""), terminated.get("message", ""))
+    began, ended = parse_time(terminated.get("startedAt")), parse_time(terminated.get("finishedAt"))
+    return End(
+        exit_code=terminated.get("exitCode", 0),
+        reason=terminated.get("reason", ""),
+        message=terminated.get("message", ""),
+        seconds=(ended - began).total_seconds() if began and ended else 0.0,
+    )

@@ -20,11 +20,14 @@ from blade_operator.rollout import RevisionPods, sizes
 from blade_operator.spec.errors import SpecError
 from blade_operator.spec.parse import LLMService, parse_service
 from blade_operator.status import Situation, build_status, transitions
+from blade_operator.status.download import is_downloading
 from blade_operator.writes import due, unwanted
 from blade_protocol.labels import REVISION, ROLE, ROLE_ENGINE
 
 RETRY_UNKNOWN = 10.0
 """Seconds until an engine that could not be asked is asked again."""
+DOWNLOAD_LOOK = 5.0
+"""Seconds until a download is asked again how far it is."""
 
 
 def reconcile(observed: Observed, now: datetime, defaults: Defaults | None = None) -> Plan:
@@ -55,6 +58,9 @@ def reconcile(observed: Observed, now: datetime, defaults: Defaults | None = Non
         pods=observed.pods,
         router_service=_router_service(observed, router_name(service)),
         engines=observed.engines,
+        downloads=observed.downloads,
+        deployments=observed.deployments,
+        rejected=observed.rejected,
         current=revisions.current,
         previous=revisions.previous,
         outdated=revisions.outdated,
@@ -81,6 +87,7 @@ def _invalid(observed: Observed, error: SpecError, now: datetime) -> Plan:
         pods=observed.pods,
         router_service=_router_service(observed, f"{name}-router"),
         engines=observed.engines,
+        deployments=observed.deployments,
         current=before.get("current", ""),
         previous=before.get("previous", ""),
     )
@@ -94,12 +101,13 @@ def _finish(
     changed = status != situation.before
     unknown = [pod for pod in situation.engine_pods if read.is_ready(pod)]
     unknown = [pod for pod in unknown if pod["metadata"]["name"] not in situation.engines]
+    again = [RETRY_UNKNOWN] * bool(unknown) + [DOWNLOAD_LOOK] * is_downloading(situation)
     return Plan(
         apply=apply,
         delete=delete,
         status=status if changed else None,
         events=[*(transitions(situation.before, status) if changed else ()), *events],
-        requeue_after=RETRY_UNKNOWN if unknown else None,
+        requeue_after=min(again, default=None),
     )
 
 

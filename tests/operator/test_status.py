@@ -97,7 +97,7 @@ def test_ready_needs_every_replica_first_and_then_survives_while_one_answers() -
     cluster.end(one, "engine", 137)
     assert condition(tell(cluster), "Ready") == ("True", "Ready", "1 of 2 engines ready")
     cluster.end(two, "engine", 137)
-    assert condition(tell(cluster), "Ready")[:2] == ("False", "EngineFailing")
+    assert condition(tell(cluster), "Ready")[:2] == ("False", "CrashLoopBackOff")
 
 
 def test_ready_needs_a_router() -> None:
@@ -106,7 +106,7 @@ def test_ready_needs_a_router() -> None:
     cluster.end(router, "router", 1, "Traceback\nOSError: address in use")
     status = tell(cluster)
     assert condition(status, "Ready") == (
-        "False", "RouterFailing",
+        "False", "CrashLoopBackOff",
         f"0 of 1 routers ready; pod {router['metadata']['name']}: router failed (exit 1), restarted 1 time: "
         "OSError: address in use",
     )  # fmt: skip
@@ -146,7 +146,7 @@ def test_a_killed_engine_is_told_and_stays_in_the_status_after_it_recovered() ->
         (137, "OOMKilled", "engine ran out of memory (OOMKilled), restarted 1 time"),
         (139, "Error", "engine was killed by SIGSEGV (exit 139), restarted 1 time"),
         (1, "Error", "engine failed (exit 1), restarted 1 time"),
-        (0, "Completed", "engine ended by itself (exit 0), restarted 1 time"),
+        (0, "Completed", "engine ended, by itself or after a failed liveness probe (exit 0), restarted 1 time"),
         (255, "Error", "engine failed (exit 255), restarted 1 time"),
         (255, "Unknown", "engine ended, its exit code is unknown, restarted 1 time"),
     ],
@@ -296,7 +296,7 @@ def test_pods_that_cannot_start_or_be_scheduled_are_failures() -> None:
         ]
     }
     failures = {failure["pod"]: failure for failure in tell(cluster)["failures"]}
-    assert failures[one["metadata"]["name"]]["message"] == 'check cannot start: Back-off pulling image "engine:9"'
+    assert failures[one["metadata"]["name"]]["message"] == "image engine:1 cannot be pulled (spec.engine.image)"
     assert failures[two["metadata"]["name"]]["message"] == "cannot be scheduled: insufficient memory"
     assert condition(cluster.service["status"], "Progressing")[1] == "Stalled"
 
@@ -386,7 +386,7 @@ def test_columns_read_as_kubectl_prints_them() -> None:
     row = columns(cluster.service, wide=True, now=datetime(2026, 1, 1, 0, 5, 10, tzinfo=UTC))
     assert row == [
         ("NAME", "qwen"), ("READY", "True"), ("REASON", "Ready"), ("MODEL", "file:///models/qwen"), ("DESIRED", "2"),
-        ("READY#", "2"), ("URL", "http://qwen-router.team:8080/v1"), ("AGE", "5m10s"),
+        ("READY#", "2"), ("GPUS", "0"), ("URL", "http://qwen-router.team:8080/v1"), ("AGE", "5m10s"),
         ("REVISION", cluster.service["status"]["revision"]["current"]),
     ]  # fmt: skip
     assert [name for name, _ in columns(cluster.service)][-1] == "AGE"

@@ -17,6 +17,7 @@ from blade_operator.reconcile import reconcile
 from blade_operator.render import Defaults
 from blade_operator.spec import apply_defaults
 from blade_protocol.check import CheckItem, CheckReport
+from blade_protocol.fetch import FetchProgress
 from blade_protocol.labels import API_VERSION, KIND
 from blade_protocol.state import EngineState, MemoryPlan
 
@@ -82,6 +83,8 @@ class MiniCluster:
         self.objects: dict[Ref, Object] = {}
         self.pods: list[Object] = []
         self.engines: dict[str, EngineState] = {}
+        self.downloads: dict[str, FetchProgress] = {}
+        self.rejected: dict[Ref, str] = {}
         self.events: list[EventRecord] = []
         self.now = datetime(2026, 1, 1, tzinfo=UTC)
         self._made = 0
@@ -103,6 +106,8 @@ class MiniCluster:
                 others=tuple(obj for ref, obj in self.objects.items() if ref.kind not in known),
                 pods=tuple(self.pods),
                 engines=self.engines,
+                downloads=self.downloads,
+                rejected=self.rejected,
             )
         )
 
@@ -149,7 +154,7 @@ class MiniCluster:
         for ref, deployment in self.objects.items():
             if ref.kind != "Deployment":
                 continue
-            mine = [pod for pod in self.of(ref.name) if not read.is_terminating(pod)]
+            mine = [pod for pod in self.of(ref.name) if not read.is_terminating(pod) and not read.is_finished(pod)]
             wanted = deployment["spec"]["replicas"]
             for pod in sorted(mine, key=read.is_ready)[: max(0, len(mine) - wanted)]:
                 pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"

@@ -74,15 +74,28 @@ class Fit(Record):
     concurrency: Short = Field(default="", description="Requests of that length that fit at once.")
 
 
-class Failure(Record):
-    """The first failing container of a pod, or its last end."""
+class Download(Record):
+    """How large the model is, and how far its download, told in steps of 5 %."""
 
-    pod: Name = Field(description="The pod.")
-    container: Name = Field(default="", description="The container; empty when the pod could not even be scheduled.")
+    bytes: int = Field(default=0, description="Size of the model's files.")
+    downloaded: int = Field(default=0, description="Bytes that have arrived.")
+    bytes_per_second: int = Field(default=0, description="Speed over the last seconds; absent when nothing arrives.")
+    eta_seconds: int = Field(default=0, description="What the rest takes at that speed.")
+    observed_at: Short = Field(default="", description="When these figures were taken; absent once all is there.")
+
+
+class Failure(Record):
+    """The first failing container of a pod, or its last end; or what keeps pods or objects from being made."""
+
+    pod: Name = Field(description="The pod; empty when none could be made.")
+    container: Name = Field(default="", description="The container; empty when the pod as a whole is in trouble.")
     reason: Short = Field(default="", description="Kubernetes' word for it.")
     exit_code: int = Field(default=0, description="Its exit code; 128 + n for signal n.")
-    restarts: int = Field(default=0, description="How often the container was restarted.")
-    message: Text = Field(default="", description="What happened, for people.")
+    restarts: int = Field(
+        default=0,
+        description="How often the container was restarted: exact up to 5, then rounded down to 10, 20, 50 and so on.",
+    )
+    message: Text = Field(default="", description="What happened, and which field to change, for people.")
     last_log: Text = Field(default="", description="The last line the container left.")
 
 
@@ -107,10 +120,11 @@ class LLMServiceStatus(Record):
         description="Ready (SpecValid, ModelCached, PreflightPassed, ModelFits, WorkersReady, "
         "RouterReady), Progressing, Degraded.",
     )
+    model: Download | None = Field(default=None, description="The model's size and its download.")
     preflight: Annotated[tuple[Preflight, ...], ListType("map", key="pod")] = Field(
         default=(), max_length=16, strict=False, description="The check's result by pod; at most 16 pods."
     )
     fit: Fit | None = Field(default=None, description="How the model fits into memory.")
     failures: tuple[Failure, ...] = Field(
-        default=(), max_length=16, strict=False, description="Containers that failed, those that recovered included."
+        default=(), max_length=16, strict=False, description="What failed, causes first, containers that recovered included."
     )

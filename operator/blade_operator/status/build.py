@@ -10,6 +10,7 @@ from blade_operator import pods as read
 from blade_operator.objects import Object
 from blade_operator.status.conditions import Condition, conditions
 from blade_operator.status.details import fit, preflight
+from blade_operator.status.download import download
 from blade_operator.status.failures import find_failures
 from blade_operator.status.situation import Situation
 from blade_protocol.labels import NAME, ROLE, ROLE_ENGINE
@@ -22,8 +23,9 @@ __all__ = ["Situation", "build_status"]
 
 def build_status(situation: Situation, now: datetime) -> Object:
     """The status of one service. Equal to the one before when nothing worth telling has changed."""
-    failures = find_failures(situation.engine_pods + situation.router_pods)
-    found = conditions(situation, failures)
+    failures = find_failures(situation, now)
+    model, memory = download(situation, now), fit(situation)
+    found = conditions(situation, failures, model, memory, now)
     generation = int(situation.obj["metadata"].get("generation", 0))
     current = situation.current_pods
     status: dict[str, Any] = {
@@ -45,8 +47,9 @@ def build_status(situation: Situation, now: datetime) -> Object:
         "conditions": [_timed(condition, situation, generation, now) for condition in found],
     }
     optional = {
+        "model": model,
         "preflight": preflight(situation),
-        "fit": fit(situation),
+        "fit": memory,
         "failures": [failure.as_status() for failure in failures],
     }
     return status | {name: value for name, value in optional.items() if value}

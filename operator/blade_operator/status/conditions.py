@@ -6,22 +6,30 @@ engine that cannot be asked makes a detail Unknown and never anything False.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from datetime import datetime
+from typing import Any, Literal
 
 from blade_operator import pods as read
 from blade_operator.objects import Object
 from blade_operator.pods import CHECK, FETCH
 from blade_operator.spec.quantity import format_bytes
 from blade_operator.spec.rules import OWNED_FLAGS
-from blade_operator.status.details import memory_plan
-from blade_operator.status.failures import Failure, report_line
+from blade_operator.status.container_failures import report_line
+from blade_operator.status.download import describe
+from blade_operator.status.failure import Failure
+from blade_operator.status.failures import REJECTED
 from blade_operator.status.situation import Situation
+from blade_operator.status.stages import stage
+from blade_operator.status.steady import steady
 from blade_protocol.labels import ROLE_ENGINE, ROLE_ROUTER
 
 Status = Literal["True", "False", "Unknown"]
+_MEASURED = frozenset({"CheckFailed", "DoesNotFit", "Estimated"})
+_PLAIN_ENDS = frozenset({"", "Completed", "Error"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +42,33 @@ class Condition:
     message: str = ""
 
 
-def conditions(situation: Situation, failures: Sequence[Failure]) -> list[Condition]:
-    """All of them, Ready first."""
+def conditions(
+    situation: Situation,
+    failures: Sequence[Failure],
+    model: dict[str, Any] | None,
+    fit: dict[str, Any] | None,
+    now: datetime,
+) -> list[Condition]:
+    """All of them, Ready first. ``model`` and ``fit`` are those of the status."""
     tree = [
         spec_valid(situation),
-        model_cached(situation),
-        preflight_passed(situation),
-        model_fits(situation),
-        workers_ready(situation, failures),
+        model_cached(situation, failures, model),
+        _as_written(preflight_passed(situation), situation),
+        _as_written(model_fits(situation, fit), situation),
+        workers_ready(situation, failures, now),
         router_ready(situation, failures),
     ]
-    return [ready(tree, situation), *tree, progressing(situation, failures), degraded(failures)]
+    return [ready(tree, situation, failures), *tree, progressing(situation, failures), degraded(failures)]
+
+
+def _as_written(condition: Condition, situation: Situation) -> Condition:
+    """With the message of before where only what was measured anew differs."""
+    before = situation.condition(condition.type)
+    same = (before.get("status"), before.get("reason")) == (condition.status, condition.reason)
+    revision = (situation.before.get("revision") or {}).get("current")
+    if not same or revision != situation.current or condition.reason not in _MEASURED:
+        return condition
+    return dataclasses.replace(condition, message=steady(before.get("message", ""), condition.message))
 
 
 def spec_valid(situation: Situation) -> Condition:
@@ -54,7 +78,7 @@ def spec_valid(situation: Situation) -> Condition:
     return Condition("SpecValid", "False", "InvalidSpec", "; ".join(map(str, situation.invalid.problems))[:1024])
 
 
-def model_cached(situation: Situation) -> Condition:
+def model_cached(situation: Situation, failures: Sequence[Failure], model: dict[str, Any] | None) -> Condition:
     """Whether the model is on the engines' volume."""
     uri = situation.service.spec.model.uri if situation.service else ""
     if not uri:
@@ -62,18 +86,23 @@ def model_cached(situation: Situation) -> Condition:
     if not uri.startswith("hf://"):
         return Condition("ModelCached", "True", "NoDownload", f"{uri} is read where it is")
     fetches = [(pod, state) for pod in situation.current_pods if (state := read.container(pod, FETCH))]
-    if not fetches:
-        return _unknown("ModelCached", situation)
     for pod, state in fetches:
         if state.end is not None and state.end.exit_code == 0:
             report = read.fetch_report(pod)
             size = f" ({format_bytes(report.bytes)}, {report.files} files)" if report and report.files else ""
             return Condition("ModelCached", "True", "Downloaded", f"{uri} is in the cache{size}")
     for pod, state in fetches:
-        if not state.running and (end := state.end or state.last_end) is not None:
+        # One that is tried again has to show something first: most fail in the same way once more.
+        retried = state.running and pod["metadata"]["name"] in situation.downloads and bool(model)
+        if not retried and (end := state.end or state.last_end) is not None:
             why = report_line(pod, FETCH) or f"blade_llm_fetch ended with exit {end.exit_code}"
             return Condition("ModelCached", "False", "DownloadFailed", f"pod {pod['metadata']['name']}: {why}")
-    return Condition("ModelCached", "False", "Downloading", f"{uri} is being downloaded")
+    blocked = next((failure for failure in failures if failure.broken and failure.container == FETCH), None)
+    if blocked:
+        return Condition("ModelCached", "False", blocked.reason, blocked.told)
+    if not any(state.running for _, state in fetches):
+        return _unknown("ModelCached", situation)
+    return Condition("ModelCached", "False", "Downloading", describe(model) if model else f"{uri} is being downloaded")
 
 
 def preflight_passed(situation: Situation) -> Condition:
@@ -96,20 +125,16 @@ def preflight_passed(situation: Situation) -> Condition:
     return Condition("PreflightPassed", "True", "Passed", f"every item passed in {_pods(len(ended))}")
 
 
-def model_fits(situation: Situation) -> Condition:
+def model_fits(situation: Situation, fit: dict[str, Any] | None) -> Condition:
     """Whether model and KV cache fit into memory: as measured by the engines, else as the check reckons."""
-    if plan := memory_plan(situation):
+    if fit is not None:
         return Condition(
             "ModelFits",
             "True",
             "Measured",
-            f"the KV cache holds {plan.kv_tokens} tokens: "
-            f"{plan.concurrent_at_max_len:.1f} requests of {plan.max_model_len} tokens at once",
+            f"the KV cache holds {fit['kvTokens']} tokens: "
+            f"{fit['concurrency']} requests of {fit['contextLength']} tokens at once",
         )
-    before = situation.condition("ModelFits")
-    fit = situation.before.get("fit") or {}
-    if before.get("reason") == "Measured" and fit.get("revision") == situation.current:
-        return Condition("ModelFits", "True", "Measured", before.get("message", ""))
     for pod in situation.current_pods:
         report = read.check_report(pod)
         for item in report.items if report else ():
@@ -120,7 +145,7 @@ def model_fits(situation: Situation) -> Condition:
     return _unknown("ModelFits", situation)
 
 
-def workers_ready(situation: Situation, failures: Sequence[Failure]) -> Condition:
+def workers_ready(situation: Situation, failures: Sequence[Failure], now: datetime) -> Condition:
     """True once every engine asked for is ready, and from then on while at least one is."""
     wanted, there = situation.replicas, situation.ready_engines
     if wanted == 0:
@@ -132,8 +157,9 @@ def workers_ready(situation: Situation, failures: Sequence[Failure]) -> Conditio
         return Condition("WorkersReady", "True", "SomeReady", count)
     broken = next((failure for failure in failures if failure.broken and failure.role == ROLE_ENGINE), None)
     if broken:
-        return Condition("WorkersReady", "False", "EngineFailing", f"{count}; {broken.told}")
-    return Condition("WorkersReady", "False", "EnginesStarting", count)
+        return Condition("WorkersReady", "False", _word(broken, "EngineFailing"), f"{count}; {broken.told}")
+    doing = next((told for pod in situation.current_pods if not read.is_ready(pod) and (told := stage(pod, now))), "")
+    return Condition("WorkersReady", "False", "EnginesStarting", f"{count}; {doing}" if doing else count)
 
 
 def router_ready(situation: Situation, failures: Sequence[Failure]) -> Condition:
@@ -145,18 +171,21 @@ def router_ready(situation: Situation, failures: Sequence[Failure]) -> Condition
         return Condition("RouterReady", "True", "AllReady" if there >= wanted else "SomeReady", count)
     broken = next((failure for failure in failures if failure.broken and failure.role == ROLE_ROUTER), None)
     if broken:
-        return Condition("RouterReady", "False", "RouterFailing", f"{count}; {broken.told}")
+        return Condition("RouterReady", "False", _word(broken, "RouterFailing"), f"{count}; {broken.told}")
     return Condition("RouterReady", "False", "RouterStarting", count)
 
 
-def ready(tree: Sequence[Condition], situation: Situation) -> Condition:
-    """Whether requests are answered as the spec says; the reason is that of the first condition that explains it."""
+def ready(tree: Sequence[Condition], situation: Situation, failures: Sequence[Failure]) -> Condition:
+    """Whether requests are answered as the spec says; the reason is that of the first cause that explains it."""
     by_type = {condition.type: condition for condition in tree}
     needed = ("SpecValid", "WorkersReady", "RouterReady")
     if all(by_type[kind].status == "True" for kind in needed):
         return Condition("Ready", "True", "Ready", by_type["WorkersReady"].message)
     if by_type["SpecValid"].status == "True" and situation.replicas == 0:
         return Condition("Ready", "False", "ScaledToZero", "spec.replicas is 0")
+    refused = next((failure for failure in failures if failure.reason == REJECTED), None)
+    if refused and by_type["SpecValid"].status == "True":
+        return Condition("Ready", "False", REJECTED, refused.told)
     why = next(
         condition
         for condition in tree
@@ -173,14 +202,19 @@ def progressing(situation: Situation, failures: Sequence[Failure]) -> Condition:
     current = len(situation.current_pods)
     current_ready = sum(map(read.is_ready, situation.current_pods))
     old = len(situation.engine_pods) - current
-    stuck = next((failure for failure in failures if failure.stuck and failure.role == ROLE_ENGINE), None)
-    if stuck and (old or current_ready < wanted):
+    routers = situation.service.spec.router.replicas if situation.service else 0
+    routers_ready = sum(map(read.is_ready, situation.router_pods))
+    missed = {"": True, ROLE_ENGINE: bool(old) or current_ready < wanted, ROLE_ROUTER: routers_ready < routers}
+    stuck = next((failure for failure in failures if failure.stuck and missed.get(failure.role)), None)
+    if stuck:
         return Condition("Progressing", "False", "Stalled", stuck.told)
     if old or (situation.old_deployments and current_ready < wanted):
         message = f"{current} of {wanted} engines run revision {situation.current}, {old} an earlier one"
         return Condition("Progressing", "True", "Updating", message)
     if current_ready < wanted:
         return Condition("Progressing", "True", "Starting", f"{current_ready} of {wanted} engines ready")
+    if routers_ready < routers:
+        return Condition("Progressing", "True", "Starting", f"{routers_ready} of {routers} routers ready")
     if current > wanted or situation.leaving_pods:
         message = f"{_pods(max(current - wanted, 0) + len(situation.leaving_pods))} leaving"
         return Condition("Progressing", "True", "Draining", message)
@@ -188,13 +222,12 @@ def progressing(situation: Situation, failures: Sequence[Failure]) -> Condition:
 
 
 def degraded(failures: Sequence[Failure]) -> Condition:
-    """Whether a container fails now."""
+    """Whether anything fails now."""
     broken = [failure for failure in failures if failure.broken]
     if not broken:
-        return Condition("Degraded", "False", "AsExpected", "no container fails")
+        return Condition("Degraded", "False", "AsExpected", "nothing fails")
     more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
-    reason = broken[0].reason or "ContainerFailed"
-    return Condition("Degraded", "True", reason, f"{broken[0].told}{more}")
+    return Condition("Degraded", "True", broken[0].reason or "ContainerFailed", f"{broken[0].told}{more}")
 
 
 def _unknown(kind: str, situation: Situation, reason: str = "") -> Condition:
@@ -203,6 +236,11 @@ def _unknown(kind: str, situation: Situation, reason: str = "") -> Condition:
     if not situation.current_pods:
         return Condition(kind, "Unknown", "NoPods", "no engine pod has started")
     return Condition(kind, "Unknown", "NotReported", "no engine has reported yet")
+
+
+def _word(failure: Failure, default: str) -> str:
+    """Its reason where that tells something by itself."""
+    return default if failure.reason in _PLAIN_ENDS else failure.reason
 
 
 def _why_failed(pod: Object, exit_code: int) -> str:

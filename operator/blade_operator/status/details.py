@@ -8,6 +8,7 @@ from typing import Any
 from blade_operator import pods as read
 from blade_operator.spec.quantity import format_bytes, parse_quantity
 from blade_operator.status.situation import Situation
+from blade_operator.status.steady import steady
 from blade_protocol.state import MemoryPlan
 
 PODS_LIMIT = 16
@@ -18,13 +19,21 @@ CHANGE_WORTH_TELLING = Decimal("0.1")
 
 def preflight(situation: Situation) -> list[dict[str, Any]]:
     """One entry a pod whose check has ended, failed ones first."""
+    before = {
+        (entry["pod"], item["name"], item["status"]): item.get("detail", "")
+        for entry in situation.before.get("preflight", ())
+        for item in entry.get("items", ())
+    }
     table = []
     for pod in situation.engine_pods:
         if (report := read.check_report(pod)) is None:
             continue
-        items = [
-            {"name": item.name, "status": item.status, "detail": item.detail[:DETAIL_LIMIT]} for item in report.items
-        ]
+        items = []
+        for item in report.items:
+            detail = item.detail[:DETAIL_LIMIT]
+            # A check that is run again measures speeds and free memory anew.
+            told = before.get((pod["metadata"]["name"], item.name, item.status), detail)
+            items.append({"name": item.name, "status": item.status, "detail": steady(told, detail)})
         table.append(
             {
                 "pod": pod["metadata"]["name"],

@@ -1,167 +1,114 @@
-"""Containers that failed: the first of each pod, in words, those that have recovered since included."""
+"""Everything that went wrong with a service, what has recovered since included, in the order of causes."""
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator
+from datetime import datetime
 
 from blade_operator import pods as read
 from blade_operator.objects import Object
-from blade_operator.pods import CHECK, FETCH, ContainerState, End
+from blade_operator.pods import FETCH
+from blade_operator.status.container_failures import container_failure
+from blade_operator.status.failure import Failure, with_hint
+from blade_operator.status.pod_failures import pod_failure
+from blade_operator.status.situation import Situation
+from blade_operator.status.steady import steady
+from blade_protocol.labels import ROLE, ROLE_ENGINE, ROLE_ROUTER
 
 LIMIT = 16
-LINE_LIMIT = 400
-STUCK_AFTER = 3
-"""Restarts after which an engine or router is not expected to recover by itself."""
-STUCK_IN_INIT = 2
-"""The same for what runs before it: a check that failed twice will fail again."""
-_BACK_OFF = "CrashLoopBackOff"
-_ALWAYS = frozenset({"container", "exitCode", "restarts"})
-_UNSEEN = frozenset({"Unknown", "ContainerStatusUnknown"})
-"""Reasons of an end that nobody saw: its exit code is made up."""
-_HARMLESS = frozenset({"", "ContainerCreating", "PodInitializing"})
+REJECTED = "ApplyRejected"
+_CRASHES = frozenset({"", "Completed", "Error", "CrashLoopBackOff"})
+_POD_NAME = re.compile(r'^pods "[^"]*" is forbidden: ')
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """What went wrong in one pod."""
+def find_failures(situation: Situation, now: datetime) -> list[Failure]:
+    """What still fails first, and there: refused objects, pods that cannot be made, engines, routers.
 
-    role: str
-    """``engine`` or ``router``."""
-    pod: str
-    container: str
-    reason: str
-    exit_code: int
-    restarts: int
-    message: str
-    last_log: str
-    broken: bool
-    """Still failing, as opposed to recovered."""
-    stuck: bool
-    """Failed again and again, or cannot even start."""
-
-    @property
-    def told(self) -> str:
-        """Pod, what happened, and the program's own last words where they are the reason: not when it was killed."""
-        words = f": {self.last_log}" if self.last_log and killing_signal(self.exit_code) is None else ""
-        return f"pod {self.pod}: {self.message}{words}"
-
-    def as_status(self) -> dict[str, Any]:
-        """The entry in ``status.failures``."""
-        entry = {
-            "pod": self.pod,
-            "container": self.container,
-            "reason": self.reason,
-            "exitCode": self.exit_code,
-            "restarts": self.restarts,
-            "message": self.message,
-            "lastLog": self.last_log,
-        }
-        return {key: value for key, value in entry.items() if value or key in _ALWAYS}
+    A failure that is already in the status keeps its words while only figures in them have changed.
+    """
+    found = [
+        *_rejections(situation),
+        *_creation_failures(situation),
+        *_of_pods(situation.current_pods, now),
+        *_of_pods(situation.older_pods, now),
+        *_last_ended(situation.ended(ROLE_ENGINE), situation.ready_engines < situation.replicas, now),
+        *_of_pods(situation.router_pods, now),
+        *_last_ended(situation.ended(ROLE_ROUTER), not any(map(read.is_ready, situation.router_pods)), now),
+        *_of_pods(situation.leaving_pods, now, leaving=True),
+    ]
+    known = {failure_key(entry): entry for entry in situation.before.get("failures", ())}
+    kept = [_as_written(_unless_arriving(failure, situation), known) for failure in found]
+    return sorted(kept, key=lambda failure: not failure.broken)[:LIMIT]
 
 
-def find_failures(pods: Iterable[Object]) -> list[Failure]:
-    """The first failing container of each pod; pods that still fail come first."""
-    found = [failure for pod in pods if (failure := _of_pod(pod)) is not None]
-    return sorted(found, key=lambda failure: not failure.broken)[:LIMIT]
+def _rejections(situation: Situation) -> Iterator[Failure]:
+    for ref, words in sorted(situation.rejected.items()):
+        message = with_hint(f"the cluster refuses {ref.kind} {ref.name}: {' '.join(words.split())}", "")
+        yield Failure("", "", "", REJECTED, message, stuck=True)
 
 
-def _of_pod(pod: Object) -> Failure | None:
-    name, ready = str(pod["metadata"]["name"]), read.is_ready(pod)
-    for state in read.containers(pod):
-        end = (
-            state.last_end if state.running or (state.end and state.end.exit_code == 0) else state.end or state.last_end
-        )
-        blocked = state.waiting not in _HARMLESS
-        failed_end = end is not None and (end.exit_code != 0 or not state.init)
-        if not blocked and not failed_end:
-            continue
-        recovered = ready or (state.init and state.end is not None and state.end.exit_code == 0)
-        stuck = not recovered and (
-            (blocked and (state.init or state.waiting != _BACK_OFF or state.restarts >= STUCK_AFTER))
-            or (state.init and state.restarts >= STUCK_IN_INIT)  # also while it tries once more
-        )
-        return Failure(
-            role=read.role(pod),
-            pod=name,
-            container=state.name,
-            reason=state.waiting if blocked else _BACK_OFF if stuck else _reason(end),
-            exit_code=end.exit_code if end else 0,
-            restarts=state.restarts,
-            message=_describe(state, end),
-            last_log=_last_line(pod, state, end),
-            broken=not recovered,
-            stuck=stuck,
-        )
-    return _unschedulable(pod)
+def _creation_failures(situation: Situation) -> Iterator[Failure]:
+    """Deployments whose pods the API server does not let come into being."""
+    for deployment in sorted(situation.deployments, key=lambda each: str(each["metadata"]["name"])):
+        for condition in deployment.get("status", {}).get("conditions") or ():
+            if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
+                role = str(deployment["metadata"].get("labels", {}).get(ROLE, ""))
+                words = _POD_NAME.sub("", condition.get("message", ""))
+                yield _cannot_make(deployment["metadata"]["name"], role, condition.get("reason", ""), words)
 
 
-def _unschedulable(pod: Object) -> Failure | None:
-    for condition in pod.get("status", {}).get("conditions", ()):
-        if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            return Failure(
-                role=read.role(pod),
-                pod=str(pod["metadata"]["name"]),
-                container="",
-                reason=condition.get("reason", "Unschedulable"),
-                exit_code=0,
-                restarts=0,
-                message=f"cannot be scheduled: {condition.get('message', '')}"[:LINE_LIMIT],
-                last_log="",
-                broken=True,
-                stuck=True,
-            )
-    return None
+def _cannot_make(name: str, role: str, reason: str, words: str) -> Failure:
+    part = role or "engine"
+    hint = ""
+    if "violates PodSecurity" in words:
+        reason, hint = "PodSecurityViolation", f"spec.{part}.podTemplate, or the namespace's pod-security labels"
+    elif "exceeded quota" in words:
+        reason, hint = "QuotaExceeded", f"spec.{part}.resources, the replicas, or the namespace's ResourceQuota"
+    elif "failed quota" in words:  # a quota that wants a request or limit the pods do not have
+        reason, hint = "QuotaExceeded", f"spec.{part}.resources"
+    message = with_hint(f"no pods can be made for Deployment {name}: {words}", hint)
+    return Failure(role, "", "", reason or "FailedCreate", message, stuck=True)
 
 
-def _reason(end: End | None) -> str:
-    if end is None:
-        return ""
-    return end.reason or ("Completed" if end.exit_code == 0 else "Error")
+def _of_pods(pods: Iterable[Object], now: datetime, *, leaving: bool = False) -> Iterator[Failure]:
+    """One failure a pod. How the containers of a pod end that is leaving is of no interest any more."""
+    for pod in pods:
+        failure = pod_failure(pod, now) or (None if leaving else container_failure(pod))
+        if failure is not None:
+            yield failure
 
 
-def _describe(state: ContainerState, end: End | None) -> str:
-    if end is None:
-        return f"{state.name} cannot start: {state.waiting_message or state.waiting}"[:LINE_LIMIT]
-    if end.reason == "OOMKilled":
-        what = "ran out of memory (OOMKilled)"
-    elif end.reason in _UNSEEN:
-        what = "ended, its exit code is unknown"
-    elif (killer := killing_signal(end.exit_code)) is not None:
-        what = f"was killed by {killer.name} (exit {end.exit_code})"
-    elif end.exit_code:
-        what = f"failed (exit {end.exit_code})"
-    else:
-        what = "ended by itself (exit 0)"
-    times = "" if not state.restarts else f", restarted {state.restarts} time{'s' if state.restarts > 1 else ''}"
-    return f"{state.name} {what}{times}"
+def _last_ended(pods: list[Object], missed: bool, now: datetime) -> Iterator[Failure]:
+    """The latest of the pods that were ended: their records stay for long, and their successors tell of themselves."""
+    latest = max(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp", "")), default=None)
+    if latest is not None and (failure := pod_failure(latest, now)) is not None:
+        yield dataclasses.replace(failure, broken=missed)
 
 
-def killing_signal(exit_code: int) -> signal.Signals | None:
-    """The signal an exit code stands for (128 + n), or None: 255 for one is what ``exit(-1)`` gives."""
-    try:
-        return signal.Signals(exit_code - 128)
-    except ValueError:
-        return None
+def _unless_arriving(failure: Failure, situation: Situation) -> Failure:
+    """A download that failed is not stuck while, tried once more, it gets on."""
+    progress = situation.downloads.get(failure.pod)
+    arriving = failure.container == FETCH and progress is not None and progress.bytes_per_second > 0
+    return dataclasses.replace(failure, stuck=False) if arriving else failure
 
 
-def report_line(pod: Object, name: str) -> str:
-    """What our own init container says was wrong, from the report it left; empty when it left none."""
-    if name == FETCH:
-        fetched = read.fetch_report(pod)
-        return fetched.message if fetched and not fetched.ready else ""
-    report = read.check_report(pod)
-    bad = [item for item in report.items if item.status != "PASS"] if report else []
-    for item in sorted(bad, key=lambda item: item.status != "FAILED"):
-        return f"{item.name} {item.status}: {item.detail}"
-    return ""
+def _as_written(failure: Failure, known: dict[tuple[object, ...], Object]) -> Failure:
+    entry = known.get(failure_key(failure.as_status()))
+    if entry is None:
+        return failure
+    return dataclasses.replace(
+        failure,
+        message=steady(entry.get("message", ""), failure.message),
+        last_log=steady(entry.get("lastLog", ""), failure.last_log),
+    )
 
 
-def _last_line(pod: Object, state: ContainerState, end: End | None) -> str:
-    if end is None or not end.message.strip():
-        return ""
-    if state.name in (CHECK, FETCH) and end.message.startswith("{"):
-        return report_line(pod, state.name)[:LINE_LIMIT]
-    return end.message.strip().splitlines()[-1].strip()[:LINE_LIMIT]
+def failure_key(entry: Object) -> tuple[object, ...]:
+    """What makes an entry of ``status.failures`` the same failure as one told before."""
+    reason = entry.get("reason", "")
+    # The states of a crash loop take turns. Where there is no pod, the object that is named tells failures apart.
+    kind = "" if reason in _CRASHES else reason
+    words = "" if entry["pod"] else entry.get("message", "").partition(":")[0]
+    return (entry["pod"], entry["container"], entry["exitCode"], entry["restarts"], kind, words)

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from blade_operator import pods as read
-from blade_operator.objects import Object
+from blade_operator.objects import Object, Ref
 from blade_operator.spec.errors import SpecError
 from blade_operator.spec.parse import LLMService
+from blade_protocol.fetch import FetchProgress
 from blade_protocol.labels import ROLE_ENGINE, ROLE_ROUTER
 from blade_protocol.state import EngineState
 
@@ -24,6 +25,9 @@ class Situation:
     pods: tuple[Object, ...]
     router_service: Object | None
     engines: Mapping[str, EngineState] = field(default_factory=dict)
+    downloads: Mapping[str, FetchProgress] = field(default_factory=dict)
+    deployments: tuple[Object, ...] = ()
+    rejected: Mapping[Ref, str] = field(default_factory=dict)
     current: str = ""
     """Revision the spec asks for; empty when none is known."""
     previous: str = ""
@@ -52,6 +56,11 @@ class Situation:
         return [pod for pod in self.engine_pods if read.revision(pod) == self.current]
 
     @property
+    def older_pods(self) -> list[Object]:
+        """Engine pods of other revisions that are not leaving."""
+        return [pod for pod in self.engine_pods if read.revision(pod) != self.current]
+
+    @property
     def leaving_pods(self) -> list[Object]:
         """Engine pods that finish what they have."""
         return [pod for pod in self._of(ROLE_ENGINE) if read.is_terminating(pod) and not read.is_finished(pod)]
@@ -60,6 +69,10 @@ class Situation:
     def router_pods(self) -> list[Object]:
         """Router pods that are not leaving."""
         return [pod for pod in self._of(ROLE_ROUTER) if not read.is_terminating(pod) and not read.is_finished(pod)]
+
+    def ended(self, role: str) -> list[Object]:
+        """Pods of that role that were evicted or otherwise ended for good, while their records last."""
+        return [pod for pod in self._of(role) if read.is_finished(pod) and not read.is_terminating(pod)]
 
     @property
     def ready_engines(self) -> int:

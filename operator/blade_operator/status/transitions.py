@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from blade_operator.plan import EventRecord
-from blade_operator.status.failures import killing_signal
+from blade_operator.status.failure import killing_signal
+from blade_operator.status.failures import failure_key
 
 _DETAILS = frozenset({"SpecValid", "ModelCached", "PreflightPassed", "ModelFits"})
 """Told when they fail and when they recover. Workers and routers are told by Ready, Degraded by failures."""
@@ -40,6 +41,8 @@ def _worth_telling(condition: dict[str, Any], status: str, reason: str) -> Liter
             return None
         return "Warning" if why == "Stalled" else "Normal"
     if kind in _DETAILS and changed:
+        if now == "False" and kind == "ModelCached" and why not in ("Downloading", "DownloadFailed"):
+            return None  # the failing container is told of itself
         if now == "False":
             return "Normal" if why == "Downloading" else "Warning"
         if now == "True" and status == "False":
@@ -48,13 +51,13 @@ def _worth_telling(condition: dict[str, Any], status: str, reason: str) -> Liter
 
 
 def _failures(before: dict[str, Any], after: dict[str, Any]) -> Iterator[EventRecord]:
-    told = {(failure["pod"], failure["container"], failure["restarts"]) for failure in before.get("failures", ())}
+    told = set(map(failure_key, before.get("failures", ())))
     for failure in after.get("failures", ()):
-        if (failure["pod"], failure["container"], failure["restarts"]) not in told:
+        if failure_key(failure) not in told:
             reason = failure.get("reason", "")
             words = failure.get("lastLog", "") if killing_signal(failure["exitCode"]) is None else ""
-            tail = f": {words}" if words else ""
-            message = f"pod {failure['pod']}: {failure.get('message', '')}{tail}"
+            pod = f"pod {failure['pod']}: " if failure["pod"] else ""
+            message = f"{pod}{failure.get('message', '')}{f': {words}' if words else ''}"
             yield EventRecord("Warning", "ContainerFailed" if reason in _PLAIN_ENDS else reason, message)
 
 

@@ -1,0 +1,85 @@
+"""``status.model``: how large the model is and how far its download, told in steps worth a write."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+from blade_operator import pods as read
+from blade_operator.pods import FETCH
+from blade_operator.spec.quantity import format_bytes
+from blade_operator.status.situation import Situation
+from blade_protocol.fetch import FetchProgress
+
+STEP = 0.05
+"""Share of the model that has to arrive between two writes."""
+PAUSE_S = 5.0
+"""Shortest time between them."""
+
+
+def download(situation: Situation, now: datetime) -> dict[str, Any] | None:
+    """``status.model``, or None when nothing is known of it. Equal to the one before until a step is reached."""
+    before: dict[str, Any] | None = situation.before.get("model")
+    if (situation.before.get("revision") or {}).get("current") != situation.current:
+        before = None
+    fetches = [(pod, state) for pod in situation.current_pods if (state := read.container(pod, FETCH))]
+    for pod, state in fetches:
+        if state.end is not None and state.end.exit_code == 0:
+            if before and before["downloaded"] == before["bytes"]:
+                return before
+            report = read.fetch_report(pod)
+            size = report.bytes if report and report.bytes else before["bytes"] if before else 0
+            return {"bytes": size, "downloaded": size} if size else None
+    told = [found for pod, state in fetches if state.running and (found := _progress(situation, pod))]
+    if not told:
+        return before if fetches else None
+    # The one that is furthest: the first to serve, or the one the others wait for.
+    furthest = max(told, key=lambda progress: progress.bytes_done)
+    return before if before and not _is_news(before, furthest, now) else _entry(furthest, now)
+
+
+def is_downloading(situation: Situation) -> bool:
+    """Whether a look soon may find that more has arrived."""
+    return any((state := read.container(pod, FETCH)) and state.running for pod in situation.current_pods)
+
+
+def describe(model: dict[str, Any]) -> str:
+    """How far it is, for people."""
+    done, size, speed = model["downloaded"], model["bytes"], model.get("bytesPerSecond", 0)
+    text = f"downloading: {100 * done // size} % of {_bytes(size)}"
+    if speed:
+        return f"{text}, {_bytes(60 * speed)}/min, {_duration(model['etaSeconds'])} left"
+    return f"{text}, nothing arrives at the moment" if done else text
+
+
+def _progress(situation: Situation, pod: dict[str, Any]) -> FetchProgress | None:
+    progress = situation.downloads.get(pod["metadata"]["name"])
+    return progress if progress and progress.bytes else None
+
+
+def _is_news(before: dict[str, Any], progress: FetchProgress, now: datetime) -> bool:
+    if before["bytes"] != progress.bytes:
+        return True
+    if read.age(before.get("observedAt"), now) < PAUSE_S:
+        return False
+    halted = bool(before.get("bytesPerSecond")) != bool(progress.bytes_per_second)
+    return halted or abs(progress.bytes_done - before["downloaded"]) >= STEP * progress.bytes
+
+
+def _entry(progress: FetchProgress, now: datetime) -> dict[str, Any]:
+    entry = {"bytes": progress.bytes, "downloaded": min(progress.bytes_done, progress.bytes)}
+    if speed := progress.bytes_per_second:
+        entry |= {"bytesPerSecond": speed, "etaSeconds": -(-(entry["bytes"] - entry["downloaded"]) // speed)}
+    return entry | {"observedAt": now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
+
+
+def _bytes(count: int) -> str:
+    """``15.3 GiB``."""
+    return re.sub(r"([A-Z]i)?$", r" \1B", format_bytes(count), count=1)
+
+
+def _duration(seconds: int) -> str:
+    if seconds < 60:
+        return f"{seconds} s"
+    return f"{-(-seconds // 60)} min" if seconds < 7200 else f"{-(-seconds // 3600)} h"

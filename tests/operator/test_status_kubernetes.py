@@ -1,0 +1,440 @@
+"""Why a service is not up, told from what a real kubelet, scheduler and controller manager report.
+
+`kubernetes/pods.json` and `kubernetes/deployments.json` hold statuses as Kubernetes 1.36 wrote them, in order of time.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from operator_support.mini_cluster import MiniCluster, service
+
+from blade_operator import pods as read
+from blade_operator.objects import Object, Ref
+from blade_operator.spec.schema import service_schema
+
+FOLDER = Path(__file__).with_name("kubernetes")
+PODS: dict[str, list[Object]] = json.loads((FOLDER / "pods.json").read_text())
+DEPLOYMENTS: dict[str, Object] = json.loads((FOLDER / "deployments.json").read_text())
+LATER = datetime(2026, 11, 21, 20, 0, tzinfo=UTC)
+HUB = {"model": {"uri": "hf://Qwen/Qwen2.5-0.5B", "tokenSecretRef": {"name": "hf"}}}
+SCHEMA = jsonschema.Draft202012Validator(service_schema()["properties"]["status"])
+
+
+def starting(spec: dict[str, Any] | None = None) -> MiniCluster:
+    """A service whose pods exist, its router ready."""
+    cluster = MiniCluster(service(spec))
+    cluster.now = LATER
+    cluster.reconcile()
+    cluster.control()
+    for pod in cluster.pods:
+        if read.role(pod) == "router":
+            cluster.become_ready(pod)
+    return cluster
+
+
+def put(cluster: MiniCluster, status: Object, number: int = 0) -> str:
+    """Give an engine pod this status; returns the pod's name."""
+    pod = cluster.engine_pods[number]
+    pod["status"] = copy.deepcopy(status)
+    pod["spec"]["nodeName"] = "node1"
+    pod["metadata"]["creationTimestamp"] = "2026-11-21T19:31:17Z"
+    cluster.engines.pop(pod["metadata"]["name"], None)
+    return str(pod["metadata"]["name"])
+
+
+def tell(cluster: MiniCluster) -> dict[str, Any]:
+    cluster.reconcile()
+    status: dict[str, Any] = cluster.service["status"]
+    SCHEMA.validate(status)
+    return status
+
+
+def condition(status: dict[str, Any], kind: str) -> tuple[str, str, str]:
+    [found] = [entry for entry in status["conditions"] if entry["type"] == kind]
+    return found["status"], found["reason"], found["message"]
+
+
+def probed(statuses: list[Object]) -> list[Object]:
+    """As of containers with probes that have not passed yet; those that were observed had none, and were ready."""
+    result = copy.deepcopy(statuses)
+    for status in result:
+        for container in status.get("containerStatuses", ()):
+            container |= {"ready": False, "started": False}
+        for entry in status.get("conditions", ()):
+            if entry["type"] in ("Ready", "ContainersReady"):
+                entry |= {"status": "False"}
+    return result
+
+
+LIMIT = {"engine": {"resources": {"limits": {"memory": "16Mi"}}}}
+PULL = (
+    'image engine:1 cannot be pulled: failed to do request: Head "https://registry-1.docker.io/v2/bladellm/engine/'
+    'manifests/nope": dial tcp: lookup registry-1.docker.io on 10.255.255.53:53: dial udp 10.255.255.53:53: connect: '
+    "network is unreachable (spec.engine.image)"
+)
+CASES: list[tuple[str, dict[str, Any] | None, str, str, str, bool]] = [
+    # case, spec, reason, message, last log, stuck
+    (
+        "unschedulable-cpu", None, "Unschedulable",
+        "cannot be scheduled: 0/2 nodes are available: 1 Insufficient cpu, 1 node(s) were unschedulable "
+        "(spec.engine.resources)", "", True,
+    ),
+    (
+        "unschedulable-gpu", None, "Unschedulable",
+        "cannot be scheduled: 0/2 nodes are available: 1 Insufficient nvidia.com/gpu, 1 node(s) were unschedulable "
+        "(spec.engine.gpus)", "", True,
+    ),
+    (
+        "unschedulable-selector", None, "Unschedulable",
+        "cannot be scheduled: 0/2 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, 1 node(s) "
+        "were unschedulable (spec.engine.podTemplate)", "", True,
+    ),
+    (
+        "claim-missing", HUB, "Unschedulable",
+        'cannot be scheduled: 0/2 nodes are available: persistentvolumeclaim "models" not found '
+        "(spec.model.cache.claimName)", "", True,
+    ),
+    (
+        "claim-unbound", HUB, "Unschedulable",
+        "cannot be scheduled: 0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims "
+        "(spec.model.cache)", "", True,
+    ),
+    ("image-pull", None, "ImagePullBackOff", PULL, "", True),
+    (
+        "image-name", None, "InvalidImageName",
+        'image engine:1 cannot be used: Failed to apply default image tag "Bad Image": couldn\'t parse image name '
+        '"Bad Image": invalid reference format: repository name (library/Bad Image) must be lowercase '
+        "(spec.engine.image)", "", True,
+    ),
+    (
+        "image-never", None, "ErrImageNeverPull",
+        'image engine:1 cannot be used: Container image "localhost/not-there:1" is not present with pull policy of '
+        "Never (spec.engine.image)", "", True,
+    ),
+    (
+        "secret-key-missing", HUB, "CreateContainerConfigError",
+        "fetch cannot start: couldn't find key token in Secret team/hf (spec.model.tokenSecretRef)", "", True,
+    ),
+    (
+        "secret-missing", HUB, "CreateContainerConfigError",
+        'fetch cannot start: secret "nope" not found (spec.model.tokenSecretRef)', "", True,
+    ),
+    (
+        "config-map-missing", None, "CreateContainerConfigError",
+        'engine cannot start: configmap "nope" not found (spec.engine.podTemplate)', "", True,
+    ),
+    (
+        "runs-as-root", None, "CreateContainerConfigError",
+        "engine cannot start: container has runAsNonRoot and image will run as root (spec.engine.image)", "", True,
+    ),
+    (
+        "command-missing", None, "RunContainerError",
+        'engine cannot start: exec: "blade_llm_server": executable file not found in $PATH (spec.engine.image), '
+        "restarted at least 5 times, each time after a longer pause", "", True,
+    ),
+    (
+        "crash-loop", None, "CrashLoopBackOff",
+        "engine failed (exit 2), restarted at least 5 times, each time after a longer pause",
+        "blade_llm_server: unknown flag --no_such_flag", True,
+    ),
+    (
+        "crash-loop-check", None, "CrashLoopBackOff",
+        "check failed (exit 1), restarted at least 5 times, each time after a longer pause", "no", True,
+    ),
+    (
+        "oom-killed", LIMIT, "OOMKilled",
+        "engine ran out of memory (OOMKilled) at its limit of 16Mi (spec.engine.resources.limits.memory), restarted at "
+        "least 5 times, each time after a longer pause", "loading", True,
+    ),
+    (
+        "oom-killed-child", LIMIT, "OOMKilled",
+        "engine ran out of memory (OOMKilled) at its limit of 16Mi (spec.engine.resources.limits.memory), restarted at "
+        "least 5 times, each time after a longer pause", "Killed", True,
+    ),
+    (
+        "oom-killed-check", LIMIT, "OOMKilled",
+        "check ran out of memory (OOMKilled) at its limit of 16Mi (spec.engine.resources.limits.memory), restarted at "
+        "least 5 times, each time after a longer pause", "", True,
+    ),
+    (
+        "liveness-killed", None, "CrashLoopBackOff",
+        "engine ended, by itself or after a failed liveness probe (exit 0), restarted at least 5 times, each time "
+        "after a longer pause", "", True,
+    ),
+    (
+        "node-lost", None, "NodeNotReady",
+        "its containers run, but node node1 does not report: kubectl describe node node1", "", False,
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("case", "spec", "reason", "message", "log", "stuck"), CASES, ids=[case[0] for case in CASES])
+def test_the_cause_is_in_ready_degraded_and_the_failures(
+    case: str, spec: dict[str, Any] | None, reason: str, message: str, log: str, stuck: bool
+) -> None:
+    cluster = starting(spec)
+    pod = put(cluster, PODS[case][-1])
+    status = tell(cluster)
+    [failure] = status["failures"]
+    told = {key: failure.get(key, "") for key in ("pod", "reason", "message", "lastLog")}
+    assert told == {"pod": pod, "reason": reason, "message": message, "lastLog": log}
+    ready = condition(status, "Ready")
+    assert ready[0] == "False"
+    assert message in ready[2] or case in ("crash-loop-check", "oom-killed-check")
+    assert pod in ready[2]
+    assert condition(status, "Degraded")[:2] == ("True", reason)
+    assert message in condition(status, "Degraded")[2]
+    assert condition(status, "Progressing")[1] == ("Stalled" if stuck else "Starting")
+    assert status["phase"] == ("Failed" if stuck else "Degraded")
+    warnings = [event for event in cluster.events if event.type == "Warning" and event.reason == reason]
+    assert [event.message for event in warnings if message in event.message]
+
+
+def test_the_reason_column_names_the_cause_itself() -> None:
+    reasons = {}
+    for case, spec, *_ in CASES:
+        cluster = starting(spec)
+        put(cluster, PODS[case][-1])
+        reasons[case] = condition(tell(cluster), "Ready")[1]
+    assert {case for case, reason in reasons.items() if reason == "EngineFailing"} == set()
+    assert reasons["oom-killed"] == "OOMKilled"
+    assert reasons["crash-loop-check"] == "CheckFailed"
+    assert reasons["secret-missing"] == "CreateContainerConfigError"
+
+
+@pytest.mark.parametrize("case", sorted(PODS))
+def test_kubelet_noise_is_no_news_within_a_crash_loop_and_no_event_twice(case: str) -> None:
+    spec = {**LIMIT, **(HUB if "claim" in case or "secret" in case else {})}
+    cluster = starting(spec)
+    told = []
+    statuses = PODS[case] if case == "node-lost" else probed(PODS[case])
+    for status in statuses + statuses[-1:] * 2:
+        put(cluster, status)
+        told.append(cluster.reconcile().status)
+    assert told[-2:] == [None, None]
+    events = [(event.type, event.reason, event.message) for event in cluster.events]
+    assert len(events) == len(set(events))
+
+
+def loop(cluster: MiniCluster, statuses: list[Object], restarts: int, back_off: str) -> list[Any]:
+    """The same states once more, later: more restarts, longer pauses, other ids. Returns what was written."""
+    written = []
+    for status in statuses:
+        text = json.dumps(status).replace("19:3", "19:5").replace("back-off 2m40s", f"back-off {back_off}")
+        noisy = json.loads(text)
+        for field in ("initContainerStatuses", "containerStatuses"):
+            for container in noisy.get(field, ()):
+                container["restartCount"] = restarts if container["restartCount"] else 0
+                container["containerID"] = f"containerd://{restarts:064x}"
+        for entry in noisy.get("conditions", ()):
+            entry["lastProbeTime"] = f"2026-11-21T19:5{restarts}:00Z"
+        put(cluster, noisy)
+        plan = cluster.reconcile()
+        written.append((plan.status, plan.events))
+    return written
+
+
+@pytest.mark.parametrize("case", ["crash-loop", "oom-killed", "command-missing", "liveness-killed", "image-pull"])
+def test_a_crash_loop_that_goes_on_writes_nothing(case: str) -> None:
+    cluster = starting(LIMIT)
+    # Its output is one line: what is tested is the loop and not the order in which two streams were read.
+    statuses = json.loads(json.dumps(probed(PODS[case])).replace("starting\\n", ""))
+    for status in statuses:
+        put(cluster, status)
+        cluster.reconcile()
+    tail = [
+        status for status in statuses if status["containerStatuses"][0]["restartCount"] >= 3 or case == "image-pull"
+    ]
+    loop(cluster, tail, 5, "5m0s")
+    for restarts in (6, 7, 8, 9):
+        assert loop(cluster, tail, restarts, "5m0s") == [(None, [])] * len(tail)
+
+
+@pytest.mark.parametrize(
+    ("case", "reason", "message"),
+    [
+        (
+            "pod-security", "PodSecurityViolation",
+            'no pods can be made for Deployment {name}: violates PodSecurity "restricted:latest": '
+            "allowPrivilegeEscalation != false (container",
+        ),
+        (
+            "quota", "QuotaExceeded",
+            "no pods can be made for Deployment {name}: exceeded quota: small, requested: pods=1, used: pods=0, "
+            "limited: pods=0 (spec.engine.resources, the replicas, or the namespace's ResourceQuota)",
+        ),
+        (
+            "service-account-missing", "FailedCreate",
+            "no pods can be made for Deployment {name}: error looking up service account team/missing: serviceaccount "
+            '"missing" not found',
+        ),
+    ],
+)  # fmt: skip
+def test_pods_that_may_not_be_made_are_told_in_the_api_servers_words(case: str, reason: str, message: str) -> None:
+    cluster = starting()
+    cluster.pods = [pod for pod in cluster.pods if read.role(pod) == "router"]
+    [deployment] = [obj for ref, obj in cluster.objects.items() if ref.kind == "Deployment" and "-engine-" in ref.name]
+    deployment["status"] = DEPLOYMENTS[case]
+    message = message.format(name=deployment["metadata"]["name"])
+    status = tell(cluster)
+    [failure] = status["failures"]
+    assert (failure["pod"], failure["reason"]) == ("", reason)
+    assert failure["message"].startswith(message)
+    assert condition(status, "Ready")[:2] == ("False", reason)
+    assert message in condition(status, "Ready")[2]
+    assert condition(status, "Progressing")[:2] == ("False", "Stalled")
+    assert condition(status, "Degraded")[:2] == ("True", reason)
+    # Another attempt, another name for the pod, another count of what is in use: no news.
+    cluster.events.clear()
+    words = (
+        json.dumps(deployment["status"])
+        .replace("d-6dbcffb55c-", "d-6dbcffb55c-x")
+        .replace("used: pods=0", "used: pods=2")
+    )
+    deployment["status"] = json.loads(words)
+    assert (cluster.reconcile().status, cluster.events) == (None, [])
+
+
+def test_an_evicted_pod_explains_the_gap_it_leaves_and_is_history_once_it_is_filled() -> None:
+    cluster = starting()
+    name = put(cluster, PODS["evicted"][-1])
+    cluster.control()  # the ReplicaSet makes another
+    assert len(cluster.engine_pods) == 2
+    status = tell(cluster)
+    message = 'was evicted: Usage of EmptyDir volume "m" exceeds the limit "1Mi". (spec.engine.resources)'
+    [failure] = status["failures"]
+    assert (failure["pod"], failure["reason"], failure["message"]) == (name, "Evicted", message)
+    assert condition(status, "Ready")[1] == "Evicted"
+    assert condition(status, "Progressing")[1] == "Starting"
+    assert status["replicas"] == 1
+    for pod in cluster.engine_pods:
+        if not read.is_finished(pod):
+            cluster.become_ready(pod)
+    status = tell(cluster)
+    assert condition(status, "Ready")[0] == "True"
+    assert condition(status, "Degraded")[0] == "False"
+    assert [failure["reason"] for failure in status["failures"]] == ["Evicted"]
+
+
+def test_containers_that_wait_for_their_volumes_are_told_after_half_a_minute() -> None:
+    cluster = starting(HUB | {"model": {**HUB["model"], "cache": {"claimName": "models"}}})
+    waiting = PODS["secret-volume-missing"][-1]
+    name = put(cluster, waiting)
+    cluster.now = datetime(2026, 11, 21, 19, 31, 40, tzinfo=UTC)
+    assert "failures" not in tell(cluster)
+    cluster.now = LATER
+    status = tell(cluster)
+    message = (
+        "its containers wait since 2026-11-21T19:31:17Z for node node1 to set up its volumes (claim models) or its "
+        f"network; kubectl describe pod {name} has the node's words"
+    )
+    assert [(failure["reason"], failure["message"]) for failure in status["failures"]] == [
+        ("ContainerCreating", message)
+    ]
+    assert condition(status, "Ready")[1:] == ("ContainerCreating", f"0 of 1 engines ready; pod {name}: {message}")
+
+
+def test_an_image_that_takes_long_is_told_and_is_no_failure() -> None:
+    cluster = starting({"check": {"mode": "Off"}})
+    waiting = copy.deepcopy(PODS["secret-volume-missing"][-1])
+    waiting["conditions"][0]["status"] = "True"
+    name = put(cluster, waiting)
+    status = tell(cluster)
+    assert condition(status, "Ready")[1:] == (
+        "EnginesStarting", f"0 of 1 engines ready; pod {name} pulls its image engine:1",
+    )  # fmt: skip
+    assert "failures" not in status
+    waiting["containerStatuses"][0]["state"] = {"running": {"startedAt": "2026-11-21T19:32:00Z"}}
+    put(cluster, waiting)
+    assert condition(tell(cluster), "Ready")[2] == f"0 of 1 engines ready; pod {name} loads the model"
+
+
+def test_a_pod_that_no_scheduler_looks_at_is_told() -> None:
+    cluster = starting()
+    pod = cluster.engine_pods[0]
+    pod["metadata"]["creationTimestamp"] = "2026-11-21T19:59:50Z"
+    pod["status"] = {"phase": "Pending"}
+    assert "failures" not in tell(cluster)
+    pod["metadata"]["creationTimestamp"] = "2026-11-21T19:50:00Z"
+    assert tell(cluster)["failures"][0]["reason"] == "NotScheduled"
+
+
+def test_a_started_engine_that_stops_passing_its_probe_is_told() -> None:
+    cluster = starting()
+    cluster.settle()
+    pod = cluster.engine_pods[0]
+    [engine] = pod["status"]["containerStatuses"]
+    engine |= {"ready": False, "started": True}
+    pod["status"]["conditions"] = [
+        {
+            "type": "Ready",
+            "status": "False",
+            "reason": "ContainersNotReady",
+            "lastTransitionTime": "2026-11-21T19:59:00Z",
+        }
+    ]
+    [failure] = tell(cluster)["failures"]
+    assert (failure["container"], failure["reason"]) == ("engine", "Unready")
+
+
+def test_a_lost_nodes_pod_that_restarted_once_is_not_blamed_for_it() -> None:
+    cluster = starting()
+    status = copy.deepcopy(PODS["node-lost"][-1])
+    status["containerStatuses"][0] |= {
+        "restartCount": 1,
+        "lastState": {"terminated": {"exitCode": 1, "reason": "Error"}},
+    }
+    put(cluster, status)
+    assert tell(cluster)["failures"][0]["reason"] == "NodeNotReady"
+
+
+def test_a_pod_that_should_be_gone_is_told() -> None:
+    cluster = starting()
+    cluster.settle()
+    gone = copy.deepcopy(cluster.engine_pods[0])
+    gone["metadata"] |= {"name": "qwen-engine-old-1", "deletionTimestamp": "2026-11-21T19:59:50Z"}
+    gone["spec"]["nodeName"] = "node7"
+    cluster.pods.append(gone)
+    assert "failures" not in tell(cluster)
+    gone["metadata"]["deletionTimestamp"] = "2026-11-21T19:50:00Z"
+    [failure] = tell(cluster)["failures"]
+    assert failure["reason"] == "StillTerminating"
+    assert "node7" in failure["message"]
+
+
+def test_what_the_api_server_refuses_is_the_reason_in_its_words() -> None:
+    cluster = starting()
+    words = 'Deployment.apps "qwen-router" is invalid: spec.template.spec.containers[0].image: Required value'
+    cluster.rejected = {Ref("Deployment", "team", "qwen-router"): words}
+    status = tell(cluster)
+    assert condition(status, "SpecValid")[0] == "True"
+    message = f"the cluster refuses Deployment qwen-router: {words}"
+    assert condition(status, "Ready") == ("False", "ApplyRejected", message)
+    assert condition(status, "Degraded") == ("True", "ApplyRejected", message)
+    assert condition(status, "Progressing") == ("False", "Stalled", message)
+    assert ("Warning", "ApplyRejected", message) in [(e.type, e.reason, e.message) for e in cluster.events]
+    cluster.events.clear()
+    assert (cluster.reconcile().status, cluster.events) == (None, [])
+    # A service that answers goes on doing so.
+    cluster.rejected = {}
+    cluster.settle()
+    cluster.rejected = {Ref("PodDisruptionBudget", "team", "qwen-engine"): "exceeded quota: small"}
+    status = tell(cluster)
+    assert condition(status, "Ready")[0] == "True"
+    assert condition(status, "Degraded")[:2] == ("True", "ApplyRejected")
+
+
+def test_an_old_crash_after_a_long_healthy_run_is_no_crash_loop() -> None:
+    cluster = starting()
+    status = copy.deepcopy(PODS["crash-loop"][-1])
+    end = status["containerStatuses"][0]["lastState"]["terminated"]
+    end["startedAt"] = "2026-11-21T10:00:00Z"
+    put(cluster, status)
+    assert condition(tell(cluster), "Progressing")[1] == "Starting"
