@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -57,6 +58,8 @@ class FakeHub:
         self.lock = threading.Lock()
         self.go = threading.Event()
         """Lets answers that pause continue."""
+        self.bytes_per_second: float | None = None
+        """How fast each body is sent; None: as fast as it goes."""
 
     def add(self, repo_id: str, files: dict[str, bytes] | Path, token: str | None = None) -> None:
         if isinstance(files, Path):
@@ -97,17 +100,17 @@ def etag(name: str, data: bytes) -> str:
 
 
 @contextmanager
-def running_hub() -> Iterator[FakeHub]:
-    """A hub on a free port until the context ends."""
+def running_hub(host: str = "127.0.0.1", port: int = 0) -> Iterator[FakeHub]:
+    """A hub until the context ends, on a free port unless one is given; ``endpoint`` is what clients shall call it."""
     hub = FakeHub()
 
     class Handler(_Handler):
         pass
 
     Handler.hub = hub
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer((host, port), Handler)
     server.daemon_threads = True
-    hub.endpoint = f"http://127.0.0.1:{server.server_port}"
+    hub.endpoint = f"http://{host}:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
@@ -220,7 +223,17 @@ class _Handler(BaseHTTPRequestHandler):
             self.hub.go.wait(30)
             body = body[self.fault.pause_after :]
         cut = self.fault.cut_after
-        self.wfile.write(body if cut is None else body[:cut])
+        self.send(body if cut is None else body[:cut])
         if cut is not None:
             self.wfile.flush()
             self.close_connection = True
+
+    def send(self, body: bytes) -> None:
+        rate = self.hub.bytes_per_second
+        if rate is None:
+            self.wfile.write(body)
+            return
+        step = max(1, int(rate / 20))
+        for begin in range(0, len(body), step):
+            self.wfile.write(body[begin : begin + step])
+            time.sleep(len(body[begin : begin + step]) / rate)

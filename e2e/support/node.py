@@ -1,0 +1,60 @@
+"""What no user of Kubernetes can do, but a machine can: kill a container's process, stop the kubelet."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from e2e.cluster import Cluster, OwnNode
+from e2e.cluster.cgroups import members
+from e2e.support.service import Object
+
+
+def own_node(cluster: Cluster) -> OwnNode:
+    """The cluster if its node's processes are on this machine; skips the test otherwise."""
+    if not isinstance(cluster, OwnNode):
+        pytest.skip("needs the cluster of KUBE_ASSETS, whose node is this machine")
+    return cluster
+
+
+def kill_container(cluster: Cluster, pod: Object, container: str) -> None:
+    """SIGKILL for the container's first process; the kernel then ends the others."""
+    [identity] = [
+        str(status["containerID"]).removeprefix("containerd://")
+        for status in pod["status"]["containerStatuses"]
+        if status["name"] == container
+    ]
+    inside = [pid for pid in members(own_node(cluster).layout) if identity in _read(pid, "cgroup")]
+    first = [pid for pid in inside if _is_first(pid)]
+    assert len(first) == 1, f"{container} of {pod['metadata']['name']}: processes {inside}, of which first: {first}"
+    os.kill(first[0], signal.SIGKILL)
+
+
+@contextmanager
+def silent_kubelet(cluster: Cluster) -> Iterator[None]:
+    """The node reports nothing in between; its containers go on."""
+    pid = own_node(cluster).processes.pid("kubelet")
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def _is_first(pid: int) -> bool:
+    """Whether it is process 1 of its container."""
+    numbers = [line.split()[1:] for line in _read(pid, "status").splitlines() if line.startswith("NSpid:")]
+    return bool(numbers) and len(numbers[0]) > 1 and numbers[0][-1] == "1"
+
+
+def _read(pid: int, name: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_text()
+    except OSError:  # it ended meanwhile
+        return ""

@@ -1,0 +1,50 @@
+"""One small LLMService that many tests share: an engine takes seconds to start, and most questions need just one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from e2e.cluster.base import Cluster
+from e2e.cluster.volumes import NAMESPACE_LABEL
+from e2e.conftest import make_namespace
+from e2e.support.diagnostics import dump_namespace
+from e2e.support.service import CLAIM, DEMO_MODEL, Service
+
+SHARED = "shared-demo"
+DEMO = {"replicas": 1, "router": {"replicas": 2, "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}}}}
+"""Two routers, as anybody has who minds losing one."""
+
+
+@pytest.fixture(scope="session")
+def shared_demo(cluster: Cluster, operator: str) -> Iterator[Service]:
+    """Applied when first asked for, deleted with its namespace at the end of the session."""
+    make_namespace(cluster, SHARED)
+    cluster.static_volume(SHARED, CLAIM, DEMO_MODEL)
+    service = Service(cluster, SHARED)
+    service.apply(**DEMO)
+    yield service
+    cluster.kubectl("delete", "namespace", SHARED, "--wait=false")
+    cluster.kubectl("-n", SHARED, "delete", "pods", "--all", "--grace-period=1", "--wait=false", check=False)
+    cluster.kubectl("wait", "--for=delete", f"namespace/{SHARED}", "--timeout=180s")
+    cluster.kubectl("delete", "persistentvolumes", "-l", f"{NAMESPACE_LABEL}={SHARED}", "--wait=false")
+
+
+@pytest.fixture
+def demo(cluster: Cluster, shared_demo: Service, request: pytest.FixtureRequest) -> Iterator[Service]:
+    """The shared service with one engine and two routers, all ready, whatever a test before did to it."""
+    failed = request.session.testsfailed
+    shared_demo.apply(**DEMO)
+    shared_demo.settled(1)
+    yield shared_demo
+    if request.session.testsfailed > failed and (folder := os.environ.get("E2E_DIAGNOSTICS")):
+        dump_namespace(cluster, SHARED, Path(folder) / request.node.name)
+
+
+@pytest.fixture
+def private(cluster: Cluster, operator: str, namespace: str) -> Service:
+    """A service of the test's own, in a namespace with the demo model's claim; not applied yet."""
+    cluster.static_volume(namespace, CLAIM, DEMO_MODEL)
+    return Service(cluster, namespace)

@@ -1,0 +1,99 @@
+"""``kubectl delete llm`` drains and removes everything, at any time, and nothing of us can hold a namespace back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from e2e.cluster.base import Cluster
+from e2e.conftest import make_namespace
+from e2e.support.chart import NAMESPACE as OPERATOR
+from e2e.support.load import LongStream
+from e2e.support.service import Service
+from e2e.support.waiting import until
+
+LONG = 3500
+
+
+def test_delete_lets_an_open_stream_finish_and_leaves_nothing(private: Service) -> None:
+    private.apply()
+    private.wait_ready()
+    with private.reach() as url:
+        stream = LongStream(url, LONG).first()
+        private.kubectl("delete", "llm", "demo", "--wait=false")
+        get = ("get", "llm", "demo", "--ignore-not-found", "-o", "name")
+        until(lambda: private.kubectl(*get) == "", 30, "the LLMService itself gone")
+
+        def leaving() -> bool:
+            pods = [*private.pods("engine"), *private.pods("router")]
+            return len(pods) == 2 and all("deletionTimestamp" in pod["metadata"] for pod in pods)
+
+        until(leaving, 60, "engine and router leaving")
+        assert stream.open  # all of them were told to go, and it goes on
+        answer = stream.wait()
+    assert (answer.outcome, answer.tokens) == ("ok", LONG), answer
+    # Less than the drain time-out: they leave when they are done.
+    private.gone(timeout=55)
+
+
+@pytest.mark.parametrize("moment", ["PodInitializing", "Running"])
+def test_delete_while_it_starts(private: Service, moment: str) -> None:
+    # A grace period that would be noticed.
+    private.apply(rollout={"drainTimeout": "10m"})
+
+    def reached() -> bool:
+        for pod in private.pods("engine"):
+            [engine] = pod["status"].get("containerStatuses") or [{}]
+            [check] = pod["status"].get("initContainerStatuses") or [{}]
+            if moment == "Running":
+                return "running" in engine.get("state", {})
+            return "running" in check.get("state", {})
+        return False
+
+    until(reached, 60, f"an engine pod {moment}", pause=0.05)
+    private.delete(timeout=60)
+
+
+def test_deleted_and_made_again_at_once(private: Service) -> None:
+    private.apply()
+    private.wait_ready()
+    before = private.get()["metadata"]["uid"]
+    private.kubectl("delete", "llm", "demo")
+    private.apply()
+    private.wait_ready()
+    after = private.get()["metadata"]["uid"]
+    assert before != after
+    private.settled(1)
+
+    def owners() -> set[str]:
+        kinds = "deployments,services,configmaps,serviceaccounts,roles,rolebindings,poddisruptionbudgets,secrets"
+        return {owner["uid"] for obj in private.objects(kinds) for owner in obj["metadata"]["ownerReferences"]}
+
+    assert owners() == {after}
+
+
+@contextmanager
+def no_operator(cluster: Cluster) -> Iterator[None]:
+    """The operator scaled to nothing in between."""
+    [deployment] = cluster.json("-n", OPERATOR, "get", "deployments")["items"]
+    scale = ("-n", OPERATOR, "scale", "deployment", deployment["metadata"]["name"])
+    pods = ("-n", OPERATOR, "get", "pods", "-l", "app.kubernetes.io/name=bladellm-operator")
+    cluster.kubectl(*scale, "--replicas=0")
+    try:
+        until(lambda: not cluster.json(*pods)["items"], 60, "no operator")
+        yield
+    finally:
+        cluster.kubectl(*scale, f"--replicas={deployment['spec']['replicas']}")
+        cluster.kubectl("-n", OPERATOR, "rollout", "status", "deployment", "--timeout=90s")
+
+
+def test_a_namespace_goes_while_the_operator_is_stopped(private: Service, cluster: Cluster) -> None:
+    private.apply()
+    private.wait_ready()
+    grace = max(pod["spec"]["terminationGracePeriodSeconds"] for pod in private.pods("engine"))
+    with no_operator(cluster):
+        cluster.kubectl("delete", "namespace", private.namespace, "--wait=false")
+        cluster.kubectl("wait", "--for=delete", f"namespace/{private.namespace}", f"--timeout={grace}s")
+    # The `namespace` fixture deletes it once more.
+    make_namespace(cluster, private.namespace)

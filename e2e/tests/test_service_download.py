@@ -1,0 +1,73 @@
+"""A model from a hub: downloaded with progress in status, kept in a claim, or with each pod."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from e2e.cluster.base import Cluster
+from e2e.support.hub_pod import Hub, secret
+from e2e.support.images import Images
+from e2e.support.load import ask, client
+from e2e.support.service import DEMO_MODEL, Service, names
+from e2e.support.waiting import until
+
+QUESTION = "What does len do?"
+SECONDS = 15
+"""That one download takes: status tells of it every 5 s at most."""
+SIZE = (DEMO_MODEL / "model" / "model.safetensors").stat().st_size
+
+
+def answers(service: Service) -> None:
+    with service.reach() as url, client() as http:
+        answer = ask(http, url, QUESTION, stream=True)
+    assert answer.outcome == "ok", answer
+
+
+def test_a_download_is_told_and_kept_as_the_cache_says(
+    cluster: Cluster, private: Service, images: Images, tmp_path: Path
+) -> None:
+    namespace = private.namespace
+    hub = Hub(cluster, namespace)
+    hub.start(images.operator, SIZE // SECONDS, token="hf_secret")
+    private.kubectl("create", "-f", "-", input=secret("hub-token", "hf_secret"))
+    # The test's cluster has no provisioner: the volume is there before the claim that the operator makes.
+    cluster.volume_for(namespace, "kept-models", tmp_path / "kept", size="1Gi")
+    token = {"tokenSecretRef": {"name": "hub-token"}}
+    kept, each = Service(cluster, namespace, "kept"), Service(cluster, namespace, "each")
+    engine = {"env": hub.environment()}
+    kept.apply(model={"uri": "hf://acme/demo", "cache": {"size": "1Gi"}, **token}, engine=engine)
+    each.apply(model={"uri": "hf://acme/demo", **token}, engine=engine)
+
+    seen: dict[str, list[dict[str, Any]]] = {"kept": [], "each": []}
+
+    def watch() -> bool:
+        for service in (kept, each):
+            model = service.status().get("model") or {}
+            cached = service.condition("ModelCached")
+            part = 0 < model.get("downloaded", 0) < SIZE
+            if part and cached.get("reason") == "Downloading" and "%" in cached.get("message", ""):
+                seen[service.name].append(model)
+        return all(service.condition("ModelCached").get("status") == "True" for service in (kept, each))
+
+    until(watch, 120, "both models cached")
+    for told in seen.values():
+        steps = sorted({model["downloaded"] for model in told})
+        assert len(steps) >= 2, told
+        assert all(model["bytes"] > SIZE and model["bytesPerSecond"] for model in told), told
+    for service in (kept, each):
+        service.wait_ready()
+        answers(service)
+    assert hub.downloads() == 2
+
+    for service, more in ((kept, 0), (each, 1)):
+        before = hub.downloads()
+        [pod] = names(service.pods("engine"))
+        service.kubectl("delete", "pod", pod)
+        service.settled(1)
+        answers(service)
+        assert hub.downloads() == before + more
+
+    claim = kept.json("get", "pvc", "kept-models")
+    assert claim["metadata"]["ownerReferences"][0]["uid"] == kept.get()["metadata"]["uid"]
+    kept.delete()

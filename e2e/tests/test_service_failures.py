@@ -1,0 +1,138 @@
+"""Things die under load: an engine, an engine's pod, a router, the operator. Whatever could be saved is."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from e2e.cluster.base import Cluster
+from e2e.support.chart import NAMESPACE as OPERATOR
+from e2e.support.load import Load, LongStream
+from e2e.support.node import kill_container
+from e2e.support.service import Object, Service, is_ready, names
+
+LONG = 1500
+"""Tokens: several seconds."""
+
+
+@pytest.fixture
+def two(demo: Service) -> Service:
+    """The shared service with two engines."""
+    demo.kubectl("scale", "llm", "demo", "--replicas=2")
+    demo.settled(2)
+    return demo
+
+
+def long_streams(url: str, count: int) -> list[LongStream]:
+    """So many, all begun."""
+    return [stream.first() for stream in [LongStream(url, LONG) for _ in range(count)]]
+
+
+def of(streams: list[LongStream], pod: Object) -> list[LongStream]:
+    return [stream for stream in streams if stream.answer.endpoint == pod["metadata"]["name"]]
+
+
+def restarts(pod: Object) -> int:
+    return sum(int(status["restartCount"]) for status in pod["status"]["containerStatuses"])
+
+
+def test_an_engine_killed_costs_only_streams_it_had_begun(two: Service) -> None:
+    with two.reach() as url, Load(url) as load:
+        streams = long_streams(url, 4)
+        victim, other = two.pods("engine")
+        assert (len(of(streams, victim)), len(of(streams, other))) == (2, 2)  # least requests: spread evenly
+        killed = time.monotonic()
+        kill_container(two.cluster, victim, "engine")
+        load.more()
+        two.until(lambda: two.status()["readyReplicas"] == 1, "seen with one engine")
+        assert two.condition("Ready")["status"] == "True"
+        two.settled(2)
+        load.more()
+    ends = [(stream.answer.outcome, stream.answer.tokens) for stream in of(streams, other)]
+    assert ends == [("ok", LONG), ("ok", LONG)]
+    # Until streams can be resumed elsewhere, exactly those whose beginning was sent end in an error event.
+    assert [stream.wait().outcome for stream in of(streams, victim)] == ["cut", "cut"]
+    assert {stream.answer.text for stream in of(streams, other)} == {of(streams, other)[0].answer.text}
+    for answer in load.bad:
+        assert (answer.outcome, answer.stream, answer.endpoint) == ("cut", True, victim["metadata"]["name"]), answer
+        assert answer.first < killed + 1.0, answer
+        assert answer.ended > killed, answer
+    assert len(load.bad) <= 3  # its users
+
+    [failure] = two.status()["failures"]
+    assert (failure["pod"], failure["container"]) == (victim["metadata"]["name"], "engine")
+    assert (failure["exitCode"], failure["restarts"]) == (137, 1)
+
+
+def test_an_engine_pod_deleted_finishes_what_it_has(two: Service) -> None:
+    with two.reach() as url, Load(url) as load:
+        streams = long_streams(url, 4)
+        victim = two.pods("engine")[0]
+        name = victim["metadata"]["name"]
+        assert of(streams, victim)
+        two.kubectl("delete", "pod", name, "--wait=false")
+        two.until(lambda: two.status().get("drainingReplicas", 0) == 1, "draining")
+        assert any(stream.open for stream in of(streams, victim))
+        assert [(stream.wait().outcome, stream.answer.tokens) for stream in streams] == [("ok", LONG)] * 4
+        two.until(lambda: name not in names(two.pods("engine")), "rid of the pod")
+        two.settled(2)
+        load.more()
+    assert len({stream.answer.text for stream in streams}) == 1
+    assert load.bad == []
+
+
+def test_a_router_killed_costs_only_what_it_had_in_hand(demo: Service) -> None:
+    # Clients repeat requests that were never answered, as OpenAI's do; the other router takes them.
+    with demo.reach() as url, Load(url, retries=5) as load:
+        load.more()
+        victim = demo.pods("router")[0]
+        killed = time.monotonic()
+        kill_container(demo.cluster, victim, "router")
+        load.more()
+
+        def back() -> bool:
+            now = demo.json("get", "pod", victim["metadata"]["name"])
+            return restarts(now) == restarts(victim) + 1 and is_ready(now)
+
+        demo.until(back, "with its router back")
+        demo.settled(1)
+        load.more()
+    for answer in load.bad:
+        # A stream that had begun; only its router could have gone on with it.
+        assert (answer.outcome, answer.stream) == ("broken", True), answer
+        assert answer.first < killed + 1.0, answer
+        assert answer.ended > killed, answer
+    assert len(load.bad) <= 3  # its users
+
+
+def test_both_operators_killed_cost_nothing_and_come_back(demo: Service) -> None:
+    def operators() -> list[Object]:
+        found = demo.cluster.json("-n", OPERATOR, "get", "pods", "-l", "app.kubernetes.io/name=bladellm-operator")
+        return [pod for pod in found["items"] if "deletionTimestamp" not in pod["metadata"]]
+
+    before = {pod["metadata"]["name"]: restarts(pod) for pod in operators()}
+    assert len(before) == 2
+    with demo.reach() as url, Load(url) as load:
+        for pod in operators():
+            kill_container(demo.cluster, pod, "operator")
+        # Asked for while nobody listens.
+        demo.kubectl("scale", "llm", "demo", "--replicas=2")
+        load.more()
+        demo.settled(2)
+        demo.until(lambda: all(map(is_ready, operators())), "with operators ready")
+        assert {pod["metadata"]["name"]: restarts(pod) - 1 for pod in operators()} == before
+        load.more()
+    assert load.bad == []
+
+
+def leader(cluster: Cluster) -> str:
+    return str(cluster.json("-n", OPERATOR, "get", "lease", "bladellm-operator")["spec"]["holderIdentity"])
+
+
+def test_the_leading_operator_pod_deleted_hands_over(demo: Service) -> None:
+    before = leader(demo.cluster)
+    demo.cluster.kubectl("-n", OPERATOR, "delete", "pod", before.partition("_")[0], "--wait=false")
+    demo.kubectl("patch", "llm", "demo", "--type=merge", "-p", '{"spec":{"router":{"replicas":1}}}')
+    demo.settled(1)
+    assert leader(demo.cluster) != before
+    demo.cluster.kubectl("-n", OPERATOR, "rollout", "status", "deployment", "--timeout=90s")
