@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster import DEFAULT_NAME, Cluster, NoCluster, find, is_up
-from e2e.cluster.volumes import NAMESPACE_LABEL
 from e2e.support import chart
 from e2e.support.diagnostics import dump_namespace
 from e2e.support.images import REPOSITORY, Images
 from e2e.support.images import images as image_references
-from e2e.support.waiting import until
+from e2e.support.namespaces import OF_A_TEST, discard_namespace, wait_for_discarded
+from e2e.support.namespaces import make_namespace as make_namespace
 
 FAILED = pytest.StashKey[bool]()
 
@@ -29,15 +29,16 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Cluster:
-    """The cluster that ``python -m e2e`` brought up."""
+def cluster() -> Iterator[Cluster]:
+    """The cluster that ``python -m e2e`` brought up; at the end all namespaces of tests must be gone."""
     try:
         found = find(os.environ.get("E2E_CLUSTER", DEFAULT_NAME))
     except NoCluster as error:
         pytest.skip(str(error))
     if not is_up(found):
         pytest.skip("no cluster is up: run `make e2e`, or `python -m e2e.cluster up` (docs/e2e.md)")
-    return found
+    yield found
+    wait_for_discarded(found)
 
 
 @pytest.fixture(scope="session")
@@ -61,29 +62,14 @@ def operator(cluster: Cluster, crd: None, images: Images) -> str:
     return chart.NAMESPACE
 
 
-def make_namespace(cluster: Cluster, name: str) -> None:
-    """Where only pods of the restricted Pod Security standard may run."""
-    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
-    cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
-    until(
-        lambda: cluster.run(["kubectl", "-n", name, "get", "serviceaccount", "default"]).returncode == 0,
-        30,
-        f"the default ServiceAccount of {name}",
-    )
-
-
 @pytest.fixture
 def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
     """A fresh restricted namespace; when the test failed, what was in it is saved before it is deleted."""
     test = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower().removeprefix("test_"))[:36].strip("-")
     name = f"{test}-{secrets.token_hex(2)}"
-    make_namespace(cluster, name)
+    make_namespace(cluster, name, **{OF_A_TEST: "true"})
     yield name
     folder = os.environ.get("E2E_DIAGNOSTICS")
     if request.node.stash.get(FAILED, False) and folder:
         dump_namespace(cluster, name, Path(folder) / name)
-    cluster.kubectl("delete", "namespace", name, "--wait=false")
-    # Nobody waits for the answers these pods may still be giving.
-    cluster.kubectl("-n", name, "delete", "pods", "--all", "--grace-period=1", "--wait=false", check=False)
-    cluster.kubectl("wait", "--for=delete", f"namespace/{name}", "--timeout=180s")
-    cluster.kubectl("delete", "persistentvolumes", "-l", f"{NAMESPACE_LABEL}={name}", "--wait=false")
+    discard_namespace(cluster, name)
