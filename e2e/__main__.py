@@ -6,6 +6,7 @@ Arguments it does not know go to pytest: ``python -m e2e --keep -k dns -x``.
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -91,6 +92,7 @@ def run(cluster: Cluster, options: argparse.Namespace, arguments: list[str]) -> 
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that it cleans up as after Ctrl-C
     options, arguments = parser().parse_known_args()
     try:
         cluster = find(options.name)

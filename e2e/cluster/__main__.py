@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -78,6 +79,7 @@ def replace_by(cluster: Cluster, argv: list[str]) -> int:
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that it cleans up as after Ctrl-C
     own, rest = split_command(sys.argv[1:])
     options = parser().parse_args(own)
     try:

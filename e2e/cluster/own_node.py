@@ -3,8 +3,10 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -86,8 +88,10 @@ class OwnNode(Cluster):
             )
             self.processes.wait("CoreDNS", lambda: dns.answers(self.layout))
             done("DNS and service accounts ready")
-        except BaseException:
-            self._down_unless_kept()
+        except BaseException as error:
+            if isinstance(error, Exception):
+                self._save_logs()
+            self.down()
             raise
         self.layout.summary.write_text(json.dumps({"name": self.layout.name, "up": time.time()}))
 
@@ -181,8 +185,9 @@ class OwnNode(Cluster):
         patch = json.dumps({"status": {"capacity": capacity}})
         self.kubectl("patch", "node", NODE, "--subresource=status", "--type=merge", "-p", patch)
 
-    def _down_unless_kept(self) -> None:
-        if os.environ.get("E2E_KEEP_BROKEN"):
-            print(f"  kept for a look: {self.layout.folder}", flush=True)
-        else:
-            self.down()
+    def _save_logs(self) -> None:
+        """What the processes said survives the clean-up after a failed start."""
+        if self.layout.logs.exists():
+            folder = tempfile.mkdtemp(prefix=f"{self.layout.network}-logs-")
+            shutil.copytree(self.layout.logs, folder, dirs_exist_ok=True)
+            print(f"  it did not come up; the logs are in {folder}", flush=True)

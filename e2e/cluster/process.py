@@ -88,7 +88,7 @@ class Processes:
         while not (value := ready()):
             self.check()
             if time.monotonic() > deadline:
-                raise NotReady(f"{what} is not ready after {timeout:g} s; see {self.logs}")
+                raise NotReady(f"{what} is not ready after {timeout:g} s")
             time.sleep(0.1)
         return value
 
