@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 from collections import Counter
@@ -24,6 +25,11 @@ MODEL = Path(__file__).parents[2] / "examples" / "demo_model" / "model"
 def _engines(loop: Loop) -> list[Object]:
     pods = [pod for pod in loop.objects("Pod") if "engine" in pod["metadata"]["name"]]
     return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+
+
+def _status(loop: Loop) -> Object:
+    found = [service.get("status", {}) for service in loop.objects("LLMService")]
+    return found[0] if found else {}
 
 
 def _stream(url: str, question: str, tokens: int) -> str:
@@ -132,7 +138,15 @@ def test_a_hub_id_is_downloaded_once_and_kept_and_an_absent_hub_is_explained(run
     with running_hub() as hub:
         hub.add("acme/demo", MODEL)
         running.environment["HF_ENDPOINT"] = hub.endpoint
+        size = len((MODEL / "model.safetensors").read_bytes())
+        hub.fault("/storage/", pause_after=size // 2)
         running.start("--model", "acme/demo", "--ask", "What does len do?")
+        # Half of it has arrived: the status says so while the rest is awaited.
+        running.until(lambda: _status(running).get("model", {}).get("downloaded", 0) >= size // 2, 120)
+        [cached] = [entry for entry in _status(running)["conditions"] if entry["type"] == "ModelCached"]
+        assert cached["reason"] == "Downloading"
+        assert re.match(r"downloading: [56]\d % of [\d.]+ MiB", cached["message"])
+        hub.go.set()
         running.until(lambda: "tokens, the first after" in running.said(), 120)
         assert running.interrupt() == 0
         downloads = len(hub.asked("model.safetensors"))

@@ -97,12 +97,13 @@ def model_cached(situation: Situation, failures: Sequence[Failure], model: dict[
         if not retried and (end := state.end or state.last_end) is not None:
             why = report_line(pod, FETCH) or f"blade_llm_fetch ended with exit {end.exit_code}"
             return Condition("ModelCached", "False", "DownloadFailed", f"pod {pod['metadata']['name']}: {why}")
+    if any(state.running for _, state in fetches):
+        text = describe(model) if model else f"{uri} is being downloaded"
+        return Condition("ModelCached", "False", "Downloading", text)
     blocked = next((failure for failure in failures if failure.broken and failure.container == FETCH), None)
     if blocked:
         return Condition("ModelCached", "False", blocked.reason, blocked.told)
-    if not any(state.running for _, state in fetches):
-        return _unknown("ModelCached", situation)
-    return Condition("ModelCached", "False", "Downloading", describe(model) if model else f"{uri} is being downloaded")
+    return _unknown("ModelCached", situation)
 
 
 def preflight_passed(situation: Situation) -> Condition:
