@@ -422,6 +422,9 @@ def test_what_the_api_server_refuses_is_the_reason_in_its_words() -> None:
     assert ("Warning", "ApplyRejected", message) in [(e.type, e.reason, e.message) for e in cluster.events]
     cluster.events.clear()
     assert (cluster.reconcile().status, cluster.events) == (None, [])
+    # Where the object holds a part that the user wrote, that part is named.
+    cluster.edit(router={"podTemplate": {"spec": {"priorityClassName": "no such class"}}})
+    assert condition(tell(cluster), "Ready")[2] == f"{message} (spec.router.podTemplate)"
     # A service that answers goes on doing so.
     cluster.rejected = {}
     cluster.settle()

@@ -54,7 +54,7 @@ def explanation(service: Object) -> list[str]:
     ]
     failures = status.get("failures", [])
     lines += [failure["lastLog"] for failure in failures if failure.get("lastLog")]
-    lines += [f"{failure['pod']}: {failure.get('message', '')}" for failure in failures]
+    lines += [": ".join(filter(None, (failure["pod"], failure.get("message", "")))) for failure in failures]
     if not failures:
         lines += [each.get("message", "") for each in conditions(service) if each["type"] == "Ready"]
     return list(dict.fromkeys(line for line in lines if line))
@@ -111,7 +111,8 @@ class Reporter:
         lines = explanation(service)
         title = f"{service['metadata']['name']} cannot become ready"
         failures = service.get("status", {}).get("failures", [])
-        pod = f"{failures[0]['pod']} -c {failures[0]['container']}" if failures else service["metadata"]["name"]
+        first = next((failure for failure in failures if failure["container"]), None)
+        pod = f"{first['pod']} -c {first['container']}" if first else service["metadata"]["name"]
         hint = f"{program()} logs {pod}"
         if self._console.is_terminal:
             text = Text("\n".join(lines))

@@ -145,12 +145,12 @@ def _image(pod: Object, state: ContainerState, part: str) -> str:
 
 
 def _start_hint(state: ContainerState, part: str) -> str:
-    if state.waiting == "CreateContainerConfigError":
-        missing = "secret" in state.waiting_message.lower()
-        if state.name == FETCH and missing:
-            return "spec.model.tokenSecretRef"
-        return f"spec.{part}.image" if "run as root" in state.waiting_message else f"spec.{part}.podTemplate"
-    return f"spec.{part}.image" if state.waiting in ("RunContainerError", "CreateContainerError") else ""
+    words = state.waiting_message.lower()
+    if "run as root" in words or state.waiting in ("RunContainerError", "CreateContainerError"):
+        return f"spec.{part}.image"
+    if state.name == FETCH and "secret" in words:
+        return "spec.model.tokenSecretRef"
+    return f"spec.{part}.podTemplate" if "secret" in words or "configmap" in words else ""
 
 
 def _last_line(pod: Object, state: ContainerState, end: End | None) -> str:

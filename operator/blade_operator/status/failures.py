@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from blade_operator import pods as read
-from blade_operator.objects import Object
+from blade_operator.objects import Object, Ref
 from blade_operator.pods import FETCH
 from blade_operator.status.container_failures import container_failure
 from blade_operator.status.failure import Failure, with_hint
@@ -45,8 +45,19 @@ def find_failures(situation: Situation, now: datetime) -> list[Failure]:
 
 def _rejections(situation: Situation) -> Iterator[Failure]:
     for ref, words in sorted(situation.rejected.items()):
-        message = with_hint(f"the cluster refuses {ref.kind} {ref.name}: {' '.join(words.split())}", "")
+        hint = _overlay(situation, ref) if ref.kind == "Deployment" else ""
+        message = with_hint(f"the cluster refuses {ref.kind} {ref.name}: {' '.join(words.split())}", hint)
         yield Failure("", "", "", REJECTED, message, stuck=True)
+
+
+def _overlay(situation: Situation, ref: Ref) -> str:
+    """The field with the user's own part of that Deployment's pods, if there is one."""
+    if situation.service is None:
+        return ""
+    spec = situation.service.spec
+    if ref.name == f"{situation.service.name}-router":
+        return "spec.router.podTemplate" if spec.router.pod_template else ""
+    return "spec.engine.podTemplate" if spec.engine.pod_template else ""
 
 
 def _creation_failures(situation: Situation) -> Iterator[Failure]:
