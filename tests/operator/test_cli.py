@@ -59,7 +59,7 @@ def _engine(running: Loop) -> Object:
 
 def test_get_prints_the_printer_columns(run: Terminal, running: Loop) -> None:
     header, row = run("get").splitlines()
-    assert header.split() == ["NAME", "READY", "REASON", "MODEL", "DESIRED", "READY#", "URL", "AGE"]
+    assert header.split() == ["NAME", "READY", "REASON", "MODEL", "DESIRED", "READY#", "GPUS", "URL", "AGE"]
     assert row.split()[:3] == ["qwen", "True", "Ready"]
     assert f"http://127.0.0.1:{running.port}/v1" in row
     assert run("get", "llm", "-o", "wide").splitlines()[0].split()[-1] == "REVISION"

@@ -1,0 +1,61 @@
+"""Every rendered object on the real API server: valid to the last field, restricted, and stored as it was meant."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from e2e.cluster import Cluster
+
+from blade_operator.drift import contains
+from blade_operator.objects import Object
+
+GOLDEN = Path(__file__).parents[2] / "tests" / "operator" / "golden"
+
+
+def _objects(case: str, namespace: str) -> Iterator[Object]:
+    for obj in yaml.safe_load_all((GOLDEN / f"{case}.yaml").read_text()):
+        obj["metadata"]["namespace"] = namespace
+        yield obj
+
+
+@pytest.mark.parametrize("case", sorted(path.stem for path in GOLDEN.glob("*.yaml")))
+def test_the_server_takes_every_object_and_keeps_what_it_says(cluster: Cluster, namespace: str, case: str) -> None:
+    objects = list(_objects(case, namespace))
+    for obj, stored in zip(objects, _dry_run(cluster, ["apply", "--server-side"], objects), strict=True):
+        where = f"{obj['kind']} {obj['metadata']['name']}"
+        assert contains(stored, obj), f"{where} would be written again and again"
+    _dry_run(cluster, ["create"], [_pod(obj) for obj in objects if obj["kind"] == "Deployment"])
+
+
+def _dry_run(cluster: Cluster, verb: list[str], objects: list[Object]) -> list[Object]:
+    arguments = ["kubectl", *verb, "--dry-run=server", "--validate=strict", "-o", "json", "-f", "-"]
+    done = cluster.run(arguments, input=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+    assert (done.returncode, done.stderr) == (0, "")  # no warning either: those of Pod Security are among them
+    return list(_documents(done.stdout))
+
+
+def _documents(text: str) -> Iterator[Object]:
+    """kubectl prints a List, or one object after another: what each is made of."""
+    decoder, position = json.JSONDecoder(), 0
+    while position < len(text.rstrip()):
+        document, position = decoder.raw_decode(text, position)
+        position += len(text[position:]) - len(text[position:].lstrip())
+        yield from document["items"] if document["kind"] == "List" else [document]
+
+
+def _pod(deployment: Object) -> Object:
+    """One pod of it, as far as this namespace has what it refers to: it must be admitted under ``restricted``."""
+    template = copy.deepcopy(deployment["spec"]["template"])
+    template["spec"]["serviceAccountName"] = "default"
+    template["spec"].pop("priorityClassName", None)
+    metadata = {
+        **template["metadata"],
+        "name": deployment["metadata"]["name"],
+        "namespace": deployment["metadata"]["namespace"],
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}

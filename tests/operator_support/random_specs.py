@@ -1,0 +1,116 @@
+"""Random LLMServices, most with something a rule or a schema could refuse, for comparing us with an API server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from blade_protocol.labels import API_VERSION, KIND
+
+Spec = st.SearchStrategy[Any]
+
+
+def _object(required: dict[str, Spec] | None = None, **optional: Spec) -> Spec:
+    return st.fixed_dictionaries(required or {}, optional=optional)
+
+
+def _mostly(good: Spec, bad: Spec) -> Spec:
+    """``bad`` about one time in twenty, so that whole objects are often right."""
+    return st.integers(0, 19).flatmap(lambda number: bad if number == 0 else good)
+
+
+_junk: Spec = st.sampled_from([None, True, "", "x y", -1, 0, [], {}, 1 << 40, "é", "a/../b", "a" * 300])
+_quantity = _mostly(st.sampled_from(["1", "500m", "4Gi", 2, "1.5"]), _junk)
+_bytes = _mostly(st.sampled_from(["64Mi", "2Gi", 1 << 26]), st.sampled_from(["0", "1.5Gi", "4 GiB", -1, "m", "Mi"]))
+_duration = _mostly(
+    st.sampled_from(["30s", "10m", "1h30m", "24h"]), st.sampled_from(["25h", "10", "", "1d", "24h1s", "-1m", "h"])
+)
+_name = _mostly(
+    st.sampled_from(["qwen", "a", "qwen-3", "a-" + "b" * 38]), st.sampled_from(["a-" + "b" * 39, "1a", "a.b", "x" * 63])
+)
+_object_name = _mostly(
+    st.sampled_from(["models", "a.b-c", "x"]), st.sampled_from(["Models", "-a", "a_b", "", "a" * 254])
+)
+_uri = _mostly(
+    st.sampled_from(["file:///m", "hf://a/b", "hf://Qwen/Qwen3-8B", "hf://a/b", "pvc://models/a/b.c", "pvc://m"]),
+    st.sampled_from(
+        ["file://m", "hf://a", "hf://a/b/c", "pvc:///x", "pvc://m/..", "pvc://m/", "s3://x", "hf://é/b", "file:///"]
+    ),
+)
+_words = st.lists(st.sampled_from(["a", "qwen3:8b", "x/y", "b", "", "é", "a b"]), max_size=3)
+_env = st.lists(
+    _object(
+        {"name": st.sampled_from(["A", "B_1", "HF_TOKEN", "BLADE_X", "1A", "é"])}, value=st.sampled_from(["", "x", 1])
+    ),
+    max_size=2,
+)
+_labels = st.dictionaries(
+    st.sampled_from(["team", "example.org/x", "serving.bladellm.io/role", "serving.bladellm.io"]),
+    _mostly(st.sampled_from(["", "a", "A.b_c-1"]), st.sampled_from(["-a", "a b", "x" * 64, 1])),
+    max_size=2,
+)
+_template = _object(
+    metadata=_object(
+        labels=_labels, annotations=st.dictionaries(st.just("n"), st.sampled_from(["", "x y"]), max_size=1)
+    ),
+    spec=_object(nodeSelector=st.just({"disk": "ssd"}), tolerations=st.just([{"operator": "Exists"}])),
+)
+_resources = _object(requests=_object(cpu=_quantity, memory=_quantity), limits=_object(cpu=_quantity, memory=_quantity))
+_cache = _object(
+    claimName=_object_name,
+    size=_bytes,
+    storageClassName=_object_name,
+    accessModes=st.lists(st.sampled_from(["ReadWriteOnce", "ReadWriteMany", "ReadOnlyMany"]), max_size=2),
+)
+_integer = st.sampled_from([0, 1, 2, 16, 64, 1000, 4097, -1])
+
+SPECS: Spec = _object(
+    {
+        "model": _object(
+            {"uri": _uri},
+            revision=_mostly(st.just("main"), st.sampled_from(["", "/x", "a b"])),
+            servedNames=_words,
+            cache=_cache,
+            tokenSecretRef=_object({"name": _object_name}, key=st.sampled_from(["token", "a.b", "a b", ""])),
+        )
+    },
+    engine=_object(
+        image=_mostly(st.sampled_from(["", "x.org/a:1"]), st.sampled_from(["a b", ":x", "é"])),
+        dtype=_mostly(st.sampled_from(["auto", "bfloat16"]), _junk),
+        contextLength=_mostly(st.just(4096), _integer),
+        maxNumSeqs=_integer,
+        kvCacheBytes=_bytes,
+        extraArgs=st.lists(st.sampled_from(["--x", "--model", "--port=1", "--kv-cache-bytes=1", "4", ""]), max_size=2),
+        env=_env,
+        resources=_resources,
+        gpus=_object(
+            count=st.sampled_from([0, 1, 1, 2, 65]), resource=st.sampled_from(["amd.com/gpu", "gpu", "a/b/c"])
+        ),
+        shmSize=_bytes,
+        podTemplate=_template,
+    ),
+    check=_object(
+        mode=st.sampled_from(["Enforce", "Warn", "Off", "off", False]),
+        items=st.lists(st.sampled_from(["shm", "pbEnv", "memoryFit", "other"]), max_size=3),
+    ),
+    replicas=_mostly(st.integers(0, 3), st.sampled_from([-1, 1001, "1", None])),
+    router=_object(
+        replicas=_integer,
+        policy=st.sampled_from(["auto", "roundRobin", "random"]),
+        resources=_resources,
+        podTemplate=_template,
+    ),
+    rollout=_object(
+        maxSurge=st.integers(0, 1),
+        maxUnavailable=st.integers(0, 1),
+        drainTimeout=_duration,
+        revisionHistoryLimit=_integer,
+    ),
+    security=_object(networkPolicy=_mostly(st.booleans(), _junk)),
+)
+
+SERVICES: Spec = st.builds(
+    lambda name, spec: {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": spec}, _name, SPECS
+)
+"""Objects as a person would apply them: defaults not filled in."""
