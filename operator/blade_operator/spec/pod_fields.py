@@ -67,6 +67,6 @@ class PodTemplate(Record):
         default_factory=dict,
         description="Any fields of a Kubernetes PodSpec. Objects merge field by field; containers, init containers, "
         "volumes, env, ports, mounts and topology constraints merge by name; other lists are replaced; null removes a "
-        "field. The containers are called `engine` (with `fetch` and `check` before it) and `router`; their command "
-        "and arguments are the operator's.",
+        "field (`kubectl apply` drops nulls, `kubectl apply --server-side` keeps them). The containers are called "
+        "`engine` (with `fetch` and `check` before it) and `router`; their command and arguments are the operator's.",
     )
