@@ -1,7 +1,7 @@
 """Reading Pod objects: who they belong to, whether they serve, which of their containers is in trouble.
 
 What is kept of a pod must have: its name, namespace, labels, owners and timestamps; of its spec the node's name,
-readiness gates, volumes, and of every container name, image, ports and resources; of its status all but ids.
+volumes, and of every container name, image, ports and resources; of its status all but ids.
 """
 
 from __future__ import annotations

@@ -393,6 +393,11 @@ def test_a_lost_nodes_pod_that_restarted_once_is_not_blamed_for_it() -> None:
     }
     put(cluster, status)
     assert tell(cluster)["failures"][0]["reason"] == "NodeNotReady"
+    # A readiness gate that somebody else has not opened looks alike, and says so.
+    status["containerStatuses"][0].pop("lastState")
+    status["conditions"][0]["reason"] = "ReadinessGatesNotReady"
+    put(cluster, status)
+    assert "failures" not in tell(cluster)
 
 
 def test_a_pod_that_should_be_gone_is_told() -> None:

@@ -75,7 +75,8 @@ def _stuck_in_creation(pod: Object, now: datetime) -> Failure | None:
 
 def _silent_node(pod: Object) -> Failure | None:
     """A node that stops reporting leaves its containers as they were and only takes the pod's Ready away."""
-    if read.condition(pod, "Ready").get("status") != "False" or pod.get("spec", {}).get("readinessGates"):
+    ready = read.condition(pod, "Ready")
+    if ready.get("status") != "False" or ready.get("reason") == "ReadinessGatesNotReady":
         return None
     states = [state for state in read.containers(pod) if not state.init]
     if not states or not all(state.running and state.ready for state in states):
