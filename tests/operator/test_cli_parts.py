@@ -54,6 +54,9 @@ def test_a_model_becomes_a_valid_manifest_that_can_be_edited(tmp_path: Path, mod
     made = manifests.for_model(model.replace("FOLDER", str(tmp_path)), 2)
     assert (made["metadata"]["name"], made["spec"]["replicas"]) == (name, 2)
     assert made["spec"]["model"]["uri"] == uri.replace("FOLDER", str(tmp_path))
+    # What is downloaded is kept for the next time, whatever the service is called then.
+    kept = {"claimName": "bladellm-models"} if uri.startswith("hf://") else None
+    assert made["spec"]["model"].get("cache") == kept
     manifests.admit(made)
     path = manifests.save(made, Layout(tmp_path / "state"))
     assert manifests.read([str(path)]) == [made] == [yaml.safe_load(path.read_text())]
