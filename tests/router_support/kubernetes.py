@@ -151,6 +151,9 @@ class FakeApi:
                 watch.events.put_nowait(_event(event, found))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._server is None:  # its handshake ended after ``stop``
+            writer.transport.abort()
+            return
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
