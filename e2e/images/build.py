@@ -74,8 +74,6 @@ def _build(image: Image, tag: str, path: Path) -> int:
     buildah.trim()
     base.ensure(buildah, path.parent)
     reference = f"docker.io/bladellm/{image.name}:{tag}"
-    partial = path.with_suffix(".partial")
-    partial.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(prefix="pip-", dir=path.parent) as staging:
         mounts = [f"--volume={mount}" for mount in pip_settings.prepare(Path(staging))]
         arguments = {**dict(image.arguments), "VERSION": tag, "PIP_CONFIG_FILE": pip_settings.CONFIG}
@@ -90,9 +88,14 @@ def _build(image: Image, tag: str, path: Path) -> int:
             f"--tag={reference}",
             str(ROOT),
         )
-    buildah("push", "--quiet", reference, f"docker-archive:{partial}:{reference}")
-    size = check(archive.read(partial, skip=1), limit=image.limit, torch=image.torch)
-    partial.rename(path)
+    partial = path.with_suffix(".partial")
+    partial.unlink(missing_ok=True)
+    try:
+        buildah("push", "--quiet", reference, f"docker-archive:{partial}:{reference}")
+        size = check(archive.read(partial, skip=1), limit=image.limit, torch=image.torch)
+        partial.rename(path)
+    finally:
+        partial.unlink(missing_ok=True)
     return size
 
 

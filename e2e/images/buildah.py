@@ -41,7 +41,8 @@ class Buildah:
         return done.stdout.strip() if done.returncode == 0 else ""
 
     def trim(self) -> None:
-        """Forget all layers once they take more than ``STORAGE_LIMIT``."""
+        """Remove what a killed build left; forget all layers once they take more than ``STORAGE_LIMIT``."""
+        self("rm", "--all")
         size = sum(file.lstat().st_size for file in self._storage.rglob("*"))
         if size > STORAGE_LIMIT:
             self("rmi", "--all", "--force")

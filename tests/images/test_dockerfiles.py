@@ -108,3 +108,26 @@ def test_the_requirements_are_those_extras(name: str, extras: set[str], tmp_path
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extra_lines = (line for extra in extras for line in project["optional-dependencies"][extra])
     assert set(lines) == {*project["dependencies"], *extra_lines}
+
+
+@pytest.mark.parametrize(
+    ("packages", "passes"),
+    [
+        (["torch==2.13.0+cpu", "numpy==2.4"], True),
+        (["torch==2.13.0", "nvidia-cublas==13"], False),
+        (["triton==3.6"], False),
+        (["pytorch-triton-rocm==3.6"], False),
+    ],
+)
+def test_a_gpu_package_fails_the_build_that_expects_none(packages: list[str], passes: bool, tmp_path: Path) -> None:
+    """Run the very step the Dockerfile runs, with a pip that lists these packages."""
+    step = next(rest for rest in Dockerfile("engine").of("RUN") if "EXPECT_CPU" in rest)
+    programs = {"/opt/build/bin/pip": "printf '%s\\n' " + " ".join(packages), "/opt/bladellm/bin/python": "true"}
+    for path, body in programs.items():
+        program = tmp_path / Path(path).name
+        program.write_text(f"#!/bin/sh\n{body}\n")
+        program.chmod(0o755)
+        step = step.replace(path, str(program))
+    for expect, wanted in (("1", passes), ("0", True)):
+        done = subprocess.run(["/bin/sh", "-c", step], env={"EXPECT_CPU": expect, "PATH": "/usr/bin:/bin"}, check=False)
+        assert (done.returncode == 0) is wanted
