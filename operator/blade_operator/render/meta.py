@@ -169,8 +169,12 @@ def service_account(service: LLMService, name: str, role: str) -> Object:
 
 
 def disruption_budget(service: LLMService, name: str, role: str) -> Object:
-    """Node drains take one pod of the role at a time."""
-    spec = {"maxUnavailable": 1, "selector": {"matchLabels": selector(service, role)}}
+    """Node drains take one pod of the role at a time; one that does not answer is never in their way."""
+    spec = {
+        "maxUnavailable": 1,
+        "selector": {"matchLabels": selector(service, role)},
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",
+    }
     return make(service, "policy/v1", "PodDisruptionBudget", name, role, spec=spec)
 
 
