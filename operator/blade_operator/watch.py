@@ -9,12 +9,15 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime
 
-from blade_operator.cluster import Cluster
+from blade_operator import metrics
+from blade_operator.cluster import Cluster, Rejected
 from blade_operator.fleet import Fleet
-from blade_operator.objects import Key
+from blade_operator.objects import Key, Object, Ref
 from blade_operator.observed import Observed
 from blade_operator.plan import Plan
 from blade_operator.workqueue import WorkQueue
@@ -28,6 +31,23 @@ SETTLE = 0.05
 BUSY_LOOK = 3.0
 IDLE_LOOK = 20.0
 """Seconds until the next look at a service with and without requests, when nothing changes."""
+ROUTINE_LOOKS = 20.0
+"""Looks a second, at most, at services where nothing is to do: with very many of them each has to wait longer."""
+ASKING = 8
+"""Services whose engines are waited for, for each that is acted on: an engine that does not answer delays no other."""
+FIRST = frozenset(
+    {
+        "ServiceAccount",
+        "Secret",
+        "Role",
+        "RoleBinding",
+        "PersistentVolumeClaim",
+        "ConfigMap",
+        "ControllerRevision",
+        "NetworkPolicy",
+    }
+)
+"""Kinds that are written before those whose pods need them."""
 
 
 class Controller:
@@ -38,58 +58,113 @@ class Controller:
         self._fleet = fleet
         self._reconcile = reconcile
         self._workers = workers
+        self._acting = asyncio.Semaphore(workers)
         self._queue: WorkQueue[Key] = WorkQueue()
+        self._rejected: dict[Key, dict[Ref, str]] = {}
+        """What the cluster refused at the latest look."""
+        self._known: set[Key] = set()
+        self._looking: dict[Key, float] = {}
 
     async def run(self) -> None:
         """Run until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._listen())
-                for _ in range(self._workers):
+                for _ in range(self._workers * ASKING):
                     group.create_task(self._work())
         finally:
             self._queue.close()
 
+    def hint(self, key: Key) -> None:
+        """Something may have changed about ``key``."""
+        self._queue.add_after(key, SETTLE)
+
+    @property
+    def longest_look(self) -> float:
+        """Seconds since the oldest look that still goes on began; 0 when there is none."""
+        return max((time.monotonic() - since for since in self._looking.values()), default=0.0)
+
     async def _listen(self) -> None:
         async for key in self._cluster.changes():
-            self._queue.add_after(key, SETTLE)
+            self.hint(key)
 
     async def _work(self) -> None:
         while True:
             key = await self._queue.get()
+            self._looking[key] = time.monotonic()
+            metrics.QUEUE_DEPTH.set(len(self._queue))
             try:
-                again = await self.look(key)
-                self._queue.forget(key)
+                with metrics.RECONCILE.time():
+                    again = await self.look(key)
+                if self._rejected.get(key):
+                    self._queue.retry(key)
+                else:
+                    self._queue.forget(key)
                 if again is not None:
-                    self._queue.add_after(key, again)
+                    self._queue.add_after(key, again * random.uniform(0.9, 1.1), routine=True)
             except Exception as error:
-                seconds = self._queue.retry(key)
+                metrics.FAILURES.inc()
+                seconds = self._queue.retry(key, getattr(error, "retry_after", None) or 0.0)
                 _log.error("%s: %s; next try in %.1f s", key, error, seconds, exc_info=_log.isEnabledFor(logging.DEBUG))
             finally:
+                del self._looking[key]
                 self._queue.done(key)
 
     async def look(self, key: Key) -> float | None:
         """One look at one service, with everything it leads to. Returns the seconds until the next one is due."""
         observed = await self._cluster.observe(key)
         if observed is None:
+            self._forget(key)
             return None
         engines, downloads = await self._fleet.ask(observed.pods)
-        observed = dataclasses.replace(observed, engines=engines, downloads=downloads)
-        plan = self._reconcile(observed, datetime.now(UTC))
-        await self._carry_out(key, observed, plan)
-        busy = any(state.running or state.waiting for state in observed.engines.values())
+        async with self._acting:
+            observed = await self._cluster.observe(key)  # asking may have taken a while
+            if observed is None:
+                self._forget(key)
+                return None
+            self._known.add(key)
+            metrics.SERVICES.set(len(self._known))
+            rejected = self._rejected.get(key, {})
+            observed = dataclasses.replace(observed, engines=engines, downloads=downloads, rejected=rejected)
+            plan = self._reconcile(observed, datetime.now(UTC))
+            await self._carry_out(key, observed, plan)
+        busy = any(state.running or state.waiting for state in engines.values())
         due = BUSY_LOOK if busy else IDLE_LOOK
-        return due if plan.requeue_after is None else min(due, plan.requeue_after)
+        due = due if plan.requeue_after is None else min(due, plan.requeue_after)
+        return due if _acts(plan) else max(due, len(self._known) / ROUTINE_LOOKS)
+
+    def _forget(self, key: Key) -> None:
+        self._known.discard(key)
+        self._rejected.pop(key, None)
+        metrics.SERVICES.set(len(self._known))
 
     async def _carry_out(self, key: Key, observed: Observed, plan: Plan) -> None:
         """In this order: a pod is told to drain before it is deleted; the status speaks last."""
         pods = {pod["metadata"]["name"]: pod for pod in observed.pods}
         await asyncio.gather(*(self._fleet.drain(pods[action.pod]) for action in plan.actions if action.pod in pods))
-        for obj in plan.apply:
-            await self._cluster.apply(obj)
-        for ref in plan.delete:
-            await self._cluster.delete(ref)
+        self._rejected[key] = {}
+        await _all(self._apply(key, obj) for obj in plan.apply if obj["kind"] in FIRST)
+        await _all(self._apply(key, obj) for obj in plan.apply if obj["kind"] not in FIRST)
+        await _all(self._cluster.delete(ref) for ref in plan.delete)
         for event in plan.events:
             await self._cluster.emit(key, event)
         if plan.status is not None:
             await self._cluster.write_status(key, plan.status)
+
+    async def _apply(self, key: Key, obj: Object) -> None:
+        try:
+            await self._cluster.apply(obj)
+        except Rejected as error:
+            _log.warning("%s: %s %s is refused: %s", key, obj["kind"], obj["metadata"]["name"], error)
+            self._rejected[key][Ref.of(obj)] = str(error)
+
+
+def _acts(plan: Plan) -> bool:
+    return bool(plan.apply or plan.delete or plan.events or plan.actions or plan.status is not None)
+
+
+async def _all(steps: Iterable[Awaitable[None]]) -> None:
+    """Carry all out at once; raises the first error when all have ended."""
+    for result in await asyncio.gather(*steps, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result

@@ -1,4 +1,7 @@
-"""A queue of names to look at: each waits in it once, one worker at a time has it, and it backs off on failure."""
+"""A queue of names to look at: each waits in it once, one worker at a time has it, and it backs off on failure.
+
+What changed goes before what is looked at as a matter of routine, so that a thousand services at rest delay nobody.
+"""
 
 from __future__ import annotations
 
@@ -17,35 +20,45 @@ class WorkQueue(Generic[K]):
 
     def __init__(self) -> None:
         self._ready: dict[K, None] = {}
+        self._routine: dict[K, None] = {}
         self._busy: set[K] = set()
         self._again: set[K] = set()
         self._timers: dict[K, asyncio.TimerHandle] = {}
         self._failures: dict[K, int] = {}
         self._wake = asyncio.Event()
 
-    def add(self, key: K) -> None:
+    def __len__(self) -> int:
+        """Keys that wait for a worker."""
+        return len(self._ready) + len(self._routine)
+
+    def add(self, key: K, *, routine: bool = False) -> None:
         """Look at ``key`` now; an appointment for later is dropped."""
         self._cancel(key)
         if key in self._busy:
             self._again.add(key)
-        else:
+            return
+        if not routine:
+            self._routine.pop(key, None)
             self._ready[key] = None
-            self._wake.set()
+        elif key not in self._ready:
+            self._routine[key] = None
+        self._wake.set()
 
-    def add_after(self, key: K, seconds: float) -> None:
+    def add_after(self, key: K, seconds: float, *, routine: bool = False) -> None:
         """Look at ``key`` in ``seconds`` unless it comes up before; the earlier of two appointments counts."""
         loop = asyncio.get_running_loop()
         timer = self._timers.get(key)
         if timer is not None and timer.when() <= loop.time() + seconds:
             return
         self._cancel(key)
-        self._timers[key] = loop.call_later(seconds, self.add, key)
+        self._timers[key] = loop.call_later(seconds, lambda: self.add(key, routine=routine))
 
-    def retry(self, key: K) -> float:
+    def retry(self, key: K, at_least: float = 0.0) -> float:
         """``key`` failed: look again later each time, up to a minute, with jitter. Returns the seconds."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         seconds = min(BACKOFF_MOST, BACKOFF_FIRST * 2.0 ** min(failures, 20)) * random.uniform(0.8, 1.2)
+        seconds = max(seconds, at_least)
         self.add_after(key, seconds)
         return seconds
 
@@ -55,11 +68,11 @@ class WorkQueue(Generic[K]):
 
     async def get(self) -> K:
         """The next key, now the caller's until it calls ``done``."""
-        while not self._ready:
+        while not (lane := self._ready or self._routine):
             self._wake.clear()
             await self._wake.wait()
-        key = next(iter(self._ready))
-        del self._ready[key]
+        key = next(iter(lane))
+        del lane[key]
         self._busy.add(key)
         return key
 

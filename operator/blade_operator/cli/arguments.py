@@ -6,12 +6,13 @@ import argparse
 import difflib
 import importlib
 import re
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 _CHOICE = re.compile(r"argument (?:COMMAND|command): invalid choice: '([^']*)'")
-COMMANDS = ("local", "apply", "get", "describe", "logs", "scale", "delete")
+COMMANDS = ("run", "local", "apply", "get", "describe", "logs", "scale", "delete")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -30,6 +31,8 @@ class _Parser(argparse.ArgumentParser):
 OPTIONS = (
     *("--name", "--namespace", "--port", "--filename", "--model", "--replicas", "--ask"),
     *("--output", "--watch", "--follow", "--container", "--previous", "--tail", "--wait", "--no-wait", "--help"),
+    *("--namespaces", "--engine_image", "--router_image", "--leader_elect", "--no-leader_elect", "--lease_name"),
+    *("--lease_namespace", "--identity", "--http_port", "--kubeconfig", "--workers", "--log_level", "--log_format"),
 )
 
 
@@ -41,12 +44,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="blade_operator",
-        description="Keeps LLMServices as declared. `local up` runs them on this machine; the other commands read and "
-        "change what it keeps.",
+        description="Keeps LLMServices as declared. `run` does so on Kubernetes. `local up` runs them on this machine; "
+        "the other commands read and change what it keeps.",
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
+    _add_run(commands)
     local = commands.add_parser("local", help="run LLMServices on this machine", allow_abbrev=False)
     up = local.add_subparsers(metavar="COMMAND", required=True).add_parser(
         "up",
@@ -101,6 +105,35 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
+    run = commands.add_parser(
+        "run",
+        help="keep LLMServices on a Kubernetes cluster",
+        description="Keeps the LLMServices of a Kubernetes cluster as declared, until it is stopped.",
+        allow_abbrev=False,
+    )
+    run.add_argument("--namespaces", type=_names, default=[], metavar="A,B", help="work in these only (default: all)")
+    run.add_argument("--engine_image", metavar="IMAGE", help="of engines whose spec names none")
+    run.add_argument("--router_image", metavar="IMAGE", help="of routers whose spec names none")
+    run.add_argument(
+        "--leader_elect",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="write only while holding a Lease, so that several may run (default); --no-leader_elect for one alone",
+    )
+    run.add_argument("--lease_name", default="bladellm-operator", metavar="NAME", help="of the Lease")
+    run.add_argument("--lease_namespace", metavar="NAMESPACE", help="of the Lease and the key (default: the pod's own)")
+    run.add_argument("--identity", default=socket.gethostname(), help="holder of the Lease (default: the host's name)")
+    run.add_argument(
+        "--http_port", type=_port_or_none, default=8080, help="/healthz, /readyz, /metrics (default 8080; 0: off)"
+    )
+    run.add_argument("--kubeconfig", metavar="FILE", help="default: the pod's own account, else $KUBECONFIG")
+    run.add_argument("--workers", type=_positive, default=8, help="services acted on at a time (default 8)")
+    run.add_argument("--log_level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
+    run.add_argument("--log_format", default="text", choices=["text", "json"])
+    run.set_defaults(run=_command("run"))
+
+
 def _add(
     commands: argparse._SubParsersAction[_Parser], name: str, text: str, module: str, function: str = "run"
 ) -> argparse.ArgumentParser:
@@ -127,6 +160,20 @@ def _port(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port: use 1 to 65535")
     return int(text)
+
+
+def _port_or_none(text: str) -> int:
+    return 0 if text == "0" else _port(text)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 up")
+    return int(text)
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in (part.strip() for part in text.split(",")) if name]
 
 
 def _count(text: str) -> int:

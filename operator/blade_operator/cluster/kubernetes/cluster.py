@@ -1,0 +1,148 @@
+"""``Cluster`` for a Kubernetes API server: what the control loop reads and writes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
+
+from blade_operator.cluster import Rejected
+from blade_operator.cluster.kubernetes.api import APPLY, MERGE, Api, ApiError
+from blade_operator.cluster.kubernetes.events import event_object
+from blade_operator.cluster.kubernetes.kinds import EVENT, KINDS, SERVICE, WATCHED, path_of
+from blade_operator.cluster.kubernetes.records import Records
+from blade_operator.cluster.kubernetes.reflector import Reflector
+from blade_operator.objects import Key, Object, Ref
+from blade_operator.observed import Observed
+from blade_operator.plan import EventRecord
+from blade_protocol.labels import KIND, MANAGER
+
+_APPLY = {"fieldManager": MANAGER, "force": "true"}
+_REFUSALS = (400, 403, 413, 422)
+"""Answers that stay the same until someone changes the object, a quota or a permission."""
+_SINGLE_OUT = ("Deployment", "Pod", "Service", "ConfigMap", "ControllerRevision")
+
+
+class KubernetesCluster:
+    """Implements `blade_operator.cluster.Cluster`. ``follow`` keeps its records up to date while it runs."""
+
+    def __init__(self, api: Api, namespaces: Sequence[str] = ()) -> None:
+        self._api = api
+        self.records = Records()
+        places: Sequence[str | None] = namespaces or (None,)
+        self._reflectors = [Reflector(api, kind, place, self.records) for kind in WATCHED for place in places]
+
+    async def follow(self) -> None:
+        """Run until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for reflector in self._reflectors:
+                group.create_task(reflector.run())
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether everything has been seen once."""
+        return all(reflector.synced.is_set() for reflector in self._reflectors)
+
+    async def changes(self) -> AsyncIterator[Key]:
+        """See `Cluster.changes`. Begins when everything has been seen; a key waits once, however often it changes."""
+        for reflector in self._reflectors:
+            await reflector.synced.wait()
+        pending: dict[Key, None] = dict.fromkeys(self.records.services())
+        wake = asyncio.Event()
+
+        def note(key: Key) -> None:
+            pending[key] = None
+            wake.set()
+
+        self.records.subscribe(note)
+        while True:
+            while pending:
+                key = next(iter(pending))
+                del pending[key]
+                yield key
+            wake.clear()
+            await wake.wait()
+
+    async def observe(self, key: Key) -> Observed | None:
+        """See `Cluster.observe`."""
+        found = self.records.of(key)
+        if KIND not in found:
+            return None
+        [service] = found.pop(KIND)
+        deployments, pods, services, config_maps, revisions = (tuple(found.pop(kind, ())) for kind in _SINGLE_OUT)
+        others = tuple(obj for objs in found.values() for obj in objs)
+        return Observed(service, deployments, pods, services, config_maps, revisions, others)
+
+    async def apply(self, obj: Object) -> None:
+        """See `Cluster.apply`."""
+        ref = Ref.of(obj)
+        try:
+            written = await self._api.write(
+                "PATCH", path_of(ref), obj, kind=ref.kind, content_type=APPLY, params=_APPLY
+            )
+        except ApiError as error:
+            if error.status in _REFUSALS:
+                raise Rejected(str(error)) from error
+            raise
+        if KINDS[ref.kind].watched:
+            self.records.put(written)
+
+    async def delete(self, ref: Ref) -> None:
+        """See `Cluster.delete`. Deletes the very object that was observed, not a later one of the same name."""
+        record = self.records.get(ref)
+        if record is None:
+            return
+        uid = record.unpack()["metadata"]["uid"]
+        body = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": {"uid": uid},
+            "propagationPolicy": "Background",
+        }
+        try:
+            await self._api.write("DELETE", path_of(ref), body, kind=ref.kind)
+        except ApiError as error:
+            if error.status == 404:
+                self.records.remove(ref, record.version)
+            elif error.status != 409:
+                raise
+
+    async def write_status(self, key: Key, status: Object) -> None:
+        """See `Cluster.write_status`. The object is gone, or another of its name is there: nothing is written."""
+        ref = Ref(KIND, key.namespace, key.name)
+        record = self.records.get(ref)
+        if record is None:
+            return
+        service = record.unpack()
+        body = {"metadata": {"uid": service["metadata"]["uid"]}, "status": replacing(service.get("status"), status)}
+        path = f"{path_of(ref)}/status"
+        try:
+            written = await self._api.write("PATCH", path, body, kind=SERVICE.name, content_type=MERGE)
+        except ApiError as error:
+            if error.status == 404:
+                self.records.remove(ref, record.version)
+            elif error.status != 409:
+                raise
+        else:
+            self.records.put(written)
+
+    async def emit(self, key: Key, event: EventRecord) -> None:
+        """See `Cluster.emit`. An Event nobody may write, as in a namespace that is being deleted, is left out."""
+        record = self.records.get(Ref(KIND, key.namespace, key.name))
+        if record is None:
+            return
+        body = event_object(record.unpack(), record.version, event, datetime.now(UTC))
+        try:
+            await self._api.write("POST", EVENT.path(key.namespace), body, kind=EVENT.name)
+        except ApiError as error:
+            if error.status not in (403, 404, 409):
+                raise
+
+
+def replacing(before: Object | None, after: Object) -> Object:
+    """A JSON merge patch (RFC 7396) that leaves ``after`` and nothing else of ``before``; lists are replaced whole."""
+    patch: Object = {name: None for name in before or {} if name not in after}
+    for name, value in after.items():
+        old = (before or {}).get(name)
+        patch[name] = replacing(old if isinstance(old, dict) else None, value) if isinstance(value, dict) else value
+    return patch

@@ -1,0 +1,58 @@
+"""Where the API server keeps each kind the operator deals with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blade_operator.objects import Ref
+from blade_protocol.labels import API_VERSION, KIND, MANAGED_BY, MANAGER, PLURAL
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of object and its place in the API."""
+
+    name: str
+    api_version: str
+    plural: str
+    selector: str = f"{MANAGED_BY}={MANAGER}"
+    """Which of them are followed."""
+    watched: bool = True
+
+    def path(self, namespace: str | None = None, name: str = "") -> str:
+        """Of one object, of all in a namespace, or of all there are."""
+        root = "/api" if "/" not in self.api_version else "/apis"
+        parts = [root, self.api_version, *(("namespaces", namespace) if namespace else ()), self.plural]
+        return "/".join([*parts, name] if name else parts)
+
+
+SERVICE = Kind(KIND, API_VERSION, PLURAL, selector="")
+EVENT = Kind("Event", "v1", "events", watched=False)
+LEASE = Kind("Lease", "coordination.k8s.io/v1", "leases", watched=False)
+SECRET = Kind("Secret", "v1", "secrets", watched=False)
+"""Written, never read back: the operator may not look into the Secrets of users' namespaces."""
+
+_ALL = (
+    SERVICE,
+    EVENT,
+    LEASE,
+    SECRET,
+    Kind("Deployment", "apps/v1", "deployments"),
+    Kind("ControllerRevision", "apps/v1", "controllerrevisions"),
+    Kind("Pod", "v1", "pods"),
+    Kind("Service", "v1", "services"),
+    Kind("ConfigMap", "v1", "configmaps"),
+    Kind("ServiceAccount", "v1", "serviceaccounts"),
+    Kind("PersistentVolumeClaim", "v1", "persistentvolumeclaims"),
+    Kind("PodDisruptionBudget", "policy/v1", "poddisruptionbudgets"),
+    Kind("NetworkPolicy", "networking.k8s.io/v1", "networkpolicies"),
+    Kind("Role", "rbac.authorization.k8s.io/v1", "roles"),
+    Kind("RoleBinding", "rbac.authorization.k8s.io/v1", "rolebindings"),
+)
+KINDS = {kind.name: kind for kind in _ALL}
+WATCHED = tuple(kind for kind in _ALL if kind.watched)
+
+
+def path_of(ref: Ref) -> str:
+    """The path of one object."""
+    return KINDS[ref.kind].path(ref.namespace, ref.name)
