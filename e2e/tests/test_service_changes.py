@@ -12,7 +12,7 @@ def scale(service: Service, replicas: int) -> None:
 
 def edit(service: Service, old: str, new: str) -> None:
     """``kubectl edit`` with an editor that replaces words."""
-    editor = f"KUBE_EDITOR=sed -i s/{old}/{new}/"
+    editor = f"KUBE_EDITOR=sed -i 's/{old}/{new}/'"
     done = service.cluster.run(["env", editor, "kubectl", "-n", service.namespace, "edit", "llm", service.name])
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("edited\n")

@@ -11,7 +11,7 @@ from e2e.support.load import Load, LongStream
 from e2e.support.node import kill_container
 from e2e.support.service import Object, Service, is_ready, names
 
-LONG = 1500
+LONG = 1000
 """Tokens: several seconds."""
 
 
@@ -23,9 +23,13 @@ def two(demo: Service) -> Service:
     return demo
 
 
-def long_streams(url: str, count: int) -> list[LongStream]:
-    """So many, all begun."""
-    return [stream.first() for stream in [LongStream(url, LONG) for _ in range(count)]]
+def long_streams(url: str, pods: list[Object]) -> list[LongStream]:
+    """Streams that have begun, at least one on each pod."""
+    streams: list[LongStream] = []
+    while not all(of(streams, pod) for pod in pods):
+        assert len(streams) < 12, [stream.answer.endpoint for stream in streams]
+        streams += [stream.first() for stream in (LongStream(url, LONG), LongStream(url, LONG))]
+    return streams
 
 
 def of(streams: list[LongStream], pod: Object) -> list[LongStream]:
@@ -38,9 +42,8 @@ def restarts(pod: Object) -> int:
 
 def test_an_engine_killed_costs_only_streams_it_had_begun(two: Service) -> None:
     with two.reach() as url, Load(url) as load:
-        streams = long_streams(url, 4)
         victim, other = two.pods("engine")
-        assert (len(of(streams, victim)), len(of(streams, other))) == (2, 2)  # least requests: spread evenly
+        streams = long_streams(url, [victim, other])
         killed = time.monotonic()
         kill_container(two.cluster, victim, "engine")
         load.more()
@@ -48,11 +51,10 @@ def test_an_engine_killed_costs_only_streams_it_had_begun(two: Service) -> None:
         assert two.condition("Ready")["status"] == "True"
         two.settled(2)
         load.more()
-    ends = [(stream.answer.outcome, stream.answer.tokens) for stream in of(streams, other)]
-    assert ends == [("ok", LONG), ("ok", LONG)]
+    assert {(stream.wait().outcome, stream.answer.tokens) for stream in of(streams, other)} == {("ok", LONG)}
     # Until streams can be resumed elsewhere, exactly those whose beginning was sent end in an error event.
-    assert [stream.wait().outcome for stream in of(streams, victim)] == ["cut", "cut"]
-    assert {stream.answer.text for stream in of(streams, other)} == {of(streams, other)[0].answer.text}
+    assert {stream.wait().outcome for stream in of(streams, victim)} == {"cut"}
+    assert len({stream.answer.text for stream in of(streams, other)}) == 1
     for answer in load.bad:
         assert (answer.outcome, answer.stream, answer.endpoint) == ("cut", True, victim["metadata"]["name"]), answer
         assert answer.first < killed + 1.0, answer
@@ -66,14 +68,13 @@ def test_an_engine_killed_costs_only_streams_it_had_begun(two: Service) -> None:
 
 def test_an_engine_pod_deleted_finishes_what_it_has(two: Service) -> None:
     with two.reach() as url, Load(url) as load:
-        streams = long_streams(url, 4)
         victim = two.pods("engine")[0]
         name = victim["metadata"]["name"]
-        assert of(streams, victim)
+        streams = long_streams(url, two.pods("engine"))
         two.kubectl("delete", "pod", name, "--wait=false")
         two.until(lambda: two.status().get("drainingReplicas", 0) == 1, "draining")
         assert any(stream.open for stream in of(streams, victim))
-        assert [(stream.wait().outcome, stream.answer.tokens) for stream in streams] == [("ok", LONG)] * 4
+        assert {(stream.wait().outcome, stream.answer.tokens) for stream in streams} == {("ok", LONG)}
         two.until(lambda: name not in names(two.pods("engine")), "rid of the pod")
         two.settled(2)
         load.more()
