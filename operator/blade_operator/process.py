@@ -98,10 +98,10 @@ class Process:
                 group.create_task(self._lead())
         except* LeaseLost as lost:
             self.failed = True
-            _log.error("no longer the leader: %s; this process ends", lost.exceptions[0])
-        except* Exception:
+            _log.error("no longer the leader: %s; this process ends", _cause(lost))
+        except* Exception as errors:
             self.failed = True
-            _log.exception("the operator failed")
+            _log.error("the operator failed", exc_info=_cause(errors))
         finally:
             self._gate.shut()
             self._on_end()
@@ -156,3 +156,10 @@ class Process:
 
     def _ready(self) -> str:
         return "" if self._cluster.is_synced else "waiting for the first lists"
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The first error in a group of groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

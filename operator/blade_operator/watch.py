@@ -75,10 +75,6 @@ class Controller:
         finally:
             self._queue.close()
 
-    def hint(self, key: Key) -> None:
-        """Something may have changed about ``key``."""
-        self._queue.add_after(key, SETTLE)
-
     @property
     def longest_look(self) -> float:
         """Seconds since the oldest look that still goes on began; 0 when there is none."""
@@ -86,7 +82,7 @@ class Controller:
 
     async def _listen(self) -> None:
         async for key in self._cluster.changes():
-            self.hint(key)
+            self._queue.add_after(key, SETTLE)
 
     async def _work(self) -> None:
         while True:

@@ -12,6 +12,7 @@ import pytest
 from operator_support.local import until
 
 from blade_operator import watch
+from blade_operator.cluster import Rejected
 from blade_operator.fleet import Fleet
 from blade_operator.objects import Key, Object, Ref
 from blade_operator.observed import Observed
@@ -24,6 +25,10 @@ KEY = Key("default", "qwen")
 POD: Object = {"kind": "Pod", "metadata": {"name": "pod-1", "namespace": "default"}}
 
 
+def _object(kind: str, name: str) -> Object:
+    return {"kind": kind, "metadata": {"name": name, "namespace": "default"}}
+
+
 class _Cluster:
     """Records every call, in order."""
 
@@ -31,6 +36,8 @@ class _Cluster:
         self.calls: list[tuple[Any, ...]] = []
         self.queue: asyncio.Queue[Key] = asyncio.Queue()
         self.gone = False
+        self.refused: dict[str, str] = {}
+        self.failing = ""
 
     async def changes(self) -> AsyncIterator[Key]:
         while True:
@@ -41,6 +48,12 @@ class _Cluster:
 
     async def apply(self, obj: Object) -> None:
         self.calls.append(("apply", obj["metadata"]["name"]))
+        await asyncio.sleep(0)
+        self.calls.append(("applied", obj["metadata"]["name"]))
+        if obj["metadata"]["name"] in self.refused:
+            raise Rejected(self.refused[obj["metadata"]["name"]])
+        if obj["metadata"]["name"] == self.failing:
+            raise RuntimeError("the API is away")
 
     async def delete(self, ref: Ref) -> None:
         self.calls.append(("delete", ref.name))
@@ -93,7 +106,7 @@ def _controller(
 
 async def test_a_plan_is_carried_out_drains_first_and_status_last() -> None:
     plan = Plan(
-        apply=[{"metadata": {"name": "new"}}],
+        apply=[_object("Deployment", "new")],
         delete=[Ref("Pod", "default", "old")],
         status={"phase": "Ready"},
         actions=[DrainPod("pod-1"), DrainPod("gone")],
@@ -104,6 +117,7 @@ async def test_a_plan_is_carried_out_drains_first_and_status_last() -> None:
     assert cluster.calls == [
         ("drain", "pod-1"),
         ("apply", "new"),
+        ("applied", "new"),
         ("delete", "old"),
         ("event", "Scaled"),
         ("status", "Ready"),
@@ -164,6 +178,111 @@ async def test_a_burst_of_changes_is_one_look_and_a_failing_look_is_tried_again(
     await until(lambda: looks.count("sick") == 2)
     assert looks.count("qwen") == 1
     assert "default/sick: the API is away; next try in" in caplog.text
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+async def test_what_pods_need_is_written_before_them_and_each_wave_at_once() -> None:
+    plan = Plan(apply=[_object("Deployment", "d"), _object("Secret", "s"), _object("ConfigMap", "c")])
+    cluster, controller = _controller(lambda observed, now: plan)
+    await controller.look(KEY)
+    assert cluster.calls == [
+        ("apply", "s"),
+        ("apply", "c"),
+        ("applied", "s"),
+        ("applied", "c"),
+        ("apply", "d"),
+        ("applied", "d"),
+    ]
+
+
+async def test_an_object_the_cluster_refuses_stops_nothing_else_and_the_next_look_knows() -> None:
+    seen: list[Mapping[Ref, str]] = []
+    plan = Plan(apply=[_object("Deployment", "bad"), _object("Service", "good")], status={"phase": "Pending"})
+
+    def reconcile(observed: Observed, now: datetime) -> Plan:
+        seen.append(observed.rejected)
+        return plan
+
+    cluster, controller = _controller(reconcile)
+    cluster.refused["bad"] = 'violates PodSecurity "restricted:latest"'
+    await controller.look(KEY)
+    assert ("applied", "good") in cluster.calls
+    assert cluster.calls[-1] == ("status", "Pending")
+    cluster.refused.clear()
+    await controller.look(KEY)
+    await controller.look(KEY)
+    assert seen == [{}, {Ref("Deployment", "default", "bad"): 'violates PodSecurity "restricted:latest"'}, {}]
+
+
+async def test_a_refused_object_is_tried_again_without_any_change(caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[int] = []
+
+    def reconcile(observed: Observed, now: datetime) -> Plan:
+        seen.append(len(observed.rejected))
+        return Plan(apply=[_object("Deployment", "bad")])
+
+    cluster, controller = _controller(reconcile)
+    cluster.refused["bad"] = "exceeded quota"
+    task = asyncio.create_task(controller.run())
+    cluster.queue.put_nowait(KEY)
+    await until(lambda: seen[:3] == [0, 1, 1])
+    assert "default/qwen: Deployment bad is refused: exceeded quota" in caplog.text
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+async def test_an_error_lets_the_rest_of_its_wave_end_and_keeps_the_status_from_being_written() -> None:
+    plan = Plan(
+        apply=[_object("Secret", "s"), _object("Role", "r"), _object("Service", "x")], status={"phase": "Ready"}
+    )
+    cluster, controller = _controller(lambda observed, now: plan)
+    cluster.failing = "s"
+    with pytest.raises(RuntimeError, match="the API is away"):
+        await controller.look(KEY)
+    assert ("applied", "r") in cluster.calls
+    assert ("apply", "x") not in cluster.calls
+    assert ("status", "Ready") not in cluster.calls
+
+
+async def test_very_many_services_at_rest_wait_longer_those_that_move_do_not() -> None:
+    plans = {"rest": Plan(requeue_after=5.0), "moves": Plan(requeue_after=5.0, status={"phase": "Ready"})}
+    _, controller = _controller(lambda observed, now: plans.get(observed.service["metadata"]["name"], Plan()))
+    for number in range(1000):
+        await controller.look(Key("default", f"s{number}"))
+    assert await controller.look(Key("default", "rest")) == pytest.approx(1001 / watch.ROUTINE_LOOKS)
+    assert await controller.look(Key("default", "moves")) == 5.0
+
+
+async def test_engines_that_do_not_answer_hold_up_no_other_service() -> None:
+    looked: list[str] = []
+    cluster, _ = _controller(lambda observed, now: Plan())
+    silent = asyncio.Event()
+
+    class Slow(_Fleet):
+        asked = 0
+
+        async def ask(self, pods: Iterable[Object]) -> Any:
+            self.asked += 1
+            if self.asked <= 4:
+                await silent.wait()
+            return {}, {}
+
+    def reconcile(observed: Observed, now: datetime) -> Plan:
+        looked.append(observed.service["metadata"]["name"])
+        return Plan()
+
+    controller = Controller(cluster, Slow(cluster, {}), reconcile, workers=2)
+    task = asyncio.create_task(controller.run())
+    for number in range(4):
+        cluster.queue.put_nowait(Key("default", f"silent-{number}"))
+    await until(lambda: controller.longest_look > 0)
+    cluster.queue.put_nowait(KEY)
+    await until(lambda: looked == ["qwen"])
+    silent.set()
+    await until(lambda: len(looked) == 5)
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task

@@ -63,6 +63,23 @@ async def test_failures_wait_longer_each_time_up_to_a_limit_until_one_succeeds(m
     queue.close()
 
 
+async def test_what_changed_goes_before_routine() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    for key in ("a", "b", "c"):
+        queue.add(key, routine=True)
+    queue.add("c")
+    queue.add("d")
+    queue.add("d", routine=True)
+    assert len(queue) == 4
+    assert [await _next(queue) for _ in range(5)] == ["c", "d", "a", "b", None]
+
+
+async def test_the_server_may_ask_for_a_longer_wait() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    assert queue.retry("a", at_least=30.0) == 30.0
+    queue.close()
+
+
 async def test_many_workers_never_share_a_key() -> None:
     queue: WorkQueue[int] = WorkQueue()
     busy: set[int] = set()

@@ -48,6 +48,8 @@ class Lease:
         self._clock = clock
         self._seen: Any = None
         self._seen_at = 0.0
+        self._held: Object | None = None
+        """The Lease as this process wrote it last: the next renewal needs no look at it."""
         self._expires = 0.0
         """When others may take the lease this process holds."""
 
@@ -106,7 +108,7 @@ class Lease:
     async def _take(self) -> bool:
         """Take or renew the lease; False when another has it or was faster."""
         started = self._clock()
-        lease = await self._read()
+        lease, self._held = self._held or await self._read(), None
         spec = lease["spec"] if lease else {}
         if spec != self._seen:
             self._seen, self._seen_at = spec, self._clock()
@@ -127,7 +129,7 @@ class Lease:
             if error.status == 409:
                 return False
             raise
-        self._seen, self._seen_at = written["spec"], self._clock()
+        self._held, self._seen, self._seen_at = written, written["spec"], self._clock()
         self._expires = started + DURATION
         self._gate.open(self._expires - MARGIN)
         return True

@@ -1,0 +1,242 @@
+"""Requests to the API server, over real sockets: what is sent, what an answer means, that only the leader writes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from kubernetes.aio import client
+from operator_support.apiserver import config_map, llm_service
+
+from blade_operator.cluster import Rejected
+from blade_operator.cluster.kubernetes.api import Api, ApiError
+from blade_operator.cluster.kubernetes.cluster import KubernetesCluster, replacing
+from blade_operator.cluster.kubernetes.gate import Gate, NotLeader
+from blade_operator.cluster.kubernetes.root_key import root_key
+from blade_operator.objects import Key, Object, Ref
+from blade_operator.plan import EventRecord
+
+CONFIG_MAP: Object = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "team"}}
+KEY = Key("team", "qwen")
+PATH = "/api/v1/namespaces/team/configmaps/a"
+Respond = Callable[[web.Request, Any], web.Response]
+
+
+class _Server:
+    """Keeps what came in whole; answers as the test says."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[web.Request, Any]] = []
+        self.respond: Respond = lambda request, body: web.json_response({})
+        self.gate = Gate()
+        self.gate.open()
+
+    async def handle(self, request: web.Request) -> web.Response:
+        body = await request.json() if request.can_read_body else None
+        self.requests.append((request, body))
+        return self.respond(request, body)
+
+    def refuse(self, status: int, message: str, **headers: str) -> None:
+        said = {"kind": "Status", "status": "Failure", "reason": "Why", "message": message}
+        self.respond = lambda request, body: web.json_response(said, status=status, headers=headers)
+
+
+@asynccontextmanager
+async def _api(server: _Server) -> AsyncIterator[Api]:
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", server.handle)
+    async with TestServer(app) as listening:
+        configuration = client.Configuration(host=f"http://{listening.host}:{listening.port}")
+        configuration.api_key["BearerToken"] = "bearer secret"
+        async with Api(configuration, server.gate) as api:
+            yield api
+
+
+@pytest.fixture
+def server() -> _Server:
+    return _Server()
+
+
+@pytest.fixture
+async def api(server: _Server) -> AsyncIterator[Api]:
+    async with _api(server) as api:
+        yield api
+
+
+@pytest.fixture
+def cluster(api: Api) -> KubernetesCluster:
+    return KubernetesCluster(api)
+
+
+async def test_apply_is_a_forced_server_side_apply_and_its_answer_is_known_at_once(
+    server: _Server, cluster: KubernetesCluster
+) -> None:
+    server.respond = lambda request, body: web.json_response({**body, **config_map("a", 7, x="1")})
+    await cluster.apply(CONFIG_MAP)
+    [(request, body)] = server.requests
+    assert (request.method, request.path, body) == ("PATCH", PATH, CONFIG_MAP)
+    assert request.content_type == "application/apply-patch+yaml"
+    assert request.query["fieldManager"] == "bladellm"
+    assert request.query["force"] == "true"
+    assert request.query["timeout"] == "3500ms"  # the server gives up when we do
+    assert request.headers["Authorization"] == "bearer secret"
+    assert cluster.records.of(KEY)["ConfigMap"][0]["data"] == {"x": "1"}
+
+
+@pytest.mark.parametrize("status", [400, 403, 422])
+async def test_a_refusal_is_told_in_the_servers_words(status: int, server: _Server, cluster: KubernetesCluster) -> None:
+    server.refuse(status, 'pods "x" is forbidden: violates PodSecurity "restricted:latest"')
+    with pytest.raises(Rejected, match='violates PodSecurity "restricted:latest"'):
+        await cluster.apply(CONFIG_MAP)
+
+
+@pytest.mark.parametrize("status", [409, 429, 500, 503])
+async def test_other_failures_are_tried_again_and_no_sooner_than_asked(
+    status: int, server: _Server, cluster: KubernetesCluster
+) -> None:
+    server.refuse(status, "not now", **{"Retry-After": "7"})
+    with pytest.raises(ApiError, match="not now") as caught:
+        await cluster.apply(CONFIG_MAP)
+    assert (caught.value.status, caught.value.retry_after) == (status, 7.0)
+
+
+async def test_a_server_that_is_away_is_an_error_with_status_0() -> None:
+    configuration = client.Configuration(host="http://127.0.0.1:1")
+    gate = Gate()
+    gate.open()
+    async with Api(configuration, gate) as api:
+        with pytest.raises(ApiError, match="no answer from the API server") as caught:
+            await api.write("PATCH", PATH, CONFIG_MAP, kind="ConfigMap")
+    assert caught.value.status == 0
+
+
+async def test_without_leadership_nothing_is_sent(server: _Server, cluster: KubernetesCluster) -> None:
+    server.gate.shut()
+    with pytest.raises(NotLeader):
+        await cluster.apply(CONFIG_MAP)
+    assert server.requests == []
+
+
+async def test_leadership_lost_while_connecting_sends_no_whole_request(server: _Server) -> None:
+    """The gate is asked again when the connection stands: a process may be stopped at any point before."""
+
+    class _ShutsAfterTheFirstLook(Gate):
+        looks = 0
+
+        def check(self) -> None:
+            super().check()
+            self.looks += 1
+            self.shut()
+
+    server.gate = gate = _ShutsAfterTheFirstLook()
+    gate.open()
+    async with _api(server) as api:
+        with pytest.raises(NotLeader):
+            await api.write("PATCH", PATH, CONFIG_MAP, kind="ConfigMap")
+    assert gate.looks == 1
+    assert server.requests == []
+
+
+async def test_delete_names_the_very_object_that_was_seen(server: _Server, cluster: KubernetesCluster) -> None:
+    ref = Ref("ConfigMap", "team", "a")
+    await cluster.delete(ref)
+    assert server.requests == []  # not known: nothing to delete
+    cluster.records.put({**CONFIG_MAP, **config_map("a", 7)})
+    await cluster.delete(ref)
+    [(request, body)] = server.requests
+    assert (request.method, request.path) == ("DELETE", PATH)
+    assert body["preconditions"] == {"uid": "uid-a"}
+    assert body["propagationPolicy"] == "Background"
+    server.refuse(409, "the UID in the precondition does not match")
+    await cluster.delete(ref)
+    server.refuse(404, "not found")
+    await cluster.delete(ref)
+    assert cluster.records.get(ref) is None
+
+
+async def test_the_status_is_replaced_as_a_whole_and_read_back(server: _Server, cluster: KubernetesCluster) -> None:
+    cluster.records.put(llm_service(5, phase="Failed", failures=[1, 2], model={"bytes": 1, "etaSeconds": 9}))
+
+    def merge(request: web.Request, body: Any) -> web.Response:
+        return web.json_response(llm_service(6, **{k: v for k, v in body["status"].items() if v is not None}))
+
+    server.respond = merge
+    await cluster.write_status(KEY, {"phase": "Ready", "model": {"bytes": 2}})
+    [(request, body)] = server.requests
+    assert request.path == "/apis/serving.bladellm.io/v1alpha1/namespaces/team/llmservices/qwen/status"
+    assert request.content_type == "application/merge-patch+json"
+    assert body["metadata"] == {"uid": "uid-qwen"}
+    assert body["status"] == {"phase": "Ready", "failures": None, "model": {"bytes": 2, "etaSeconds": None}}
+    observed = await cluster.observe(KEY)
+    assert observed is not None
+    assert observed.service["status"]["phase"] == "Ready"
+
+
+async def test_the_status_of_a_service_that_is_gone_is_not_missed(server: _Server, cluster: KubernetesCluster) -> None:
+    await cluster.write_status(KEY, {"phase": "Ready"})
+    assert server.requests == []
+    cluster.records.put(llm_service(5))
+    server.refuse(404, "not found")
+    await cluster.write_status(KEY, {"phase": "Ready"})
+    assert await cluster.observe(KEY) is None
+
+
+async def test_an_event_has_the_same_name_until_the_status_remembers_it(
+    server: _Server, cluster: KubernetesCluster
+) -> None:
+    cluster.records.put(llm_service(5))
+    event = EventRecord("Warning", "CheckFailed", "no room")
+    await cluster.emit(KEY, event)
+    server.refuse(409, "already exists")
+    await cluster.emit(KEY, event)  # started again before the status was written
+    cluster.records.put(llm_service(6))
+    server.refuse(403, "the namespace is being terminated")
+    await cluster.emit(KEY, event)
+    bodies = [body for _, body in server.requests]
+    names = [body["metadata"]["name"] for body in bodies]
+    assert names[0] == names[1] != names[2]
+    assert bodies[0]["involvedObject"]["uid"] == "uid-qwen"
+    assert (bodies[0]["type"], bodies[0]["reason"], bodies[0]["message"]) == ("Warning", "CheckFailed", "no room")
+
+
+async def test_what_belongs_to_a_service_is_found_by_kind(cluster: KubernetesCluster) -> None:
+    assert await cluster.observe(KEY) is None
+    cluster.records.put(llm_service(1))
+    cluster.records.put({**CONFIG_MAP, **config_map("a", 2)})
+    cluster.records.put({**config_map("r", 3), "kind": "Role", "apiVersion": "rbac.authorization.k8s.io/v1"})
+    observed = await cluster.observe(KEY)
+    assert observed is not None
+    assert [obj["metadata"]["name"] for obj in observed.config_maps] == ["a"]
+    assert [obj["kind"] for obj in observed.others] == ["Role"]
+
+
+async def test_the_root_key_is_made_once(server: _Server, api: Api) -> None:
+    kept: dict[str, Any] = {}
+
+    def respond(request: web.Request, body: Any) -> web.Response:
+        if request.method == "POST":
+            assert request.path == "/api/v1/namespaces/system/secrets"
+            kept.update(body)
+            return web.json_response(body, status=201)
+        if not kept:
+            return web.json_response({"message": "not found"}, status=404)
+        return web.json_response(kept)
+
+    server.respond = respond
+    first = await root_key(api, "system")
+    assert len(first) == 32
+    assert await root_key(api, "system") == first
+    assert [request.method for request, _ in server.requests] == ["GET", "POST", "GET"]
+    kept["data"] = {}
+    with pytest.raises(ValueError, match="delete it and a new one is made"):
+        await root_key(api, "system")
+
+
+def test_a_merge_patch_leaves_nothing_of_what_was_before() -> None:
+    before = {"a": 1, "b": {"c": 1, "d": [1, 2]}, "e": "x"}
+    assert replacing(before, {"b": {"d": [3]}, "e": {"f": 1}}) == {"a": None, "b": {"c": None, "d": [3]}, "e": {"f": 1}}
+    assert replacing(None, {"a": {}}) == {"a": {}}
