@@ -13,8 +13,8 @@ Probe = Callable[[], str]
 
 
 @asynccontextmanager
-async def serve(port: int, healthy: Probe, ready: Probe) -> AsyncIterator[int]:
-    """Answer on ``port`` (0: a free one) of every address meanwhile; gives the port."""
+async def serve(port: int, healthy: Probe, ready: Probe, host: str | None = None) -> AsyncIterator[int]:
+    """Answer on ``port`` (0: a free one) of ``host`` (default: of every address) meanwhile; gives the port."""
     app = web.Application()
     app.add_routes(
         [
@@ -26,7 +26,7 @@ async def serve(port: int, healthy: Probe, ready: Probe) -> AsyncIterator[int]:
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
-        await web.TCPSite(runner, port=port).start()
+        await web.TCPSite(runner, host, port).start()
         yield runner.addresses[0][1]
     finally:
         await runner.cleanup()

@@ -15,7 +15,7 @@ from blade_operator.main import main
 
 async def test_probes_say_what_is_wrong() -> None:
     wrong = {"healthz": "", "readyz": "waiting for the first lists"}
-    async with health.serve(0, lambda: wrong["healthz"], lambda: wrong["readyz"]) as port:
+    async with health.serve(0, lambda: wrong["healthz"], lambda: wrong["readyz"], "127.0.0.1") as port:
         async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
 
             async def ask(path: str) -> tuple[int, str]:
