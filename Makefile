@@ -7,16 +7,21 @@ PORT ?= 8080
 MODEL ?= examples/demo_model/model
 # A machine without an NVIDIA GPU saves gigabytes with TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
-SOURCES := engine router operator examples tests benchmarks
+SOURCES := engine router operator examples tests benchmarks e2e charts
+# Programs of a Kubernetes for `make e2e` (docs/e2e.md)
+KUBE_ASSETS ?=
+
+E2E_PACKAGES := etcd-server runc containernetworking-plugins iptables conntrack socat iproute2 procps util-linux \
+	openssl busybox-static buildah debootstrap ca-certificates
 
 # One torch thread per process in tests: two cores serve several processes at once.
 TEST_ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test soak lint format generate demo-model bench bench-router clean
+.PHONY: help install run test e2e e2e-deps soak lint format generate demo-model bench bench-router bench-operator clean
 
 help: ## list the targets
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(VENV)/.installed ## make a virtual environment with everything in it
 
@@ -34,6 +39,13 @@ run: install ## serve an LLMService on this machine: MODEL=<folder or hub id>, P
 
 test: install ## all fast tests
 	$(TEST_ENV) $(BIN)/pytest -q -n 2 --dist loadfile -m "not soak and not gpu"
+
+e2e: install ## everything on a real Kubernetes: KUBE_ASSETS=<folder>, E2E_KUBECONFIG=<file> or kind (docs/e2e.md)
+	KUBE_ASSETS=$(KUBE_ASSETS) TORCH_INDEX=$(TORCH_INDEX) $(BIN)/python -m e2e $(E2E_ARGS)
+
+e2e-deps: ## Debian packages that `make e2e` needs for its own node
+	apt-get update -qq
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(E2E_PACKAGES)
 
 soak: install ## long and fuzzing tests, by hand
 	$(TEST_ENV) $(BIN)/pytest -q -m soak --timeout 3600
@@ -62,6 +74,9 @@ bench: install ## CPU benchmarks of the engine (QUICK=1 for the short form)
 
 bench-router: install ## what the router adds, side by side with a direct connection
 	$(BIN)/python -m benchmarks.router_overhead
+
+bench-operator: install ## the operator with 1,000 services on a real API server
+	KUBE_ASSETS=$(KUBE_ASSETS) $(BIN)/python -m benchmarks.operator
 
 clean: ## remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
