@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from blade_operator.spec.crd import custom_resource_definition
+from blade_operator.spec.generate import chart_template
 from e2e.cluster import Cluster
 from e2e.support import chart
 from e2e.support.audit import service_account
 from e2e.support.chart import CHART, NAMESPACE, RELEASE
 from e2e.support.images import Images
 from e2e.support.waiting import until
-
-from blade_operator.spec.crd import custom_resource_definition
-from blade_operator.spec.generate import chart_template
 
 CRD = "llmservices.serving.bladellm.io"
 WAIT = ("--wait", "--timeout", "180s", "-n", NAMESPACE)

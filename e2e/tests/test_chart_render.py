@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from e2e.cluster import Cluster
 from e2e.support.chart import CHART
 

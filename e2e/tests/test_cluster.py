@@ -7,13 +7,13 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+
+from blade_protocol.check import CheckReport
 from e2e.cluster import Cluster, OwnNode
 from e2e.cluster.kwok import CHECK, TAINT
 from e2e.cluster.small_images import SHELL_IMAGE
 from e2e.support.audit import AuditLog
 from e2e.support.waiting import until
-
-from blade_protocol.check import CheckReport
 
 RESTRICTED = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
 SECURITY = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}

@@ -6,6 +6,7 @@ import lzma
 from pathlib import Path
 
 import pytest
+
 from e2e.cluster import Existing, NoCluster, OwnNode, find
 from e2e.cluster.__main__ import split_command
 from e2e.cluster.assets import AssetError, Assets

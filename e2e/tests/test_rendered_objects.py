@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from e2e.cluster import Cluster
 
 from blade_operator.drift import contains
 from blade_operator.objects import Object
+from e2e.cluster import Cluster
 
 GOLDEN = Path(__file__).parents[2] / "tests" / "operator" / "golden"
 

@@ -6,8 +6,6 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from e2e.cluster import Cluster
-from e2e.support.dry_run import DryRun, dry_run
 from hypothesis import HealthCheck, Phase, given, settings
 from operator_support.random_specs import SERVICES
 from operator_support.rule_examples import EXAMPLES, Example
@@ -17,6 +15,8 @@ from blade_operator.spec import SpecError, apply_defaults, parse_service
 from blade_operator.spec.crd import custom_resource_definition
 from blade_operator.spec.rules import RULES, Rule
 from blade_protocol.labels import API_VERSION, KIND
+from e2e.cluster import Cluster
+from e2e.support.dry_run import DryRun, dry_run
 
 NAMESPACE = "default"
 """Nothing is ever created: every request is a dry run."""

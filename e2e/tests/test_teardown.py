@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+
 from e2e.cluster import Cluster, OwnNode, find
 from e2e.cluster.small_images import SHELL_IMAGE
 from e2e.cluster.teardown import leftovers

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 import yaml
+
 from e2e.cluster import Cluster
 from e2e.support.audit import AuditLog, service_account
 from e2e.support.chart import CHART, NAMESPACE, RELEASE

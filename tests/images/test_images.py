@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from e2e.images import archive, cache, check, pip_settings
 from e2e.images.build import COMMON, IMAGES, ROOT
 from e2e.images.errors import ImageError

@@ -126,5 +126,8 @@ class LLMServiceStatus(Record):
     )
     fit: Fit | None = Field(default=None, description="How the model fits into memory.")
     failures: tuple[Failure, ...] = Field(
-        default=(), max_length=16, strict=False, description="What failed, causes first, containers that recovered included."
+        default=(),
+        max_length=16,
+        strict=False,
+        description="What failed, causes first, containers that recovered included.",
     )
