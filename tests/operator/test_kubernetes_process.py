@@ -8,7 +8,7 @@ import logging
 import aiohttp
 import pytest
 
-from blade_operator import health
+from blade_operator import health, metrics
 from blade_operator.cli.arguments import parse
 from blade_operator.main import main
 
@@ -26,10 +26,10 @@ async def test_probes_say_what_is_wrong() -> None:
             assert await ask("/readyz") == (503, "waiting for the first lists\n")
             wrong["readyz"] = ""
             assert await ask("/readyz") == (200, "ok\n")
+            metrics.QUEUE_DEPTH.set(7)
             status, text = await ask("/metrics")
             assert status == 200
-            assert "blade_operator_queue_depth" in text
-            assert "blade_operator_leader" in text
+            assert "blade_operator_queue_depth 7.0" in text
 
 
 def test_options_of_run() -> None:
