@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import jsonschema
 import msgspec
@@ -217,7 +217,7 @@ def test_a_download_that_runs_fails_and_succeeds() -> None:
     status = tell(cluster)
     name = pod["metadata"]["name"]
     assert condition(status, "ModelCached") == (
-        "False", "DownloadFailed", f"pod {name}: no such model; check the name",
+        "False", "DownloadFailed", f"pod {name}: no such model; check the name (spec.model.uri)",
     )  # fmt: skip
     assert status["failures"][0]["lastLog"] == "no such model; check the name"
     done = FetchReport(model="hf://Qwen/Qwen2.5-0.5B", ready=True, folder="/models/x", files=9, bytes=999_000_000)
@@ -225,6 +225,47 @@ def test_a_download_that_runs_fails_and_succeeds() -> None:
     assert condition(tell(cluster), "ModelCached") == (
         "True", "Downloaded", "hf://Qwen/Qwen2.5-0.5B is in the cache (953Mi, 9 files)",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "field"),
+    [
+        ("set HF_TOKEN to a token that may read it", "HF_TOKEN is spec.model.tokenSecretRef"),
+        ("model a/b has no revision 'v9' on https://huggingface.co", "spec.model.revision"),
+        ("set HF_ENDPOINT to a mirror, not http://x?HF_ENDPOINTS", "HF_ENDPOINT is spec.engine.env"),
+    ],
+)
+def test_a_failed_download_names_the_field(words: str, field: str) -> None:
+    cluster = starting(HUB)
+    report = FetchReport(model="a/b", ready=False, message=words)
+    cluster.end(cluster.engine_pods[0], "fetch", 1, msgspec.json.encode(report).decode())
+    assert condition(tell(cluster), "ModelCached")[2].endswith(f": {words} ({field})")
+
+
+@pytest.mark.parametrize(
+    ("item", "status", "field"),
+    [
+        ("check_shm", "WARNING", "spec.engine.shmSize"),
+        ("check_pb_env", "FAILED", "spec.engine.env"),
+        ("check_model", "FAILED", "spec.model.uri"),
+        ("check_memory_fit", "FAILED", "spec.engine.resources.limits.memory"),
+    ],
+)
+def test_an_item_of_the_check_names_the_field(item: str, status: Literal["WARNING", "FAILED"], field: str) -> None:
+    cluster = starting()
+    cluster.check(cluster.engine_pods[0], CheckItem(name=item, status=status, detail="it is so"), exit_code=1)
+    assert condition(tell(cluster), "PreflightPassed")[2].endswith(f": {item} {status}: it is so ({field})")
+
+
+def test_of_a_model_that_cannot_be_read_nothing_is_said_but_that() -> None:
+    cluster = starting()
+    missing = "model folder /models/x does not exist"
+    memory = CheckItem(name="check_memory_fit", status="FAILED", detail=missing)
+    files = CheckItem(name="check_model", status="FAILED", detail=missing)
+    cluster.check(cluster.engine_pods[0], memory, files, exit_code=1)
+    status = tell(cluster)
+    assert condition(status, "PreflightPassed")[2].endswith(f"check_model FAILED: {missing} (spec.model.uri)")
+    assert condition(status, "ModelFits")[:2] == ("Unknown", "NotReported")
 
 
 def test_the_check_estimates_until_the_engine_has_measured() -> None:

@@ -141,7 +141,8 @@ CASES: list[tuple[str, dict[str, Any] | None, str, str, str, bool]] = [
     ),
     (
         "crash-loop", None, "CrashLoopBackOff",
-        "engine failed (exit 2), restarted at least 5 times, each time after a longer pause",
+        "engine refuses its flags (exit 2; spec.engine.extraArgs), restarted at least 5 times, each time "
+        "after a longer pause",
         "blade_llm_server: unknown flag --no_such_flag", True,
     ),
     (
@@ -300,6 +301,17 @@ def test_pods_that_may_not_be_made_are_told_in_the_api_servers_words(case: str, 
     )
     deployment["status"] = json.loads(words)
     assert (cluster.reconcile().status, cluster.events) == (None, [])
+
+
+def test_a_quota_of_gpus_names_the_field_with_their_count() -> None:
+    cluster = starting()
+    cluster.pods = [pod for pod in cluster.pods if read.role(pod) == "router"]
+    [deployment] = [obj for ref, obj in cluster.objects.items() if ref.kind == "Deployment" and "-engine-" in ref.name]
+    gpus = "requested: requests.nvidia.com/gpu=1, used: requests.nvidia.com/gpu=4, limited: requests.nvidia.com/gpu=4"
+    words = json.dumps(DEPLOYMENTS["quota"]).replace("requested: pods=1, used: pods=0, limited: pods=0", gpus)
+    deployment["status"] = json.loads(words)
+    message = tell(cluster)["failures"][0]["message"]
+    assert message.endswith(f"{gpus} (spec.engine.gpus, the replicas, or the namespace's ResourceQuota)")
 
 
 def test_an_evicted_pod_explains_the_gap_it_leaves_and_is_history_once_it_is_filled() -> None:

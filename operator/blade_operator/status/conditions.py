@@ -30,6 +30,20 @@ from blade_protocol.labels import ROLE_ENGINE, ROLE_ROUTER
 Status = Literal["True", "False", "Unknown"]
 _MEASURED = frozenset({"CheckFailed", "DoesNotFit", "Estimated"})
 _PLAIN_ENDS = frozenset({"", "Completed", "Error"})
+_OWNERS = {
+    **{f"--{flag}": owner for flag, owner in OWNED_FLAGS.items() if owner.startswith("spec.")},
+    "HF_TOKEN": "spec.model.tokenSecretRef",
+    "HF_ENDPOINT": "spec.engine.env",
+    "HF_HOME": "spec.model.cache",
+}
+"""Fields that stand for the flags and variables which engine, check and download speak of."""
+_ITEM_FIELDS = {
+    "check_shm": "spec.engine.shmSize",
+    "check_pb_env": "spec.engine.env",
+    "check_memory_fit": "spec.engine.resources.limits.memory",
+    "check_model": "spec.model.uri",
+}
+"""What to change for an item of the check that names nothing itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +109,9 @@ def model_cached(situation: Situation, failures: Sequence[Failure], model: dict[
         # One that is tried again has to show something first: most fail in the same way once more.
         retried = state.running and pod["metadata"]["name"] in situation.downloads and bool(model)
         if not retried and (end := state.end or state.last_end) is not None:
-            why = report_line(pod, FETCH) or f"blade_llm_fetch ended with exit {end.exit_code}"
+            why = report_line(pod, FETCH)
+            field = "spec.model.revision" if "has no revision" in why else "spec.model.uri"
+            why = with_fields(why, field) if why else f"blade_llm_fetch ended with exit {end.exit_code}"
             return Condition("ModelCached", "False", "DownloadFailed", f"pod {pod['metadata']['name']}: {why}")
     if any(state.running for _, state in fetches):
         text = describe(model) if model else f"{uri} is being downloaded"
@@ -138,11 +154,14 @@ def model_fits(situation: Situation, fit: dict[str, Any] | None) -> Condition:
         )
     for pod in situation.current_pods:
         report = read.check_report(pod)
-        for item in report.items if report else ():
-            if item.name == "check_memory_fit":
-                if item.status == "FAILED":
-                    return Condition("ModelFits", "False", "DoesNotFit", with_fields(item.detail))
-                return Condition("ModelFits", "True", "Estimated", item.detail)
+        items = {item.name: item for item in report.items} if report else {}
+        memory, files = items.get("check_memory_fit"), items.get("check_model")
+        if memory is None or (files and (files.status, files.detail) == ("FAILED", memory.detail)):
+            continue  # of a model that cannot be read nobody knows the size
+        if memory.status == "FAILED":
+            told = with_fields(memory.detail, _ITEM_FIELDS[memory.name])
+            return Condition("ModelFits", "False", "DoesNotFit", told)
+        return Condition("ModelFits", "True", "Estimated", memory.detail)
     return _unknown("ModelFits", situation)
 
 
@@ -246,14 +265,14 @@ def _word(failure: Failure, default: str) -> str:
 
 def _why_failed(pod: Object, exit_code: int) -> str:
     why = report_line(pod, CHECK) or f"blade_llm_check ended with exit {exit_code}"
-    return f"pod {pod['metadata']['name']}: {with_fields(why)}"
+    return f"pod {pod['metadata']['name']}: {with_fields(why, _ITEM_FIELDS.get(why.partition(' ')[0], ''))}"
 
 
-def with_fields(text: str) -> str:
-    """``text`` with a note on which fields stand for the engine flags it names."""
-    owners = {flag: OWNED_FLAGS[flag] for flag in re.findall(r"--(\w+)", text) if flag in OWNED_FLAGS}
-    notes = [f"--{flag} is {owner}" for flag, owner in owners.items() if owner.startswith("spec.")]
-    return f"{text} ({', '.join(notes)})" if notes else text
+def with_fields(text: str, field: str = "") -> str:
+    """``text`` with a note on which fields stand for the flags and variables it names; ``field`` if it names none."""
+    owners = {word: _OWNERS[word] for word in re.findall(r"--\w+|HF_\w+", text) if word in _OWNERS}
+    note = ", ".join(f"{word} is {owner}" for word, owner in owners.items()) or field
+    return f"{text} ({note})" if note else text
 
 
 def _pods(count: int) -> str:

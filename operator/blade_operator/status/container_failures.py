@@ -6,7 +6,7 @@ import re
 
 from blade_operator import pods as read
 from blade_operator.objects import Object
-from blade_operator.pods import CHECK, FETCH, ROUTER, ContainerState, End
+from blade_operator.pods import CHECK, ENGINE, FETCH, ROUTER, ContainerState, End
 from blade_operator.status.failure import LINE_LIMIT, Failure, killing_signal, with_hint
 from blade_operator.status.steady import round_down
 
@@ -14,6 +14,8 @@ STUCK_AFTER = 3
 """Restarts after which an engine or router is not expected to recover by itself."""
 STUCK_IN_INIT = 2
 """The same for what runs before it: a check that failed twice will fail again."""
+WRONG_FLAGS = 2
+"""Exit code of an engine that was given a flag or value it does not know."""
 HEALTHY_S = 600.0
 """A run this long was a healthy one; kubelets begin their back-off anew after it."""
 _BACK_OFF = "CrashLoopBackOff"
@@ -67,7 +69,8 @@ def report_line(pod: Object, name: str) -> str:
         return fetched.message if fetched and not fetched.ready else ""
     report = read.check_report(pod)
     bad = [item for item in report.items if item.status != "PASS"] if report else []
-    for item in sorted(bad, key=lambda item: item.status != "FAILED"):
+    # Where the model cannot be read, nothing else can be said of it.
+    for item in sorted(bad, key=lambda item: (item.status != "FAILED", item.name != "check_model")):
         return f"{item.name} {item.status}: {item.detail}"
     return ""
 
@@ -118,6 +121,8 @@ def _describe(pod: Object, state: ContainerState, end: End | None) -> str:
         what = "ended, its exit code is unknown"
     elif (killer := killing_signal(end.exit_code)) is not None:
         what = f"was killed by {killer.name} (exit {end.exit_code})"
+    elif (state.name, end.exit_code) == (ENGINE, WRONG_FLAGS):
+        what = f"refuses its flags (exit {WRONG_FLAGS}; spec.engine.extraArgs)"
     elif end.exit_code:
         what = f"failed (exit {end.exit_code})"
     else:

@@ -76,7 +76,9 @@ def _cannot_make(name: str, role: str, reason: str, words: str) -> Failure:
     if "violates PodSecurity" in words:
         reason, hint = "PodSecurityViolation", f"spec.{part}.podTemplate, or the namespace's pod-security labels"
     elif "exceeded quota" in words:
-        reason, hint = "QuotaExceeded", f"spec.{part}.resources, the replicas, or the namespace's ResourceQuota"
+        asked = words.partition("requested: ")[2].partition(", used: ")[0]
+        field = "spec.engine.gpus" if re.search(r"requests\.[^=,]*/", asked) else f"spec.{part}.resources"
+        reason, hint = "QuotaExceeded", f"{field}, the replicas, or the namespace's ResourceQuota"
     elif "failed quota" in words:  # a quota that wants a request or limit the pods do not have
         reason, hint = "QuotaExceeded", f"spec.{part}.resources"
     message = with_hint(f"no pods can be made for Deployment {name}: {words}", hint)
