@@ -118,6 +118,11 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing of who asked and did not wait for the answer: the log is the download's."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
+
 
 class _Handler(BaseHTTPRequestHandler):
     meter: Meter
