@@ -30,7 +30,7 @@ def kill_container(cluster: Cluster, pod: Object, container: str) -> None:
         if status["name"] == container
     ]
     inside = [pid for pid in members(own_node(cluster).layout) if identity in _read(pid, "cgroup")]
-    first = [pid for pid in inside if _is_first(pid)]
+    first = [pid for pid in inside if _parent(pid) not in inside]
     assert len(first) == 1, f"{container} of {pod['metadata']['name']}: processes {inside}, of which first: {first}"
     os.kill(first[0], signal.SIGKILL)
 
@@ -47,10 +47,9 @@ def silent_kubelet(cluster: Cluster) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-def _is_first(pid: int) -> bool:
-    """Whether it is process 1 of its container."""
-    numbers = [line.split()[1:] for line in _read(pid, "status").splitlines() if line.startswith("NSpid:")]
-    return bool(numbers) and len(numbers[0]) > 1 and numbers[0][-1] == "1"
+def _parent(pid: int) -> int:
+    """0 when it has ended."""
+    return next((int(line.split()[1]) for line in _read(pid, "status").splitlines() if line.startswith("PPid:")), 0)
 
 
 def _read(pid: int, name: str) -> str:

@@ -182,6 +182,8 @@ def test_pods_are_restricted_and_explain_their_end(case: str) -> None:
         pod = obj["spec"]["template"]["spec"]
         assert pod["automountServiceAccountToken"] is (obj["metadata"]["name"] == "qwen-router")
         assert pod["enableServiceLinks"] is False
+        # The kernel drops a SIGTERM for process 1 until it has set a handler; a pod deleted meanwhile would stay.
+        assert pod["shareProcessNamespace"] is True
         assert pod["securityContext"]["runAsNonRoot"] is True
         for volume in pod["volumes"]:
             assert set(volume) - {"name"} < {"configMap", "secret", "emptyDir", "persistentVolumeClaim", "projected"}

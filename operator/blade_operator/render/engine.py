@@ -64,6 +64,7 @@ def pod_template(service: LLMService, defaults: Defaults) -> Object:
             "serviceAccountName": engine_name(service),
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
+            "shareProcessNamespace": True,  # as process 1 a program that still starts would miss its SIGTERM
             "terminationGracePeriodSeconds": parse_duration(spec.rollout.drain_timeout) + GRACE_MARGIN,
             "securityContext": pod_security(),
             **_placement(service),

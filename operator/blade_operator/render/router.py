@@ -125,6 +125,7 @@ def _deployment(service: LLMService, defaults: Defaults) -> Object:
             "serviceAccountName": name,
             "automountServiceAccountToken": True,
             "enableServiceLinks": False,
+            "shareProcessNamespace": True,  # as process 1 a program that still starts would miss its SIGTERM
             "terminationGracePeriodSeconds": drain + GRACE_MARGIN,
             "securityContext": pod_security(),
             "topologySpreadConstraints": spread(service, ROLE_ROUTER),

@@ -97,6 +97,7 @@ _POD: Rule = {
     "serviceAccountName": IGNORED,
     "automountServiceAccountToken": IGNORED,
     "enableServiceLinks": IGNORED,
+    "shareProcessNamespace": IGNORED,
     "securityContext": IGNORED,
     "nodeSelector": IGNORED,
     "tolerations": IGNORED,
