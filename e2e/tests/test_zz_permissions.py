@@ -16,7 +16,6 @@ Permission = tuple[str, str, str]
 """API group, resource with its subresource, verb."""
 
 TO_GRANT = {
-    ("", "configmaps", "get"),
     ("discovery.k8s.io", "endpointslices", "list"),
     ("discovery.k8s.io", "endpointslices", "watch"),
 }

@@ -40,7 +40,6 @@ FIRST = frozenset(
         "ServiceAccount",
         "Secret",
         "Role",
-        "RoleBinding",
         "PersistentVolumeClaim",
         "ConfigMap",
         "ControllerRevision",

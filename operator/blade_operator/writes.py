@@ -1,7 +1,7 @@
 """Which of the wanted objects are to be written now, and which of those that are there are wanted no more.
 
-Most are written when they differ from what was observed. Two kinds are not: a Secret may be written but never read, and
-a claim's spec can only grow.
+Most are written when they differ from what was observed. Two kinds are not: a Secret may be made but neither read nor
+changed, and a claim's spec can only grow.
 """
 
 from __future__ import annotations

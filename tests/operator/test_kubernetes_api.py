@@ -214,6 +214,22 @@ async def test_what_belongs_to_a_service_is_found_by_kind(cluster: KubernetesClu
     assert [obj["kind"] for obj in observed.others] == ["Role"]
 
 
+async def test_a_secret_is_only_made(server: _Server, cluster: KubernetesCluster) -> None:
+    secret = {**config_map("token", 0), "kind": "Secret", "apiVersion": "v1"}
+    await cluster.apply(secret)
+    server.refuse(409, "already exists")
+    await cluster.apply(secret)
+    assert [(request.method, request.path) for request, _ in server.requests] == [
+        ("POST", "/api/v1/namespaces/team/secrets")
+    ] * 2
+
+
+async def test_a_field_that_the_kind_does_not_have_is_a_refusal(server: _Server, cluster: KubernetesCluster) -> None:
+    server.refuse(500, "failed to create typed patch object: .spec.x: field not declared in schema")
+    with pytest.raises(Rejected, match="field not declared"):
+        await cluster.apply(CONFIG_MAP)
+
+
 async def test_the_root_key_is_made_once(server: _Server, api: Api) -> None:
     kept: dict[str, Any] = {}
 

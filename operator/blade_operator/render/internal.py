@@ -1,14 +1,12 @@
 """The internal token in objects: a Secret per service, mounted where the engines' internal port is opened or asked.
 
-The operator may write Secrets but not read them, so nothing here is ever compared with what a cluster has. Instead an
-annotation on the router's Deployment carries a fingerprint of the token: when the operator's key changes, that
-Deployment differs, and with it the Secret is written.
+The operator may make Secrets but neither read nor change them, so nothing here is ever compared with what a cluster
+has. The token follows from the operator's key and the service's uid: made again, it is the same.
 """
 
 from __future__ import annotations
 
 import base64
-import hashlib
 
 from blade_operator.internal_token import internal_token
 from blade_operator.objects import Object
@@ -31,15 +29,9 @@ def token_secret(service: LLMService, defaults: Defaults) -> list[Object]:
     """The Secret, when the operator has a key."""
     if not defaults.internal_key:
         return []
-    data = {TOKEN_KEY: base64.b64encode(_token(service, defaults).encode()).decode()}
+    token = internal_token(defaults.internal_key, service.namespace, service.name, service.uid)
+    data = {TOKEN_KEY: base64.b64encode(token.encode()).decode()}
     return [make(service, "v1", "Secret", secret_name(service), ROLE_ENGINE, type="Opaque", data=data)]
-
-
-def token_fingerprint(service: LLMService, defaults: Defaults) -> str:
-    """Changes with the token and tells nothing of it; empty when there is none."""
-    if not defaults.internal_key:
-        return ""
-    return hashlib.sha256(_token(service, defaults).encode()).hexdigest()[:16]
 
 
 def token_volumes(service: LLMService, defaults: Defaults) -> list[Object]:
@@ -55,7 +47,3 @@ def token_mounts(defaults: Defaults) -> list[Object]:
 def token_env(defaults: Defaults) -> dict[str, str]:
     """Where the container finds the token."""
     return {environment.INTERNAL_TOKEN_FILE: f"{TOKEN_PATH}/{TOKEN_KEY}"} if defaults.internal_key else {}
-
-
-def _token(service: LLMService, defaults: Defaults) -> str:
-    return internal_token(defaults.internal_key, service.namespace, service.name, service.uid)

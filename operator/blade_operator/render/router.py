@@ -7,7 +7,7 @@ import msgspec
 from blade_operator.objects import Object
 from blade_operator.pods import ROUTER
 from blade_operator.render.engine import GRACE_MARGIN
-from blade_operator.render.internal import token_env, token_fingerprint, token_mounts, token_volumes
+from blade_operator.render.internal import token_env, token_mounts, token_volumes
 from blade_operator.render.meta import (
     Defaults,
     container_security,
@@ -19,7 +19,6 @@ from blade_operator.render.meta import (
     pod_security,
     resources,
     router_name,
-    seal,
     selector,
     service_account,
     spread,
@@ -30,7 +29,7 @@ from blade_operator.spec.parse import LLMService
 from blade_operator.spec.pod_fields import ResourceList, Resources
 from blade_operator.spec.quantity import parse_duration
 from blade_protocol import paths
-from blade_protocol.labels import ROLE_ROUTER, TOKEN_FINGERPRINT
+from blade_protocol.labels import ROLE_ROUTER
 from blade_protocol.ports import ROUTER_PORT
 from blade_protocol.routing import PolicyName, RouterConfig
 
@@ -71,7 +70,7 @@ def router_objects(service: LLMService, defaults: Defaults) -> list[Object]:
 def _access(service: LLMService, name: str, identity: str) -> list[Object]:
     """The right to follow the own ConfigMap and the endpoints of the namespace."""
     rules = [
-        {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [name], "verbs": ["get", "list", "watch"]},
+        {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [name], "verbs": ["list", "watch"]},
         {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},
     ]
     api = "rbac.authorization.k8s.io"
@@ -144,7 +143,4 @@ def _deployment(service: LLMService, defaults: Defaults) -> Object:
         "selector": {"matchLabels": selector(service, ROLE_ROUTER)},
         "template": lay_over(template, router.pod_template),
     }
-    deployment = make(service, "apps/v1", "Deployment", name, ROLE_ROUTER, spec=spec)
-    if fingerprint := token_fingerprint(service, defaults):
-        deployment["metadata"]["annotations"][TOKEN_FINGERPRINT] = fingerprint
-    return seal(deployment)
+    return make(service, "apps/v1", "Deployment", name, ROLE_ROUTER, spec=spec)

@@ -20,6 +20,8 @@ from blade_protocol.labels import KIND, MANAGER
 _APPLY = {"fieldManager": MANAGER, "force": "true"}
 _REFUSALS = (400, 403, 413, 422)
 """Answers that stay the same until someone changes the object, a quota or a permission."""
+_NOT_IN_SCHEMA = "failed to create typed patch object"
+"""Server-side apply says so, with a 500, of a field that the kind does not have."""
 _SINGLE_OUT = ("Deployment", "Pod", "Service", "ConfigMap", "ControllerRevision")
 
 
@@ -76,16 +78,27 @@ class KubernetesCluster:
     async def apply(self, obj: Object) -> None:
         """See `Cluster.apply`."""
         ref = Ref.of(obj)
+        kind = KINDS[ref.kind]
         try:
-            written = await self._api.write(
-                "PATCH", path_of(ref), obj, kind=ref.kind, content_type=APPLY, params=_APPLY
-            )
+            if not kind.watched:
+                await self._make(ref, obj)
+            else:
+                written = await self._api.write(
+                    "PATCH", path_of(ref), obj, kind=ref.kind, content_type=APPLY, params=_APPLY
+                )
+                self.records.put(written)
         except ApiError as error:
-            if error.status in _REFUSALS:
+            if error.status in _REFUSALS or _NOT_IN_SCHEMA in str(error):
                 raise Rejected(str(error)) from error
             raise
-        if KINDS[ref.kind].watched:
-            self.records.put(written)
+
+    async def _make(self, ref: Ref, obj: Object) -> None:
+        """Create what may not be read back, unless it is there: the answer to a patch would show all of it."""
+        try:
+            await self._api.write("POST", KINDS[ref.kind].path(ref.namespace), obj, kind=ref.kind)
+        except ApiError as error:
+            if error.status != 409:
+                raise
 
     async def delete(self, ref: Ref) -> None:
         """See `Cluster.delete`. Deletes the very object that was observed, not a later one of the same name."""
