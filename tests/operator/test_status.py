@@ -257,6 +257,13 @@ def test_an_item_of_the_check_names_the_field(item: str, status: Literal["WARNIN
     assert condition(tell(cluster), "PreflightPassed")[2].endswith(f": {item} {status}: it is so ({field})")
 
 
+def test_a_service_that_never_was_valid_is_not_said_to_be_scaled_to_zero() -> None:
+    cluster = MiniCluster(service({"replicas": -1}))
+    status = tell(cluster)
+    assert condition(status, "WorkersReady") == ("False", "InvalidSpec", "no engine is there")
+    assert condition(status, "Ready")[1] == "InvalidSpec"
+
+
 def test_of_a_model_that_cannot_be_read_nothing_is_said_but_that() -> None:
     cluster = starting()
     missing = "model folder /models/x does not exist"

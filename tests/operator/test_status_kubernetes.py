@@ -428,8 +428,9 @@ def test_a_pod_that_should_be_gone_is_told() -> None:
 
 def test_what_the_api_server_refuses_is_the_reason_in_its_words() -> None:
     cluster = starting()
-    words = 'Deployment.apps "qwen-router" is invalid: spec.template.spec.containers[0].image: Required value'
-    cluster.rejected = {Ref("Deployment", "team", "qwen-router"): words}
+    words = "spec.template.spec.containers[0].image: Required value"
+    sentence = f'Deployment.apps "qwen-router" is invalid: {words}'
+    cluster.rejected = {Ref("Deployment", "team", "qwen-router"): sentence}
     status = tell(cluster)
     assert condition(status, "SpecValid")[0] == "True"
     message = f"the cluster refuses Deployment qwen-router: {words}"

@@ -168,6 +168,8 @@ def model_fits(situation: Situation, fit: dict[str, Any] | None) -> Condition:
 def workers_ready(situation: Situation, failures: Sequence[Failure], now: datetime) -> Condition:
     """True once every engine asked for is ready, and from then on while at least one is."""
     wanted, there = situation.replicas, situation.ready_engines
+    if wanted == 0 and situation.invalid is not None:
+        return Condition("WorkersReady", "False", "InvalidSpec", "no engine is there")
     if wanted == 0:
         return Condition("WorkersReady", "False", "ScaledToZero", "spec.replicas is 0")
     count = f"{there} of {wanted} engines ready"

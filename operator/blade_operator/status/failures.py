@@ -20,6 +20,7 @@ from blade_protocol.labels import ROLE, ROLE_ENGINE, ROLE_ROUTER
 LIMIT = 16
 REJECTED = "ApplyRejected"
 _CRASHES = frozenset({"", "Completed", "Error", "CrashLoopBackOff"})
+_OBJECT = re.compile(r'^[\w.]+ "[^"]*" is (invalid|forbidden): ')
 _POD_NAME = re.compile(r'^pods "[^"]*" is forbidden: ')
 
 
@@ -46,7 +47,8 @@ def find_failures(situation: Situation, now: datetime) -> list[Failure]:
 def _rejections(situation: Situation) -> Iterator[Failure]:
     for ref, words in sorted(situation.rejected.items()):
         hint = _overlay(situation, ref) if ref.kind == "Deployment" else ""
-        message = with_hint(f"the cluster refuses {ref.kind} {ref.name}: {' '.join(words.split())}", hint)
+        words = _OBJECT.sub("", " ".join(words.split()))
+        message = with_hint(f"the cluster refuses {ref.kind} {ref.name}: {words}", hint)
         yield Failure("", "", "", REJECTED, message, stuck=True)
 
 
