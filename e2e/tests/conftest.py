@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from e2e.cluster.base import Cluster
 from e2e.cluster.volumes import NAMESPACE_LABEL
 from e2e.conftest import make_namespace

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+
 from e2e.cluster.base import Cluster
 from e2e.support.chart import NAMESPACE as OPERATOR
 from e2e.support.load import Load, LongStream

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+
 from e2e.cluster.base import Cluster
 from e2e.support.images import Images
 from e2e.support.restricted import restricted_pod

@@ -6,13 +6,14 @@ import json
 from typing import Any
 
 import pytest
+from openai import DefaultHttpxClient, OpenAI
+
 from e2e.cluster.base import Cluster, CommandFailed
 from e2e.support.images import Images
 from e2e.support.load import ask, client
 from e2e.support.questions import ANSWERS
 from e2e.support.restricted import run_in_pod
 from e2e.support.service import Service
-from openai import DefaultHttpxClient, OpenAI
 
 QUESTION = "What does len do?"
 
