@@ -60,7 +60,7 @@ class Controller:
         self._acting = asyncio.Semaphore(workers)
         self._queue: WorkQueue[Key] = WorkQueue()
         self._rejected: dict[Key, dict[Ref, str]] = {}
-        """What the cluster refused at the latest look."""
+        """What the cluster refused when it was last asked."""
         self._known: set[Key] = set()
         self._looking: dict[Key, float] = {}
 
@@ -137,7 +137,9 @@ class Controller:
         """In this order: a pod is told to drain before it is deleted; the status speaks last."""
         pods = {pod["metadata"]["name"]: pod for pod in observed.pods}
         await asyncio.gather(*(self._fleet.drain(pods[action.pod]) for action in plan.actions if action.pod in pods))
-        self._rejected[key] = {}
+        planned = set(map(Ref.of, plan.apply))
+        refused = self._rejected.get(key, {})
+        self._rejected[key] = {ref: words for ref, words in refused.items() if ref in planned}
         await _all(self._apply(key, obj) for obj in plan.apply if obj["kind"] in FIRST)
         await _all(self._apply(key, obj) for obj in plan.apply if obj["kind"] not in FIRST)
         await _all(self._cluster.delete(ref) for ref in plan.delete)
@@ -149,6 +151,7 @@ class Controller:
     async def _apply(self, key: Key, obj: Object) -> None:
         try:
             await self._cluster.apply(obj)
+            self._rejected[key].pop(Ref.of(obj), None)
         except Rejected as error:
             _log.warning("%s: %s %s is refused: %s", key, obj["kind"], obj["metadata"]["name"], error)
             self._rejected[key][Ref.of(obj)] = str(error)

@@ -216,6 +216,26 @@ async def test_an_object_the_cluster_refuses_stops_nothing_else_and_the_next_loo
     assert seen == [{}, {Ref("Deployment", "default", "bad"): 'violates PodSecurity "restricted:latest"'}, {}]
 
 
+async def test_what_was_refused_stays_so_while_the_api_is_away() -> None:
+    seen: list[dict[Ref, str]] = []
+
+    def reconcile(observed: Observed, now: datetime) -> Plan:
+        seen.append(dict(observed.rejected))
+        return Plan(apply=[_object("Deployment", "bad")])
+
+    cluster, controller = _controller(reconcile)
+    cluster.refused["bad"] = "exceeded quota"
+    await controller.look(KEY)
+    cluster.refused, cluster.failing = {}, "bad"
+    with pytest.raises(RuntimeError):
+        await controller.look(KEY)
+    cluster.failing = ""
+    await controller.look(KEY)
+    await controller.look(KEY)
+    refused = {Ref("Deployment", "default", "bad"): "exceeded quota"}
+    assert seen == [{}, refused, refused, {}]
+
+
 async def test_a_refused_object_is_tried_again_without_any_change(caplog: pytest.LogCaptureFixture) -> None:
     seen: list[int] = []
 
