@@ -17,6 +17,7 @@ from typing import Any
 from blade_operator import health, metrics
 from blade_operator.cluster.kubernetes.api import Api, ApiError
 from blade_operator.cluster.kubernetes.cluster import KubernetesCluster
+from blade_operator.cluster.kubernetes.election import Election
 from blade_operator.cluster.kubernetes.gate import Gate, NotLeader
 from blade_operator.cluster.kubernetes.lease import Lease, LeaseLost
 from blade_operator.cluster.kubernetes.root_key import root_key
@@ -62,7 +63,7 @@ class Process:
         self._on_end = on_end
         self._resources = contextlib.AsyncExitStack()
         self._task: asyncio.Task[None] | None = None
-        self._lease: Lease | None = None
+        self._election: Election | None = None
         self._controller: Controller | None = None
         self._key = b""
         self.failed = False
@@ -76,7 +77,10 @@ class Process:
         self._cluster = KubernetesCluster(self._api, settings.namespaces)
         if settings.lease_name is not None:
             place = (settings.namespace, settings.lease_name, settings.identity)
-            self._lease = Lease(self._api, self._gate, *place)
+            election = Election(
+                lambda: Api(self._configuration, self._gate), lambda api: Lease(api, self._gate, *place)
+            )
+            self._election = await enter(election)
         if settings.http_port:
             await enter(health.serve(settings.http_port, self._healthy, self._ready))
         self._task = asyncio.create_task(self._run())
@@ -87,8 +91,8 @@ class Process:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         self._gate.shut()
-        if self._lease is not None:
-            await self._lease.release()
+        if self._election is not None:
+            await self._election.release()
         await self._resources.aclose()
 
     async def _run(self) -> None:
@@ -107,14 +111,14 @@ class Process:
             self._on_end()
 
     async def _lead(self) -> None:
-        if self._lease is None:
+        if self._election is None:
             self._gate.open()
             metrics.LEADER.set(1)
             await self._work()
             return
-        await self._lease.acquire()
+        await self._election.acquire()
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._lease.hold())
+            group.create_task(self._election.hold())
             group.create_task(self._work())
 
     async def _work(self) -> None:

@@ -30,7 +30,7 @@ WRITE_TIMEOUT = 3.5
 """Seconds; the server is told as well. Shorter than the margin `lease` leaves between two leaders."""
 SILENCE = 75.0
 """Seconds without a byte after which a watch counts as dead; the server sends a bookmark every minute."""
-WRITES_AT_ONCE = 32
+WRITES_AT_ONCE = 16
 _LONGEST_LINE = 4 << 20
 
 

@@ -29,7 +29,8 @@ MARGIN = 4.0
 """Seconds before its end from which nothing is written any more; longer than `api.WRITE_TIMEOUT`."""
 RETRY = 1.0
 """Seconds until a candidate, or a leader whose renewal failed, tries again; with jitter."""
-TIMEOUT = 2.0
+TIMEOUT = 3.0
+"""Seconds for one request: two renewals fit into what is left of the lease."""
 
 
 class LeaseLost(Exception):
