@@ -6,7 +6,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 RECONCILE = Histogram(
     "blade_operator_reconcile_seconds",
-    "One look at a service: asking its engines, deciding and writing.",
+    "One look at a service: deciding and writing, without the wait for its engines.",
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
 )
 FAILURES = Counter("blade_operator_reconcile_failures_total", "Looks that ended in an error and are tried again.")

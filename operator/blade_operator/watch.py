@@ -11,7 +11,8 @@ import dataclasses
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from blade_operator import metrics
@@ -62,7 +63,8 @@ class Controller:
         self._rejected: dict[Key, dict[Ref, str]] = {}
         """What the cluster refused when it was last asked."""
         self._known: set[Key] = set()
-        self._looking: dict[Key, float] = {}
+        self._since: dict[Key, float] = {}
+        """When the deciding and writing began that goes on now."""
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -76,8 +78,8 @@ class Controller:
 
     @property
     def longest_look(self) -> float:
-        """Seconds since the oldest look that still goes on began; 0 when there is none."""
-        return max((time.monotonic() - since for since in self._looking.values()), default=0.0)
+        """Seconds since the oldest look that still decides and writes began to; 0 when there is none."""
+        return max((time.monotonic() - since for since in self._since.values()), default=0.0)
 
     async def _listen(self) -> None:
         async for key in self._cluster.changes():
@@ -86,11 +88,9 @@ class Controller:
     async def _work(self) -> None:
         while True:
             key = await self._queue.get()
-            self._looking[key] = time.monotonic()
             metrics.QUEUE_DEPTH.set(len(self._queue))
             try:
-                with metrics.RECONCILE.time():
-                    again = await self.look(key)
+                again = await self.look(key)
                 if self._rejected.get(key):
                     self._queue.retry(key)
                 else:
@@ -102,7 +102,6 @@ class Controller:
                 seconds = self._queue.retry(key, getattr(error, "retry_after", None) or 0.0)
                 _log.error("%s: %s; next try in %.1f s", key, error, seconds, exc_info=_log.isEnabledFor(logging.DEBUG))
             finally:
-                del self._looking[key]
                 self._queue.done(key)
 
     async def look(self, key: Key) -> float | None:
@@ -117,16 +116,26 @@ class Controller:
             if observed is None:
                 self._forget(key)
                 return None
-            self._known.add(key)
-            metrics.SERVICES.set(len(self._known))
             rejected = self._rejected.get(key, {})
             observed = dataclasses.replace(observed, engines=engines, downloads=downloads, rejected=rejected)
-            plan = self._reconcile(observed, datetime.now(UTC))
-            await self._carry_out(key, observed, plan)
+            with self._timed(key):
+                plan = self._reconcile(observed, datetime.now(UTC))
+                await self._carry_out(key, observed, plan)
         busy = any(state.running or state.waiting for state in engines.values())
         due = BUSY_LOOK if busy else IDLE_LOOK
         due = due if plan.requeue_after is None else min(due, plan.requeue_after)
         return due if _acts(plan) else max(due, len(self._known) / ROUTINE_LOOKS)
+
+    @contextmanager
+    def _timed(self, key: Key) -> Iterator[None]:
+        self._known.add(key)
+        metrics.SERVICES.set(len(self._known))
+        self._since[key] = time.monotonic()
+        try:
+            with metrics.RECONCILE.time():
+                yield
+        finally:
+            del self._since[key]
 
     def _forget(self, key: Key) -> None:
         self._known.discard(key)

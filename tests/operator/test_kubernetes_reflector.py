@@ -10,7 +10,7 @@ import pytest
 from operator_support.apiserver import Script, config_map
 
 from blade_operator.cluster.kubernetes import reflector as module
-from blade_operator.cluster.kubernetes.api import ApiError
+from blade_operator.cluster.kubernetes.api import SILENCE, ApiError
 from blade_operator.cluster.kubernetes.kinds import KINDS
 from blade_operator.cluster.kubernetes.records import Records
 from blade_operator.cluster.kubernetes.reflector import Reflector
@@ -111,6 +111,10 @@ async def test_a_kind_that_is_not_there_yet_is_asked_for_again(waits: list[float
     script.list(10, config_map("a", 3))
     known, _ = await _follow(script)
     assert set(known) == {"a"}
+
+
+def test_a_healthy_server_ends_a_watch_before_it_counts_as_dead() -> None:
+    assert max(module.WATCH_SECONDS) < SILENCE
 
 
 async def test_a_server_that_ends_every_watch_at_once_is_not_pestered(waits: list[float]) -> None:

@@ -294,11 +294,12 @@ async def test_engines_that_do_not_answer_hold_up_no_other_service() -> None:
         looked.append(observed.service["metadata"]["name"])
         return Plan()
 
-    controller = Controller(cluster, Slow(cluster, {}), reconcile, workers=2)
+    fleet = Slow(cluster, {})
+    controller = Controller(cluster, fleet, reconcile, workers=2)
     task = asyncio.create_task(controller.run())
     for number in range(4):
         cluster.queue.put_nowait(Key("default", f"silent-{number}"))
-    await until(lambda: controller.longest_look > 0)
+    await until(lambda: fleet.asked == 4)
     cluster.queue.put_nowait(KEY)
     await until(lambda: looked == ["qwen"])
     silent.set()

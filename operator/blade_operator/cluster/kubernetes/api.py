@@ -29,7 +29,7 @@ READ_TIMEOUT = 60.0
 WRITE_TIMEOUT = 3.5
 """Seconds; the server is told as well. Shorter than the margin `lease` leaves between two leaders."""
 SILENCE = 75.0
-"""Seconds without a byte after which a watch counts as dead; the server sends a bookmark every minute."""
+"""Seconds without a byte after which a watch counts as dead: the server has ended it before, see `reflector`."""
 WRITES_AT_ONCE = 16
 _LONGEST_LINE = 4 << 20
 
@@ -208,7 +208,11 @@ def _refused(answer: aiohttp.ClientResponse, content: bytes) -> ApiError:
 
 
 def _no_answer(error: Exception) -> ApiError:
-    return ApiError(0, "Unreachable", f"no answer from the API server: {error or type(error).__name__}")
+    return ApiError(
+        0,
+        "Unreachable",
+        f"no answer from the API server: {error!s}" if str(error) else "no answer from the API server in time",
+    )
 
 
 def _count(verb: str, kind: str, status: int) -> None:

@@ -23,8 +23,9 @@ _log = logging.getLogger(__name__)
 
 PAGE = 500
 """Objects per page of a list: the memory it takes at a time."""
-WATCH_SECONDS = (240, 360)
-"""How long the server keeps one watch open; chosen anew each time, so that they do not all end together."""
+WATCH_SECONDS = (45, 65)
+"""How long the server keeps one watch open: shorter than `api.SILENCE`, since of a kind that never changes there are no
+bookmarks either. Chosen anew each time, so that they do not all end together."""
 PAUSE_FIRST = 0.5
 PAUSE_MOST = 30.0
 
