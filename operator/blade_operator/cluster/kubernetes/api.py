@@ -52,7 +52,7 @@ async def load_configuration(kubeconfig: str | None) -> client.Configuration:
         kubernetes.aio.config.ConfigException: there is none, or it cannot be used.
     """
     configuration = client.Configuration()
-    if kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ:
+    if kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ:
         config.load_incluster_config(client_configuration=configuration)
     else:
         await config.load_kube_config(config_file=kubeconfig, client_configuration=configuration)
