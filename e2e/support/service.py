@@ -39,7 +39,7 @@ def manifest(name: str, **spec: Any) -> Object:
         "check": {"items": ["shm", "memoryFit", "modelFiles"]},
         **spec,
         "engine": {**engine, **spec.get("engine", {})},
-        "rollout": {"drainTimeout": "60s", **spec.get("rollout", {})},
+        "rollout": {"drainTimeout": "5m", **spec.get("rollout", {})},
         "router": {"resources": {"requests": {"cpu": "50m", "memory": "128Mi"}}, **spec.get("router", {})},
     }
     return {

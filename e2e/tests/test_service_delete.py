@@ -90,7 +90,7 @@ def no_operator(cluster: Cluster) -> Iterator[None]:
 
 
 def test_a_namespace_goes_while_the_operator_is_stopped(private: Service, cluster: Cluster) -> None:
-    private.apply()
+    private.apply(rollout={"drainTimeout": "60s"})
     private.wait_ready()
     grace = max(pod["spec"]["terminationGracePeriodSeconds"] for pod in private.pods("engine"))
     with no_operator(cluster):

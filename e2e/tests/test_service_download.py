@@ -54,7 +54,9 @@ def test_a_download_is_told_and_kept_as_the_cache_says(
     for told in seen.values():
         steps = sorted({model["downloaded"] for model in told})
         assert len(steps) >= 2, told
-        assert all(model["bytes"] > SIZE and model["bytesPerSecond"] for model in told), told
+        assert all(model["bytes"] > SIZE for model in told), told
+        # Not from the first moment on: a speed takes two looks.
+        assert any(model.get("bytesPerSecond") and model.get("etaSeconds") for model in told), told
     for service in (kept, each):
         service.wait_ready()
         answers(service)
