@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from blade_operator.objects import Object
@@ -48,10 +48,10 @@ class RandomLife:
         self.told: list[str] = []
         """The steps, in words."""
 
-    async def live(self, pause: float) -> None:
-        """All steps, with ``pause`` seconds between them on average."""
-        for _ in range(self._steps):
-            await asyncio.sleep(self._random.uniform(0, 2 * pause))
+    async def live(self, until: Callable[[float], Awaitable[None]]) -> None:
+        """All steps, each at a random time from 0 to 1; ``until`` waits for that time."""
+        for moment in sorted(self._random.random() for _ in range(self._steps)):
+            await until(moment)
             step = self._random.choice(STEPS) if self.exists else "create"
             self.told.append(step)
             await getattr(self, f"_{step}")()
