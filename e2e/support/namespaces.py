@@ -22,12 +22,16 @@ def make_namespace(cluster: Cluster, name: str, **labels: str) -> None:
 
 
 def discard_namespace(cluster: Cluster, name: str) -> None:
-    """Delete it with its volumes and wait until its pods are gone; the rest Kubernetes does by and by (5 s)."""
-    cluster.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
-    # Nobody waits for the answers these pods may still be giving.
-    cluster.kubectl("-n", name, "delete", "pods", "--all", "--grace-period=1", "--wait=false", check=False)
+    """Delete it with its volumes and wait until its pods are gone; the rest Kubernetes does by and by (5 s).
+
+    Pods go first: a namespace that has any when it is deleted is looked at again after half their grace period. Nobody
+    waits for the answers they may still be giving.
+    """
+    for kinds in ("llmservices", "deployments,replicasets,pods"):
+        cluster.kubectl("-n", name, "delete", kinds, "--all", "--grace-period=1", "--wait=false", check=False)
     left = ["-n", name, "get", "pods", "-o", "name"]
     until(lambda: not cluster.kubectl(*left).strip(), 120, f"the pods of {name} are gone")
+    cluster.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
     cluster.kubectl("delete", "persistentvolumes", "-l", f"{NAMESPACE_LABEL}={name}", "--wait=false")
 
 

@@ -97,7 +97,6 @@ def troubles(cluster: Cluster, operator: str, images: Images, request: pytest.Fi
         finally:
             if request.session.testsfailed > failed and (folder := os.environ.get("E2E_DIAGNOSTICS")):
                 dump_namespace(cluster, namespace, Path(folder) / namespace)
-            cluster.kubectl("-n", namespace, "delete", "llm", "--all", "--wait=false", check=False)
             discard_namespace(cluster, namespace)
 
 
