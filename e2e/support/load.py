@@ -99,7 +99,7 @@ class Load(AbstractContextManager["Load"]):
     default; most tests do without.
     """
 
-    def __init__(self, url: str, users: int = 3, retries: int = 0, pause: float = 0.05) -> None:
+    def __init__(self, url: str, users: int = 3, retries: int = 0, pause: float = 0.15) -> None:
         self.answers: list[Answer] = []
         self._url, self._retries, self._pause = url, retries, pause
         self._end = threading.Event()
