@@ -195,6 +195,7 @@ TROUBLES: Final[tuple[Trouble, ...]] = (
         "Let the namespace's pods reach the hub (a proxy goes into `spec.engine.env` as `HTTPS_PROXY`), name a mirror, "
         "or put the model into a claim and serve it from there with `pvc://`.",
     ),
+    # Far too little: a container that lacks only some reads its libraries over and over, and is killed after minutes.
     Trouble(
         "out-of-memory",
         "The engine is killed for its memory",
@@ -202,7 +203,7 @@ TROUBLES: Final[tuple[Trouble, ...]] = (
         check: {mode: "Off"}
         engine:
           resources:
-            limits: {memory: 96Mi}
+            limits: {memory: 32Mi}
         """,
         "OOMKilled",
         "spec.engine.resources.limits.memory",
