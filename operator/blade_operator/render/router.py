@@ -108,6 +108,7 @@ def _deployment(service: LLMService, defaults: Defaults) -> Object:
         **resources(router.resources or RESOURCES),
         "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP}}},
         # Live before any engine is: it answers 503 with Retry-After by itself meanwhile.
+        "startupProbe": http_probe(paths.LIVE, period=1, failures=120),
         "readinessProbe": http_probe(paths.LIVE, period=2, failures=2),
         "livenessProbe": http_probe(paths.LIVE, period=10, failures=6, timeout=5),
         "securityContext": container_security(),
