@@ -70,4 +70,5 @@ def _grow(replicas: int, current: RevisionPods, others: Sequence[RevisionPods], 
     if current.wanted >= replicas:
         return replicas
     room = replicas + max_surge - sum(pods.footprint for pods in (current, *others))
-    return min(replicas, current.wanted + max(0, room))
+    # Where someone lowered the Deployment by hand, pods that have not been removed yet need no room: they are kept.
+    return min(replicas, max(current.wanted, current.staying) + max(0, room))

@@ -170,3 +170,30 @@ def test_pods_that_leave_count_beside_those_about_to_replace_them() -> None:
     back = RevisionPods("r0", wanted=1, staying=0, leaving=1, ready=0)
     other = RevisionPods("r1", wanted=1, staying=1, leaving=0, ready=1)
     assert sizes(2, back, [other], max_surge=1, max_unavailable=1) == {"r0": 1, "r1": 1}
+
+
+@given(st.integers(0, 3), st.integers(1, 4), limits)
+def test_a_deployment_lowered_by_hand_gets_its_size_back_before_it_loses_a_pod(
+    lowered: int, replicas: int, limit: tuple[int, int]
+) -> None:
+    surge, unavailable = limit
+    world = World()
+    settle(world, replicas, surge, unavailable)
+    world.wanted["r0"] = min(lowered, replicas)
+    assert world.plan(replicas, surge, unavailable) == {"r0": replicas}
+
+
+@given(st.integers(0, 3), st.integers(1, 4), limits)
+def test_a_deployment_lowered_by_hand_comes_back_however_late_it_is_seen(
+    lowered: int, replicas: int, limit: tuple[int, int]
+) -> None:
+    surge, unavailable = limit
+    world = World()
+    settle(world, replicas, surge, unavailable)
+    world.wanted["r0"] = min(lowered, replicas)
+    world.control()
+    if surge:
+        assert world.plan(replicas, surge, unavailable)["r0"] > world.wanted["r0"] or lowered >= replicas
+    settle(world, replicas, surge, unavailable)
+    assert world.wanted == {"r0": replicas}
+    assert world.available == replicas
