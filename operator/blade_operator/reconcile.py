@@ -12,6 +12,7 @@ from datetime import datetime
 from blade_operator import pods as read
 from blade_operator.objects import Object, Ref
 from blade_operator.observed import Observed
+from blade_operator.ownership import own_pods, without_remains
 from blade_operator.plan import EventRecord, Plan
 from blade_operator.render import Defaults, engine_deployment, engine_objects, router_objects, service_objects
 from blade_operator.render.meta import router_name
@@ -34,6 +35,7 @@ def reconcile(observed: Observed, now: datetime, defaults: Defaults | None = Non
     """Everything to do now for one service. An empty plan means all is as declared."""
     if "deletionTimestamp" in observed.service["metadata"]:
         return Plan()
+    observed = without_remains(observed)
     try:
         service = parse_service(observed.service)
     except SpecError as error:
@@ -55,7 +57,7 @@ def reconcile(observed: Observed, now: datetime, defaults: Defaults | None = Non
         obj=observed.service,
         service=service,
         invalid=None,
-        pods=observed.pods,
+        pods=own_pods(observed),
         router_service=_router_service(observed, router_name(service)),
         engines=observed.engines,
         downloads=observed.downloads,
@@ -84,7 +86,7 @@ def _invalid(observed: Observed, error: SpecError, now: datetime) -> Plan:
         obj=observed.service,
         service=None,
         invalid=error,
-        pods=observed.pods,
+        pods=own_pods(observed),
         router_service=_router_service(observed, f"{name}-router"),
         engines=observed.engines,
         deployments=observed.deployments,
@@ -142,11 +144,12 @@ def _sizes(service: LLMService, current: str, deployments: dict[str, Object], ob
 
 
 def _engine_deployments(observed: Observed) -> dict[str, Object]:
+    """By revision. Told by their selectors, which nobody can change, unlike their labels."""
     found = {}
     for deployment in observed.deployments:
-        labels = deployment["metadata"].get("labels", {})
-        if labels.get(ROLE) == ROLE_ENGINE:
-            found[deployment["spec"]["selector"]["matchLabels"][REVISION]] = deployment
+        labels = deployment["spec"]["selector"].get("matchLabels") or {}
+        if labels.get(ROLE) == ROLE_ENGINE and REVISION in labels:
+            found[labels[REVISION]] = deployment
     return found
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from blade_operator.objects import Object, Ref
 from blade_operator.render import Defaults, controller_revision, pod_template, revision_of, spec_hash
 from blade_operator.spec.parse import LLMService
-from blade_protocol.labels import REVISION, SPEC_HASH
+from blade_protocol.labels import SPEC_HASH
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class Revisions:
 
 
 def name_of(controller_revision: Object) -> str:
-    """The revision a ControllerRevision keeps."""
-    return str(controller_revision["metadata"]["labels"][REVISION])
+    """The revision a ControllerRevision keeps: the end of its name, since labels can be taken away."""
+    return str(controller_revision["metadata"]["name"]).rpartition("-")[2]
 
 
 def find_revisions(service: LLMService, kept: Sequence[Object], defaults: Defaults) -> Revisions:
@@ -47,7 +47,7 @@ def find_revisions(service: LLMService, kept: Sequence[Object], defaults: Defaul
     words = spec_hash(service)
     history = sorted(kept, key=lambda obj: (obj.get("revision", 0), name_of(obj)))
     rendered = pod_template(service, defaults)
-    known = next((obj for obj in reversed(history) if obj["metadata"]["annotations"].get(SPEC_HASH) == words), None)
+    known = next((obj for obj in reversed(history) if _words(obj) == words), None)
     template = known["data"]["template"] if known else rendered
     current = revision_of(template)
     earlier = [obj for obj in history if name_of(obj) != current]
@@ -63,3 +63,7 @@ def find_revisions(service: LLMService, kept: Sequence[Object], defaults: Defaul
         history=earlier,
         limit=service.spec.rollout.revision_history_limit,
     )
+
+
+def _words(controller_revision: Object) -> str:
+    return str(controller_revision["metadata"].get("annotations", {}).get(SPEC_HASH, ""))

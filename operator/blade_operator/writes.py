@@ -14,6 +14,7 @@ from typing import Final
 from blade_operator import pods as read
 from blade_operator.drift import differs
 from blade_operator.objects import Object, Ref
+from blade_operator.ownership import owner
 from blade_operator.render.meta import seal
 from blade_operator.spec.quantity import parse_bytes
 
@@ -39,7 +40,7 @@ def unwanted(desired: Iterable[Object], there: Iterable[Object], uid: str) -> li
     """Objects that the service ``uid`` owns and no longer asks for."""
     wanted = {Ref.of(obj) for obj in desired}
     return [
-        Ref.of(obj) for obj in there if obj["kind"] in _REMOVABLE and Ref.of(obj) not in wanted and _owner(obj) == uid
+        Ref.of(obj) for obj in there if obj["kind"] in _REMOVABLE and Ref.of(obj) not in wanted and owner(obj) == uid
     ]
 
 
@@ -67,8 +68,3 @@ def _grown(observed: Object, desired: Object) -> Object | None:
 
 def _size(claim: Object) -> int:
     return parse_bytes(claim["spec"]["resources"]["requests"]["storage"])
-
-
-def _owner(obj: Object) -> str:
-    owners = obj["metadata"].get("ownerReferences") or [{}]
-    return str(owners[0].get("uid", ""))

@@ -13,6 +13,8 @@ from blade_operator.objects import Ref
 from blade_operator.render import Defaults
 from blade_protocol.labels import RESTARTED_AT, REVISION
 
+WITH_KEY = Defaults(engine_image="engine:1", router_image="operator:1", internal_key=b"k" * 32)
+
 
 @pytest.fixture
 def cluster() -> MiniCluster:
@@ -256,3 +258,72 @@ def test_an_engine_that_cannot_be_asked_is_asked_again_soon(cluster: MiniCluster
     cluster.engines.clear()
     assert cluster.plan().requeue_after == 10
     assert dataclasses.replace(cluster.plan(), requeue_after=None).status is None
+
+
+def recreate(cluster: MiniCluster) -> set[str]:
+    """Delete the service and make it anew while all its children are still there. Returns the old pods' names."""
+    for pod in cluster.pods:
+        pod["metadata"]["creationTimestamp"] = "2026-01-01T00:00:09Z"
+    again = service({"replicas": 2}, uid="1a1a", creationTimestamp="2026-01-01T01:00:00Z")
+    cluster.service = again
+    return {pod["metadata"]["name"] for pod in cluster.pods}
+
+
+def collect_garbage(cluster: MiniCluster) -> None:
+    """What belongs to no service that is there goes."""
+    uid = cluster.service["metadata"]["uid"]
+    cluster.objects = {
+        ref: obj for ref, obj in cluster.objects.items() if obj["metadata"]["ownerReferences"][0]["uid"] == uid
+    }
+
+
+def test_a_service_made_again_is_not_ready_by_the_pods_of_the_one_before() -> None:
+    cluster = MiniCluster(service({"replicas": 2}), WITH_KEY)
+    cluster.settle()
+    [deployment] = deployments(cluster)
+    old = recreate(cluster)
+    plan = cluster.reconcile()
+    assert cluster.service["status"]["phase"] == "Pending"
+    assert cluster.service["status"]["replicas"] == 0
+    names = {Ref.of(obj).name for obj in plan.apply if obj["kind"] in ("Deployment", "ControllerRevision")}
+    assert len(names) == 2
+    assert deployment not in names  # what garbage collection is about to take is not kept alive
+    assert plan.delete == []
+    collect_garbage(cluster)
+    cluster.pods = cluster.engine_pods  # the router's Deployment has another template now: its pods are replaced
+    cluster.settle()
+    assert not old & {pod["metadata"]["name"] for pod in cluster.engine_pods}
+    assert cluster.service["status"]["phase"] == "Ready"
+    assert len(history(cluster)) == 1
+
+
+def test_a_service_made_again_has_a_secret_of_its_own() -> None:
+    cluster = MiniCluster(service(), WITH_KEY)
+    cluster.settle()
+    recreate(cluster)
+    secrets = [obj["metadata"]["name"] for obj in cluster.reconcile().apply if obj["kind"] == "Secret"]
+    mounted = {
+        volume["secret"]["secretName"]
+        for obj in cluster.objects.values()
+        if obj["kind"] == "Deployment" and obj["metadata"]["ownerReferences"][0]["uid"] == "1a1a"
+        for volume in obj["spec"]["template"]["spec"]["volumes"]
+        if "secret" in volume
+    }
+    assert mounted == {*secrets}
+    assert len([ref for ref in cluster.objects if ref.kind == "Secret"]) == 2
+
+
+def test_an_api_server_whose_clock_is_behind_makes_no_pod_look_old(cluster: MiniCluster) -> None:
+    for pod in cluster.pods:
+        pod["metadata"]["creationTimestamp"] = "2025-12-31T23:59:55Z"
+    assert cluster.plan().status is None
+
+
+@pytest.mark.parametrize("field", ["labels", "annotations"])
+@pytest.mark.parametrize("kind", ["Deployment", "ControllerRevision"])
+def test_labels_taken_away_by_hand_come_back(cluster: MiniCluster, kind: str, field: str) -> None:
+    ref = next(ref for ref in cluster.objects if ref.kind == kind and "-engine-" in ref.name)
+    del cluster.objects[ref]["metadata"][field]
+    assert [Ref.of(obj) for obj in cluster.reconcile().apply] == [ref]
+    plan = cluster.reconcile()
+    assert (plan.apply, plan.delete, plan.status) == ([], [], None)

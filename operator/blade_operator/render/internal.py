@@ -1,7 +1,8 @@
 """The internal token in objects: a Secret per service, mounted where the engines' internal port is opened or asked.
 
 The operator may make Secrets but neither read nor change them, so nothing here is ever compared with what a cluster
-has. The token follows from the operator's key and the service's uid: made again, it is the same.
+has. The token follows from the operator's key and the service's uid: made again, it is the same. So the Secret's name
+has the uid, too: one that an earlier service of the same name left would hold another token.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import base64
 
 from blade_operator.internal_token import internal_token
 from blade_operator.objects import Object
-from blade_operator.render.meta import Defaults, make
+from blade_operator.render.meta import Defaults, digest, make
 from blade_operator.spec.parse import LLMService
 from blade_protocol import environment
 from blade_protocol.labels import ROLE_ENGINE
@@ -22,7 +23,7 @@ VOLUME = "internal"
 
 def secret_name(service: LLMService) -> str:
     """Name of the Secret that holds the token."""
-    return f"{service.name}-internal"
+    return f"{service.name}-internal-{digest(service.uid)[:8]}"
 
 
 def token_secret(service: LLMService, defaults: Defaults) -> list[Object]:
