@@ -37,6 +37,32 @@ def test_an_older_state_never_replaces_a_newer_one(records: Records, told: list[
     assert told == [KEY]
 
 
+def test_an_answer_that_comes_after_the_news_of_the_deletion_brings_nothing_back(
+    records: Records, told: list[Key]
+) -> None:
+    ref = Ref("ConfigMap", "team", "a")
+    records.put(_named(config_map("a", 3)))
+    records.remove(ref, 6)
+    records.put(_named(config_map("a", 5)))
+    assert records.of(KEY) == {}
+    records.remove(ref, 4)  # what a late look found says nothing about version 5 either
+    records.put(_named(config_map("a", 5)))
+    assert records.of(KEY) == {}
+    records.put(_named(config_map("a", 7)))  # made again
+    assert "ConfigMap" in records.of(KEY)
+    records.keep_only("ConfigMap", None, [], 9)
+    records.put(_named(config_map("a", 8)))
+    assert records.of(KEY) == {}
+    assert told == [KEY] * 4
+
+
+def test_what_went_is_not_remembered_for_ever(records: Records) -> None:
+    for number in range(5000):
+        records.put(_named(config_map(f"c{number}", 2 * number + 1)))
+        records.remove(Ref("ConfigMap", "team", f"c{number}"), 2 * number + 2)
+    assert len(records._gone) < 5000
+
+
 def test_what_is_equal_when_trimmed_is_no_news(records: Records, told: list[Key]) -> None:
     records.put(_named(config_map("a", 1)))
     noisy = config_map("a", 2)

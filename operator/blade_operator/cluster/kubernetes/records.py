@@ -18,6 +18,8 @@ from blade_operator.cluster.kubernetes.trim import trim
 from blade_operator.objects import Key, Object, Ref
 from blade_protocol.labels import KIND, NAME
 
+_REMEMBERED = 2048
+"""Objects that went, of which the version is still known: answers to writes are late by seconds at most."""
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode
 
@@ -46,6 +48,8 @@ class Records:
     def __init__(self) -> None:
         self._by_key: dict[Key, dict[Ref, Record]] = {}
         self._keys: dict[Ref, Key] = {}
+        self._gone: dict[Ref, int] = {}
+        """When what is not there any more went: the answer to a write before that may come after the news."""
         self._listeners: list[Callable[[Key], None]] = []
 
     def subscribe(self, listener: Callable[[Key], None]) -> None:
@@ -80,17 +84,17 @@ class Records:
         ref, key = Ref.of(obj), _key_of(obj)
         version = int(obj["metadata"]["resourceVersion"])
         before = self.get(ref)
-        if before is not None and version <= before.version:
+        if version <= (before.version if before is not None else self._gone.get(ref, 0)):
             return
         if before is not None and self._keys[ref] != key:
-            self._drop(ref)  # somebody gave it to another service
+            self._drop(ref, version)  # somebody gave it to another service
         if key is None:
             return
         kept = trim(obj)
         status = _pack(kept.pop("status")) if ref.kind == KIND else b""
         record = Record(version, _pack(kept), status)
-        if ref not in self._keys:
-            self._keys[ref] = key
+        self._keys[ref] = key
+        self._gone.pop(ref, None)
         self._by_key.setdefault(key, {})[ref] = record
         if before is None or before.data != record.data:
             self._tell(key)
@@ -98,8 +102,8 @@ class Records:
     def remove(self, ref: Ref, version: int) -> None:
         """Forget an object that went at ``version``, unless it has come again since."""
         record = self.get(ref)
-        if record is not None and record.version <= version:
-            self._drop(ref)
+        if record is None or record.version <= version:
+            self._drop(ref, version)
 
     def keep_only(self, kind: str, namespace: str | None, seen: Iterable[Ref], version: int) -> None:
         """Forget what a whole list of ``kind`` (in ``namespace``) at ``version`` did not have."""
@@ -108,8 +112,13 @@ class Records:
             if ref.kind == kind and namespace in (None, ref.namespace) and ref not in there:
                 self.remove(ref, version)
 
-    def _drop(self, ref: Ref) -> None:
-        key = self._keys.pop(ref)
+    def _drop(self, ref: Ref, version: int) -> None:
+        self._gone[ref] = max(version, self._gone.pop(ref, 0))
+        if len(self._gone) > _REMEMBERED:
+            del self._gone[next(iter(self._gone))]
+        key = self._keys.pop(ref, None)
+        if key is None:
+            return
         records = self._by_key[key]
         del records[ref]
         if not records:
