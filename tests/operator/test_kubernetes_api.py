@@ -20,7 +20,9 @@ from blade_operator.cluster.kubernetes.root_key import root_key
 from blade_operator.objects import Key, Object, Ref
 from blade_operator.plan import EventRecord
 
-CONFIG_MAP: Object = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "team"}}
+LABELS = {"app.kubernetes.io/managed-by": "bladellm", "serving.bladellm.io/name": "qwen"}
+METADATA = {"name": "a", "namespace": "team", "labels": LABELS, "ownerReferences": [{"uid": "0f0f"}]}
+CONFIG_MAP: Object = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": METADATA}
 KEY = Key("team", "qwen")
 PATH = "/api/v1/namespaces/team/configmaps/a"
 Respond = Callable[[web.Request, Any], web.Response]
@@ -75,9 +77,13 @@ def cluster(api: Api) -> KubernetesCluster:
 async def test_apply_is_a_forced_server_side_apply_and_its_answer_is_known_at_once(
     server: _Server, cluster: KubernetesCluster
 ) -> None:
-    server.respond = lambda request, body: web.json_response({**body, **config_map("a", 7, x="1")})
+    def respond(request: web.Request, body: Any) -> web.Response:
+        return web.json_response({"items": []} if request.method == "GET" else {**body, **config_map("a", 7, x="1")})
+
+    server.respond = respond
     await cluster.apply(CONFIG_MAP)
-    [(request, body)] = server.requests
+    (look, _), (request, body) = server.requests
+    assert (look.path, look.query["fieldSelector"]) == ("/api/v1/namespaces/team/configmaps", "metadata.name=a")
     assert (request.method, request.path, body) == ("PATCH", PATH, CONFIG_MAP)
     assert request.content_type == "application/apply-patch+yaml"
     assert request.query["fieldManager"] == "bladellm"
@@ -85,6 +91,43 @@ async def test_apply_is_a_forced_server_side_apply_and_its_answer_is_known_at_on
     assert request.query["timeout"] == "3500ms"  # the server gives up when we do
     assert request.headers["Authorization"] == "bearer secret"
     assert cluster.records.of(KEY)["ConfigMap"][0]["data"] == {"x": "1"}
+    await cluster.apply(CONFIG_MAP)
+    assert [request.method for request, _ in server.requests] == ["GET", "PATCH", "PATCH"]  # known: not asked for again
+
+
+@pytest.mark.parametrize(
+    ("metadata", "ours"),
+    [
+        ({}, False),
+        ({"labels": {"app.kubernetes.io/managed-by": "Helm"}}, False),
+        ({"labels": {**LABELS, "serving.bladellm.io/name": "other"}}, False),
+        ({"ownerReferences": [{"uid": "another"}]}, False),
+        ({"labels": LABELS, "ownerReferences": [{"uid": "an earlier service's"}]}, True),
+        ({"ownerReferences": [{"uid": "0f0f"}]}, True),  # somebody took its labels away
+    ],
+)
+async def test_what_belongs_to_somebody_else_is_not_taken_over(
+    metadata: Object, ours: bool, server: _Server, cluster: KubernetesCluster
+) -> None:
+    def respond(request: web.Request, body: Any) -> web.Response:
+        found = {"items": [{"metadata": {"name": "a", "namespace": "team", **metadata}}]}
+        return web.json_response(found if request.method == "GET" else {**body, **config_map("a", 7)})
+
+    server.respond = respond
+    if ours:
+        await cluster.apply(CONFIG_MAP)
+    else:
+        with pytest.raises(Rejected, match="another ConfigMap of this name is there"):
+            await cluster.apply(CONFIG_MAP)
+    assert [request.method for request, _ in server.requests] == ["GET", "PATCH"][: 1 + ours]
+
+
+async def test_a_webhook_that_does_not_answer_is_told_in_the_servers_words(
+    server: _Server, cluster: KubernetesCluster
+) -> None:
+    server.refuse(500, 'Internal error occurred: failed calling webhook "policy.example": no endpoints available')
+    with pytest.raises(Rejected, match="failed calling webhook"):
+        await cluster.apply(CONFIG_MAP)
 
 
 @pytest.mark.parametrize("status", [400, 403, 422])
@@ -115,6 +158,7 @@ async def test_a_server_that_is_away_is_an_error_with_status_0() -> None:
 
 
 async def test_without_leadership_nothing_is_sent(server: _Server, cluster: KubernetesCluster) -> None:
+    cluster.records.put({**CONFIG_MAP, **config_map("a", 7)})
     server.gate.shut()
     with pytest.raises(NotLeader):
         await cluster.apply(CONFIG_MAP)

@@ -15,13 +15,13 @@ from blade_operator.cluster.kubernetes.reflector import Reflector
 from blade_operator.objects import Key, Object, Ref
 from blade_operator.observed import Observed
 from blade_operator.plan import EventRecord
-from blade_protocol.labels import KIND, MANAGER
+from blade_protocol.labels import KIND, MANAGED_BY, MANAGER, NAME
 
 _APPLY = {"fieldManager": MANAGER, "force": "true"}
 _REFUSALS = (400, 403, 413, 422)
 """Answers that stay the same until someone changes the object, a quota or a permission."""
-_NOT_IN_SCHEMA = "failed to create typed patch object"
-"""Server-side apply says so, with a 500, of a field that the kind does not have."""
+_WORDS_OF_REFUSAL = ("failed to create typed patch object", "failed calling webhook")
+"""Said with a 500: of a field that the kind does not have, and for an admission webhook that does not answer."""
 _SINGLE_OUT = ("Deployment", "Pod", "Service", "ConfigMap", "ControllerRevision")
 
 
@@ -83,14 +83,30 @@ class KubernetesCluster:
             if not kind.watched:
                 await self._make(ref, obj)
             else:
+                if self.records.get(ref) is None:
+                    await self._spare_others(ref, obj)
                 written = await self._api.write(
                     "PATCH", path_of(ref), obj, kind=ref.kind, content_type=APPLY, params=_APPLY
                 )
                 self.records.put(written)
         except ApiError as error:
-            if error.status in _REFUSALS or _NOT_IN_SCHEMA in str(error):
+            if error.status in _REFUSALS or any(words in str(error) for words in _WORDS_OF_REFUSAL):
                 raise Rejected(str(error)) from error
             raise
+
+    async def _spare_others(self, ref: Ref, obj: Object) -> None:
+        """Raises `Rejected` where something of that name is not the service's: to apply would take it over.
+
+        Only objects with the operator's labels are followed, so an unknown one has to be asked for. Where the labels
+        were taken away by hand, its owner still tells. It is listed by name because that needs no further right.
+        """
+        params = {"fieldSelector": f"metadata.name={ref.name}", "limit": "1"}
+        found = (await self._api.get(KINDS[ref.kind].path(ref.namespace), params, kind=ref.kind))["items"]
+        if found and not _is_ours(found[0]["metadata"], obj["metadata"]):
+            raise Rejected(
+                f"another {ref.kind} of this name is there, which does not belong to the service: "
+                "delete or rename it, or give the service another name"
+            )
 
     async def _make(self, ref: Ref, obj: Object) -> None:
         """Create what may not be read back, unless it is there: the answer to a patch would show all of it."""
@@ -150,6 +166,14 @@ class KubernetesCluster:
         except ApiError as error:
             if error.status not in (403, 404, 409):
                 raise
+
+
+def _is_ours(found: Object, wanted: Object) -> bool:
+    labels, mine = found.get("labels") or {}, wanted["labels"]
+    owners = {owner["uid"] for owner in found.get("ownerReferences") or ()}
+    return all(labels.get(name) == mine[name] for name in (MANAGED_BY, NAME)) or bool(
+        owners & {owner["uid"] for owner in wanted["ownerReferences"]}
+    )
 
 
 def replacing(before: Object | None, after: Object) -> Object:
