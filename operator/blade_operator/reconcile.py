@@ -49,8 +49,9 @@ def reconcile(observed: Observed, now: datetime, defaults: Defaults | None = Non
     for revision, replicas in planned.items():
         # A revision whose ControllerRevision someone deleted is still scaled, with the template it runs with.
         template = revisions.templates.get(revision) or deployments[revision]["spec"]["template"]
-        desired.append(engine_deployment(service, revision, template, replicas))
-        events += _scaled(revision, deployments.get(revision), replicas)
+        desired.append(deployment := engine_deployment(service, revision, template, replicas))
+        if Ref.of(deployment) not in observed.rejected:
+            events += _scaled(revision, deployments.get(revision), replicas)
     desired += router_objects(service, defaults)
     removed = [Ref.of(deployments[revision]) for revision in deployments if revision not in planned]
     situation = Situation(

@@ -11,6 +11,7 @@ import dataclasses
 import logging
 import random
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -18,9 +19,10 @@ from datetime import UTC, datetime
 from blade_operator import metrics
 from blade_operator.cluster import Cluster, Rejected
 from blade_operator.fleet import Fleet
-from blade_operator.objects import Key, Object, Ref
+from blade_operator.objects import Key, Object
 from blade_operator.observed import Observed
 from blade_operator.plan import Plan
+from blade_operator.refusals import Refusals
 from blade_operator.workqueue import WorkQueue
 
 _log = logging.getLogger(__name__)
@@ -60,8 +62,7 @@ class Controller:
         self._workers = workers
         self._acting = asyncio.Semaphore(workers)
         self._queue: WorkQueue[Key] = WorkQueue()
-        self._rejected: dict[Key, dict[Ref, str]] = {}
-        """What the cluster refused when it was last asked."""
+        self._refusals: defaultdict[Key, Refusals] = defaultdict(Refusals)
         self._known: set[Key] = set()
         self._since: dict[Key, float] = {}
         """When the deciding and writing began that goes on now."""
@@ -91,10 +92,7 @@ class Controller:
             metrics.QUEUE_DEPTH.set(len(self._queue))
             try:
                 again = await self.look(key)
-                if self._rejected.get(key):
-                    self._queue.retry(key)
-                else:
-                    self._queue.forget(key)
+                self._queue.forget(key)
                 if again is not None:
                     self._queue.add_after(key, again * random.uniform(0.9, 1.1), routine=True)
             except Exception as error:
@@ -116,14 +114,15 @@ class Controller:
             if observed is None:
                 self._forget(key)
                 return None
-            rejected = self._rejected.get(key, {})
+            rejected = self._refusals[key].words
             observed = dataclasses.replace(observed, engines=engines, downloads=downloads, rejected=rejected)
             with self._timed(key):
                 plan = self._reconcile(observed, datetime.now(UTC))
                 await self._carry_out(key, observed, plan)
         busy = any(state.running or state.waiting for state in engines.values())
         due = BUSY_LOOK if busy else IDLE_LOOK
-        due = due if plan.requeue_after is None else min(due, plan.requeue_after)
+        sooner = (plan.requeue_after, self._refusals[key].due)
+        due = min([due, *(seconds for seconds in sooner if seconds is not None)])
         return due if _acts(plan) else max(due, len(self._known) / ROUTINE_LOOKS)
 
     @contextmanager
@@ -139,16 +138,14 @@ class Controller:
 
     def _forget(self, key: Key) -> None:
         self._known.discard(key)
-        self._rejected.pop(key, None)
+        self._refusals.pop(key, None)
         metrics.SERVICES.set(len(self._known))
 
     async def _carry_out(self, key: Key, observed: Observed, plan: Plan) -> None:
         """In this order: a pod is told to drain before it is deleted; the status speaks last."""
         pods = {pod["metadata"]["name"]: pod for pod in observed.pods}
         await asyncio.gather(*(self._fleet.drain(pods[action.pod]) for action in plan.actions if action.pod in pods))
-        planned = set(map(Ref.of, plan.apply))
-        refused = self._rejected.get(key, {})
-        self._rejected[key] = {ref: words for ref, words in refused.items() if ref in planned}
+        self._refusals[key].keep_only(plan.apply)
         await _all(self._apply(key, obj) for obj in plan.apply if obj["kind"] in FIRST)
         await _all(self._apply(key, obj) for obj in plan.apply if obj["kind"] not in FIRST)
         await _all(self._cluster.delete(ref) for ref in plan.delete)
@@ -158,12 +155,15 @@ class Controller:
             await self._cluster.write_status(key, plan.status)
 
     async def _apply(self, key: Key, obj: Object) -> None:
+        refusals = self._refusals[key]
+        if refusals.holds_back(obj):
+            return
         try:
             await self._cluster.apply(obj)
-            self._rejected[key].pop(Ref.of(obj), None)
+            refusals.remove(obj)
         except Rejected as error:
             _log.warning("%s: %s %s is refused: %s", key, obj["kind"], obj["metadata"]["name"], error)
-            self._rejected[key][Ref.of(obj)] = str(error)
+            refusals.add(obj, str(error))
 
 
 def _acts(plan: Plan) -> bool:

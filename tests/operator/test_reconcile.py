@@ -327,3 +327,14 @@ def test_labels_taken_away_by_hand_come_back(cluster: MiniCluster, kind: str, fi
     assert [Ref.of(obj) for obj in cluster.reconcile().apply] == [ref]
     plan = cluster.reconcile()
     assert (plan.apply, plan.delete, plan.status) == ([], [], None)
+
+
+def test_no_event_tells_again_and_again_of_a_size_the_cluster_refuses() -> None:
+    cluster = MiniCluster(service())
+    plan = cluster.plan()
+    assert "ScaledUp" in [event.reason for event in plan.events]
+    [deployment] = [obj for obj in plan.apply if obj["kind"] == "Deployment" and "-engine-" in obj["metadata"]["name"]]
+    cluster.rejected = {Ref.of(deployment): "exceeded quota"}
+    plan = cluster.plan()
+    assert deployment in plan.apply
+    assert "ScaledUp" not in [event.reason for event in plan.events]

@@ -9,9 +9,10 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from operator_support.apiserver import Clock
 from operator_support.local import until
 
-from blade_operator import watch
+from blade_operator import refusals, watch
 from blade_operator.cluster import Rejected
 from blade_operator.fleet import Fleet
 from blade_operator.objects import Key, Object, Ref
@@ -197,6 +198,13 @@ async def test_what_pods_need_is_written_before_them_and_each_wave_at_once() -> 
     ]
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was refused may be tried again at once."""
+    monkeypatch.setattr(refusals, "PAUSE_FIRST", 0.0)
+
+
+@pytest.mark.usefixtures("impatient")
 async def test_an_object_the_cluster_refuses_stops_nothing_else_and_the_next_look_knows() -> None:
     seen: list[Mapping[Ref, str]] = []
     plan = Plan(apply=[_object("Deployment", "bad"), _object("Service", "good")], status={"phase": "Pending"})
@@ -216,6 +224,7 @@ async def test_an_object_the_cluster_refuses_stops_nothing_else_and_the_next_loo
     assert seen == [{}, {Ref("Deployment", "default", "bad"): 'violates PodSecurity "restricted:latest"'}, {}]
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_what_was_refused_stays_so_while_the_api_is_away() -> None:
     seen: list[dict[Ref, str]] = []
 
@@ -252,6 +261,36 @@ async def test_a_refused_object_is_tried_again_without_any_change(caplog: pytest
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
+
+
+async def test_a_refused_object_is_not_sent_with_every_look_unless_another_is_wanted() -> None:
+    wanted = {**_object("Deployment", "bad"), "spec": {"replicas": 1}}
+    cluster, controller = _controller(lambda observed, now: Plan(apply=[wanted]), {"pod-1": state(running=1)})
+    cluster.refused["bad"] = "exceeded quota"
+    again = [await controller.look(KEY) for _ in range(5)]
+    assert cluster.calls.count(("apply", "bad")) == 1
+    assert all(seconds is not None and seconds <= 1.2 * refusals.PAUSE_FIRST for seconds in again)
+    wanted = {**wanted, "spec": {"replicas": 2}}
+    await controller.look(KEY)
+    assert cluster.calls.count(("apply", "bad")) == 2
+
+
+def test_what_is_refused_is_tried_again_later_each_time_up_to_a_minute() -> None:
+    clock = Clock()
+    refused = refusals.Refusals(clock)
+    obj = _object("Deployment", "bad")
+    pauses = []
+    for _ in range(12):
+        refused.add(obj, "exceeded quota")
+        assert refused.due is not None
+        pauses.append(refused.due)
+        assert refused.holds_back(obj)
+        clock.now += refused.due
+        assert not refused.holds_back(obj)
+    assert pauses[0] < 0.3
+    assert 40 < pauses[-1] <= 1.2 * refusals.PAUSE_MOST
+    refused.remove(obj)
+    assert (refused.due, refused.words) == (None, {})
 
 
 async def test_an_error_lets_the_rest_of_its_wave_end_and_keeps_the_status_from_being_written() -> None:
