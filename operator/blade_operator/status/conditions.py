@@ -172,7 +172,7 @@ def workers_ready(situation: Situation, failures: Sequence[Failure], now: dateti
         return Condition("WorkersReady", "False", "InvalidSpec", "no engine is there")
     if wanted == 0:
         return Condition("WorkersReady", "False", "ScaledToZero", "spec.replicas is 0")
-    count = f"{there} of {wanted} engines ready"
+    count = f"{min(there, wanted)} of {wanted} engines ready"
     if there >= wanted:
         return Condition("WorkersReady", "True", "AllReady", count)
     if there and situation.condition("WorkersReady").get("status") == "True":
