@@ -159,7 +159,8 @@ class Process:
         return ""
 
     def _ready(self) -> str:
-        return "" if self._cluster.is_synced else "waiting for the first lists"
+        unseen = self._cluster.unseen
+        return f"waiting for the first lists: {', '.join(unseen)}" if unseen else ""
 
 
 def _cause(error: BaseException) -> BaseException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,11 +12,13 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes.aio import client
 from operator_support.apiserver import config_map, llm_service
+from operator_support.local import until
 
 from blade_operator.cluster import Rejected
 from blade_operator.cluster.kubernetes.api import Api, ApiError
 from blade_operator.cluster.kubernetes.cluster import KubernetesCluster, replacing
 from blade_operator.cluster.kubernetes.gate import Gate, NotLeader
+from blade_operator.cluster.kubernetes.kinds import WATCHED
 from blade_operator.cluster.kubernetes.root_key import root_key
 from blade_operator.objects import Key, Object, Ref
 from blade_operator.plan import EventRecord
@@ -300,3 +303,18 @@ def test_a_merge_patch_leaves_nothing_of_what_was_before() -> None:
     before = {"a": 1, "b": {"c": 1, "d": [1, 2]}, "e": "x"}
     assert replacing(before, {"b": {"d": [3]}, "e": {"f": 1}}) == {"a": None, "b": {"c": None, "d": [3]}, "e": {"f": 1}}
     assert replacing(None, {"a": {}}) == {"a": {}}
+
+
+async def test_a_kind_that_may_not_be_listed_is_named(server: _Server, api: Api) -> None:
+    def respond(request: web.Request, body: Any) -> web.Response:
+        if request.path.endswith("/team/roles"):
+            return web.json_response({"message": "roles is forbidden"}, status=403)
+        return web.json_response({"metadata": {"resourceVersion": "7"}, "items": []})
+
+    server.respond = respond
+    cluster = KubernetesCluster(api, ["team", "other"])
+    assert len(cluster.unseen) == 2 * len(WATCHED)
+    task = asyncio.create_task(cluster.follow())
+    await until(lambda: cluster.unseen == ["roles in team"])
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -41,9 +41,9 @@ class KubernetesCluster:
                 group.create_task(reflector.run())
 
     @property
-    def is_synced(self) -> bool:
-        """Whether everything has been seen once."""
-        return all(reflector.synced.is_set() for reflector in self._reflectors)
+    def unseen(self) -> list[str]:
+        """What has not been listed yet, for people; empty once everything has been seen."""
+        return [str(reflector) for reflector in self._reflectors if not reflector.synced.is_set()]
 
     async def changes(self) -> AsyncIterator[Key]:
         """See `Cluster.changes`. Begins when everything has been seen; a key waits once, however often it changes."""

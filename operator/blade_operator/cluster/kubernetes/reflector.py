@@ -46,6 +46,9 @@ class Reflector:
         self.synced = asyncio.Event()
         """Set once everything there was has been seen."""
 
+    def __str__(self) -> str:
+        return f"{self._kind.plural} in {self._namespace}" if self._namespace else self._kind.plural
+
     async def run(self) -> None:
         """Run until cancelled."""
         while True:
@@ -55,7 +58,7 @@ class Reflector:
                 while True:
                     version = await self._watch(version)
             except _Expired as error:
-                _log.info("following %s: %s; listing again", self._kind.plural, error)
+                _log.info("following %s: %s; listing again", self, error)
                 metrics.WATCH_RESTARTS.labels(self._kind.name).inc()
                 await asyncio.sleep(random.uniform(0.1, 1))
             except ApiError as error:
@@ -127,7 +130,7 @@ class Reflector:
         asked = getattr(error, "retry_after", None) or 0.0
         seconds = max(asked, self._pause * random.uniform(0.8, 1.2))
         self._pause = min(PAUSE_MOST, 2 * self._pause)
-        _log.warning("following %s: %s; again in %.1f s", self._kind.plural, error, seconds)
+        _log.warning("following %s: %s; again in %.1f s", self, error, seconds)
         await asyncio.sleep(seconds)
 
     @property
