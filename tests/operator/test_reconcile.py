@@ -9,7 +9,7 @@ import pytest
 from operator_support.mini_cluster import MiniCluster, service
 
 from blade_operator import pods as read
-from blade_operator.objects import Ref
+from blade_operator.objects import Object, Ref
 from blade_operator.render import Defaults
 from blade_protocol.labels import RESTARTED_AT, REVISION
 
@@ -338,3 +338,46 @@ def test_no_event_tells_again_and_again_of_a_size_the_cluster_refuses() -> None:
     plan = cluster.plan()
     assert deployment in plan.apply
     assert "ScaledUp" not in [event.reason for event in plan.events]
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"failures": [{"pod": "p"}, {"pod": ""}]},
+        {"model": {}},
+        {"model": {"bytes": 5}},
+        {"model": {"bytes": 5, "downloaded": 5}},
+        {"fit": {"source": "measured"}},
+        {
+            "fit": {
+                "source": "measured",
+                "weights": "heavy",
+                "activations": "",
+                "kvCache": "",
+                "concurrency": "",
+                "kvTokens": 0,
+                "contextLength": 1024,
+            }
+        },
+        {"preflight": [{"pod": "p"}, {"pod": "q", "items": [{"name": "check_shm", "status": "PASS"}]}]},
+        {"conditions": [{"type": "Ready", "status": "True", "reason": "X", "lastTransitionTime": "yesterday"}]},
+        {"revision": {}},
+    ],
+)
+@pytest.mark.parametrize("uri", ["file:///models/qwen", "hf://Qwen/Qwen2.5-0.5B-Instruct"])
+def test_a_status_that_somebody_else_wrote_is_written_anew(uri: str, status: Object) -> None:
+    cluster = MiniCluster(service({"model": {"uri": uri}}))
+    cluster.settle()
+    wanted = cluster.service["status"]
+    [pod] = cluster.engine_pods
+    cluster.service["status"] = {"revision": wanted["revision"], **status}
+    if "fit" in status:
+        cluster.service["status"]["fit"] = {**status["fit"], "revision": wanted["revision"]["current"]}
+    cluster.reconcile()
+    if pod["status"]["initContainerStatuses"][0]["name"] == "fetch":
+        cluster.end(pod, "fetch", 0)
+    cluster.end(pod, "engine", 1)
+    cluster.service["status"] |= status
+    cluster.reconcile()
+    cluster.settle()
+    assert cluster.service["status"]["conditions"][0]["status"] == "True"

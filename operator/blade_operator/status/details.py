@@ -17,6 +17,9 @@ CHANGE_WORTH_TELLING = Decimal("0.1")
 """Relative change of a measured number below which the one already written stays."""
 
 
+_FIGURES = ("weights", "activations", "kvCache", "kvTokens", "contextLength", "concurrency")
+
+
 def preflight(situation: Situation) -> list[dict[str, Any]]:
     """One entry a pod whose check has ended, failed ones first."""
     before = {
@@ -56,7 +59,7 @@ def memory_plan(situation: Situation) -> MemoryPlan | None:
 def fit(situation: Situation) -> dict[str, Any] | None:
     """``status.fit``. The one written before stays while the revision is the same and no number moved by over 10 %."""
     before = situation.before.get("fit")
-    if before and before.get("revision") != situation.current:
+    if before and (before.get("revision") != situation.current or not _is_whole(before)):
         before = None
     plan = memory_plan(situation)
     if plan is None:
@@ -74,11 +77,19 @@ def fit(situation: Situation) -> dict[str, Any] | None:
     return before if before and _same(before, measured) else measured
 
 
+def _is_whole(fit: dict[str, Any]) -> bool:
+    """Whether every figure of it is there: people can edit a status too."""
+    try:
+        return all(parse_quantity(fit[name]) >= 0 for name in _FIGURES)
+    except (KeyError, ValueError):
+        return False
+
+
 def _same(before: dict[str, Any], now: dict[str, Any]) -> bool:
-    if before.get("contextLength") != now["contextLength"]:
+    if before["contextLength"] != now["contextLength"]:
         return False
     for name in ("weights", "activations", "kvCache", "kvTokens"):
-        old, new = parse_quantity(before.get(name, 0)), parse_quantity(now[name])
+        old, new = parse_quantity(before[name]), parse_quantity(now[name])
         if abs(new - old) > CHANGE_WORTH_TELLING * old:
             return False
     return True

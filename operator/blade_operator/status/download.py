@@ -23,6 +23,8 @@ def download(situation: Situation, now: datetime) -> dict[str, Any] | None:
     before: dict[str, Any] | None = situation.before.get("model")
     if (situation.before.get("revision") or {}).get("current") != situation.current:
         before = None
+    if before and not (before.get("bytes") and "downloaded" in before):
+        before = None  # people can edit a status too
     fetches = [(pod, state) for pod in situation.current_pods if (state := read.container(pod, FETCH))]
     for pod, state in fetches:
         if state.end is not None and state.end.exit_code == 0:
@@ -49,7 +51,7 @@ def describe(model: dict[str, Any]) -> str:
     done, size, speed = model["downloaded"], model["bytes"], model.get("bytesPerSecond", 0)
     text = f"downloading: {100 * done // size} % of {_bytes(size)}"
     if speed:
-        return f"{text}, {_bytes(60 * speed)}/min, {_duration(model['etaSeconds'])} left"
+        return f"{text}, {_bytes(60 * speed)}/min, {_duration(model.get('etaSeconds', 0))} left"
     return f"{text}, nothing arrives at the moment" if done else text
 
 

@@ -126,4 +126,4 @@ def failure_key(entry: Object) -> tuple[object, ...]:
     # The states of a crash loop take turns. Where there is no pod, the object that is named tells failures apart.
     kind = "" if reason in _CRASHES else reason
     words = "" if entry["pod"] else entry.get("message", "").partition(":")[0]
-    return (entry["pod"], entry["container"], entry["exitCode"], entry["restarts"], kind, words)
+    return (entry["pod"], entry.get("container", ""), entry.get("exitCode", 0), entry.get("restarts", 0), kind, words)
