@@ -17,12 +17,12 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from blade_operator import metrics
+from blade_operator.attempts import Attempts
 from blade_operator.cluster import Cluster, Rejected
 from blade_operator.fleet import Fleet
 from blade_operator.objects import Key, Object
 from blade_operator.observed import Observed
 from blade_operator.plan import Plan
-from blade_operator.refusals import Refusals
 from blade_operator.workqueue import WorkQueue
 
 _log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class Controller:
         self._workers = workers
         self._acting = asyncio.Semaphore(workers)
         self._queue: WorkQueue[Key] = WorkQueue()
-        self._refusals: defaultdict[Key, Refusals] = defaultdict(Refusals)
+        self._attempts: defaultdict[Key, Attempts] = defaultdict(Attempts)
         self._known: set[Key] = set()
         self._since: dict[Key, float] = {}
         """When the deciding and writing began that goes on now."""
@@ -114,14 +114,14 @@ class Controller:
             if observed is None:
                 self._forget(key)
                 return None
-            rejected = self._refusals[key].words
+            rejected = self._attempts[key].refused
             observed = dataclasses.replace(observed, engines=engines, downloads=downloads, rejected=rejected)
             with self._timed(key):
                 plan = self._reconcile(observed, datetime.now(UTC))
                 await self._carry_out(key, observed, plan)
         busy = any(state.running or state.waiting for state in engines.values())
         due = BUSY_LOOK if busy else IDLE_LOOK
-        sooner = (plan.requeue_after, self._refusals[key].due)
+        sooner = (plan.requeue_after, self._attempts[key].due)
         due = min([due, *(seconds for seconds in sooner if seconds is not None)])
         return due if _acts(plan) else max(due, len(self._known) / ROUTINE_LOOKS)
 
@@ -138,14 +138,14 @@ class Controller:
 
     def _forget(self, key: Key) -> None:
         self._known.discard(key)
-        self._refusals.pop(key, None)
+        self._attempts.pop(key, None)
         metrics.SERVICES.set(len(self._known))
 
     async def _carry_out(self, key: Key, observed: Observed, plan: Plan) -> None:
         """In this order: a pod is told to drain before it is deleted; the status speaks last."""
         pods = {pod["metadata"]["name"]: pod for pod in observed.pods}
         await asyncio.gather(*(self._fleet.drain(pods[action.pod]) for action in plan.actions if action.pod in pods))
-        self._refusals[key].keep_only(plan.apply)
+        self._attempts[key].keep_only(plan.apply)
         await _all(self._apply(key, obj) for obj in plan.apply if obj["kind"] in FIRST)
         await _all(self._apply(key, obj) for obj in plan.apply if obj["kind"] not in FIRST)
         await _all(self._cluster.delete(ref) for ref in plan.delete)
@@ -155,15 +155,15 @@ class Controller:
             await self._cluster.write_status(key, plan.status)
 
     async def _apply(self, key: Key, obj: Object) -> None:
-        refusals = self._refusals[key]
-        if refusals.holds_back(obj):
+        attempts = self._attempts[key]
+        if attempts.holds_back(obj):
             return
         try:
             await self._cluster.apply(obj)
-            refusals.remove(obj)
+            attempts.add(obj)
         except Rejected as error:
             _log.warning("%s: %s %s is refused: %s", key, obj["kind"], obj["metadata"]["name"], error)
-            refusals.add(obj, str(error))
+            attempts.add(obj, str(error))
 
 
 def _acts(plan: Plan) -> bool:

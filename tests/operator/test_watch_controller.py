@@ -12,7 +12,7 @@ import pytest
 from operator_support.apiserver import Clock
 from operator_support.local import until
 
-from blade_operator import refusals, watch
+from blade_operator import attempts, watch
 from blade_operator.cluster import Rejected
 from blade_operator.fleet import Fleet
 from blade_operator.objects import Key, Object, Ref
@@ -201,7 +201,7 @@ async def test_what_pods_need_is_written_before_them_and_each_wave_at_once() -> 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was refused may be tried again at once."""
-    monkeypatch.setattr(refusals, "PAUSE_FIRST", 0.0)
+    monkeypatch.setattr(attempts, "PAUSE_FIRST", 0.0)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -269,28 +269,45 @@ async def test_a_refused_object_is_not_sent_with_every_look_unless_another_is_wa
     cluster.refused["bad"] = "exceeded quota"
     again = [await controller.look(KEY) for _ in range(5)]
     assert cluster.calls.count(("apply", "bad")) == 1
-    assert all(seconds is not None and seconds <= 1.2 * refusals.PAUSE_FIRST for seconds in again)
+    assert all(seconds is not None and seconds <= 1.2 * attempts.PAUSE_FIRST for seconds in again)
     wanted = {**wanted, "spec": {"replicas": 2}}
     await controller.look(KEY)
     assert cluster.calls.count(("apply", "bad")) == 2
 
 
+async def test_an_object_the_cluster_alters_is_not_written_with_every_look() -> None:
+    """A webhook that rewrites images, for one: what is there never becomes what is wanted."""
+    wanted = [_object("Deployment", "altered")]
+    cluster, controller = _controller(lambda observed, now: Plan(apply=wanted), {"pod-1": state(running=1)})
+    for _ in range(5):
+        await controller.look(KEY)
+    assert cluster.calls.count(("apply", "altered")) == 1
+    wanted.clear()  # it is as wanted after all ...
+    await controller.look(KEY)
+    wanted.append(_object("Deployment", "altered"))  # ... until somebody changes it
+    await controller.look(KEY)
+    assert cluster.calls.count(("apply", "altered")) == 2
+
+
 def test_what_is_refused_is_tried_again_later_each_time_up_to_a_minute() -> None:
     clock = Clock()
-    refused = refusals.Refusals(clock)
+    tried = attempts.Attempts(clock)
     obj = _object("Deployment", "bad")
     pauses = []
     for _ in range(12):
-        refused.add(obj, "exceeded quota")
-        assert refused.due is not None
-        pauses.append(refused.due)
-        assert refused.holds_back(obj)
-        clock.now += refused.due
-        assert not refused.holds_back(obj)
+        tried.add(obj, "exceeded quota")
+        assert tried.due is not None
+        pauses.append(tried.due)
+        assert tried.holds_back(obj)
+        clock.now += tried.due
+        assert not tried.holds_back(obj)
     assert pauses[0] < 0.3
-    assert 40 < pauses[-1] <= 1.2 * refusals.PAUSE_MOST
-    refused.remove(obj)
-    assert (refused.due, refused.words) == (None, {})
+    assert 40 < pauses[-1] <= 1.2 * attempts.PAUSE_MOST
+    assert tried.refused == {Ref.of(obj): "exceeded quota"}
+    tried.add(obj)
+    assert tried.refused == {}
+    tried.keep_only([])
+    assert tried.due is None
 
 
 async def test_an_error_lets_the_rest_of_its_wave_end_and_keeps_the_status_from_being_written() -> None:
