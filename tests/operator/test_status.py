@@ -349,6 +349,13 @@ def test_pods_that_cannot_start_or_be_scheduled_are_failures() -> None:
     assert condition(cluster.service["status"], "Progressing")[1] == "Stalled"
 
 
+def test_a_start_that_waits_for_those_that_leave_says_so() -> None:
+    cluster = running({"replicas": 2, "rollout": {"maxSurge": 0, "maxUnavailable": 1}})
+    for pod in cluster.engine_pods:
+        pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert condition(tell(cluster), "Progressing") == ("True", "Starting", "0 of 2 engines ready, 2 pods leaving")
+
+
 def test_leaving_engines_are_counted_apart() -> None:
     cluster = running({"replicas": 2})
     cluster.edit(replicas=1)

@@ -234,7 +234,9 @@ def progressing(situation: Situation, failures: Sequence[Failure]) -> Condition:
         message = f"{current} of {wanted} engines run revision {situation.current}, {old} an earlier one"
         return Condition("Progressing", "True", "Updating", message)
     if current_ready < wanted:
-        return Condition("Progressing", "True", "Starting", f"{current_ready} of {wanted} engines ready")
+        # Where there is no room for more (spec.rollout.maxSurge), those that leave are waited for.
+        first = f", {_pods(len(situation.leaving_pods))} leaving" if situation.leaving_pods else ""
+        return Condition("Progressing", "True", "Starting", f"{current_ready} of {wanted} engines ready{first}")
     if routers_ready < routers:
         return Condition("Progressing", "True", "Starting", f"{routers_ready} of {routers} routers ready")
     if current > wanted or situation.leaving_pods:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 
 from blade_operator.cluster import Rejected
-from blade_operator.cluster.kubernetes.api import APPLY, MERGE, Api, ApiError
+from blade_operator.cluster.kubernetes.api import APPLY, MERGE, WRITE_TIMEOUT, Api, ApiError
 from blade_operator.cluster.kubernetes.events import event_object
 from blade_operator.cluster.kubernetes.kinds import EVENT, KINDS, SERVICE, WATCHED, path_of
 from blade_operator.cluster.kubernetes.records import Records
@@ -101,8 +101,9 @@ class KubernetesCluster:
         were taken away by hand, its owner still tells. It is listed by name because that needs no further right.
         """
         params = {"fieldSelector": f"metadata.name={ref.name}", "limit": "1"}
-        found = (await self._api.get(KINDS[ref.kind].path(ref.namespace), params, kind=ref.kind))["items"]
-        if found and not _is_ours(found[0]["metadata"], obj["metadata"]):
+        path = KINDS[ref.kind].path(ref.namespace)
+        found = await self._api.get(path, params, kind=ref.kind, timeout=WRITE_TIMEOUT)
+        if found["items"] and not _is_ours(found["items"][0]["metadata"], obj["metadata"]):
             raise Rejected(
                 f"another {ref.kind} of this name is there, which does not belong to the service: "
                 "delete or rename it, or give the service another name"
