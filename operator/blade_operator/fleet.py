@@ -38,7 +38,8 @@ class Fleet:
     def __init__(self, timeout: float = TIMEOUT, token: Callable[[Object], str | None] | None = None) -> None:
         self._token = token
         limits = httpx.Limits(max_connections=AT_ONCE, max_keepalive_connections=AT_ONCE)
-        self._client = httpx.AsyncClient(timeout=timeout, limits=limits, trust_env=False)
+        wait = httpx.Timeout(timeout, pool=5 * timeout)  # with very many engines a question waits for its turn
+        self._client = httpx.AsyncClient(timeout=wait, limits=limits, trust_env=False)
 
     async def __aenter__(self) -> Fleet:
         return self
