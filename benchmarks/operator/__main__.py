@@ -4,7 +4,8 @@ Brings up a cluster of its own (``KUBE_ASSETS``, docs/e2e.md) with fake nodes, w
 it down again. In this order:
 
 - apply → engine pod: one service applied per second while 100 exist
-- 1,000 services from nothing to Ready: time, the operator's CPU, memory and requests (the API server's audit log)
+- 1,000 services in 20 namespaces from nothing to Ready: time, the operator's CPU and memory, and its requests as the
+  API server's audit log has them
 - five minutes without a change: nothing but the Lease may be written
 - the leader stopped, killed, ended: how long until the other acts, and that the stopped one writes nothing any more
 
@@ -52,12 +53,11 @@ async def measure(cluster: OwnNode, folder: Path) -> list[Figure]:
         bench = Bench(cluster, admin, AuditLog(cluster.layout.audit_log), first_account, second_account, folder)
         figures = _tell(await latency.measure(bench))
         with ExitStack() as stack:
-            namespace = bench.namespace("services")
             first = stack.enter_context(bench.operator(bench.first))
-            figures += _tell(await scale.fill(bench, namespace, first))
+            figures += _tell(await scale.fill(bench, first))
             second = stack.enter_context(bench.operator(bench.second))
             figures += _tell(await scale.rest(bench, first, second))
-            figures += _tell(await leader.lose(bench, namespace, scale.names(), first, second))
+            figures += _tell(await leader.lose(bench, scale.keys(), first, second))
     return figures
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.figures import QUICK
-from blade_operator.objects import Object
+from blade_operator.objects import Key, Object
 from e2e.cluster import OwnNode
 from e2e.support.administrator import Administrator
 from e2e.support.as_declared import installed_defaults, problems
@@ -48,33 +48,33 @@ class Bench:
         make_namespace(self.cluster, name)
         return name
 
-    async def apply(self, namespace: str, names: Iterable[str]) -> None:
+    async def apply(self, keys: Iterable[Key]) -> None:
         """LLMServices of one engine and one router each, `AT_ONCE` at a time."""
-        todo = iter(list(names))
+        todo = iter(list(keys))
 
         async def work() -> None:
-            for name in todo:
-                await self.admin.create(fake_service(namespace, name))
+            for key in todo:
+                await self.admin.create(fake_service(key.namespace, key.name))
 
         await asyncio.gather(*(work() for _ in range(AT_ONCE)))
 
-    async def all_ready(self, namespace: str, count: int, timeout: float) -> list[Object]:
-        """The services once that many are Ready."""
+    async def all_ready(self, count: int, timeout: float) -> list[Object]:
+        """All services there are, once so many are Ready."""
         deadline = time.monotonic() + timeout
         while True:
-            services = await self.admin.services(namespace)
+            services = await self.admin.services()
             ready = sum(condition(service, "Ready").get("status") == "True" for service in services)
             if ready == count:
                 return services
             if time.monotonic() > deadline:
                 raise TimedOut(f"{ready} of {count} services are Ready after {timeout:g} s")
-            await asyncio.sleep(1 if QUICK else 3)
+            await asyncio.sleep(1 if QUICK else 5)
 
-    async def check(self, namespace: str, timeout: float = 60.0) -> None:
+    async def check(self, timeout: float = 60.0) -> None:
         """Every object is as declared and nothing else is there; raises TimedOut with what is wrong."""
         defaults = installed_defaults(self.cluster, self.first.namespace)
         deadline = time.monotonic() + timeout
-        while found := problems(await self.admin.services(namespace), await self.admin.children(namespace), defaults):
+        while found := problems(await self.admin.services(), await self.admin.children(), defaults):
             if time.monotonic() > deadline:
                 raise TimedOut(f"{len(found)} objects are not as declared: {'; '.join(found[:10])}")
             await asyncio.sleep(3)

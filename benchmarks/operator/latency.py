@@ -11,6 +11,7 @@ import msgspec
 from benchmarks.figures import QUICK, Figure
 from benchmarks.operator.bench import Bench
 from blade_operator.cluster.kubernetes.kinds import KINDS
+from blade_operator.objects import Key
 from blade_protocol.labels import NAME, ROLE, ROLE_ENGINE
 from e2e.support.fake_service import fake_service
 
@@ -24,8 +25,8 @@ async def measure(bench: Bench) -> list[Figure]:
     """The services are deleted again afterwards."""
     namespace = bench.namespace("latency")
     with bench.operator(bench.first) as operator:
-        await bench.apply(namespace, (f"old{number:03}" for number in range(EXISTING)))
-        await bench.all_ready(namespace, EXISTING, 300)
+        await bench.apply(Key(namespace, f"old{number:03}") for number in range(EXISTING))
+        await bench.all_ready(EXISTING, 300)
         await asyncio.sleep(5)
 
         names = [f"new{number:03}" for number in range(APPLIED)]
@@ -38,9 +39,9 @@ async def measure(bench: Bench) -> list[Figure]:
             sent[name] = time.perf_counter()
             await bench.admin.create(fake_service(namespace, name))
             await second
-        await bench.all_ready(namespace, EXISTING + APPLIED, 120)
+        await bench.all_ready(EXISTING + APPLIED, 120)
         watch.cancel()
-        await bench.check(namespace)
+        await bench.check()
         operator.kill()
     await asyncio.to_thread(bench.cluster.kubectl, "delete", "namespace", namespace, "--timeout=600s")
 

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from benchmarks.figures import Figure
 from benchmarks.operator.bench import Bench
 from blade_operator.cluster.kubernetes.kinds import KINDS
+from blade_operator.objects import Key
 from blade_protocol.labels import NAME, ROLE, ROLE_ENGINE
 from e2e.support.operator_process import OperatorProcess
 from e2e.support.waiting import TimedOut
@@ -22,22 +23,20 @@ BUSY_WITH = 20
 """Services that are scaled as the leader is stopped, so that it is in the middle of writing."""
 
 
-async def lose(
-    bench: Bench, namespace: str, names: list[str], leader: OperatorProcess, standby: OperatorProcess
-) -> list[Figure]:
+async def lose(bench: Bench, keys: list[Key], leader: OperatorProcess, standby: OperatorProcess) -> list[Figure]:
     """``leader`` is stopped, its successor killed, and that one's successor told to end."""
-    stopped = await _stop(bench, namespace, names, leader, standby)
+    stopped = await _stop(bench, keys, leader, standby)
     with ExitStack() as stack:
         third = stack.enter_context(bench.operator(bench.first))
         standby.kill()
-        killed = await _until_acted(bench, namespace, names[0], 3)
+        killed = await _until_acted(bench, keys[0], 3)
         fourth = stack.enter_context(bench.operator(bench.second))
         third.send(signal.SIGTERM)
-        ended = await _until_acted(bench, namespace, names[0], 1)
+        ended = await _until_acted(bench, keys[0], 1)
         code = await asyncio.to_thread(third.wait)
         if code:
             raise RuntimeError(f"told to end, the leader exited with {code}")
-        await bench.check(namespace, 120)
+        await bench.check(120)
         fourth.kill()
     return [
         *stopped,
@@ -46,11 +45,9 @@ async def lose(
     ]
 
 
-async def _stop(
-    bench: Bench, namespace: str, names: list[str], leader: OperatorProcess, standby: OperatorProcess
-) -> list[Figure]:
+async def _stop(bench: Bench, keys: list[Key], leader: OperatorProcess, standby: OperatorProcess) -> list[Figure]:
     mark = bench.audit.mark()
-    await asyncio.gather(*(bench.admin.scale(namespace, name, 2) for name in names[1 : 1 + BUSY_WITH]))
+    await asyncio.gather(*(bench.admin.scale(key.namespace, key.name, 2) for key in keys[1 : 1 + BUSY_WITH]))
     deadline = time.monotonic() + 10
     while not bench.written(leader.account, mark):
         if time.monotonic() > deadline:
@@ -58,14 +55,14 @@ async def _stop(
         await asyncio.sleep(0.01)
     leader.send(signal.SIGSTOP)
     stopped = time.monotonic()
-    acted = await _until_acted(bench, namespace, names[0], 2)
+    acted = await _until_acted(bench, keys[0], 2)
     await asyncio.sleep(max(0.0, STOPPED - (time.monotonic() - stopped)))
     continued = datetime.now(UTC)
     leader.send(signal.SIGCONT)
     code = await asyncio.to_thread(leader.wait)
     if code != 1:
         raise RuntimeError(f"the leader that was stopped exited with {code}, not 1")
-    await bench.check(namespace)
+    await bench.check()
     requests = bench.audit.requests(leader.account.user, since=mark)
     late = [each for each in requests if each.is_write and each.code < 300 and each.at > continued]
     return [
@@ -74,14 +71,16 @@ async def _stop(
     ]
 
 
-async def _until_acted(bench: Bench, namespace: str, name: str, replicas: int) -> float:
+async def _until_acted(bench: Bench, key: Key, replicas: int) -> float:
     """Seconds until ``kubectl scale`` of a service, sent now, has reached its Deployment."""
     begin = time.monotonic()
-    await asyncio.to_thread(bench.cluster.kubectl, "-n", namespace, "scale", "llm", name, f"--replicas={replicas}")
+    await asyncio.to_thread(
+        bench.cluster.kubectl, "-n", key.namespace, "scale", "llm", key.name, f"--replicas={replicas}"
+    )
     while time.monotonic() < begin + 60:
-        selector = f"{NAME}={name},{ROLE}={ROLE_ENGINE}"
-        [deployment] = await bench.admin.find(KINDS["Deployment"], namespace, selector)
+        selector = f"{NAME}={key.name},{ROLE}={ROLE_ENGINE}"
+        [deployment] = await bench.admin.find(KINDS["Deployment"], key.namespace, selector)
         if deployment["spec"]["replicas"] == replicas:
             return time.monotonic() - begin
         await asyncio.sleep(0.05)
-    raise TimedOut(f"nobody scaled {name} to {replicas} within 60 s")
+    raise TimedOut(f"nobody scaled {key} to {replicas} within 60 s")

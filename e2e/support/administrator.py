@@ -51,15 +51,15 @@ class Administrator:
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         await self.api.write("DELETE", SERVICE.path(namespace, name), body, kind=SERVICE.name, timeout=PATIENCE)
 
-    async def services(self, namespace: str) -> list[Object]:
-        """All LLMServices."""
+    async def services(self, namespace: str | None = None) -> list[Object]:
+        """All LLMServices of a namespace, or of the cluster."""
         return await self.find(SERVICE, namespace)
 
-    async def children(self, namespace: str) -> list[Object]:
+    async def children(self, namespace: str | None = None) -> list[Object]:
         """All objects that the operator made, and what pods came of them."""
         return [obj for kind in CHILDREN for obj in await self.find(kind, namespace, f"{MANAGED_BY}={MANAGER}")]
 
-    async def find(self, kind: Kind, namespace: str, selector: str = "") -> list[Object]:
+    async def find(self, kind: Kind, namespace: str | None, selector: str = "") -> list[Object]:
         """Objects of one kind, each with its kind."""
         params = {"labelSelector": selector} if selector else {}
         found = await self.api.get(kind.path(namespace), params, kind=kind.name)

@@ -9,7 +9,7 @@ from blade_operator import pods as read
 from blade_operator.cluster.kubernetes.root_key import FIELD
 from blade_operator.cluster.kubernetes.root_key import NAME as KEY
 from blade_operator.drift import differs
-from blade_operator.objects import Object, Ref
+from blade_operator.objects import Key, Object, Ref
 from blade_operator.render import Defaults, engine_deployment, engine_objects, router_objects, service_objects
 from blade_operator.revisions import find_revisions
 from blade_operator.spec.parse import parse_service
@@ -30,18 +30,22 @@ def revision(service: Object, defaults: Defaults) -> str:
 
 def problems(services: Sequence[Object], children: Iterable[Object], defaults: Defaults) -> list[str]:
     """Everything that is missing, different or too much, and every status that is not of the newest spec."""
-    by_service: dict[str, dict[Ref, Object]] = {service["metadata"]["name"]: {} for service in services}
+    by_service: dict[Key, dict[Ref, Object]] = {_key(service): {} for service in services}
     found = []
     for child in children:
-        owner = child["metadata"].get("labels", {}).get(NAME, "")
+        owner = Key(child["metadata"]["namespace"], child["metadata"].get("labels", {}).get(NAME, ""))
         if owner in by_service:
             by_service[owner][Ref.of(child)] = child
         else:
-            found.append(f"{child['kind']} {child['metadata']['name']}: orphan of {owner or 'nobody'}")
+            found.append(f"{child['kind']} {child['metadata']['name']}: orphan of {owner}")
     for service in services:
-        name = service["metadata"]["name"]
-        found += [f"{name}: {problem}" for problem in _problems(service, by_service[name], defaults)]
+        key = _key(service)
+        found += [f"{key}: {problem}" for problem in _problems(service, by_service[key], defaults)]
     return found
+
+
+def _key(service: Object) -> Key:
+    return Key(service["metadata"]["namespace"], service["metadata"]["name"])
 
 
 def _problems(obj: Object, there: dict[Ref, Object], defaults: Defaults) -> Iterator[str]:
