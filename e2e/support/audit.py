@@ -45,7 +45,7 @@ class AuditLog:
         """In the order of their answers, each once; ``user``: the exact name (`service_account` makes one)."""
         found: dict[str, Request] = {}
         for event in self._events(since):
-            if user is None or event["user"]["username"] == user:
+            if user is None or event["user"].get("username", "") == user:
                 found.setdefault(event["auditID"], _request(event))
         return list(found.values())
 
@@ -65,7 +65,7 @@ def service_account(namespace: str, name: str) -> str:
 def _request(event: dict[str, Any]) -> Request:
     target = event.get("objectRef", {})
     return Request(
-        user=event["user"]["username"],
+        user=event["user"].get("username", ""),
         verb=event["verb"],
         group=target.get("apiGroup", ""),
         resource=target.get("resource", ""),
