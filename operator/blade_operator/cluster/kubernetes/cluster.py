@@ -12,6 +12,7 @@ from blade_operator.cluster.kubernetes.events import event_object
 from blade_operator.cluster.kubernetes.kinds import EVENT, KINDS, SERVICE, WATCHED, path_of
 from blade_operator.cluster.kubernetes.records import Records
 from blade_operator.cluster.kubernetes.reflector import Reflector
+from blade_operator.cluster.pending import Pending
 from blade_operator.objects import Key, Object, Ref
 from blade_operator.observed import Observed
 from blade_operator.plan import EventRecord
@@ -46,24 +47,13 @@ class KubernetesCluster:
         return [str(reflector) for reflector in self._reflectors if not reflector.synced.is_set()]
 
     async def changes(self) -> AsyncIterator[Key]:
-        """See `Cluster.changes`. Begins when everything has been seen; a key waits once, however often it changes."""
+        """See `Cluster.changes`. Begins when everything has been seen."""
         for reflector in self._reflectors:
             await reflector.synced.wait()
-        pending: dict[Key, None] = dict.fromkeys(self.records.services())
-        wake = asyncio.Event()
-
-        def note(key: Key) -> None:
-            pending[key] = None
-            wake.set()
-
-        self.records.subscribe(note)
-        while True:
-            while pending:
-                key = next(iter(pending))
-                del pending[key]
-                yield key
-            wake.clear()
-            await wake.wait()
+        pending = Pending(self.records.services())
+        self.records.subscribe(pending.note)
+        async for key in pending:
+            yield key
 
     async def observe(self, key: Key) -> Observed | None:
         """See `Cluster.observe`."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 
 from blade_operator.cluster.local.events import Events
 from blade_operator.cluster.local.fields import require_supported
 from blade_operator.cluster.local.store import Store
+from blade_operator.cluster.pending import Pending
 from blade_operator.objects import Key, Object, Ref
 from blade_operator.observed import Observed
 from blade_operator.plan import EventRecord
@@ -33,27 +33,19 @@ class LocalCluster:
         self._events = events
 
     async def changes(self) -> AsyncIterator[Key]:
-        """See `Cluster.changes`. Each key waits in the queue once, however often it changes meanwhile."""
-        pending: dict[Key, None] = {
-            Key(service["metadata"]["namespace"], service["metadata"]["name"]): None
-            for service in self._store.find(KIND)
-        }
-        wake = asyncio.Event()
+        """See `Cluster.changes`."""
+        pending = Pending(
+            Key(service["metadata"]["namespace"], service["metadata"]["name"]) for service in self._store.find(KIND)
+        )
 
         def note(obj: Object) -> None:
             key = _service_of(obj)
             if key is not None:
-                pending[key] = None
-                wake.set()
+                pending.note(key)
 
         self._store.subscribe(note)
-        while True:
-            while pending:
-                key = next(iter(pending))
-                del pending[key]
-                yield key
-            wake.clear()
-            await wake.wait()
+        async for key in pending:
+            yield key
 
     async def observe(self, key: Key) -> Observed | None:
         """See `Cluster.observe`."""
