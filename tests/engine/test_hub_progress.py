@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import socket
 import time
 from collections.abc import Iterator
@@ -40,11 +42,18 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
         yield hub
 
 
+def free_port() -> int:
+    """Below the ports that the system gives to others: none of them can take it before it is used."""
+    while True:
+        with socket.socket() as probe:
+            with contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", random.randrange(20_000, 30_000)))
+                return int(probe.getsockname()[1])
+
+
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        number = int(probe.getsockname()[1])
+    number = free_port()
     monkeypatch.setenv("BLADE_INTERNAL_PORT", str(number))
     return number
 
