@@ -6,16 +6,12 @@ sent again later each time: the answer would be the same until somebody changes 
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from blade_operator import backoff
 from blade_operator.objects import Object, Ref
-
-PAUSE_FIRST = 0.2
-PAUSE_MOST = 60.0
-"""Seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +50,7 @@ class Attempts:
         """``obj`` has just been sent."""
         before = self._latest.get(Ref.of(obj))
         times = before.times + 1 if before is not None and before.obj == obj else 0
-        pause = min(PAUSE_MOST, PAUSE_FIRST * 2.0 ** min(times, 20)) * random.uniform(0.8, 1.2)
-        self._latest[Ref.of(obj)] = _Attempt(obj, refusal, times, self._clock() + pause)
+        self._latest[Ref.of(obj)] = _Attempt(obj, refusal, times, self._clock() + backoff.pause(times))
 
     def keep_only(self, wanted: Iterable[Object]) -> None:
         """Forget those that are not to be written any more: what was sent is there, or nobody wants it."""

@@ -6,13 +6,11 @@ What changed goes before what is looked at as a matter of routine, so that a tho
 from __future__ import annotations
 
 import asyncio
-import random
 from typing import Generic, TypeVar
 
-K = TypeVar("K")
+from blade_operator import backoff
 
-BACKOFF_FIRST = 0.2
-BACKOFF_MOST = 60.0
+K = TypeVar("K")
 
 
 class WorkQueue(Generic[K]):
@@ -57,8 +55,7 @@ class WorkQueue(Generic[K]):
         """``key`` failed: look again later each time, up to a minute, with jitter. Returns the seconds."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
-        seconds = min(BACKOFF_MOST, BACKOFF_FIRST * 2.0 ** min(failures, 20)) * random.uniform(0.8, 1.2)
-        seconds = max(seconds, at_least)
+        seconds = max(backoff.pause(failures), at_least)
         self.add_after(key, seconds)
         return seconds
 

@@ -12,7 +12,7 @@ import pytest
 from operator_support.apiserver import Clock
 from operator_support.local import until
 
-from blade_operator import attempts, watch
+from blade_operator import attempts, backoff, watch
 from blade_operator.cluster import Rejected
 from blade_operator.fleet import Fleet
 from blade_operator.objects import Key, Object, Ref
@@ -201,7 +201,7 @@ async def test_what_pods_need_is_written_before_them_and_each_wave_at_once() -> 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was refused may be tried again at once."""
-    monkeypatch.setattr(attempts, "PAUSE_FIRST", 0.0)
+    monkeypatch.setattr(backoff, "FIRST", 0.0)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -269,7 +269,7 @@ async def test_a_refused_object_is_not_sent_with_every_look_unless_another_is_wa
     cluster.refused["bad"] = "exceeded quota"
     again = [await controller.look(KEY) for _ in range(5)]
     assert cluster.calls.count(("apply", "bad")) == 1
-    assert all(seconds is not None and seconds <= 1.2 * attempts.PAUSE_FIRST for seconds in again)
+    assert all(seconds is not None and seconds <= 1.2 * backoff.FIRST for seconds in again)
     wanted = {**wanted, "spec": {"replicas": 2}}
     await controller.look(KEY)
     assert cluster.calls.count(("apply", "bad")) == 2
@@ -302,7 +302,7 @@ def test_what_is_refused_is_tried_again_later_each_time_up_to_a_minute() -> None
         clock.now += tried.due
         assert not tried.holds_back(obj)
     assert pauses[0] < 0.3
-    assert 40 < pauses[-1] <= 1.2 * attempts.PAUSE_MOST
+    assert 40 < pauses[-1] <= 1.2 * backoff.MOST
     assert tried.refused == {Ref.of(obj): "exceeded quota"}
     tried.add(obj)
     assert tried.refused == {}

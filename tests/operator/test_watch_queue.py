@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from blade_operator.workqueue import BACKOFF_MOST, WorkQueue
+from blade_operator import backoff
+from blade_operator.workqueue import WorkQueue
 
 
 async def _next(queue: WorkQueue[str]) -> str | None:
@@ -57,7 +58,7 @@ async def test_failures_wait_longer_each_time_up_to_a_limit_until_one_succeeds(m
     queue: WorkQueue[str] = WorkQueue()
     waits = [queue.retry("a") for _ in range(14)]
     assert all(later > earlier for earlier, later in itertools.pairwise(waits[:7]))
-    assert max(waits) <= BACKOFF_MOST * 1.2
+    assert max(waits) <= backoff.MOST * 1.2
     queue.forget("a")
     assert queue.retry("a") <= waits[0] * 1.5
     queue.close()
