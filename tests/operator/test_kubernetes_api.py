@@ -98,6 +98,19 @@ async def test_apply_is_a_forced_server_side_apply_and_its_answer_is_known_at_on
     assert [request.method for request, _ in server.requests] == ["GET", "PATCH", "PATCH"]  # known: not asked for again
 
 
+async def test_a_change_of_what_was_observed_makes_nothing_new(server: _Server, cluster: KubernetesCluster) -> None:
+    cluster.records.put({**CONFIG_MAP, **config_map("a", 7)})
+    for status, message in [
+        (409, "uid mismatch: the provided object specified uid uid-a, and no existing object was found"),
+        (422, 'ConfigMap "a" is invalid: metadata.uid: Invalid value: "uid-a": field is immutable'),
+    ]:
+        server.refuse(status, message)
+        await cluster.apply(CONFIG_MAP)  # the watch is about to tell
+        request, body = server.requests[-1]
+        assert (request.method, body["metadata"]["uid"]) == ("PATCH", "uid-a")
+    assert "uid" not in METADATA
+
+
 @pytest.mark.parametrize(
     ("metadata", "ours"),
     [

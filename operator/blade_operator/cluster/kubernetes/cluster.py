@@ -68,18 +68,22 @@ class KubernetesCluster:
     async def apply(self, obj: Object) -> None:
         """See `Cluster.apply`."""
         ref = Ref.of(obj)
-        kind = KINDS[ref.kind]
+        known = self.records.get(ref)
         try:
-            if not kind.watched:
+            if not KINDS[ref.kind].watched:
                 await self._make(ref, obj)
             else:
-                if self.records.get(ref) is None:
+                if known is None:
                     await self._spare_others(ref, obj)
+                else:
+                    obj = _pinned(obj, known.unpack()["metadata"]["uid"])
                 written = await self._api.write(
                     "PATCH", path_of(ref), obj, kind=ref.kind, content_type=APPLY, params=_APPLY
                 )
                 self.records.put(written)
         except ApiError as error:
+            if known is not None and _is_another(error):
+                return  # not what was observed any more: the watch is about to tell, and that is a reason to look
             if error.status in _REFUSALS or any(words in str(error) for words in _WORDS_OF_REFUSAL):
                 raise Rejected(str(error)) from error
             raise
@@ -157,6 +161,16 @@ class KubernetesCluster:
         except ApiError as error:
             if error.status not in (403, 404, 409):
                 raise
+
+
+def _pinned(obj: Object, uid: str) -> Object:
+    """``obj`` as a change of the very object that was observed: an apply must not bring a deleted one back."""
+    return {**obj, "metadata": {**obj["metadata"], "uid": uid}}
+
+
+def _is_another(error: ApiError) -> bool:
+    """Whether the object an apply was pinned to is gone (409), or has been replaced by one of its name (422)."""
+    return error.status == 409 or (error.status == 422 and "metadata.uid: Invalid value" in str(error))
 
 
 def _is_ours(found: Object, wanted: Object) -> bool:
