@@ -31,6 +31,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     preempt_strategy: Literal["AUTO", "RECOMPUTE"] = "AUTO"
     num_threads: int | None = None
     """torch threads; OMP_NUM_THREADS, else physical cores within the CPU quota, when None."""
+    quant: Literal["none", "int8", "int4"] = "none"
+    """Weight-only quantisation while the weights are loaded."""
+    deterministic: bool = False
+    """Logits that do not depend on the batch: fixed split sizes, kernels chosen without regard to its size."""
     load_format: Literal["auto", "dummy"] = "auto"
     """``dummy``: random weights, for measurements."""
     revision: str = ""

@@ -43,7 +43,7 @@ def run(
         for cache, filled in zip(caches, (keys, values), strict=True):
             cache[table[row, :blocks].long()] = filled.unflatten(0, (blocks, BLOCK))
         used, token = used + blocks, token + count
-    prepared = prepare(RaggedBatch(rows, query_lens, seq_lens), table, caches[0], heads)
+    prepared = prepare(RaggedBatch.of(rows, query_lens, seq_lens), table, caches[0], heads)
     return paged_attention(q, caches[0], caches[1], prepared, scale), torch.cat(expected)
 
 

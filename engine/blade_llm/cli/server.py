@@ -192,6 +192,7 @@ def _engine_config(flags: Mapping[str, Any], folder: Path, model: ServedModel) -
         enable_prompt_cache=not flags["disable_prompt_cache"],
         preempt_strategy=flags["preempt_strategy"],
         num_threads=flags["num_threads"],
+        deterministic=flags["deterministic"],
         load_format=flags["load_format"],
         revision=os.environ.get(environment.REVISION, ""),
         extra_eos_token_ids=() if eos is None else (eos,),

@@ -35,6 +35,10 @@ _MODEL = (
     Flag(name="dtype", help="type of weights and activations", default="auto", choices=_DTYPES),
     Flag(name="max_model_len", help="most tokens of prompt and answer together (default: the model's)", kind=positive),
     Flag(name="load_format", help="dummy: random weights, for measurements", default="auto", choices=("auto", "dummy")),
+    Flag(name="quant", help="quantise the weights of linear layers while loading", default="none",
+         choices=("none", "int8", "int4")),
+    Flag(name="deterministic", help="the same tokens whatever else is in the batch, at some cost", kind=boolean,
+         default=False),
     Flag(name="attn_cls", help="attention implementation", default="paged", choices=_ATTENTION, accepts=("paged",)),
     _later("tokenizer_special_tokens", "further special tokens"),
     _off("enable_triton_mla", "Triton kernels for multi-head latent attention"),
@@ -162,6 +166,7 @@ MEMORY_FIELDS: Final[Mapping[str, str]] = {
     "ragged_flash_max_batch_tokens": "max_batch_tokens",
     "kv_cache_bytes": "kv_cache_bytes",
     "max_kv_blocks": "max_kv_blocks",
+    "quant": "quant",
 }
 """Flags that decide the memory plan, the server's and the check's alike, and the ``EngineConfig`` fields they fill."""
 

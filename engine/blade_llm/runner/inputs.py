@@ -39,12 +39,20 @@ def gather_inputs(plan: StepPlan, tables: RowTables, kv_cache: KVCache, num_head
     draws = np.array([share.sample for share in plan.rows])
     selected, sampled_rows, sampled_positions = (ends - 1)[draws], rows[draws], (starts + counts)[draws]
 
+    starts_and_end = np.concatenate(([0], ends))
     parts = _to_device(
-        [token_rows, positions, rows, selected, sampled_rows, sampled_positions], tables.token_ids.device
+        [token_rows, positions, rows, selected, sampled_rows, sampled_positions, starts_and_end, starts + counts],
+        tables.token_ids.device,
     )
     block_size = kv_cache[0][0].shape[1]
     blocks = tables.block_table[parts[0], parts[1] // block_size].long()
-    batch = RaggedBatch(rows=parts[2], query_lens=counts.tolist(), seq_lens=(starts + counts).tolist())
+    batch = RaggedBatch(
+        rows=parts[2],
+        query_starts=parts[6],
+        seq_lens=parts[7],
+        host_query_lens=counts.tolist(),
+        host_seq_lens=(starts + counts).tolist(),
+    )
     metadata = StepMetadata(
         positions=parts[1],
         slots=blocks * block_size + parts[1] % block_size,
