@@ -1,23 +1,37 @@
 """The step plan: all that the scheduler says to the runner, and all that the runner answers.
 
-Plain data, no torch: a plan of a few hundred bytes also travels to other ranks. Every live request owns one *row* of
+Plain data, no torch: a plan of a few KB also travels to other ranks as msgpack. Every live request owns one *row* of
 the runner's persistent tables (token ids, block table, sampling state) from admission to its end; a step names rows and
 positions, and the runner gathers its inputs from the tables. So a token sampled in step N feeds step N+1 on the device,
 before the host has seen it.
+
+How many tokens a draw brings may not be known when the next steps are planned. The agreement: the scheduler presumes
+that every launched draw brings the most it can (``drafts + 1``) and takes blocks for that; the runner, which knows how
+many came, continues each row where its tokens end, that is ``start`` is moved left by the tokens that did not come. So
+no launched step is wasted on a wrong guess, and any number of steps may be in flight.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Literal, Protocol
+
+import msgspec
 
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
 
 FinishReason = Literal["stop", "length", "abort"]
 
 
-@dataclass(frozen=True, slots=True)
-class NewRow:
+class InputEmbeddings(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Positions ``start .. start + count - 1`` of a prompt are fed with given embeddings (an image's), not tokens'."""
+
+    start: int
+    count: int
+    handle: str
+    """Names the embeddings to the runner; opaque to everyone else."""
+
+
+class NewRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A request enters a row: everything about it that lasts longer than one step."""
 
     row: int
@@ -34,10 +48,11 @@ class NewRow:
     """Token ids that ``min_tokens`` forbids for now (end-of-sequence and stop ids)."""
     adapter_slot: int = 0
     """0: the base model."""
+    embeddings: tuple[InputEmbeddings, ...] = ()
+    """In order of position."""
 
 
-@dataclass(frozen=True, slots=True)
-class BlockUpdate:
+class BlockUpdate(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Blocks appended to a row's block table, from index ``start`` on."""
 
     row: int
@@ -45,28 +60,29 @@ class BlockUpdate:
     blocks: list[int]
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduledRow:
+class ScheduledRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One row's share of a step: compute positions ``start .. start + count - 1``."""
 
     row: int
     start: int
+    """Presumes, where ``sample`` is set, that every draw in flight brings all it can; see the module's agreement."""
     count: int
     sample: bool
-    """Draw the token at position ``start + count`` from the last computed position's logits."""
+    """Draw the token that follows the row's last one, and check ``drafts`` guesses on the way."""
     request_id: str
+    drafts: int = 0
+    """The last so many of ``count`` are tokens the runner guesses (speculation); the draw brings 0..drafts+1 tokens."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepPlan:
+class StepPlan(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One step. The runner applies ``freed_rows``, ``new_rows``, ``block_updates`` in this order, then computes."""
 
     step: int
     rows: list[ScheduledRow]
     """Decodes first, then prefill chunks."""
-    new_rows: list[NewRow] = field(default_factory=list)
-    block_updates: list[BlockUpdate] = field(default_factory=list)
-    freed_rows: list[int] = field(default_factory=list)
+    new_rows: list[NewRow] = []
+    block_updates: list[BlockUpdate] = []
+    freed_rows: list[int] = []
 
     @property
     def num_tokens(self) -> int:
@@ -74,11 +90,10 @@ class StepPlan:
         return sum(row.count for row in self.rows)
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
+class StepResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a step drew, one entry for each plan row with ``sample`` set, in plan order.
 
-    ``tokens[i]`` holds 0..k+1 accepted tokens; without speculation exactly one.
+    ``tokens[i]`` holds 0..drafts+1 accepted tokens; without speculation exactly one.
     """
 
     tokens: list[list[int]]
@@ -100,7 +115,11 @@ class PendingStep(Protocol):
 
 
 class Runner(Protocol):
-    """Executes plans. ``blade_llm.runner`` has the real one; scheduler and engine tests use a fake."""
+    """Executes plans, in the order of their launches. ``blade_llm.runner`` has the real one; tests use fakes.
+
+    ``launch_forward`` of step N+1 may be called before the tokens of step N are asked for, and ``launch_sampling`` of
+    N+1 after that.
+    """
 
     def launch_forward(self, plan: StepPlan) -> PendingForward:
         """Apply the plan to the tables, gather the inputs and launch the forward pass."""
