@@ -3,14 +3,21 @@ decides which parts of the draw a step needs at all."""
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
+from typing import Any, Final
 
 import torch
+from torch import Tensor
 
 from blade_llm.kernels.gumbel_argmax import noise_key
 from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.sampling.transfer import to_device
 
+WORDS: Final = 8
+"""64-bit words that describe a request to the device: its row, its floats two by two, top-k, noise key, prompt length."""
+_FLOATS: Final = struct.Struct("<5f4x")
+_WORDS_OF_FLOATS: Final = struct.Struct("<3q")
 GREEDY_BELOW = 1e-5
 """Temperatures below this are greedy: dividing by them would overflow, and the draw would be greedy anyway."""
 
@@ -38,18 +45,26 @@ class RowSampling:
 
 
 class SamplingTable:
-    """The rows' sampling parameters. Columns of :attr:`values`, fp32: see the constants."""
+    """The rows' sampling parameters, of which the device holds :data:`WORDS` 64-bit words each.
+
+    Columns of :attr:`values`, fp32: see the constants.
+    """
 
     TEMPERATURE, TOP_P, REPETITION, PRESENCE, FREQUENCY = range(5)
 
     def __init__(self, max_num_seqs: int, device: torch.device) -> None:
         self.rows: list[RowSampling | None] = [None] * max_num_seqs
-        self.values = torch.zeros(max_num_seqs, 5, device=device)
-        self.top_k = torch.zeros(max_num_seqs, dtype=torch.int64, device=device)
-        self.keys = torch.zeros(max_num_seqs, 2, dtype=torch.int64, device=device)
-        self.num_prompt_tokens = torch.zeros(max_num_seqs, dtype=torch.int64, device=device)
+        self._words = torch.zeros(max_num_seqs, WORDS - 1, dtype=torch.int64, device=device)
+        self.values = self._words[:, :3].view(torch.float32)
+        """[rows, 6] fp32; the last column is empty."""
+        self.top_k = self._words[:, 3]
+        """[rows] int64."""
+        self.keys = self._words[:, 4:6]
+        """[rows, 2] int64."""
+        self.num_prompt_tokens = self._words[:, 6]
+        """[rows] int64."""
 
-    def enter(
+    def record(
         self,
         row: int,
         params: SamplingParams,
@@ -57,19 +72,24 @@ class SamplingTable:
         num_prompt_tokens: int,
         sample_index: int = 0,
         masked_until_min_tokens: tuple[int, ...] = (),
-    ) -> None:
-        """A request enters ``row``. A missing seed counts as 0 (whoever accepts requests chooses one)."""
-        state = RowSampling(params, num_prompt_tokens, masked_until_min_tokens)
-        self.rows[row] = state
-        if state.penalised:
-            self.num_prompt_tokens[row] = num_prompt_tokens
-        if state.penalised or not state.greedy:
-            penalties = params.repetition_penalty, params.presence_penalty, params.frequency_penalty
-            columns = (params.temperature, params.top_p, *penalties)
-            self.values[row] = to_device(columns, self.values.device, torch.float32)
-        if not state.greedy:
-            self.top_k[row] = max(params.top_k, 0)
-            self.keys[row] = to_device(noise_key(params.seed or 0, sample_index), self.keys.device)
+    ) -> tuple[int, ...]:
+        """A request enters ``row``, so far on the host alone. Returns the :data:`WORDS` words that
+        :meth:`enter_recorded` wants on the device. A missing seed counts as 0 (whoever accepts requests chooses one).
+        """
+        self.rows[row] = RowSampling(params, num_prompt_tokens, masked_until_min_tokens)
+        penalties = params.repetition_penalty, params.presence_penalty, params.frequency_penalty
+        floats = _WORDS_OF_FLOATS.unpack(_FLOATS.pack(params.temperature, params.top_p, *penalties))
+        return (row, *floats, max(params.top_k, 0), *noise_key(params.seed or 0, sample_index), num_prompt_tokens)
+
+    def enter_recorded(self, words: Tensor) -> None:
+        """Enter requests on the device: ``words`` holds what :meth:`record` returned for each, int64, one after
+        another."""
+        records = words.view(-1, WORDS)
+        self._words.index_copy_(0, records[:, 0], records[:, 1:])
+
+    def enter(self, row: int, params: SamplingParams, **details: Any) -> None:
+        """A single request enters ``row``, on host and device; ``details`` as in :meth:`record`."""
+        self.enter_recorded(to_device(self.record(row, params, **details), self._words.device))
 
     def leave(self, row: int) -> None:
         """The request in ``row`` ended."""
