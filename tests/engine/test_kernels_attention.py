@@ -4,47 +4,24 @@ from __future__ import annotations
 
 import pytest
 import torch
+from engine_support.attention_cases import attention_case
 
 from blade_llm.kernels.paged_attention import RaggedBatch, paged_attention, prepare
 
-BLOCK = 16
-
-
-def written_out(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, start: int, scale: float) -> torch.Tensor:
-    """``q``: [new, heads, dim]; ``keys``, ``values``: [length, kv_heads, dim]. fp64."""
-    new, heads, _ = q.shape
-    share = heads // keys.shape[1]
-    hidden = torch.arange(len(keys)) > torch.arange(start, start + new).unsqueeze(1)
-    out = torch.empty(q.shape, dtype=torch.float64)
-    for head in range(heads):
-        scores = q[:, head].double() @ keys[:, head // share].double().T * scale
-        out[:, head] = scores.masked_fill(hidden, float("-inf")).softmax(-1) @ values[:, head // share].double()
-    return out.flatten(1)
-
 
 def run(
-    query_lens: list[int], seq_lens: list[int], heads: int, kv_heads: int, dtype: torch.dtype, poison: float = 0.0
+    query_lens: list[int],
+    seq_lens: list[int],
+    heads: int,
+    kv_heads: int,
+    dtype: torch.dtype,
+    poison: float = 0.0,
+    window: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Actual and expected output of a batch whose sequences lie in shuffled blocks."""
-    generator = torch.Generator().manual_seed(sum(seq_lens))
-    dim, scale = 32, 0.17
-    blocks_each = [-(-length // BLOCK) for length in seq_lens]
-    order = torch.randperm(sum(blocks_each) + 3, generator=generator)
-    caches = [torch.randn(len(order), BLOCK, kv_heads, dim, generator=generator).to(dtype) for _ in range(2)]
-    rows = torch.randperm(len(seq_lens) + 2, generator=generator)[: len(seq_lens)]
-    table = torch.zeros(len(seq_lens) + 2, max(blocks_each) + 1, dtype=torch.int32)
-    q = torch.randn(sum(query_lens), heads, dim, generator=generator).to(dtype)
-    expected, used, token = [], 0, 0
-    for row, count, length, blocks in zip(rows.tolist(), query_lens, seq_lens, blocks_each, strict=True):
-        table[row, :blocks] = order[used : used + blocks].int()
-        keys, values = (cache[table[row, :blocks].long()].flatten(0, 1) for cache in caches)
-        expected.append(written_out(q[token : token + count], keys[:length], values[:length], length - count, scale))
-        keys[length:], values[length:] = poison, poison
-        for cache, filled in zip(caches, (keys, values), strict=True):
-            cache[table[row, :blocks].long()] = filled.unflatten(0, (blocks, BLOCK))
-        used, token = used + blocks, token + count
-    prepared = prepare(RaggedBatch.of(rows, query_lens, seq_lens), table, caches[0], heads)
-    return paged_attention(q, caches[0], caches[1], prepared, scale), torch.cat(expected)
+    """Actual and expected output of a batch."""
+    case = attention_case(query_lens, seq_lens, heads, kv_heads, 32, dtype, poison=poison, window=window)
+    prepared = prepare(case.batch, case.table, case.k_cache, heads)
+    return paged_attention(case.q, case.k_cache, case.v_cache, prepared, case.scale, window), case.expected
 
 
 BATCHES = {
@@ -74,3 +51,23 @@ def test_stale_slots_do_not_matter() -> None:
     """What an earlier request left beyond a sequence's end must not show, however large."""
     actual, expected = run(*BATCHES["mixture"], 4, 2, torch.float32, poison=1e4)
     torch.testing.assert_close(actual.double(), expected, atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("window", [1, 5, 16, 100, 5000])
+@pytest.mark.parametrize("batch", ["decodes of all lengths", "equal decodes", "several chunks of queries", "mixture"])
+def test_sliding_window(batch: str, window: int) -> None:
+    actual, expected = run(*BATCHES[batch], 6, 2, torch.float32, window=window)
+    torch.testing.assert_close(actual.double(), expected, atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_deterministic_decodes_do_not_depend_on_the_batch(dtype: torch.dtype) -> None:
+    lengths = [1, 17, 90, 300, 301, 302, 700]
+    case = attention_case([1] * len(lengths), lengths, 14, 2, 64, dtype)
+    prepared = prepare(case.batch, case.table, case.k_cache, 14, deterministic=True)
+    together = paged_attention(case.q, case.k_cache, case.v_cache, prepared, case.scale)
+    for index, length in enumerate(lengths):
+        only = RaggedBatch.of(case.batch.rows[index : index + 1], [1], [length])
+        prepared = prepare(only, case.table, case.k_cache, 14, deterministic=True)
+        alone = paged_attention(case.q[index : index + 1], case.k_cache, case.v_cache, prepared, case.scale)
+        assert torch.equal(alone[0], together[index])

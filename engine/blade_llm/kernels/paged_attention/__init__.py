@@ -1,53 +1,78 @@
 """Causal attention of a ragged batch over a paged KV cache: prefill, chunked prefill, decode, and any mixture.
 
-What a step's shape alone decides (grouping, masks, gather indices) is prepared once and shared by all layers.
+What a step's shape alone decides (grouping, masks, gather indices, splits) is prepared once and shared by all layers.
 """
 
 from __future__ import annotations
 
-import itertools
-from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Protocol, TypeAlias, cast
 
 from torch import Tensor
 
-from blade_llm.kernels.paged_attention import torch as _reference
+from blade_llm.kernels.backend import Backend, backend_of
+from blade_llm.kernels.paged_attention.batch import RaggedBatch
 
-PreparedAttention = _reference.Prepared
+__all__ = ["PreparedAttention", "RaggedBatch", "paged_attention", "prepare", "warm"]
+
+PreparedAttention: TypeAlias = Any
 """A step's shape as the implementation wants it; opaque to callers."""
 
 
-@dataclass(frozen=True, slots=True)
-class RaggedBatch:
-    """Which sequences a step computes, their tokens packed one sequence after another."""
+class _Implementation(Protocol):
+    def prepare(
+        self, batch: RaggedBatch, block_table: Tensor, k_cache: Tensor, num_heads: int, deterministic: bool
+    ) -> PreparedAttention: ...
 
-    rows: Tensor
-    """[sequences] int64: each one's row of the block table."""
-    query_starts: Tensor
-    """[sequences + 1] int64: where each one's new tokens begin among the step's, and their number at the end."""
-    seq_lens: Tensor
-    """[sequences] int64: tokens of each sequence once the new ones are in the cache; the new ones are the last."""
-    host_query_lens: list[int]
-    """New tokens of each sequence, at least 1; known without asking the device."""
-    host_seq_lens: list[int]
-    """The same as ``seq_lens``."""
-
-    @classmethod
-    def of(cls, rows: Tensor, query_lens: list[int], seq_lens: list[int]) -> RaggedBatch:
-        """Build one from what the host knows."""
-        starts = rows.new_tensor([0, *itertools.accumulate(query_lens)])
-        return cls(rows, starts, rows.new_tensor(seq_lens), query_lens, seq_lens)
+    def paged_attention(
+        self, q: Tensor, k_cache: Tensor, v_cache: Tensor, step: PreparedAttention, scale: float, window: int
+    ) -> Tensor: ...
 
 
-def prepare(batch: RaggedBatch, block_table: Tensor, k_cache: Tensor, num_heads: int) -> PreparedAttention:
-    """Prepare a step. ``block_table``: [rows, max_blocks] int32; ``k_cache``: any layer's, for its shape and type."""
-    return _reference.prepare(batch.rows, batch.host_query_lens, batch.host_seq_lens, block_table, k_cache, num_heads)
+def prepare(
+    batch: RaggedBatch, block_table: Tensor, k_cache: Tensor, num_heads: int, deterministic: bool = False
+) -> PreparedAttention:
+    """Prepare a step.
+
+    ``block_table``: [rows, max_blocks] int32; ``k_cache``: any layer's, for its shape and type. ``deterministic``: what
+    a sequence gets does not depend, to the last bit, on the others in the batch.
+
+    On a GPU this neither computes nor waits: the kernels read ``rows``, ``query_starts`` and ``seq_lens`` when they
+    run, so a step prepared on static tensors can be captured in a CUDA graph, its ``host_query_lens`` being part of the
+    graph; ``host_seq_lens`` is not looked at.
+    """
+    return _implementation(backend_of(k_cache)).prepare(batch, block_table, k_cache, num_heads, deterministic)
 
 
-def paged_attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, step: PreparedAttention, scale: float) -> Tensor:
+def paged_attention(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, step: PreparedAttention, scale: float, window: int = 0
+) -> Tensor:
     """``softmax(scale * q k^T) v`` of each new token over its sequence up to itself.
 
     ``q``: [tokens, heads, head_dim]; ``heads`` is a multiple of ``kv_heads`` and consecutive query heads share one.
-    ``k_cache``, ``v_cache``: [blocks, block_size, kv_heads, head_dim], the step's keys and values already written;
-    unused slots must be finite. Returns [tokens, heads * head_dim].
+    ``k_cache``, ``v_cache``: [blocks, block_size, kv_heads, head_dim], contiguous, the step's keys and values already
+    written; unused slots must be finite. ``window``: a token sees only so many, itself included; 0 for all.
+    Returns [tokens, heads * head_dim].
     """
-    return _reference.paged_attention(q, k_cache, v_cache, step, scale)
+    return _implementation(backend_of(q)).paged_attention(q, k_cache, v_cache, step, scale, window)
+
+
+def warm(
+    k_cache: Tensor, block_table: Tensor, num_heads: int, windows: tuple[int, ...] = (0,), deterministic: bool = False
+) -> None:
+    """Compile every kernel that calls with these arguments can need, whatever the batch. Nothing to do but on a GPU.
+
+    ``windows``: each ``window`` that some layer has. The cache is read, not written.
+    """
+    if backend_of(k_cache) == "triton":
+        from blade_llm.kernels.paged_attention import triton
+
+        triton.warm(k_cache, block_table, num_heads, windows, deterministic)
+
+
+@cache
+def _implementation(backend: Backend) -> _Implementation:
+    name = f"{__name__}.{backend}"
+    return cast(_Implementation, import_module(name if find_spec(name) else f"{__name__}.torch"))

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from blade_llm.kernels.paged_attention.batch import RaggedBatch
+
 QUERY_CHUNK = 256
 """Queries a prefill handles at once; half of the work above the diagonal of each chunk is wasted."""
 _GROUP_RATIO = 0.7
@@ -30,9 +32,9 @@ class DecodeGroup:
     batch: int
     blocks: Tensor
     """[batch * blocks each] int64."""
-    length: int
+    lengths: list[int]
     mask: Tensor | None
-    """[batch, 1, 1, length] additive; None when all are equally long."""
+    """[batch, 1, 1, longest] additive; None when all are equally long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,41 +61,42 @@ class Prepared:
 
 
 def prepare(
-    rows: Tensor, query_lens: list[int], seq_lens: list[int], block_table: Tensor, k_cache: Tensor, num_heads: int
+    batch: RaggedBatch, block_table: Tensor, k_cache: Tensor, num_heads: int, deterministic: bool = False
 ) -> Prepared:
-    block_size = k_cache.shape[1]
-    dtype, device = k_cache.dtype, k_cache.device
+    """``deterministic``: every decode is a group of its own, because a sum over padding may round differently."""
+    rows, block_size = batch.rows, k_cache.shape[1]
     prefills: list[Prefill] = []
     singles: list[tuple[int, int, int]] = []  # (length, sequence, token)
     token = 0
-    for index, (count, length) in enumerate(zip(query_lens, seq_lens, strict=True)):
+    for index, (count, length) in enumerate(zip(batch.host_query_lens, batch.host_seq_lens, strict=True)):
         if count == 1:
             singles.append((length, index, token))
         else:
             blocks = block_table[rows[index], : -(-length // block_size)].long()
             prefills.append(Prefill(token, count, blocks, length))
         token += count
-    groups = [
-        _decode_group(group, len(singles) == token, rows, block_table, block_size, dtype, device)
-        for group in _by_length(singles)
-    ]
+    lengthwise = [[single] for single in singles] if deterministic else _by_length(singles)
+    whole = len(singles) == token
+    groups = [_decode_group(group, whole, rows, block_table, block_size, k_cache.dtype) for group in lengthwise]
     longest = max((prefill.length for prefill in prefills), default=0)
-    return Prepared(groups, prefills, _causal_mask(longest, dtype, device) if longest else None)
+    return Prepared(groups, prefills, _causal_mask(longest, k_cache.dtype, k_cache.device) if longest else None)
 
 
-def paged_attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, step: Prepared, scale: float) -> Tensor:
+def paged_attention(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, step: Prepared, scale: float, window: int = 0
+) -> Tensor:
     tokens, heads, head_dim = q.shape
     if not step.prefills and len(step.decodes) == 1 and step.decodes[0].tokens is None:
-        return _decode(q, k_cache, v_cache, step.decodes[0], scale).reshape(tokens, heads * head_dim)
+        return _decode(q, k_cache, v_cache, step.decodes[0], scale, window).reshape(tokens, heads * head_dim)
     out = torch.empty(tokens, heads, head_dim, dtype=q.dtype, device=q.device)
     for group in step.decodes:
         assert group.tokens is not None
-        attended = _decode(q.index_select(0, group.tokens), k_cache, v_cache, group, scale)
+        attended = _decode(q.index_select(0, group.tokens), k_cache, v_cache, group, scale, window)
         out.index_copy_(0, group.tokens, attended.reshape(group.batch, heads, head_dim))
     for prefill in step.prefills:
         assert step.causal is not None
         new = slice(prefill.first, prefill.first + prefill.count)
-        _prefill(q[new], k_cache, v_cache, prefill, step.causal, scale, out[new])
+        _prefill(q[new], k_cache, v_cache, prefill, step.causal, scale, window, out[new])
     return out.view(tokens, heads * head_dim)
 
 
@@ -117,23 +120,29 @@ def _decode_group(
     block_table: Tensor,
     block_size: int,
     dtype: torch.dtype,
-    device: torch.device,
 ) -> DecodeGroup:
     longest = group[0][0]
     if whole_step and len(group) == rows.shape[0]:
         group = sorted(group, key=lambda single: single[2])
         tokens, members = None, rows
     else:
-        index = torch.tensor([(single[1], single[2]) for single in group], device=device)
+        index = torch.tensor([(single[1], single[2]) for single in group], device=rows.device)
         tokens, members = index[:, 1].contiguous(), rows[index[:, 0]]
     lengths = [single[0] for single in group]
-    mask = None
-    if min(lengths) < longest:
-        beyond = torch.arange(longest, device=device) >= torch.tensor(lengths, device=device).unsqueeze(1)
-        mask = torch.zeros(len(group), 1, 1, longest, dtype=dtype, device=device)
-        mask.masked_fill_(beyond.view_as(mask), float("-inf"))
     blocks = block_table[members, : -(-longest // block_size)].long().view(-1)
-    return DecodeGroup(tokens, len(group), blocks, longest, mask)
+    mask = _decode_mask(lengths, 0, 0, dtype, rows.device) if min(lengths) < longest else None
+    return DecodeGroup(tokens, len(group), blocks, lengths, mask)
+
+
+def _decode_mask(lengths: list[int], first: int, window: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """[batch, 1, 1, longest - first] additive: hides what is beyond each length and before each window."""
+    positions = torch.arange(first, max(lengths), device=device)
+    ends = torch.tensor(lengths, device=device).unsqueeze(1)
+    hidden = positions >= ends
+    if window:
+        hidden |= positions < ends - window
+    mask = torch.zeros(hidden.shape, dtype=dtype, device=device)
+    return mask.masked_fill_(hidden, float("-inf")).view(len(lengths), 1, 1, -1)
 
 
 def _causal_mask(longest: int, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -144,19 +153,33 @@ def _causal_mask(longest: int, dtype: torch.dtype, device: torch.device) -> Tens
     return mask
 
 
-def _decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, group: DecodeGroup, scale: float) -> Tensor:
+def _decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, group: DecodeGroup, scale: float, window: int) -> Tensor:
     """[batch, heads, head_dim] in, [batch, kv_heads, heads per kv head, head_dim] out."""
-    kv_heads, head_dim = k_cache.shape[2:]
+    block_size, kv_heads, head_dim = k_cache.shape[1:]
+    longest = max(group.lengths)
+    blocks, first, mask = group.blocks, 0, group.mask
+    if window and window < longest:
+        # Blocks that are before every sequence's window are not even gathered.
+        skipped = max(0, min(group.lengths) - window) // block_size
+        blocks, first = blocks.view(group.batch, -1)[:, skipped:].reshape(-1), skipped * block_size
+        mask = _decode_mask(group.lengths, first, window, q.dtype, q.device)
     keys, values = (
-        cache.index_select(0, group.blocks).view(group.batch, -1, kv_heads, head_dim)[:, : group.length].transpose(1, 2)
+        cache.index_select(0, blocks).view(group.batch, -1, kv_heads, head_dim)[:, : longest - first].transpose(1, 2)
         for cache in (k_cache, v_cache)
     )
     folded = q.reshape(group.batch, kv_heads, -1, head_dim)
-    return F.scaled_dot_product_attention(folded, keys, values, attn_mask=group.mask, scale=scale)
+    return F.scaled_dot_product_attention(folded, keys, values, attn_mask=mask, scale=scale)
 
 
 def _prefill(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, prefill: Prefill, causal: Tensor, scale: float, out: Tensor
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    prefill: Prefill,
+    causal: Tensor,
+    scale: float,
+    window: int,
+    out: Tensor,
 ) -> None:
     """[count, heads, head_dim] in and into ``out``."""
     kv_heads, head_dim = k_cache.shape[2:]
@@ -171,8 +194,13 @@ def _prefill(
     start = prefill.length - prefill.count
     for begin in range(0, prefill.count, QUERY_CHUNK):
         end = min(begin + QUERY_CHUNK, prefill.count)
-        visible = start + end
-        mask = causal[QUERY_CHUNK - (end - begin) :, causal.shape[1] - visible :]
+        first = max(0, start + begin + 1 - window) if window else 0
+        seen = slice(first, start + end)
+        width = start + end - first
+        mask = causal[QUERY_CHUNK - (end - begin) :, causal.shape[1] - width :]
+        if window:
+            before = torch.ones(mask.shape, dtype=torch.bool, device=q.device).tril(start + begin - window - first)
+            mask = mask.masked_fill(before, float("-inf"))
         result[:, :, begin:end] = F.scaled_dot_product_attention(
-            queries[:, :, begin:end], keys[:, :, :visible], values[:, :, :visible], attn_mask=mask, scale=scale
+            queries[:, :, begin:end], keys[:, :, seen], values[:, :, seen], attn_mask=mask, scale=scale
         )

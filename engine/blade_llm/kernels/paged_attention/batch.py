@@ -1,0 +1,30 @@
+"""What a step computes, as attention is told: on the device for kernels, on the host for what decides their form."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class RaggedBatch:
+    """Which sequences a step computes, their tokens packed one sequence after another."""
+
+    rows: Tensor
+    """[sequences] int64: each one's row of the block table."""
+    query_starts: Tensor
+    """[sequences + 1] int64: where each one's new tokens begin among the step's, and their number at the end."""
+    seq_lens: Tensor
+    """[sequences] int64: tokens of each sequence once the new ones are in the cache; the new ones are the last."""
+    host_query_lens: list[int]
+    """New tokens of each sequence, at least 1; known without asking the device."""
+    host_seq_lens: list[int]
+    """The same as ``seq_lens``."""
+
+    @classmethod
+    def of(cls, rows: Tensor, query_lens: list[int], seq_lens: list[int]) -> RaggedBatch:
+        """Build one from what the host knows."""
+        starts = rows.new_tensor([0, *itertools.accumulate(query_lens)])
+        return cls(rows, starts, rows.new_tensor(seq_lens), query_lens, seq_lens)

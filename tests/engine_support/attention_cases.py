@@ -1,0 +1,82 @@
+"""Batches over a shuffled paged cache, with the attention they must get written out one head at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from blade_llm.kernels.paged_attention import RaggedBatch
+
+BLOCK = 16
+
+
+@dataclass(frozen=True)
+class AttentionCase:
+    """One step of attention."""
+
+    batch: RaggedBatch
+    q: torch.Tensor
+    k_cache: torch.Tensor
+    v_cache: torch.Tensor
+    table: torch.Tensor
+    scale: float
+    expected: torch.Tensor
+    """[tokens, heads * head_dim] fp64, on the CPU."""
+
+
+def attention_case(
+    query_lens: list[int],
+    seq_lens: list[int],
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    dtype: torch.dtype,
+    *,
+    poison: float = 0.0,
+    window: int = 0,
+    block_size: int = BLOCK,
+    device: str = "cpu",
+) -> AttentionCase:
+    """``poison``: what fills the slots beyond each sequence's end. A sequence of length 0 has an output of zeros."""
+    generator = torch.Generator().manual_seed(sum(seq_lens))
+    scale = 0.17
+    blocks_each = [-(-length // block_size) for length in seq_lens]
+    order = torch.randperm(sum(blocks_each) + 3, generator=generator)
+    k_cache, v_cache = (
+        torch.randn(len(order), block_size, kv_heads, head_dim, generator=generator).to(dtype) for _ in range(2)
+    )
+    rows = torch.randperm(len(seq_lens) + 2, generator=generator)[: len(seq_lens)]
+    table = torch.zeros(len(seq_lens) + 2, max(blocks_each) + 1, dtype=torch.int32)
+    q = torch.randn(sum(query_lens), heads, head_dim, generator=generator).to(dtype)
+    expected, used, token = [], 0, 0
+    for row, count, length, blocks in zip(rows.tolist(), query_lens, seq_lens, blocks_each, strict=True):
+        table[row, :blocks] = order[used : used + blocks].int()
+        keys, values = (cache[table[row, :blocks].long()].flatten(0, 1) for cache in (k_cache, v_cache))
+        new = q[token : token + count]
+        expected.append(_written_out(new, keys[:length], values[:length], scale, window))
+        keys[length:], values[length:] = poison, poison
+        for cache, filled in zip((k_cache, v_cache), (keys, values), strict=True):
+            cache[table[row, :blocks].long()] = filled.unflatten(0, (blocks, block_size))
+        used, token = used + blocks, token + count
+    batch = RaggedBatch.of(rows.to(device), query_lens, seq_lens)
+    tensors = (tensor.to(device) for tensor in (q, k_cache, v_cache, table))
+    return AttentionCase(batch, *tensors, scale, torch.cat(expected))
+
+
+def _written_out(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, window: int) -> torch.Tensor:
+    """``q``: [new, heads, dim]; ``keys``, ``values``: [length, kv_heads, dim]. fp64."""
+    new, heads, _ = q.shape
+    share, length = heads // keys.shape[1], len(keys)
+    out = torch.zeros(q.shape, dtype=torch.float64)
+    if length == 0:
+        return out.flatten(1)
+    positions = torch.arange(length)
+    at = torch.arange(length - new, length).unsqueeze(1)
+    hidden = positions > at
+    if window:
+        hidden |= positions <= at - window
+    for head in range(heads):
+        scores = q[:, head].double() @ keys[:, head // share].double().T * scale
+        out[:, head] = scores.masked_fill(hidden, float("-inf")).softmax(-1) @ values[:, head // share].double()
+    return out.flatten(1)
