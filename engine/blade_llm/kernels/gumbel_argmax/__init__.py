@@ -6,17 +6,22 @@ The noise never depends on the batch, the row, the device or what was drawn befo
 
 from torch import Tensor
 
-from blade_llm.kernels.gumbel_argmax import torch as _torch
+from blade_llm.kernels.backend import backend_of
+from blade_llm.kernels.gumbel_argmax import torch as _reference
 
-noise_key = _torch.noise_key
-gumbel_noise = _torch.gumbel_noise
+noise_key = _reference.noise_key
+gumbel_noise = _reference.gumbel_noise
 
 
 def gumbel_argmax(logits: Tensor, thresholds: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
-    """Draw one token a row among those whose logit is at least the row's threshold.
+    """Draw one token a row among those whose logit is at least the row's threshold; the lowest id among equals.
 
-    ``logits``: [rows, vocabulary] fp32, already divided by the temperature. ``thresholds``: [rows] fp32, ``-inf`` for
-    none. ``keys``: [rows, 2] int64 from :func:`noise_key`. ``positions``: [rows] int64, of the token to draw. Returns
-    [rows] int64.
+    ``logits``: [rows, vocabulary] fp32, contiguous, already divided by the temperature. ``thresholds``: [rows] fp32,
+    ``-inf`` for none. ``keys``: [rows, 2] int64 from :func:`noise_key`. ``positions``: [rows] int64, of the token to
+    draw. Returns [rows] int64; for a row with NaN, the place of the first.
     """
-    return _torch.gumbel_argmax(logits, thresholds, keys, positions)
+    if backend_of(logits) == "triton":
+        from blade_llm.kernels.gumbel_argmax import triton
+
+        return triton.gumbel_argmax(logits, thresholds, keys, positions)
+    return _reference.gumbel_argmax(logits, thresholds, keys, positions)

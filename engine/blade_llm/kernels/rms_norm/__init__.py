@@ -5,17 +5,26 @@ Statistics are taken in fp32 whatever the input's type, as the reference models 
 
 from torch import Tensor
 
-from blade_llm.kernels.rms_norm import torch as _torch
+from blade_llm.kernels.backend import backend_of
+from blade_llm.kernels.rms_norm import torch as _reference
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """``x / rms(x) * weight`` over the last dimension.
 
-    ``x``: [tokens, hidden]; ``weight``: [hidden], same type. Returns a new tensor like ``x``.
+    ``x``: [tokens, hidden], contiguous; ``weight``: [hidden], same type. Returns a new tensor like ``x``.
     """
-    return _torch.rms_norm(x, weight, eps)
+    if backend_of(x) == "triton":
+        from blade_llm.kernels.rms_norm import triton
+
+        return triton.rms_norm(x, weight, eps)
+    return _reference.rms_norm(x, weight, eps)
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """``sum = x + residual``; returns ``(rms_norm(sum), sum)``. Shapes as in :func:`rms_norm`; may overwrite ``x``."""
-    return _torch.add_rms_norm(x, residual, weight, eps)
+    if backend_of(x) == "triton":
+        from blade_llm.kernels.rms_norm import triton
+
+        return triton.add_rms_norm(x, residual, weight, eps)
+    return _reference.add_rms_norm(x, residual, weight, eps)

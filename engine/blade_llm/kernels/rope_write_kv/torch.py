@@ -5,11 +5,26 @@ from torch import Tensor
 
 
 def rope_write_kv(
-    qkv: Tensor, cos: Tensor, sin: Tensor, slots: Tensor, k_cache: Tensor, v_cache: Tensor, num_heads: int
+    qkv: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    slots: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    num_heads: int,
+    q_norm: Tensor | None = None,
+    k_norm: Tensor | None = None,
+    eps: float = 1e-6,
 ) -> Tensor:
     _, _, kv_heads, head_dim = k_cache.shape
     heads = qkv.view(-1, num_heads + 2 * kv_heads, head_dim)
-    first, second = heads[:, : num_heads + kv_heads].chunk(2, dim=-1)
+    turned = heads[:, : num_heads + kv_heads]
+    if q_norm is not None and k_norm is not None:
+        weights = torch.cat((q_norm.expand(num_heads, -1), k_norm.expand(kv_heads, -1)))
+        wide = turned.float()
+        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+        turned = wide.to(qkv.dtype) * weights
+    first, second = turned.chunk(2, dim=-1)
     cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
     rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(qkv.dtype)
     k_cache.view(-1, kv_heads, head_dim).index_copy_(0, slots, rotated[:, num_heads:])

@@ -2,9 +2,15 @@
 
 from torch import Tensor
 
-from blade_llm.kernels.silu_and_mul import torch as _torch
+from blade_llm.kernels.backend import backend_of
+from blade_llm.kernels.silu_and_mul import torch as _reference
 
 
 def silu_and_mul(gate_up: Tensor) -> Tensor:
-    """``silu(gate) * up``: [tokens, inner]. ``gate_up``: [tokens, 2 * inner], gate first; may be overwritten."""
-    return _torch.silu_and_mul(gate_up)
+    """``silu(gate) * up``: [tokens, inner]. ``gate_up``: [tokens, 2 * inner], contiguous, gate first; may be
+    overwritten."""
+    if backend_of(gate_up) == "triton":
+        from blade_llm.kernels.silu_and_mul import triton
+
+        return triton.silu_and_mul(gate_up)
+    return _reference.silu_and_mul(gate_up)

@@ -1,0 +1,117 @@
+"""Rotary embedding, per-head normalisation and KV write in Triton: each program takes some heads of one token and sends
+every head where it belongs, queries to the result, keys and values to the cache."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_ELEMENTS = 1024
+"""Elements of a half head that a program takes together, about."""
+
+
+@triton.jit(do_not_specialize_on_alignment=["slots_ptr"])
+def _rope_write_kv_kernel(
+    qkv_ptr,
+    cos_ptr,
+    sin_ptr,
+    slots_ptr,
+    k_cache_ptr,
+    v_cache_ptr,
+    q_norm_ptr,
+    k_norm_ptr,
+    out_ptr,
+    eps,
+    NUM_HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HALF: tl.constexpr,
+    BLOCK_HEADS: tl.constexpr,
+    BLOCK_HALF: tl.constexpr,
+    NORM: tl.constexpr,
+):
+    token = tl.program_id(0).to(tl.int64)
+    heads = tl.program_id(1) * BLOCK_HEADS + tl.arange(0, BLOCK_HEADS)[:, None]
+    columns = tl.arange(0, BLOCK_HALF)[None, :]
+    inside = columns < HALF
+    is_query = heads < NUM_HEADS
+    is_value = (heads >= NUM_HEADS + KV_HEADS) & (heads < NUM_HEADS + 2 * KV_HEADS)
+    is_key = (heads >= NUM_HEADS) & (heads < NUM_HEADS + KV_HEADS)
+
+    source = qkv_ptr + token * (NUM_HEADS + 2 * KV_HEADS) * 2 * HALF + heads * 2 * HALF + columns
+    exists = inside & (heads < NUM_HEADS + 2 * KV_HEADS)
+    raw_first = tl.load(source, exists, 0.0)
+    raw_second = tl.load(source + HALF, exists, 0.0)
+    first = raw_first.to(tl.float32)
+    second = raw_second.to(tl.float32)
+    if NORM:
+        mean = (tl.sum(first * first, 1) + tl.sum(second * second, 1)) / (2 * HALF)
+        scale = (1.0 / tl.sqrt(mean + eps))[:, None]
+        q_first = tl.load(q_norm_ptr + columns, inside, 0.0).to(tl.float32)
+        q_second = tl.load(q_norm_ptr + HALF + columns, inside, 0.0).to(tl.float32)
+        k_first = tl.load(k_norm_ptr + columns, inside, 0.0).to(tl.float32)
+        k_second = tl.load(k_norm_ptr + HALF + columns, inside, 0.0).to(tl.float32)
+        # Rounded to the storage type before and after the weight, as in the reference.
+        first = (first * scale).to(raw_first.dtype).to(tl.float32) * tl.where(is_query, q_first, k_first)
+        second = (second * scale).to(raw_first.dtype).to(tl.float32) * tl.where(is_query, q_second, k_second)
+        first = first.to(raw_first.dtype).to(tl.float32)
+        second = second.to(raw_first.dtype).to(tl.float32)
+
+    cos = tl.load(cos_ptr + token * HALF + columns, inside, 0.0)
+    sin = tl.load(sin_ptr + token * HALF + columns, inside, 0.0)
+    rotated_first = (first * cos - second * sin).to(raw_first.dtype)
+    rotated_second = (second * cos + first * sin).to(raw_first.dtype)
+
+    query = out_ptr + token * NUM_HEADS * 2 * HALF + heads * 2 * HALF + columns
+    tl.store(query, rotated_first, inside & is_query)
+    tl.store(query + HALF, rotated_second, inside & is_query)
+    slot = tl.load(slots_ptr + token).to(tl.int64) * KV_HEADS * 2 * HALF
+    key = k_cache_ptr + slot + (heads - NUM_HEADS) * 2 * HALF + columns
+    tl.store(key, rotated_first, inside & is_key)
+    tl.store(key + HALF, rotated_second, inside & is_key)
+    value = v_cache_ptr + slot + (heads - NUM_HEADS - KV_HEADS) * 2 * HALF + columns
+    tl.store(value, raw_first, inside & is_value)
+    tl.store(value + HALF, raw_second, inside & is_value)
+
+
+def rope_write_kv(
+    qkv: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    slots: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    num_heads: int,
+    q_norm: Tensor | None = None,
+    k_norm: Tensor | None = None,
+    eps: float = 1e-6,
+) -> Tensor:
+    tokens = qkv.shape[0]
+    _, _, kv_heads, head_dim = k_cache.shape
+    out = torch.empty(tokens, num_heads, head_dim, dtype=qkv.dtype, device=qkv.device)
+    if not tokens:
+        return out
+    half = triton.next_power_of_2(head_dim // 2)
+    all_heads = num_heads + 2 * kv_heads
+    heads = min(triton.next_power_of_2(all_heads), max(1, _ELEMENTS // half))
+    _rope_write_kv_kernel[(tokens, triton.cdiv(all_heads, heads))](
+        qkv,
+        cos,
+        sin,
+        slots,
+        k_cache,
+        v_cache,
+        qkv if q_norm is None else q_norm,
+        qkv if k_norm is None else k_norm,
+        out,
+        eps,
+        NUM_HEADS=num_heads,
+        KV_HEADS=kv_heads,
+        HALF=head_dim // 2,
+        BLOCK_HEADS=heads,
+        BLOCK_HALF=half,
+        NORM=q_norm is not None,
+        num_warps=4,
+    )
+    return out
