@@ -1,0 +1,69 @@
+"""What is measured, alternately: one engine after the other within a round, in turn first, round after round.
+
+The machine's other work and its clock change slowly, so neighbours in time are compared, and the median of the ratios
+counts. Rates come from differences: a run with many tokens less one with a single token leaves the decoding alone.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from benchmarks.peers.model import KNOWN_TOKENS
+from benchmarks.peers.running import Running
+
+Measure = Callable[[Running, random.Random], float]
+
+
+def decode(engine: Running, dice: random.Random) -> float:
+    """Tokens a second of one stream, 128 tokens after a prompt of 128."""
+    prompt = [words(dice, 128)]
+    first = engine.answer(prompt, 1).seconds
+    return 128 / (engine.answer(prompt, 129).seconds - first)
+
+
+def prefill(engine: Running, dice: random.Random) -> float:
+    """Prompt tokens a second of one prompt of 1,024, its first token included."""
+    return 1024 / engine.answer([words(dice, 1024)], 1).seconds
+
+
+def throughput(engine: Running, dice: random.Random) -> float:
+    """Answer tokens a second of 16 requests at once, 128 in and 128 out, the prefill included."""
+    return 16 * 128 / engine.answer([words(dice, 128) for _ in range(16)], 128).seconds
+
+
+def words(dice: random.Random, count: int) -> list[int]:
+    """A prompt."""
+    return [dice.randrange(256, KNOWN_TOKENS) for _ in range(count)]
+
+
+@dataclass
+class Row:
+    """One measure of several engines, round by round."""
+
+    values: dict[str, list[float]] = field(default_factory=dict)
+
+    def ratio(self, ours: str, peer: str) -> float:
+        """Median over the rounds of ours divided by the peer's."""
+        return statistics.median(self.ratios(ours, peer))
+
+    def ratios(self, ours: str, peer: str) -> list[float]:
+        """One a round."""
+        return [mine / theirs for mine, theirs in zip(self.values[ours], self.values[peer], strict=True)]
+
+    def median(self, name: str) -> float:
+        """Of all rounds."""
+        return statistics.median(self.values[name])
+
+
+def alternate(engines: Sequence[Running], measure: Measure, rounds: int, seed: int = 0) -> Row:
+    """Measure every engine in every round, all with the same prompts; who is first changes."""
+    row = Row()
+    for number in range(rounds):
+        turn = number % len(engines)
+        for engine in (*engines[turn:], *engines[:turn]):
+            value = measure(engine, random.Random(f"{seed} {number}"))
+            row.values.setdefault(engine.peer.name, []).append(value)
+    return row

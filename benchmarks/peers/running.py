@@ -1,0 +1,91 @@
+"""A worker that runs: start it, ask it, know its memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from benchmarks.peers.peers import CACHE, Peer, install
+
+_WORKERS = Path(__file__).parent / "workers"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a worker made of some prompts."""
+
+    seconds: float
+    tokens: list[list[int]]
+
+
+class Running:
+    """One engine, loaded. A context manager. Its output goes to a log file beside the environments."""
+
+    def __init__(self, peer: Peer, model: Path, **options: Any) -> None:
+        """Install and convert what is needed, then start it and wait until it answers.
+
+        Raises:
+            RuntimeError: it ended before; the message names its log.
+        """
+        install(peer.environment)
+        told = {**options, **peer.options, **peer.prepare(model)}
+        self._log = CACHE / "logs" / f"{peer.name}.log"
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        environment = {**os.environ, "OMP_NUM_THREADS": str(options["threads"]), **peer.variables()}
+        begin = time.perf_counter()
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                [peer.python, _WORKERS / peer.worker, json.dumps(told)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment, text=True,
+            )  # fmt: skip
+        self._read()
+        self.seconds_to_ready = time.perf_counter() - begin
+        self.peer = peer
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def answer(self, prompts: list[list[int]], max_tokens: int) -> Answer:
+        """Answer all prompts at once.
+
+        Raises:
+            RuntimeError: the worker ended, or an answer is shorter than asked for.
+        """
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"prompts": prompts, "max_tokens": max_tokens}) + "\n")
+        self._process.stdin.flush()
+        message = self._read()
+        lengths = {len(tokens) for tokens in message["tokens"]}
+        if lengths != {max_tokens}:
+            raise RuntimeError(f"{self.peer.name} answered with {lengths} tokens, wanted {max_tokens}")
+        return Answer(message["seconds"], message["tokens"])
+
+    @property
+    def peak_rss(self) -> int:
+        """Bytes."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="utf-8")
+        return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
+
+    def _read(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the worker ended with {self._process.wait()}; its output: {self._log}")
+        return json.loads(line)

@@ -1,0 +1,40 @@
+"""The loop of every worker: JSON lines in, JSON lines out. Standard library only, any Python.
+
+The first line tells that the model is loaded and answers. Each request has ``prompts`` (token ids) and ``max_tokens``;
+its answer has ``seconds``, from the prompts being handed over to the last token, and the ``tokens``. An engine prints
+what it likes: answers go to a copy of standard output that it does not know.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+
+Generate = Callable[[list[list[int]], int], list[list[int]]]
+
+
+def options() -> dict:
+    """What the benchmark wants: ``model``, ``threads``, ``kv_bytes``, ``quant``, ``max_length``."""
+    return json.loads(sys.argv[1])
+
+
+def serve(load: Callable[[], Generate]) -> None:
+    """Answer until standard input ends. ``load`` returns a function that answers all prompts greedily, at full length."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    generate = load()
+    generate([[1, 2, 3]], 2)  # whatever is made on first use belongs to the start
+    _say(answers, {"ready": True})
+    for line in sys.stdin:
+        request = json.loads(line)
+        begin = time.perf_counter()
+        tokens = generate(request["prompts"], request["max_tokens"])
+        _say(answers, {"seconds": time.perf_counter() - begin, "tokens": tokens})
+
+
+def _say(answers, message) -> None:
+    answers.write(json.dumps(message) + "\n")
+    answers.flush()

@@ -1,0 +1,86 @@
+"""``python to_gguf.py MODEL FILE KIND``: a Qwen2 checkpoint as GGUF, BF16 or quantised by llama.cpp itself."""
+
+import json
+import sys
+from pathlib import Path
+
+import gguf
+import llama_cpp
+import numpy
+
+NAMES = {
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+def main(model: Path, file: Path, kind: str) -> None:
+    whole = file if kind == "BF16" else file.with_name(file.name.replace(kind, "BF16"))
+    if not whole.exists():
+        write(model, whole)
+    if kind != "BF16":
+        params = llama_cpp.llama_model_quantize_default_params()
+        params.ftype = {"Q8_0": llama_cpp.LLAMA_FTYPE_MOSTLY_Q8_0, "Q4_0": llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_0}[kind]
+        if llama_cpp.llama_model_quantize(str(whole).encode(), str(file).encode(), params) != 0:
+            raise SystemExit("llama_model_quantize failed")
+
+
+def write(model: Path, file: Path) -> None:
+    config = json.loads((model / "config.json").read_text())
+    tokenizer = json.loads((model / "tokenizer.json").read_text())["model"]
+    writer = gguf.GGUFWriter(file, "qwen2")
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_rope_freq_base(config["rope_theta"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    words = sorted(tokenizer["vocab"], key=tokenizer["vocab"].get)
+    words += [f"<unused{i}>" for i in range(len(words), config["vocab_size"])]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list(words)
+    writer.add_token_types([gguf.TokenType.NORMAL] * len(words))
+    writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge) for merge in tokenizer["merges"]])
+    writer.add_eos_token_id(config["eos_token_id"])
+    for name, words in bf16_tensors(model / "model.safetensors"):
+        if words.ndim == 1:
+            writer.add_tensor(renamed(name), (words.astype(numpy.uint32) << 16).view(numpy.float32))
+        else:
+            writer.add_tensor(renamed(name), words.view(numpy.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def bf16_tensors(file: Path):
+    """Each tensor's name and its 16-bit words, without torch: the format is a JSON header and then the bytes."""
+    data = numpy.memmap(file, numpy.uint8, "r")
+    size = int(data[:8].view(numpy.uint64)[0])
+    for name, entry in json.loads(data[8 : 8 + size].tobytes()).items():
+        if name != "__metadata__":
+            begin, end = (8 + size + offset for offset in entry["data_offsets"])
+            yield name, numpy.array(data[begin:end]).view(numpy.uint16).reshape(entry["shape"])
+
+
+def renamed(name: str) -> str:
+    if name == "model.embed_tokens.weight":
+        return "token_embd.weight"
+    if name == "model.norm.weight":
+        return "output_norm.weight"
+    _, _, layer, *middle, last = name.split(".")
+    return f"blk.{layer}.{NAMES['.'.join(middle)]}.{last}"
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
