@@ -1,7 +1,7 @@
 """A model with the shape of Qwen2.5-0.5B and random weights: what is measured depends on the shape alone.
 
-Its tokenizer is made up as well. Only the tokens it knows can be drawn: the other rows of the (tied) embedding are zero,
-so is that of the end of sequence, and a greedy answer is always as long as asked for.
+Its tokenizer is made up as well. Only the tokens it knows can be drawn: the other rows of the (tied) embedding are
+zero, so is that of the end of sequence, and a greedy answer is always as long as asked for.
 """
 
 from __future__ import annotations

@@ -55,11 +55,10 @@ def perplexity(texts: list[list[int]], dtype: str, quant: str) -> float:
         dtype=torch_dtype,
         quant=quant,
     )
-    losses = []
-    for text in texts:
-        losses.append(
-            F.cross_entropy(_logits(model, text, torch_dtype)[:-1].float(), torch.tensor(text[1:])) * (len(text) - 1)
-        )
+    losses = [
+        F.cross_entropy(_logits(model, text, torch_dtype)[:-1].float(), torch.tensor(text[1:]), reduction="sum")
+        for text in texts
+    ]
     return float((torch.stack(losses).sum() / sum(len(text) - 1 for text in texts)).exp())
 
 

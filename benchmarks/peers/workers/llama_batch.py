@@ -46,7 +46,7 @@ def load():
             parts = [(token, i, sequence, i == len(prompt) - 1) for i, token in enumerate(prompt)]
             last += compute(parts)
         for step in range(max_tokens):
-            for answer, token in zip(answers, last):
+            for answer, token in zip(answers, last, strict=True):
                 answer.append(token)
             if step + 1 < max_tokens:
                 last = compute([(token, len(prompts[s]) + step, s, True) for s, token in enumerate(last)])

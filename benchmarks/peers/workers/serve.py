@@ -22,7 +22,7 @@ def options() -> dict:
 
 
 def serve(load: Callable[[], Generate]) -> None:
-    """Answer until standard input ends. ``load`` returns a function that answers all prompts greedily, at full length."""
+    """Answer until standard input ends. ``load`` returns a function that answers prompts greedily, at full length."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     generate = load()
