@@ -30,12 +30,10 @@ SHARED = [(7 * i + 3) % 19 for i in range(MAX_MODEL_LEN)]
 
 
 class SpeculatingRunner(FakeRunner):
-    """Each draw brings several tokens, or (``at_least`` 0) sometimes none."""
+    """Each draw brings any number of tokens from none to one more than was guessed."""
 
-    at_least = 1
-
-    def tokens_for(self, row: FakeRow) -> int | None:
-        return self.at_least + hash((len(row.token_ids), self.num_steps)) % 3
+    def tokens_for(self, row: FakeRow, drafts: int) -> int:
+        return hash((len(row.token_ids), self.num_steps)) % (drafts + 2)
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -47,18 +45,24 @@ class SchedulerMachine(RuleBasedStateMachine):
         num_blocks=st.integers(4, 12),
         rows=st.integers(1, 5),
         budget=st.integers(1, 40),
-        depth=st.integers(1, 3),
+        depth=st.integers(1, 4),
+        stages=st.sampled_from([1, 1, 2, 3]),
+        drafts=st.integers(0, 4),
         prompt_cache=st.booleans(),
     )
-    def start(self, num_blocks: int, rows: int, budget: int, depth: int, prompt_cache: bool) -> None:
-        # With more steps in flight, runner and scheduler would have to agree on which draws are void.
-        self.depth = min(depth, 2) if self.speculate else depth
+    def start(
+        self, num_blocks: int, rows: int, budget: int, depth: int, stages: int, drafts: int, prompt_cache: bool
+    ) -> None:
+        self.depth = depth
         runner_type = SpeculatingRunner if self.speculate else FakeRunner
         self.runner = runner_type(num_blocks, rows, MAX_MODEL_LEN, VOCABULARY, max_batch_tokens=budget)
-        if isinstance(self.runner, SpeculatingRunner) and self.depth == 1:
-            self.runner.at_least = 0
         config = SchedulerConfig(
-            max_num_seqs=rows, max_batch_tokens=budget, max_model_len=MAX_MODEL_LEN, eos_token_ids=(EOS,)
+            max_num_seqs=rows,
+            max_batch_tokens=budget,
+            max_model_len=MAX_MODEL_LEN,
+            eos_token_ids=(EOS,),
+            max_drafts=drafts if self.speculate else 0,
+            pipeline_stages=stages,
         )
         self.scheduler = Scheduler(config, KVCacheManager(num_blocks, enable_prompt_cache=prompt_cache))
         self.in_flight: deque[tuple[StepPlan, FakePendingStep]] = deque()
@@ -137,6 +141,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         plan = self.scheduler.schedule()
         if plan is None:
             return False
+        if self.scheduler.config.pipeline_stages > 1:
+            awaited = {share.request_id for earlier, _ in self.in_flight for share in earlier.rows if share.sample}
+            assert awaited.isdisjoint(share.request_id for share in plan.rows), "its token is not there yet"
         self.in_flight.append((plan, self.runner.launch_sampling(self.runner.launch_forward(plan))))
         return True
 

@@ -5,8 +5,9 @@ each block *stands for*: the digest of all tokens up to and including that posit
 back the whole context of every row through the block table, so a block that was shared wrongly, freed too early or
 handed out twice is found at the first read, and a plan that breaks its contract at once.
 
-The next token is a function of all tokens before it and, above temperature 0, of seed and sample index; so any
-scheduling must give the tokens that :func:`tokens_alone` gives.
+The next token is a function of all tokens before it (of embeddings where these stand in for tokens), of the adapter,
+and, above temperature 0, of seed and sample index; so any scheduling must give the tokens that :func:`tokens_alone`
+gives. Where a plan asks for drafts the runner guesses some right and some wrong, and the KV of wrong ones is garbage.
 """
 
 from __future__ import annotations
@@ -15,14 +16,27 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
-from blade_llm.scheduling.plan import NewRow, StepPlan, StepResult
+from blade_llm.scheduling.plan import InputEmbeddings, NewRow, ScheduledRow, StepPlan, StepResult
 from blade_protocol.state import MemoryPlan
 
 BLOCK_SIZE = 16
 
 
-def _digest(before: int, token: int) -> int:
+GARBAGE = -7
+"""What the KV of a wrong guess stands for."""
+
+
+def _digest(before: int, token: int | tuple[str, int]) -> int:
     return hash((before, token))
+
+
+def _inputs(token_ids: Sequence[int], embeddings: Iterable[InputEmbeddings]) -> list[int | tuple[str, int]]:
+    """What the model reads at each position: a token, or one of the embeddings."""
+    inputs: list[int | tuple[str, int]] = list(token_ids)
+    for span in embeddings:
+        for offset in range(span.count):
+            inputs[span.start + offset] = (span.handle, offset)
+    return inputs
 
 
 def _draw(context: int, sampling: SamplingParams, sample_index: int, vocab_size: int, masked: Iterable[int]) -> int:
@@ -42,12 +56,14 @@ def tokens_alone(
     eos_token_ids: Iterable[int] = (),
     max_model_len: int = 1 << 30,
     sample_index: int = 0,
+    adapter: int = 0,
+    embeddings: Iterable[InputEmbeddings] = (),
 ) -> tuple[list[int], str, int | None]:
     """(output, finish reason, stop token) of a request that runs alone: no batch, no cache, no scheduler."""
     stop_ids = set(sampling.stop_token_ids) | (set() if sampling.ignore_eos else set(eos_token_ids))
-    context = 0
-    for token in prompt:
-        context = _digest(context, token)
+    context = adapter
+    for value in _inputs(prompt, embeddings):
+        context = _digest(context, value)
     output: list[int] = []
     while True:
         masked = stop_ids if len(output) < sampling.min_tokens else ()
@@ -65,14 +81,26 @@ class FakeRow:
     """One row of the tables."""
 
     new: NewRow
+    adapter: int = 0
     token_ids: list[int] = field(default_factory=list)
     digests: list[int] = field(default_factory=list)
     """``digests[p]`` stands for tokens ``0..p``."""
     blocks: list[int] = field(default_factory=list)
 
-    def append(self, token: int) -> None:
-        self.digests.append(_digest(self.digests[-1] if self.digests else 0, token))
+    def append(self, token: int, value: int | tuple[str, int] | None = None) -> None:
+        """``value``: what the model reads in place of the token."""
+        self.digests.append(
+            _digest(self.digests[-1] if self.digests else self.adapter, token if value is None else value)
+        )
         self.token_ids.append(token)
+
+
+@dataclass(frozen=True)
+class FakeForward:
+    """A launched forward pass: its plan and, for each share that draws, the tokens the draw will bring."""
+
+    plan: StepPlan
+    draws: list[list[int]]
 
 
 class FakePendingStep:
@@ -130,6 +158,8 @@ class FakeRunner:
             max_model_len=max_model_len,
             concurrent_at_max_len=num_blocks * BLOCK_SIZE / max_model_len,
         )
+        self.adapters = {0: 0}
+        """Adapter slot → what stands for the contents of the adapter in it."""
         self.rows: dict[int, FakeRow] = {}
         self.slots: dict[tuple[int, int], int] = {}
         """(block, offset) → digest of the sequence up to there."""
@@ -137,54 +167,52 @@ class FakeRunner:
         self.num_computed = 0
         self.pending: list[FakePendingStep] = []
         self.plans: list[StepPlan] = []
-        self._unsampled: StepPlan | None = None
+        self._unsampled: FakeForward | None = None
 
     def warm_up(self) -> None:
         """Nothing to warm."""
 
-    def tokens_for(self, row: FakeRow) -> int | None:
-        """How many tokens a draw brings this row. None: one, and the host may rely on it; tests override it."""
-        return None
+    def tokens_for(self, row: FakeRow, drafts: int) -> int:
+        """How many tokens a draw with so many guesses brings; tests override it."""
+        return drafts + 1
 
-    def launch_forward(self, plan: StepPlan) -> StepPlan:
+    def launch_forward(self, plan: StepPlan) -> FakeForward:
         assert self._unsampled is None, "forward launched before the previous step was sampled"
         assert plan.step == self.num_steps, "steps are numbered without gaps"
         self.num_steps += 1
         self.plans.append(plan)
         self._apply(plan)
         assert plan.rows, "an empty step"
-        assert len({scheduled.row for scheduled in plan.rows}) == len(plan.rows), "a row twice in one step"
+        assert len({share.row for share in plan.rows}) == len(plan.rows), "a row twice in one step"
         assert self.max_batch_tokens is None or plan.num_tokens <= self.max_batch_tokens, "over budget"
+        starts = [self._start(share) for share in plan.rows]
         if self.verify:
-            self._read(plan)
-        self._write(plan)
-        self._unsampled = plan
-        return plan
+            for share, start in zip(plan.rows, starts, strict=True):
+                self._read(self.rows[share.row], start)
+        draws = []
+        written: set[tuple[int, int]] = set()
+        for share, start in zip(plan.rows, starts, strict=True):
+            slots, tokens = self._compute(share, start)
+            assert written.isdisjoint(slots), "two rows write one slot"
+            written.update(slots)
+            if share.sample:
+                draws.append(tokens)
+        self._unsampled = FakeForward(plan, draws)
+        return self._unsampled
 
     def launch_sampling(self, forward: object) -> FakePendingStep:
-        plan = self._unsampled
-        assert plan is not None
-        assert forward is plan
+        launched = self._unsampled
+        assert launched is not None
+        assert forward is launched
         self._unsampled = None
-        tokens: list[list[int]] = []
         logprobs: list[list[TokenLogprobs] | None] = []
-        for scheduled in plan.rows:
-            if not scheduled.sample:
-                continue
-            row = self.rows[scheduled.row]
-            end, count = scheduled.start + scheduled.count, self.tokens_for(row)
-            if count is None:
-                count = 1
-                assert end == len(row.token_ids), "a draw for a position that has its token"
-            elif end < len(row.token_ids):  # launched when fewer tokens were known: void
-                tokens.append([-1] * count)
-                logprobs.append(None)
-                continue
-            drawn = [self._sample(row) for _ in range(count)]
-            tokens.append(drawn)
+        drawing = [self.rows[share.row] for share in launched.plan.rows if share.sample]
+        for row, tokens in zip(drawing, launched.draws, strict=True):
+            for token in tokens:
+                row.append(token)
             k = row.new.sampling.logprobs
-            logprobs.append(None if k is None else [self._logprobs(token, k) for token in drawn])
-        step = FakePendingStep(StepResult(tokens, logprobs), self.late)
+            logprobs.append(None if k is None else [self._logprobs(token, k) for token in tokens])
+        step = FakePendingStep(StepResult(launched.draws, logprobs), self.late)
         self.pending.append(step)
         return step
 
@@ -195,9 +223,9 @@ class FakeRunner:
             assert new.row not in self.rows, f"row {new.row} is in use"
             assert 0 <= new.row < self.max_num_seqs
             assert new.sampling.seed is not None
-            row = self.rows[new.row] = FakeRow(new)
-            for token in new.token_ids:
-                row.append(token)
+            row = self.rows[new.row] = FakeRow(new, self.adapters[new.adapter_slot])
+            for token, value in zip(new.token_ids, _inputs(new.token_ids, new.embeddings), strict=True):
+                row.append(token, value)
         for update in plan.block_updates:
             row = self.rows[update.row]
             assert update.start == len(row.blocks), "block tables grow without gaps"
@@ -205,39 +233,55 @@ class FakeRunner:
             assert all(0 <= block < self.num_blocks for block in update.blocks)
             row.blocks += update.blocks
 
-    def _read(self, plan: StepPlan) -> None:
-        """Every row must find its whole context, as left by earlier steps."""
-        for scheduled in plan.rows:
-            row = self.rows[scheduled.row]
-            for position in range(scheduled.start):
-                slot = (row.blocks[position // BLOCK_SIZE], position % BLOCK_SIZE)
-                assert self.slots.get(slot) == row.digests[position], (
-                    f"{row.new.request_id} does not find its position {position} in block {slot[0]}"
-                )
+    def _start(self, share: ScheduledRow) -> int:
+        """Where the share begins: a row that draws goes on where its tokens end."""
+        row = self.rows[share.row]
+        assert row.new.request_id == share.request_id
+        assert share.count >= 1 + share.drafts
+        if not share.sample:
+            assert share.start + share.count < len(row.token_ids), "the last known position is computed without a draw"
+            return share.start
+        missing = share.start + share.count - share.drafts - len(row.token_ids)
+        assert missing >= 0, "a position that has its token is drawn"
+        assert missing == 0 or share.count == 1 + share.drafts, "a prefill presumes nothing"
+        return share.start - missing
 
-    def _write(self, plan: StepPlan) -> None:
-        written: set[tuple[int, int]] = set()
-        for scheduled in plan.rows:
-            row = self.rows[scheduled.row]
-            assert row.new.request_id == scheduled.request_id
-            assert scheduled.count >= 1
-            end = scheduled.start + scheduled.count
-            assert end <= len(row.token_ids), "a position whose token was not drawn"
-            assert scheduled.sample or end < len(row.token_ids), "the last known position is computed without a draw"
-            assert end < self.max_model_len, "beyond max_model_len"
-            for position in range(scheduled.start, end):
-                slot = (row.blocks[position // BLOCK_SIZE], position % BLOCK_SIZE)
-                assert slot not in written, "two rows write one slot"
-                written.add(slot)
-                self.slots[slot] = row.digests[position]
-            self.num_computed += scheduled.count
+    def _read(self, row: FakeRow, end: int) -> None:
+        """The row must find its whole context, as left by earlier steps."""
+        for position in range(end):
+            slot = (row.blocks[position // BLOCK_SIZE], position % BLOCK_SIZE)
+            assert self.slots.get(slot) == row.digests[position], (
+                f"{row.new.request_id} does not find its position {position} in block {slot[0]}"
+            )
 
-    def _sample(self, row: FakeRow) -> int:
-        new, output = row.new, len(row.token_ids) - row.new.num_prompt_tokens
-        masked = new.masked_until_min_tokens if output < new.sampling.min_tokens else ()
-        token = _draw(row.digests[-1], new.sampling, new.sample_index, self.vocab_size, masked)
-        row.append(token)
-        return token
+    def _compute(self, share: ScheduledRow, start: int) -> tuple[list[tuple[int, int]], list[int]]:
+        """Write the share's KV; the slots, and the tokens that its draw brings."""
+        row, known = self.rows[share.row], share.count - share.drafts
+        values = row.digests[start : start + known]
+        tokens = self._continue(row, self.tokens_for(row, share.drafts)) if share.sample else []
+        assert len(tokens) <= share.drafts + 1
+        guessed = values[-1]
+        for token in tokens[: share.drafts]:  # right guesses; where fewer tokens come the next one was wrong
+            guessed = _digest(guessed, token)
+            values.append(guessed)
+        values += [GARBAGE] * (share.count - len(values))
+        end = start + share.count
+        assert end < self.max_model_len, "beyond max_model_len"
+        slots = [(row.blocks[p // BLOCK_SIZE], p % BLOCK_SIZE) for p in range(start, end)]
+        self.slots.update(zip(slots, values, strict=True))
+        self.num_computed += share.count
+        return slots, tokens
+
+    def _continue(self, row: FakeRow, count: int) -> list[int]:
+        """The row's next tokens."""
+        new, context, tokens = row.new, row.digests[-1], list[int]()
+        for output in range(
+            len(row.token_ids) - new.num_prompt_tokens, len(row.token_ids) - new.num_prompt_tokens + count
+        ):
+            masked = new.masked_until_min_tokens if output < new.sampling.min_tokens else ()
+            tokens.append(_draw(context, new.sampling, new.sample_index, self.vocab_size, masked))
+            context = _digest(context, tokens[-1])
+        return tokens
 
     def _logprobs(self, token: int, k: int) -> TokenLogprobs:
         return TokenLogprobs(-0.5, tuple((token + i) % self.vocab_size for i in range(k)), (-0.5,) * k)

@@ -27,15 +27,19 @@ def _check_requests(scheduler: Scheduler) -> None:
     running, waiting = list(scheduler._running), list(scheduler._waiting)
     assert set(map(id, running + waiting)) == set(map(id, scheduler._requests.values()))
     assert len(running) + len(waiting) == len(scheduler._requests)
-    launched = Counter(id(r) for step in scheduler._launched.values() for r in step.requests)
+    launched: Counter[int] = Counter()
+    drawing: Counter[int] = Counter()
+    for step in scheduler._launched.values():
+        for share, request in zip(step.rows, step.requests, strict=True):
+            launched[id(request)] += 1
+            drawing[id(request)] += share.sample and 1 + share.drafts
     for queue, status in ((running, Status.RUNNING), (waiting, Status.WAITING)):
         orders = list(map(_ORDER, queue))
         assert orders == sorted(orders), "out of order"
         for request in queue:
-            steps = request.steps_in_flight
             assert request.status is status
-            assert launched.get(id(request), 0) == steps, "steps in flight miscounted"
-            assert request.stale_steps + request.num_in_flight <= steps
+            assert launched[id(request)] == request.steps_in_flight, "steps in flight miscounted"
+            assert drawing[id(request)] == request.num_in_flight, "tokens in flight miscounted"
             assert len(request.token_ids) + request.num_in_flight <= request.max_total, "scheduled beyond its end"
     for step in scheduler._launched.values():
         assert sum(row.count for row in step.rows) <= scheduler.config.max_batch_tokens, "over the token budget"
@@ -55,7 +59,8 @@ def _check_blocks(scheduler: Scheduler) -> None:
     for request in scheduler._running:
         table = request.block_table
         assert len(set(table)) == len(table), "a block twice in one table"
-        assert cache.blocks_for(request.num_computed) <= len(table), "computed beyond its blocks"
+        launched = len(request.token_ids) + request.num_in_flight - 1
+        assert cache.blocks_for(max(request.num_computed, launched)) <= len(table), "computed beyond its blocks"
         for block in table[request.num_registered :]:
             assert counted[block] == 1, "a block that is still written is shared"
     assert not any(map(_BLOCKS, scheduler._waiting))

@@ -49,9 +49,9 @@ class KVCacheManager:
         """Blocks that hold ``num_tokens`` tokens."""
         return -(-num_tokens // self.block_size)
 
-    def new_chain(self, salt: str = "") -> HashChain:
-        """An empty hash chain for a new sequence."""
-        return HashChain(root_digest(salt=salt), self.block_size)
+    def new_chain(self, salt: str = "", adapter: bytes = b"", image: bytes = b"") -> HashChain:
+        """An empty hash chain for a new sequence; ``adapter`` and ``image`` are content digests, empty for none."""
+        return HashChain(root_digest(adapter=adapter, image=image, salt=salt), self.block_size)
 
     def match(self, chain: HashChain, token_ids: list[int]) -> PrefixMatch:
         """How much of a sequence is cached. Never all of it: the last token is always computed, for its logits."""

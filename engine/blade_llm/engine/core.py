@@ -1,8 +1,9 @@
 """The loop's one step: schedule, launch, deliver.
 
 One code path for two kinds of device. A GPU works while the host goes on: the next forward pass is launched before the
-tokens of the step before have arrived, and the host's work hides behind it. On CPU torch is synchronous: a launched
-step is done when the call returns, and is delivered at once, so nothing is scheduled blindly and no token waits.
+tokens of the step before have arrived, and the host's work hides behind it; its draw is launched when they have, as
+grammars must see them first. On CPU torch is synchronous: a launched step is done when the call returns, and is
+delivered at once, so nothing is scheduled blindly and no token waits.
 
 A stop that is found one step late costs one discarded draw, never a wrong token.
 """
@@ -10,6 +11,7 @@ A stop that is found one step late costs one discarded draw, never a wrong token
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -53,16 +55,26 @@ class EngineCore:
 
     Args:
         clock: seconds; measures steps for the prefill budget.
+        overlap: launch the next forward pass before the tokens of the last one are known. Tokens are the same without.
     """
 
     def __init__(
-        self, scheduler: Scheduler, runner: Runner, info: EngineInfo, clock: Callable[[], float] = time.monotonic
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        info: EngineInfo,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        overlap: bool = True,
     ) -> None:
         self.scheduler = scheduler
         self.info = info
         self._runner = runner
         self._clock = clock
-        self._in_flight: _InFlight | None = None
+        self._in_flight: deque[_InFlight] = deque()
+        """Launched and not delivered, oldest first."""
+        self._ahead = scheduler.config.pipeline_stages if overlap else 0
+        """How many may be in flight when the next forward pass is launched."""
         self._delivered_at = clock()
 
     @classmethod
@@ -109,7 +121,7 @@ class EngineCore:
     @property
     def has_work(self) -> bool:
         """Whether :meth:`step` has anything to do; the owner sleeps otherwise."""
-        return self.scheduler.has_work or self._in_flight is not None
+        return self.scheduler.has_work or bool(self._in_flight)
 
     def state(self, *, epoch: str, sequence: int, draining: bool) -> EngineState:
         """What the engine tells on its internal port; the owner counts epochs and sequence numbers."""
@@ -138,32 +150,28 @@ class EngineCore:
 
     def step(self) -> list[RequestOutput]:
         """Launch one step and deliver what is ready: on CPU its own tokens, on a GPU those of the step before."""
-        outputs: list[RequestOutput] = []
-        if self._is_ready():
-            outputs += self._deliver()
         plan = self.scheduler.schedule()
         if plan is None:
-            if self._in_flight is not None:
-                outputs += self._deliver()
-            elif self.scheduler.has_work:
+            if self._in_flight:
+                return self._deliver()
+            if self.scheduler.has_work:
                 raise RuntimeError("the scheduler has requests but neither plans nor awaits a step")
-            return outputs
+            return []
         launched_at = self._clock()
         forward = self._runner.launch_forward(plan)
-        if self._in_flight is not None:
-            outputs += self._deliver()
-        self._in_flight = _InFlight(plan, launched_at, self._runner.launch_sampling(forward))
-        if self._is_ready():
-            outputs += self._deliver()
+        outputs = self._deliver() if 0 < self._ahead == len(self._in_flight) else []
+        pending = self._runner.launch_sampling(forward)
+        self._in_flight.append(_InFlight(plan, launched_at, pending))
+        # A device that is done this soon does not work while we do: there is nothing to hide behind. Asked only here:
+        # when results are found before the next launch, the device is idle, and needs work first.
+        if not self._ahead or pending.done():
+            while self._in_flight:
+                outputs += self._deliver()
         return outputs
 
-    def _is_ready(self) -> bool:
-        return self._in_flight is not None and self._in_flight.pending.done()
-
     def _deliver(self) -> list[RequestOutput]:
-        """Wait for the step in flight and hand its tokens to the scheduler."""
-        step, self._in_flight = self._in_flight, None
-        assert step is not None
+        """Wait for the oldest step in flight and hand its tokens to the scheduler."""
+        step = self._in_flight.popleft()
         result = step.pending.result()
         now = self._clock()
         # The device began when it was told to, or when it was through with the step before.

@@ -19,11 +19,18 @@ class SchedulerConfig:
     max_model_len: int
     """Prompt and output tokens of one request."""
     eos_token_ids: tuple[int, ...] = ()
+    max_drafts: int = 0
+    """Tokens that the runner guesses for each decode (speculation): a draw brings up to one more."""
+    pipeline_stages: int = 1
+    """Beyond 1 so many steps are in flight, with different decodes in each: a token reaches the first stage only
+    after its step is delivered."""
 
     def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_batch_tokens", "max_model_len"):
+        for name in ("max_num_seqs", "max_batch_tokens", "max_model_len", "pipeline_stages"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.max_drafts < 0:
+            raise ValueError(f"max_drafts must not be negative, got {self.max_drafts}")
 
 
 def max_total_tokens(request: Request, config: SchedulerConfig, cache: KVCacheManager) -> int:

@@ -7,7 +7,7 @@ import msgspec
 from blade_llm.sampling.parameters import TokenLogprobs
 
 
-class RequestOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RequestOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Progress of one request in one step."""
 
     request_id: str

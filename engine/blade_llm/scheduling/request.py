@@ -10,6 +10,7 @@ import msgspec
 
 from blade_llm.cache.prompt_cache import HashChain
 from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.scheduling.plan import InputEmbeddings
 
 NO_ROW = -1
 
@@ -37,6 +38,14 @@ class Request:
     cache_salt: str = ""
     priority: int = 0
     """Lower runs earlier and is preempted later."""
+    adapter_slot: int = 0
+    """0: the base model."""
+    adapter_digest: bytes = b""
+    """Digest of the adapter's contents: KV blocks are shared among requests of equal adapters only."""
+    embeddings: tuple[InputEmbeddings, ...] = ()
+    """Positions of the prompt that are fed with embeddings."""
+    image_digest: bytes = b""
+    """Digest of what the embeddings were made from."""
 
     arrival: int = 0
     """Order of arrival, given by the scheduler."""
@@ -47,36 +56,32 @@ class Request:
     chain: HashChain = field(init=False)
     """Names of its full blocks, given by the scheduler."""
 
+    num_prompt_tokens: int = field(init=False)
     status: Status = Status.WAITING
     token_ids: list[int] = field(default_factory=list)
     """Prompt and delivered output."""
     row: int = NO_ROW
     block_table: list[int] = field(default_factory=list)
     num_computed: int = 0
-    """Positions whose KV exists once all launched steps are through."""
+    """Positions of the prefill that were cached or are launched."""
     prefill_end: int = 0
     """Positions known at admission: up to here it is prefill, and blocks are taken already."""
     num_registered: int = 0
     """Blocks of the table that the prompt cache knows."""
     num_in_flight: int = 0
-    """Launched draws that are not delivered and will each bring a token."""
+    """Tokens that launched draws, not delivered yet, bring at most."""
     steps_in_flight: int = 0
     """Launched steps with this request that are not delivered."""
-    stale_steps: int = 0
-    """The first so many of them assumed tokens that did not come; their draws are void."""
     blocks_needed: int = 0
     """Free blocks it lacked when admission last failed."""
     cached_tokens: int | None = None
     """Prompt tokens found in the prompt cache at first admission."""
 
     def __post_init__(self) -> None:
+        self.num_prompt_tokens = len(self.prompt_token_ids)
         self.token_ids = list(self.prompt_token_ids)
         if self.sampling.seed is None:
             self.sampling = msgspec.structs.replace(self.sampling, seed=random.getrandbits(63))
-
-    @property
-    def num_prompt_tokens(self) -> int:
-        return len(self.prompt_token_ids)
 
     @property
     def order(self) -> tuple[int, int]:

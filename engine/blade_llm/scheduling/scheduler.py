@@ -3,7 +3,8 @@
 Every step has one token budget. Running decodes come first, then prefills in progress, then new requests, each in
 order of (priority, arrival); there are no phases, and a prompt, a decode, a prompt-cache hit and a recomputation differ
 only in how many tokens of a request are still to compute. Steps are scheduled before the tokens of the step before are
-known: ``num_computed`` and ``num_in_flight`` run ahead, and :meth:`Scheduler.update` catches up.
+known: ``num_in_flight`` runs ahead by the most that launched draws can bring (:mod:`blade_llm.scheduling.plan` has the
+agreement with the runner), and :meth:`Scheduler.update` catches up.
 
 The scheduler is pure: its plans depend on the calls made to it, not on time or threads (measured step durations, where
 the owner gives them, shape prefill chunks and nothing else).
@@ -88,7 +89,7 @@ class Scheduler:
         request.stop_ids = frozenset(request.sampling.stop_token_ids)
         if not request.sampling.ignore_eos:
             request.stop_ids |= frozenset(self.config.eos_token_ids)
-        request.chain = self.cache.new_chain(request.cache_salt)
+        request.chain = self.cache.new_chain(request.cache_salt, request.adapter_digest, request.image_digest)
         request.arrival = self._num_arrivals
         self._num_arrivals += 1
         self._requests[request.request_id] = request
@@ -127,12 +128,12 @@ class Scheduler:
         prefills = self._schedule_decodes(step)
         may_admit = bool(self._waiting and self._free_rows and self._preemptions == preemptions)
         if step.tokens_left and (prefills or may_admit):
-            allowance = self.budget.allowance(len(step.rows))
+            allowance = self.budget.allowance(step.num_decodes)
             if allowance is not None:
                 step.tokens_left = min(step.tokens_left, allowance)
             for request in prefills:
                 if step.tokens_left and request.status is Status.RUNNING:
-                    self._schedule(step, request)
+                    self._schedule_prefill(step, request)
             if may_admit:
                 self._admit(step)
         if not step.rows:
@@ -151,22 +152,33 @@ class Scheduler:
 
     def _schedule_decodes(self, step: _Step) -> list[Request]:
         """Schedule every running request that is past its prefill; return those that are not."""
-        running, prefills = self._running, []
-        block_size = self.cache.block_size
-        index = 0
-        while index < len(running) and step.tokens_left:
-            request = running[index]
-            index += 1
+        prefills = []
+        rows, requests = step.rows, step.requests
+        block_size, most_drafts = self.cache.block_size, self.config.max_drafts
+        wait_for_token = self.config.pipeline_stages > 1
+        tokens_left = step.tokens_left
+        if wait_for_token:  # share the rows among the steps in flight
+            tokens_left = min(tokens_left, -(-len(self._running) // self.config.pipeline_stages) * (1 + most_drafts))
+        for request in self._running:  # preemption removes from its end
             if request.num_computed < request.prefill_end:
                 prefills.append(request)
                 continue
+            if not tokens_left:
+                continue
             total = len(request.token_ids) + request.num_in_flight
-            if total >= request.max_total:  # its last token is in flight
+            room = request.max_total - total
+            if room <= 0 or (wait_for_token and request.num_in_flight):  # its last token may be in flight
                 continue
-            if total > len(request.block_table) * block_size and not self._grow(step, request, total):
+            drafts = min(most_drafts, room - 1, tokens_left - 1) if most_drafts else 0
+            if total + drafts > len(request.block_table) * block_size and not self._grow(step, request, total + drafts):
                 continue
-            self._schedule(step, request)
-        step.num_decodes = len(step.rows)
+            rows.append(ScheduledRow(request.row, total - 1, 1 + drafts, True, request.request_id, drafts))
+            requests.append(request)
+            request.num_in_flight += 1 + drafts
+            request.steps_in_flight += 1
+            tokens_left -= 1 + drafts
+        step.num_decodes = len(rows)
+        step.tokens_left -= sum(row.count for row in rows) if most_drafts else len(rows)
         return prefills
 
     def _grow(self, step: _Step, request: Request, num_tokens: int) -> bool:
@@ -191,21 +203,18 @@ class Scheduler:
         step.block_updates.append(BlockUpdate(request.row, start, blocks))
         return True
 
-    def _schedule(self, step: _Step, request: Request) -> None:
+    def _schedule_prefill(self, step: _Step, request: Request) -> None:
         """Give a request with a row as much of the step as it can use."""
         start = request.num_computed
-        total = len(request.token_ids) + request.num_in_flight
-        count = min(total - start, step.tokens_left)
-        sample = start + count == total
+        count = min(request.prefill_end - start, step.tokens_left)
+        sample = start + count == request.prefill_end
         step.rows.append(ScheduledRow(request.row, start, count, sample, request.request_id))
         step.requests.append(request)
         step.tokens_left -= count
-        if start < request.prefill_end:
-            step.prefill_tokens += count
+        step.prefill_tokens += count
         request.num_computed = start + count
+        request.num_in_flight += sample
         request.steps_in_flight += 1
-        if sample:
-            request.num_in_flight += 1
 
     def _admit(self, step: _Step) -> None:
         """Let waiting requests in, in order, while tokens, rows and blocks last."""
@@ -232,7 +241,7 @@ class Scheduler:
                 self._cached_tokens += request.cached_tokens
             step.new_rows.append(self._new_row(request))
             step.block_updates.append(BlockUpdate(request.row, 0, list(request.block_table)))
-            self._schedule(step, request)
+            self._schedule_prefill(step, request)
 
     def _has_room(self, request: Request) -> bool:
         """Whether it fits with one block to spare for each running request, so that none is preempted right after."""
@@ -247,6 +256,8 @@ class Scheduler:
             sampling=request.sampling,
             sample_index=request.sample_index,
             masked_until_min_tokens=tuple(sorted(request.stop_ids)) if request.sampling.min_tokens else (),
+            adapter_slot=request.adapter_slot,
+            embeddings=request.embeddings,
         )
 
     # ── its result ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -254,7 +265,6 @@ class Scheduler:
     def update(self, plan: StepPlan, result: StepResult, seconds: float | None = None) -> list[RequestOutput]:
         """Take in what a launched step drew. Call it once for each plan, in order.
 
-        A sampled row brings 0..n tokens. Any number but one invalidates what was launched for that row meanwhile.
         Blocks enter the prompt cache here and not at launch: now their KV exists and their tokens are known.
 
         Args:
@@ -265,67 +275,57 @@ class Scheduler:
             self.budget.observe(step.num_decodes, step.prefill_tokens, seconds)
         outputs: list[RequestOutput] = []
         draws = zip(result.tokens, result.logprobs, strict=True)
-        for scheduled, request in zip(step.rows, step.requests, strict=True):
-            tokens, logprobs = next(draws) if scheduled.sample else ([], None)
+        finished = Status.FINISHED
+        for share, request in zip(step.rows, step.requests, strict=True):
             request.steps_in_flight -= 1
-            if request.status is Status.FINISHED:
-                continue
-            if request.stale_steps:
-                request.stale_steps -= 1
-                continue
-            end = scheduled.start + scheduled.count
-            if request.row != NO_ROW:
-                self._register(request, end)
-            if not scheduled.sample:
-                continue
-            request.num_in_flight -= 1
-            output = self._accept(request, tokens, logprobs)
-            if output is not None:
-                outputs.append(output)
-            if len(tokens) != 1:
-                request.stale_steps = request.steps_in_flight
-                request.num_in_flight = 0
+            if not share.sample:
                 if request.row != NO_ROW:
-                    request.num_computed = min(end, len(request.token_ids) - 1)
+                    self._register(request, share.start + share.count)
+                continue
+            tokens, logprobs = next(draws)
+            if request.status is finished:
+                continue
+            request.num_in_flight -= 1 + share.drafts
+            if tokens:
+                outputs.append(self._accept(request, tokens, logprobs))
         return outputs
 
-    def _register(self, request: Request, num_computed: int) -> None:
-        full = num_computed // self.cache.block_size
-        if full > request.num_registered:
-            self.cache.register(request.chain, request.token_ids, request.block_table, request.num_registered, full)
-            request.num_registered = full
-
-    def _accept(
-        self, request: Request, tokens: list[int], logprobs: list[TokenLogprobs] | None
-    ) -> RequestOutput | None:
+    def _accept(self, request: Request, tokens: list[int], logprobs: list[TokenLogprobs] | None) -> RequestOutput:
         """Append drawn tokens up to the first that ends the request."""
         known = request.token_ids
         cached = request.cached_tokens if len(known) == request.num_prompt_tokens else None
-        kept: list[int] = []
+        kept = 0
         reason: FinishReason | None = None
         stop_token_id: int | None = None
         for token in tokens:
             known.append(token)
-            self._generation_tokens += 1
             if token in request.stop_ids:
                 reason, stop_token_id = "stop", token
                 break
-            kept.append(token)
+            kept += 1
             if len(known) >= request.max_total:
                 reason = "length"
                 break
+        self._generation_tokens += kept + (stop_token_id is not None)
+        if request.row != NO_ROW:
+            self._register(request, len(known) - 1)
         if reason is not None:
             self._finish(request)
-        elif not kept:
-            return None
         return RequestOutput(
             request_id=request.request_id,
-            token_ids=kept,
-            logprobs=None if logprobs is None else logprobs[: len(kept)],
+            token_ids=tokens if kept == len(tokens) else tokens[:kept],
+            logprobs=logprobs if logprobs is None or kept == len(logprobs) else logprobs[:kept],
             finish_reason=reason,
             stop_token_id=stop_token_id,
             cached_tokens=cached,
         )
+
+    def _register(self, request: Request, num_computed: int) -> None:
+        """Name the blocks that the first ``num_computed`` positions fill."""
+        full = num_computed // self.cache.block_size
+        if full > request.num_registered:
+            self.cache.register(request.chain, request.token_ids, request.block_table, request.num_registered, full)
+            request.num_registered = full
 
     # ── leaving ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
