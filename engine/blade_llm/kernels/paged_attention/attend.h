@@ -1,0 +1,182 @@
+// The part of attention that is the same on every CPU: which queries look at which keys, block by block of keys.
+//
+// Query heads that share a key head, for one or more tokens, are the *rows* of a unit of work; a tile is as many rows as
+// a vector has lanes, so scores are [keys, rows] and the softmax over keys (online: Milakov & Gimelshein, arXiv
+// 1805.02867) needs no operation across lanes. Kernels (portable.h, bf16.h) say how a block of keys is computed.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+#include "bf16.h"
+
+namespace blade::attention {
+
+// A step's shape; the same fields as `Prepared` in native.py.
+struct Step {
+    int64_t sequences;
+    const int64_t* rows;          // [sequences] of the block table
+    const int64_t* query_starts;  // [sequences + 1]
+    const int64_t* seq_lens;      // [sequences]
+    const int32_t* block_table;
+    int64_t table_stride, block_size, heads, kv_heads, head_dim, is_bf16;
+};
+
+// One layer's attention.
+struct Call {
+    const Step* step;
+    const void *q, *k, *v;
+    void* out;
+    int64_t q_stride;  // elements between tokens
+    float scale;       // times log2(e): the softmax is computed with powers of two
+    int64_t window;    // 0: none
+};
+
+// What one thread does at a time: rows of one sequence and key head against a range of keys.
+struct Unit {
+    int64_t sequence, kv_head, first_row, rows, key_begin, key_end;
+    float* partial;  // where maxima, sums and outputs go when other units have further keys, else null
+    int64_t work;
+};
+
+constexpr int MAX_KEYS = 128;   // most keys of a block
+constexpr int MAX_ROWS = 256;   // most rows of a unit
+constexpr int MAX_LANES = 16;
+constexpr float NEVER = -1e30f;  // below every score, and finite so that differences are never NaN
+
+struct KeyBlock {
+    int64_t first;
+    int count;                                          // keys of the unit in it
+    const void *k[MAX_KEYS], *v[MAX_KEYS];              // their rows; zeros beyond count
+    int64_t k_stride;                                   // bytes between the rows of 16 keys, or 0: no such pattern
+};
+
+// Rows of a tile: each sees the keys [low, high).
+struct Limits {
+    int32_t low[MAX_LANES], high[MAX_LANES];
+    int64_t min_low, max_low, min_high, max_high;
+};
+
+// A thread's memory for one unit; every pointer is aligned to 64 bytes.
+struct Workspace {
+    float *scores, *state;  // [MAX_KEYS, lanes]; [tiles][max, sum, output[head_dim]][lanes]
+    void *weights;          // [MAX_KEYS, lanes] of at most two bytes
+    void *queries, *keys, *values, *zeros;
+    Limits* limits;
+
+    static Workspace of_thread(int64_t head_dim) {
+        struct Owner {
+            char* memory = nullptr;
+            size_t size = 0;
+            ~Owner() { std::free(memory); }
+        };
+        thread_local Owner owner;
+        int64_t tiles_floats = MAX_ROWS * (head_dim + 2) * 4;  // MAX_ROWS is a multiple of every tile
+        int64_t block_bytes = MAX_KEYS * (head_dim + 16) * 4;
+        // Tiles of four lanes are most: 64 of them.
+        int64_t sizes[] = {MAX_KEYS * MAX_LANES * 4, tiles_floats, MAX_KEYS * MAX_LANES * 2, MAX_ROWS * (head_dim + 32) * 4,
+                           block_bytes, block_bytes, head_dim * 4 + 256, int64_t(sizeof(Limits)) * (MAX_ROWS / 4)};
+        size_t total = 0;
+        for (int64_t& size : sizes) total += size = (size + 63) / 64 * 64;
+        if (owner.size < total) {
+            std::free(owner.memory);
+            owner.memory = static_cast<char*>(std::aligned_alloc(64, total));
+            owner.size = owner.memory ? total : 0;
+            if (!owner.memory) std::abort();
+        }
+        char* parts[8];
+        char* next = owner.memory;
+        for (int i = 0; i < 8; i++) parts[i] = next, next += sizes[i];
+        memset(parts[6], 0, sizes[6]);
+        return {reinterpret_cast<float*>(parts[0]), reinterpret_cast<float*>(parts[1]), parts[2], parts[3], parts[4],
+                parts[5], parts[6], reinterpret_cast<Limits*>(parts[7])};
+    }
+};
+
+// The block of at most `keys` keys from `first` on, through the block table.
+inline void locate(const Call& call, const Unit& unit, int64_t first, int keys, int64_t element, const void* zeros,
+                   KeyBlock& block) {
+    const Step& step = *call.step;
+    const int32_t* table = step.block_table + step.rows[unit.sequence] * step.table_stride;
+    int64_t stride = step.kv_heads * step.head_dim * element, offset = unit.kv_head * step.head_dim * element;
+    block.first = first;
+    block.count = static_cast<int>(std::min<int64_t>(keys, unit.key_end - first));
+    block.k_stride = step.block_size % 16 == 0 && first % 16 == 0 ? stride : 0;
+    int64_t index = first / step.block_size, within = first % step.block_size;
+    for (int key = 0; key < block.count; index++, within = 0) {
+        int64_t at = (table[index] * step.block_size + within) * stride + offset;
+        for (; within < step.block_size && key < block.count; within++, key++, at += stride) {
+            block.k[key] = static_cast<const char*>(call.k) + at;
+            block.v[key] = static_cast<const char*>(call.v) + at;
+        }
+    }
+    for (int key = block.count; key < (block.count + 31) / 32 * 32; key++) block.k[key] = block.v[key] = zeros;
+}
+
+// Computes a unit with Kernel, which has LANES, KEYS, Element and static functions:
+//   start(), stop() around a thread's units, pack_queries(rows, packed, head_dim), load(block, workspace, head_dim),
+//   tile(block, count, masked, limits, packed, state, workspace, head_dim, scale), finish(state, outputs, head_dim).
+template <class Kernel>
+void attend(const Call& call, const Unit& unit) {
+    using Element = typename Kernel::Element;
+    const Step& step = *call.step;
+    constexpr int lanes = Kernel::LANES;
+    const int64_t head_dim = step.head_dim, share = step.heads / step.kv_heads;
+    Workspace workspace = Workspace::of_thread(head_dim);
+    const int64_t token = step.query_starts[unit.sequence];
+    const int64_t start = step.seq_lens[unit.sequence] - (step.query_starts[unit.sequence + 1] - token);
+    const int tiles = static_cast<int>((unit.rows + lanes - 1) / lanes);
+    const int64_t packed_size = Kernel::packed_bytes(head_dim), state_size = (head_dim + 2) * lanes;
+
+    for (int tile = 0; tile < tiles; tile++) {
+        const Element* rows[lanes];
+        Limits& limits = workspace.limits[tile];
+        for (int lane = 0; lane < lanes; lane++) {
+            int64_t row = std::min<int64_t>(tile * lanes + lane, unit.rows - 1) + unit.first_row;
+            int64_t position = start + row / share;
+            limits.high[lane] = static_cast<int32_t>(position + 1);
+            limits.low[lane] = call.window ? static_cast<int32_t>(std::max<int64_t>(0, position + 1 - call.window)) : 0;
+            bool real = tile * lanes + lane < unit.rows;
+            rows[lane] = static_cast<const Element*>(real ? call.q : workspace.zeros);
+            if (real) rows[lane] += (token + row / share) * call.q_stride +
+                                    (unit.kv_head * share + row % share) * head_dim;
+        }
+        limits.min_low = limits.low[0], limits.max_low = limits.low[lanes - 1];
+        limits.min_high = limits.high[0], limits.max_high = limits.high[lanes - 1];
+        Kernel::pack_queries(rows, static_cast<char*>(workspace.queries) + tile * packed_size, head_dim);
+        float* state = workspace.state + tile * state_size;
+        std::fill(state, state + lanes, NEVER);
+        std::fill(state + lanes, state + state_size, 0.0f);
+    }
+    KeyBlock block;
+    for (int64_t first = unit.key_begin; first < unit.key_end; first += Kernel::KEYS) {
+        locate(call, unit, first, Kernel::KEYS, sizeof(Element), workspace.zeros, block);
+        Kernel::load(block, workspace, head_dim);
+        for (int tile = 0; tile < tiles; tile++) {
+            const Limits& limits = workspace.limits[tile];
+            if (limits.max_high <= first || limits.min_low >= first + block.count) continue;
+            int count = static_cast<int>(std::min<int64_t>(block.count, limits.max_high - first));
+            bool masked = first < limits.max_low || first + count > limits.min_high;
+            Kernel::tile(block, count, masked, limits, static_cast<char*>(workspace.queries) + tile * packed_size,
+                         workspace.state + tile * state_size, workspace, head_dim, call.scale);
+        }
+    }
+    if (unit.partial) {
+        memcpy(unit.partial, workspace.state, tiles * state_size * sizeof(float));
+        return;
+    }
+    Kernel::finish(call, unit, workspace.state);
+}
+
+// Where the output of a unit's row goes.
+template <class Element>
+inline Element* output_row(const Call& call, const Unit& unit, int64_t row) {
+    const Step& step = *call.step;
+    int64_t share = step.heads / step.kv_heads;
+    row += unit.first_row;
+    int64_t token = step.query_starts[unit.sequence] + row / share;
+    return static_cast<Element*>(call.out) + (token * step.heads + unit.kv_head * share + row % share) * step.head_dim;
+}
+
+}  // namespace blade::attention

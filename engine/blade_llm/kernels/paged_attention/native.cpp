@@ -1,0 +1,117 @@
+// Paged attention of a ragged batch: how its work is split among threads. What a unit of it computes is in attend.h,
+// how, in portable.h and tiles.h.
+//
+// A sequence with few rows (a decode) is split along its keys at fixed positions, so that one long sequence keeps all
+// threads busy and its result never depends on threads or on the rest of the batch; its parts are merged in order. One
+// with many rows (a prefill) is split along its queries, later ones first: they take longest.
+#include <atomic>
+#include <vector>
+
+#include <omp.h>
+
+#include "portable.h"
+#include "tiles.h"
+
+namespace blade::attention {
+namespace {
+
+constexpr int64_t CHUNK = 512;        // keys of a part; a multiple of every block of keys
+constexpr int64_t DECODE_ROWS = 64;   // a sequence of at most so many rows per key head is split along its keys
+constexpr int64_t WORTH_THREADS = 1 << 15;  // scores from which further threads pay
+
+// Parts of one sequence and key head, units [first, first + count).
+struct Merge {
+    int64_t first, count;
+};
+
+template <class Kernel>
+void run(const Call& call) {
+    const Step& step = *call.step;
+    const int64_t share = step.heads / step.kv_heads, lanes = Kernel::LANES;
+    static thread_local std::vector<Unit> units;
+    static thread_local std::vector<Merge> merges;
+    static thread_local std::vector<float> partials;
+    units.clear(), merges.clear();
+    int64_t total = 0, stored = 0;
+    const int64_t state = (step.head_dim + 2) * lanes;
+    for (int64_t i = 0; i < step.sequences; i++) {
+        const int64_t count = step.query_starts[i + 1] - step.query_starts[i], end = step.seq_lens[i];
+        const int64_t rows = count * share, tiles = (rows + lanes - 1) / lanes;
+        const int64_t oldest = call.window ? std::max<int64_t>(0, end - count + 1 - call.window) : 0;
+        const bool decode = rows <= DECODE_ROWS;
+        const int64_t height = decode ? rows : std::max<int64_t>(1, MAX_ROWS / share) * share;
+        for (int64_t first = (rows - 1) / height * height; first >= 0; first -= height) {
+            Unit unit{i, 0, first, std::min(height, rows - first), 0, 0, nullptr, 0};
+            const int64_t last = end - count + (first + unit.rows - 1) / share + 1;
+            int64_t low = call.window ? std::max<int64_t>(0, end - count + first / share + 1 - call.window) : 0;
+            low = (decode ? oldest : low) / Kernel::KEYS * Kernel::KEYS;
+            for (int64_t head = 0; head < step.kv_heads; head++) {
+                unit.kv_head = head;
+                const int64_t begin = static_cast<int64_t>(units.size());
+                for (int64_t key = low; key < last; key = unit.key_end) {
+                    unit.key_begin = key;
+                    unit.key_end = decode ? std::min(last, (key / CHUNK + 1) * CHUNK) : last;
+                    unit.work = (unit.key_end - key) * ((unit.rows + lanes - 1) / lanes) * lanes;
+                    total += unit.work;
+                    units.push_back(unit);
+                }
+                const int64_t parts = static_cast<int64_t>(units.size()) - begin;
+                if (parts > 1) merges.push_back({begin, parts}), stored += parts * tiles * state;
+            }
+        }
+    }
+    if (!merges.empty()) {
+        if (static_cast<int64_t>(partials.size()) < stored + 16) partials.resize(stored + 16);
+        float* next = reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(partials.data()) + 63) & ~uintptr_t{63});
+        for (const Merge& merge : merges)
+            for (int64_t part = 0; part < merge.count; part++) {
+                Unit& unit = units[merge.first + part];
+                unit.partial = next;
+                next += (unit.rows + lanes - 1) / lanes * state;
+            }
+    }
+    const Unit* todo = units.data();
+    const Merge* merge = merges.data();
+    const int64_t count = static_cast<int64_t>(units.size()), merge_count = static_cast<int64_t>(merges.size());
+    auto finish = [&](const Merge& merged) {
+        const Unit& unit = todo[merged.first];
+        for (int64_t tile = 0; tile < (unit.rows + lanes - 1) / lanes; tile++)
+            for (int64_t part = 1; part < merged.count; part++)
+                Kernel::merge(unit.partial + tile * state, todo[merged.first + part].partial + tile * state, step.head_dim);
+        Kernel::finish(call, unit, unit.partial);
+    };
+    const int threads = static_cast<int>(std::min<int64_t>({omp_get_max_threads(), count, 1 + total / WORTH_THREADS}));
+    std::atomic<int64_t> next{0};
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        Kernel::start();
+        for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) attend<Kernel>(call, todo[i]);
+        Kernel::stop();
+        if (merge_count) {
+#pragma omp barrier
+#pragma omp for schedule(static)
+            for (int64_t i = 0; i < merge_count; i++) finish(merge[i]);
+        }
+    }
+}
+
+template <class T>
+void run_portable(const Call& call) {
+    if (isa() >= Isa::avx512) return run<Avx512Kernel<T>>(call);
+    if (isa() >= Isa::avx2) return run<Avx2Kernel<T>>(call);
+    run<BaselineKernel<T>>(call);
+}
+
+}  // namespace
+}  // namespace blade::attention
+
+// q: [tokens, heads, head_dim], q_stride elements between tokens; out: the same, contiguous.
+BLADE_EXPORT void blade_paged_attention(const blade::attention::Step* step, const void* q, int64_t q_stride,
+                                        const void* k, const void* v, void* out, float scale, int64_t window) {
+    using namespace blade::attention;
+    const Call call{step, q, k, v, out, q_stride, scale * 1.44269504f, window};
+    if (!step->is_bf16) return run_portable<float>(call);
+    if (step->head_dim % 16 || blade::isa() < blade::Isa::avx512_bf16) return run_portable<blade::bf16>(call);
+    if (blade::isa() >= blade::Isa::amx) return run<TileKernel<true>>(call);
+    run<TileKernel<false>>(call);
+}

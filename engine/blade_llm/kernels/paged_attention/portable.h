@@ -1,0 +1,152 @@
+// Attention on any CPU, in fp32 arithmetic, for fp32 and bf16 caches: one template over the vector width.
+#pragma once
+
+#include "attend.h"
+#include "simd.h"
+
+namespace blade::attention {
+
+template <int W>
+BLADE_INLINE void portable_pack_queries(const float* const* rows, float* packed, int64_t head_dim) {
+    for (int64_t d = 0; d < head_dim; d++)
+        for (int lane = 0; lane < W; lane++) packed[d * W + lane] = rows[lane][d];
+}
+
+template <int W>
+BLADE_INLINE void portable_pack_queries(const bf16* const* rows, float* packed, int64_t head_dim) {
+    for (int64_t d = 0; d < head_dim; d++)
+        for (int lane = 0; lane < W; lane++) packed[d * W + lane] = to_float(rows[lane][d]);
+}
+
+template <int W>
+BLADE_INLINE void portable_load(KeyBlock&, Workspace&, int64_t, const float*) {}
+
+// Products broadcast single elements of keys and values: they must be floats in memory.
+template <int W>
+BLADE_INLINE void portable_load(KeyBlock& block, Workspace& workspace, int64_t head_dim, const bf16*) {
+    float *keys = static_cast<float*>(workspace.keys), *values = static_cast<float*>(workspace.values);
+    for (int key = 0; key < (block.count + 7) / 8 * 8; key++, keys += head_dim, values += head_dim) {
+        const bf16 *k = static_cast<const bf16*>(block.k[key]), *v = static_cast<const bf16*>(block.v[key]);
+        int64_t d = 0;
+        for (; d + W <= head_dim; d += W) store<W>(keys + d, load<W>(k + d)), store<W>(values + d, load<W>(v + d));
+        for (; d < head_dim; d++) keys[d] = to_float(k[d]), values[d] = to_float(v[d]);
+        block.k[key] = keys, block.v[key] = values;
+    }
+}
+
+template <int W>
+BLADE_INLINE void portable_scores(const KeyBlock& block, int count, const float* queries, float* scores, int64_t head_dim) {
+    for (int key = 0; key < count; key += 8) {
+        const float* k[8];
+        Float<W> sums[8] = {};
+        for (int i = 0; i < 8; i++) k[i] = static_cast<const float*>(block.k[key + i]);
+        for (int64_t d = 0; d < head_dim; d++) {
+            Float<W> q = load<W>(queries + d * W);
+            for (int i = 0; i < 8; i++) sums[i] += q * k[i][d];
+        }
+        for (int i = 0; i < 8; i++) store<W>(scores + (key + i) * W, sums[i]);
+    }
+}
+
+// Scores to weights in place; rescales what the state has by the new maximum.
+template <int W>
+BLADE_INLINE void portable_softmax(int64_t first, int count, bool masked, const Limits& limits, float* scores,
+                                   float* state, int64_t head_dim, float scale) {
+    Float<W> largest = load<W>(state), best = Float<W>{} - INFINITY;
+    typename Lanes<W>::Int low, high;
+    memcpy(&low, limits.low, sizeof low), memcpy(&high, limits.high, sizeof high);
+    for (int key = 0; key < count; key++) {
+        Float<W> score = load<W>(scores + key * W);
+        if (masked) {
+            int32_t at = static_cast<int32_t>(first + key);
+            score = (low <= at) & (high > at) ? score : Float<W>{} - INFINITY;
+            store<W>(scores + key * W, score);
+        }
+        best = max<W>(best, score);
+    }
+    Float<W> base = max<W>(largest, best * scale), factor = exp2<W>(largest - base), total = load<W>(state + W) * factor;
+    for (int key = 0; key < count; key++) {
+        Float<W> weight = exp2<W>(load<W>(scores + key * W) * scale - base);
+        store<W>(scores + key * W, weight);
+        total += weight;
+    }
+    store<W>(state, base), store<W>(state + W, total);
+    for (int64_t d = 2; d < head_dim + 2; d++) store<W>(state + d * W, load<W>(state + d * W) * factor);
+}
+
+template <int W, int N>
+BLADE_INLINE void portable_add_values(const KeyBlock& block, int count, const float* weights, float* out, int64_t d) {
+    Float<W> sums[N];
+    for (int i = 0; i < N; i++) sums[i] = load<W>(out + (d + i) * W);
+    for (int key = 0; key < count; key++) {
+        Float<W> weight = load<W>(weights + key * W);
+        const float* v = static_cast<const float*>(block.v[key]) + d;
+        for (int i = 0; i < N; i++) sums[i] += weight * v[i];
+    }
+    for (int i = 0; i < N; i++) store<W>(out + (d + i) * W, sums[i]);
+}
+
+template <int W>
+BLADE_INLINE void portable_tile(const KeyBlock& block, int count, bool masked, const Limits& limits, const float* queries,
+                                float* state, Workspace& workspace, int64_t head_dim, float scale) {
+    portable_scores<W>(block, count, queries, workspace.scores, head_dim);
+    portable_softmax<W>(block.first, count, masked, limits, workspace.scores, state, head_dim, scale);
+    int64_t d = 0;
+    for (; d + 8 <= head_dim; d += 8) portable_add_values<W, 8>(block, count, workspace.scores, state + 2 * W, d);
+    for (; d < head_dim; d++) portable_add_values<W, 1>(block, count, workspace.scores, state + 2 * W, d);
+}
+
+// Adds the state of further keys to a state.
+template <int W>
+BLADE_INLINE void merge(float* state, const float* other, int64_t head_dim) {
+    Float<W> base = max<W>(load<W>(state), load<W>(other));
+    Float<W> mine = exp2<W>(load<W>(state) - base), theirs = exp2<W>(load<W>(other) - base);
+    store<W>(state, base);
+    for (int64_t d = 1; d < head_dim + 2; d++)
+        store<W>(state + d * W, load<W>(state + d * W) * mine + load<W>(other + d * W) * theirs);
+}
+
+template <int W, class T>
+BLADE_INLINE void portable_finish(const Call& call, const Unit& unit, const float* state) {
+    const int64_t head_dim = call.step->head_dim;
+    for (int64_t row = 0; row < unit.rows; row++) {
+        T* out = output_row<T>(call, unit, row);
+        const float* lane = state + row / W * (head_dim + 2) * W + row % W;
+        float factor = 1.0f / lane[W];
+        for (int64_t d = 0; d < head_dim; d++) store_one(out + d, lane[(d + 2) * W] * factor);
+    }
+}
+
+// The kernel for one instruction set; TARGET is its attribute.
+#define BLADE_PORTABLE_ATTENTION(Name, W, TARGET)                                                                     \
+    template <class T>                                                                                                \
+    struct Name {                                                                                                     \
+        using Element = T;                                                                                            \
+        static constexpr int LANES = W, KEYS = 64;                                                                    \
+        static void start() {}                                                                                        \
+        static void stop() {}                                                                                         \
+        static int64_t packed_bytes(int64_t head_dim) { return head_dim * W * 4; }                                    \
+        TARGET static void pack_queries(const T* const* rows, void* packed, int64_t head_dim) {                       \
+            portable_pack_queries<W>(rows, static_cast<float*>(packed), head_dim);                                    \
+        }                                                                                                             \
+        TARGET static void load(KeyBlock& block, Workspace& workspace, int64_t head_dim) {                            \
+            portable_load<W>(block, workspace, head_dim, static_cast<const T*>(nullptr));                             \
+        }                                                                                                             \
+        TARGET static void tile(const KeyBlock& block, int count, bool masked, const Limits& limits, const void* q,   \
+                                float* state, Workspace& workspace, int64_t head_dim, float scale) {                  \
+            portable_tile<W>(block, count, masked, limits, static_cast<const float*>(q), state, workspace, head_dim,  \
+                             scale);                                                                                  \
+        }                                                                                                             \
+        TARGET static void merge(float* state, const float* other, int64_t head_dim) {                                \
+            attention::merge<W>(state, other, head_dim);                                                              \
+        }                                                                                                             \
+        TARGET static void finish(const Call& call, const Unit& unit, const float* state) {                           \
+            portable_finish<W, T>(call, unit, state);                                                                 \
+        }                                                                                                             \
+    };
+
+BLADE_PORTABLE_ATTENTION(Avx512Kernel, 16, BLADE_AVX512)
+BLADE_PORTABLE_ATTENTION(Avx2Kernel, 8, BLADE_AVX2)
+BLADE_PORTABLE_ATTENTION(BaselineKernel, 4, )
+
+}  // namespace blade::attention

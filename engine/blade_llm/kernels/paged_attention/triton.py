@@ -1,0 +1,246 @@
+"""Paged attention for GPUs: one online-softmax kernel (FlashAttention, Dao et al., arXiv 2205.14135) for prefill,
+chunked prefill and decode over a paged cache (Kwon et al., arXiv 2309.06180).
+
+A program takes one KV head and ``BLOCK_Q`` tokens, and packs the query heads that share the KV head into the rows of
+its tile, so keys and values are read once for all of them. Which sequence it works on it finds by binary search in
+``query_starts``; nothing depends on lengths the host would have to wait for. The leading sequences with one new token
+each go to decode programs, and where these are too few to fill the GPU, each is split along its context
+(Flash-Decoding, Dao et al. 2023) and a second kernel combines the parts.
+
+How many parts there are depends on the batch and the GPU alone, so a captured CUDA graph stays right while contexts
+grow. A deterministic step has parts of a fixed size instead, and its prefills add up the very same parts: a token gets
+the same bits in any batch, computed alone, in a chunk, or in a whole prefill.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cache
+
+import torch
+import triton
+from torch import Tensor
+
+from blade_llm.kernels.paged_attention.batch import RaggedBatch
+from blade_llm.kernels.paged_attention.triton_kernels import attend, combine
+
+_LOG2_E = math.log2(math.e)
+_PROGRAMS_PER_PROCESSOR = 4
+"""Decode programs that a multiprocessor should get, so that some load while others compute."""
+_MAX_SEGMENTS = 128
+_MAX_FIXED_SEGMENTS = 32
+"""Of a deterministic step: their buffers grow with the batch."""
+_MIN_FIXED_SEGMENT = 512
+_REDUCE_CHUNK = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The form of one kernel."""
+
+    rows: int
+    """Query rows of a tile: tokens times query heads per KV head. At least 16, the least a tensor core takes."""
+    tile: int
+    """Keys a loop iteration takes."""
+    warps: int
+    stages: int
+
+
+_PREFILL = {64: Config(128, 64, 4, 3), 128: Config(128, 64, 8, 3), 256: Config(128, 32, 8, 2)}
+_DECODE = {64: Config(16, 64, 4, 3), 128: Config(16, 64, 4, 3), 256: Config(16, 32, 4, 3)}
+_DETERMINISTIC = {64: Config(64, 64, 4, 3), 128: Config(64, 64, 4, 3), 256: Config(64, 32, 8, 2)}
+"""By head size, rounded up; for two-byte types. One form for prefill and decode where the bits must be the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A step's shape; all tensors are read by the kernels when they run."""
+
+    rows: Tensor
+    query_starts: Tensor
+    seq_lens: Tensor
+    block_table: Tensor
+    sequences: int
+    decodes: int
+    """Leading sequences with one new token each."""
+    segments: int
+    """Parts of a decode's context."""
+    segment: int
+    """Tokens of a part; 0 where the context is divided by ``segments``."""
+
+
+def prepare(
+    batch: RaggedBatch, block_table: Tensor, k_cache: Tensor, num_heads: int, deterministic: bool = False
+) -> Prepared:
+    """See :func:`blade_llm.kernels.paged_attention.prepare`; launches nothing."""
+    counts = batch.host_query_lens
+    decodes = next((index for index, count in enumerate(counts) if count != 1), len(counts))
+    segment = 0
+    if deterministic:
+        longest = block_table.shape[1] * k_cache.shape[1]
+        segment = max(_MIN_FIXED_SEGMENT, triton.next_power_of_2(-(-longest // _MAX_FIXED_SEGMENTS)))
+        segments = -(-longest // segment)
+    else:
+        segments = segments_of(decodes, k_cache.shape[2], _processors(k_cache.device))
+    return Prepared(
+        batch.rows, batch.query_starts, batch.seq_lens, block_table, len(counts), decodes, segments, segment
+    )
+
+
+def segments_of(decodes: int, kv_heads: int, processors: int) -> int:
+    """Into how many parts each of ``decodes`` contexts is divided, a power of two."""
+    programs = triton.next_power_of_2(max(1, decodes)) * kv_heads
+    wanted = min(_MAX_SEGMENTS, max(1, _PROGRAMS_PER_PROCESSOR * processors // programs))
+    return 1 << (wanted.bit_length() - 1)
+
+
+def paged_attention(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, step: Prepared, scale: float, window: int = 0
+) -> Tensor:
+    """See :func:`blade_llm.kernels.paged_attention.paged_attention`."""
+    tokens, heads, head_dim = q.shape
+    if q.stride(2) != 1 or q.stride(1) != head_dim:
+        q = q.contiguous()
+    out = torch.empty(tokens, heads * head_dim, dtype=q.dtype, device=q.device)
+    if step.decodes:
+        if step.segments > 1:
+            parts = torch.empty(step.decodes, heads, step.segments, head_dim, dtype=torch.float32, device=q.device)
+            weights = torch.empty(step.decodes, heads, step.segments, 2, dtype=torch.float32, device=q.device)
+            _launch(out, parts, weights, q, k_cache, v_cache, step, scale, window, decode=True)
+            _launch_reduce(out, parts, weights, step, k_cache, head_dim, window)
+        else:
+            _launch(out, out, out, q, k_cache, v_cache, step, scale, window, decode=True)
+    if step.decodes < step.sequences:
+        _launch(out, out, out, q, k_cache, v_cache, step, scale, window, decode=False)
+    return out
+
+
+def warm(
+    k_cache: Tensor, block_table: Tensor, num_heads: int, windows: tuple[int, ...] = (0,), deterministic: bool = False
+) -> None:
+    """See :func:`blade_llm.kernels.paged_attention.warm`."""
+    device, head_dim = k_cache.device, k_cache.shape[3]
+    rows = torch.zeros(1, dtype=torch.int64, device=device)
+    for window in {min(window, 1) for window in windows}:
+        for count in (1, 2):
+            step = prepare(RaggedBatch.of(rows, [count], [count]), block_table, k_cache, num_heads, deterministic)
+            q = torch.zeros(count, num_heads, head_dim, dtype=k_cache.dtype, device=device)
+            forms = [step]
+            if count == 1 and not deterministic:  # both forms of a decode
+                forms = [replace(step, segments=1), replace(step, segments=2)]
+            for form in forms:
+                paged_attention(q, k_cache, k_cache, form, 1.0, window)
+
+
+def config_of(head_dim: int, group: int, element_size: int, shared_memory: int, form: str) -> Config:
+    """The form of a kernel: ``prefill``, ``decode`` or ``deterministic``.
+
+    ``group``: query heads per KV head; ``shared_memory``: bytes a program may have, to which the loads in flight are
+    trimmed.
+    """
+    padded = triton.next_power_of_2(head_dim)
+    table = {"prefill": _PREFILL, "decode": _DECODE, "deterministic": _DETERMINISTIC}[form]
+    config = table[min(size for size in table if size >= padded)] if padded <= max(table) else Config(16, 16, 4, 2)
+    if element_size > 2:
+        config = replace(config, tile=max(16, config.tile // 2), rows=max(16, config.rows // 2))
+    rows = max(config.rows, triton.next_power_of_2(group))
+    per_stage = 2 * config.tile * padded * element_size
+    stages = max(1, min(config.stages, (shared_memory - rows * padded * element_size) // per_stage))
+    return replace(config, rows=rows, stages=stages)
+
+
+@cache
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
+
+
+@cache
+def _shared_memory(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 1 << 16
+    properties = triton.runtime.driver.active.utils.get_device_properties(device.index or 0)
+    return properties["max_shared_mem"]
+
+
+def _config(k_cache: Tensor, heads: int, decode: bool, deterministic: bool) -> Config:
+    form = "deterministic" if deterministic else "decode" if decode else "prefill"
+    group = heads // k_cache.shape[2]
+    return config_of(k_cache.shape[3], group, k_cache.element_size(), _shared_memory(k_cache.device), form)
+
+
+def _launch(
+    out: Tensor,
+    parts: Tensor,
+    weights: Tensor,
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    step: Prepared,
+    scale: float,
+    window: int,
+    decode: bool,
+) -> None:
+    tokens, heads, head_dim = q.shape
+    kv_heads = k_cache.shape[2]
+    config = _config(k_cache, heads, decode, step.segment > 0)
+    first, sequences = (0, step.decodes) if decode else (step.decodes, step.sequences - step.decodes)
+    segments = step.segments if decode else 1
+    block_q = config.rows // (heads // kv_heads)
+    blocks = sequences if decode else (tokens - first) // block_q + sequences
+    attend[(blocks * kv_heads, segments)](
+        out,
+        parts,
+        weights,
+        q,
+        k_cache,
+        v_cache,
+        step.block_table,
+        step.rows,
+        step.query_starts,
+        step.seq_lens,
+        q.stride(0),
+        step.block_table.stride(0),
+        first,
+        sequences,
+        segments,
+        window,
+        scale * _LOG2_E,
+        HEADS=heads,
+        KV_HEADS=kv_heads,
+        HEAD_DIM=head_dim,
+        PADDED_DIM=triton.next_power_of_2(head_dim),
+        BLOCK_SIZE=k_cache.shape[1],
+        BLOCK_M=config.rows,
+        TILE=config.tile,
+        SEGMENT_TILES=step.segment // config.tile,
+        DECODE=decode,
+        SPLIT=segments > 1,
+        WINDOWED=window > 0,
+        num_warps=config.warps,
+        num_stages=config.stages,
+    )
+
+
+def _launch_reduce(
+    out: Tensor, parts: Tensor, weights: Tensor, step: Prepared, k_cache: Tensor, head_dim: int, window: int
+) -> None:
+    decodes, heads = parts.shape[:2]
+    tile = _config(k_cache, heads, True, step.segment > 0).tile
+    combine[(decodes * heads,)](
+        out,
+        parts,
+        weights,
+        step.seq_lens,
+        step.segments,
+        window,
+        HEADS=heads,
+        HEAD_DIM=head_dim,
+        PADDED_DIM=triton.next_power_of_2(head_dim),
+        TILE=tile,
+        SEGMENT_TILES=step.segment // tile,
+        # One at a time adds up in the order a deterministic prefill does.
+        CHUNK=1 if step.segment else _REDUCE_CHUNK,
+        WINDOWED=window > 0,
+        num_warps=2,
+    )
