@@ -24,7 +24,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_batch_tokens: int = 2048
     """Token budget of one step (``--ragged_flash_max_batch_tokens``)."""
     kv_cache_bytes: int | None = None
-    """On CPU; a quarter of the memory limit when None."""
+    """When None: on CPU a quarter of the memory limit, on a GPU what its share leaves."""
+    max_gpu_memory_utilization: float = 0.9
+    """Share of the GPU's memory, above 0 and at most 1, for everything: the KV cache gets what the rest leaves."""
+    cuda_graph_batch_sizes: tuple[int, ...] | None = None
+    """Decode batch sizes with a CUDA graph; wins over ``cuda_graph_max_batch_size``."""
+    cuda_graph_max_batch_size: int | None = None
+    """Largest of the default sizes; ``max_num_seqs``, at most 256, when None."""
+    disable_cuda_graph: bool = False
     max_kv_blocks: int | None = None
     """Upper bound on KV blocks, for tests of preemption."""
     enable_prompt_cache: bool = True
@@ -33,6 +40,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """torch threads; OMP_NUM_THREADS, else physical cores within the CPU quota, when None."""
     quant: Literal["none", "int8", "int4"] = "none"
     """Weight-only quantisation while the weights are loaded."""
+    attn_cls: Literal["ragged_flash", "paged"] | None = None
+    """Attention: one Triton kernel, or gathered blocks with torch (on CPU the native kernel); None: what the device
+    does best."""
     deterministic: bool = False
     """Logits that do not depend on the batch: fixed split sizes, kernels chosen without regard to its size."""
     load_format: Literal["auto", "dummy"] = "auto"

@@ -165,11 +165,12 @@ def test_threads_asked_for_win() -> None:
 
 @pytest.mark.parametrize(("short", "asked", "expected"), [(10.0, None, 1), (0.0, None, 2), (10.0, 2, 2)])
 def test_a_small_model_keeps_to_one_thread_unless_asked(
-    short: float, asked: int | None, expected: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+    short: float, asked: int | None, expected: int, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("blade_llm.runner.torch_runner.usable_cores", lambda: 2)
-    monkeypatch.setattr("blade_llm.runner.torch_runner.SHORT_PROBE_SECONDS", short)
+    monkeypatch.setattr("blade_llm.runner.warm_up.SHORT_PROBE_SECONDS", short)
     before = torch.get_num_threads()
     try:
         build_runner(engine_config(folder, num_threads=asked))

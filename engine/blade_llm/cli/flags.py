@@ -57,6 +57,17 @@ def seconds(text: str) -> float:
     return value
 
 
+def share(text: str) -> float:
+    """A part of a whole: above 0 and at most 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.0 < value <= 1.0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share above 0 and at most 1, like 0.9")
+    return value
+
+
 def port(text: str) -> int:
     """0 (any free port) to 65535."""
     if not text.isdigit() or int(text) > 65535:
@@ -71,6 +82,7 @@ _METAVARS: Final[dict[Callable[[str], Any], str]] = {
     port: "PORT",
     positive: "N",
     seconds: "SECONDS",
+    share: "SHARE",
 }
 
 

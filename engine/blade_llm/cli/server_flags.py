@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from blade_llm.cli.flags import Flag, boolean, byte_size, port, positive, seconds
+from blade_llm.cli.flags import Flag, boolean, byte_size, port, positive, seconds, share
 from blade_llm.models.dtypes import DTYPE_ALIASES
 from blade_protocol import ports
 
@@ -35,11 +35,23 @@ _MODEL = (
     Flag(name="dtype", help="type of weights and activations", default="auto", choices=_DTYPES),
     Flag(name="max_model_len", help="most tokens of prompt and answer together (default: the model's)", kind=positive),
     Flag(name="load_format", help="dummy: random weights, for measurements", default="auto", choices=("auto", "dummy")),
-    Flag(name="quant", help="quantise the weights of linear layers while loading", default="none",
-         choices=("none", "int8", "int4")),
-    Flag(name="deterministic", help="the same tokens whatever else is in the batch, at some cost", kind=boolean,
-         default=False),
-    Flag(name="attn_cls", help="attention implementation", default="paged", choices=_ATTENTION, accepts=("paged",)),
+    Flag(
+        name="quant",
+        help="quantise the weights of linear layers while loading",
+        default="none",
+        choices=("none", "int8", "int4"),
+    ),
+    Flag(
+        name="deterministic",
+        help="the same tokens whatever else is in the batch, at some cost",
+        kind=boolean,
+        default=False,
+    ),
+    Flag(
+        name="attn_cls",
+        help="attention: ragged_flash, one Triton kernel (default on a GPU); paged, gathered blocks (default on CPU)",
+        choices=_ATTENTION,
+    ),
     _later("tokenizer_special_tokens", "further special tokens"),
     _off("enable_triton_mla", "Triton kernels for multi-head latent attention"),
     _off("with_visual", "load the vision tower"),
@@ -70,8 +82,8 @@ _MEMORY = (
          kind=positive),
     Flag(name="preempt_strategy", help="what happens to a request's KV cache when memory runs short", default="AUTO",
          choices=("AUTO", "RECOMPUTE", "SWAP"), accepts=("AUTO", "RECOMPUTE")),
-    Flag(name="max_gpu_memory_utilization", help="share of the GPU's memory for everything", kind=float, default=0.9,
-         accepts=(0.9,)),
+    Flag(name="max_gpu_memory_utilization", help="share of the GPU's memory for everything, above 0 and at most 1",
+         kind=share, default=0.9),
     Flag(name="decoding_parallelism", help="decoding streams", kind=positive, default=1, accepts=(1,)),
 )  # fmt: skip
 _PROMPT_CACHE = (
@@ -118,10 +130,12 @@ _QUANTIZATION = (
     _later("kv_cache_quant_sub_heads", "parts of a head with scales of their own", kind=positive, default=1),
 )
 _GRAPHS = (
-    Flag(name="disable_cuda_graph", help="launch every kernel by itself; graphs are never used in this version",
-         kind=boolean, default=False),
-    _later("cuda_graph_max_batch_size", "largest batch with a graph", kind=positive),
-    _later("cuda_graph_batch_sizes", "batch sizes with a graph", kind=positive, many=True),
+    Flag(name="disable_cuda_graph", help="launch every kernel of a decode by itself (GPU)", kind=boolean,
+         default=False),
+    Flag(name="cuda_graph_max_batch_size", help="largest decode batch with a CUDA graph (default: max_num_seqs, at "
+         "most 256)", kind=positive),
+    Flag(name="cuda_graph_batch_sizes", help="decode batch sizes with a CUDA graph, batches are padded up to them "
+         "(default: 1 2 4 8 16 24 32 ...)", kind=positive, many=True),
 )  # fmt: skip
 _LORA = (
     _off("enable_lora", "serve LoRA adapters"),
@@ -167,6 +181,11 @@ MEMORY_FIELDS: Final[Mapping[str, str]] = {
     "kv_cache_bytes": "kv_cache_bytes",
     "max_kv_blocks": "max_kv_blocks",
     "quant": "quant",
+    "max_gpu_memory_utilization": "max_gpu_memory_utilization",
+    "disable_cuda_graph": "disable_cuda_graph",
+    "cuda_graph_max_batch_size": "cuda_graph_max_batch_size",
+    "cuda_graph_batch_sizes": "cuda_graph_batch_sizes",
+    "attn_cls": "attn_cls",
 }
 """Flags that decide the memory plan, the server's and the check's alike, and the ``EngineConfig`` fields they fill."""
 
@@ -174,4 +193,9 @@ MEMORY_FIELDS: Final[Mapping[str, str]] = {
 def memory_fields(flags: Mapping[str, Any]) -> dict[str, Any]:
     """The ``EngineConfig`` fields that decide the memory plan."""
     fields = {field: flags[flag] for flag, field in MEMORY_FIELDS.items()}
-    return {**fields, "dtype": DTYPE_ALIASES.get(fields["dtype"], fields["dtype"])}
+    sizes = fields["cuda_graph_batch_sizes"]
+    return {
+        **fields,
+        "dtype": DTYPE_ALIASES.get(fields["dtype"], fields["dtype"]),
+        "cuda_graph_batch_sizes": None if sizes is None else tuple(sizes),
+    }

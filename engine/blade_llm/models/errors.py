@@ -1,4 +1,4 @@
-"""What can be wrong with a model's files, or with the memory it is given."""
+"""What can be wrong with a model's files, with the memory it is given, or with a flag for it."""
 
 
 class ModelFilesError(ValueError):
@@ -7,6 +7,10 @@ class ModelFilesError(ValueError):
 
 class UnsupportedModelError(ModelFilesError):
     """A model that is intact but needs something without an implementation here."""
+
+
+class UnsupportedSettingError(ModelFilesError):
+    """A flag that this machine or this model cannot honour; the message says what to give instead."""
 
 
 class NotEnoughMemoryError(ValueError):

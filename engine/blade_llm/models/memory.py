@@ -6,6 +6,7 @@ engine does. No torch.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -70,6 +71,11 @@ def kv_block_bytes(config: ModelConfig, dtype: DTypeName, block_size: int = BLOC
     return config.kv_bytes_per_token(dtype) * block_size
 
 
+def raise_kv_cache_bytes(needed: int) -> str:
+    """What gives a KV cache of ``needed`` bytes: the flag that says its size."""
+    return f"raise --kv_cache_bytes to {needed}"
+
+
 def plan_blocks(
     config: ModelConfig,
     dtype: DTypeName,
@@ -77,8 +83,11 @@ def plan_blocks(
     kv_cache_bytes: int,
     max_model_len: int | None = None,
     block_size: int = BLOCK_SIZE,
+    enlarge: Callable[[int], str] = raise_kv_cache_bytes,
 ) -> KvPlan:
     """Divide ``kv_cache_bytes`` into blocks; ``max_model_len`` is the model's own length when not given.
+
+    ``enlarge`` says what to change for a cache of so many bytes.
 
     Raises :class:`NotEnoughMemoryError` when not even one request of ``max_model_len`` tokens fits, with the two values
     that would do, and ``ValueError`` when ``max_model_len`` is more than the model was made for.
@@ -98,7 +107,7 @@ def plan_blocks(
         shorter = f", or lower --max_model_len to {plan.tokens}" if plan.blocks else ""
         raise NotEnoughMemoryError(
             f"one request of {length} tokens needs {needed * block_bytes} bytes of KV cache ({needed} blocks), "
-            f"{kv_cache_bytes} bytes hold {plan.blocks}; raise --kv_cache_bytes to {needed * block_bytes}{shorter}"
+            f"{kv_cache_bytes} bytes hold {plan.blocks}; {enlarge(needed * block_bytes)}{shorter}"
         )
     return plan
 

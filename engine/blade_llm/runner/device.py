@@ -1,10 +1,15 @@
-"""Which device a model computes on, and torch's names for the compute types."""
+"""Which device a model computes on and with which attention, and torch's names for the compute types."""
 
 from __future__ import annotations
 
-from typing import Final
+from importlib.util import find_spec
+from typing import Final, Literal
 
 import torch
+
+from blade_llm.models.errors import UnsupportedSettingError
+
+AttentionClass = Literal["ragged_flash", "paged"]
 
 TORCH_DTYPES: Final[dict[str, torch.dtype]] = {
     "float32": torch.float32,
@@ -16,3 +21,15 @@ TORCH_DTYPES: Final[dict[str, torch.dtype]] = {
 def choose_device() -> torch.device:
     """The GPU where there is one, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def choose_attention(requested: AttentionClass | None, device: torch.device) -> AttentionClass:
+    """The attention implementation for ``--attn_cls``, by default the one that ``device`` does best.
+
+    Raises :class:`~blade_llm.models.errors.UnsupportedSettingError` for one that cannot run there.
+    """
+    triton = device.type == "cuda" and find_spec("triton") is not None
+    if requested == "ragged_flash" and not triton:
+        reason = "Triton, which is not installed" if device.type == "cuda" else "a GPU, and there is none"
+        raise UnsupportedSettingError(f"--attn_cls ragged_flash needs {reason}; leave it out or give --attn_cls paged")
+    return requested or ("ragged_flash" if triton else "paged")

@@ -1,4 +1,5 @@
-"""A step's inputs, gathered from the row tables by index vectors; the vectors reach the device in one copy."""
+"""A step's inputs: what the plan says, packed into one copy to the device, and from there gathered out of the row
+tables, where the tokens of the step before may only just have been drawn."""
 
 from __future__ import annotations
 
@@ -8,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from blade_llm.kernels.paged_attention import RaggedBatch, prepare
-from blade_llm.layers.step import KVCache, StepMetadata
+from blade_llm.kernels.paged_attention import RaggedBatch
+from blade_llm.runner.staging import Staging
 from blade_llm.runner.tables import RowTables
 from blade_llm.sampling.sampler import SampledRows
 from blade_llm.scheduling.plan import StepPlan
@@ -17,59 +18,83 @@ from blade_llm.scheduling.plan import StepPlan
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """What the model and the sampler get."""
+    """A step, known to host and device; the tables hold all that the plan brought."""
 
-    token_ids: Tensor
-    """[tokens] int32."""
-    metadata: StepMetadata
+    batch: RaggedBatch
+    starts: Tensor
+    """[sequences] int64: the first new position of each."""
+    num_tokens: int
     selected: Tensor | None
     """[sampled] int64: the tokens whose logits are wanted; None for every one."""
     sampled: SampledRows
 
+    @property
+    def decodes_only(self) -> bool:
+        """Whether each sequence has one new token."""
+        return self.num_tokens == len(self.batch.host_query_lens)
 
-def gather_inputs(plan: StepPlan, tables: RowTables, kv_cache: KVCache, num_heads: int) -> StepInputs:
-    """Inputs for ``plan``, whose changes ``tables`` has already applied."""
-    rows = np.array([share.row for share in plan.rows])
-    starts = np.array([share.start for share in plan.rows])
-    counts = np.array([share.count for share in plan.rows])
-    ends = counts.cumsum()
-    num_tokens = int(ends[-1])
-    token_rows = rows.repeat(counts)
-    positions = np.arange(num_tokens) + (starts - (ends - counts)).repeat(counts)
-    draws = np.array([share.sample for share in plan.rows])
-    selected, sampled_rows, sampled_positions = (ends - 1)[draws], rows[draws], (starts + counts)[draws]
 
-    starts_and_end = np.concatenate(([0], ends))
-    parts = _to_device(
-        [token_rows, positions, rows, selected, sampled_rows, sampled_positions, starts_and_end, starts + counts],
-        tables.token_ids.device,
-    )
-    block_size = kv_cache[0][0].shape[1]
-    blocks = tables.block_table[parts[0], parts[1] // block_size].long()
-    batch = RaggedBatch(
-        rows=parts[2],
-        query_starts=parts[6],
-        seq_lens=parts[7],
-        host_query_lens=counts.tolist(),
-        host_seq_lens=(starts + counts).tolist(),
-    )
-    metadata = StepMetadata(
-        positions=parts[1],
-        slots=blocks * block_size + parts[1] % block_size,
-        attention=prepare(batch, tables.block_table, kv_cache[0][0], num_heads),
-        kv_cache=kv_cache,
-    )
+@dataclass(frozen=True, slots=True)
+class TokenInputs:
+    """What the model needs of each token; all [tokens]."""
+
+    token_ids: Tensor
+    """int32."""
+    positions: Tensor
+    """int64: its position in its own sequence."""
+    slots: Tensor
+    """int64: its place in the KV cache, ``block * block_size + offset``."""
+
+
+def send_inputs(plan: StepPlan, tables: RowTables) -> StepInputs:
+    """Carry ``plan`` to the device in one copy and apply its changes to ``tables``."""
+    shares = plan.rows
+    rows = np.array([share.row for share in shares])
+    starts = np.array([share.start for share in shares])
+    counts = np.array([share.count for share in shares])
+    seq_lens = starts + counts
+    query_starts = np.empty(len(shares) + 1, dtype=np.int64)
+    query_starts[0] = 0
+    counts.cumsum(out=query_starts[1:])
+    num_tokens = int(query_starts[-1])
+    draws = np.array([share.sample for share in shares])
+    if draws.all():
+        sampled_rows, sampled_positions, selected = rows, seq_lens, query_starts[1:] - 1
+    else:
+        sampled_rows, sampled_positions, selected = rows[draws], seq_lens[draws], query_starts[1:][draws] - 1
+
+    staging = Staging(tables.token_ids.device)
+    for vector in (rows, starts, query_starts, seq_lens, sampled_rows, sampled_positions, selected):
+        staging.add(vector)
+    tables.stage(plan, staging)
+    sent = staging.send()
+    tables.apply(plan, *sent[7:])
     return StepInputs(
-        token_ids=tables.token_ids[parts[0], parts[1]],
-        metadata=metadata,
-        selected=None if len(selected) == num_tokens else parts[3],
-        sampled=SampledRows(sampled_rows.tolist(), sampled_positions.tolist(), parts[4], parts[5]),
+        batch=RaggedBatch(
+            rows=sent[0],
+            query_starts=sent[2],
+            seq_lens=sent[3],
+            host_query_lens=counts.tolist(),
+            host_seq_lens=seq_lens.tolist(),
+        ),
+        starts=sent[1],
+        num_tokens=num_tokens,
+        selected=None if len(selected) == num_tokens else sent[6],
+        sampled=SampledRows(sampled_rows.tolist(), sampled_positions.tolist(), sent[4], sent[5]),
     )
 
 
-def _to_device(vectors: list[np.ndarray], device: torch.device) -> tuple[Tensor, ...]:
-    """Several int64 vectors in one transfer."""
-    packed = torch.from_numpy(np.concatenate(vectors))
-    if device.type == "cuda":
-        packed = packed.pin_memory().to(device, non_blocking=True)
-    return torch.split(packed, [len(vector) for vector in vectors])
+def gather_tokens(
+    rows: Tensor, starts: Tensor, query_starts: Tensor, num_tokens: int, tables: RowTables, block_size: int
+) -> TokenInputs:
+    """Token ids, positions and slots of ``num_tokens`` tokens: of sequence i those of row ``rows[i]`` from position
+    ``starts[i]`` on, from ``query_starts[i]`` to ``query_starts[i + 1]`` (all int64)."""
+    if len(rows) == num_tokens:
+        positions = starts
+    else:
+        counts = query_starts.diff()
+        rows = rows.repeat_interleave(counts, output_size=num_tokens)
+        first = (starts - query_starts[:-1]).repeat_interleave(counts, output_size=num_tokens)
+        positions = torch.arange(num_tokens, device=rows.device) + first
+    blocks = tables.block_table[rows, positions // block_size].long()
+    return TokenInputs(tables.token_ids[rows, positions], positions, blocks * block_size + positions % block_size)

@@ -1,39 +1,72 @@
-"""Plans with made-up requests, to warm up before the first real one and to measure a full step's memory."""
+"""Plans with made-up requests: to warm up before the first real one, and to measure what a full step needs."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
 
 from blade_llm.models.memory import BLOCK_SIZE
 from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.scheduling.plan import BlockUpdate, NewRow, ScheduledRow, StepPlan
 
-_SAMPLED = SamplingParams(temperature=1.0, top_p=0.9, top_k=20, seed=0, max_tokens=2)
+STEPS: Final = 3
+"""Most tokens a probe may draw for one request."""
+
+ORDINARY: Final = SamplingParams(temperature=1.0, top_p=0.9, top_k=20, seed=0, max_tokens=STEPS)
+HEAVIEST: Final = SamplingParams(
+    temperature=1.0, top_p=0.9, top_k=20, seed=0, max_tokens=STEPS, repetition_penalty=1.1, presence_penalty=0.1,
+    frequency_penalty=0.1, min_tokens=STEPS, logprobs=20,
+)  # fmt: skip
+"""All stages of the draw at once."""
+VARIETY: Final = (
+    SamplingParams(temperature=0.0, max_tokens=STEPS),
+    ORDINARY,
+    HEAVIEST,
+    SamplingParams(temperature=0.7, seed=0, max_tokens=STEPS),
+    SamplingParams(temperature=0.7, seed=0, top_k=5, max_tokens=STEPS),
+    SamplingParams(temperature=0.7, seed=0, top_p=0.5, max_tokens=STEPS),
+    SamplingParams(temperature=0.0, repetition_penalty=1.1, max_tokens=STEPS),
+    SamplingParams(temperature=0.0, min_tokens=STEPS, max_tokens=STEPS),
+    SamplingParams(temperature=0.0, logprobs=1, max_tokens=STEPS),
+)
+"""Each stage of the draw alone, and several together."""
+_MASKED: Final = (0, 1)
 
 
-def prefill_plan(lengths: list[int]) -> StepPlan:
-    """One step that prefills a request of each length in rows 0, 1, ... and in blocks 0, 1, ..., and draws for each."""
-    new_rows, updates, rows = [], [], []
-    block = 0
-    for row, length in enumerate(lengths):
-        request_id = f"probe-{row}"
-        blocks = -(-(length + 1) // BLOCK_SIZE)
-        new_rows.append(NewRow(row, request_id, [0] * length, length, _SAMPLED))
-        updates.append(BlockUpdate(row, 0, list(range(block, block + blocks))))
-        rows.append(ScheduledRow(row, 0, length, sample=True, request_id=request_id))
-        block += blocks
-    return StepPlan(step=0, rows=rows, new_rows=new_rows, block_updates=updates)
+def blocks_for(lengths: Sequence[int]) -> int:
+    """KV blocks that requests of these lengths take in a probe."""
+    return sum(-(-(length + STEPS) // BLOCK_SIZE) for length in lengths)
 
 
-def decode_plan(lengths: list[int]) -> StepPlan:
-    """The step after :func:`prefill_plan`."""
-    rows = [ScheduledRow(row, length, 1, True, f"probe-{row}") for row, length in enumerate(lengths)]
-    return StepPlan(step=1, rows=rows)
+class Probe:
+    """Requests in rows 0, 1, ... and in blocks 0, 1, ...; request i draws by ``variants[i % len(variants)]``."""
 
+    def __init__(self, variants: Sequence[SamplingParams] = (ORDINARY,)) -> None:
+        self._variants = variants
+        self._lengths: list[int] = []
+        self._blocks = 0
+        self._steps = 0
 
-def blocks_used(lengths: list[int]) -> int:
-    """Blocks that these plans use."""
-    return sum(-(-(length + 1) // BLOCK_SIZE) for length in lengths)
+    def step(self, entering: Sequence[int] = (), *, decoding: int = 0) -> StepPlan:
+        """Decode the first so many requests, and prefill new ones of these lengths."""
+        shares = []
+        for row in range(decoding):
+            shares.append(ScheduledRow(row, self._lengths[row], 1, True, f"probe-{row}"))
+            self._lengths[row] += 1
+        new_rows, updates = [], []
+        for length in entering:
+            row, blocks = len(self._lengths), blocks_for([length])
+            sampling = self._variants[row % len(self._variants)]
+            masked = _MASKED if sampling.min_tokens else ()
+            new_rows.append(NewRow(row, f"probe-{row}", [0] * length, length, sampling, masked_until_min_tokens=masked))
+            updates.append(BlockUpdate(row, 0, list(range(self._blocks, self._blocks + blocks))))
+            shares.append(ScheduledRow(row, 0, length, True, f"probe-{row}"))
+            self._lengths.append(length)
+            self._blocks += blocks
+        self._steps += 1
+        return StepPlan(self._steps, shares, new_rows, updates)
 
-
-def free_plan(lengths: list[int]) -> StepPlan:
-    """Frees the rows; nothing to compute."""
-    return StepPlan(step=2, rows=[], freed_rows=list(range(len(lengths))))
+    @property
+    def rows(self) -> list[int]:
+        """The rows in use."""
+        return list(range(len(self._lengths)))

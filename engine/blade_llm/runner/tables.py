@@ -2,40 +2,61 @@
 
 from __future__ import annotations
 
-import torch
+from itertools import chain
 
+import torch
+from torch import Tensor
+
+from blade_llm.runner.staging import Staging
 from blade_llm.sampling.table import SamplingTable
-from blade_llm.sampling.transfer import to_device
 from blade_llm.scheduling.plan import StepPlan
 
 
 class RowTables:
-    """Tables on the device with one row a request; a step changes only what its plan says changed."""
+    """Tables on the device with one row a request; a step changes only what its plan says changed.
 
-    def __init__(self, max_num_seqs: int, max_model_len: int, max_blocks_per_row: int, device: torch.device) -> None:
-        self.token_ids = torch.zeros(max_num_seqs, max_model_len + 1, dtype=torch.int32, device=device)
+    The row after the last, :attr:`padding_row`, belongs to no request. Its block table names the block after the last,
+    which is never given out: whatever pads a batch to the size of a CUDA graph reads and writes there.
+    """
+
+    def __init__(
+        self, max_num_seqs: int, max_model_len: int, max_blocks_per_row: int, num_blocks: int, device: torch.device
+    ) -> None:
+        self.padding_row = max_num_seqs
+        self.token_ids = torch.zeros(max_num_seqs + 1, max_model_len + 1, dtype=torch.int32, device=device)
         """Prompt and output. One column more than the longest request: the last token drawn is never computed."""
-        self.block_table = torch.zeros(max_num_seqs, max_blocks_per_row, dtype=torch.int32, device=device)
+        self.block_table = torch.zeros(max_num_seqs + 1, max_blocks_per_row, dtype=torch.int32, device=device)
+        self.block_table[self.padding_row] = num_blocks
         self.sampling = SamplingTable(max_num_seqs, device)
 
-    def apply(self, plan: StepPlan) -> None:
-        """Free rows, fill new ones, append blocks, in this order."""
+    def stage(self, plan: StepPlan, staging: Staging) -> None:
+        """Note on the host what changes, and add what the device has to know of it: four vectors."""
         for row in plan.freed_rows:
             self.sampling.leave(row)
-        device = self.token_ids.device
-        for new in plan.new_rows:
-            self.token_ids[new.row, : len(new.token_ids)] = to_device(new.token_ids, device, torch.int32)
-            self.sampling.enter(
+        words = [
+            self.sampling.record(
                 new.row,
                 new.sampling,
                 num_prompt_tokens=new.num_prompt_tokens,
                 sample_index=new.sample_index,
                 masked_until_min_tokens=new.masked_until_min_tokens,
             )
-        if not plan.block_updates:
-            return
+            for new in plan.new_rows
+        ]
+        staging.add(list(chain.from_iterable(words)))
+        staging.add(list(chain.from_iterable(new.token_ids for new in plan.new_rows)))
         width = self.block_table.shape[1]
-        where = [u.row * width + u.start + i for u in plan.block_updates for i in range(len(u.blocks))]
-        blocks = [block for update in plan.block_updates for block in update.blocks]
-        pairs = to_device([where, blocks], device)
-        self.block_table.view(-1).index_copy_(0, pairs[0], pairs[1].to(torch.int32))
+        staging.add([u.row * width + u.start + i for u in plan.block_updates for i in range(len(u.blocks))])
+        staging.add(list(chain.from_iterable(update.blocks for update in plan.block_updates)))
+
+    def apply(self, plan: StepPlan, words: Tensor, tokens: Tensor, where: Tensor, blocks: Tensor) -> None:
+        """Fill new rows and append blocks, with what :meth:`stage` added, now on the device."""
+        begin = 0
+        for new in plan.new_rows:
+            end = begin + len(new.token_ids)
+            self.token_ids[new.row, : end - begin] = tokens[begin:end]
+            begin = end
+        if plan.new_rows:
+            self.sampling.enter_recorded(words)
+        if plan.block_updates:
+            self.block_table.view(-1).index_copy_(0, where, blocks.to(torch.int32))

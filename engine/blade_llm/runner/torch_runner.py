@@ -1,39 +1,44 @@
 """The runner: carries out step plans with torch, on the GPU where there is one, else on the CPU.
 
 Rows are stable and live on the device (:mod:`blade_llm.runner.tables`), so a step sends only index vectors, and a token
-drawn in one step feeds the next without a visit to the host.
+drawn in one step feeds the next without a visit to the host. Nothing here waits for the device except
+:meth:`~blade_llm.runner.pending.LaunchedStep.result`.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import cast
 
+import msgspec
 import torch
+from torch import Tensor
 
 from blade_llm.config import EngineConfig
-from blade_llm.layers.step import KVCache
+from blade_llm.kernels.paged_attention import RaggedBatch, prepare
+from blade_llm.layers.step import KVCache, StepMetadata
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.dtypes import resolve_dtype
+from blade_llm.models.errors import NotEnoughMemoryError
 from blade_llm.models.llama import Llama
 from blade_llm.models.memory import BLOCK_SIZE, KvPlan, activation_bytes, default_kv_cache_bytes
 from blade_llm.models.registry import load_model
-from blade_llm.runner.device import TORCH_DTYPES, choose_device
-from blade_llm.runner.inputs import gather_inputs
+from blade_llm.runner.cuda_graphs import CudaGraphs, DecodeGraphs, GraphBackend, graph_batch_sizes
+from blade_llm.runner.device import TORCH_DTYPES, choose_attention, choose_device
+from blade_llm.runner.gpu_memory import capture_bytes, measure_gpu
+from blade_llm.runner.inputs import StepInputs, gather_tokens, send_inputs
 from blade_llm.runner.kv_cache import allocate_kv_cache
 from blade_llm.runner.memory_plan import memory_plan, plan_kv_cache
 from blade_llm.runner.pending import LaunchedForward, LaunchedStep
-from blade_llm.runner.probe import blocks_used, decode_plan, free_plan, prefill_plan
 from blade_llm.runner.tables import RowTables
-from blade_llm.runner.threads import SHORT_PROBE_SECONDS, requested_threads, usable_cores
+from blade_llm.runner.threads import requested_threads, usable_cores
+from blade_llm.runner.warm_up import settle_threads, warm_up
 from blade_llm.sampling.sampler import Sampler
 from blade_llm.scheduling.plan import PendingForward, StepPlan
 
 logger = logging.getLogger(__name__)
-
-GPU_MEMORY_SHARE = 0.9
-"""Share of the GPU's memory for weights, activations and KV cache together."""
 
 
 class TorchRunner:
@@ -42,8 +47,13 @@ class TorchRunner:
     Attributes: ``num_blocks``, ``max_model_len``, ``memory_plan``, and ``timings``, seconds by phase of the start.
     """
 
-    def __init__(self, config: EngineConfig, model_config: ModelConfig) -> None:
-        """Load the weights and allocate the KV cache.
+    def __init__(
+        self,
+        config: EngineConfig,
+        model_config: ModelConfig,
+        graph_backend: Callable[[], GraphBackend] | None = None,
+    ) -> None:
+        """Load the weights and allocate the KV cache. ``graph_backend``: :class:`CudaGraphs` on a GPU when not given.
 
         Raises :class:`~blade_llm.models.errors.ModelFilesError`,
         :class:`~blade_llm.models.errors.NotEnoughMemoryError`, and ``ValueError`` for a ``max_model_len`` beyond the
@@ -55,22 +65,26 @@ class TorchRunner:
         self.device = choose_device()
         self.dtype_name = resolve_dtype(config.dtype, model_config.dtype, on_gpu=self.device.type != "cpu")
         self.dtype = TORCH_DTYPES[self.dtype_name]
+        self.attn_cls = choose_attention(config.attn_cls, self.device)
+        self._graph_backend = graph_backend
         if self.device.type == "cpu":
             torch.set_num_threads(requested_threads(config.num_threads) or usable_cores())
+        elif graph_backend is None and self.attn_cls == "ragged_flash":
+            self._graph_backend = CudaGraphs
         with torch.inference_mode():
             kv = self._start_on_cpu() if self.device.type == "cpu" else self._start_on_gpu()
-            self._allocate(kv)
-        self.num_blocks = kv.blocks
-        self.max_model_len = kv.max_model_len
+            self.attach(kv)
         self.memory_plan = memory_plan(kv, weights=self.model.nbytes, activation_peak=self._activation_peak)
 
     @torch.inference_mode()
     def launch_forward(self, plan: StepPlan) -> LaunchedForward:
         """Apply the plan to the tables, gather the inputs and launch the forward pass."""
-        self._tables.apply(plan)
-        inputs = gather_inputs(plan, self._tables, self._kv_cache, self.model_config.num_heads)
-        hidden = self.model(inputs.token_ids, inputs.metadata, inputs.selected)
-        return LaunchedForward(inputs.sampled, self.model.logits(hidden) if inputs.sampled.rows else None)
+        try:
+            inputs = send_inputs(plan, self.tables)
+            hidden = self._hidden(inputs)
+            return LaunchedForward(inputs.sampled, self.model.logits(hidden) if inputs.sampled.rows else None)
+        except torch.OutOfMemoryError as error:
+            raise self._out_of_memory(error) from error
 
     @torch.inference_mode()
     def launch_sampling(self, forward: PendingForward) -> LaunchedStep:
@@ -79,27 +93,74 @@ class TorchRunner:
         if launched.logits is None:
             return LaunchedStep(None)
         sampled = launched.sampled
-        drawn = self._sampler.draw(launched.logits, sampled)
-        self._tables.token_ids[sampled.row_index, sampled.position_index] = drawn.tokens.to(torch.int32)
+        try:
+            drawn = self._sampler.draw(launched.logits, sampled)
+        except torch.OutOfMemoryError as error:
+            raise self._out_of_memory(error) from error
+        self.tables.token_ids[sampled.row_index, sampled.position_index] = drawn.tokens.to(torch.int32)
         return LaunchedStep(drawn)
 
     def warm_up(self) -> None:
-        """Run a prefill and a decode, so that the first request does not pay for what torch sets up on first use."""
+        """Compile, load and try out all that a request may need, and capture the graphs, before the first one comes."""
         start = time.perf_counter()
-        lengths = [min(BLOCK_SIZE, self.max_model_len - 1)]
-        self._run_probe(lengths)
-        if self.device.type == "cpu" and requested_threads(self.config.num_threads) is None:
-            self._settle_threads(lengths)
+        with torch.inference_mode():
+            warm_up(self)
+            if self.device.type == "cpu" and requested_threads(self.config.num_threads) is None:
+                settle_threads(self)
         self.timings["warm-up"] = time.perf_counter() - start
+        if self.graphs is not None:
+            start = time.perf_counter()
+            with torch.inference_mode():
+                self._capture(self.graphs)
+            self.timings["graphs"] = time.perf_counter() - start
 
-    def _settle_threads(self, lengths: list[int]) -> None:
-        """Stay with one thread where the model is too small to share."""
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        start = time.perf_counter()
-        self._run_probe(lengths)
-        if time.perf_counter() - start > SHORT_PROBE_SECONDS:
-            torch.set_num_threads(threads)
+    def attach(self, kv: KvPlan) -> None:
+        """Allocate the KV cache, and tables of the rows to go with it."""
+        config = self.config
+        self.num_blocks, self.max_model_len = kv.blocks, kv.max_model_len
+        self._kv_cache: KVCache = allocate_kv_cache(self.model_config, kv.blocks, BLOCK_SIZE, self.device, self.dtype)
+        self.tables = RowTables(
+            config.max_num_seqs, kv.max_model_len, kv.blocks_of(kv.max_model_len), kv.blocks, self.device
+        )
+        self._sampler = Sampler(self.tables.sampling, self.tables.token_ids)
+        self._query_starts = torch.arange(config.max_num_seqs + 1, device=self.device)
+        self.graphs: DecodeGraphs | None = None
+        if self._graph_backend is not None and not config.disable_cuda_graph:
+            sizes = graph_batch_sizes(
+                config.cuda_graph_batch_sizes, config.cuda_graph_max_batch_size, config.max_num_seqs
+            )
+            self.graphs = DecodeGraphs(self._decode, sizes, self.tables.padding_row, self.device, self._graph_backend())
+
+    def detach(self) -> None:
+        """Give back what :meth:`attach` allocated."""
+        del self._kv_cache, self.tables, self._sampler, self._query_starts, self.graphs
+
+    def _hidden(self, inputs: StepInputs) -> Tensor:
+        """Launch the model; hidden states of the tokens that draw."""
+        batch, selected = inputs.batch, inputs.selected
+        graphs = self.graphs
+        if graphs is not None and inputs.decodes_only and graphs.size_for(inputs.num_tokens) is not None:
+            hidden = graphs.decode(batch.rows, inputs.starts)
+            return hidden if selected is None else hidden.index_select(0, selected)
+        return self._forward(batch, inputs.starts, inputs.num_tokens, selected)
+
+    def _decode(self, rows: Tensor, starts: Tensor) -> Tensor:
+        """A decode step that depends on nothing but device memory, as graphs need it: the lengths that the host sees
+        are an upper bound."""
+        count = len(rows)
+        batch = RaggedBatch(
+            rows, self._query_starts[: count + 1], starts + 1, [1] * count, [self.max_model_len] * count
+        )
+        return self._forward(batch, starts, count, None)
+
+    def _forward(self, batch: RaggedBatch, starts: Tensor, num_tokens: int, selected: Tensor | None) -> Tensor:
+        tables, k_cache = self.tables, self._kv_cache[0][0]
+        tokens = gather_tokens(batch.rows, starts, batch.query_starts, num_tokens, tables, BLOCK_SIZE)
+        attention = prepare(
+            batch, tables.block_table, k_cache, self.model_config.num_heads, deterministic=self.config.deterministic
+        )
+        metadata = StepMetadata(tokens.positions, tokens.slots, attention, self._kv_cache)
+        return self.model(tokens.token_ids, metadata, selected)
 
     def _start_on_cpu(self) -> KvPlan:
         """The plan comes first: a cache that does not fit is known before the weights are read."""
@@ -113,16 +174,24 @@ class TorchRunner:
         return kv
 
     def _start_on_gpu(self) -> KvPlan:
-        """The cache gets what weights and a full step leave."""
-        config = self.config
-        length = min(config.max_model_len or self.model_config.max_position_embeddings, config.max_batch_tokens)
-        self.model = self._load(config.max_model_len or self.model_config.max_position_embeddings)
-        self._activation_peak = self._measure_step(length)
-        free, total = torch.cuda.mem_get_info(self.device)
-        available = int(free - (1.0 - GPU_MEMORY_SHARE) * total) - self._activation_peak
+        """The cache gets what weights, graphs and a full step leave of our share."""
+        config, model_config = self.config, self.model_config
+        free_at_start, _ = torch.cuda.mem_get_info(self.device)
+        length = config.max_model_len or model_config.max_position_embeddings
+        try:
+            self.model = self._load(length)
+        except torch.OutOfMemoryError as error:
+            raise NotEnoughMemoryError(
+                f"the weights do not fit into the {free_at_start} bytes that are free on the GPU; give --quant int8 or "
+                f"int4, or free memory that other processes hold ({error})"
+            ) from error
+        start = time.perf_counter()
+        memory = measure_gpu(self, free_at_start, length)
+        self.timings["profile"] = time.perf_counter() - start
+        self._activation_peak = memory.activation_peak
         if config.kv_cache_bytes is not None:
-            available = config.kv_cache_bytes
-        return plan_kv_cache(config, self.model_config, self.dtype_name, max(0, available))
+            return plan_kv_cache(config, model_config, self.dtype_name, config.kv_cache_bytes)
+        return plan_kv_cache(config, model_config, self.dtype_name, memory.kv_cache, memory.enlarge)
 
     def _load(self, max_positions: int) -> Llama:
         start = time.perf_counter()
@@ -137,27 +206,20 @@ class TorchRunner:
         self.timings["weights"] = time.perf_counter() - start
         return model
 
-    def _allocate(self, kv: KvPlan) -> None:
-        self._kv_cache: KVCache = allocate_kv_cache(self.model_config, kv.blocks, BLOCK_SIZE, self.device, self.dtype)
-        self._tables = RowTables(
-            self.config.max_num_seqs, kv.max_model_len, kv.blocks_of(kv.max_model_len), self.device
+    def _capture(self, graphs: DecodeGraphs) -> None:
+        try:
+            used = capture_bytes(graphs, graphs.sizes, self.device)
+        except torch.OutOfMemoryError as error:
+            raise NotEnoughMemoryError(
+                f"no memory is left for CUDA graphs of batch sizes {', '.join(map(str, graphs.sizes))}; lower "
+                f"--cuda_graph_max_batch_size, --kv_cache_bytes or --max_gpu_memory_utilization, or give "
+                f"--disable_cuda_graph ({error})"
+            ) from error
+        self.memory_plan = msgspec.structs.replace(self.memory_plan, graphs=used)
+
+    def _out_of_memory(self, error: Exception) -> NotEnoughMemoryError:
+        share = self.config.max_gpu_memory_utilization
+        return NotEnoughMemoryError(
+            f"a step ran out of GPU memory; lower --max_gpu_memory_utilization to {share - 0.05:.2f}, or "
+            f"--ragged_flash_max_batch_tokens to {max(1, self.config.max_batch_tokens // 2)} ({error})"
         )
-        self._sampler = Sampler(self._tables.sampling, self._tables.token_ids)
-
-    def _measure_step(self, length: int) -> int:
-        """Bytes that a full step allocates beyond what lasts, measured on a cache of its own that is dropped again."""
-        full, rest = divmod(self.config.max_batch_tokens, length)
-        lengths = ([length - 1] * full + [rest] * bool(rest))[: self.config.max_num_seqs]
-        self._allocate(KvPlan(block_size=BLOCK_SIZE, block_bytes=0, blocks=blocks_used(lengths), max_model_len=length))
-        torch.cuda.reset_peak_memory_stats(self.device)
-        before = torch.cuda.memory_allocated(self.device)
-        self._run_probe(lengths)
-        peak = torch.cuda.max_memory_allocated(self.device) - before
-        del self._kv_cache, self._tables, self._sampler
-        torch.cuda.empty_cache()
-        return peak
-
-    def _run_probe(self, lengths: list[int]) -> None:
-        for plan in (prefill_plan(lengths), decode_plan(lengths)):
-            self.launch_sampling(self.launch_forward(plan)).result()
-        self._tables.apply(free_plan(lengths))

@@ -1,0 +1,118 @@
+"""Decodes as CUDA graphs: the hundreds of kernel launches of a step become one.
+
+A graph replays one batch size on fixed addresses. So there is one for each of a few sizes, and a smaller batch is
+padded with a row that belongs to no request; larger ones are launched kernel by kernel. All the rest of a step's state
+lives in the row tables and the KV cache, whose addresses never change, so rows and positions are a graph's only inputs.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+import torch
+from torch import Tensor
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_LARGEST: Final = 256
+"""Above, a step computes long enough to hide its launches."""
+
+Decode = Callable[[Tensor, Tensor], Tensor]
+"""A decode step on the device: rows and positions ([batch] int64 each) to hidden states, [batch, hidden]."""
+
+
+class GraphBackend(Protocol):
+    """Records work on the device; :class:`CudaGraphs` does, tests put another in its place."""
+
+    def capture(self, run: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
+        """Record ``run``. Returns what repeats it, and the tensor that holds its result after each repetition."""
+
+
+def graph_batch_sizes(sizes: Sequence[int] | None, largest: int | None, max_num_seqs: int) -> list[int]:
+    """The batch sizes to capture, ascending.
+
+    ``sizes`` (``--cuda_graph_batch_sizes``) wins over ``largest`` (``--cuda_graph_max_batch_size``, itself captured).
+    No size exceeds ``max_num_seqs``: a listed one that does is captured as that.
+    """
+    if sizes is not None:
+        return sorted({min(size, max_num_seqs) for size in sizes})
+    limit = min(max_num_seqs, largest or DEFAULT_LARGEST)
+    return [size for size in (1, 2, 4, *range(8, limit, 8)) if size < limit] + [limit]
+
+
+class CudaGraphs:
+    """Captures CUDA graphs that share one memory pool: steps never overlap, so neither need their temporaries."""
+
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream()
+
+    def capture(self, run: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
+        # Once for real on the stream of the capture: libraries allocate their workspaces per stream, and compilation
+        # or a lazily loaded kernel would break the capture.
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            run()
+        torch.cuda.current_stream().wait_stream(self._stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            result = run()
+        return graph.replay, result
+
+
+class DecodeGraphs:
+    """One graph for each batch size, and the padding of batches in between."""
+
+    def __init__(
+        self, decode: Decode, sizes: Sequence[int], padding_row: int, device: torch.device, backend: GraphBackend
+    ) -> None:
+        """``sizes``: ascending. ``padding_row``: the row that fills a batch up; it is always at position 0."""
+        self.sizes = list(sizes)
+        self._padding_row = padding_row
+        largest = self.sizes[-1] if self.sizes else 0
+        self._rows = torch.full((largest,), padding_row, dtype=torch.int64, device=device)
+        self._starts = torch.zeros(largest, dtype=torch.int64, device=device)
+        self._filled = 0
+        """How many of the rows are not padding."""
+        self._decode = decode
+        self._backend = backend
+        self._graphs: dict[int, tuple[Callable[[], None], Tensor]] = {}
+        self._captured: list[int] = []
+
+    def capture(self, sizes: Sequence[int] | None = None) -> None:
+        """Capture ``sizes`` (all of them when not given), the largest first: the smaller ones fit into its memory."""
+        for size in sorted(self.sizes if sizes is None else sizes, reverse=True):
+            rows, starts = self._rows[:size], self._starts[:size]
+
+            def run(rows: Tensor = rows, starts: Tensor = starts) -> Tensor:
+                return self._decode(rows, starts)
+
+            logger.info("caching graph of graph_batch_size=%d", size)
+            self._graphs[size] = self._backend.capture(run)
+        self._captured = sorted(self._graphs)
+
+    def size_for(self, batch: int) -> int | None:
+        """The least captured size that holds ``batch`` sequences; None when the largest does not."""
+        index = bisect_left(self._captured, batch)
+        return self._captured[index] if index < len(self._captured) else None
+
+    def decode(self, rows: Tensor, starts: Tensor) -> Tensor:
+        """Hidden states of a batch for which :meth:`size_for` has a size, [batch, hidden].
+
+        They are overwritten by the next batch of the same size: whatever reads them must be launched before.
+        """
+        batch = len(rows)
+        size = self.size_for(batch)
+        assert size is not None, f"no graph holds {batch} sequences"
+        self._rows[:batch].copy_(rows)
+        self._starts[:batch].copy_(starts)
+        if batch < self._filled:
+            self._rows[batch : self._filled].fill_(self._padding_row)
+            self._starts[batch : self._filled].zero_()
+        self._filled = batch
+        replay, hidden = self._graphs[size]
+        replay()
+        return hidden[:batch]

@@ -1,0 +1,102 @@
+"""Measures what a GPU's memory is needed for besides the KV cache: weights, a full step, CUDA graphs.
+
+Nothing is reckoned from shapes: a full step with the heaviest sampling runs on a cache and tables that are dropped
+again, and two graphs, the largest and the smallest, are captured for their size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from blade_llm.models.errors import NotEnoughMemoryError
+from blade_llm.models.memory import BLOCK_SIZE, KvPlan, kv_block_bytes
+from blade_llm.runner.cuda_graphs import DecodeGraphs
+from blade_llm.runner.memory_plan import GpuMemory
+from blade_llm.runner.probe import HEAVIEST, STEPS, Probe, blocks_for
+from blade_llm.runner.warm_up import run_probe, warm_up
+
+if TYPE_CHECKING:
+    from blade_llm.runner.torch_runner import TorchRunner
+
+
+def full_steps(max_batch_tokens: int, max_num_seqs: int, max_model_len: int) -> list[list[int]]:
+    """Prompt lengths of the steps that need the most: the whole budget in as many sequences as there may be (all of
+    which draw), and in as few."""
+    longest = max(1, min(max_model_len - STEPS, max_batch_tokens))
+    many = min(max_num_seqs, max_batch_tokens)
+    few, rest = divmod(max_batch_tokens, longest)
+    return [
+        [min(longest, max_batch_tokens // many)] * many,
+        ([longest] * few + [rest] * bool(rest))[:max_num_seqs],
+    ]
+
+
+def measure_gpu(runner: TorchRunner, free_at_start: int, max_model_len: int) -> GpuMemory:
+    """Run full steps and capture two graphs on ``runner``, whose weights are loaded and nothing else.
+
+    ``free_at_start``: free bytes before the weights came. Raises :class:`NotEnoughMemoryError` when a full step does
+    not fit.
+    """
+    config, device = runner.config, runner.device
+    steps = full_steps(config.max_batch_tokens, config.max_num_seqs, max_model_len)
+    blocks = max(blocks_for(lengths) for lengths in steps)
+    probe_kv = KvPlan(block_size=BLOCK_SIZE, block_bytes=0, blocks=blocks, max_model_len=max_model_len)
+    try:
+        runner.attach(probe_kv)
+        warm_up(runner)
+        _release(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        reserved = torch.cuda.memory_reserved(device)
+        for lengths in steps:
+            run_probe(runner, Probe([HEAVIEST]), [lengths])
+        peak = torch.cuda.max_memory_reserved(device) - reserved
+        _release(device)
+        free, total = torch.cuda.mem_get_info(device)
+        graphs = _estimate(runner.graphs, device) if runner.graphs is not None else 0
+    except torch.OutOfMemoryError as error:
+        raise NotEnoughMemoryError(
+            f"a step of {config.max_batch_tokens} tokens and {config.max_num_seqs} sequences does not fit into the "
+            f"GPU beside the weights; lower --ragged_flash_max_batch_tokens to {max(1, config.max_batch_tokens // 2)} "
+            f"or --max_num_seqs to {max(1, config.max_num_seqs // 2)} ({error})"
+        ) from error
+    probe_bytes = (blocks + 1) * kv_block_bytes(runner.model_config, runner.dtype_name)
+    runner.detach()
+    _release(device)
+    return GpuMemory(
+        total=total,
+        free=free + probe_bytes,
+        lasting=max(0, free_at_start - free - probe_bytes),
+        activation_peak=peak,
+        graphs=graphs,
+        share=config.max_gpu_memory_utilization,
+    )
+
+
+def capture_bytes(graphs: DecodeGraphs, sizes: Sequence[int], device: torch.device) -> int:
+    """Capture ``sizes`` and return the bytes they took; 0 where there is no GPU to ask."""
+    if device.type != "cuda":
+        graphs.capture(sizes)
+        return 0
+    _release(device)
+    before, _ = torch.cuda.mem_get_info(device)
+    graphs.capture(sizes)
+    _release(device)
+    after, _ = torch.cuda.mem_get_info(device)
+    return max(0, before - after)
+
+
+def _estimate(graphs: DecodeGraphs, device: torch.device) -> int:
+    """Bytes of all graphs: the largest brings the memory pool, each further one costs about what the smallest does."""
+    sizes = graphs.sizes
+    total = capture_bytes(graphs, sizes[-1:], device)
+    if len(sizes) > 1:
+        total += capture_bytes(graphs, sizes[:1], device) * (len(sizes) - 1)
+    return total
+
+
+def _release(device: torch.device) -> None:
+    torch.cuda.synchronize(device)
+    torch.cuda.empty_cache()
