@@ -1,0 +1,177 @@
+"""What a step costs the host at batch 256: everything the engine process does but the device's own work.
+
+Run it as ``python -m benchmarks.engine.host_step``. A real engine process serves 256 decodes of about 2,000 tokens over
+ZeroMQ; in place of the model there is a device that needs no time, behind the real preparation of inputs. Medians over
+many steps. ``total`` is one turn of the process's loop: poll, schedule, build and send the inputs, take in the tokens
+of the step before, encode and send 256 outputs. The other figures say what is in it.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import msgspec
+import torch
+import zmq
+
+from benchmarks.figures import QUICK, Figure, report
+from blade_llm.config import EngineConfig
+from blade_llm.engine.core import EngineCore, EngineInfo
+from blade_llm.engine.messages import GenerateRequest
+from blade_llm.engine.process import EngineProcess
+from blade_llm.models.memory import BLOCK_SIZE
+from blade_llm.runner.inputs import send_inputs
+from blade_llm.runner.tables import RowTables
+from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.scheduling.budget import PrefillBudget
+from blade_llm.scheduling.plan import PendingForward, StepPlan, StepResult
+
+BATCH = 256
+CONTEXT = 2000
+PREFILL_STEPS = 200
+"""While the last prompts are computed the first decode already."""
+TOTAL_MS = 1.5
+"""``total`` stays below."""
+CORE_MS = 0.9
+"""``total`` without the inputs stays below."""
+
+T = TypeVar("T")
+
+
+class Stopwatch:
+    """Adds up the time spent in some functions, step by step."""
+
+    def __init__(self) -> None:
+        self.ms: dict[str, float] = {}
+
+    def timed(self, name: str, function: Callable[..., T]) -> Callable[..., T]:
+        """``function``, whose time counts under ``name``."""
+
+        def wrapper(*arguments: Any) -> T:
+            begin = time.perf_counter()
+            try:
+                return function(*arguments)
+            finally:
+                self.ms[name] = self.ms.get(name, 0.0) + (time.perf_counter() - begin) * 1e3
+
+        return wrapper
+
+
+class Drawn:
+    """Tokens that are there as soon as someone asks."""
+
+    def __init__(self, count: int) -> None:
+        self._tokens = torch.full((count,), 11)
+
+    def done(self) -> bool:
+        return False  # as on a GPU: the next forward pass is launched first
+
+    def result(self) -> StepResult:
+        tokens = [[token] for token in self._tokens.tolist()]
+        return StepResult(tokens, [None] * len(tokens))
+
+
+class NoDevice:
+    """A runner that prepares inputs and computes nothing."""
+
+    def __init__(self, tables: RowTables, watch: Stopwatch) -> None:
+        self._tables = tables
+        self._send_inputs = watch.timed("inputs", send_inputs)
+
+    def launch_forward(self, plan: StepPlan) -> StepPlan:
+        self._send_inputs(plan, self._tables)
+        return plan
+
+    def launch_sampling(self, forward: PendingForward) -> Drawn:
+        return Drawn(sum(row.sample for row in cast(StepPlan, forward).rows))
+
+
+def build_core(steps: int, watch: Stopwatch) -> EngineCore:
+    """An engine core with room for all requests, its parts timed."""
+    length = CONTEXT + steps + PREFILL_STEPS
+    blocks_per_row = -(-length // BLOCK_SIZE)
+    num_blocks = BATCH * blocks_per_row
+    tables = RowTables(BATCH, length, blocks_per_row, num_blocks, torch.device("cpu"))
+    config = EngineConfig(model="", served_names=("none",), max_num_seqs=BATCH, max_batch_tokens=8192)
+    info = EngineInfo(model="none", max_model_len=length, device="none", dtype="none")
+    core = EngineCore.from_config(config, NoDevice(tables, watch), info, num_blocks=num_blocks)
+    core.scheduler.budget = PrefillBudget(stretch=1e6)
+    core.scheduler.schedule = watch.timed("schedule", core.scheduler.schedule)  # type: ignore[method-assign]
+    core.scheduler.update = watch.timed("update", core.scheduler.update)  # type: ignore[method-assign]
+    return core
+
+
+def measure(steps: int) -> list[dict[str, float]]:
+    """Milliseconds by part, for each of so many steps in steady decode."""
+    watch = Stopwatch()
+    core = build_core(steps, watch)
+    context: zmq.Context[Any] = zmq.Context()
+    engine, front = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
+    for socket in (engine, front):
+        socket.set_hwm(0)
+        socket.linger = 0
+    engine.bind("inproc://host_step")
+    front.connect("inproc://host_step")
+    lifeline, parent = os.pipe()
+    process = EngineProcess(core, engine, lifeline)
+    for number in range(BATCH):
+        sampling = SamplingParams(max_tokens=steps + PREFILL_STEPS - BLOCK_SIZE, temperature=0.0, seed=0)
+        prompt = [number * 7919 % 50_000 + i for i in range(CONTEXT + number % BLOCK_SIZE)]
+        front.send(
+            msgspec.msgpack.encode(
+                GenerateRequest(request_id=f"chatcmpl-{number:032x}", prompt_token_ids=prompt, sampling=sampling)
+            )
+        )
+
+    def drain() -> None:
+        while front.poll(0):
+            front.recv()
+
+    process.turn()
+    while core.scheduler.stats().waiting or core.scheduler.stats().generation_tokens_total < 2 * BATCH:
+        process.turn()
+        drain()
+    measured = []
+    for _ in range(steps):
+        watch.ms = {}
+        begin = time.perf_counter()
+        process.turn()
+        watch.ms["total"] = (time.perf_counter() - begin) * 1e3
+        measured.append(watch.ms)
+        drain()
+    assert core.scheduler.stats().running == BATCH
+    os.close(parent)
+    os.close(lifeline)
+    context.destroy()
+    return measured
+
+
+def main() -> int:
+    torch.set_num_threads(1)
+    gc.collect()
+    gc.freeze()  # as the process does after its start
+    measured = measure(200 if QUICK else 1000)
+    median = {name: statistics.median(step[name] for step in measured) for name in measured[0]}
+    rest = statistics.median(step["total"] - step["inputs"] for step in measured)
+    slow = statistics.quantiles((step["total"] for step in measured), n=100)[98]
+    return report(
+        "host_step",
+        [
+            Figure("host_step_256", median["total"], "ms", "<=", TOTAL_MS),
+            Figure("host_step_256_without_inputs", rest, "ms", "<=", CORE_MS),
+            Figure("host_step_256_schedule", median["schedule"], "ms"),
+            Figure("host_step_256_inputs", median["inputs"], "ms"),
+            Figure("host_step_256_update", median["update"], "ms"),
+            Figure("host_step_256_p99", slow, "ms"),
+        ],
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
