@@ -12,7 +12,7 @@
 
 #define BLADE_AVX2_SET "avx2,fma,f16c"
 #define BLADE_AVX512_SET BLADE_AVX2_SET ",avx512f,avx512bw,avx512dq,avx512vl,avx512vnni"
-#define BLADE_AVX512_BF16_SET BLADE_AVX512_SET ",avx512bf16"
+#define BLADE_AVX512_BF16_SET BLADE_AVX512_SET ",avx512bf16,avx512vbmi"
 #define BLADE_AMX_SET BLADE_AVX512_BF16_SET ",amx-tile,amx-bf16,amx-int8"
 
 #define BLADE_AVX2 __attribute__((target(BLADE_AVX2_SET)))

@@ -1,0 +1,57 @@
+"""Linear layers with the weight stored in the form the CPU multiplies fastest, in bf16 or quantised to 8 or 4 bits.
+
+Only weights are quantised: activations stay bf16, whose outliers in real models per-token int8 would round away.
+
+int8
+    Symmetric, one fp32 scale per output.
+int4
+    16 levels (:data:`INT4_LEVELS`) and one bf16 scale for each group of 32 inputs: 4.5 bits a weight. The levels lie as
+    normally distributed weights want them rather than evenly, which lowers the squared error by a fifth, and the scale
+    is the least-squares fit to the levels chosen (both after Lloyd, "Least squares quantization in PCM", 1982).
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+from torch import Tensor
+
+from blade_llm.kernels.backend import backend_of
+from blade_llm.kernels.linear import torch as _reference
+
+Quantization = Literal["none", "int8", "int4"]
+
+INT4_LEVELS = _reference.INT4_LEVELS
+GROUP = _reference.GROUP
+"""Inputs that share one scale in int4."""
+
+
+class PackedLinear(Protocol):
+    """``x @ weight.T + bias`` with a packed weight."""
+
+    nbytes: int
+    """Of the packed weight with scales, padding and bias."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[tokens, in] to [tokens, out], same type."""
+
+
+def pack(
+    weight: Tensor, bias: Tensor | None = None, quant: Quantization = "none", *, deterministic: bool = False
+) -> PackedLinear | None:
+    """Pack ``weight`` ([out, in], bf16 or fp32) with ``bias`` ([out]); the weight is not kept.
+
+    ``deterministic``: a row's result is the same bits whatever the other rows and their number. The native bf16 kernels
+    always do so: each output is one sum over the inputs in order. Quantised weights have a faster kernel for few rows
+    that sums differently; it is then left out, which costs about half the speed of single streams. oneDNN (fp32, and
+    bf16 without the native library) gives no such promise.
+
+    Returns None where the plain weight is best left to ``torch.nn.functional.linear``.
+    """
+    if weight.device.type == "cpu" and backend_of(weight) == "native":
+        from blade_llm.kernels.linear import native
+
+        packed = native.pack(weight, bias, quant, deterministic)
+        if packed is not None:
+            return packed
+    return _reference.pack(weight, bias, quant)

@@ -1,0 +1,96 @@
+// Linear layers on weights packed by layout.h: which kernel for how many rows, and the panels divided among threads.
+#include <new>
+#include <vector>
+
+#include <omp.h>
+#include <unistd.h>
+
+#include "layout.h"
+#include "pack.h"
+#include "with_amx.h"
+#include "with_dot.h"
+
+namespace {
+
+using namespace blade;
+
+using Worker = void (*)(const Job&, int64_t first, int64_t last, bf16* unpacked);
+
+template <Kind KIND>
+Worker choose(const Job& job) {
+    const bool few = KIND != Kind::bf16 && job.rows <= FUSED_ROWS && !job.weight->fixed_order;
+    if (few) return multiply_fused<KIND>;
+    return isa() == Isa::amx ? multiply_amx<KIND> : multiply_dot<KIND>;
+}
+
+Worker choose(const Job& job) {
+    switch (job.weight->kind) {
+        case Kind::int8: return choose<Kind::int8>(job);
+        case Kind::int4: return choose<Kind::int4>(job);
+        default: return choose<Kind::bf16>(job);
+    }
+}
+
+// Aligned memory that a thread keeps between calls.
+class Scratch {
+public:
+    bf16* get(size_t bytes) {
+        if (bytes > size_) {
+            free(data_);
+            data_ = aligned_alloc(64, size_ = (bytes + 4095) & ~size_t{4095});
+        }
+        return static_cast<bf16*>(data_);
+    }
+    ~Scratch() { free(data_); }
+
+private:
+    void* data_ = nullptr;
+    size_t size_ = 0;
+};
+
+thread_local Scratch unpacked_panel, padded_inputs;
+
+int64_t rows_per_block(int64_t inputs) {
+    static const int64_t cache = std::max<int64_t>(sysconf(_SC_LEVEL2_CACHE_SIZE), 1 << 20);
+    const int64_t rows = cache * 6 / 10 / (inputs * static_cast<int64_t>(sizeof(bf16)));
+    return std::max<int64_t>(rows / AMX_ROWS * AMX_ROWS, AMX_ROWS);
+}
+
+}  // namespace
+
+// Whether this CPU can do it at all.
+BLADE_EXPORT int blade_linear_supported() { return isa() >= Isa::avx512_bf16; }
+
+BLADE_EXPORT int64_t blade_linear_record_bytes(int kind) { return record_bytes(static_cast<Kind>(kind)); }
+
+// ``source``: [outputs, inputs] bf16, contiguous.
+BLADE_EXPORT void blade_linear_pack(const Weight* weight, const bf16* source) {
+    const int64_t panels = weight->panels();
+#pragma omp parallel for schedule(static)
+    for (int64_t panel = 0; panel < panels; ++panel) pack_panel(*weight, source, panel);
+}
+
+// ``x``: [rows, inputs] bf16, rows ``x_stride`` apart; ``y``: [rows, outputs] bf16, contiguous.
+BLADE_EXPORT void blade_linear(const Weight* weight, const bf16* x, int64_t rows, int64_t x_stride, bf16* y) {
+    const int64_t panels = weight->panels(), padded = weight->steps() * STEP;
+    if (padded != weight->inputs) {
+        bf16* copy = padded_inputs.get(rows * padded * sizeof(bf16));
+        for (int64_t row = 0; row < rows; ++row) {
+            memcpy(copy + row * padded, x + row * x_stride, weight->inputs * sizeof(bf16));
+            memset(copy + row * padded + weight->inputs, 0, (padded - weight->inputs) * sizeof(bf16));
+        }
+        x = copy;
+        x_stride = padded;
+    }
+    const Job job{weight, x, rows, x_stride, y, weight->outputs, rows_per_block(padded)};
+    const Worker worker = choose(job);
+    const size_t scratch = weight->kind == Kind::bf16 ? 0 : weight->steps() * UNPACKED_RECORD;
+    // A small layer is done before a second thread is awake.
+    const bool share = panels > 1 && panels * weight->panel_bytes() * std::min<int64_t>(rows, 16) > (1 << 18);
+#pragma omp parallel if (share)
+    {
+        const int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
+        const int64_t first = panels * thread / threads, last = panels * (thread + 1) / threads;
+        if (first < last) worker(job, first, last, unpacked_panel.get(scratch));
+    }
+}

@@ -1,0 +1,109 @@
+"""bf16 and quantised linear layers in C++, on CPUs with AVX512-BF16 or AMX; see ``layout.h`` for the packed form."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Final, Literal
+
+import torch
+from torch import Tensor
+
+from blade_llm.kernels import native
+from blade_llm.kernels.linear.torch import INT4_LEVELS
+from blade_llm.kernels.native.memory import HugePageArena
+
+KINDS: Final = {"none": 0, "int8": 1, "int4": 2}
+PANEL: Final = 32
+"""Outputs are packed in groups of this many; inputs, too."""
+
+_arena = HugePageArena()
+
+
+class _Weight(ctypes.Structure):
+    """As ``Weight`` in ``layout.h``."""
+
+    _fields_ = (
+        ("kind", ctypes.c_int32),
+        ("fixed_order", ctypes.c_int32),
+        ("outputs", ctypes.c_int64),
+        ("inputs", ctypes.c_int64),
+        ("records", ctypes.c_void_p),
+        ("scales", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("levels", ctypes.c_void_p),
+    )
+
+
+class NativeLinear:
+    """A weight packed for the native kernels."""
+
+    __slots__ = ("_address", "_inputs", "_multiply", "_outputs", "_tensors", "_weight", "nbytes")
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, kind: int, deterministic: bool) -> None:
+        """``weight``: [out, in] bf16; ``bias``: [out]."""
+        library = _functions()
+        assert library is not None
+        outputs, inputs = weight.shape
+        panels, steps = -(-outputs // PANEL), -(-inputs // PANEL)
+        records = _arena.empty(panels * steps * int(library.blade_linear_record_bytes(kind)))
+        scales = torch.zeros(panels * PANEL if kind == KINDS["int8"] else 0)
+        padded_bias = torch.zeros(panels * PANEL if bias is not None else 0)
+        if bias is not None:
+            padded_bias[:outputs] = bias
+        self._tensors = (records, scales, padded_bias)  # kept alive for their addresses
+        self._weight = _Weight(
+            kind,
+            deterministic,
+            outputs,
+            inputs,
+            records.data_ptr(),
+            scales.data_ptr(),
+            padded_bias.data_ptr() if bias is not None else None,
+            _levels().data_ptr(),
+        )
+        self._address = ctypes.addressof(self._weight)
+        source = weight.contiguous()
+        library.blade_linear_pack(self._address, source.data_ptr())
+        self._inputs, self._outputs = inputs, outputs
+        self._multiply = library.blade_linear
+        self.nbytes = sum(tensor.nbytes for tensor in self._tensors)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.shape[1] != self._inputs or x.dtype != torch.bfloat16:
+            raise ValueError(f"expected [tokens, {self._inputs}] bf16, got {list(x.shape)} {x.dtype}")
+        if x.stride(1) != 1:
+            x = x.contiguous()
+        rows = x.shape[0]
+        y = torch.empty((rows, self._outputs), dtype=torch.bfloat16)
+        self._multiply(self._address, x.data_ptr(), rows, x.stride(0), y.data_ptr())
+        return y
+
+
+def pack(
+    weight: Tensor, bias: Tensor | None, quant: Literal["none", "int8", "int4"], deterministic: bool
+) -> NativeLinear | None:
+    """As :func:`blade_llm.kernels.linear.pack`; None where these kernels cannot take it."""
+    if weight.dtype != torch.bfloat16 or _functions() is None:
+        return None
+    return NativeLinear(weight, bias, KINDS[quant], deterministic)
+
+
+@cache
+def _functions() -> ctypes.CDLL | None:
+    library = native.library()
+    if library is None or not library.blade_linear_supported():
+        return None
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    library.blade_linear_record_bytes.argtypes = (ctypes.c_int,)
+    library.blade_linear_record_bytes.restype = number
+    library.blade_linear_pack.argtypes = (pointer, pointer)
+    library.blade_linear_pack.restype = None
+    library.blade_linear.argtypes = (pointer, pointer, number, number, pointer)
+    library.blade_linear.restype = None
+    return library
+
+
+@cache
+def _levels() -> Tensor:
+    return torch.tensor(INT4_LEVELS * 2).bfloat16()

@@ -1,0 +1,144 @@
+// From a row-major bf16 weight to records; quantisation happens on the way.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "layout.h"
+
+namespace blade {
+
+// The 32 x 32 block of a weight that a record holds, as fp32 or as bf16, zeros beyond the edges.
+static inline void fetch_block(const bf16* weight, int64_t outputs, int64_t inputs, int64_t panel, int64_t step, bf16 (&block)[PANEL][STEP]) {
+    const int64_t rows = std::min<int64_t>(PANEL, outputs - panel * PANEL), columns = std::min<int64_t>(STEP, inputs - step * STEP);
+    if (rows < PANEL || columns < STEP) memset(block, 0, sizeof block);
+    for (int64_t row = 0; row < rows; ++row)
+        memcpy(block[row], weight + (panel * PANEL + row) * inputs + step * STEP, columns * sizeof(bf16));
+}
+
+static inline void pack_bf16(const bf16 (&block)[PANEL][STEP], uint8_t* record) {
+    uint32_t* words = reinterpret_cast<uint32_t*>(record);
+    for (int tile = 0; tile < 2; ++tile)
+        for (int pair = 0; pair < 16; ++pair)
+            for (int output = 0; output < 16; ++output)
+                memcpy(words + tile * 256 + pair * 16 + output, &block[tile * 16 + output][pair * 2], 4);
+}
+
+static inline void pack_int8(const int8_t (&block)[PANEL][STEP], uint8_t* record) {
+    for (int output = 0; output < PANEL; ++output)
+        for (int input = 0; input < STEP; ++input) {
+            int tile = output / 16, row = input / 2, word = output % 16 * 2 + input % 2;
+            int at = tile * 512 + row / 2 * 64 + word / 8 * 16 + row % 2 * 8 + word % 8;
+            record[at] = static_cast<uint8_t>(block[output][input]);
+        }
+}
+
+static inline void pack_int4(const uint8_t (&block)[PANEL][STEP], const bf16* scales, uint8_t* record) {
+    uint16_t words[256];
+    for (int tile = 0; tile < 2; ++tile)
+        for (int vector = 0; vector < 4; ++vector)
+            for (int word = 0; word < 32; ++word) {
+                const uint8_t* inputs = block[tile * 16 + word / 2] + vector * 8 + word % 2;
+                words[tile * 128 + vector * 32 + word] =
+                    static_cast<uint16_t>(inputs[0] | inputs[2] << 4 | inputs[4] << 8 | inputs[6] << 12);
+            }
+    memcpy(record, words, 512);
+    memcpy(record + 512, scales, PANEL * sizeof(bf16));
+}
+
+// Scale of int8 weights: the largest magnitude of a row becomes 127.
+static inline float int8_scale(const bf16* row, int64_t inputs) {
+    uint16_t most = 0;
+    for (int64_t i = 0; i < inputs; ++i) most = std::max<uint16_t>(most, row[i] & 0x7fff);
+    return to_float(most) / 127.0f;
+}
+
+// Nearest levels of a group for a scale, found by cutting [-1, 1] into 32 bins, narrower than the levels are apart: a bin
+// knows how many midpoints lie before it, and holds one at most.
+struct Quantizer {
+    __m512i before[2];
+    __m512 middles, levels;
+
+    BLADE_AVX512_BF16 explicit Quantizer(const bf16* table) {
+        alignas(64) float values[16], middle[16];
+        alignas(64) int32_t counts[32];
+        for (int i = 0; i < 16; ++i) values[i] = to_float(table[i]);
+        for (int i = 0; i < 15; ++i) middle[i] = (values[i] + values[i + 1]) / 2;
+        middle[15] = INFINITY;
+        for (int bin = 0; bin < 32; ++bin) {
+            float start = static_cast<float>(bin) / 16.0f - 1.0f;
+            counts[bin] = static_cast<int32_t>(std::lower_bound(middle, middle + 15, start) - middle);
+        }
+        levels = _mm512_load_ps(values);
+        middles = _mm512_load_ps(middle);
+        before[0] = _mm512_load_si512(counts);
+        before[1] = _mm512_load_si512(counts + 16);
+    }
+
+    BLADE_AVX512_BF16 inline __m512i nearest(__m512 values, __m512 inverse) const {
+        __m512 scaled = _mm512_mul_ps(values, inverse);
+        __m512i bin = _mm512_cvttps_epi32(_mm512_fmadd_ps(scaled, _mm512_set1_ps(16.0f), _mm512_set1_ps(16.0f)));
+        bin = _mm512_max_epi32(_mm512_min_epi32(bin, _mm512_set1_epi32(31)), _mm512_setzero_si512());
+        __m512i index = _mm512_permutex2var_epi32(before[0], bin, before[1]);
+        __mmask16 beyond = _mm512_cmp_ps_mask(scaled, _mm512_permutexvar_ps(index, middles), _CMP_GT_OQ);
+        return _mm512_mask_add_epi32(index, beyond, index, _mm512_set1_epi32(1));
+    }
+
+    // Indices and scale of one group of 32 inputs. The value of largest magnitude sets the first scale, its sign
+    // included, so that it falls on level -1; then the scale that fits the levels best, and the levels that fit it, twice.
+    BLADE_AVX512_BF16 inline bf16 group(const bf16* inputs, uint8_t* indices) const {
+        __m512 first = load_bf16(inputs), second = load_bf16(inputs + 16);
+        float most = _mm512_reduce_max_ps(_mm512_max_ps(first, second)), least = _mm512_reduce_min_ps(_mm512_min_ps(first, second));
+        float scale = -least >= most ? -least : -most;
+        __m512i index[2];
+        for (int round = 0;; ++round) {
+            scale = to_float(to_bf16(scale));
+            __m512 inverse = _mm512_set1_ps(scale != 0.0f ? 1.0f / scale : 0.0f);
+            index[0] = nearest(first, inverse);
+            index[1] = nearest(second, inverse);
+            if (round == 2) break;
+            __m512 level[2] = {_mm512_permutexvar_ps(index[0], levels), _mm512_permutexvar_ps(index[1], levels)};
+            float product = _mm512_reduce_add_ps(_mm512_fmadd_ps(first, level[0], _mm512_mul_ps(second, level[1])));
+            float square = _mm512_reduce_add_ps(_mm512_fmadd_ps(level[0], level[0], _mm512_mul_ps(level[1], level[1])));
+            if (square > 0.0f) scale = product / square;
+        }
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(indices), _mm512_cvtepi32_epi8(index[0]));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(indices + 16), _mm512_cvtepi32_epi8(index[1]));
+        return to_bf16(scale);
+    }
+};
+
+BLADE_AVX512_BF16 static void pack_panel(const Weight& weight, const bf16* source, int64_t panel) {
+    uint8_t* records = weight.records + panel * weight.panel_bytes();
+    alignas(64) bf16 block[PANEL][STEP];
+    const int64_t first = panel * PANEL, count = std::min<int64_t>(PANEL, weight.outputs - first);
+    float inverse[PANEL] = {};
+    if (weight.kind == Kind::int8)
+        for (int64_t i = 0; i < count; ++i) {
+            float scale = int8_scale(source + (first + i) * weight.inputs, weight.inputs);
+            weight.scales[first + i] = scale;
+            inverse[i] = scale > 0.0f ? 1.0f / scale : 0.0f;
+        }
+    const Quantizer* quantizer = nullptr;
+    alignas(64) unsigned char storage[sizeof(Quantizer)];
+    if (weight.kind == Kind::int4) quantizer = new (storage) Quantizer(weight.levels);
+    for (int64_t step = 0; step < weight.steps(); ++step) {
+        fetch_block(source, weight.outputs, weight.inputs, panel, step, block);
+        uint8_t* record = records + step * record_bytes(weight.kind);
+        if (weight.kind == Kind::bf16) {
+            pack_bf16(block, record);
+        } else if (weight.kind == Kind::int8) {
+            int8_t quantized[PANEL][STEP];
+            for (int i = 0; i < PANEL; ++i)
+                for (int j = 0; j < STEP; ++j) quantized[i][j] = static_cast<int8_t>(rintf(to_float(block[i][j]) * inverse[i]));
+            pack_int8(quantized, record);
+        } else {
+            uint8_t indices[PANEL][STEP];
+            bf16 scales[PANEL];
+            for (int i = 0; i < PANEL; ++i) scales[i] = quantizer->group(block[i], indices[i]);
+            pack_int4(indices, scales, record);
+        }
+    }
+}
+
+}  // namespace blade

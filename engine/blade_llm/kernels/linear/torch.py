@@ -1,0 +1,123 @@
+"""The reference: oneDNN's packed form on CPU, and quantised weights multiplied after making them floats again."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+INT4_LEVELS = (
+    *(-1.0, -0.7875, -0.6297, -0.4999, -0.3857, -0.2819, -0.1841, -0.0907),
+    *(0.0, 0.0961, 0.1945, 0.2977, 0.4098, 0.5351, 0.6831, 0.8707),
+)
+"""Levels of least squared error for groups of 32 normal values of which the largest falls on -1; used in bf16."""
+GROUP = 32
+REFITS = 2
+"""Times the scale of a group is fitted to the levels chosen, and the levels to the scale."""
+
+
+class OneDnnLinear:
+    """oneDNN's blocked layout: saves the repacking of every call."""
+
+    __slots__ = ("_bias", "_weight", "nbytes")
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.nbytes = weight.nbytes + (bias.nbytes if bias is not None else 0)
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous())
+        self._bias = bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
+        return y
+
+
+class Int8Linear:
+    """Integers and one scale per output."""
+
+    __slots__ = ("_bias", "_integers", "_scales", "nbytes")
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self._integers, self._scales = quantize_int8(weight)
+        self._bias = bias
+        self.nbytes = self._integers.nbytes + self._scales.nbytes + (bias.nbytes if bias is not None else 0)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.linear(x, (self._integers * self._scales).to(x.dtype), self._bias)
+
+
+class Int4Linear:
+    """Indices of levels, two in a byte, and one scale per group."""
+
+    __slots__ = ("_bias", "_inputs", "_pairs", "_scales", "nbytes")
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        indices, self._scales = quantize_int4(weight)
+        self._inputs = weight.shape[1]
+        self._pairs = indices[..., 0::2] | indices[..., 1::2] << 4
+        self._bias = bias
+        self.nbytes = self._pairs.nbytes + self._scales.nbytes + (bias.nbytes if bias is not None else 0)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        indices = torch.stack((self._pairs & 15, self._pairs >> 4), dim=-1).flatten(-2)
+        weight = dequantize_int4(indices, self._scales, self._inputs)
+        return F.linear(x, weight.to(x.dtype), self._bias)
+
+
+def pack(
+    weight: Tensor, bias: Tensor | None, quant: Literal["none", "int8", "int4"]
+) -> OneDnnLinear | Int8Linear | Int4Linear | None:
+    """As :func:`blade_llm.kernels.linear.pack`, on any device."""
+    if quant == "int8":
+        return Int8Linear(weight, bias)
+    if quant == "int4":
+        return Int4Linear(weight, bias)
+    return OneDnnLinear(weight, bias) if _onednn_packs(weight) else None
+
+
+def quantize_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Integers ([out, in] int8) and scales ([out, 1] fp32) of ``weight``."""
+    scales = weight.abs().amax(dim=1, keepdim=True).float() / 127
+    integers = (weight.float() / scales.where(scales > 0, torch.ones_like(scales))).round_()
+    return integers.to(torch.int8), scales
+
+
+def quantize_int4(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Level indices ([out, groups, 32] uint8) and scales ([out, groups, 1] bf16) of ``weight``, padded with zeros."""
+    padded = F.pad(weight, (0, -weight.shape[1] % GROUP)).unflatten(1, (-1, GROUP))
+    indices, scales = zip(*(_quantize_groups(rows.float()) for rows in padded.split(4096)), strict=True)
+    return torch.cat(indices), torch.cat(scales)
+
+
+def dequantize_int4(indices: Tensor, scales: Tensor, inputs: int) -> Tensor:
+    """fp32 weight [out, inputs] of what :func:`quantize_int4` returned."""
+    return (_levels(indices.device)[indices.int()] * scales.float()).flatten(1)[:, :inputs]
+
+
+def _quantize_groups(groups: Tensor) -> tuple[Tensor, Tensor]:
+    levels = _levels(groups.device)
+    middles = (levels[1:] + levels[:-1]) / 2
+    most, least = groups.amax(-1, keepdim=True), groups.amin(-1, keepdim=True)
+    scale = torch.where(-least >= most, -least, -most).bfloat16()
+    for refit in range(REFITS + 1):
+        inverse = torch.where(scale != 0, 1 / scale.float(), torch.zeros((), device=groups.device))
+        indices = torch.bucketize(groups * inverse, middles)
+        if refit < REFITS:
+            level = levels[indices]
+            square = (level * level).sum(-1, keepdim=True)
+            fitted = (groups * level).sum(-1, keepdim=True) / square
+            scale = torch.where(square > 0, fitted, scale.float()).bfloat16()
+    return indices.to(torch.uint8), scale
+
+
+def _levels(device: torch.device) -> Tensor:
+    return torch.tensor(INT4_LEVELS, device=device).bfloat16().float()
+
+
+def _onednn_packs(weight: Tensor) -> bool:
+    if weight.device.type != "cpu" or not torch._C._has_mkldnn:
+        return False
+    if weight.dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return weight.dtype == torch.float32

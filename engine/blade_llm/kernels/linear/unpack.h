@@ -1,0 +1,71 @@
+// Quantised weights back to bf16 tiles. int8 stays without its scale, which is applied to the sums; int4's scale changes
+// within a sum, so it is multiplied in.
+#pragma once
+
+#include "layout.h"
+
+namespace blade {
+
+// bf16 of the integers 0..127, upper and lower bytes, as two vectors each: the tables of a byte permutation.
+struct Int8Tables {
+    __m512i high[2], low[2];
+};
+
+BLADE_AVX512_BF16 static inline Int8Tables int8_tables() {
+    alignas(64) uint8_t high[128], low[128];
+    for (int value = 0; value < 128; ++value) {
+        bf16 bits = to_bf16(static_cast<float>(value));
+        high[value] = static_cast<uint8_t>(bits >> 8);
+        low[value] = static_cast<uint8_t>(bits);
+    }
+    return {{_mm512_load_si512(high), _mm512_load_si512(high + 64)}, {_mm512_load_si512(low), _mm512_load_si512(low + 64)}};
+}
+
+// 64 int8 values into two rows of a tile.
+BLADE_AVX512_BF16 static inline void unpack_int8(__m512i values, const Int8Tables& tables, __m512i rows[2]) {
+    __m512i magnitude = _mm512_abs_epi8(values);
+    __m512i high = _mm512_permutex2var_epi8(tables.high[0], magnitude, tables.high[1]);
+    __m512i low = _mm512_permutex2var_epi8(tables.low[0], magnitude, tables.low[1]);
+    high = _mm512_ternarylogic_epi32(high, values, _mm512_set1_epi8(static_cast<char>(0x80)), 0xf8);  // | values & sign
+    rows[0] = _mm512_unpacklo_epi8(low, high);
+    rows[1] = _mm512_unpackhi_epi8(low, high);
+}
+
+// Row i (0..3) of the four rows in a vector of nibbles, as levels. The permutation looks at five bits of a word; the
+// fifth belongs to the next nibble, hence the 16 levels twice.
+#define BLADE_INT4_ROW(values, i, levels) _mm512_permutexvar_epi16(_mm512_srli_epi16(values, 4 * (i)), levels)
+
+BLADE_AVX512_BF16 static inline __m512i scale_row(__m512i row, __m512 scale) {
+    const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000)), half = _mm512_set1_epi32(0x8000);
+    __m512 even = _mm512_mul_ps(_mm512_castsi512_ps(_mm512_slli_epi32(row, 16)), scale);
+    __m512 odd = _mm512_mul_ps(_mm512_castsi512_ps(_mm512_and_si512(row, upper)), scale);
+    __m512i low = _mm512_srli_epi32(_mm512_add_epi32(_mm512_castps_si512(even), half), 16);
+    __m512i high = _mm512_add_epi32(_mm512_castps_si512(odd), half);
+    return _mm512_ternarylogic_epi32(upper, high, low, 0xca);  // upper ? high : low
+}
+
+// A record to two bf16 tiles.
+template <Kind KIND>
+BLADE_AVX512_BF16 static inline void unpack_record(const uint8_t* record, bf16* tiles, const Int8Tables& tables, __m512i levels) {
+    if constexpr (KIND == Kind::int8) {
+        for (int vector = 0; vector < 16; ++vector) {
+            __m512i rows[2];
+            unpack_int8(_mm512_loadu_si512(record + vector * 64), tables, rows);
+            _mm512_store_si512(tiles + vector * 64, rows[0]);
+            _mm512_store_si512(tiles + vector * 64 + 32, rows[1]);
+        }
+    } else if constexpr (KIND == Kind::int4) {
+        const bf16* scales = reinterpret_cast<const bf16*>(record + 512);
+        for (int vector = 0; vector < 8; ++vector) {
+            __m512 scale = load_bf16(scales + vector / 4 * 16);
+            __m512i values = _mm512_loadu_si512(record + vector * 64);
+            bf16* rows = tiles + vector * 128;
+            _mm512_store_si512(rows, scale_row(BLADE_INT4_ROW(values, 0, levels), scale));
+            _mm512_store_si512(rows + 32, scale_row(BLADE_INT4_ROW(values, 1, levels), scale));
+            _mm512_store_si512(rows + 64, scale_row(BLADE_INT4_ROW(values, 2, levels), scale));
+            _mm512_store_si512(rows + 96, scale_row(BLADE_INT4_ROW(values, 3, levels), scale));
+        }
+    }
+}
+
+}  // namespace blade
