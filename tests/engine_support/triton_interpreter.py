@@ -7,6 +7,7 @@ dispatched to it.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 
@@ -23,3 +24,4 @@ if not COMPILED:
     torch.set_num_threads(1)
 
 pytest.importorskip("triton", reason="Triton is not installed")
+importlib.import_module("engine_support.triton_bf16")

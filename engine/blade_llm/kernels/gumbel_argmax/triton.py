@@ -95,7 +95,7 @@ def gumbel_argmax(logits: Tensor, thresholds: Tensor, keys: Tensor, positions: T
     best = torch.empty(rows, pieces, dtype=torch.float32, device=logits.device)
     best_tokens = torch.empty(rows, pieces, dtype=torch.int32, device=logits.device)
     _best_of_piece_kernel[(rows, pieces)](
-        logits,
+        logits.contiguous(),
         thresholds,
         keys.contiguous(),
         positions,
