@@ -48,7 +48,7 @@ class CudaGraphs:
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream()
+        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def capture(self, run: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
         # Once for real on the stream of the capture: libraries allocate their workspaces per stream, and compilation

@@ -1,4 +1,4 @@
-"""A step's inputs: what the plan says, packed into one copy to the device, and from there gathered out of the row
+"""What a step plan says, packed into one copy to the device. The model's inputs are gathered there, out of the row
 tables, where the tokens of the step before may only just have been drawn."""
 
 from __future__ import annotations
@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from blade_llm.kernels.paged_attention import RaggedBatch
@@ -32,18 +31,6 @@ class StepInputs:
     def decodes_only(self) -> bool:
         """Whether each sequence has one new token."""
         return self.num_tokens == len(self.batch.host_query_lens)
-
-
-@dataclass(frozen=True, slots=True)
-class TokenInputs:
-    """What the model needs of each token; all [tokens]."""
-
-    token_ids: Tensor
-    """int32."""
-    positions: Tensor
-    """int64: its position in its own sequence."""
-    slots: Tensor
-    """int64: its place in the KV cache, ``block * block_size + offset``."""
 
 
 def send_inputs(plan: StepPlan, tables: RowTables) -> StepInputs:
@@ -82,19 +69,3 @@ def send_inputs(plan: StepPlan, tables: RowTables) -> StepInputs:
         selected=None if len(selected) == num_tokens else sent[6],
         sampled=SampledRows(sampled_rows.tolist(), sampled_positions.tolist(), sent[4], sent[5]),
     )
-
-
-def gather_tokens(
-    rows: Tensor, starts: Tensor, query_starts: Tensor, num_tokens: int, tables: RowTables, block_size: int
-) -> TokenInputs:
-    """Token ids, positions and slots of ``num_tokens`` tokens: of sequence i those of row ``rows[i]`` from position
-    ``starts[i]`` on, from ``query_starts[i]`` to ``query_starts[i + 1]`` (all int64)."""
-    if len(rows) == num_tokens:
-        positions = starts
-    else:
-        counts = query_starts.diff()
-        rows = rows.repeat_interleave(counts, output_size=num_tokens)
-        first = (starts - query_starts[:-1]).repeat_interleave(counts, output_size=num_tokens)
-        positions = torch.arange(num_tokens, device=rows.device) + first
-    blocks = tables.block_table[rows, positions // block_size].long()
-    return TokenInputs(tables.token_ids[rows, positions], positions, blocks * block_size + positions % block_size)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from blade_llm.config import EngineConfig
+from blade_llm.kernels.gather_inputs import gather_inputs
 from blade_llm.kernels.paged_attention import RaggedBatch, prepare
 from blade_llm.layers.step import KVCache, StepMetadata
 from blade_llm.models.config import ModelConfig
@@ -28,7 +29,7 @@ from blade_llm.models.registry import load_model
 from blade_llm.runner.cuda_graphs import CudaGraphs, DecodeGraphs, GraphBackend, graph_batch_sizes
 from blade_llm.runner.device import TORCH_DTYPES, choose_attention, choose_device
 from blade_llm.runner.gpu_memory import capture_bytes, measure_gpu
-from blade_llm.runner.inputs import StepInputs, gather_tokens, send_inputs
+from blade_llm.runner.inputs import StepInputs, send_inputs
 from blade_llm.runner.kv_cache import allocate_kv_cache
 from blade_llm.runner.memory_plan import memory_plan, plan_kv_cache
 from blade_llm.runner.pending import LaunchedForward, LaunchedStep
@@ -155,12 +156,14 @@ class TorchRunner:
 
     def _forward(self, batch: RaggedBatch, starts: Tensor, num_tokens: int, selected: Tensor | None) -> Tensor:
         tables, k_cache = self.tables, self._kv_cache[0][0]
-        tokens = gather_tokens(batch.rows, starts, batch.query_starts, num_tokens, tables, BLOCK_SIZE)
+        token_ids, positions, slots = gather_inputs(
+            batch.rows, starts, batch.query_starts, tables.token_ids, tables.block_table, BLOCK_SIZE, num_tokens
+        )
         attention = prepare(
             batch, tables.block_table, k_cache, self.model_config.num_heads, deterministic=self.config.deterministic
         )
-        metadata = StepMetadata(tokens.positions, tokens.slots, attention, self._kv_cache)
-        return self.model(tokens.token_ids, metadata, selected)
+        metadata = StepMetadata(positions, slots, attention, self._kv_cache)
+        return self.model(token_ids, metadata, selected)
 
     def _start_on_cpu(self) -> KvPlan:
         """The plan comes first: a cache that does not fit is known before the weights are read."""
