@@ -44,6 +44,7 @@ constexpr int MAX_KEYS = 128;   // most keys of a block
 constexpr int MAX_ROWS = 256;   // most rows of a unit
 constexpr int MAX_LANES = 16;
 constexpr float NEVER = -1e30f;  // below every score, and finite so that differences are never NaN
+constexpr float TINY = 1e-30f;   // below every sum of weights; what an empty sequence's is taken for
 
 struct KeyBlock {
     int64_t first;

@@ -55,6 +55,7 @@ void run(const Call& call) {
                     total += unit.work;
                     units.push_back(unit);
                 }
+                if (last <= low) units.push_back(unit);  // an empty sequence: zeros
                 const int64_t parts = static_cast<int64_t>(units.size()) - begin;
                 if (parts > 1) merges.push_back({begin, parts}), stored += parts * tiles * state;
             }

@@ -67,9 +67,7 @@ def prepare(
     return Prepared(step, ctypes.addressof(step), k_cache.dtype, tensors)
 
 
-def paged_attention(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, step: Any, scale: float, window: int
-) -> Tensor:
+def paged_attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, step: Any, scale: float, window: int) -> Tensor:
     if not isinstance(step, Prepared):
         return _reference.paged_attention(q, k_cache, v_cache, step, scale, window)
     tokens, heads, head_dim = q.shape

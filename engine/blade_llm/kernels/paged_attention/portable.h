@@ -112,7 +112,7 @@ BLADE_INLINE void portable_finish(const Call& call, const Unit& unit, const floa
     for (int64_t row = 0; row < unit.rows; row++) {
         T* out = output_row<T>(call, unit, row);
         const float* lane = state + row / W * (head_dim + 2) * W + row % W;
-        float factor = 1.0f / lane[W];
+        float factor = 1.0f / std::max(lane[W], TINY);
         for (int64_t d = 0; d < head_dim; d++) store_one(out + d, lane[(d + 2) * W] * factor);
     }
 }

@@ -10,6 +10,10 @@
 #include "attend.h"
 #include "simd.h"
 
+// gcc 12 takes its own intrinsics for uses of an uninitialised variable.
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+
 namespace blade::attention {
 
 // 16 x 16 transposition of 32-bit elements.
@@ -147,7 +151,8 @@ struct TileKernel {
     BLADE_AVX512_BF16 static void finish(const Call& call, const Unit& unit, const float* state) {
         const int64_t head_dim = call.step->head_dim;
         for (int64_t row = 0; row < unit.rows; row += 16, state += (head_dim + 2) * 16) {
-            __m512 factor = _mm512_div_ps(_mm512_set1_ps(1.0f), _mm512_load_ps(state + 16));
+            __m512 sums = _mm512_max_ps(_mm512_load_ps(state + 16), _mm512_set1_ps(TINY));
+            __m512 factor = _mm512_div_ps(_mm512_set1_ps(1.0f), sums);
             int rows = static_cast<int>(std::min<int64_t>(16, unit.rows - row));
             bf16* out[16];
             for (int i = 0; i < rows; i++) out[i] = output_row<bf16>(call, unit, row + i);
