@@ -132,6 +132,20 @@ CASES: dict[str, dict[str, Any]] = {
         },
         "rollout": {"maxSurge": 0, "maxUnavailable": 1, "drainTimeout": "90s", "revisionHistoryLimit": 2},
     },
+    "gpu_memory": {
+        "model": {"uri": "file:///models/qwen"},
+        "engine": {
+            "gpus": {"count": 1},
+            "memoryFraction": "0.85",
+            "cudaGraphs": {"batchSizes": [1, 2, 4], "maxBatchSize": 4},
+            "quant": "int8",
+            "deterministic": True,
+        },
+    },
+    "no_graphs": {
+        "model": {"uri": "file:///models/qwen"},
+        "engine": {"gpus": {"count": 1}, "cudaGraphs": {"enabled": False, "batchSizes": [8]}},
+    },
     "no_check": {"model": {"uri": "file:///models/qwen"}, "check": {"mode": "Off"}},
 }
 
@@ -285,7 +299,9 @@ def test_items_of_the_check_are_those_the_check_knows() -> None:
 
 def test_engine_flags_are_flags_the_server_has() -> None:
     known = {flag.name for flags in GROUPS.values() for flag in flags}
-    used = {arg.removeprefix("--") for arg in args(render(CASES["every_field"]), "engine") if arg.startswith("--")}
+    cases = ("every_field", "gpu_memory", "no_graphs")
+    words = [arg for case in cases for arg in args(render(CASES[case]), "engine")]
+    used = {word.removeprefix("--").partition("=")[0] for word in words if word.startswith("--")}
     assert used <= known
     assert set(OWNED_FLAGS) <= known
     assert used - {"disable_prompt_cache"} == set(OWNED_FLAGS)

@@ -31,7 +31,7 @@ from blade_operator.render.meta import (
 from blade_operator.render.network import INTERNAL_PORT
 from blade_operator.render.overlay import lay_over
 from blade_operator.render.storage import hub_env, is_hub, model_argument, model_mounts, model_volumes, one_machine
-from blade_operator.spec.fields import CheckItemName
+from blade_operator.spec.fields import CheckItemName, CudaGraphs
 from blade_operator.spec.parse import LLMService
 from blade_operator.spec.quantity import parse_bytes, parse_duration
 from blade_protocol import environment, paths
@@ -129,9 +129,9 @@ def _engine(service: LLMService, defaults: Defaults) -> Object:
     args = ["--model", model_argument(service), "--served_model_name", *service.served_names]
     args += ["--host", "$(BLADE_HOST)", "--port", "$(BLADE_HTTP_PORT)", "--internal_port", "$(BLADE_INTERNAL_PORT)"]
     args += ["--drain_timeout", str(parse_duration(service.spec.rollout.drain_timeout))]
-    args += (
-        _flag("dtype", None if engine.dtype == "auto" else engine.dtype) + _memory_flags(service) + [*engine.extra_args]
-    )
+    args += _flag("dtype", None if engine.dtype == "auto" else engine.dtype) + _memory_flags(service)
+    args += ["--deterministic=true"] if engine.deterministic else []
+    args += engine.extra_args
     return _container(
         service,
         defaults,
@@ -226,13 +226,24 @@ def _variable(name: str, value: Any) -> Object:
 
 
 def _memory_flags(service: LLMService) -> list[str]:
+    """What decides the memory plan: the check gets the same."""
     engine = service.spec.engine
     kv_cache = None if engine.kv_cache_bytes is None else parse_bytes(engine.kv_cache_bytes)
     return (
         _flag("max_model_len", engine.context_length)
         + _flag("max_num_seqs", engine.max_num_seqs)
         + _flag("kv_cache_bytes", kv_cache)
+        + _flag("max_gpu_memory_utilization", engine.memory_fraction)
+        + _flag("quant", None if engine.quant == "none" else engine.quant)
+        + _graph_flags(engine.cuda_graphs or CudaGraphs())
     )
+
+
+def _graph_flags(graphs: CudaGraphs) -> list[str]:
+    if not graphs.enabled:
+        return ["--disable_cuda_graph=true"]
+    sizes = ["--cuda_graph_batch_sizes", *map(str, graphs.batch_sizes)] if graphs.batch_sizes else []
+    return sizes + _flag("cuda_graph_max_batch_size", graphs.max_batch_size)
 
 
 def _flag(name: str, value: object) -> list[str]:

@@ -12,9 +12,28 @@ from pydantic import Field, StringConstraints
 
 from blade_operator.spec.model_fields import Model
 from blade_operator.spec.pod_fields import EnvVar, Gpus, PodTemplate, Resources
-from blade_operator.spec.types import Bytes, Duration, Image, ListType, Record, Unique
+from blade_operator.spec.types import Bytes, Duration, Fraction, Image, ListType, Record, Unique
 
 CheckItemName = Literal["shm", "pbEnv", "flopsDiff", "memoryFit", "modelFiles"]
+
+
+class CudaGraphs(Record):
+    """Decode steps that a GPU replays as one graph instead of launching every kernel by itself."""
+
+    enabled: bool = Field(default=True, description="`false`: no graphs (`--disable_cuda_graph`).")
+    batch_sizes: Annotated[tuple[Annotated[int, Field(ge=1, le=4096)], ...], ListType("set"), Unique] = Field(
+        default=(),
+        max_length=64,
+        strict=False,
+        description="Batch sizes with a graph, growing; batches are padded up to them (`--cuda_graph_batch_sizes`). "
+        "1, 2, 4, 8, 16, 24, 32 and so on when empty. Wins over `maxBatchSize`.",
+    )
+    max_batch_size: int | None = Field(
+        default=None,
+        ge=1,
+        le=4096,
+        description="Largest batch with a graph (`--cuda_graph_max_batch_size`); `maxNumSeqs`, at most 256, when unset.",
+    )
 
 
 class Engine(Record):
@@ -38,8 +57,21 @@ class Engine(Record):
     )
     kv_cache_bytes: Bytes | None = Field(
         default=None,
-        description="Memory for the KV cache on CPU (`--kv_cache_bytes`), e.g. `2Gi`; "
-        "a quarter of the memory limit when unset.",
+        description="Memory for the KV cache (`--kv_cache_bytes`), e.g. `2Gi`. When unset: on CPU a quarter of the "
+        "memory limit, on a GPU what `memoryFraction` leaves.",
+    )
+    memory_fraction: Fraction | None = Field(
+        default=None,
+        description="Share of the GPU's memory for everything (`--max_gpu_memory_utilization`), e.g. `\"0.85\"`: the KV "
+        "cache gets what weights, activations and graphs leave. The engine's default, 0.9, when unset.",
+    )
+    cuda_graphs: CudaGraphs | None = Field(default=None, description="CUDA graphs of decode steps.")
+    quant: Literal["none", "int8", "int4"] = Field(
+        default="none", description="Quantise the weights of linear layers while loading (`--quant`)."
+    )
+    deterministic: bool = Field(
+        default=False,
+        description="The same tokens whatever else is computed in the batch, at some cost (`--deterministic`).",
     )
     extra_args: tuple[Annotated[str, StringConstraints(min_length=1, max_length=1024)], ...] = Field(
         default=(),

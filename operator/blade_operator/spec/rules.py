@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from blade_operator.spec.fields import LLMServiceSpec
+from blade_operator.spec.fields import CudaGraphs, LLMServiceSpec
 from blade_operator.spec.model_fields import ModelCache
 from blade_operator.spec.pod_fields import PodTemplate
 from blade_operator.spec.quantity import parse_duration
@@ -32,6 +32,12 @@ OWNED_FLAGS: Final[dict[str, str]] = {
     "max_model_len": "spec.engine.contextLength",
     "max_num_seqs": "spec.engine.maxNumSeqs",
     "kv_cache_bytes": "spec.engine.kvCacheBytes",
+    "max_gpu_memory_utilization": "spec.engine.memoryFraction",
+    "disable_cuda_graph": "spec.engine.cudaGraphs",
+    "cuda_graph_batch_sizes": "spec.engine.cudaGraphs",
+    "cuda_graph_max_batch_size": "spec.engine.cudaGraphs",
+    "quant": "spec.engine.quant",
+    "deterministic": "spec.engine.deterministic",
     "drain_timeout": "spec.rollout.drainTimeout",
 }
 """Engine flags the operator sets, and what sets each."""
@@ -65,6 +71,10 @@ def broken(rule: Rule, name: str, spec: LLMServiceSpec) -> bool:
 
 def _cache(spec: LLMServiceSpec) -> ModelCache:
     return spec.model.cache or ModelCache()
+
+
+def _graphs(spec: LLMServiceSpec) -> CudaGraphs:
+    return spec.engine.cuda_graphs or CudaGraphs()
 
 
 def _owned_labels(template: PodTemplate | None) -> list[str]:
@@ -131,6 +141,27 @@ RULES: Final[tuple[Rule, ...]] = (
         cel="!has(self.gpus) || self.gpus.count <= 1",
         holds=lambda name, spec: spec.engine.gpus.count <= 1,
         message="must be 0 or 1: an engine computes on one GPU; more come with tensor parallelism",
+    ),
+    Rule(
+        at=("spec", "engine"),
+        field="spec.engine.memoryFraction",
+        cel="!has(self.memoryFraction) || (has(self.gpus) && self.gpus.count > 0)",
+        holds=lambda name, spec: spec.engine.memory_fraction is None or spec.engine.gpus.count > 0,
+        message="is a share of a GPU's memory: set gpus.count, or remove it (on CPU, kvCacheBytes sizes the KV cache)",
+    ),
+    Rule(
+        at=("spec", "engine"),
+        field="spec.engine.cudaGraphs",
+        cel="!has(self.cudaGraphs) || (has(self.gpus) && self.gpus.count > 0)",
+        holds=lambda name, spec: spec.engine.cuda_graphs is None or spec.engine.gpus.count > 0,
+        message="graphs exist on GPUs only: set gpus.count, or remove it",
+    ),
+    Rule(
+        at=("spec", "engine"),
+        field="spec.engine.cudaGraphs.batchSizes",
+        cel="!has(self.cudaGraphs) || !has(self.cudaGraphs.batchSizes) || self.cudaGraphs.batchSizes.isSorted()",
+        holds=lambda name, spec: list(_graphs(spec).batch_sizes) == sorted(_graphs(spec).batch_sizes),
+        message="must grow from one to the next",
     ),
     Rule(
         at=("spec", "engine"),

@@ -68,6 +68,7 @@ class Fit(Record):
     revision: Short = Field(default="", description="Revision the numbers are of.")
     weights: Short = Field(default="", description="Weights, e.g. `0.92Gi`.")
     activations: Short = Field(default="", description="Peak of activations.")
+    graphs: Short = Field(default="", description="CUDA graphs; absent without any.")
     kv_cache: Short = Field(default="", description="KV cache.")
     kv_tokens: int = Field(default=0, description="Tokens the KV cache holds.")
     context_length: int = Field(default=0, description="Most tokens of one request.")

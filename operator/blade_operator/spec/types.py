@@ -127,6 +127,11 @@ Duration = Annotated[
     StringConstraints(pattern=DURATION_PATTERN, min_length=2, max_length=16),
     Hint("a duration like 30s, 10m or 1h30m"),
 ]
+Fraction = Annotated[
+    str,
+    StringConstraints(pattern=r"^(0?\.[0-9]*[1-9][0-9]*|1(\.0*)?)$", max_length=16),
+    Hint('a string of a number above 0 and at most 1, like "0.9"'),
+]
 Image = Annotated[
     str,
     StringConstraints(pattern=r"^([a-zA-Z0-9][a-zA-Z0-9./:@_-]*)?$", max_length=512),

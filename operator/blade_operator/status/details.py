@@ -69,6 +69,7 @@ def fit(situation: Situation) -> dict[str, Any] | None:
         "revision": situation.current,
         "weights": format_bytes(plan.weights),
         "activations": format_bytes(plan.activation_peak),
+        **({"graphs": format_bytes(plan.graphs)} if plan.graphs else {}),
         "kvCache": format_bytes(plan.kv_cache),
         "kvTokens": plan.kv_tokens,
         "contextLength": plan.max_model_len,
