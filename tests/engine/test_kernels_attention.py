@@ -1,4 +1,4 @@
-"""Paged attention against attention written out, one head at a time."""
+"""The torch implementation of paged attention against attention written out, one head at a time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import pytest
 import torch
 from engine_support.attention_cases import attention_case
 
-from blade_llm.kernels.paged_attention import RaggedBatch, paged_attention, prepare
+from blade_llm.kernels.paged_attention import RaggedBatch
+from blade_llm.kernels.paged_attention.torch import paged_attention, prepare
 
 
 def run(

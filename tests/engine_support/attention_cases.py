@@ -60,8 +60,8 @@ def attention_case(
             cache[table[row, :blocks].long()] = filled.unflatten(0, (blocks, block_size))
         used, token = used + blocks, token + count
     batch = RaggedBatch.of(rows.to(device), query_lens, seq_lens)
-    tensors = (tensor.to(device) for tensor in (q, k_cache, v_cache, table))
-    return AttentionCase(batch, *tensors, scale, torch.cat(expected))
+    q, k_cache, v_cache, table = (tensor.to(device) for tensor in (q, k_cache, v_cache, table))
+    return AttentionCase(batch, q, k_cache, v_cache, table, scale, torch.cat(expected))
 
 
 def _written_out(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, window: int) -> torch.Tensor:

@@ -67,9 +67,9 @@ def warm(
     ``windows``: each ``window`` that some layer has. The cache is read, not written.
     """
     if backend_of(k_cache) == "triton":
-        from blade_llm.kernels.paged_attention import triton
+        import blade_llm.kernels.paged_attention.triton as kernels
 
-        triton.warm(k_cache, block_table, num_heads, windows, deterministic)
+        kernels.warm(k_cache, block_table, num_heads, windows, deterministic)
 
 
 @cache

@@ -133,6 +133,7 @@ def warm(
                 paged_attention(q, k_cache, k_cache, form, 1.0, window)
 
 
+@cache
 def config_of(head_dim: int, group: int, element_size: int, shared_memory: int, form: str) -> Config:
     """The form of a kernel: ``prefill``, ``decode`` or ``deterministic``.
 
