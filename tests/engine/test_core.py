@@ -96,13 +96,26 @@ def test_on_an_asynchronous_device_the_next_forward_is_launched_before_the_token
     assert runner.num_steps == 3  # nothing beyond max_tokens was computed
 
 
-def test_results_that_are_there_are_delivered_before_scheduling() -> None:
+def test_results_that_are_there_do_not_delay_the_next_launch() -> None:
     runner = FakeRunner(late=True)
     core = make_core(runner)
-    core.add(request("a", [1, 2, 3], max_tokens=1))
+    core.add(request("a", [1, 2, 3], max_tokens=9))
     core.step()
     runner.pending[-1].finish()
-    assert core.step()[0].finish_reason == "length"
+    assert [output.token_ids for output in core.step()] == [alone(request("a", [1, 2, 3]), runner)[:1]]
+    assert runner.num_steps == 2
+    runner.pending[-1].finish()
+    core.abort(["a"])
+    assert core.step() == []  # nothing to launch: what is in flight is fetched and thrown away
+    assert not core.has_work
+
+
+def test_without_overlap_nothing_is_launched_blindly() -> None:
+    runner = FakeRunner(late=True)
+    core = make_core(runner, overlap=False)
+    core.add(request("a", [1, 2, 3], max_tokens=2))
+    assert [len(core.step()) for _ in range(2)] == [1, 1]
+    assert runner.num_steps == 2
     assert not core.has_work
 
 

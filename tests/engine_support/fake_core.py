@@ -12,6 +12,7 @@ from blade_llm.config import EngineConfig
 from blade_llm.engine.core import EngineCore, EngineInfo
 from blade_llm.models.memory import BLOCK_SIZE
 from blade_llm.scheduling.limits import SchedulerConfig
+from blade_llm.scheduling.plan import Runner
 from blade_llm.scheduling.scheduler import Scheduler
 
 EOS = 2
@@ -24,17 +25,43 @@ def make_core(
     max_batch_tokens: int = 128,
     enable_prompt_cache: bool = True,
     clock: Callable[[], float] = monotonic,
+    overlap: bool = True,
 ) -> EngineCore:
     """A core whose limits are those of ``runner``."""
     runner.max_batch_tokens = max_batch_tokens
-    config = SchedulerConfig(
+    return core_of(
+        runner,
+        num_blocks=runner.num_blocks,
         max_num_seqs=runner.max_num_seqs,
-        max_batch_tokens=max_batch_tokens,
         max_model_len=runner.max_model_len,
-        eos_token_ids=(EOS,),
+        max_batch_tokens=max_batch_tokens,
+        enable_prompt_cache=enable_prompt_cache,
+        clock=clock,
+        overlap=overlap,
+        info=_info(runner, "fake"),
     )
-    cache = KVCacheManager(runner.num_blocks, BLOCK_SIZE, enable_prompt_cache=enable_prompt_cache)
-    return EngineCore(Scheduler(config, cache), runner, _info(runner, "fake"), clock)
+
+
+def core_of(
+    runner: Runner,
+    *,
+    num_blocks: int,
+    enable_prompt_cache: bool = True,
+    clock: Callable[[], float] = monotonic,
+    overlap: bool = True,
+    info: EngineInfo | None = None,
+    max_model_len: int,
+    max_batch_tokens: int = 128,
+    eos_token_ids: tuple[int, ...] = (EOS,),
+    **limits: int,
+) -> EngineCore:
+    """A core around any runner; ``limits`` are those of the scheduler."""
+    config = SchedulerConfig(
+        max_model_len=max_model_len, max_batch_tokens=max_batch_tokens, eos_token_ids=eos_token_ids, **limits
+    )
+    cache = KVCacheManager(num_blocks, BLOCK_SIZE, enable_prompt_cache=enable_prompt_cache)
+    info = info or EngineInfo(model="fake", max_model_len=max_model_len, device="cpu", dtype="float32")
+    return EngineCore(Scheduler(config, cache), runner, info, clock, overlap=overlap)
 
 
 def build_core(config: EngineConfig) -> EngineCore:

@@ -45,7 +45,7 @@ class Request:
     embeddings: tuple[InputEmbeddings, ...] = ()
     """Positions of the prompt that are fed with embeddings."""
     image_digest: bytes = b""
-    """Digest of what the embeddings were made from."""
+    """Digest of what the embeddings were made from and where they go, as tokens there need not tell."""
 
     arrival: int = 0
     """Order of arrival, given by the scheduler."""

@@ -1,0 +1,121 @@
+"""An asynchronous device on a virtual clock, around any runner.
+
+A launch only joins a queue, which is worked through, in order, when someone asks for a result that lies behind it. So
+nothing the host does before can depend on a token: it does not exist yet. Plans, too, are read only then, long after
+the scheduler has gone on; a plan that shares a list with the scheduler's state would be noticed.
+
+The clock says when the device would have been working: host and device each move it, and gaps are recorded.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from blade_llm.scheduling.plan import PendingForward, PendingStep, Runner, StepPlan, StepResult
+
+
+class Event(NamedTuple):
+    """The host launched something, or asked for tokens."""
+
+    kind: Literal["forward", "sampling", "result"]
+    step: int
+
+
+@dataclass(frozen=True)
+class LaunchedForward:
+    plan: StepPlan
+
+
+class AwaitedStep:
+    """Tokens that are ready at ``ready_at``."""
+
+    def __init__(self, device: AsyncDevice, step: int, ready_at: float) -> None:
+        self._device, self._step, self._ready_at = device, step, ready_at
+
+    def done(self) -> bool:
+        return self._device.now >= self._ready_at
+
+    def result(self) -> StepResult:
+        return self._device.wait(self._step, self._ready_at)
+
+
+class AsyncDevice:
+    """Implements :class:`blade_llm.scheduling.plan.Runner` with another one that works later.
+
+    Args:
+        forward_seconds: how long a plan's forward pass takes; divided among ``stages``.
+        host_seconds: what the host needs before it launches anything: for a forward pass to schedule it, for a draw to
+            deliver the tokens of the step before.
+        stages: of a pipeline: each works on another step.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        *,
+        forward_seconds: Callable[[StepPlan], float] = lambda plan: 0.010,
+        sampling_seconds: float = 0.0005,
+        host_seconds: float = 0.001,
+        stages: int = 1,
+    ) -> None:
+        self.now = 0.0
+        self.timeline: list[Event] = []
+        self.idle: list[tuple[int, float]] = []
+        """(step, seconds): so long the first stage had nothing to do before this step, the first one left out."""
+        self.undelivered: dict[int, StepPlan] = {}
+        self._runner = runner
+        self._forward_seconds = forward_seconds
+        self._sampling_seconds = sampling_seconds
+        self._host_seconds = host_seconds
+        self._busy_until = [0.0] * stages
+        self._queue: deque[Callable[[], None]] = deque()
+        self._drawn: dict[int, PendingStep] = {}
+
+    def clock(self) -> float:
+        return self.now
+
+    def launch_forward(self, plan: StepPlan) -> LaunchedForward:
+        self.now += self._host_seconds
+        self.timeline.append(Event("forward", plan.step))
+        gap = self.now - self._busy_until[0]
+        if gap > 1e-9 and plan.step:
+            self.idle.append((plan.step, gap))
+        if len(self._busy_until) > 1:
+            self._check_tokens_are_there(plan)
+        self.undelivered[plan.step] = plan
+        arrived = self.now
+        for stage, busy_until in enumerate(self._busy_until):
+            arrived = max(arrived, busy_until) + self._forward_seconds(plan) / len(self._busy_until)
+            self._busy_until[stage] = arrived
+        return LaunchedForward(plan)
+
+    def launch_sampling(self, forward: PendingForward) -> AwaitedStep:
+        assert isinstance(forward, LaunchedForward)
+        plan = forward.plan
+        self.now += self._host_seconds
+        self.timeline.append(Event("sampling", plan.step))
+        self._busy_until[-1] = max(self.now, self._busy_until[-1]) + self._sampling_seconds
+
+        def work() -> None:
+            self._drawn[plan.step] = self._runner.launch_sampling(self._runner.launch_forward(plan))
+
+        self._queue.append(work)
+        return AwaitedStep(self, plan.step, self._busy_until[-1])
+
+    def wait(self, step: int, ready_at: float) -> StepResult:
+        """Let the device work until the tokens of ``step`` are there."""
+        self.timeline.append(Event("result", step))
+        self.now = max(self.now, ready_at)
+        while step not in self._drawn:
+            self._queue.popleft()()
+        del self.undelivered[step]
+        return self._drawn.pop(step).result()
+
+    def _check_tokens_are_there(self, plan: StepPlan) -> None:
+        """The first stage has no token that the last one has not drawn yet."""
+        awaited = {row.request_id for earlier in self.undelivered.values() for row in earlier.rows if row.sample}
+        new = {row.request_id for row in plan.new_rows}  # after an abort an id may be used again
+        assert awaited.isdisjoint({row.request_id for row in plan.rows} - new), "its token is not drawn yet"
