@@ -125,6 +125,15 @@ def test_defaults_filled_in_by_the_store_are_those_of_the_models() -> None:
             {"engine": {"kvCacheBytes": "1 GB"}},
             'spec.engine.kvCacheBytes: must be a quantity like 512Mi or 4Gi, not the string "1 GB"',
         ),
+        (
+            {"engine": {"gpus": {"count": 1}, "memoryFraction": "0.0"}},
+            'spec.engine.memoryFraction: must be a string of a number above 0 and at most 1, like "0.9", '
+            'not the string "0.0"',
+        ),
+        (
+            {"engine": {"gpus": {"count": 1}, "cudaGraphs": {"batchSizes": [2, 2]}}},
+            "spec.engine.cudaGraphs.batchSizes: 2 is listed more than once",
+        ),
         ({"engine": {"kvCacheBytes": 0}}, "spec.engine.kvCacheBytes: must be a quantity like 512Mi or 4Gi, not 0"),
         (
             {"engine": {"resources": {"limits": {"cpu": True}}}},

@@ -81,6 +81,7 @@ def test_everything_ready() -> None:
     assert status["selector"] == "serving.bladellm.io/name=qwen,serving.bladellm.io/role=engine"
     assert status["fit"] == {
         "source": "measured", "revision": status["revision"]["current"], "weights": "1.00Gi", "activations": "64.0Mi",
+        "graphs": "96.0Mi",
         "kvCache": "256Mi", "kvTokens": 4096, "contextLength": 1024, "concurrency": "4.0",
     }  # fmt: skip
     assert "failures" not in status

@@ -45,6 +45,7 @@ def memory(kv_tokens: int = 4096, weights: int = 1 << 30) -> MemoryPlan:
     return MemoryPlan(
         weights=weights,
         activation_peak=1 << 26,
+        graphs=96 << 20,
         kv_cache=1 << 28,
         kv_block_bytes=1 << 16,
         kv_blocks=kv_tokens // 16,
