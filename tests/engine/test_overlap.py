@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -69,7 +70,7 @@ def test_the_device_never_waits_while_requests_come_and_go() -> None:
 
 
 def test_a_busy_host_does_not_fall_back_to_waiting() -> None:
-    """The host needs nearly as long as the device: results may be there before the next launch, which still goes first."""
+    """It needs nearly as long as the device: results may be there before the next launch, which still goes first."""
     device, _ = overlapped(visitors(8, 20, 50), host_seconds=0.0055)
     steps = max(event.step for event in device.timeline)
     assert device.now < 1.15 * steps * 0.011
@@ -92,11 +93,9 @@ def test_a_late_stop_costs_one_draw() -> None:
 
 
 def core_under_load(
-    runner: Runner, limits: dict[str, Any], *, overlap: bool, clock: Callable[[], float] | None = None
+    runner: Runner, limits: dict[str, Any], *, overlap: bool = True, clock: Callable[[], float] = monotonic
 ) -> EngineCore:
-    return core_of(
-        runner, max_model_len=MAX_MODEL_LEN, overlap=overlap, **limits, **({"clock": clock} if clock else {})
-    )
+    return core_of(runner, max_model_len=MAX_MODEL_LEN, overlap=overlap, clock=clock, **limits)
 
 
 LIMITS = st.fixed_dictionaries(
@@ -145,7 +144,7 @@ def test_tokens_are_the_same_with_and_without_overlap(load: list[Visitor], limit
     """Arrivals, aborts, stops, priorities, preemption, shared prefixes, adapters and images."""
     without = play(core_under_load(fake_runner(limits), limits, overlap=False), load)
     device = AsyncDevice(fake_runner(limits), host_seconds=host)
-    overlapping = play(core_under_load(device, limits, overlap=True, clock=device.clock), load)
+    overlapping = play(core_under_load(device, limits, clock=device.clock), load)
     assert_same(load, without, overlapping)
     assert_as_alone(load, overlapping)
 
@@ -162,11 +161,11 @@ class GuessingRunner(FakeRunner):
 def test_tokens_are_the_same_with_guesses_and_pipeline_stages(
     load: list[Visitor], limits: dict[str, Any], drafts: int, stages: int
 ) -> None:
-    """Each rank reads the plans from msgpack; up to three steps are in flight, each draw bringing 0..drafts+1 tokens."""
+    """Each rank reads the plans from msgpack; up to three steps are in flight, a draw brings 0..drafts+1 tokens."""
     ranks = Ranks([fake_runner(limits, GuessingRunner) for _ in range(stages)])
     device = AsyncDevice(ranks, stages=stages)
     features = {**limits, "max_drafts": drafts, "pipeline_stages": stages}
-    answers = play(core_under_load(device, features, overlap=True, clock=device.clock), load)
+    answers = play(core_under_load(device, features, clock=device.clock), load)
     assert_as_alone(load, answers)
 
 

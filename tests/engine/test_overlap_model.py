@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from engine_support.async_device import AsyncDevice
@@ -30,7 +31,12 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> TorchRunner:
 @given(load=loads(vocabulary=VOCABULARY, max_visitors=8, max_tokens=30))
 def test_the_model_draws_the_same_tokens_with_and_without_overlap(runner: TorchRunner, load: list[Visitor]) -> None:
     """fp32; 14 blocks for up to five requests of up to seven blocks each, so that some are preempted."""
-    limits = {"num_blocks": BLOCKS, "max_num_seqs": 5, "max_model_len": MAX_MODEL_LEN, "max_batch_tokens": 48}
+    limits: dict[str, Any] = {
+        "num_blocks": BLOCKS,
+        "max_num_seqs": 5,
+        "max_model_len": MAX_MODEL_LEN,
+        "max_batch_tokens": 48,
+    }
     without = play(core_of(runner, overlap=False, eos_token_ids=(EOS,), **limits), load)
     device = AsyncDevice(runner)
     overlapping = play(core_of(device, clock=device.clock, eos_token_ids=(EOS,), **limits), load)
