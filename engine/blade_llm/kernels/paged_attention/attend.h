@@ -37,7 +37,6 @@ struct Call {
 struct Unit {
     int64_t sequence, kv_head, first_row, rows, key_begin, key_end;
     float* partial;  // where maxima, sums and outputs go when other units have further keys, else null
-    int64_t work;
 };
 
 constexpr int MAX_KEYS = 128;   // most keys of a block
@@ -115,8 +114,18 @@ inline void locate(const Call& call, const Unit& unit, int64_t first, int keys, 
     for (int key = block.count; key < (block.count + 31) / 32 * 32; key++) block.k[key] = block.v[key] = zeros;
 }
 
+// Starts loading 32 rows of keys and values of a block from memory: rows are too short and too scattered for the CPU to
+// foresee them.
+inline void prefetch(const KeyBlock& block, int first, int64_t row_bytes) {
+    for (int key = first; key < std::min(first + 32, block.count); key++)
+        for (int64_t at = 0; at < row_bytes; at += 64) {
+            __builtin_prefetch(static_cast<const char*>(block.k[key]) + at, 0, 2);
+            __builtin_prefetch(static_cast<const char*>(block.v[key]) + at, 0, 2);
+        }
+}
+
 // Computes a unit with Kernel, which has LANES, KEYS, Element and static functions:
-//   start(), stop() around a thread's units, pack_queries(rows, packed, head_dim), load(block, workspace, head_dim),
+//   start(), stop() around a thread's units, pack_queries(rows, packed, head_dim), load(block, next, workspace, head_dim),
 //   tile(block, count, masked, limits, packed, state, workspace, head_dim, scale), finish(state, outputs, head_dim).
 template <class Kernel>
 void attend(const Call& call, const Unit& unit) {
@@ -150,10 +159,16 @@ void attend(const Call& call, const Unit& unit) {
         std::fill(state, state + lanes, NEVER);
         std::fill(state + lanes, state + state_size, 0.0f);
     }
-    KeyBlock block;
-    for (int64_t first = unit.key_begin; first < unit.key_end; first += Kernel::KEYS) {
-        locate(call, unit, first, Kernel::KEYS, sizeof(Element), workspace.zeros, block);
-        Kernel::load(block, workspace, head_dim);
+    KeyBlock blocks[2];
+    if (unit.key_begin < unit.key_end)
+        locate(call, unit, unit.key_begin, Kernel::KEYS, sizeof(Element), workspace.zeros, blocks[0]);
+    int current = 0;
+    for (int64_t first = unit.key_begin; first < unit.key_end; first += Kernel::KEYS, current ^= 1) {
+        KeyBlock &block = blocks[current], &next = blocks[current ^ 1];
+        next.count = 0;
+        if (first + Kernel::KEYS < unit.key_end)
+            locate(call, unit, first + Kernel::KEYS, Kernel::KEYS, sizeof(Element), workspace.zeros, next);
+        Kernel::load(block, next, workspace, head_dim);
         for (int tile = 0; tile < tiles; tile++) {
             const Limits& limits = workspace.limits[tile];
             if (limits.max_high <= first || limits.min_low >= first + block.count) continue;

@@ -19,9 +19,9 @@ constexpr int64_t CHUNK = 512;        // keys of a part; a multiple of every blo
 constexpr int64_t DECODE_ROWS = 64;   // a sequence of at most so many rows per key head is split along its keys
 constexpr int64_t WORTH_THREADS = 1 << 15;  // scores from which further threads pay
 
-// Parts of one sequence and key head, units [first, first + count).
+// Parts of one sequence and key head: units first, first + stride, ...
 struct Merge {
-    int64_t first, count;
+    int64_t first, count, stride;
 };
 
 template <class Kernel>
@@ -41,24 +41,22 @@ void run(const Call& call) {
         const bool decode = rows <= DECODE_ROWS;
         const int64_t height = decode ? rows : std::max<int64_t>(1, MAX_ROWS / share) * share;
         for (int64_t first = (rows - 1) / height * height; first >= 0; first -= height) {
-            Unit unit{i, 0, first, std::min(height, rows - first), 0, 0, nullptr, 0};
+            Unit unit{i, 0, first, std::min(height, rows - first), 0, 0, nullptr};
             const int64_t last = end - count + (first + unit.rows - 1) / share + 1;
             int64_t low = call.window ? std::max<int64_t>(0, end - count + first / share + 1 - call.window) : 0;
             low = (decode ? oldest : low) / Kernel::KEYS * Kernel::KEYS;
-            for (int64_t head = 0; head < step.kv_heads; head++) {
-                unit.kv_head = head;
-                const int64_t begin = static_cast<int64_t>(units.size());
-                for (int64_t key = low; key < last; key = unit.key_end) {
-                    unit.key_begin = key;
-                    unit.key_end = decode ? std::min(last, (key / CHUNK + 1) * CHUNK) : last;
-                    unit.work = (unit.key_end - key) * ((unit.rows + lanes - 1) / lanes) * lanes;
-                    total += unit.work;
-                    units.push_back(unit);
-                }
-                if (last <= low) units.push_back(unit);  // an empty sequence: zeros
-                const int64_t parts = static_cast<int64_t>(units.size()) - begin;
-                if (parts > 1) merges.push_back({begin, parts}), stored += parts * tiles * state;
+            const int64_t begin = static_cast<int64_t>(units.size());
+            int64_t parts = 0;
+            // Heads innermost: their keys lie side by side in memory.
+            for (int64_t key = low; key < last || !parts; key = unit.key_end, parts++) {
+                unit.key_begin = key;
+                unit.key_end = decode ? std::min(last, (key / CHUNK + 1) * CHUNK) : last;
+                total += (unit.key_end - key) * ((unit.rows + lanes - 1) / lanes) * lanes * step.kv_heads;
+                for (unit.kv_head = 0; unit.kv_head < step.kv_heads; unit.kv_head++) units.push_back(unit);
             }
+            if (parts == 1) continue;
+            stored += parts * step.kv_heads * tiles * state;
+            for (int64_t head = 0; head < step.kv_heads; head++) merges.push_back({begin + head, parts, step.kv_heads});
         }
     }
     if (!merges.empty()) {
@@ -66,7 +64,7 @@ void run(const Call& call) {
         float* next = reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(partials.data()) + 63) & ~uintptr_t{63});
         for (const Merge& merge : merges)
             for (int64_t part = 0; part < merge.count; part++) {
-                Unit& unit = units[merge.first + part];
+                Unit& unit = units[merge.first + part * merge.stride];
                 unit.partial = next;
                 next += (unit.rows + lanes - 1) / lanes * state;
             }
@@ -78,7 +76,7 @@ void run(const Call& call) {
         const Unit& unit = todo[merged.first];
         for (int64_t tile = 0; tile < (unit.rows + lanes - 1) / lanes; tile++)
             for (int64_t part = 1; part < merged.count; part++)
-                Kernel::merge(unit.partial + tile * state, todo[merged.first + part].partial + tile * state, step.head_dim);
+                Kernel::merge(unit.partial + tile * state, todo[merged.first + part * merged.stride].partial + tile * state, step.head_dim);
         Kernel::finish(call, unit, unit.partial);
     };
     const int threads = static_cast<int>(std::min<int64_t>({omp_get_max_threads(), count, 1 + total / WORTH_THREADS}));

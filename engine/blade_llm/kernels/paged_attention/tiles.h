@@ -90,12 +90,13 @@ struct TileKernel {
     }
 
     // Values transposed to [head_dim][KEYS]; keys copied only where they do not lie at equal distances.
-    BLADE_AVX512 static void load(KeyBlock& block, Workspace& workspace, int64_t head_dim) {
+    BLADE_AVX512 static void load(KeyBlock& block, const KeyBlock& next, Workspace& workspace, int64_t head_dim) {
         static const uint16_t low_order[32] = {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
                                                8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
         const __m512i low = _mm512_loadu_si512(low_order), high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
         bf16* values = static_cast<bf16*>(workspace.values);
         for (int key = 0; key < block.count; key += 32) {
+            prefetch(next, key, head_dim * 2);
             for (int64_t d = 0; d < head_dim; d += 32) {
                 bool whole = d + 32 <= head_dim;
                 __mmask32 mask = whole ? ~0u : 0xffffu;
