@@ -2,7 +2,7 @@
 
 import pytest
 from engine_support.fake_core import EOS, make_core
-from engine_support.fake_runner import FakePendingStep, FakeRunner, tokens_alone
+from engine_support.fake_runner import FakeForward, FakePendingStep, FakeRunner, tokens_alone
 from engine_support.sched_invariants import check_invariants
 
 from blade_llm.engine.core import EngineCore
@@ -157,7 +157,7 @@ def test_who_comes_in_the_middle_of_a_long_answer_does_not_wait_for_its_end() ->
     for _ in range(50):
         core.step()
     core.add(request("short", prompt_of(300, 1), max_tokens=3))
-    seen = [output.request_id for _ in range(20) for output in core.step()]
+    seen = [output.request_id for _ in range(100) for output in core.step()]
     assert "short" in seen
     assert core.scheduler.stats().running >= 1
 
@@ -202,7 +202,7 @@ def test_a_refusal_disturbs_nobody() -> None:
 
 def test_exceptions_of_the_runner_pass_through() -> None:
     class BrokenRunner(FakeRunner):
-        def launch_forward(self, plan: StepPlan) -> StepPlan:
+        def launch_forward(self, plan: StepPlan) -> FakeForward:
             raise MemoryError("device")
 
     core = make_core(BrokenRunner())

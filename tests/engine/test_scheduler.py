@@ -7,6 +7,7 @@ from engine_support.sched_invariants import check_invariants
 
 from blade_llm.cache.manager import KVCacheManager
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
+from blade_llm.scheduling.budget import PrefillBudget
 from blade_llm.scheduling.limits import SchedulerConfig
 from blade_llm.scheduling.output import RequestOutput
 from blade_llm.scheduling.plan import InputEmbeddings, StepPlan, StepResult
@@ -70,6 +71,7 @@ def step(scheduler: Scheduler) -> list[RequestOutput]:
 
 def test_decodes_first_then_prefills_then_arrivals() -> None:
     scheduler = scheduler_of(budget=50)
+    scheduler.budget = PrefillBudget(first_chunk=100)
     add(scheduler, "a", 30)
     step(scheduler)
     add(scheduler, "b", 120)

@@ -72,9 +72,33 @@ def test_prefill_always_progresses() -> None:
     assert tokens.count(0) <= 200 / 32 + 1
 
 
-def test_without_measurements_prefill_goes_unbounded_after_the_first_probe() -> None:
-    budget = PrefillBudget()
-    assert [budget.allowance(3) for _ in range(4)] == [0, None, None, None]
+def test_without_measurements_chunks_are_small_after_the_first_probe() -> None:
+    budget = PrefillBudget(first_chunk=16)
+    assert [budget.allowance(3) for _ in range(4)] == [0, 16, 16, 16]
+
+
+def test_chunks_double_where_prefill_costs_nothing() -> None:
+    """A GPU computes some hundred tokens in the time it needs to read the weights; nobody knows how many."""
+    budget = PrefillBudget(first_chunk=16)
+    assert drive(budget, Device(0.01, 0.0, 0.0), 3, 9) == [0, 16, 32, 64, 128, 256, 512, 1024, 2048]
+
+
+def test_a_device_that_is_slower_than_expected_is_noticed_by_a_small_chunk() -> None:
+    budget, device = PrefillBudget(first_chunk=16), Device(0.01, 0.0, 0.002)
+    tokens = drive(budget, device, 3, 32)
+    assert max(tokens) == 16
+    assert max(tokens[2:]) <= 4
+
+
+def test_the_small_end_of_a_prompt_does_not_make_the_next_one_start_small() -> None:
+    budget, device = PrefillBudget(), Device(0.01, 0.0, 0.00001)
+    drive(budget, device, 3, 20)
+    before = budget.allowance(3)
+    budget.observe(3, 2, device.step(3, 2))
+    after = budget.allowance(3)
+    assert before is not None
+    assert after is not None
+    assert after > 0.8 * before
 
 
 def test_it_follows_a_growing_batch_although_prefill_never_pauses() -> None:
@@ -91,6 +115,7 @@ def test_a_clock_that_stands_still_does_no_harm() -> None:
     budget = PrefillBudget()
     for _ in range(50):
         allowance = budget.allowance(2)
-        assert allowance is None or allowance in (0, 16)
+        assert allowance is not None
+        assert allowance <= 32
         budget.observe(2, 16, 0.0)
         budget.observe(2, 0, 0.0)

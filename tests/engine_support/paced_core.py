@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from engine_support.fake_runner import FakeRunner
+from engine_support.fake_runner import FakeForward, FakeRunner
 
 from blade_llm.config import EngineConfig
 from blade_llm.engine.core import EngineCore, EngineInfo
@@ -20,7 +20,7 @@ TOO_SMALL = 7
 
 
 class PacedRunner(FakeRunner):
-    def launch_forward(self, plan: StepPlan) -> StepPlan:
+    def launch_forward(self, plan: StepPlan) -> FakeForward:
         if any(new.token_ids[0] == POISON for new in plan.new_rows):
             raise RuntimeError("poisoned prompt")
         time.sleep(STEP_SECONDS)

@@ -2,7 +2,9 @@
 
 A long prompt must not stall the tokens of running requests: a step with decodes should take less than twice as long as
 without prefill. Both times are measured, not configured, as they depend on model, machine and context: a moving average
-of the duration of decode-only steps, and the seconds each prefill token adds. The result only shapes the chunks; tokens
+of the duration of decode-only steps, and the seconds each prefill token adds. What was not measured is not trusted: a
+chunk is at most twice the largest one seen lately, so the first ones are small and grow, and a device that computes a
+few tokens for nothing beside its weights is not asked for a thousand at once. The result only shapes the chunks; tokens
 do not depend on it.
 """
 
@@ -16,13 +18,18 @@ class PrefillBudget:
         stretch: how many times longer than without prefill a step with decodes may get. Below 2, to leave room for
             errors of the estimate.
         min_chunk: prefill tokens a step always gets, so that prefill never stops.
+        first_chunk: prefill tokens beside decodes before anything is measured.
         probe_every: after so many steps of decodes with prefill one step goes without prefill, to measure decode
             alone again (more decodes and longer contexts make it slower).
     """
 
-    def __init__(self, *, stretch: float = 1.8, min_chunk: int = 16, probe_every: int = 32) -> None:
+    def __init__(
+        self, *, stretch: float = 1.75, min_chunk: int = 4, first_chunk: int = 16, probe_every: int = 32
+    ) -> None:
         self._stretch = stretch
         self._min_chunk = min_chunk
+        self._most = first_chunk
+        """Twice the largest chunk seen lately."""
         self._probe_every = probe_every
         self._mixed_steps = probe_every  # the first mixed step is preceded by a probe
         self._decode_seconds: float | None = None
@@ -37,7 +44,7 @@ class PrefillBudget:
         return self._prefill_seconds / self._prefill_tokens if self._prefill_tokens else None
 
     def allowance(self, num_decodes: int) -> int | None:
-        """Prefill tokens the next step may carry beside ``num_decodes`` decodes; None: no bound.
+        """Prefill tokens the next step may carry beside ``num_decodes`` decodes; None without any: no bound.
 
         Call it only when there is prefill to do. 0 asks for a step without prefill, to measure it.
         """
@@ -49,12 +56,14 @@ class PrefillBudget:
         self._mixed_steps += 1
         cost = self.seconds_per_token
         if self._decode_seconds is None or not cost:
-            return None
-        return max(self._min_chunk, int((self._stretch - 1.0) * self._decode_seconds / cost))
+            return self._most
+        return max(self._min_chunk, min(self._most, int((self._stretch - 1.0) * self._decode_seconds / cost)))
 
     def observe(self, num_decodes: int, prefill_tokens: int, seconds: float) -> None:
         """A step with so many decodes and prefill tokens took ``seconds``."""
         decode, cost = self._decode_seconds, self.seconds_per_token
+        # The last chunk of a prompt is often small: forget the large ones slowly.
+        self._most = max(2 * prefill_tokens, self._most - self._most // 8 if prefill_tokens else self._most)
         if prefill_tokens == 0:
             if num_decodes == 0:
                 return
