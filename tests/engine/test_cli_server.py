@@ -84,7 +84,7 @@ def test_values_that_ask_for_nothing_are_fine(harmless: str) -> None:
 @pytest.mark.parametrize(
     "unbuilt",
     [["-tp", "2"], ["--decode_algo", "sps"], ["--draft.model", "x"], ["--enable_lora"], ["--kv_cache_quant", "int8"],
-     ["--preempt_strategy", "SWAP"], ["--gamma", "2"], ["--use_sps"], ["--api_server_count", "2"],
+     ["--preempt_strategy", "SWAP"], ["--gamma", "2"], ["--use_sps"],
      ["--enable_disagg"]],
 )  # fmt: skip
 def test_a_flag_without_its_feature_is_refused(unbuilt: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,8 +41,10 @@ class ServerProcess:
             )
         self.url = f"http://{self._wait_for(r'Entrypoint API ready at (.+)')}"
         self.internal_url = f"http://{self._wait_for(r'Internal API at (.+)')}"
-        (child,) = psutil.Process(self.process.pid).children()
-        self.engine_pid = child.pid
+        children = psutil.Process(self.process.pid).children()
+        (self.engine_pid,) = (child.pid for child in children if "blade_llm.engine.process" in child.cmdline())
+        self.front_pids = [child.pid for child in children if child.pid != self.engine_pid]
+        """Of the front processes beyond the first."""
 
     @property
     def output(self) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from blade_llm.api.errors import ApiError
-from blade_llm.engine.client import Generation
+from blade_llm.engine.client import Generation, Outputs
 from blade_llm.engine.messages import RequestOutput
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
 from blade_llm.text.answer import AnswerText
@@ -56,27 +56,32 @@ class Choice:
         self.last_token_at = time.monotonic()
         if self.first_token_at is None:
             self.first_token_at = self.last_token_at
-        pieces = []
-        for position, token_id in enumerate(output.token_ids):
-            if output.logprobs is not None:
-                self._entries.append(TokenEntry(token_id, output.logprobs[position], self._text.length))
-            pieces.append(self._text.add(token_id))
-            self.num_tokens += 1
-            if self._text.stopped:
-                self.finish_reason = "stop"
-                break
-        else:
-            self.finish_reason = output.finish_reason
-            self.num_tokens += output.stop_token_id is not None
-        if self.finish_reason is not None:
-            pieces.append(self._text.finish())
-            if self._text.stopped:  # the last characters completed a stop string
-                self.finish_reason = "stop"
-        text = "".join(pieces)
+        text = self._text_of(output)
         if not text and self.finish_reason is None:
             return None
         entries, self._entries = self._entries, []
         return Piece(self._index, text, entries, self.finish_reason)
+
+    def _text_of(self, output: RequestOutput) -> str:
+        """What ``output`` adds to the text, up to a stop string; also counts and sets ``finish_reason``."""
+        answer, text = self._text, ""
+        for position, token_id in enumerate(output.token_ids):
+            if output.logprobs is not None:
+                self._entries.append(TokenEntry(token_id, output.logprobs[position], answer.length))
+            text += answer.add(token_id)
+            self.num_tokens += 1
+            if answer.stopped:
+                self.finish_reason = "stop"
+                break
+        else:
+            if output.finish_reason is None:
+                return text
+            self.finish_reason = output.finish_reason
+            self.num_tokens += output.stop_token_id is not None
+        text += answer.finish()
+        if answer.stopped:  # perhaps the last characters completed a stop string
+            self.finish_reason = "stop"
+        return text
 
 
 @dataclass
@@ -93,7 +98,11 @@ class Answers:
 
     @property
     def finished(self) -> bool:
-        return all(choice.finish_reason is not None for choice in self.choices)
+        # Asked after every step: no generator.
+        for choice in self.choices:  # noqa: SIM110
+            if choice.finish_reason is None:
+                return False
+        return True
 
     @property
     def completion_tokens(self) -> int:
@@ -102,22 +111,34 @@ class Answers:
     async def next(self) -> list[Piece]:
         """Wait for progress and return what there is to show (perhaps nothing yet).
 
-        Raises what :meth:`Generation.get` raises, and :class:`ApiError` when the engine refuses the request.
+        Raises what :meth:`Generation.get` and :meth:`add` raise.
         """
+        return self.add(await self.generation.get())
+
+    def add(self, outputs: Outputs) -> list[Piece]:
+        """What ``outputs`` bring to show, one piece a choice. Raises :class:`ApiError` when the engine refuses."""
+        if len(outputs) == 1:
+            ((index, output),) = outputs
+            piece = self._add(index, output)
+            return [] if piece is None else [piece]
         pieces: dict[int, Piece] = {}
-        for index, output in await self.generation.get():
-            if output.cached_tokens and index % self.samples == 0:
-                self.cached_tokens += output.cached_tokens
-            piece = self.choices[index].add(output)
+        for index, output in outputs:
+            piece = self._add(index, output)
             if piece is None:
                 continue
-            if output.finish_reason is None and piece.finish_reason is not None:
-                self.generation.stop(index)  # a stop string
             if index in pieces:  # several steps piled up: one chunk
                 earlier = pieces[index]
                 piece = Piece(index, earlier.text + piece.text, earlier.entries + piece.entries, piece.finish_reason)
             pieces[index] = piece
         return list(pieces.values())
+
+    def _add(self, index: int, output: RequestOutput) -> Piece | None:
+        if output.cached_tokens and index % self.samples == 0:
+            self.cached_tokens += output.cached_tokens
+        piece = self.choices[index].add(output)
+        if piece is not None and piece.finish_reason is not None and output.finish_reason is None:
+            self.generation.stop(index)  # a stop string
+        return piece
 
     def usage(self) -> dict[str, object]:
         """OpenAI's ``usage``."""

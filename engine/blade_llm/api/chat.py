@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,6 +21,8 @@ from blade_llm.api.requests import ChatRequest, check_length, sampling_params
 from blade_llm.text.chat_template import RESERVED
 from blade_llm.text.errors import ChatTemplateError
 from blade_llm.text.tokenizer import Tokenizer
+
+_AFTER_TEXT: Final = b'},"logprobs":null,"finish_reason":null}]}\n\n'
 
 
 async def chat_completions(context: ServerContext, request: Request) -> Response:
@@ -70,6 +72,10 @@ class ChatShape:
         return self._event(index, {"role": "assistant", "content": ""}, None, None)
 
     def chunk(self, piece: Piece) -> bytes:
+        if piece.text and piece.finish_reason is None and not self._with_logprobs:  # nearly all of them
+            return b"%b%d,\"delta\":{\"content\":%b%b" % (
+                self._before_index, piece.index, encode(piece.text), _AFTER_TEXT
+            )  # fmt: skip
         delta = {"content": piece.text} if piece.text else {}
         return self._event(piece.index, delta, self._logprobs(piece), piece.finish_reason)
 

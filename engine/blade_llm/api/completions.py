@@ -20,6 +20,7 @@ from blade_llm.api.requests import CompletionRequest, check_length, sampling_par
 from blade_llm.text.tokenizer import Tokenizer
 
 DEFAULT_MAX_TOKENS: Final = 16
+_AFTER_TEXT: Final = b',"logprobs":null,"finish_reason":null}]}\n\n'
 
 
 async def completions(context: ServerContext, request: Request) -> Response:
@@ -84,6 +85,8 @@ class CompletionShape:
         return self.chunk(Piece(index, self._echoes[index], [])) if self._echoes else b""
 
     def chunk(self, piece: Piece) -> bytes:
+        if piece.finish_reason is None and not self._with_logprobs:  # nearly all of them
+            return b'%b%d,"text":%b%b' % (self._before_index, piece.index, encode(piece.text), _AFTER_TEXT)
         return b"%b%d,\"text\":%b,\"logprobs\":%b,\"finish_reason\":%b}]}\n\n" % (
             self._before_index, piece.index, encode(piece.text), encode(self._logprobs(piece)),
             encode(piece.finish_reason),

@@ -1,4 +1,4 @@
-"""What every route of one server needs, made once at start-up."""
+"""What every route of one front process needs, made once at start-up."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 
+from blade_llm.api.board import Board
 from blade_llm.api.errors import ApiError, draining, engine_dead
 from blade_llm.api.metrics import ServerMetrics
 from blade_llm.api.served_model import ServedModel
@@ -18,23 +19,29 @@ class ServerContext:
     client: EngineClient
     model: ServedModel
     max_model_len: int
+    board: Board
+    """Shared with the server's other fronts."""
+    front: int = 0
+    """Which row of it is ours."""
     live_timeout: float = 60.0
     """``/live`` fails after this many seconds with work and without progress."""
-    draining: bool = False
-    ending: bool = False
-    """A signal came: draining is not taken back any more."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when endless streams shall end."""
     created: int = field(default_factory=lambda: int(time.time()))
     metrics: ServerMetrics = field(init=False)
 
     def __post_init__(self) -> None:
-        self.metrics = ServerMetrics(lambda: self.state)
+        self.metrics = ServerMetrics(lambda: self.state, self.board.counters[self.front], self.board.counters)
 
     @property
     def state(self) -> EngineState | None:
         """The engine's last state."""
         return self.client.state
+
+    @property
+    def draining(self) -> bool:
+        """New requests are refused, by all fronts."""
+        return self.board.draining
 
     @property
     def healthy(self) -> bool:
@@ -44,10 +51,11 @@ class ServerContext:
     @property
     def stalled(self) -> bool:
         """Work is present and the engine has said nothing for too long."""
-        return self.client.num_open > 0 and time.monotonic() - self.client.last_progress > self.live_timeout
+        return self.board.stalled(self.live_timeout)
 
     def set_draining(self, value: bool) -> None:
-        self.draining = value or self.ending
+        """Refuse new requests, or take them again; that is not taken back once the server ends."""
+        self.board.set_draining(value)
         self.client.set_draining(self.draining)
 
     def require_service(self) -> None:

@@ -62,7 +62,7 @@ def draining() -> ApiError:
 def engine_dead(error: EngineDeadError) -> ApiError:
     return ApiError(
         503,
-        f"the engine is gone: {error}",
+        str(error),
         kind="server_error",
         code="engine_dead",
         headers={"retry-after": "5"},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,6 +14,7 @@ from blade_llm.api.answers import Answers, Choice, Piece, join
 from blade_llm.api.context import ServerContext
 from blade_llm.api.requests import GenerationFields
 from blade_llm.api.sse import DONE, EventStream, run_unary, sse_event
+from blade_llm.engine.client import Outputs
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.sampling.parameters import SamplingParams
 
@@ -81,7 +82,7 @@ async def answer(
     )
     if fields.stream:
         usage = fields.stream_options is not None and fields.stream_options.include_usage
-        return EventStream(lambda: _stream(context, answers, shape, usage), generation)
+        return EventStream(_Stream(context, answers, shape, usage), generation)
     return await run_unary(generation, request.receive, _whole(context, answers, shape))
 
 
@@ -102,23 +103,34 @@ async def _whole(context: ServerContext, answers: Answers, shape: Shape) -> Resp
     return Response(encode(body), media_type="application/json")
 
 
-async def _stream(context: ServerContext, answers: Answers, shape: Shape, with_usage: bool) -> AsyncIterator[bytes]:
-    begun = [False] * len(answers.choices)
-    try:
-        while not answers.finished:
-            events = []
-            for piece in await answers.next():
-                if not begun[piece.index]:
-                    begun[piece.index] = True
-                    events.append(shape.first(piece.index))
-                events.append(shape.chunk(piece))
-            if events:
-                yield b"".join(events)
-    finally:
-        context.metrics.observe(answers)
-    if with_usage:
-        yield shape.usage_chunk(answers.usage())
-    yield DONE
+class _Stream:
+    """The events of one request (:class:`blade_llm.api.sse.Events`)."""
+
+    def __init__(self, context: ServerContext, answers: Answers, shape: Shape, with_usage: bool) -> None:
+        self._context = context
+        self._answers = answers
+        self._shape = shape
+        self._with_usage = with_usage
+        self._begun = [False] * len(answers.choices)
+
+    @property
+    def finished(self) -> bool:
+        return self._answers.finished
+
+    def add(self, outputs: Outputs) -> bytes:
+        data = b""
+        for piece in self._answers.add(outputs):
+            if not self._begun[piece.index]:
+                self._begun[piece.index] = True
+                data += self._shape.first(piece.index)
+            data += self._shape.chunk(piece)
+        return data
+
+    def end(self) -> bytes:
+        return self._shape.usage_chunk(self._answers.usage()) + DONE if self._with_usage else DONE
+
+    def close(self) -> None:
+        self._context.metrics.observe(self._answers)
 
 
 def event(value: dict[str, Any]) -> bytes:

@@ -1,62 +1,113 @@
-"""Prometheus metrics of one front process: latencies measured here, counts and gauges from the engine's last state."""
+"""Prometheus metrics of a server: latencies its fronts measure, counts and gauges from the engine's last state.
+
+Every front counts into its own row of the board, and whichever front is asked adds the rows up.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from typing import Final
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final, TypeAlias
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from blade_llm.api.answers import Answers
 from blade_protocol import metrics as names
 from blade_protocol.state import EngineState
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-_TTFT_BUCKETS: Final = (0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
-_TPOT_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5)
-_E2E_BUCKETS: Final = (0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960)
+Counters: TypeAlias = "memoryview[float] | list[float]"
+"""One front's numbers: :data:`NUM_COUNTERS` of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Histogram:
+    """Where a histogram's numbers lie: one count a bucket (not cumulative), the infinite one last, then the sum."""
+
+    name: str
+    text: str
+    buckets: tuple[float, ...]
+    begin: int
+
+    @property
+    def end(self) -> int:
+        return self.begin + len(self.buckets) + 2
+
+    def observe(self, counters: Counters, value: float) -> None:
+        counters[self.begin + bisect_left(self.buckets, value)] += 1
+        counters[self.end - 1] += value
+
+    def family(self, totals: Sequence[float]) -> Metric:
+        bounds = [*map(floatToGoString, self.buckets), "+Inf"]
+        *counts, sum_value = totals[self.begin : self.end]
+        pairs = list(zip(bounds, accumulate(counts), strict=True))
+        return HistogramMetricFamily(self.name, self.text, buckets=pairs, sum_value=sum_value)
+
+
+_TTFT: Final = _Histogram(
+    names.ENGINE_TTFT, "Time from a request's arrival to its first token",
+    (0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80), 0,
+)  # fmt: skip
+_TPOT: Final = _Histogram(
+    names.ENGINE_TPOT, "Mean time between an answer's tokens after the first",
+    (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5), _TTFT.end,
+)  # fmt: skip
+_E2E: Final = _Histogram(
+    names.ENGINE_E2E, "Time from a request's arrival to its last token",
+    (0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960), _TPOT.end,
+)  # fmt: skip
+_REASONS: Final = {reason: _E2E.end + number for number, reason in enumerate(("stop", "length", "abort"))}
+NUM_COUNTERS: Final = _E2E.end + len(_REASONS)
 
 
 class ServerMetrics:
-    """``state`` is asked at every scrape."""
+    """``mine`` is counted into, all ``rows`` are shown; ``state`` is asked at every scrape."""
 
-    def __init__(self, state: Callable[[], EngineState | None]) -> None:
+    def __init__(self, state: Callable[[], EngineState | None], mine: Counters, rows: Sequence[Counters]) -> None:
+        self._mine = mine
         self._registry = CollectorRegistry()
         self._registry.register(_StateCollector(state))
-        self._ttft = Histogram(
-            names.ENGINE_TTFT, "Time from a request's arrival to its first token",
-            buckets=_TTFT_BUCKETS, registry=self._registry,
-        )  # fmt: skip
-        self._tpot = Histogram(
-            names.ENGINE_TPOT, "Mean time between an answer's tokens after the first",
-            buckets=_TPOT_BUCKETS, registry=self._registry,
-        )  # fmt: skip
-        self._e2e = Histogram(
-            names.ENGINE_E2E, "Time from a request's arrival to its last token",
-            buckets=_E2E_BUCKETS, registry=self._registry,
-        )  # fmt: skip
-        self._finished = Counter(
-            names.ENGINE_REQUESTS, "Answers finished", ["finished_reason"], registry=self._registry
-        )  # fmt: skip
+        self._registry.register(_FrontsCollector(rows))
 
     def observe(self, answers: Answers) -> None:
         """Count a finished or abandoned request."""
         for choice in answers.choices:
-            self._finished.labels(choice.finish_reason or "abort").inc()
+            self._mine[_REASONS[choice.finish_reason or "abort"]] += 1
             if choice.first_token_at is None:
                 continue
-            self._ttft.observe(choice.first_token_at - answers.started)
+            _TTFT.observe(self._mine, choice.first_token_at - answers.started)
             if choice.num_tokens > 1:
-                self._tpot.observe((choice.last_token_at - choice.first_token_at) / (choice.num_tokens - 1))
+                seconds = choice.last_token_at - choice.first_token_at
+                _TPOT.observe(self._mine, seconds / (choice.num_tokens - 1))
         if answers.finished:
-            self._e2e.observe(time.monotonic() - answers.started)
+            _E2E.observe(self._mine, time.monotonic() - answers.started)
 
     def render(self) -> bytes:
         """The text exposition format."""
         return generate_latest(self._registry)
+
+
+class _FrontsCollector(Collector):
+    def __init__(self, rows: Sequence[Counters]) -> None:
+        self._rows = rows
+
+    def collect(self) -> Iterator[Metric]:
+        totals = [sum(column) for column in zip(*self._rows, strict=True)]
+        for histogram in (_TTFT, _TPOT, _E2E):
+            yield histogram.family(totals)
+        finished = CounterMetricFamily(names.ENGINE_REQUESTS, "Answers finished", labels=["finished_reason"])
+        for reason, position in _REASONS.items():
+            finished.add_metric([reason], totals[position])
+        yield finished
+
+    def describe(self) -> Iterator[Metric]:
+        return iter(())
 
 
 class _StateCollector(Collector):

@@ -39,32 +39,38 @@ class ServedModel:
     sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
 
 
-def load_served_model(
-    folder: Path,
-    *,
-    vocab_size: int,
-    names: tuple[str, ...],
-    aliases: frozenset[str] = frozenset(),
-    tokenizer_dir: Path | None = None,
-    chat_template: Path | None = None,
-) -> ServedModel:
-    """Read the text side of the model in ``folder``.
+class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
+    """Where to read a :class:`ServedModel` from. Crosses process boundaries as msgpack."""
+
+    folder: str
+    vocab_size: int
+    names: tuple[str, ...] = ()
+    aliases: frozenset[str] = frozenset()
+    tokenizer_dir: str | None = None
+    chat_template: str | None = None
+
+
+def load_served_model(source: ModelSource) -> ServedModel:
+    """Read the text side of a model.
 
     Raises :class:`~blade_llm.text.errors.TokenizerFilesError` for missing or broken files, and for a tokenizer with ids
     the model does not have.
     """
-    tokenizer = Tokenizer(tokenizer_dir or folder)
-    if tokenizer.largest_id >= vocab_size:
+    folder = Path(source.folder)
+    tokenizer = Tokenizer(folder if source.tokenizer_dir is None else Path(source.tokenizer_dir))
+    if tokenizer.largest_id >= source.vocab_size:
         raise TokenizerFilesError(
-            f"{tokenizer.folder}: the tokenizer has token id {tokenizer.largest_id}, the model only {vocab_size} ids; "
-            "they do not belong together: give --tokenizer_dir the right folder"
+            f"{tokenizer.folder}: the tokenizer has token id {tokenizer.largest_id}, the model only "
+            f"{source.vocab_size} ids; they do not belong together: give --tokenizer_dir the right folder"
         )
     return ServedModel(
         tokenizer=tokenizer,
-        chat_template=load_chat_template(tokenizer, chat_template),
-        vocab_size=vocab_size,
-        names=names,
-        aliases=aliases,
+        chat_template=load_chat_template(
+            tokenizer, None if source.chat_template is None else Path(source.chat_template)
+        ),
+        vocab_size=source.vocab_size,
+        names=source.names,
+        aliases=source.aliases,
         sampling_defaults=_sampling_defaults(folder / "generation_config.json"),
     )
 

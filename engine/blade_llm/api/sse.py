@@ -2,6 +2,10 @@
 
 The status line waits for the engine's first output: until then an engine that dies gives a proper 503, which a router
 may retry elsewhere. A client that disconnects closes its generation at once, streaming or not.
+
+A stream's task sleeps while events flow: they are made and sent where the engine's message arrives. ``send`` is a
+coroutine that waits only for a connection whose buffers are full; then the task wakes, waits in its place, and what the
+engine brings meanwhile leaves as one event.
 """
 
 from __future__ import annotations
@@ -9,14 +13,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import Final
+import types
+from collections.abc import Awaitable, Generator, Iterator
+from typing import Any, Final, Protocol
 
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from blade_llm.api.errors import CLIENT_CLOSED_REQUEST, ApiError, as_api_error
-from blade_llm.engine.client import Generation, GenerationClosedError
+from blade_llm.engine.client import Generation, GenerationClosedError, Outputs
 
 DONE: Final = b"data: [DONE]\n\n"
 _log = logging.getLogger(__name__)
@@ -52,24 +57,47 @@ async def run_unary(generation: Generation, receive: Receive, answer: Awaitable[
             return ApiError(CLIENT_CLOSED_REQUEST, str(error)).response()
 
 
-class EventStream(Response):
-    """Streams ``events`` (encoded ``data: …`` blocks); an error after the first one becomes an event of its own."""
+class Events(Protocol):
+    """Turns one request's outputs into the bytes of its stream."""
 
-    def __init__(self, events: Callable[[], AsyncIterator[bytes]], generation: Generation) -> None:
+    @property
+    def finished(self) -> bool:
+        """All that remains is :meth:`end`."""
+
+    def add(self, outputs: Outputs) -> bytes:
+        """Whole ``data: …`` blocks, perhaps none."""
+
+    def end(self) -> bytes:
+        """What ends the stream."""
+
+    def close(self) -> None:
+        """The stream is over, however that came."""
+
+
+class EventStream(Response):
+    """Streams ``events``; an error after the first one becomes an event of its own."""
+
+    def __init__(self, events: Events, generation: Generation) -> None:
         super().__init__(media_type="text/event-stream", headers={"cache-control": "no-cache"})
         del self.headers["content-length"]
         self._events = events
         self._generation = generation
+        self._blocked: tuple[Generator[Any, Any, None], object] | None = None
+        """A send that began where the engine's message arrived, and what it waits for."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = False
         with closing_on_disconnect(self._generation, receive):
             try:
-                async for event in self._events():
-                    if not started:
-                        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                        started = True
-                    await send({"type": "http.response.body", "body": event, "more_body": True})
+                data = b""
+                while not data:
+                    data = self._events.add(await self._generation.get())
+                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                started = True
+                await send(_body(data))
+                while not self._events.finished:
+                    await self._forward(send)
+                await send(_body(self._events.end()))
             except ClientLeftError:
                 return
             except Exception as error:
@@ -79,8 +107,41 @@ class EventStream(Response):
                 if not started:
                     await answer.response()(scope, receive, send)
                     return
-                await send({"type": "http.response.body", "body": sse_event(answer.body()), "more_body": True})
+                await send(_body(sse_event(answer.body())))
+            finally:
+                self._events.close()
             await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _forward(self, send: Send) -> None:
+        """Send events as outputs come, until the stream is finished or the connection takes no more for now."""
+
+        def take(outputs: Outputs) -> bool:
+            data = self._events.add(outputs)
+            if data:
+                sending = send(_body(data)).__await__()
+                try:
+                    self._blocked = (sending, next(sending))
+                except StopIteration:
+                    pass
+                else:
+                    return False
+            return not self._events.finished
+
+        await self._generation.forward(take)
+        if self._blocked is not None:
+            blocked, self._blocked = self._blocked, None
+            await _resume(*blocked)
+
+
+@types.coroutine
+def _resume(sending: Generator[Any, Any, None], waits_for: object) -> Generator[Any, Any, None]:
+    """Go on with an awaitable that was begun outside this task and waits for the future ``waits_for``."""
+    yield waits_for
+    yield from sending
+
+
+def _body(data: bytes) -> Message:
+    return {"type": "http.response.body", "body": data, "more_body": True}
 
 
 def sse_event(data: bytes) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from blade_llm.api.served_model import load_served_model
+from blade_llm.api.served_model import ModelSource, load_served_model
 from blade_llm.models.checkpoint import check_tensors, open_checkpoint
 from blade_llm.models.config import load_model_config
 from blade_llm.models.errors import ModelFilesError
@@ -36,7 +36,7 @@ def check_model(model_dir: Path) -> CheckItem:
     except ModelFilesError as error:
         problems.append(str(error))
     try:
-        template = load_served_model(model_dir, vocab_size=config.vocab_size, names=()).chat_template
+        template = load_served_model(ModelSource(folder=str(model_dir), vocab_size=config.vocab_size)).chat_template
     except TokenizerFilesError as error:
         problems.append(str(error))
     if problems or weights is None:

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from blade_llm.api.internal_token import InternalToken
-from blade_llm.api.served_model import ServedModel, load_served_model
+from blade_llm.api.served_model import ModelSource, ServedModel, load_served_model
+from blade_llm.api.sockets import share_port
 from blade_llm.cli.flags import FlagParser
 from blade_llm.cli.progress import download_progress
 from blade_llm.cli.server_flags import GROUPS, memory_fields
@@ -66,7 +67,8 @@ def main(argv: Sequence[str] | None = None, *, build: str = BUILD) -> int:
 def _run(flags: Mapping[str, Any], build: str, began: float) -> int:
     token = _internal_token()
     public, internal = _bind_ports(flags, loopback_only=token is None)
-    folder, model = _load_model(flags)
+    folder, source = _find_model(flags)
+    model = load_served_model(source)
     engine = EngineHandle(
         _engine_config(flags, folder, model),
         build=build,
@@ -85,20 +87,19 @@ def _run(flags: Mapping[str, Any], build: str, began: float) -> int:
         )
 
         def on_ready(ready: EngineReady) -> None:
-            print_ready(ready, public, internal, time.perf_counter() - began)
+            print_ready(ready, public[0], internal, time.perf_counter() - began)
 
         try:
-            failure = uvloop.run(run_server(engine, Ports(public, internal, token), model, options, on_ready))
+            failure = uvloop.run(run_server(engine, Ports(public, internal, token), model, source, options, on_ready))
         except PortTakenError as error:
             raise StartError(f"{error}; give another --port or --internal_port") from None
     finally:
         engine.close()
     if failure is None:
         return 0
-    if failure.user_error:
-        raise StartError(failure.message)
-    print(failure.traceback, file=sys.stderr)
-    raise StartError(f"the engine failed: {failure.message}")
+    if failure.traceback:
+        print(failure.traceback, file=sys.stderr)
+    raise StartError(failure.message)
 
 
 def _socket_dir(folder: str | None) -> Path | None:
@@ -110,15 +111,19 @@ def _socket_dir(folder: str | None) -> Path | None:
     return None if folder is None else Path(folder)
 
 
-def _bind_ports(flags: Mapping[str, Any], *, loopback_only: bool) -> tuple[socket.socket, socket.socket]:
-    """The public and the internal socket. Without a token anyone who reaches the internal one may drain this server."""
+def _bind_ports(flags: Mapping[str, Any], *, loopback_only: bool) -> tuple[list[socket.socket], socket.socket]:
+    """The public sockets, one a front, and the internal one.
+
+    Without a token anyone who reaches the internal one may drain this server.
+    """
     port, internal_port = flags["port"], flags["internal_port"]
     if internal_port is None:
         internal_port = port + ports.INTERNAL_PORT_OFFSET if port else 0
         if internal_port > 65535:
             raise StartError(f"port {port} + {ports.INTERNAL_PORT_OFFSET} is no port; give --internal_port")
     internal_host = "127.0.0.1" if loopback_only else flags["host"]
-    return _bind(flags["host"], port, "--port"), _bind(internal_host, internal_port, "--internal_port")
+    public, internal = _bind(flags["host"], port, "--port"), _bind(internal_host, internal_port, "--internal_port")
+    return share_port(public, flags["api_server_count"]), internal
 
 
 def _bind(host: str, port: int, flag: str) -> socket.socket:
@@ -152,7 +157,7 @@ def _internal_token() -> InternalToken | None:
         raise StartError(f"{environment.INTERNAL_TOKEN_FILE}={path}: {error}") from None
 
 
-def _load_model(flags: Mapping[str, Any]) -> tuple[Path, ServedModel]:
+def _find_model(flags: Mapping[str, Any]) -> tuple[Path, ModelSource]:
     """Find the model and check its files, as the engine process will; in milliseconds and with better messages."""
     with download_progress() as progress:
         folder = resolve_model(flags["model"], progress=progress)
@@ -167,14 +172,13 @@ def _load_model(flags: Mapping[str, Any]) -> tuple[Path, ServedModel]:
             f"--max_model_len {asked} exceeds the model's own {config.max_position_embeddings} "
             "(max_position_embeddings); lower it"
         )
-    tokenizer_dir, template = flags["tokenizer_dir"], flags["chat_template"]
-    return folder, load_served_model(
-        folder,
+    return folder, ModelSource(
+        folder=str(folder),
         vocab_size=config.vocab_size,
         names=tuple(flags["served_model_name"] or (_default_name(flags["model"]),)),
         aliases=frozenset({flags["model"], str(folder)}),
-        tokenizer_dir=None if tokenizer_dir is None else Path(tokenizer_dir),
-        chat_template=None if template is None else Path(template),
+        tokenizer_dir=flags["tokenizer_dir"],
+        chat_template=flags["chat_template"],
     )
 
 

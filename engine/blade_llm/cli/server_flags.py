@@ -60,7 +60,7 @@ _SERVICE = (
     Flag(name="host", help="address to listen on", default="0.0.0.0"),
     Flag(name="port", help="public port; 0: any free one", kind=port, default=ports.ENGINE_PORT),
     Flag(name="internal_port", help="port for router and operator (default: public port + 1000)", kind=port),
-    Flag(name="api_server_count", help="front processes", kind=positive, default=1, accepts=(1,)),
+    Flag(name="api_server_count", help="front processes (HTTP and text) on the public port", kind=positive, default=1),
     Flag(name="worker_socket_path", help="folder for the processes' sockets (default: temporary)", metavar="DIR"),
     Flag(name="log_level", help="least severe messages to log", default="INFO",
          choices=("DEBUG", "INFO", "WARNING", "ERROR")),

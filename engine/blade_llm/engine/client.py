@@ -1,8 +1,9 @@
 """The front process's side of the engine: requests out, tokens in, on the event loop.
 
 One DEALER socket for all requests. Its descriptor is watched by the loop and drained at once, so a step costs one
-wake-up however many requests it served. Tokens go to the :class:`Generation` that waits for them; several steps that
-pile up behind a slow client are taken together.
+wake-up however many requests it served. Tokens go to the :class:`Generation` they belong to: to a function that takes
+them on the spot, which spares a task switch per token, or to whoever waits for them; several steps that pile up behind
+a slow client are taken together.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import zmq
@@ -40,58 +41,105 @@ class GenerationClosedError(RuntimeError):
     """The generation was closed (its client went away, or the server stops)."""
 
 
+Outputs = list[tuple[int, RequestOutput]]
+"""Progress of one HTTP request, each with the index of the engine request it belongs to."""
+VITALS: Final = 2
+"""How many numbers a client publishes: open requests, and when the engine last said anything."""
+
+
 class Generation:
     """One HTTP request's engine requests (several prompts, several samples) as one stream of outputs."""
 
     def __init__(self, client: EngineClient, request_ids: list[str]) -> None:
         self._client = client
-        self._index = {request_id: index for index, request_id in enumerate(request_ids)}
-        self._outputs: list[tuple[int, RequestOutput]] = []
-        self._wake: asyncio.Future[None] | None = None
+        self._request_ids = request_ids
+        self._outputs: Outputs = []
+        self._take: Callable[[Outputs], bool] | None = None
+        self._wake: asyncio.Future[bool] | None = None
         self._error: Exception | None = None
 
-    async def get(self) -> list[tuple[int, RequestOutput]]:
-        """All outputs that have come since the last call, each with its request's index; waits for at least one.
+    async def get(self) -> Outputs:
+        """All outputs that have come since the last call; waits for at least one.
 
         Raises :class:`EngineDeadError` or :class:`GenerationClosedError`.
         """
         while not self._outputs:
-            if self._error is not None:
-                raise self._error
-            self._wake = asyncio.get_running_loop().create_future()
+            await self._wait()
+        return self._take_all()
+
+    async def forward(self, take: Callable[[Outputs], bool]) -> None:
+        """Give outputs to ``take`` as they come, without a task switch, until it returns False.
+
+        Raises what ``take`` raises, and what :meth:`get` raises.
+        """
+        while not self._outputs or take(self._take_all()):
+            self._take = take
             try:
-                await self._wake
+                if await self._wait():
+                    return
             finally:
-                self._wake = None
-        outputs, self._outputs = self._outputs, []
-        return outputs
+                self._take = None
 
     def stop(self, index: int) -> None:
         """Tell the engine that this one needs no more tokens."""
-        self._client.abort([request_id for request_id, i in self._index.items() if i == index])
+        self._client.abort([self._request_ids[index]])
 
     def close(self, error: Exception | None = None) -> None:
         """Abort whatever still runs. A waiting :meth:`get` raises ``error``. Idempotent."""
-        self._client.abort(list(self._index))
+        self._client.abort(self._request_ids)
         self.fail(error or GenerationClosedError("the request was closed"))
 
-    def put(self, output: RequestOutput) -> None:
-        self._outputs.append((self._index[output.request_id], output))
-        self._notify()
+    def put(self, index: int, output: RequestOutput) -> bool:
+        """Keep ``output``; True: it is the first one, and :meth:`deliver` is due."""
+        self._outputs.append((index, output))
+        return len(self._outputs) == 1
+
+    def deliver(self) -> None:
+        """Pass on what was put, or wake whoever waits for it."""
+        if self._take is None:
+            self._notify()
+            return
+        try:
+            if not self._take(self._take_all()):
+                self._take = None
+                self._notify(taken=True)
+        except Exception as error:  # belongs to the request, not to the socket's callback
+            self.fail(error)
 
     def fail(self, error: Exception) -> None:
         self._error = self._error or error
+        self._take = None
         self._notify()
 
-    def _notify(self) -> None:
+    async def _wait(self) -> bool:
+        """Wait for outputs or, True, for :meth:`forward`'s function to have had its last. Raises the error there is."""
+        if self._error is not None:
+            raise self._error
+        self._wake = asyncio.get_running_loop().create_future()
+        try:
+            return await self._wake
+        finally:
+            self._wake = None
+
+    def _take_all(self) -> Outputs:
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+    def _notify(self, *, taken: bool = False) -> None:
         if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
+            self._wake.set_result(taken)
 
 
 class EngineClient:
-    """Connects to the engine at ``address``. Use within one running event loop."""
+    """Connects to the engine at ``address``. Use within one running event loop.
 
-    def __init__(self, address: str) -> None:
+    Args:
+        front: the number of this front process; no other one's requests get the same ids.
+        vitals: where to publish :data:`VITALS` numbers: open requests, and when the engine last said anything (seconds
+            of the monotonic clock).
+    """
+
+    def __init__(self, address: str, *, front: int = 0, vitals: memoryview[float] | None = None) -> None:
         self._context: zmq.Context[Any] = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.set_hwm(0)
@@ -100,19 +148,19 @@ class EngineClient:
         self._socket.connect(address)
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(EngineToFront)
-        self._generations: dict[str, Generation] = {}
+        self._routes: dict[str, tuple[Generation, int]] = {}
+        """Open engine requests: to whom their outputs go, and with which index."""
         self._numbers = itertools.count()
+        self._front = front
+        self._vitals: memoryview[float] | list[float] = [0.0] * VITALS if vitals is None else vitals
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._socket.fileno(), self._drain_socket)
         self._ready: asyncio.Future[EngineReady] = self._loop.create_future()
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._watchers: set[Callable[[EngineState], None]] = set()
         self._dead: EngineDeadError | None = None
         self.state: EngineState | None = None
         """The last state the engine sent."""
-        self.last_progress = time.monotonic()
-        """When the engine last said anything."""
+        self._progress()
         self._send(Hello())
 
     @property
@@ -127,15 +175,11 @@ class EngineClient:
     @property
     def num_open(self) -> int:
         """Engine requests that have not finished."""
-        return len(self._generations)
+        return len(self._routes)
 
     async def ready(self) -> EngineReady:
         """Wait until the model is loaded. Raises :class:`EngineDeadError`."""
         return await asyncio.shield(self._ready)
-
-    async def idle(self) -> None:
-        """Wait until no request is open."""
-        await self._idle.wait()
 
     def submit(self, requests: Sequence[GenerateRequest]) -> Generation:
         """Start ``requests``; their ids must be new (see :meth:`new_id`). Raises :class:`EngineDeadError`."""
@@ -143,17 +187,17 @@ class EngineClient:
             raise self._dead
         messages = [self._encoder.encode(request) for request in requests]  # all or none, should one fail
         generation = Generation(self, [request.request_id for request in requests])
-        if not self._generations:
-            self.last_progress = time.monotonic()
-        for request, message in zip(requests, messages, strict=True):
-            self._generations[request.request_id] = generation
+        if not self._routes:
+            self._progress()
+        for index, (request, message) in enumerate(zip(requests, messages, strict=True)):
+            self._routes[request.request_id] = (generation, index)
             self._send_encoded(message)
-        self._idle.clear()
+        self._vitals[0] = len(self._routes)
         return generation
 
     def new_id(self, name: str) -> str:
-        """A request id that no other request of this front has, with ``name`` in it for people to find."""
-        return f"{name}.{next(self._numbers)}"
+        """A request id that no other request of the server has, with ``name`` in it for people to find."""
+        return f"{name}.{self._front}-{next(self._numbers)}"
 
     def abort(self, request_ids: list[str]) -> None:
         """Forget requests that still run; finished and unknown ones are ignored."""
@@ -180,14 +224,14 @@ class EngineClient:
         if not self._ready.done():
             self._ready.set_exception(error)
             self._ready.exception()  # nobody has to be waiting
-        for generation in set(self._generations.values()):
+        for generation in self._open():
             generation.fail(error)
-        self._generations.clear()
-        self._idle.set()
+        self._routes.clear()
+        self._vitals[0] = 0
 
     def stop_open(self) -> None:
         """Abort all that is open; the generations get :class:`GenerationClosedError`."""
-        for generation in set(self._generations.values()):
+        for generation in self._open():
             generation.close(GenerationClosedError("the server is shutting down"))
 
     def close(self) -> None:
@@ -195,11 +239,16 @@ class EngineClient:
         self._loop.remove_reader(self._socket.fileno())
         self._context.destroy(linger=0)
 
+    def _open(self) -> set[Generation]:
+        return {generation for generation, _ in self._routes.values()}
+
     def _forget(self, request_id: str) -> bool:
-        known = self._generations.pop(request_id, None) is not None
-        if not self._generations:
-            self._idle.set()
+        known = self._routes.pop(request_id, None) is not None
+        self._vitals[0] = len(self._routes)
         return known
+
+    def _progress(self) -> None:
+        self._vitals[1] = time.monotonic()
 
     def _send(self, message: FrontToEngine) -> None:
         self._send_encoded(self._encoder.encode(message))
@@ -210,23 +259,31 @@ class EngineClient:
         self._loop.call_soon(self._drain_socket)
 
     def _drain_socket(self) -> None:
+        touched: list[Generation] = []
         while not self._socket.closed:
             try:
                 payload = self._socket.recv(zmq.NOBLOCK)
             except zmq.Again:
-                return
-            self._receive(self._decoder.decode(payload))
+                break
+            self._receive(self._decoder.decode(payload), touched)
+        # Only now: steps that came together leave together.
+        for generation in touched:
+            generation.deliver()
 
-    def _receive(self, message: EngineToFront) -> None:
-        self.last_progress = time.monotonic()
+    def _receive(self, message: EngineToFront, touched: list[Generation]) -> None:
+        self._progress()
         match message:
             case StepOutputs():
+                routes = self._routes
                 for output in message.outputs:
-                    generation = self._generations.get(output.request_id)
-                    if generation is not None:
-                        generation.put(output)
-                        if output.finish_reason is not None:
-                            self._forget(output.request_id)
+                    route = routes.get(output.request_id)
+                    if route is None:
+                        continue
+                    generation, index = route
+                    if generation.put(index, output):
+                        touched.append(generation)
+                    if output.finish_reason is not None:
+                        self._forget(output.request_id)
             case StateUpdate():
                 self._set_state(message.state)
             case EngineReady():

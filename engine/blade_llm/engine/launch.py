@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from signal import SIGKILL, Signals
 from typing import Final
 
 import msgspec
@@ -66,7 +66,8 @@ class EngineHandle:
         try:
             return msgspec.msgpack.decode(data, type=EngineFailure)
         except msgspec.DecodeError:
-            return EngineFailure(message=_describe_exit(code))
+            hint = "; the kernel does this when memory runs out: see dmesg, lower --kv_cache_bytes"
+            return EngineFailure(message=describe_exit("engine process", code) + (hint if -code == SIGKILL else ""))
 
     def remove_folder(self) -> None:
         """Remove the socket's folder, which a connected socket no longer needs: even SIGKILL then leaves nothing."""
@@ -91,9 +92,8 @@ class EngineHandle:
         self.remove_folder()
 
 
-def _describe_exit(code: int) -> str:
+def describe_exit(process: str, code: int) -> str:
+    """How ``process`` ended, from what :meth:`subprocess.Popen.wait` says."""
     if code >= 0:
-        return f"engine process exited with status {code}"
-    name = signal.Signals(-code).name
-    hint = "; the kernel does this when memory runs out: see dmesg, lower --kv_cache_bytes" if name == "SIGKILL" else ""
-    return f"engine process was ended by {name}{hint}"
+        return f"{process} exited with status {code}"
+    return f"{process} was ended by {Signals(-code).name}"

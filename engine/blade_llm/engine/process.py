@@ -8,7 +8,6 @@ without waiting.
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import gc
 import importlib
@@ -31,6 +30,7 @@ from blade_llm.engine.messages import (
     DrainUpdate,
     EngineFailure,
     EngineReady,
+    EngineStart,
     EngineToFront,
     FrontToEngine,
     GenerateRequest,
@@ -39,13 +39,12 @@ from blade_llm.engine.messages import (
     StateUpdate,
     StepOutputs,
 )
-from blade_llm.engine.start import LOG_FORMAT, read_start
+from blade_llm.engine.start import LOG_FORMAT, die_with_parent, read_start
 from blade_llm.models.errors import ModelFilesError, NotEnoughMemoryError
 from blade_protocol.state import EngineState
 
 STATE_INTERVAL_S: Final = 0.1
 """Least time between two pushed states."""
-_PR_SET_PDEATHSIG: Final = 1
 _MOST_CHARACTERS: Final = 7_000
 """Of a message and of a traceback: at four bytes each both fit into the pipe, whose reader waits for our end."""
 
@@ -183,14 +182,6 @@ def _load(target: str) -> Callable[[EngineConfig], Core]:
     return build
 
 
-def _die_with_parent(parent: int) -> None:
-    """Ask the kernel to kill this process when ``parent`` dies: a busy or stuck one would not see the lifeline."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(1)
-
-
 def _spare_the_collector() -> None:
     """Leave what start-up made out of every later garbage collection: a full one took 40 ms in the middle of a step."""
     gc.collect()
@@ -214,9 +205,9 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     faulthandler.enable()
-    _die_with_parent(parent)
+    die_with_parent(parent)
     lifeline = sys.stdin.fileno()
-    start = read_start(lifeline)
+    start = read_start(lifeline, EngineStart)
     if start is None:
         return 1
     os.set_inheritable(start.failure_pipe, False)

@@ -1,32 +1,53 @@
-"""How a new engine process gets its :class:`EngineStart`: length and msgpack on standard input, which stays open."""
+"""How a new process of the server gets what it needs to start, and how it ends with the one that started it.
+
+Length and msgpack on standard input, which stays open: its end of file means that the parent is gone.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import os
-from typing import IO, Final
+import signal
+import sys
+from typing import IO, Final, TypeVar
 
 import msgspec
 
-from blade_llm.engine.messages import EngineStart
-
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-"""Of both processes."""
+"""Of all processes."""
 _LENGTH_BYTES: Final = 4
+_PR_SET_PDEATHSIG: Final = 1
+_Start = TypeVar("_Start", bound=msgspec.Struct)
 
 
-def write_start(stream: IO[bytes], start: EngineStart) -> None:
-    """Send ``start`` to a new engine process and leave ``stream`` open."""
+def write_start(stream: IO[bytes], start: msgspec.Struct) -> None:
+    """Send ``start`` to a new process and leave ``stream`` open."""
     payload = msgspec.msgpack.encode(start)
     stream.write(len(payload).to_bytes(_LENGTH_BYTES, "big") + payload)
     stream.flush()
 
 
-def read_start(descriptor: int) -> EngineStart | None:
+def read_start(descriptor: int, kind: type[_Start]) -> _Start | None:
     """Read what :func:`write_start` sent, unbuffered. None when the parent is already gone."""
     data = b""
-    while len(data) < _LENGTH_BYTES or len(data) < _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "big"):
-        chunk = os.read(descriptor, 65536)
+    while (missing := _missing(data)) > 0:
+        chunk = os.read(descriptor, missing)
         if not chunk:
             return None
         data += chunk
-    return msgspec.msgpack.decode(data[_LENGTH_BYTES:], type=EngineStart)
+    return msgspec.msgpack.decode(data[_LENGTH_BYTES:], type=kind)
+
+
+def die_with_parent(parent: int) -> None:
+    """Ask the kernel to kill this process when ``parent`` dies: a busy or stuck one would not see the end of file."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+def _missing(data: bytes) -> int:
+    """Bytes to read next; what follows the message is left to the next reader."""
+    if len(data) < _LENGTH_BYTES:
+        return _LENGTH_BYTES - len(data)
+    return _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "big") - len(data)

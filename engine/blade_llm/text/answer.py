@@ -16,6 +16,7 @@ class AnswerText:
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], sampling: SamplingParams) -> None:
         self._detokenizer = make_detokenizer(tokenizer, prompt=prompt, skip_special_tokens=sampling.skip_special_tokens)
         self._stop = StopStrings(sampling.stop, include=sampling.include_stop_str_in_output)
+        self._has_stop = bool(sampling.stop)
         self._min_tokens = sampling.min_tokens
         self.num_tokens = 0
         """Tokens taken so far."""
@@ -34,13 +35,15 @@ class AnswerText:
     def add(self, token_id: int) -> str:
         """The text to give out after this token; ``""`` while a character or a possible stop string is incomplete."""
         self.num_tokens += 1
-        return self._pass(self._detokenizer.add(token_id))
+        piece = self._detokenizer.add(token_id)
+        self.length += len(piece)
+        return self._watch(piece) if self._has_stop else piece
 
     def finish(self) -> str:
         """The rest, when the last token has come."""
         piece = self._detokenizer.finish()
-        return "" if self.stopped else self._pass(piece) + self._stop.finish()
-
-    def _pass(self, piece: str) -> str:
         self.length += len(piece)
+        return "" if self.stopped else self._watch(piece) + self._stop.finish()
+
+    def _watch(self, piece: str) -> str:
         return self._stop.add(piece) if self.num_tokens >= self._min_tokens else piece

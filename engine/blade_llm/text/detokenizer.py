@@ -1,8 +1,8 @@
 """Text that grows token by token: what was given out never changes, and characters never break at UTF-8 borders.
 
-Byte-level tokens are bytes, so an incremental UTF-8 decoder does it exactly, at a dictionary look-up per token. Other
-tokenizers (SentencePiece with byte fallback) decode a short window of recent tokens, with and without the new ones, and
-give out the difference once it ends in a whole character.
+Byte-level tokens are bytes, so an incremental UTF-8 decoder does it exactly, mostly at a dictionary look-up per token.
+Other tokenizers (SentencePiece with byte fallback) decode a short window of recent tokens, with and without the new
+ones, and give out the difference once it ends in a whole character.
 """
 
 from __future__ import annotations
@@ -44,16 +44,31 @@ def make_detokenizer(
 
 
 class _ByteLevelDetokenizer:
+    """Between whole characters a token that consists of whole ones always has the same text: that is looked up."""
+
     def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool) -> None:
         self._token_bytes = tokenizer.token_bytes
         self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
+        self._known = tokenizer.known_texts[skip_special_tokens]
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._within = False
+        """The bytes so far end inside a character."""
 
     def add(self, token_id: int) -> str:
-        return "" if token_id in self._skipped else self._decoder.decode(self._token_bytes(token_id))
+        if self._within or (text := self._known.get(token_id)) is None:
+            return self._decode(token_id)
+        return text
 
     def finish(self) -> str:
         return self._decoder.decode(b"", final=True)
+
+    def _decode(self, token_id: int) -> str:
+        began_within = self._within
+        text = "" if token_id in self._skipped else self._decoder.decode(self._token_bytes(token_id))
+        self._within = bool(self._decoder.getstate()[0])
+        if not began_within and not self._within:
+            self._known[token_id] = text
+        return text
 
 
 class _WindowDetokenizer:

@@ -41,9 +41,11 @@ class StopStrings:
 
     def _partial_match(self, text: str) -> int:
         """Length of the longest end of ``text`` that is the beginning of a stop string."""
-        longest = min(len(text), max(map(len, self._stop)) - 1)
-        for length in range(longest, 0, -1):
-            tail = text[-length:]
-            if any(stop.startswith(tail) for stop in self._stop):
-                return length
-        return 0
+        longest = 0
+        for stop in self._stop:
+            begin = text.find(stop[0], max(0, len(text) - len(stop) + 1))
+            while begin >= 0 and not stop.startswith(text[begin:]):
+                begin = text.find(stop[0], begin + 1)
+            if begin >= 0:
+                longest = max(longest, len(text) - begin)
+        return longest

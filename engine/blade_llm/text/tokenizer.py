@@ -54,6 +54,9 @@ class Tokenizer:
         self.largest_id: int = max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1)
         self.is_byte_level = _is_byte_level(json.loads(self._backend.to_str()).get("decoder"))
         self._bytes: dict[int, bytes] = {}
+        self.known_texts: tuple[dict[int, str], dict[int, str]] = ({}, {})
+        """What the detokenizers of byte-level answers have found out: token id → its text between whole characters;
+        with special tokens shown, and without them."""
 
     @property
     def eos_token_id(self) -> int | None:

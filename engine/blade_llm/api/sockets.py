@@ -1,0 +1,27 @@
+"""One public port for several front processes, each with a listening socket of its own (``SO_REUSEPORT``).
+
+The kernel spreads connections over the sockets by a hash. One shared socket would give a burst of connections to
+whoever wakes first, and streams are long: of 256 at once, one of two fronts got 188, by the hash 137. Where few
+connections are open, and the hash may be uneven, one front is enough anyway.
+"""
+
+from __future__ import annotations
+
+import socket
+
+
+def share_port(first: socket.socket, count: int) -> list[socket.socket]:
+    """``first``, bound and not listening, and ``count - 1`` more sockets on its port. Raises OSError.
+
+    ``first`` was bound without the option: so a port in use is noticed, be it another such server's.
+    """
+    sockets = [first]
+    if count > 1:
+        first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    for _ in range(count - 1):
+        sock = socket.socket(first.family, socket.SOCK_STREAM)
+        sockets.append(sock)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sock.bind(first.getsockname())
+    return sockets
