@@ -1,0 +1,39 @@
+"""A stand-in for CUDA graphs on CPU: repeats the captured function, and writes the result where the capture's was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from torch import Tensor
+
+from blade_llm.kernels import paged_attention
+from blade_llm.kernels.paged_attention import PreparedAttention, RaggedBatch
+
+
+class RecordingGraphs:
+    """Remembers the batch sizes it captured and replayed."""
+
+    def __init__(self) -> None:
+        self.captured: list[int] = []
+        self.replayed: list[int] = []
+
+    def capture(self, run: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
+        result = run().clone()
+        size = len(result)
+        self.captured.append(size)
+
+        def replay() -> None:
+            self.replayed.append(size)
+            result.copy_(run())
+
+        return replay, result
+
+
+def prepare_from_device(
+    batch: RaggedBatch, block_table: Tensor, k_cache: Tensor, num_heads: int, deterministic: bool = False
+) -> PreparedAttention:
+    """As the Triton kernels do, read the lengths from the tensors; torch's attention would take the host's, which in a
+    captured step are only an upper bound."""
+    batch = replace(batch, host_seq_lens=batch.seq_lens.tolist())
+    return paged_attention.prepare(batch, block_table, k_cache, num_heads, deterministic=deterministic)
