@@ -9,6 +9,7 @@ import torch
 
 from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.sampling.sampler import Drawn, SampledRows, Sampler
+from blade_llm.sampling.stages import stages_of
 from blade_llm.sampling.table import SamplingTable
 
 CPU = torch.device("cpu")
@@ -49,14 +50,16 @@ def draw(rows: dict[int, Row], logits: torch.Tensor) -> Drawn:
 def probabilities(row: Row, logits: torch.Tensor) -> torch.Tensor:
     """What the draw's argmax is over, as probabilities; ``logits``: [vocabulary]."""
     sampler, sampled = sampler_for({5: row})
-    scaled = sampler._penalised(logits.unsqueeze(0), sampled).float() / row.params.temperature
-    floor = sampler.thresholds(scaled, [5], torch.tensor([5]))
+    stages = stages_of(sampled, sampler._table, CPU)
+    changed = sampler.changed(logits.unsqueeze(0), sampled, stages)
+    scaled, floor = sampler.filtered(changed, sampled.row_index, stages)
     return scaled.masked_fill(scaled < floor.unsqueeze(1), float("-inf")).softmax(-1)[0]
 
 
 def by_transformers(row: Row, logits: torch.Tensor) -> torch.Tensor:
     from transformers import (
         LogitsProcessorList,
+        MinPLogitsWarper,
         RepetitionPenaltyLogitsProcessor,
         TemperatureLogitsWarper,
         TopKLogitsWarper,
@@ -72,6 +75,8 @@ def by_transformers(row: Row, logits: torch.Tensor) -> torch.Tensor:
         processors.append(TopKLogitsWarper(params.top_k))
     if params.top_p < 1.0:
         processors.append(TopPLogitsWarper(params.top_p))
+    if params.min_p > 0.0:
+        processors.append(MinPLogitsWarper(params.min_p))
     scores: torch.Tensor = processors(torch.tensor([row.tokens]), logits.unsqueeze(0).clone())
     return scores.softmax(-1)[0]
 
@@ -84,6 +89,8 @@ FILTERS = [
     SamplingParams(temperature=0.6, top_p=0.05),
     SamplingParams(top_p=0.999),
     SamplingParams(temperature=1.5, top_k=40, top_p=0.9),
+    SamplingParams(min_p=0.05),
+    SamplingParams(temperature=1.3, top_k=50, top_p=0.97, min_p=0.02),
     SamplingParams(temperature=0.8, repetition_penalty=1.7),
     SamplingParams(temperature=0.8, repetition_penalty=0.6, top_k=20, top_p=0.7),
 ]

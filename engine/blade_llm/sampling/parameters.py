@@ -10,7 +10,8 @@ import msgspec
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Sampling and stopping of one request.
 
-    Order of application (all on the device): repetition, frequency and presence penalties, temperature, top-k, top-p.
+    Order of application (all on the device): repetition, frequency and presence penalties, temperature, top-k, top-p,
+    min-p.
     A token is ``argmax(logits + Gumbel noise)``, the noise a function of (seed, sample index, position, token id).
     """
 
@@ -23,6 +24,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     top_p: float = 1.0
     top_k: int = 0
     """0 or -1: off."""
+    min_p: float = 0.0
+    """Keeps tokens at least this many times as likely as the likeliest; 0: off."""
     repetition_penalty: float = 1.0
     """Divides positive and multiplies negative logits of tokens in prompt or output."""
     presence_penalty: float = 0.0
@@ -49,6 +52,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             (0.0 <= self.temperature < inf, "temperature", "must be 0 (greedy) or greater"),
             (0.0 < self.top_p <= 1.0, "top_p", "must be greater than 0 and at most 1"),
             (-1 <= self.top_k < 2**31, "top_k", "must be positive (below 2^31), or 0 or -1 to switch it off"),
+            (0.0 <= self.min_p <= 1.0, "min_p", "must lie between 0 (off) and 1"),
             (0.0 < self.repetition_penalty < inf, "repetition_penalty", "must be finite and greater than 0"),
             (-2.0 <= self.presence_penalty <= 2.0, "presence_penalty", "must lie between -2 and 2"),
             (-2.0 <= self.frequency_penalty <= 2.0, "frequency_penalty", "must lie between -2 and 2"),

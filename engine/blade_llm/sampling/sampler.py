@@ -1,7 +1,8 @@
 """The draw: from the logits of a step's sampled rows to tokens, all of it on the device.
 
-Each stage runs only over the rows that ask for it; a batch of plain greedy requests is one argmax. Order: repetition,
-frequency and presence penalties, masked tokens, temperature, top-k, top-p, draw.
+Each stage runs only when some row asks for it; a batch of plain greedy requests is one argmax. Order: repetition,
+frequency and presence penalties, masked tokens, temperature, top-k, top-p, min-p, draw. Nothing here waits for the
+device: which stages run, and over which rows, the host knows by itself.
 """
 
 from __future__ import annotations
@@ -12,22 +13,12 @@ import torch
 from torch import Tensor
 
 from blade_llm.kernels.gumbel_argmax import gumbel_argmax
-from blade_llm.sampling.filters import top_k_thresholds, top_p_thresholds
-from blade_llm.sampling.penalties import apply_penalties
+from blade_llm.kernels.penalties import apply_penalties
+from blade_llm.kernels.top_k_top_p import top_k_top_p_thresholds
+from blade_llm.sampling.stages import SampledRows, Stages, stages_of
 from blade_llm.sampling.table import SamplingTable
-from blade_llm.sampling.transfer import to_device
 
-
-@dataclass(frozen=True, slots=True)
-class SampledRows:
-    """Which rows draw, and the position each draws for; the same on the host and on the device."""
-
-    rows: list[int]
-    positions: list[int]
-    row_index: Tensor
-    """[rows] int64."""
-    position_index: Tensor
-    """[rows] int64."""
+__all__ = ["Drawn", "DrawnLogprobs", "SampledRows", "Sampler"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,91 +50,62 @@ class Sampler:
     """Draws tokens by the parameters in a :class:`SamplingTable`."""
 
     def __init__(self, table: SamplingTable, token_ids: Tensor) -> None:
-        """``token_ids``: [max_num_seqs, max_model_len + 1], the live requests' tokens, for the penalties."""
+        """``token_ids``: [rows, max_model_len + 1] int32, the live requests' tokens, for the penalties."""
         self._table = table
         self._token_ids = token_ids
 
     def draw(self, logits: Tensor, sampled: SampledRows) -> Drawn:
-        """``logits``: [rows, vocabulary] of the model's type, one for each of ``sampled``."""
-        states = [self._table[row] for row in sampled.rows]
-        asking = [i for i, state in enumerate(states) if state.params.logprobs is not None]
-        raw = logits[to_device(asking, logits.device)].float().log_softmax(-1) if asking else None
-
-        logits = self._penalised(logits, sampled)
-        tokens = self._drawn(logits, sampled)
-        if raw is None:
+        """``logits``: [rows, vocabulary] of the model's type, contiguous, one for each of ``sampled``."""
+        stages = stages_of(sampled, self._table, logits.device)
+        raw = None if stages.asking is None else logits.index_select(0, stages.asking).float().log_softmax(-1)
+        tokens = self._tokens(self.changed(logits, sampled, stages), sampled, stages)
+        if raw is None or stages.asking is None:
             return Drawn(tokens, None)
-        counts = [states[i].params.logprobs or 0 for i in asking]
-        chosen = raw.gather(1, tokens[to_device(asking, logits.device)].unsqueeze(1)).squeeze(1)
+        counts = [self._table[sampled.rows[i]].params.logprobs or 0 for i in stages.asking_indices]
+        chosen = raw.gather(1, tokens.index_select(0, stages.asking).unsqueeze(1)).squeeze(1)
         best = raw.topk(min(max(counts), raw.shape[1]))
-        return Drawn(tokens, DrawnLogprobs(asking, counts, chosen, best.values, best.indices))
+        return Drawn(tokens, DrawnLogprobs(stages.asking_indices, counts, chosen, best.values, best.indices))
 
-    def _penalised(self, logits: Tensor, sampled: SampledRows) -> Tensor:
-        """Logits after penalties and masks; the input itself when no row asks for any."""
-        table, device = self._table, logits.device
-        penalised = [i for i, row in enumerate(sampled.rows) if table[row].penalised]
-        masked = [
-            (i, token)
-            for i, (row, position) in enumerate(zip(sampled.rows, sampled.positions, strict=True))
-            for token in table[row].masked_at(position)
-        ]
-        if not penalised and not masked:
+    def changed(self, logits: Tensor, sampled: SampledRows, stages: Stages) -> Tensor:
+        """Logits after penalties and masks, fp32; the input itself when no row has any."""
+        if not stages.penalised and stages.bias is None:
             return logits
-        logits = logits.to(torch.float32, copy=True)
-        if penalised:
-            among = to_device(penalised, device)
-            rows, lengths = sampled.row_index[among], sampled.position_index[among]
-            longest = max(sampled.positions[i] for i in penalised)
-            values = table.values[rows]
-            logits[among] = apply_penalties(
-                logits[among],
-                self._token_ids[rows, :longest].long(),
-                table.num_prompt_tokens[rows],
-                lengths,
-                repetition=values[:, table.REPETITION],
-                presence=values[:, table.PRESENCE],
-                frequency=values[:, table.FREQUENCY],
-            )
-        if masked:
-            where = to_device([i for i, _ in masked], device), to_device([token for _, token in masked], device)
-            logits[where] = float("-inf")
-        return logits
+        table, rows = self._table, sampled.row_index
+        return apply_penalties(
+            logits,
+            self._token_ids,
+            rows,
+            table.num_prompt_tokens.index_select(0, rows),
+            sampled.position_index,
+            table.values.index_select(0, rows)[:, table.PENALTIES],
+            stages.bias,
+        )
 
-    def _drawn(self, logits: Tensor, sampled: SampledRows) -> Tensor:
-        table = self._table
-        random = [i for i, row in enumerate(sampled.rows) if not table[row].greedy]
-        if not random:
-            return logits.max(-1).indices  # the lowest of equals, and several times faster than argmax on CPU
-        every = len(random) == len(sampled.rows)
-        among = to_device(random, logits.device)
-        rows = sampled.row_index if every else sampled.row_index[among]
-        positions = sampled.position_index if every else sampled.position_index[among]
-        scaled = (logits if every else logits[among]).float() / table.values[rows, table.TEMPERATURE].unsqueeze(1)
-        thresholds = self.thresholds(scaled, [sampled.rows[i] for i in random], rows)
-        drawn = gumbel_argmax(scaled, thresholds, table.keys[rows], positions)
-        if every:
-            return drawn
-        tokens = logits.max(-1).indices
-        tokens[among] = drawn
-        return tokens
+    def filtered(self, logits: Tensor, rows: Tensor, stages: Stages) -> tuple[Tensor, Tensor]:
+        """Logits of rows that draw at random, divided by the temperature, and each row's smallest that may be drawn.
 
-    def thresholds(self, scaled: Tensor, rows: list[int], row_index: Tensor) -> Tensor:
-        """Each row's smallest logit that top-k and top-p let through; ``-inf`` where neither is on.
-
-        ``scaled``: [rows, vocabulary] fp32, after the temperature; ``rows`` and ``row_index`` ([rows]) say the same.
+        ``rows``: [rows] int64, of the table. Returns [rows, vocabulary] and [rows], fp32.
         """
-        table, device = self._table, scaled.device
-        thresholds = torch.full((len(rows),), float("-inf"), device=device)
-        vocabulary = scaled.shape[1]
-        params = [table[row].params for row in rows]
-        limited = [i for i, p in enumerate(params) if 0 < p.top_k < vocabulary]
-        if limited:
-            among = to_device(limited, device)
-            largest = max(params[i].top_k for i in limited)
-            thresholds[among] = top_k_thresholds(scaled[among], table.top_k[row_index[among]], largest)
-        nucleus = [i for i, p in enumerate(params) if p.top_p < 1.0]
-        if nucleus:
-            among = to_device(nucleus, device)
-            top_p = table.values[row_index[among], table.TOP_P]
-            thresholds[among] = top_p_thresholds(scaled[among], top_p, thresholds[among])
-        return thresholds
+        table = self._table
+        values = table.values.index_select(0, rows)
+        scaled = logits / values[:, table.TEMPERATURE].unsqueeze(1)  # fp32, whatever the logits are
+        if not stages.filtered:
+            return scaled, torch.full_like(values[:, 0], float("-inf"))
+        top_k = table.top_k.index_select(0, rows)
+        return scaled, top_k_top_p_thresholds(scaled, top_k, values[:, table.TOP_P], values[:, table.MIN_P])
+
+    def _tokens(self, logits: Tensor, sampled: SampledRows, stages: Stages) -> Tensor:
+        # The lowest id of equals; on CPU several times faster than torch's argmax.
+        likeliest = logits.max(-1).indices if stages.greedy else None
+        if not stages.random:
+            assert likeliest is not None
+            return likeliest
+        rows, positions, among = sampled.row_index, sampled.position_index, stages.drawing
+        if among is not None:
+            rows, positions = rows.index_select(0, among), positions.index_select(0, among)
+            logits = logits.index_select(0, among)
+        scaled, thresholds = self.filtered(logits, rows, stages)
+        drawn = gumbel_argmax(scaled, thresholds, self._table.keys.index_select(0, rows), positions)
+        if likeliest is None or among is None:
+            return drawn
+        return likeliest.index_copy_(0, among, drawn)

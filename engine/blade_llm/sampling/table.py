@@ -7,6 +7,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,11 +16,16 @@ from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.sampling.transfer import to_device
 
 WORDS: Final = 8
-"""64-bit words that describe a request to the device: its row, its floats two by two, top-k, noise key, prompt length."""
-_FLOATS: Final = struct.Struct("<5f4x")
+"""64-bit words that describe a request to the device: its row, floats two by two, top-k, noise key, prompt length."""
+_FLOATS: Final = struct.Struct("<6f")
 _WORDS_OF_FLOATS: Final = struct.Struct("<3q")
 GREEDY_BELOW = 1e-5
 """Temperatures below this are greedy: dividing by them would overflow, and the draw would be greedy anyway."""
+
+
+GREEDY, RANDOM, FILTERED, PENALISED, MASKED, LOGPROBS = (1 << bit for bit in range(6))
+"""What a request asks of the draw, as bits. Every one is either greedy or random; filtered (top-k, top-p, min-p) only
+where it is random; masked while it may have tokens that cannot be drawn yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +37,19 @@ class RowSampling:
     masked_until_min_tokens: tuple[int, ...]
 
     @property
-    def greedy(self) -> bool:
-        return self.params.temperature < GREEDY_BELOW
-
-    @property
-    def penalised(self) -> bool:
+    def asks(self) -> int:
+        """The stages of the draw it needs, as bits."""
         params = self.params
-        return bool(params.repetition_penalty != 1.0 or params.presence_penalty or params.frequency_penalty)
+        asks = GREEDY if params.temperature < GREEDY_BELOW else RANDOM
+        if asks == RANDOM and (params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0):
+            asks |= FILTERED
+        if params.repetition_penalty != 1.0 or params.presence_penalty or params.frequency_penalty:
+            asks |= PENALISED
+        if params.min_tokens and self.masked_until_min_tokens:
+            asks |= MASKED
+        if params.logprobs is not None:
+            asks |= LOGPROBS
+        return asks
 
     def masked_at(self, position: int) -> tuple[int, ...]:
         """Token ids that may not be drawn at ``position``."""
@@ -50,13 +62,16 @@ class SamplingTable:
     Columns of :attr:`values`, fp32: see the constants.
     """
 
-    TEMPERATURE, TOP_P, REPETITION, PRESENCE, FREQUENCY = range(5)
+    TEMPERATURE, TOP_P, MIN_P, REPETITION, PRESENCE, FREQUENCY = range(6)
+    PENALTIES = slice(REPETITION, FREQUENCY + 1)
 
     def __init__(self, max_num_seqs: int, device: torch.device) -> None:
         self.rows: list[RowSampling | None] = [None] * max_num_seqs
+        self.asks = np.zeros(max_num_seqs, dtype=np.uint8)
+        """What each row asks of the draw."""
         self._words = torch.zeros(max_num_seqs, WORDS - 1, dtype=torch.int64, device=device)
         self.values = self._words[:, :3].view(torch.float32)
-        """[rows, 6] fp32; the last column is empty."""
+        """[rows, 6] fp32."""
         self.top_k = self._words[:, 3]
         """[rows] int64."""
         self.keys = self._words[:, 4:6]
@@ -76,9 +91,11 @@ class SamplingTable:
         """A request enters ``row``, so far on the host alone. Returns the :data:`WORDS` words that
         :meth:`enter_recorded` wants on the device. A missing seed counts as 0 (whoever accepts requests chooses one).
         """
-        self.rows[row] = RowSampling(params, num_prompt_tokens, masked_until_min_tokens)
+        state = RowSampling(params, num_prompt_tokens, masked_until_min_tokens)
+        self.rows[row] = state
+        self.asks[row] = state.asks
         penalties = params.repetition_penalty, params.presence_penalty, params.frequency_penalty
-        floats = _WORDS_OF_FLOATS.unpack(_FLOATS.pack(params.temperature, params.top_p, *penalties))
+        floats = _WORDS_OF_FLOATS.unpack(_FLOATS.pack(params.temperature, params.top_p, params.min_p, *penalties))
         return (row, *floats, max(params.top_k, 0), *noise_key(params.seed or 0, sample_index), num_prompt_tokens)
 
     def enter_recorded(self, words: Tensor) -> None:

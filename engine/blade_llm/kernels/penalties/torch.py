@@ -36,9 +36,7 @@ def apply_penalties(
     return result
 
 
-def _penalised(
-    logits: Tensor, tokens: Tensor, num_prompt_tokens: Tensor, lengths: Tensor, penalties: Tensor
-) -> Tensor:
+def _penalised(logits: Tensor, tokens: Tensor, num_prompt_tokens: Tensor, lengths: Tensor, penalties: Tensor) -> Tensor:
     """``tokens``: [rows, longest] int64, the rows' own."""
     repetition, presence, frequency = penalties.unsqueeze(1).unbind(-1)
     columns = torch.arange(tokens.shape[1], device=tokens.device)

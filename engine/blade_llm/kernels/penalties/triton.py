@@ -11,8 +11,8 @@ from torch import Tensor
 
 from blade_llm.kernels.penalties.bias import SparseBias
 
-_PIECE = 2048
-_BLOCK = 1024
+_PIECE = 1024
+_BLOCK = 512
 _BLOCK_BIAS = 64
 
 

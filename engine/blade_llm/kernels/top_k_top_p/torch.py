@@ -1,4 +1,4 @@
-"""The thresholds in plain torch: a selection of the largest for top-k, a sort for top-p; each only for rows that ask."""
+"""The thresholds in plain torch: a selection of the largest for top-k, a sort for top-p, each only for rows asking."""
 
 from __future__ import annotations
 
