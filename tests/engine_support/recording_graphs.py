@@ -31,9 +31,9 @@ class RecordingGraphs:
 
 
 def prepare_from_device(
-    batch: RaggedBatch, block_table: Tensor, k_cache: Tensor, num_heads: int, deterministic: bool = False
+    batch: RaggedBatch, block_table: Tensor, k_cache: Tensor, num_heads: int, **options: bool
 ) -> PreparedAttention:
     """As the Triton kernels do, read the lengths from the tensors; torch's attention would take the host's, which in a
     captured step are only an upper bound."""
     batch = replace(batch, host_seq_lens=batch.seq_lens.tolist())
-    return paged_attention.prepare(batch, block_table, k_cache, num_heads, deterministic=deterministic)
+    return paged_attention.prepare(batch, block_table, k_cache, num_heads, **options)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from blade_llm.config import EngineConfig
 from blade_llm.kernels.gather_inputs import gather_inputs
-from blade_llm.kernels.paged_attention import RaggedBatch, prepare
+from blade_llm.kernels.paged_attention import RaggedBatch, prepare, warm
 from blade_llm.layers.step import KVCache, StepMetadata
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.dtypes import resolve_dtype
@@ -67,6 +67,7 @@ class TorchRunner:
         self.dtype_name = resolve_dtype(config.dtype, model_config.dtype, on_gpu=self.device.type != "cpu")
         self.dtype = TORCH_DTYPES[self.dtype_name]
         self.attn_cls = choose_attention(config.attn_cls, self.device)
+        self._torch_attention = self.attn_cls == "paged" and self.device.type == "cuda"
         self._graph_backend = graph_backend
         if self.device.type == "cpu":
             torch.set_num_threads(requested_threads(config.num_threads) or usable_cores())
@@ -132,6 +133,12 @@ class TorchRunner:
             )
             self.graphs = DecodeGraphs(self._decode, sizes, self.tables.padding_row, self.device, self._graph_backend())
 
+    def warm_kernels(self) -> None:
+        """Compile the variants of kernels that no step is sure to meet."""
+        if not self._torch_attention:
+            heads, deterministic = self.model_config.num_heads, self.config.deterministic
+            warm(self._kv_cache[0][0], self.tables.block_table, heads, deterministic=deterministic)
+
     def detach(self) -> None:
         """Give back what :meth:`attach` allocated."""
         del self._kv_cache, self.tables, self._sampler, self._query_starts, self.graphs
@@ -160,7 +167,12 @@ class TorchRunner:
             batch.rows, starts, batch.query_starts, tables.token_ids, tables.block_table, BLOCK_SIZE, num_tokens
         )
         attention = prepare(
-            batch, tables.block_table, k_cache, self.model_config.num_heads, deterministic=self.config.deterministic
+            batch,
+            tables.block_table,
+            k_cache,
+            self.model_config.num_heads,
+            deterministic=self.config.deterministic,
+            reference=self._torch_attention,
         )
         metadata = StepMetadata(positions, slots, attention, self._kv_cache)
         return self.model(token_ids, metadata, selected)

@@ -28,6 +28,7 @@ def warm_up(runner: TorchRunner) -> None:
     if runner.device.type == "cpu":
         run_probe(runner, Probe(), [[short_prompt(runner)]])
         return
+    runner.warm_kernels()
     for counts in _batches(runner.config.max_num_seqs):
         run_probe(runner, Probe(VARIETY), fitting(runner, counts))
     for length in _powers(runner.config.max_batch_tokens):

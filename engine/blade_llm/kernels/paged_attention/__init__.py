@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias, cast
 from torch import Tensor
 
 from blade_llm.kernels.backend import Backend, backend_of
+from blade_llm.kernels.paged_attention import torch as _reference
 from blade_llm.kernels.paged_attention.batch import RaggedBatch
 
 __all__ = ["PreparedAttention", "RaggedBatch", "paged_attention", "prepare", "warm"]
@@ -32,7 +33,12 @@ class _Implementation(Protocol):
 
 
 def prepare(
-    batch: RaggedBatch, block_table: Tensor, k_cache: Tensor, num_heads: int, deterministic: bool = False
+    batch: RaggedBatch,
+    block_table: Tensor,
+    k_cache: Tensor,
+    num_heads: int,
+    deterministic: bool = False,
+    reference: bool = False,
 ) -> PreparedAttention:
     """Prepare a step.
 
@@ -41,9 +47,10 @@ def prepare(
 
     On a GPU this neither computes nor waits: the kernels read ``rows``, ``query_starts`` and ``seq_lens`` when they
     run, so a step prepared on static tensors can be captured in a CUDA graph, its ``host_query_lens`` being part of the
-    graph; ``host_seq_lens`` is not looked at.
+    graph; ``host_seq_lens`` is not looked at. ``reference``: compute with torch even there, which does both.
     """
-    return _implementation(backend_of(k_cache)).prepare(batch, block_table, k_cache, num_heads, deterministic)
+    implementation = _reference if reference else _implementation(backend_of(k_cache))
+    return implementation.prepare(batch, block_table, k_cache, num_heads, deterministic)
 
 
 def paged_attention(
@@ -56,6 +63,8 @@ def paged_attention(
     written; unused slots must be finite. ``window``: a token sees only so many, itself included; 0 for all.
     Returns [tokens, heads * head_dim].
     """
+    if isinstance(step, _reference.Prepared):
+        return _reference.paged_attention(q, k_cache, v_cache, step, scale, window)
     return _implementation(backend_of(q)).paged_attention(q, k_cache, v_cache, step, scale, window)
 
 
