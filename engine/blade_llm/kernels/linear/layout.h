@@ -14,6 +14,8 @@
 //         the 32 inputs of the step                                                           576 bytes
 #pragma once
 
+#include <cstdlib>
+
 #include "bf16.h"
 
 namespace blade {
@@ -49,7 +51,29 @@ struct Job {
     int64_t rows, x_stride;
     bf16* y;
     int64_t y_stride;
-    int64_t block_rows;  // rows whose inputs stay in the L2 cache while panels pass by
+};
+
+// Aligned memory that a thread keeps between calls.
+template <class T>
+class Buffer {
+public:
+    T* get(size_t bytes) {
+        if (bytes > size_) {
+            free(data_);
+            data_ = aligned_alloc(64, size_ = (bytes + 4095) & ~size_t{4095});
+        }
+        return static_cast<T*>(data_);
+    }
+    ~Buffer() { free(data_); }
+
+private:
+    void* data_ = nullptr;
+    size_t size_ = 0;
+};
+
+struct Buffers {
+    Buffer<bf16> inputs, unpacked;
+    Buffer<float> sums;
 };
 
 }  // namespace blade

@@ -1,9 +1,7 @@
 // Linear layers on weights packed by layout.h: which kernel for how many rows, and the panels divided among threads.
-#include <new>
-#include <vector>
+#include <algorithm>
 
 #include <omp.h>
-#include <unistd.h>
 
 #include "layout.h"
 #include "pack.h"
@@ -14,12 +12,13 @@ namespace {
 
 using namespace blade;
 
-using Worker = void (*)(const Job&, int64_t first, int64_t last, bf16* unpacked);
+using Worker = void (*)(const Job&, int64_t first, int64_t last, Buffers& buffers);
 
 template <Kind KIND>
 Worker choose(const Job& job) {
-    const bool few = KIND != Kind::bf16 && job.rows <= FUSED_ROWS && !job.weight->fixed_order;
-    if (few) return multiply_fused<KIND>;
+    // With AMX, unpacking pays from the third row on.
+    const int64_t most = job.weight->fixed_order ? 0 : isa() == Isa::amx ? 2 : FUSED_ROWS;
+    if (KIND != Kind::bf16 && job.rows <= most) return multiply_fused<KIND>;
     return isa() == Isa::amx ? multiply_amx<KIND> : multiply_dot<KIND>;
 }
 
@@ -31,30 +30,7 @@ Worker choose(const Job& job) {
     }
 }
 
-// Aligned memory that a thread keeps between calls.
-class Scratch {
-public:
-    bf16* get(size_t bytes) {
-        if (bytes > size_) {
-            free(data_);
-            data_ = aligned_alloc(64, size_ = (bytes + 4095) & ~size_t{4095});
-        }
-        return static_cast<bf16*>(data_);
-    }
-    ~Scratch() { free(data_); }
-
-private:
-    void* data_ = nullptr;
-    size_t size_ = 0;
-};
-
-thread_local Scratch unpacked_panel, padded_inputs;
-
-int64_t rows_per_block(int64_t inputs) {
-    static const int64_t cache = std::max<int64_t>(sysconf(_SC_LEVEL2_CACHE_SIZE), 1 << 20);
-    const int64_t rows = cache * 6 / 10 / (inputs * static_cast<int64_t>(sizeof(bf16)));
-    return std::max<int64_t>(rows / AMX_ROWS * AMX_ROWS, AMX_ROWS);
-}
+thread_local Buffers buffers;
 
 }  // namespace
 
@@ -74,7 +50,7 @@ BLADE_EXPORT void blade_linear_pack(const Weight* weight, const bf16* source) {
 BLADE_EXPORT void blade_linear(const Weight* weight, const bf16* x, int64_t rows, int64_t x_stride, bf16* y) {
     const int64_t panels = weight->panels(), padded = weight->steps() * STEP;
     if (padded != weight->inputs) {
-        bf16* copy = padded_inputs.get(rows * padded * sizeof(bf16));
+        bf16* copy = buffers.inputs.get(rows * padded * sizeof(bf16));
         for (int64_t row = 0; row < rows; ++row) {
             memcpy(copy + row * padded, x + row * x_stride, weight->inputs * sizeof(bf16));
             memset(copy + row * padded + weight->inputs, 0, (padded - weight->inputs) * sizeof(bf16));
@@ -82,15 +58,14 @@ BLADE_EXPORT void blade_linear(const Weight* weight, const bf16* x, int64_t rows
         x = copy;
         x_stride = padded;
     }
-    const Job job{weight, x, rows, x_stride, y, weight->outputs, rows_per_block(padded)};
+    const Job job{weight, x, rows, x_stride, y, weight->outputs};
     const Worker worker = choose(job);
-    const size_t scratch = weight->kind == Kind::bf16 ? 0 : weight->steps() * UNPACKED_RECORD;
     // A small layer is done before a second thread is awake.
     const bool share = panels > 1 && panels * weight->panel_bytes() * std::min<int64_t>(rows, 16) > (1 << 18);
 #pragma omp parallel if (share)
     {
         const int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
         const int64_t first = panels * thread / threads, last = panels * (thread + 1) / threads;
-        if (first < last) worker(job, first, last, unpacked_panel.get(scratch));
+        if (first < last) worker(job, first, last, buffers);
     }
 }

@@ -15,6 +15,23 @@ constexpr int AMX_ROWS = 32;
 constexpr int UNPACK_AHEAD = 8;             // records unpacked at a time: 16 KiB, a third of L1
 constexpr int64_t PREFETCH_BYTES = 4096;
 
+// Which part of the work is done at a time.
+struct Blocking {
+    int64_t rows, panels, steps;
+
+    Blocking(int64_t all_rows, int64_t all_steps) : rows(256), panels(16), steps(all_steps) {
+        if (all_rows <= 2 * AMX_ROWS) {  // bound by memory: read it in the order in which it lies
+            rows = 2 * AMX_ROWS;
+            panels = 1;
+        } else {
+            const int64_t stretches = (all_steps + 7) / 8;  // 16 KiB of a panel, 16 KiB of the rows
+            steps = (all_steps + stretches - 1) / stretches;
+        }
+    }
+
+    int64_t subs() const { return rows / AMX_ROWS; }
+};
+
 // Tiles 0-3: sums of (rows 0-15, outputs 0-15), (0-15, 16-31), (16-31, 0-15), (16-31, 16-31); 4, 5: inputs; 6, 7: weight.
 BLADE_AMX static inline void configure(int rows) {
     TileConfig config;
@@ -50,31 +67,61 @@ BLADE_AMX static inline void accumulate(
     }
 }
 
-// 32 rows (or fewer, as configured) by one panel. ``unpack``: the panel's records are still to be unpacked to ``tiles``.
+// What the calls of one thread have in common.
+struct Tables {
+    Int8Tables int8;
+    __m512i levels;
+
+    BLADE_AVX512_BF16 explicit Tables(const Weight& weight) {
+        if (weight.kind == Kind::int8) int8 = int8_tables();
+        levels = weight.kind == Kind::int4 ? _mm512_loadu_si512(weight.levels) : _mm512_setzero_si512();
+    }
+};
+
+// Steps of one panel, of which the records may be unpacked already.
+struct Stretch {
+    const uint8_t* records;
+    bf16* unpacked;
+    int64_t steps;
+    bool unpack;
+    const uint8_t* next;  // to prefetch, as in accumulate()
+    int lines;
+};
+
+// 32 rows (or fewer, as configured) by a stretch. ``sums``: 32 x 32, continued if ``resume``.
 template <Kind KIND, bool LOWER>
-BLADE_AMX static inline void panel_sums(
-    const Weight& weight, const bf16* x, int64_t x_stride, const uint8_t* records, bf16* unpacked, bool unpack,
-    const uint8_t* next, int lines, const Int8Tables& tables, __m512i levels, float* sums) {
-    const int64_t steps = weight.steps();
-    _tile_zero(0);
-    _tile_zero(1);
-    if constexpr (LOWER) {
-        _tile_zero(2);
-        _tile_zero(3);
+BLADE_AMX static inline void stretch_sums(
+    const Stretch& stretch, const bf16* x, int64_t x_stride, const Tables& tables, float* sums, bool resume) {
+    if (resume) {
+        _tile_loadd(0, sums, 128);
+        _tile_loadd(1, sums + 16, 128);
+        if constexpr (LOWER) {
+            _tile_loadd(2, sums + 16 * PANEL, 128);
+            _tile_loadd(3, sums + 16 * PANEL + 16, 128);
+        }
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+        if constexpr (LOWER) {
+            _tile_zero(2);
+            _tile_zero(3);
+        }
     }
     if constexpr (KIND == Kind::bf16) {
-        accumulate<LOWER>(x, x_stride, reinterpret_cast<const bf16*>(records), steps, next, lines);
-    } else if (!unpack) {
-        accumulate<LOWER>(x, x_stride, unpacked, steps, next, 0);
+        const bf16* tiles = reinterpret_cast<const bf16*>(stretch.records);
+        accumulate<LOWER>(x, x_stride, tiles, stretch.steps, stretch.next, stretch.lines);
+    } else if (!stretch.unpack) {
+        accumulate<LOWER>(x, x_stride, stretch.unpacked, stretch.steps, stretch.next, 0);
     } else {
         constexpr int bytes = record_bytes(KIND);
-        for (int64_t step = 0; step < steps; step += UNPACK_AHEAD) {
-            int64_t count = std::min<int64_t>(UNPACK_AHEAD, steps - step);
+        for (int64_t step = 0; step < stretch.steps; step += UNPACK_AHEAD) {
+            int64_t count = std::min<int64_t>(UNPACK_AHEAD, stretch.steps - step);
             for (int64_t i = step; i < step + count; ++i) {
-                for (int at = 0; at < bytes; at += 64) _mm_prefetch(records + i * bytes + PREFETCH_BYTES + at, _MM_HINT_T0);
-                unpack_record<KIND>(records + i * bytes, unpacked + i * 2 * TILE_WORDS, tables, levels);
+                const uint8_t* record = stretch.records + i * bytes;
+                for (int at = 0; at < bytes; at += 64) _mm_prefetch(record + PREFETCH_BYTES + at, _MM_HINT_T0);
+                unpack_record<KIND>(record, stretch.unpacked + i * 2 * TILE_WORDS, tables.int8, tables.levels);
             }
-            accumulate<LOWER>(x + step * STEP, x_stride, unpacked + step * 2 * TILE_WORDS, count, next, 0);
+            accumulate<LOWER>(x + step * STEP, x_stride, stretch.unpacked + step * 2 * TILE_WORDS, count, stretch.next, 0);
         }
     }
     _tile_stored(0, sums, 128);
@@ -85,38 +132,53 @@ BLADE_AMX static inline void panel_sums(
     }
 }
 
+// 32 rows or fewer of one panel, over one stretch of the inputs; the outputs are written after the last stretch.
 template <Kind KIND>
-BLADE_AMX static void multiply_amx(const Job& job, int64_t first, int64_t last, bf16* unpacked) {
+BLADE_AMX static inline void multiply_sub(
+    const Job& job, int64_t row, int rows, int64_t panel, int64_t step, const Stretch& stretch, const Tables& tables, float* sums) {
+    const bf16* x = job.x + row * job.x_stride + step * STEP;
+    if (rows > 16)
+        stretch_sums<KIND, true>(stretch, x, job.x_stride, tables, sums, step > 0);
+    else
+        stretch_sums<KIND, false>(stretch, x, job.x_stride, tables, sums, step > 0);
+    if (step + stretch.steps < job.weight->steps()) return;
+    const Epilogue epilogue(*job.weight, panel);
+    bf16* y = job.y + row * job.y_stride + panel * PANEL;
+    for (int i = 0; i < rows; ++i)
+        epilogue.store(y + i * job.y_stride, _mm512_load_ps(sums + i * PANEL), _mm512_load_ps(sums + i * PANEL + 16));
+}
+
+// For each block of rows and group of panels, stretch by stretch of the inputs: a stretch of a panel stays in L1 while
+// the rows pass by. Between stretches the sums wait in L2, in fp32, which changes no bit of them.
+template <Kind KIND>
+BLADE_AMX static void multiply_amx(const Job& job, int64_t first, int64_t last, Buffers& buffers) {
     const Weight& weight = *job.weight;
-    const int64_t panel_bytes = weight.panel_bytes();
-    const Int8Tables tables = KIND == Kind::int8 ? int8_tables() : Int8Tables{};
-    const __m512i levels = KIND == Kind::int4 ? _mm512_loadu_si512(weight.levels) : _mm512_setzero_si512();
-    alignas(64) float sums[AMX_ROWS * PANEL];
+    const Tables tables(weight);
+    const int64_t all_steps = weight.steps();
+    const Blocking blocking(job.rows, all_steps);
+    bf16* unpacked = KIND == Kind::bf16 ? nullptr : buffers.unpacked.get(blocking.steps * UNPACKED_RECORD);
+    float* sums = buffers.sums.get(blocking.subs() * blocking.panels * AMX_ROWS * PANEL * sizeof(float));
     int configured = 0;
-    for (int64_t block = 0; block < job.rows; block += job.block_rows) {
-        const int64_t block_rows = std::min(job.block_rows, job.rows - block);
-        const int64_t subs = (block_rows + AMX_ROWS - 1) / AMX_ROWS;
-        for (int64_t panel = first; panel < last; ++panel) {
-            const uint8_t* records = weight.records + panel * panel_bytes;
-            const Epilogue epilogue(weight, panel);
-            for (int64_t sub = 0; sub < subs; ++sub) {
-                const int64_t row = block + sub * AMX_ROWS;
-                const int rows = static_cast<int>(std::min<int64_t>(AMX_ROWS, block + block_rows - row));
-                if (rows != configured) configure(configured = rows);
-                // Few rows: memory is the limit, so fetch just ahead. Many: fetch the next panel while this one works.
-                const int lines = subs == 1 ? 32 : static_cast<int>((32 + subs - 1) / subs);
-                const uint8_t* next = subs == 1 ? records + PREFETCH_BYTES : records + panel_bytes + sub * lines * 64 * weight.steps();
-                const bf16* x = job.x + row * job.x_stride;
-                if (rows > 16)
-                    panel_sums<KIND, true>(weight, x, job.x_stride, records, unpacked, sub == 0, next, lines, tables, levels, sums);
-                else
-                    panel_sums<KIND, false>(weight, x, job.x_stride, records, unpacked, sub == 0, next, lines, tables, levels, sums);
-                bf16* y = job.y + row * job.y_stride + panel * PANEL;
-                for (int i = 0; i < rows; ++i)
-                    epilogue.store(y + i * job.y_stride, _mm512_load_ps(sums + i * PANEL), _mm512_load_ps(sums + i * PANEL + 16));
+    for (int64_t block = 0; block < job.rows; block += blocking.rows)
+        for (int64_t group = first; group < last; group += blocking.panels)
+            for (int64_t step = 0; step < all_steps; step += blocking.steps) {
+                const int64_t block_end = std::min(job.rows, block + blocking.rows), group_end = std::min(last, group + blocking.panels);
+                const int64_t steps = std::min(blocking.steps, all_steps - step), subs = (block_end - block + AMX_ROWS - 1) / AMX_ROWS;
+                float* waiting = sums;
+                for (int64_t panel = group; panel < group_end; ++panel) {
+                    const uint8_t* records = weight.records + panel * weight.panel_bytes() + step * record_bytes(KIND);
+                    // Few rows: memory is the limit, so fetch just ahead. Many: fetch the next panel meanwhile.
+                    const int lines = static_cast<int>((32 + subs - 1) / subs);
+                    const uint8_t* next = records + (subs == 1 ? PREFETCH_BYTES : weight.panel_bytes());
+                    for (int64_t sub = 0; sub < subs; ++sub, waiting += AMX_ROWS * PANEL) {
+                        const int64_t row = block + sub * AMX_ROWS;
+                        const int rows = static_cast<int>(std::min<int64_t>(AMX_ROWS, block_end - row));
+                        if (rows != configured) configure(configured = rows);
+                        const Stretch stretch{records, unpacked, steps, sub == 0, next + sub * lines * 64 * steps, lines};
+                        multiply_sub<KIND>(job, row, rows, panel, step, stretch, tables, waiting);
+                    }
+                }
             }
-        }
-    }
     _tile_release();
 }
 

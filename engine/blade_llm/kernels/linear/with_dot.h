@@ -9,8 +9,9 @@
 namespace blade {
 
 constexpr int DOT_ROWS = 8;        // 16 sums: enough to hide the instruction's latency
-constexpr int FUSED_ROWS = 4;      // up to here quantised weights are multiplied without being stored as bf16
+constexpr int FUSED_ROWS = 4;      // up to here quantised weights may be multiplied without being stored as bf16
 constexpr int64_t DOT_PREFETCH = 4096;
+constexpr int64_t DOT_BLOCK_BYTES = 1 << 19;  // rows that stay in half the L2 cache while panels pass by
 
 BLADE_AVX512_BF16 static inline __m512 dot(__m512 sum, const bf16* x, __m512i row) {
     int pair;
@@ -109,7 +110,7 @@ BLADE_AVX512_BF16 static inline void dot_rows(
 
 // Quantised weights by at most FUSED_ROWS rows.
 template <Kind KIND>
-BLADE_AVX512_BF16 static void multiply_fused(const Job& job, int64_t first, int64_t last, bf16*) {
+BLADE_AVX512_BF16 static void multiply_fused(const Job& job, int64_t first, int64_t last, Buffers&) {
     const Int8Tables tables = KIND == Kind::int8 ? int8_tables() : Int8Tables{};
     const __m512i levels = KIND == Kind::int4 ? _mm512_loadu_si512(job.weight->levels) : _mm512_setzero_si512();
     const int64_t panel_bytes = job.weight->panel_bytes();
@@ -119,13 +120,15 @@ BLADE_AVX512_BF16 static void multiply_fused(const Job& job, int64_t first, int6
 
 // Any number of rows; quantised panels are unpacked once per block of rows.
 template <Kind KIND>
-BLADE_AVX512_BF16 static void multiply_dot(const Job& job, int64_t first, int64_t last, bf16* unpacked) {
+BLADE_AVX512_BF16 static void multiply_dot(const Job& job, int64_t first, int64_t last, Buffers& buffers) {
     const Weight& weight = *job.weight;
     const Int8Tables tables = KIND == Kind::int8 ? int8_tables() : Int8Tables{};
     const __m512i levels = KIND == Kind::int4 ? _mm512_loadu_si512(weight.levels) : _mm512_setzero_si512();
     const int64_t panel_bytes = weight.panel_bytes(), steps = weight.steps();
-    for (int64_t block = 0; block < job.rows; block += job.block_rows) {
-        const int64_t end = std::min(job.rows, block + job.block_rows);
+    bf16* unpacked = KIND == Kind::bf16 ? nullptr : buffers.unpacked.get(steps * UNPACKED_RECORD);
+    const int64_t block_rows = std::max<int64_t>(DOT_BLOCK_BYTES / (steps * STEP * 2) / DOT_ROWS, 1) * DOT_ROWS;
+    for (int64_t block = 0; block < job.rows; block += block_rows) {
+        const int64_t end = std::min(job.rows, block + block_rows);
         for (int64_t panel = first; panel < last; ++panel) {
             const uint8_t* records = weight.records + panel * panel_bytes;
             if constexpr (KIND != Kind::bf16) {
