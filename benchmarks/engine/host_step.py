@@ -92,74 +92,87 @@ class NoDevice:
         return Drawn(sum(row.sample for row in cast(StepPlan, forward).rows))
 
 
-def build_core(steps: int, watch: Stopwatch) -> EngineCore:
-    """An engine core with room for all requests, its parts timed."""
-    length = CONTEXT + steps + PREFILL_STEPS
-    blocks_per_row = -(-length // BLOCK_SIZE)
-    num_blocks = BATCH * blocks_per_row
-    tables = RowTables(BATCH, length, blocks_per_row, num_blocks, torch.device("cpu"))
-    config = EngineConfig(model="", served_names=("none",), max_num_seqs=BATCH, max_batch_tokens=8192)
-    info = EngineInfo(model="none", max_model_len=length, device="none", dtype="none")
-    core = EngineCore.from_config(config, NoDevice(tables, watch), info, num_blocks=num_blocks)
-    core.scheduler.budget = PrefillBudget(stretch=1e6)
-    core.scheduler.schedule = watch.timed("schedule", core.scheduler.schedule)  # type: ignore[method-assign]
-    core.scheduler.update = watch.timed("update", core.scheduler.update)  # type: ignore[method-assign]
-    return core
+class Serving:
+    """An engine process in steady decode of ``batch`` requests, to be taken through its loop turn by turn.
 
+    Args:
+        steps: turns it must be good for.
+        context: tokens of each prompt.
+    """
 
-def measure(steps: int) -> list[dict[str, float]]:
-    """Milliseconds by part, for each of so many steps in steady decode."""
-    watch = Stopwatch()
-    core = build_core(steps, watch)
-    context: zmq.Context[Any] = zmq.Context()
-    engine, front = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
-    for socket in (engine, front):
-        socket.set_hwm(0)
-        socket.linger = 0
-    engine.bind("inproc://host_step")
-    front.connect("inproc://host_step")
-    lifeline, parent = os.pipe()
-    process = EngineProcess(core, engine, lifeline)
-    for number in range(BATCH):
-        sampling = SamplingParams(max_tokens=steps + PREFILL_STEPS - BLOCK_SIZE, temperature=0.0, seed=0)
-        prompt = [number * 7919 % 50_000 + i for i in range(CONTEXT + number % BLOCK_SIZE)]
-        front.send(
-            msgspec.msgpack.encode(
-                GenerateRequest(request_id=f"chatcmpl-{number:032x}", prompt_token_ids=prompt, sampling=sampling)
-            )
+    def __init__(self, batch: int, steps: int, watch: Stopwatch, context: int = CONTEXT) -> None:
+        self.watch = watch
+        self.core = self._build_core(batch, context + steps + PREFILL_STEPS)
+        self._context: zmq.Context[Any] = zmq.Context()
+        engine, self._front = self._context.socket(zmq.ROUTER), self._context.socket(zmq.DEALER)
+        for socket in (engine, self._front):
+            socket.set_hwm(0)
+            socket.linger = 0
+        engine.bind("inproc://host_step")
+        self._front.connect("inproc://host_step")
+        self._pipe = os.pipe()
+        self._process = EngineProcess(self.core, engine, self._pipe[0])
+        for number in range(batch):
+            self._send(number, context, steps + PREFILL_STEPS - BLOCK_SIZE)
+        while self.core.scheduler.stats().generation_tokens_total < 2 * batch or self.core.scheduler.stats().waiting:
+            self.turn()
+            self.drain()
+
+    def turn(self) -> None:
+        """One turn of the process's loop."""
+        self._process.turn()
+
+    def drain(self) -> None:
+        """Read and forget what the process has sent."""
+        while self._front.poll(0):
+            self._front.recv()
+
+    def timed_turn(self) -> dict[str, float]:
+        """Milliseconds of one turn, whole and by part."""
+        self.watch.ms = {}
+        self.watch.timed("total", self.turn)()
+        self.drain()
+        return self.watch.ms
+
+    def close(self) -> None:
+        self._context.destroy()
+        for descriptor in self._pipe:
+            os.close(descriptor)
+
+    def _send(self, number: int, context: int, max_tokens: int) -> None:
+        request = GenerateRequest(
+            request_id=f"chatcmpl-{number:032x}",
+            # Ragged, so that not all rows fill a block in the same step.
+            prompt_token_ids=[number * 7919 % 50_000 + i for i in range(context - number % BLOCK_SIZE)],
+            sampling=SamplingParams(max_tokens=max_tokens, temperature=0.0, seed=0),
         )
+        self._front.send(msgspec.msgpack.encode(request))
 
-    def drain() -> None:
-        while front.poll(0):
-            front.recv()
-
-    process.turn()
-    while core.scheduler.stats().waiting or core.scheduler.stats().generation_tokens_total < 2 * BATCH:
-        process.turn()
-        drain()
-    measured = []
-    for _ in range(steps):
-        watch.ms = {}
-        begin = time.perf_counter()
-        process.turn()
-        watch.ms["total"] = (time.perf_counter() - begin) * 1e3
-        measured.append(watch.ms)
-        drain()
-    assert core.scheduler.stats().running == BATCH
-    os.close(parent)
-    os.close(lifeline)
-    context.destroy()
-    return measured
+    def _build_core(self, batch: int, max_model_len: int) -> EngineCore:
+        blocks_per_row = -(-max_model_len // BLOCK_SIZE)
+        num_blocks = batch * blocks_per_row
+        tables = RowTables(batch, max_model_len, blocks_per_row, num_blocks, torch.device("cpu"))
+        config = EngineConfig(model="", served_names=("none",), max_num_seqs=batch, max_batch_tokens=8192)
+        info = EngineInfo(model="none", max_model_len=max_model_len, device="none", dtype="none")
+        core = EngineCore.from_config(config, NoDevice(tables, self.watch), info, num_blocks=num_blocks)
+        core.scheduler.budget = PrefillBudget(stretch=1e6)
+        core.scheduler.schedule = self.watch.timed("schedule", core.scheduler.schedule)  # type: ignore[method-assign]
+        core.scheduler.update = self.watch.timed("update", core.scheduler.update)  # type: ignore[method-assign]
+        return core
 
 
 def main() -> int:
     torch.set_num_threads(1)
     gc.collect()
     gc.freeze()  # as the process does after its start
-    measured = measure(200 if QUICK else 1000)
-    median = {name: statistics.median(step[name] for step in measured) for name in measured[0]}
-    rest = statistics.median(step["total"] - step["inputs"] for step in measured)
-    slow = statistics.quantiles((step["total"] for step in measured), n=100)[98]
+    steps = 200 if QUICK else 1000
+    serving = Serving(BATCH, steps, Stopwatch())
+    measured = [serving.timed_turn() for _ in range(steps)]
+    assert serving.core.scheduler.stats().running == BATCH
+    serving.close()
+    median = {name: statistics.median(turn[name] for turn in measured) for name in measured[0]}
+    rest = statistics.median(turn["total"] - turn["inputs"] for turn in measured)
+    slow = statistics.quantiles((turn["total"] for turn in measured), n=100)[98]
     return report(
         "host_step",
         [

@@ -293,7 +293,8 @@ class Scheduler:
     def _accept(self, request: Request, tokens: list[int], logprobs: list[TokenLogprobs] | None) -> RequestOutput:
         """Append drawn tokens up to the first that ends the request."""
         known = request.token_ids
-        cached = request.cached_tokens if len(known) == request.num_prompt_tokens else None
+        length = len(known)
+        cached = request.cached_tokens if length == request.num_prompt_tokens else None
         kept = 0
         reason: FinishReason | None = None
         stop_token_id: int | None = None
@@ -303,7 +304,7 @@ class Scheduler:
                 reason, stop_token_id = "stop", token
                 break
             kept += 1
-            if len(known) >= request.max_total:
+            if length + kept >= request.max_total:
                 reason = "length"
                 break
         self._generation_tokens += kept + (stop_token_id is not None)
@@ -313,8 +314,8 @@ class Scheduler:
             self._finish(request)
         return RequestOutput(
             request_id=request.request_id,
-            token_ids=tokens if kept == len(tokens) else tokens[:kept],
-            logprobs=logprobs if logprobs is None or kept == len(logprobs) else logprobs[:kept],
+            token_ids=tokens if reason is None else tokens[:kept],
+            logprobs=logprobs if reason is None or logprobs is None else logprobs[:kept],
             finish_reason=reason,
             stop_token_id=stop_token_id,
             cached_tokens=cached,
