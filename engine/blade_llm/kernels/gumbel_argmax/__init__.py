@@ -20,7 +20,12 @@ def gumbel_argmax(logits: Tensor, thresholds: Tensor, keys: Tensor, positions: T
     ``-inf`` for none. ``keys``: [rows, 2] int64 from :func:`noise_key`. ``positions``: [rows] int64, of the token to
     draw. Returns [rows] int64; for a row with NaN, the place of the first.
     """
-    if backend_of(logits) == "triton":
+    backend = backend_of(logits)
+    if backend == "native":
+        from blade_llm.kernels.gumbel_argmax import native
+
+        return native.gumbel_argmax(logits, thresholds, keys, positions)
+    if backend == "triton":
         from blade_llm.kernels.gumbel_argmax import triton
 
         return triton.gumbel_argmax(logits, thresholds, keys, positions)

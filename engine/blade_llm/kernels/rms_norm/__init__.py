@@ -14,7 +14,12 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
     ``x``: [tokens, hidden], contiguous; ``weight``: [hidden], same type. Returns a new tensor like ``x``.
     """
-    if backend_of(x) == "triton":
+    backend = backend_of(x)
+    if backend == "native":
+        from blade_llm.kernels.rms_norm import native
+
+        return native.rms_norm(x, weight, eps)
+    if backend == "triton":
         from blade_llm.kernels.rms_norm import triton
 
         return triton.rms_norm(x, weight, eps)
@@ -23,7 +28,12 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """``sum = x + residual``; returns ``(rms_norm(sum), sum)``. Shapes as in :func:`rms_norm`; may overwrite ``x``."""
-    if backend_of(x) == "triton":
+    backend = backend_of(x)
+    if backend == "native":
+        from blade_llm.kernels.rms_norm import native
+
+        return native.add_rms_norm(x, residual, weight, eps)
+    if backend == "triton":
         from blade_llm.kernels.rms_norm import triton
 
         return triton.add_rms_norm(x, residual, weight, eps)

@@ -29,7 +29,12 @@ def rope_write_kv(
     normalised (``eps``) before the rotation. Returns [tokens, num_heads, head_dim].
     """
     arguments = qkv, cos, sin, slots, k_cache, v_cache, num_heads, q_norm, k_norm, eps
-    if backend_of(qkv) == "triton":
+    backend = backend_of(qkv)
+    if backend == "native":
+        from blade_llm.kernels.rope_write_kv import native
+
+        return native.rope_write_kv(*arguments)
+    if backend == "triton":
         from blade_llm.kernels.rope_write_kv import triton
 
         return triton.rope_write_kv(*arguments)

@@ -1,0 +1,97 @@
+// Rotation of queries and keys, optionally normalised head by head before it, and the write of keys and values into the
+// cache, rounding where the torch implementation rounds.
+#include <cmath>
+
+#include "simd.h"
+
+namespace blade {
+namespace {
+
+constexpr int64_t MAX_HEAD_DIM = 1024;
+
+struct Rope {
+    bool is_bf16;
+    const void* qkv;
+    const float *cosines, *sines;
+    const int64_t* slots;
+    void *k_cache, *v_cache, *q_out;
+    int64_t heads, kv_heads, head_dim;
+    const void *q_norm, *k_norm;  // both or neither
+    float eps;
+};
+
+template <int W, class T>
+BLADE_INLINE void normalise(const T* x, const T* weight, float eps, int64_t head_dim, float* out) {
+    float squares = 0;
+    Float<W> lanes = {};
+    const int64_t whole = head_dim / W * W;
+    for (int64_t d = 0; d < whole; d += W) lanes += load<W>(x + d) * load<W>(x + d);
+    for (int64_t d = whole; d < head_dim; d++) squares += to_float(x[d]) * to_float(x[d]);
+    const float factor = 1.0f / std::sqrt((squares + sum<W>(lanes)) / static_cast<float>(head_dim) + eps);
+    for (int64_t d = 0; d < whole; d += W)
+        store<W>(out + d, rounded<W, T>(rounded<W, T>(load<W>(x + d) * factor) * load<W>(weight + d)));
+    for (int64_t d = whole; d < head_dim; d++)
+        out[d] = rounded_one<T>(rounded_one<T>(to_float(x[d]) * factor) * to_float(weight[d]));
+}
+
+template <int W, class T, class In>
+BLADE_INLINE void rotate(const In* x, const float* cosines, const float* sines, int64_t half, T* out) {
+    int64_t d = 0;
+    for (; d + W <= half; d += W) {
+        Float<W> first = load<W>(x + d), second = load<W>(x + half + d);
+        Float<W> cosine = load<W>(cosines + d), sine = load<W>(sines + d);
+        store<W>(out + d, first * cosine - second * sine);
+        store<W>(out + half + d, second * cosine + first * sine);
+    }
+    for (; d < half; d++) {
+        float first = to_float(x[d]), second = to_float(x[half + d]);
+        store_one(out + d, first * cosines[d] - second * sines[d]);
+        store_one(out + half + d, second * cosines[d] + first * sines[d]);
+    }
+}
+
+template <int W, class T>
+BLADE_INLINE void rope_tokens(const Rope& rope, int64_t begin, int64_t end) {
+    const int64_t dim = rope.head_dim, half = dim / 2, turned = rope.heads + rope.kv_heads;
+    for (int64_t token = begin; token < end; token++) {
+        const T* x = static_cast<const T*>(rope.qkv) + token * (turned + rope.kv_heads) * dim;
+        const float *cosines = rope.cosines + token * half, *sines = rope.sines + token * half;
+        const int64_t slot = rope.slots[token] * rope.kv_heads * dim;
+        T* q = static_cast<T*>(rope.q_out) + token * rope.heads * dim;
+        T* k = static_cast<T*>(rope.k_cache) + slot;
+        for (int64_t head = 0; head < turned; head++, x += dim) {
+            const bool query = head < rope.heads;
+            T* out = query ? q + head * dim : k + (head - rope.heads) * dim;
+            if (!rope.q_norm) {
+                rotate<W>(x, cosines, sines, half, out);
+                continue;
+            }
+            float normed[MAX_HEAD_DIM];
+            normalise<W>(x, static_cast<const T*>(query ? rope.q_norm : rope.k_norm), rope.eps, dim, normed);
+            rotate<W>(normed, cosines, sines, half, out);
+        }
+        memcpy(static_cast<T*>(rope.v_cache) + slot, x, rope.kv_heads * dim * sizeof(T));
+    }
+}
+
+template <int W>
+BLADE_INLINE void rope_kernel(const Rope& rope, int64_t begin, int64_t end) {
+    if (rope.is_bf16) return rope_tokens<W, bf16>(rope, begin, end);
+    rope_tokens<W, float>(rope, begin, end);
+}
+
+BLADE_FOR_EACH_ISA(rope, rope_kernel, Rope)
+
+}  // namespace
+}  // namespace blade
+
+// head_dim is even and at most MAX_HEAD_DIM.
+BLADE_EXPORT void blade_rope_write_kv(int is_bf16, const void* qkv, const float* cosines, const float* sines,
+                                      const int64_t* slots, void* k_cache, void* v_cache, void* q_out, int64_t tokens,
+                                      int64_t heads, int64_t kv_heads, int64_t head_dim, const void* q_norm,
+                                      const void* k_norm, float eps) {
+    const blade::Rope args{is_bf16 != 0, qkv,   cosines,  sines,    slots,  k_cache, v_cache,
+                           q_out,        heads, kv_heads, head_dim, q_norm, k_norm,  eps};
+    blade::split(tokens, tokens * (heads + 2 * kv_heads) * head_dim,
+                 [&](int64_t begin, int64_t end) { blade::rope(args, begin, end); });
+}

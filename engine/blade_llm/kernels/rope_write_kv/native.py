@@ -1,0 +1,45 @@
+"""Rotation and cache write in C++ (``native.cpp``)."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from blade_llm.kernels.native.functions import IS_BF16, bind
+from blade_llm.kernels.rope_write_kv import torch as _reference
+
+MAX_HEAD_DIM = 1024
+
+
+def rope_write_kv(
+    qkv: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    slots: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    num_heads: int,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    eps: float,
+) -> Tensor:
+    dtype = qkv.dtype
+    is_bf16 = IS_BF16.get(dtype)
+    _, _, kv_heads, head_dim = k_cache.shape
+    if is_bf16 is None or k_cache.dtype != dtype or not qkv.is_contiguous() or head_dim > MAX_HEAD_DIM:
+        return _reference.rope_write_kv(qkv, cos, sin, slots, k_cache, v_cache, num_heads, q_norm, k_norm, eps)
+    tokens = qkv.shape[0]
+    out = torch.empty((tokens, num_heads, head_dim), dtype=dtype)
+    norms = (None, None) if q_norm is None or k_norm is None else (q_norm.data_ptr(), k_norm.data_ptr())
+    sources = qkv.data_ptr(), cos.data_ptr(), sin.data_ptr(), slots.data_ptr()
+    targets = k_cache.data_ptr(), v_cache.data_ptr(), out.data_ptr()
+    _rope()(is_bf16, *sources, *targets, tokens, num_heads, kv_heads, head_dim, *norms, eps)
+    return out
+
+
+@cache
+def _rope() -> Any:
+    return bind("rope_write_kv", "ipppppppnnnnppf")
