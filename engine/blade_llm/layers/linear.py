@@ -1,14 +1,23 @@
-"""A linear layer that stores its weight in the form the device multiplies fastest.
-
-On CPU a bf16 weight is packed once into oneDNN's blocked layout, which saves the repacking of every call (about a
-quarter of a decode step); everything else is ``torch.nn.functional.linear``.
-"""
+"""A linear layer that stores its weight in the form the device multiplies fastest (:mod:`blade_llm.kernels.linear`),
+or plainly where no other form is faster."""
 
 from __future__ import annotations
 
-import torch
+from dataclasses import dataclass
+
 import torch.nn.functional as F
 from torch import Tensor
+
+from blade_llm.kernels.linear import Quantization, pack
+
+
+@dataclass(frozen=True, slots=True)
+class LinearOptions:
+    """How all linear layers of a model are stored and computed."""
+
+    quant: Quantization = "none"
+    deterministic: bool = False
+    """A row's result does not depend on the other rows; see :func:`blade_llm.kernels.linear.pack`."""
 
 
 class Linear:
@@ -16,23 +25,21 @@ class Linear:
 
     __slots__ = ("bias", "nbytes", "packed", "weight")
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        """``weight``: [out, in]; ``bias``: [out]."""
-        self.nbytes = weight.nbytes + (bias.nbytes if bias is not None else 0)
-        self.packed = can_pack(weight)
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous()) if self.packed else weight
-        self.bias = bias
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, options: LinearOptions | None = None) -> None:
+        """``weight``: [out, in]; ``bias``: [out]. A packed layer keeps neither, so their memory can go."""
+        options = options or LinearOptions()
+        self.packed = pack(weight, bias, options.quant, deterministic=options.deterministic)
+        self.weight: Tensor | None = None
+        self.bias: Tensor | None = None
+        if self.packed is not None:
+            self.nbytes = self.packed.nbytes
+        else:
+            self.weight, self.bias = weight, bias
+            self.nbytes = weight.nbytes + (bias.nbytes if bias is not None else 0)
 
     def __call__(self, x: Tensor) -> Tensor:
         """[tokens, in] to [tokens, out]."""
-        if self.packed:
-            y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
-            return y
+        if self.packed is not None:
+            return self.packed(x)
+        assert self.weight is not None
         return F.linear(x, self.weight, self.bias)
-
-
-def can_pack(weight: Tensor) -> bool:
-    """Whether this weight is multiplied through oneDNN's packed form."""
-    if weight.device.type != "cpu" or weight.dtype != torch.bfloat16:
-        return False
-    return bool(torch._C._has_mkldnn) and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from blade_llm.layers.attention import Attention
-from blade_llm.layers.linear import Linear
+from blade_llm.layers.linear import Linear, LinearOptions
 from blade_llm.layers.mlp import GatedMLP
 from blade_llm.layers.norm import RMSNorm
 from blade_llm.layers.rope import RotaryTable
@@ -20,7 +20,7 @@ from blade_llm.models.loader import Weights
 class LlamaLayer:
     """One decoder layer."""
 
-    def __init__(self, config: ModelConfig, weights: Weights, index: int) -> None:
+    def __init__(self, config: ModelConfig, weights: Weights, index: int, options: LinearOptions) -> None:
         prefix = f"model.layers.{index}"
 
         def linear(module: str, parts: list[str], bias: bool) -> Linear:
@@ -28,6 +28,7 @@ class LlamaLayer:
             return Linear(
                 weights.stacked([f"{name}.weight" for name in names]),
                 weights.stacked([f"{name}.bias" for name in names]) if bias else None,
+                options,
             )
 
         def norm(name: str) -> RMSNorm:
@@ -59,17 +60,20 @@ class LlamaLayer:
 class Llama:
     """Token ids in, hidden states out; :meth:`logits` of those that are sampled."""
 
-    def __init__(self, config: ModelConfig, weights: Weights, max_positions: int) -> None:
+    def __init__(
+        self, config: ModelConfig, weights: Weights, max_positions: int, options: LinearOptions | None = None
+    ) -> None:
         """``max_positions``: longest sequence, for the table of rotary angles."""
+        options = options or LinearOptions()
         self.embedding = weights.tensor("model.embed_tokens.weight")
         self.rotary = RotaryTable(
             config.rope.theta, config.rope.scaling, config.head_dim, max_positions, self.embedding.device
         )
-        self.layers = [LlamaLayer(config, weights, index) for index in range(config.num_layers)]
+        self.layers = [LlamaLayer(config, weights, index, options) for index in range(config.num_layers)]
         self.norm = RMSNorm(weights.tensor("model.norm.weight"), config.rms_norm_eps)
         tied = config.tie_word_embeddings
-        self.head = Linear(self.embedding if tied else weights.tensor("lm_head.weight"))
-        self.nbytes = self._count_bytes(shares_head=tied and not self.head.packed)
+        self.head = Linear(self.embedding if tied else weights.tensor("lm_head.weight"), None, options)
+        self.nbytes = self._count_bytes(shares_head=tied and self.head.packed is None)
 
     def __call__(self, token_ids: Tensor, step: StepMetadata, selected: Tensor | None) -> Tensor:
         """Normalised hidden states, [selected, hidden].

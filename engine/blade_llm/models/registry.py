@@ -7,6 +7,8 @@ from typing import Final, Literal
 
 import torch
 
+from blade_llm.kernels.linear import Quantization
+from blade_llm.layers.linear import LinearOptions
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.families import require_supported
 from blade_llm.models.llama import Llama
@@ -25,8 +27,13 @@ def load_model(
     max_positions: int,
     device: torch.device,
     dtype: torch.dtype,
+    quant: Quantization = "none",
+    deterministic: bool = False,
 ) -> Llama:
     """The model with its weights on ``device`` in ``dtype``, for sequences of up to ``max_positions`` tokens.
+
+    ``quant``: of all linear layers; the embedding table stays as it is. ``deterministic``: their results for a token do
+    not depend on the batch.
 
     Raises :class:`~blade_llm.models.errors.ModelFilesError` for an unknown architecture and for weights that are
     missing, truncated or of the wrong shape.
@@ -37,4 +44,4 @@ def load_model(
         weights = DummyWeights(config, device, dtype)
     else:
         weights = SafetensorsWeights(model_dir, config, device, dtype)
-    return model_class(config, weights, max_positions)
+    return model_class(config, weights, max_positions, LinearOptions(quant, deterministic))

@@ -42,9 +42,10 @@ def pack(
     """Pack ``weight`` ([out, in], bf16 or fp32) with ``bias`` ([out]); the weight is not kept.
 
     ``deterministic``: a row's result is the same bits whatever the other rows and their number. The native bf16 kernels
-    always do so: each output is one sum over the inputs in order. Quantised weights have a faster kernel for few rows
-    that sums differently; it is then left out, which costs about half the speed of single streams. oneDNN (fp32, and
-    bf16 without the native library) gives no such promise.
+    always do so: each output is one sum over the inputs in order. Quantised weights have a faster kernel for one or two
+    rows that sums differently; it is then left out, which costs about half the speed of single streams. oneDNN (fp32,
+    and bf16 without the native library) chooses by the number of rows, so it then always gets 16 at a time. On GPUs
+    the option changes nothing here.
 
     Returns None where the plain weight is best left to ``torch.nn.functional.linear``.
     """
@@ -54,4 +55,4 @@ def pack(
         packed = native.pack(weight, bias, quant, deterministic)
         if packed is not None:
             return packed
-    return _reference.pack(weight, bias, quant)
+    return _reference.pack(weight, bias, quant, deterministic)

@@ -65,15 +65,37 @@ class Int4Linear:
         return F.linear(x, weight.to(x.dtype), self._bias)
 
 
+class FixedRows:
+    """Multiplies always the same number of rows at a time, because libraries choose by it how they sum."""
+
+    __slots__ = ("_linear", "nbytes")
+
+    ROWS = 16
+
+    def __init__(self, linear: OneDnnLinear | Int8Linear | Int4Linear) -> None:
+        self._linear = linear
+        self.nbytes = linear.nbytes
+
+    def __call__(self, x: Tensor) -> Tensor:
+        padded = F.pad(x, (0, 0, 0, -len(x) % self.ROWS))
+        parts = [self._linear(padded[start : start + self.ROWS]) for start in range(0, len(padded), self.ROWS)]
+        return torch.cat(parts)[: len(x)]
+
+
 def pack(
-    weight: Tensor, bias: Tensor | None, quant: Literal["none", "int8", "int4"]
-) -> OneDnnLinear | Int8Linear | Int4Linear | None:
+    weight: Tensor, bias: Tensor | None, quant: Literal["none", "int8", "int4"], deterministic: bool
+) -> OneDnnLinear | Int8Linear | Int4Linear | FixedRows | None:
     """As :func:`blade_llm.kernels.linear.pack`, on any device."""
+    linear: OneDnnLinear | Int8Linear | Int4Linear
     if quant == "int8":
-        return Int8Linear(weight, bias)
-    if quant == "int4":
-        return Int4Linear(weight, bias)
-    return OneDnnLinear(weight, bias) if _onednn_packs(weight) else None
+        linear = Int8Linear(weight, bias)
+    elif quant == "int4":
+        linear = Int4Linear(weight, bias)
+    elif _onednn_packs(weight):
+        linear = OneDnnLinear(weight, bias)
+    else:
+        return None
+    return FixedRows(linear) if deterministic and weight.device.type == "cpu" else linear
 
 
 def quantize_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -85,9 +107,9 @@ def quantize_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 def quantize_int4(weight: Tensor) -> tuple[Tensor, Tensor]:
     """Level indices ([out, groups, 32] uint8) and scales ([out, groups, 1] bf16) of ``weight``, padded with zeros."""
-    padded = F.pad(weight, (0, -weight.shape[1] % GROUP)).unflatten(1, (-1, GROUP))
-    indices, scales = zip(*(_quantize_groups(rows.float()) for rows in padded.split(4096)), strict=True)
-    return torch.cat(indices), torch.cat(scales)
+    padded = F.pad(weight, (0, -weight.shape[1] % GROUP)).reshape(len(weight), -1, GROUP)
+    parts = [_quantize_groups(padded[start : start + 4096].float()) for start in range(0, len(padded), 4096)]
+    return torch.cat([indices for indices, _ in parts]), torch.cat([scales for _, scales in parts])
 
 
 def dequantize_int4(indices: Tensor, scales: Tensor, inputs: int) -> Tensor:
