@@ -125,7 +125,7 @@ def wait_for(condition: Callable[[], bool], load: Load) -> None:
 
 def cost_per_token(name: str) -> Figure:
     """The least of a few rounds: other work on the machine only adds to it."""
-    pace, found = FIRST_PACE, []
+    pace, found = FIRST_PACE, list[float]()
     while len(found) < ROUNDS:
         cost, _, alone = run(PATHS[name], pace)
         if alone > 0.98:
