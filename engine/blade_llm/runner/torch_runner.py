@@ -217,6 +217,8 @@ class TorchRunner:
             max_positions=max_positions,
             device=self.device,
             dtype=self.dtype,
+            quant=self.config.quant,
+            deterministic=self.config.deterministic,
         )
         self.timings["weights"] = time.perf_counter() - start
         return model
