@@ -1,0 +1,62 @@
+"""Compiles the operators' GPU kernels before the first request, every variant that a model can meet: Triton compiles on
+first use, and in service that would make somebody wait for seconds. Attention has its own ``warm``."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from blade_llm.kernels.backend import backend_of
+from blade_llm.kernels.gather_inputs import gather_inputs
+from blade_llm.kernels.gumbel_argmax import gumbel_argmax
+from blade_llm.kernels.penalties import SparseBias, apply_penalties
+from blade_llm.kernels.rms_norm import add_rms_norm, rms_norm
+from blade_llm.kernels.rope_write_kv import rope_write_kv
+from blade_llm.kernels.silu_and_mul import silu_and_mul
+from blade_llm.kernels.top_k_top_p import top_k_top_p_thresholds
+
+
+def warm_layers(
+    dtype: torch.dtype, k_cache: Tensor, *, hidden: int, inner: int, num_heads: int, qk_norm: bool = False
+) -> None:
+    """Norm, gate, and rotation with cache write. Nothing to do but on a GPU.
+
+    ``dtype``: of the activations. ``k_cache``: [blocks, block_size, kv_heads, head_dim], any layer's; its last slot is
+    overwritten. ``inner``: of the gated MLP.
+    """
+    if backend_of(k_cache) != "triton":
+        return
+    _, block_size, kv_heads, head_dim = k_cache.shape
+    device = k_cache.device
+    x = torch.zeros(1, hidden, dtype=dtype, device=device)
+    weight = torch.ones(hidden, dtype=dtype, device=device)
+    rms_norm(x, weight, 1e-6)
+    add_rms_norm(x, x.clone(), weight, 1e-6)
+    silu_and_mul(torch.zeros(1, 2 * inner, dtype=dtype, device=device))
+    angles = torch.zeros(1, head_dim // 2, device=device)
+    slots = torch.full((1,), k_cache.shape[0] * block_size - 1, device=device)
+    qkv = torch.zeros(1, (num_heads + 2 * kv_heads) * head_dim, dtype=dtype, device=device)
+    norm = torch.ones(head_dim, dtype=dtype, device=device) if qk_norm else None
+    rope_write_kv(qkv, angles, angles, slots, k_cache, k_cache, num_heads, norm, norm)
+
+
+def warm_step(token_table: Tensor, block_table: Tensor, block_size: int, logits: Tensor) -> None:
+    """The gather of inputs and every stage of the draw. Nothing to do but on a GPU.
+
+    ``token_table``, ``block_table``: the row tables themselves. ``logits``: [1, vocabulary] of the model's type.
+    """
+    if backend_of(logits) != "triton":
+        return
+    device, vocabulary = logits.device, logits.shape[1]
+    zero = torch.zeros(1, dtype=torch.int64, device=device)
+    ends = torch.arange(2, device=device)
+    gather_inputs(zero, zero, ends, token_table, block_table, block_size, 1)
+
+    penalties = torch.tensor([[1.1, 0.1, 0.1]], device=device)
+    bias = SparseBias(ends, zero, torch.zeros(1, dtype=torch.float64, device=device))
+    allowed = torch.full((1, -(-vocabulary // 32)), -1, dtype=torch.int32, device=device)
+    for what in ((None, None), (bias, None), (None, allowed), (bias, allowed)):
+        wide = apply_penalties(logits, token_table, zero, zero, zero + 1, penalties, *what)
+    one = torch.ones(1, device=device)
+    thresholds = top_k_top_p_thresholds(wide, zero + 5, one * 0.9, one * 0.1)
+    gumbel_argmax(wide, thresholds, torch.zeros(1, 2, dtype=torch.int64, device=device), zero)
