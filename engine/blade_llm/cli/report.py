@@ -21,9 +21,10 @@ def print_arguments(flags: Mapping[str, Any]) -> None:
 def print_ready(ready: EngineReady, public: socket.socket, internal: socket.socket, total: float) -> None:
     """Start-up times in seconds (``total`` includes what is not listed), memory in bytes, and the addresses."""
     rows = [(stage, f"{seconds:8.2f} s") for stage, seconds in ready.timings.items()]
-    _print_table("Start-up", [*rows, ("total", f"{total:8.2f} s")])
+    computing = [("computes on", ready.device), ("computes in", ready.dtype)]
+    _print_table("Start-up", [*computing, *rows, ("total", f"{total:8.2f} s")])
     if ready.state.memory is not None:
-        _print_table(f"Memory plan ({ready.device}, {ready.dtype})", _memory_rows(ready.state.memory))
+        _print_table("Memory plan", _memory_rows(ready.state.memory))
     print(f"Internal API at {_address(internal)}")
     print(f"Entrypoint API ready at {_address(public)}", flush=True)
 

@@ -18,7 +18,7 @@ def build_core(config: EngineConfig) -> EngineCore:
     info = EngineInfo(
         model=config.served_names[0],
         max_model_len=runner.max_model_len,
-        device=str(runner.device),
+        device=runner.description,
         dtype=runner.dtype_name,
         revision=config.revision,
         memory=runner.memory_plan,

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from blade_llm.models.config import load_model_config
-from blade_llm.runner.threads import spin_briefly
+from blade_llm.runner.threads import spin_briefly, use_huge_pages
 
 if TYPE_CHECKING:
     from blade_llm.config import EngineConfig
@@ -24,6 +24,7 @@ def build_runner(config: EngineConfig, model_config: ModelConfig | None = None) 
     if model_config is None:
         model_config = load_model_config(config.model_dir)  # before the import: bad files are reported at once
     spin_briefly()
+    use_huge_pages()
     start = time.perf_counter()
     from blade_llm.runner.torch_runner import TorchRunner
 

@@ -7,7 +7,9 @@ from typing import Final, Literal
 
 import torch
 
+from blade_llm.kernels import native
 from blade_llm.models.errors import UnsupportedSettingError
+from blade_llm.runner.threads import huge_pages_available
 
 AttentionClass = Literal["ragged_flash", "paged"]
 
@@ -33,3 +35,13 @@ def choose_attention(requested: AttentionClass | None, device: torch.device) -> 
         reason = "Triton, which is not installed" if device.type == "cuda" else "a GPU, and there is none"
         raise UnsupportedSettingError(f"--attn_cls ragged_flash needs {reason}; leave it out or give --attn_cls paged")
     return requested or ("ragged_flash" if triton else "paged")
+
+
+def describe(device: torch.device, attention: AttentionClass) -> str:
+    """What computes, in words for the start-up table: processor, threads, implementations, pages."""
+    if device.type == "cuda":
+        return f"{torch.cuda.get_device_name(device)}, attention {attention}"
+    threads = torch.get_num_threads()
+    operators = f"native operators ({native.isa()})" if native.library() is not None else "torch operators"
+    pages = "huge pages" if huge_pages_available() else "4 KiB pages"
+    return f"CPU, {threads} thread{'s' * (threads != 1)}, {operators}, {pages}"

@@ -27,7 +27,7 @@ from blade_llm.models.llama import Llama
 from blade_llm.models.memory import BLOCK_SIZE, KvPlan, activation_bytes, default_kv_cache_bytes
 from blade_llm.models.registry import load_model
 from blade_llm.runner.cuda_graphs import CudaGraphs, DecodeGraphs, GraphBackend, graph_batch_sizes
-from blade_llm.runner.device import TORCH_DTYPES, choose_attention, choose_device
+from blade_llm.runner.device import TORCH_DTYPES, choose_attention, choose_device, describe
 from blade_llm.runner.gpu_memory import capture_bytes, measure_gpu
 from blade_llm.runner.inputs import StepInputs, send_inputs
 from blade_llm.runner.kv_cache import allocate_kv_cache
@@ -115,6 +115,11 @@ class TorchRunner:
             with torch.inference_mode():
                 self._capture(self.graphs)
             self.timings["graphs"] = time.perf_counter() - start
+
+    @property
+    def description(self) -> str:
+        """What computes, in words; final after :meth:`warm_up`."""
+        return describe(self.device, self.attn_cls)
 
     def attach(self, kv: KvPlan) -> None:
         """Allocate the KV cache, and tables of the rows to go with it."""
