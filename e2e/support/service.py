@@ -100,7 +100,7 @@ class Service:
             pods = self.objects("pods")
             roles = Counter(pod["metadata"]["labels"][ROLE] for pod in pods)
             routers = service["spec"]["router"]["replicas"]
-            return roles == {ROLE_ENGINE: wanted, ROLE_ROUTER: routers} and all(map(is_ready, pods))
+            return roles == Counter({ROLE_ENGINE: wanted, ROLE_ROUTER: routers}) and all(map(is_ready, pods))
 
         self.until(look, "at rest as declared", timeout)
 
