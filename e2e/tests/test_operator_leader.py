@@ -42,6 +42,7 @@ SERVICES = 10
 @pytest.fixture(scope="module")
 def leaving(cluster: Cluster, operator: str) -> Iterator[Service]:
     """A service that is ready, in a namespace to be deleted."""
+    own_node(cluster)
     namespace = f"leaving-{secrets.token_hex(2)}"
     make_namespace(cluster, namespace, **{OF_A_TEST: "true"})
     cluster.static_volume(namespace, CLAIM, DEMO_MODEL)
