@@ -117,4 +117,6 @@ def _kubelet_configuration(layout: Layout) -> dict[str, object]:
         "nodeStatusUpdateFrequency": "5s",
         # The lease is renewed every quarter of this: four chances within the 20 s after which a node is NotReady.
         "nodeLeaseDurationSeconds": 20,
+        # A container that ends again and again is started after 5 s each time, not after 10, 20, 40 … 300.
+        "crashLoopBackOff": {"maxContainerRestartPeriod": "5s"},
     }

@@ -10,6 +10,7 @@ from blade_operator.objects import Object
 from blade_protocol.labels import API_VERSION, KIND
 from e2e.cluster import OwnNode
 from e2e.cluster.kwok import LABEL, TAINT
+from e2e.support.waiting import until
 
 OVERLAY: Final = {"spec": {"nodeSelector": LABEL, "tolerations": [TAINT]}}
 """``podTemplate`` that puts pods on fake nodes; without such nodes they wait for ever."""
@@ -33,9 +34,12 @@ def fake_service(namespace: str, name: str, **spec: Any) -> Object:
 
 @contextmanager
 def fake_nodes(cluster: OwnNode, count: int) -> Iterator[None]:
-    """Fake nodes meanwhile; pods that are on them must be gone at the end."""
+    """Fake nodes meanwhile; their pods have to be leaving at the end."""
     cluster.add_kwok_nodes(count)
     try:
         yield
     finally:
+        assigned = "jsonpath={.items[*].spec.nodeName}"
+        pods = ("get", "pods", "-A", "-o", assigned)
+        until(lambda: "kwok-" not in cluster.kubectl(*pods), 120, "the pods of the fake nodes are gone")
         cluster.kubectl("delete", "nodes", "-l", ",".join(f"{key}={value}" for key, value in LABEL.items()))

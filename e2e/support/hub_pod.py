@@ -16,12 +16,13 @@ PORT: Final = 8000
 FAKE_HUB: Final = Path(__file__).resolve().parents[2] / "tests" / "hub_support" / "fake_hub.py"
 
 MAIN: Final = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 import fake_hub
 endpoint, port, bytes_per_second, token = sys.argv[1:]
 with fake_hub.running_hub("0.0.0.0", int(port)) as hub:
     hub.endpoint, hub.bytes_per_second = endpoint, float(bytes_per_second)
+    signal.signal(signal.SIGUSR1, lambda *_: setattr(hub, "bytes_per_second", None))
     hub.add("acme/demo", Path("/models/model"), token=token or None)
     print("ready", flush=True)
     told = 0
@@ -60,6 +61,11 @@ class Hub:
         service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": NAME}, "spec": ports}
         self.cluster.apply(config, service, pod, namespace=self.namespace)
         until(lambda: "ready\n" in self.log(), 60, "the hub")
+
+    def hurry(self) -> None:
+        """From now on every file comes as fast as it goes."""
+        code = "import os, signal; os.kill(1, signal.SIGUSR1)"
+        self.cluster.kubectl("-n", self.namespace, "exec", NAME, "--", "python3", "-c", code)
 
     def log(self) -> str:
         return self.cluster.kubectl("-n", self.namespace, "logs", NAME, check=False)

@@ -8,6 +8,8 @@ from e2e.support.waiting import until
 
 OF_A_TEST: Final = "bladellm-e2e/test"
 """Label of the namespaces that must be gone at the end."""
+DISCARDED: Final = "bladellm-e2e/discarded"
+"""Label of those that nobody uses any more."""
 
 
 def make_namespace(cluster: Cluster, name: str, **labels: str) -> None:
@@ -22,20 +24,30 @@ def make_namespace(cluster: Cluster, name: str, **labels: str) -> None:
 
 
 def discard_namespace(cluster: Cluster, name: str) -> None:
-    """Delete it with its volumes and wait until its pods are gone; the rest Kubernetes does by and by (5 s).
+    """Its pods leave while the next test runs, whatever answers they may still be giving; after them it goes.
 
-    Pods go first: a namespace that has any when it is deleted is looked at again after half their grace period. Nobody
-    waits for the answers they may still be giving.
+    Not together: a namespace that has pods when it is deleted is looked at again after half their grace period.
     """
     for kinds in ("llmservices", "deployments,replicasets,pods"):
         cluster.kubectl("-n", name, "delete", kinds, "--all", "--grace-period=1", "--wait=false", check=False)
-    left = ["-n", name, "get", "pods", "-o", "name"]
-    until(lambda: not cluster.kubectl(*left).strip(), 120, f"the pods of {name} are gone")
-    cluster.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
     cluster.kubectl("delete", "persistentvolumes", "-l", f"{NAMESPACE_LABEL}={name}", "--wait=false")
+    cluster.kubectl("label", "namespace", name, f"{DISCARDED}=true", check=False)  # a test may have deleted it
+    delete_discarded(cluster)
+
+
+def delete_discarded(cluster: Cluster) -> bool:
+    """Delete the discarded namespaces that have no pods any more; whether those were all."""
+    active = ["get", "namespaces", "-l", DISCARDED, "--field-selector=status.phase=Active", "-o", "name"]
+    names = {line.removeprefix("namespace/") for line in cluster.kubectl(*active).split()}
+    namespaces_of_pods = "jsonpath={.items[*].metadata.namespace}"
+    busy = set(cluster.kubectl("get", "pods", "-A", "-o", namespaces_of_pods).split())
+    if empty := sorted(names - busy):
+        cluster.kubectl("delete", "namespaces", *empty, "--wait=false")
+    return not names & busy
 
 
 def wait_for_discarded(cluster: Cluster) -> None:
     """Until no namespace of a test is left; CommandFailed names those that something holds."""
+    until(lambda: delete_discarded(cluster), 120, "the pods of all tests are gone")
     if cluster.kubectl("get", "namespaces", "-l", OF_A_TEST, "-o", "name").strip():
         cluster.kubectl("wait", "--for=delete", "namespaces", "-l", OF_A_TEST, "--timeout=120s")

@@ -1,11 +1,9 @@
-"""What no user of Kubernetes can do, but a machine can: kill a container's process, stop the kubelet."""
+"""What no user of Kubernetes can do, but a machine can: kill a container's process."""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -33,18 +31,6 @@ def kill_container(cluster: Cluster, pod: Object, container: str) -> None:
     first = [pid for pid in inside if _parent(pid) not in inside]
     assert len(first) == 1, f"{container} of {pod['metadata']['name']}: processes {inside}, of which first: {first}"
     os.kill(first[0], signal.SIGKILL)
-
-
-@contextmanager
-def silent_kubelet(cluster: Cluster) -> Iterator[None]:
-    """The node reports nothing in between; its containers go on."""
-    pid = own_node(cluster).processes.pid("kubelet")
-    assert pid is not None
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 def _parent(pid: int) -> int:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from blade_protocol.labels import ROLE, ROLE_ENGINE, ROLE_ROUTER
 from e2e.cluster.base import Cluster
 from e2e.support.waiting import TimedOut, until
 
@@ -93,15 +95,12 @@ class Service:
             wanted = service["spec"]["replicas"]
             assert replicas in (None, wanted)
             done = (status.get("observedGeneration"), status.get("phase"), status.get("readyReplicas"))
-            pods = self.pods("engine")
-            routers = self.pods("router")
-            return (
-                done == (service["metadata"]["generation"], "Ready", wanted)
-                and len(pods) == wanted
-                and len(routers) == service["spec"]["router"]["replicas"]
-                and all(map(is_ready, [*pods, *routers]))
-                and not status["revision"]["updating"]
-            )
+            if done != (service["metadata"]["generation"], "Ready", wanted) or status["revision"]["updating"]:
+                return False
+            pods = self.objects("pods")
+            roles = Counter(pod["metadata"]["labels"][ROLE] for pod in pods)
+            routers = service["spec"]["router"]["replicas"]
+            return roles == Counter({ROLE_ENGINE: wanted, ROLE_ROUTER: routers}) and all(map(is_ready, pods))
 
         self.until(look, "at rest as declared", timeout)
 

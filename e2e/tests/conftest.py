@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster.base import Cluster
-from e2e.cluster.volumes import NAMESPACE_LABEL
-from e2e.conftest import make_namespace
 from e2e.support.diagnostics import dump_namespace
+from e2e.support.namespaces import OF_A_TEST, discard_namespace, make_namespace
 from e2e.support.service import CLAIM, DEMO_MODEL, Service
 
 SHARED = "shared-demo"
@@ -22,15 +21,12 @@ DEMO = {"replicas": 1, "router": {"replicas": 2, "resources": {"requests": {"cpu
 @pytest.fixture(scope="session")
 def shared_demo(cluster: Cluster, operator: str) -> Iterator[Service]:
     """Applied when first asked for, deleted with its namespace at the end of the session."""
-    make_namespace(cluster, SHARED)
+    make_namespace(cluster, SHARED, **{OF_A_TEST: "true"})
     cluster.static_volume(SHARED, CLAIM, DEMO_MODEL)
     service = Service(cluster, SHARED)
     service.apply(**DEMO)
     yield service
-    cluster.kubectl("delete", "namespace", SHARED, "--wait=false")
-    cluster.kubectl("-n", SHARED, "delete", "pods", "--all", "--grace-period=1", "--wait=false", check=False)
-    cluster.kubectl("wait", "--for=delete", f"namespace/{SHARED}", "--timeout=180s")
-    cluster.kubectl("delete", "persistentvolumes", "-l", f"{NAMESPACE_LABEL}={SHARED}", "--wait=false")
+    discard_namespace(cluster, SHARED)
 
 
 @pytest.fixture

@@ -13,8 +13,6 @@ from typing import Any, Final
 import pytest
 
 from e2e.cluster.base import Cluster
-from e2e.support.hub_pod import Hub, secret
-from e2e.support.images import Images
 from e2e.support.service import Object, Service, manifest
 
 Change = Callable[[Object], Any]
@@ -148,18 +146,3 @@ def test_a_service_from_a_newer_version_runs_without_what_is_unknown(private: Se
     assert "scaling" not in spec
     assert "speculative" not in spec["engine"]
     private.settled(1)
-
-
-def test_a_secret_that_comes_later_is_waited_for(cluster: Cluster, private: Service, images: Images) -> None:
-    hub = Hub(cluster, private.namespace)
-    hub.start(images.operator, bytes_per_second=10**9, token="hf_secret")
-    model = {"uri": "hf://acme/demo", "tokenSecretRef": {"name": "hub-token"}}
-    private.apply(model=model, engine={"env": hub.environment()})
-    private.until(
-        lambda: private.condition("Ready").get("reason") == "CreateContainerConfigError", "without its Secret"
-    )
-    assert '"hub-token" not found (spec.model.tokenSecretRef)' in private.condition("ModelCached")["message"]
-    private.kubectl("create", "-f", "-", input=secret("hub-token", "hf_secret"))
-    private.until(lambda: private.condition("ModelCached").get("reason") == "Downloaded", "downloaded")
-    private.settled(1)
-    assert "failures" not in private.status()

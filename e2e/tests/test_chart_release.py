@@ -1,7 +1,7 @@
 """The life of a release with the real Helm: test, upgrade, rollback, uninstall, install again, some namespaces only.
 
 LLMServices here wait for a volume that never comes: their objects and pods exist, and these tests look at no more.
-Every test finds the release of the `operator` fixture as it was installed, and leaves it so.
+What a test does to the release, the next one finds; after the last it is again as the `operator` fixture installed it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ OPERATOR = f"{RELEASE}-operator"
 Change = Callable[..., None]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def change(cluster: Cluster, operator: str, images: Images) -> Iterator[Change]:
-    """Upgrade or install the release, with the values it had and further arguments; undone after the test."""
+    """Upgrade or install the release, with the values it had first and further arguments; undone after the tests."""
 
     def upgrade(*arguments: str, source: Path = CHART) -> None:
         values = chart.image_values(images)

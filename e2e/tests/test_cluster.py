@@ -194,16 +194,3 @@ def test_the_audit_log_tells_who_did_what(cluster: Cluster, namespace: str) -> N
     # Kubernetes' own parts write leases and statuses all the time; none of that is in the log.
     time.sleep(2)
     assert {request.user for request in log.requests(since=before) if request.user.startswith("system:kube-")} == set()
-
-
-def test_a_frozen_kubelet_makes_the_node_not_ready(cluster: Cluster) -> None:
-    if not isinstance(cluster, OwnNode):
-        pytest.skip("only the own node can be frozen")
-    ready = 'jsonpath={.status.conditions[?(@.type=="Ready")].status}'
-
-    def state() -> str:
-        return cluster.kubectl("get", "node", "node1", "-o", ready)
-
-    with cluster.frozen("kubelet"):
-        until(lambda: state() == "Unknown", 60, "the node's Ready is Unknown")
-    until(lambda: state() == "True", 60, "the node is Ready again")

@@ -32,7 +32,7 @@ from e2e.support.random_life import RandomLife
 
 SERVICES: Final = int(os.environ.get("CHAOS_SERVICES", "50"))
 STEPS: Final = (3, int(os.environ.get("CHAOS_STEPS", "6")))
-DEATHS: Final = int(os.environ.get("CHAOS_DEATHS", "15"))
+DEATHS: Final = int(os.environ.get("CHAOS_DEATHS", "10"))
 """How often the operator is killed while the steps are made."""
 LIFE: Final = 3.0
 """Seconds an operator works before it is killed, at most."""

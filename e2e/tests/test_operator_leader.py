@@ -1,12 +1,15 @@
 """Two operators and one Lease: whoever holds it works, the other takes over, and one that lost it writes nothing.
 
-Times are read from the Lease itself, which two processes of one machine write by the same clock.
+Times are read from the Lease itself, which two processes of one machine write by the same clock. While the installed
+operator rests for these tests, a namespace with a service is deleted: nothing of us can hold it back.
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 import signal
+import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
@@ -23,8 +26,10 @@ from e2e.cluster import Cluster, OwnNode
 from e2e.support.administrator import Administrator, administrator
 from e2e.support.audit import AuditLog
 from e2e.support.fake_service import fake_service
+from e2e.support.namespaces import OF_A_TEST, discard_namespace, make_namespace
 from e2e.support.node import own_node
 from e2e.support.operator_process import LEASE, OperatorProcess, make_accounts, no_other_operator
+from e2e.support.service import CLAIM, DEMO_MODEL, Service
 from e2e.support.waiting import until
 
 TAKE_OVER_WITHIN = 15.0
@@ -35,11 +40,36 @@ SERVICES = 10
 
 
 @pytest.fixture(scope="module")
+def leaving(cluster: Cluster, operator: str) -> Iterator[Service]:
+    """A service that is ready, in a namespace to be deleted."""
+    own_node(cluster)
+    namespace = f"leaving-{secrets.token_hex(2)}"
+    make_namespace(cluster, namespace, **{OF_A_TEST: "true"})
+    cluster.static_volume(namespace, CLAIM, DEMO_MODEL)
+    service = Service(cluster, namespace)
+    service.apply(rollout={"drainTimeout": "60s"})
+    service.wait_ready()
+    yield service
+    discard_namespace(cluster, namespace)
+
+
+@pytest.fixture(scope="module")
 def alone(cluster: Cluster) -> Iterator[OwnNode]:
     """A cluster without another operator."""
     node = own_node(cluster)
     with no_other_operator(node):
         yield node
+
+
+@pytest.fixture(scope="module", autouse=True)
+def gone(leaving: Service, alone: OwnNode) -> Iterator[subprocess.Popen[str]]:
+    """Deletes the namespace, which takes a minute, and watches whether it goes in time while the tests run."""
+    grace = max(pod["spec"]["terminationGracePeriodSeconds"] for pod in leaving.pods("engine"))
+    alone.kubectl("delete", "namespace", leaving.namespace, "--wait=false")
+    wait = ["kubectl", "wait", "--for=delete", f"namespace/{leaving.namespace}", f"--timeout={grace}s"]
+    with alone.popen(wait) as watcher:
+        yield watcher
+        watcher.kill()
 
 
 @pytest.fixture
@@ -153,6 +183,11 @@ async def test_a_stopped_leader_writes_nothing_more(pair: Pair, alone: OwnNode, 
     assert [each for each in written if each.at > continued] == []
     # What the server had received when it was stopped, it did within its time limit for a write.
     assert [each for each in written if (each.at - stopped).total_seconds() > 1] == []
+
+
+def test_a_namespace_goes_while_the_operator_is_stopped(gone: subprocess.Popen[str]) -> None:
+    said, _ = gone.communicate(timeout=120)
+    assert gone.returncode == 0, said
 
 
 async def engines(admin: Administrator, namespace: str, sizes: dict[str, int]) -> None:

@@ -1,20 +1,15 @@
-"""``kubectl delete llm`` drains and removes everything, at any time, and nothing of us can hold a namespace back."""
+"""``kubectl delete llm`` drains and removes everything, at any time (a namespace: test_operator_leader.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 
-from e2e.cluster.base import Cluster
-from e2e.conftest import make_namespace
-from e2e.support.chart import NAMESPACE as OPERATOR
 from e2e.support.load import LongStream
 from e2e.support.service import Service
 from e2e.support.waiting import until
 
 LONG = 3500
+"""Tokens: more than what it takes to tell all pods of a service to go."""
 
 
 def test_delete_lets_an_open_stream_finish_and_leaves_nothing(private: Service) -> None:
@@ -72,29 +67,3 @@ def test_deleted_and_made_again_at_once(private: Service) -> None:
         return {owner["uid"] for obj in private.objects(kinds) for owner in obj["metadata"]["ownerReferences"]}
 
     assert owners() == {after}
-
-
-@contextmanager
-def no_operator(cluster: Cluster) -> Iterator[None]:
-    """The operator scaled to nothing in between."""
-    [deployment] = cluster.json("-n", OPERATOR, "get", "deployments")["items"]
-    scale = ("-n", OPERATOR, "scale", "deployment", deployment["metadata"]["name"])
-    pods = ("-n", OPERATOR, "get", "pods", "-l", "app.kubernetes.io/name=bladellm-operator")
-    cluster.kubectl(*scale, "--replicas=0")
-    try:
-        until(lambda: not cluster.json(*pods)["items"], 60, "no operator")
-        yield
-    finally:
-        cluster.kubectl(*scale, f"--replicas={deployment['spec']['replicas']}")
-        cluster.kubectl("-n", OPERATOR, "rollout", "status", "deployment", "--timeout=90s")
-
-
-def test_a_namespace_goes_while_the_operator_is_stopped(private: Service, cluster: Cluster) -> None:
-    private.apply(rollout={"drainTimeout": "60s"})
-    private.wait_ready()
-    grace = max(pod["spec"]["terminationGracePeriodSeconds"] for pod in private.pods("engine"))
-    with no_operator(cluster):
-        cluster.kubectl("delete", "namespace", private.namespace, "--wait=false")
-        cluster.kubectl("wait", "--for=delete", f"namespace/{private.namespace}", f"--timeout={grace}s")
-    # The `namespace` fixture deletes it once more.
-    make_namespace(cluster, private.namespace)

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from e2e.support.load import Load, ask, client
-from e2e.support.node import silent_kubelet
+from e2e.support.node import own_node
 from e2e.support.service import Object, Service, names
 from e2e.support.waiting import until
 
@@ -124,13 +124,19 @@ def test_an_evicted_engine_drains_and_the_budget_keeps_the_other(demo: Service) 
 
 def test_a_node_that_does_not_report_is_named_and_forgiven(demo: Service) -> None:
     pods = [(pod["metadata"]["uid"], pod["status"]["containerStatuses"]) for pod in demo.pods("engine")]
-    with silent_kubelet(demo.cluster):
+    ready = 'jsonpath={.status.conditions[?(@.type=="Ready")].status}'
 
-        def told() -> bool:
-            ready = demo.condition("Ready")
-            return ready["status"] == "False" and "node1 does not report" in ready["message"]
+    def node() -> str:
+        return demo.cluster.kubectl("get", "node", "node1", "-o", ready)
 
+    def told() -> bool:
+        ready = demo.condition("Ready")
+        return ready["status"] == "False" and "node1 does not report" in ready["message"]
+
+    with own_node(demo.cluster).frozen("kubelet"):
         demo.until(told, "telling which node does not report")
+        assert node() == "Unknown"
+    demo.until(lambda: node() == "True", "on a node that is Ready again")
     demo.settled(1)
     assert [(pod["metadata"]["uid"], pod["status"]["containerStatuses"]) for pod in demo.pods("engine")] == pods
     answers(demo)

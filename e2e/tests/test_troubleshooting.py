@@ -22,7 +22,7 @@ from e2e.cluster.small_images import SHELL_IMAGE
 from e2e.conftest import make_namespace
 from e2e.support import description, troubleshooting
 from e2e.support.diagnostics import dump_namespace
-from e2e.support.hub_pod import Hub
+from e2e.support.hub_pod import Hub, secret
 from e2e.support.images import Images
 from e2e.support.namespaces import OF_A_TEST, discard_namespace
 from e2e.support.node import own_node
@@ -32,7 +32,9 @@ from e2e.support.troubles import GPUS, QUOTA, REGISTRY, TROUBLES, Trouble
 from e2e.support.waiting import until
 
 PATIENCE = 240
-"""Seconds for the slowest: an engine counts as looping after its third restart, and Kubernetes pauses 10, 20, 40 s."""
+"""Seconds for the slowest: an engine counts as looping after its third restart, with pauses in between."""
+TOKEN = "hf_secret"
+"""What the hub wants to see."""
 
 EMPTY_REGISTRY = """
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -89,7 +91,7 @@ def troubles(cluster: Cluster, operator: str, images: Images, request: pytest.Fi
             cluster.static_volume(namespace, CLAIM, DEMO_MODEL)
             use_up_gpus(cluster, namespace)
             hub = Hub(cluster, namespace)
-            hub.start(images.operator, bytes_per_second=10**9, token="hf_secret")
+            hub.start(images.operator, bytes_per_second=10**9, token=TOKEN)
             env = hub.environment()
             services = [trouble.manifest(registry, env) for trouble in wanted(request.session)]
             document = json.dumps({"apiVersion": "v1", "kind": "List", "items": services})
@@ -104,7 +106,8 @@ def troubles(cluster: Cluster, operator: str, images: Images, request: pytest.Fi
 def wanted(session: pytest.Session) -> list[Trouble]:
     """Those of the tests that this session runs."""
     calls = [item.callspec for item in session.items if isinstance(item, pytest.Function) and hasattr(item, "callspec")]
-    return [trouble for call in calls if isinstance(trouble := call.params.get("trouble"), Trouble)]
+    troubles = (call.params.get("trouble") for call in calls)
+    return list(dict.fromkeys(trouble for trouble in troubles if isinstance(trouble, Trouble)))
 
 
 @contextmanager
@@ -154,6 +157,18 @@ def test_status_names_the_cause_and_the_field(troubles: Troubles, trouble: Troub
     assert description.stable(described) == description.stable(before), (
         "docs/troubleshooting.md: run with UPDATE_DOCS=1"
     )
+
+
+@pytest.mark.parametrize("trouble", [trouble for trouble in TROUBLES if trouble.name == "no-secret"], ids=["no-secret"])
+def test_a_secret_that_comes_later_is_waited_for(troubles: Troubles, trouble: Trouble) -> None:
+    troubles.settled(trouble)
+    service = Service(troubles.cluster, troubles.namespace, trouble.name)
+    assert service.condition("Ready")["reason"] == "CreateContainerConfigError"
+    assert '"hub-token" not found (spec.model.tokenSecretRef)' in service.condition("ModelCached")["message"]
+    service.kubectl("create", "-f", "-", input=secret("hub-token", TOKEN))
+    service.until(lambda: service.condition("ModelCached").get("reason") == "Downloaded", "downloaded")
+    service.settled(1)
+    assert "failures" not in service.status()
 
 
 def test_the_rest_of_the_page_is_as_the_troubles_say() -> None:
