@@ -1,13 +1,14 @@
 """Perf gate: what the host does in a step, counted and not timed, so that a busy machine cannot fail it.
 
 Calls (of Python and C functions) and executed lines of one turn of the engine process's loop, in steady decode, at two
-batch sizes: the difference tells what a row costs, the rest what a step costs. Milliseconds: benchmarks/engine/host_step.
+batch sizes: the difference tells what a row costs, the rest what a step costs. ``benchmarks/engine/host_step.py`` has
+the milliseconds.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -34,15 +35,15 @@ BOUNDS = {
 
 ADVICE = (
     "A step does more host work than before: {name} is {counted:.1f}, bound {bound:.1f}. Find it with cProfile on "
-    "`QUICK=1 python -m benchmarks.engine.host_step` and move it out of the loop over rows, or, if it is needed and the "
-    "benchmark still stays under its targets, raise the bound in this file."
+    "`QUICK=1 python -m benchmarks.engine.host_step` and move it out of the loop over rows, or, if it is needed and "
+    "the benchmark still stays under its targets, raise the bound in this file."
 )
 
 T = TypeVar("T")
 
 
 class Counter(Stopwatch):
-    """Counts events in place of seconds; what happens while inputs are built counts as theirs, all else as the core's."""
+    """Counts events in place of seconds: those while inputs are built as theirs, all others as the core's."""
 
     def __init__(self) -> None:
         super().__init__()

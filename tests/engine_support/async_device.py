@@ -50,6 +50,7 @@ class AsyncDevice:
         host_seconds: what the host needs before it launches anything: for a forward pass to schedule it, for a draw to
             deliver the tokens of the step before.
         stages: of a pipeline: each works on another step.
+        record: keep ``timeline`` and ``idle``, which grow with every step.
     """
 
     def __init__(
@@ -60,12 +61,14 @@ class AsyncDevice:
         sampling_seconds: float = 0.0005,
         host_seconds: float = 0.001,
         stages: int = 1,
+        record: bool = True,
     ) -> None:
         self.now = 0.0
         self.timeline: list[Event] = []
         self.idle: list[tuple[int, float]] = []
         """(step, seconds): so long the first stage had nothing to do before this step, the first one left out."""
         self.undelivered: dict[int, StepPlan] = {}
+        self._record = record
         self._runner = runner
         self._forward_seconds = forward_seconds
         self._sampling_seconds = sampling_seconds
@@ -79,9 +82,9 @@ class AsyncDevice:
 
     def launch_forward(self, plan: StepPlan) -> LaunchedForward:
         self.now += self._host_seconds
-        self.timeline.append(Event("forward", plan.step))
+        self._note("forward", plan.step)
         gap = self.now - self._busy_until[0]
-        if gap > 1e-9 and plan.step:
+        if gap > 1e-9 and plan.step and self._record:
             self.idle.append((plan.step, gap))
         if len(self._busy_until) > 1:
             self._check_tokens_are_there(plan)
@@ -96,7 +99,7 @@ class AsyncDevice:
         assert isinstance(forward, LaunchedForward)
         plan = forward.plan
         self.now += self._host_seconds
-        self.timeline.append(Event("sampling", plan.step))
+        self._note("sampling", plan.step)
         self._busy_until[-1] = max(self.now, self._busy_until[-1]) + self._sampling_seconds
 
         def work() -> None:
@@ -107,12 +110,16 @@ class AsyncDevice:
 
     def wait(self, step: int, ready_at: float) -> StepResult:
         """Let the device work until the tokens of ``step`` are there."""
-        self.timeline.append(Event("result", step))
+        self._note("result", step)
         self.now = max(self.now, ready_at)
         while step not in self._drawn:
             self._queue.popleft()()
         del self.undelivered[step]
         return self._drawn.pop(step).result()
+
+    def _note(self, kind: Literal["forward", "sampling", "result"], step: int) -> None:
+        if self._record:
+            self.timeline.append(Event(kind, step))
 
     def _check_tokens_are_there(self, plan: StepPlan) -> None:
         """The first stage has no token that the last one has not drawn yet."""
