@@ -1,0 +1,117 @@
+"""PART=engine: how near the whole engine comes to what the GPU can do, with dummy weights of Qwen2.5-7B in bf16.
+
+Decode throughput (CUDA graphs, overlapped scheduling, greedy sampling) against the time it takes to read the weights
+and the batch's KV cache once, or to multiply where that takes longer; prefill against the largest matrix product's
+speed. Both limits are measured in the same run. Answers are checked against transformers with the same weights first.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+
+import torch
+
+from benchmarks.figures import QUICK, Figure
+from benchmarks.gpu.generation import add, build, generate, prompt, share_right, transformers_model
+from benchmarks.gpu.machine import DRY, bandwidth, finish, limits, peak, synchronize
+from benchmarks.gpu.shapes import MODEL
+from blade_llm.engine.core import EngineCore
+
+CONTEXT = 40 if DRY else 1024
+BATCHES = (1, 2) if DRY else (1, 8, 64, 128, 256)
+STEPS = 8 if DRY else 64 if QUICK else 200
+PREFILLS = (32,) if DRY else (1024, 8192)
+CHUNK = 8192
+
+
+def main() -> int:
+    torch.manual_seed(0)
+    results = limits()
+    start = time.perf_counter()
+    core = build(
+        MODEL,
+        max_num_seqs=max(BATCHES),
+        max_batch_tokens=CHUNK,
+        kv_tokens=3 * CONTEXT * max(BATCHES) + CHUNK,
+    )
+    results.append(Figure("ready", time.perf_counter() - start, "s"))
+    results.append(Figure("tokens_right", check(core), "share", ">=", 0.99))
+    for length in PREFILLS:
+        results += prefill(core, length)
+    for batch in BATCHES:
+        results += decode(core, batch)
+        print(*results[-3:], sep="\n", flush=True)
+    return finish("engine", results)
+
+
+def check(core: EngineCore) -> float:
+    """Share of tokens that are right, of prompts of several lengths in one batch."""
+    rng = random.Random(1)
+    prompts = [prompt(MODEL, length, rng) for length in (5, 17, 40, 3 * CONTEXT // 4)]
+    answers = generate(core, prompts, 16)
+    model = transformers_model(MODEL)
+    share = share_right(model, prompts, answers)
+    del model
+    if not DRY:
+        torch.cuda.empty_cache()
+    return share
+
+
+def decode(core: EngineCore, batch: int) -> list[Figure]:
+    """Tokens a second of ``batch`` streams in their steady state."""
+    rng = random.Random(batch)
+    lengths = {add(core, prompt(MODEL, CONTEXT, rng), 2 * CONTEXT): 0 for _ in range(batch)}
+
+    def step() -> int:
+        outputs = core.step()
+        for output in outputs:
+            assert output.finish_reason is None, "a stream ended before it was measured"
+            lengths[output.request_id] += len(output.token_ids)
+        return sum(len(output.token_ids) for output in outputs)
+
+    while not all(lengths.values()):
+        step()
+    for _ in range(4):
+        step()
+    tokens = 0
+    start = time.perf_counter()
+    for _ in range(STEPS):
+        tokens += step()
+    rate = tokens / (time.perf_counter() - start)
+    context = CONTEXT + sum(lengths.values()) / batch - STEPS / 2
+    core.abort(list(lengths))
+    while core.has_work:
+        core.step()
+    weights = max(2 * MODEL.parameters / bandwidth(), 2 * MODEL.parameters * batch / peak())
+    bound = batch / (weights + batch * context * MODEL.kv_bytes / bandwidth())
+    target = 0.0 if DRY else 0.8 if batch == 1 else 0.75
+    return [
+        Figure(f"decode_b{batch}", rate, "tokens/s"),
+        Figure(f"decode_b{batch}_context", context, "tokens"),
+        Figure(f"decode_b{batch}_of_roofline", rate / bound, "share", ">=", target),
+    ]
+
+
+def prefill(core: EngineCore, length: int) -> list[Figure]:
+    """Time from a request's arrival to its first token, and the arithmetic it takes."""
+    rng = random.Random(length)
+    times = []
+    for _ in range(5):
+        token_ids = prompt(MODEL, length, rng)
+        synchronize()
+        start = time.perf_counter()
+        generate(core, [token_ids], 1)
+        times.append(time.perf_counter() - start)
+    body = MODEL.parameters - MODEL.hidden * MODEL.vocabulary  # the head computes one row only
+    flops = 2 * body * length + 2 * MODEL.layers * MODEL.heads * MODEL.head_dim * length**2
+    name = f"prefill_{length}"
+    return [
+        Figure(f"{name}_time", min(times) * 1e3, "ms"),
+        Figure(f"{name}_of_peak", flops / min(times) / peak(), "share", ">=", 0.0 if DRY else 0.6),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
