@@ -44,6 +44,35 @@ def test_any_byte_level_tokens_equal_the_librarys_decode(byte_level: Tokenizer, 
     assert joined == byte_level.decode(ids, skip_special_tokens=skip)
 
 
+@pytest.fixture(scope="module")
+def demo() -> Tokenizer:
+    return Tokenizer(Path(__file__).parents[2] / "examples" / "demo_model" / "model")
+
+
+@given(data=st.data(), skip=st.booleans())
+def test_any_tokens_of_the_demo_model_equal_the_librarys_decode(
+    demo: Tokenizer, data: st.DataObject, skip: bool
+) -> None:
+    few = st.sampled_from(data.draw(st.lists(st.integers(0, demo.largest_id), min_size=1, max_size=4)))
+    ids = data.draw(st.lists(st.one_of(few, st.integers(0, demo.largest_id), st.integers(0, 300))))
+    joined = "".join(_pieces(demo, ids, skip_special_tokens=skip))
+    assert joined == demo.decode(ids, skip_special_tokens=skip)
+
+
+@given(answers=st.lists(st.lists(st.integers(0, 319)), min_size=2, max_size=4), skip=st.booleans())
+def test_answers_at_a_time_do_not_meet(byte_level: Tokenizer, answers: list[list[int]], skip: bool) -> None:
+    """What one answer finds out about a token serves the others, whatever they are in the middle of."""
+    detokenizers = [make_detokenizer(byte_level, skip_special_tokens=skip) for _ in answers]
+    texts = [""] * len(answers)
+    for position in range(max(map(len, answers))):
+        for index, ids in enumerate(answers):
+            if position < len(ids):
+                texts[index] += detokenizers[index].add(ids[position])
+    for index, ids in enumerate(answers):
+        texts[index] += detokenizers[index].finish()
+        assert texts[index] == byte_level.decode(ids, skip_special_tokens=skip)
+
+
 @given(text=st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\ufffd\u2581\x00")))
 def test_byte_fallback_text_comes_back(byte_fallback: Tokenizer, text: str) -> None:
     ids = byte_fallback.encode(text)

@@ -24,7 +24,7 @@ from blade_llm.api.http_server import HttpServer
 from blade_llm.api.metrics import NUM_COUNTERS
 from blade_llm.api.served_model import load_served_model
 from blade_llm.engine.client import EngineClient, EngineDeadError
-from blade_llm.engine.start import LOG_FORMAT, die_with_parent, read_start
+from blade_llm.engine.start import LOG_FORMAT, die_with_parent, read_start, spare_the_collector
 
 
 async def _serve(start: FrontStart, control: int) -> int:
@@ -45,6 +45,7 @@ async def _serve(start: FrontStart, control: int) -> int:
     if order == Serve():
         server = HttpServer(make_app(context), start.log_level)
         task = await server.begin(socket.socket(fileno=start.public))
+        spare_the_collector()
         orders = asyncio.ensure_future(read_order(reader))
         await asyncio.wait([task, orders], return_when=asyncio.FIRST_COMPLETED)
         if not orders.done():

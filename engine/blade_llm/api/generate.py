@@ -13,7 +13,7 @@ from starlette.responses import Response
 from blade_llm.api.answers import Answers, Choice, Piece, join
 from blade_llm.api.context import ServerContext
 from blade_llm.api.requests import GenerationFields
-from blade_llm.api.sse import DONE, EventStream, run_unary, sse_event
+from blade_llm.api.sse import DONE, Events, EventStream, run_unary, sse_event
 from blade_llm.engine.client import Outputs
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.sampling.parameters import SamplingParams
@@ -82,7 +82,7 @@ async def answer(
     )
     if fields.stream:
         usage = fields.stream_options is not None and fields.stream_options.include_usage
-        return EventStream(_Stream(context, answers, shape, usage), generation)
+        return EventStream(stream_events(context, answers, shape, with_usage=usage), generation)
     return await run_unary(generation, request.receive, _whole(context, answers, shape))
 
 
@@ -103,9 +103,12 @@ async def _whole(context: ServerContext, answers: Answers, shape: Shape) -> Resp
     return Response(encode(body), media_type="application/json")
 
 
-class _Stream:
-    """The events of one request (:class:`blade_llm.api.sse.Events`)."""
+def stream_events(context: ServerContext, answers: Answers, shape: Shape, *, with_usage: bool) -> Events:
+    """The events of one streamed request; they are measured when it is over."""
+    return _StreamEvents(context, answers, shape, with_usage)
 
+
+class _StreamEvents:
     def __init__(self, context: ServerContext, answers: Answers, shape: Shape, with_usage: bool) -> None:
         self._context = context
         self._answers = answers

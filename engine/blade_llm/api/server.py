@@ -32,6 +32,7 @@ from blade_llm.api.waiting import first_of
 from blade_llm.engine.client import EngineClient, EngineDeadError
 from blade_llm.engine.launch import EngineHandle
 from blade_llm.engine.messages import EngineFailure, EngineReady
+from blade_llm.engine.start import spare_the_collector
 
 _BACKLOG: Final = 2048
 _LOOK_SECONDS: Final = 0.02
@@ -176,6 +177,7 @@ async def _serve(
     sockets = (listen.public[0], listen.internal)
     tasks = [await server.begin(sock) for server, sock in zip(servers, sockets, strict=True)]
     if not any(task.done() for task in tasks):
+        spare_the_collector()
         on_ready()
         await first_of(stop.wait(), watch.ended.wait())
     if stop.is_set() and watch.failure is None:

@@ -9,7 +9,6 @@ without waiting.
 from __future__ import annotations
 
 import faulthandler
-import gc
 import importlib
 import logging
 import os
@@ -39,7 +38,7 @@ from blade_llm.engine.messages import (
     StateUpdate,
     StepOutputs,
 )
-from blade_llm.engine.start import LOG_FORMAT, die_with_parent, read_start
+from blade_llm.engine.start import LOG_FORMAT, die_with_parent, read_start, spare_the_collector
 from blade_llm.models.errors import ModelFilesError, NotEnoughMemoryError
 from blade_protocol.state import EngineState
 
@@ -182,12 +181,6 @@ def _load(target: str) -> Callable[[EngineConfig], Core]:
     return build
 
 
-def _spare_the_collector() -> None:
-    """Leave what start-up made out of every later garbage collection: a full one took 40 ms in the middle of a step."""
-    gc.collect()
-    gc.freeze()
-
-
 def _report(pipe: int, error: BaseException) -> None:
     user_error = isinstance(error, ModelFilesError | NotEnoughMemoryError)
     failure = EngineFailure(
@@ -219,7 +212,7 @@ def main() -> int:
         socket.linger = 0
         core = _load(start.build)(start.config)
         socket.bind(start.address)
-        _spare_the_collector()
+        spare_the_collector()
         EngineProcess(core, socket, lifeline).run()
         context.destroy()
     except BaseException as error:
