@@ -19,16 +19,19 @@ PACKAGES = {
     "msgspec": "msgspec",
     "pyzmq": "zmq",
     "fastapi": "fastapi",
+    "opentelemetry-api": "opentelemetry",
     "starlette": "starlette",
     "pydantic": "pydantic",
     "pydantic_core": "pydantic_core",
     "annotated-types": "annotated_types",
     "typing-inspection": "typing_inspection",
+    "typing_extensions": "typing_extensions",
     "uvicorn": "uvicorn",
     "httptools": "httptools",
     "pytest-asyncio": "pytest_asyncio",
 }
-"""Distribution → module. All they need in turn is here or comes with torch's usual companions."""
+"""Distribution → module. All they need in turn is here (typing_extensions: recent enough for pydantic) or comes with
+torch's usual companions."""
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 
 
@@ -47,15 +50,15 @@ def download(python_version: str = "3.12") -> None:
 
 
 def use() -> None:
-    """Make what is missing here importable, in this process and its children; nothing to do where nothing is.
+    """Where some of them are missing, put all before what is installed, for this process and its children.
 
     Raises ``SystemExit`` when it is missing and was not downloaded either.
     """
     missing = [name for name, module in PACKAGES.items() if find_spec(module) is None]
     if not missing:
         return
-    wheels = [wheel for name in missing for wheel in FOLDER.glob(f"{name.replace('-', '_')}-*.whl")]
-    if len(wheels) < len(missing):
+    wheels = sorted(FOLDER.glob("*.whl"))
+    if len(wheels) < len(PACKAGES):
         raise SystemExit(f"missing: {', '.join(missing)}; install them, or bring them with `make gpu-wheels`")
     target = tempfile.mkdtemp(prefix="gpu-site-")
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-compile"]
