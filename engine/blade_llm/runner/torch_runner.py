@@ -18,7 +18,9 @@ from torch import Tensor
 
 from blade_llm.config import EngineConfig
 from blade_llm.kernels.gather_inputs import gather_inputs
-from blade_llm.kernels.paged_attention import RaggedBatch, prepare, warm
+from blade_llm.kernels.paged_attention import RaggedBatch, prepare
+from blade_llm.kernels.paged_attention import warm as warm_attention
+from blade_llm.kernels.warm import warm_layers, warm_step
 from blade_llm.layers.step import KVCache, StepMetadata
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.dtypes import resolve_dtype
@@ -139,10 +141,14 @@ class TorchRunner:
             self.graphs = DecodeGraphs(self._decode, sizes, self.tables.padding_row, self.device, self._graph_backend())
 
     def warm_kernels(self) -> None:
-        """Compile the variants of kernels that no step is sure to meet."""
+        """Compile every variant of every operator's kernel that this model can meet."""
+        model, tables, k_cache = self.model_config, self.tables, self._kv_cache[0][0]
+        hidden, inner, heads = model.hidden_size, model.intermediate_size, model.num_heads
+        warm_layers(self.dtype, k_cache, hidden=hidden, inner=inner, num_heads=heads)
+        logits = torch.zeros(1, model.vocab_size, dtype=self.dtype, device=self.device)
+        warm_step(tables.token_ids, tables.block_table, BLOCK_SIZE, logits)
         if not self._torch_attention:
-            heads, deterministic = self.model_config.num_heads, self.config.deterministic
-            warm(self._kv_cache[0][0], self.tables.block_table, heads, deterministic=deterministic)
+            warm_attention(k_cache, tables.block_table, heads, deterministic=self.config.deterministic)
 
     def detach(self) -> None:
         """Give back what :meth:`attach` allocated."""

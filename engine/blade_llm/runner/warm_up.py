@@ -1,7 +1,7 @@
 """Pays at the start for what the first requests would otherwise pay for: kernels compiled and loaded, libraries set up.
 
-On a GPU every operator compiles all its variants, and steps of many shapes with every kind of sampling run once. On CPU
-there is nothing to compile: one short prefill and decode set torch and OpenMP up.
+On a GPU every operator compiles all its variants, and steps of many shapes with every kind of sampling run once, which
+also loads cuBLAS kernels. On CPU there is nothing to compile: one short prefill and decode set torch and OpenMP up.
 """
 
 from __future__ import annotations
