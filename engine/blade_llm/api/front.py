@@ -7,19 +7,21 @@ process, and orders this one over its standard input, whose end of file means th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import faulthandler
 import logging
 import os
 import signal
 import socket
 import sys
+from typing import Any
 
 import uvloop
 
 from blade_llm.api.app import make_app
 from blade_llm.api.board import Board
 from blade_llm.api.context import ServerContext
-from blade_llm.api.fronts import READY, FrontStart, Serve, Stop, read_order
+from blade_llm.api.fronts import READY, FrontStart, Order, Serve, Stop, read_order
 from blade_llm.api.http_server import HttpServer
 from blade_llm.api.metrics import NUM_COUNTERS
 from blade_llm.api.served_model import load_served_model
@@ -27,41 +29,48 @@ from blade_llm.engine.client import EngineClient, EngineDeadError
 from blade_llm.engine.start import LOG_FORMAT, die_with_parent, read_start, spare_the_collector
 
 
-async def _serve(start: FrontStart, control: int) -> int:
+async def _run(start: FrontStart, control: int) -> int:
     board = Board(start.count, NUM_COUNTERS, start.board)
-    client = EngineClient(start.engine, front=start.number, vitals=board.vitals[start.number])
-    model = load_served_model(start.model)
-    reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=control))
-    orders = asyncio.ensure_future(read_order(reader))
-    loaded = asyncio.ensure_future(client.ready())
-    await asyncio.wait([loaded, orders], return_when=asyncio.FIRST_COMPLETED)
-    if orders.done():
-        return 1  # the start failed elsewhere
-    context = ServerContext(
-        client, model, loaded.result().max_model_len, board, front=start.number, live_timeout=start.live_timeout
-    )
-    writer.write(READY)
-    order = await orders
-    if order == Serve():
-        server = HttpServer(make_app(context), start.log_level)
-        task = await server.begin(socket.socket(fileno=start.public))
-        spare_the_collector()
-        orders = asyncio.ensure_future(read_order(reader))
-        await asyncio.wait([task, orders], return_when=asyncio.FIRST_COMPLETED)
-        if not orders.done():
-            return 1
-        order = orders.result()
-        _end_open(context, order)
-        server.should_exit = True
-        await task
-    client.close()
+    vitals = board.vitals[start.number]
+    with contextlib.closing(EngineClient(start.engine, front=start.number, vitals=vitals)) as client:
+        model = load_served_model(start.model)
+        reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=control))
+        ready = asyncio.ensure_future(client.ready())
+        order = await _order(reader, ready)
+        if order is None and ready.done():
+            limit = ready.result().max_model_len
+            context = ServerContext(client, model, limit, board, front=start.number, live_timeout=start.live_timeout)
+            writer.write(READY)
+            order = await _order(reader)
+            if isinstance(order, Serve):
+                order = await _serve(context, socket.socket(fileno=start.public), start.log_level, reader)
     return 0 if isinstance(order, Stop) else 1
 
 
-def _end_open(context: ServerContext, order: object) -> None:
+async def _serve(
+    context: ServerContext, public: socket.socket, log_level: str, reader: asyncio.StreamReader
+) -> Order | None:
+    """Serve until an order comes, and carry it out."""
+    server = HttpServer(make_app(context), log_level)
+    task = await server.begin(public)
+    spare_the_collector()
+    order = await _order(reader, task)
     if isinstance(order, Stop) and order.error is not None:
         context.client.fail(EngineDeadError(order.error))
     context.client.stop_open()
+    server.should_exit = True
+    await task
+    return order
+
+
+async def _order(reader: asyncio.StreamReader, *others: asyncio.Future[Any]) -> Order | None:
+    """The next order. None: the first front is gone, or one of ``others`` was done first."""
+    order = asyncio.ensure_future(read_order(reader))
+    await asyncio.wait([order, *others], return_when=asyncio.FIRST_COMPLETED)
+    if order.done():
+        return order.result()
+    order.cancel()
+    return None
 
 
 def main() -> int:
@@ -76,7 +85,7 @@ def main() -> int:
     if start is None:
         return 1
     logging.basicConfig(level=start.log_level, format=LOG_FORMAT)
-    return uvloop.run(_serve(start, control))
+    return uvloop.run(_run(start, control))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import contextlib
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -69,11 +70,12 @@ class Front:
         with contextlib.suppress(OSError), self._control.makefile("wb") as stream:
             write_start(stream, start)
         self._control.setblocking(False)
+        self._ending: asyncio.Task[None] | None = None
         self.ready = asyncio.Event()
         """Set when it can serve, and when it has ended."""
 
     def watch(self, on_end: Callable[[str], None]) -> None:
-        """Call ``on_end`` with how it ended when it does."""
+        """Call ``on_end`` with how it ended when it does, unless it was told to stop."""
         loop = asyncio.get_running_loop()
 
         def heard() -> None:
@@ -82,14 +84,19 @@ class Front:
                     self.ready.set()
                     return
             loop.remove_reader(self._control)
-            self.ready.set()
+            self._ending = loop.create_task(ended())
+
+        async def ended() -> None:
             name = f"front process {self._number} (pid {self._process.pid})"
-            on_end(describe_exit(name, self._process.wait()))
+            on_end(describe_exit(name, await self._wait()))
+            self.ready.set()
 
         loop.add_reader(self._control, heard)
 
     def tell(self, order: Order) -> None:
         """Give an order, unless it is gone."""
+        if isinstance(order, Stop):
+            asyncio.get_running_loop().remove_reader(self._control)
         with contextlib.suppress(OSError):
             payload = msgspec.msgpack.encode(order)
             self._control.sendall(len(payload).to_bytes(4, "big") + payload)
@@ -99,14 +106,16 @@ class Front:
         self._process.wait()
 
     async def close(self) -> None:
-        """Wait for its end, which an order has brought about; by force after a while."""
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(self._control)
-        deadline = loop.time() + _STOP_SECONDS
-        while self._process.poll() is None and loop.time() < deadline:  # noqa: ASYNC110 - another process's end
-            await asyncio.sleep(0.01)
-        self.kill()
+        """Wait for its end after it was told to stop; by force after a while."""
+        await self._wait()
         self._control.close()
+
+    async def _wait(self) -> int:
+        deadline = time.monotonic() + _STOP_SECONDS
+        while self._process.poll() is None and time.monotonic() < deadline:  # noqa: ASYNC110 - another process's end
+            await asyncio.sleep(0.01)
+        self._process.kill()
+        return self._process.wait()
 
 
 def start_fronts(
