@@ -27,7 +27,7 @@ from blade_llm.scheduling.request import Request
 
 SOAK_SECONDS = float(os.environ.get("SOAK_SECONDS", "1800"))
 ROWS, BLOCKS, MAX_MODEL_LEN, EOS = 8, 48, 320, 1
-GROWTH_MB = 24
+GROWTH_MB = 16
 """Resident memory may grow by so much after the first fifth of the time: noise of allocators, not a leak."""
 
 
