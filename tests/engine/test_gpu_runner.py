@@ -1,0 +1,90 @@
+"""The runner on a real GPU: graphs, a launch path that never waits, and a memory plan that keeps to its share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engine_support.runner_driver import GREEDY, Driver
+from engine_support.tiny_models import engine_config, reference_greedy, save_model
+
+from blade_llm.models.errors import NotEnoughMemoryError
+from blade_llm.runner import build_runner
+from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.scheduling.plan import ScheduledRow, StepPlan
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+
+SAMPLED = SamplingParams(temperature=0.8, top_p=0.9, seed=11, repetition_penalty=1.2, max_tokens=100)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    folder: Path = tmp_path_factory.mktemp("qwen2")
+    return folder, save_model(folder, "qwen2")
+
+
+def test_graphs_draw_what_eager_decodes_draw(model: tuple[Path, Any]) -> None:
+    graphed, eager = (
+        build_runner(engine_config(model[0], cuda_graph_batch_sizes=(1, 4), disable_cuda_graph=disabled))
+        for disabled in (False, True)
+    )
+    assert graphed.graphs is not None
+    assert graphed.memory_plan.graphs > 0
+    assert eager.graphs is None
+    drivers = Driver(graphed), Driver(eager)
+    for row in range(5):
+        for driver in drivers:
+            driver.enter(row, list(range(20, 40 + 9 * row)), SAMPLED if row % 2 else GREEDY)
+            driver.step({row: 20 + 9 * row})
+    for rows in ([0], [1, 2], [4, 2, 0], [0, 1, 2, 3], [0, 1, 2, 3, 4], [3], [0, 1]):
+        for _ in range(3):
+            drawn = [driver.step(dict.fromkeys(rows, 1)) for driver in drivers]
+            assert drawn[0] == drawn[1]
+    for row in (0, 2, 4):
+        request = drivers[0].live[row]
+        length = 20 + 9 * row
+        assert request.tokens[length:] == reference_greedy(
+            model[1], request.tokens[:length], len(request.tokens) - length
+        )
+
+
+@pytest.mark.parametrize("disabled", [False, True], ids=["graphs", "eager"])
+def test_launching_never_waits_for_the_device(model: tuple[Path, Any], disabled: bool) -> None:
+    runner = build_runner(engine_config(model[0], disable_cuda_graph=disabled))
+    driver = Driver(runner)
+    for row, sampling in enumerate((GREEDY, SAMPLED, SamplingParams(temperature=1.0, logprobs=2, max_tokens=50))):
+        driver.enter(row, list(range(30, 50)), sampling)
+    driver.step(dict.fromkeys(range(3), 19))
+    pending = []
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for position in range(19, 25):
+            shares = [ScheduledRow(row, position, 1, True, f"r{row}") for row in range(3)]
+            pending.append(runner.launch_sampling(runner.launch_forward(StepPlan(position, shares))))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert [len(step.result().tokens) for step in pending] == [3] * 6
+
+
+def test_the_plan_keeps_to_its_share(model: tuple[Path, Any]) -> None:
+    free, total = torch.cuda.mem_get_info()
+    settings = {"kv_cache_bytes": None, "max_num_seqs": 4096, "max_model_len": 1024}
+    runner = build_runner(engine_config(model[0], max_gpu_memory_utilization=0.2, **settings))
+    now, _ = torch.cuda.mem_get_info()
+    assert free - now <= 0.21 * total
+    plan = runner.memory_plan
+    assert plan.weights + plan.activation_peak + plan.graphs + plan.kv_cache <= 0.2 * total
+    del runner
+    torch.cuda.empty_cache()
+    with pytest.raises(NotEnoughMemoryError, match="--max_gpu_memory_utilization"):
+        build_runner(engine_config(model[0], max_gpu_memory_utilization=1e-6, **settings))
+
+
+def test_torch_attention_can_be_chosen(model: tuple[Path, Any]) -> None:
+    runner = build_runner(engine_config(model[0], attn_cls="paged"))
+    assert runner.graphs is None
+    prompt = list(range(60, 100))
+    assert Driver(runner).generate(0, prompt, 10) == reference_greedy(model[1], prompt, 10)
