@@ -15,6 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from blade_llm.kernels.native.memory import huge_pages
 from blade_llm.models.checkpoint import check_tensors, open_checkpoint
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import ModelFilesError
@@ -68,7 +69,10 @@ class SafetensorsWeights:
         return tensor
 
     def stacked(self, names: list[str]) -> Tensor:
-        whole = torch.cat([self._mapped(name).to(self._dtype) for name in names])
+        parts = [self._mapped(name).to(self._dtype) for name in names]
+        shape = (sum(len(part) for part in parts), *parts[0].shape[1:])
+        whole = parts[0].new_empty(shape) if self._device.type != "cpu" else _temporary(shape, self._dtype)
+        torch.cat(parts, out=whole)
         self._pages.release()
         return whole
 
@@ -84,6 +88,11 @@ class SafetensorsWeights:
         if self._device.type == "cpu":
             self._pages.note(file, tensor.data_ptr(), tensor.nbytes)
         return tensor
+
+
+def _temporary(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Memory that goes back to the system when the weight is packed; malloc would keep hundreds of megabytes of it."""
+    return huge_pages(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
 
 
 class DummyWeights:

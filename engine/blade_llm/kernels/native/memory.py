@@ -1,4 +1,4 @@
-"""Memory for packed weights, in huge pages: with 4 KiB pages a decode step waits for address translation, and reads a
+"""Memory in huge pages for weights: with 4 KiB pages a decode step waits for address translation, and reads a
 fifth less per second."""
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ class HugePageArena:
     def empty(self, nbytes: int) -> Tensor:
         """[nbytes] uint8, aligned to a cache line."""
         if self._chunk is None or self._used + nbytes > self._chunk.numel():
-            self._chunk = _huge_pages(max(nbytes, CHUNK_BYTES))
+            self._chunk = huge_pages(max(nbytes, CHUNK_BYTES))
             self._used = 0
         piece = self._chunk[self._used : self._used + nbytes]
         self._used += -(-nbytes // ALIGNMENT) * ALIGNMENT
         return piece
 
 
-def _huge_pages(nbytes: int) -> Tensor:
+def huge_pages(nbytes: int) -> Tensor:
+    """[nbytes] uint8 of zeros in a mapping of its own, which goes back to the system with the tensor."""
     mapping = mmap.mmap(-1, nbytes + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     try:
         mapping.madvise(mmap.MADV_HUGEPAGE)
