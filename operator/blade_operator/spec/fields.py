@@ -62,8 +62,8 @@ class Engine(Record):
     )
     memory_fraction: Fraction | None = Field(
         default=None,
-        description="Share of the GPU's memory for everything (`--max_gpu_memory_utilization`), e.g. `\"0.85\"`: the KV "
-        "cache gets what weights, activations and graphs leave. The engine's default, 0.9, when unset.",
+        description="Share of the GPU's memory for everything (`--max_gpu_memory_utilization`), a string like `0.85`: "
+        "the KV cache gets what weights, activations and graphs leave. The engine's default, 0.9, when unset.",
     )
     cuda_graphs: CudaGraphs | None = Field(default=None, description="CUDA graphs of decode steps.")
     quant: Literal["none", "int8", "int4"] = Field(
