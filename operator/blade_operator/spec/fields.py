@@ -32,7 +32,7 @@ class CudaGraphs(Record):
         default=None,
         ge=1,
         le=4096,
-        description="Largest batch with a graph (`--cuda_graph_max_batch_size`); `maxNumSeqs`, at most 256, when unset.",
+        description="Largest batch with a graph (`--cuda_graph_max_batch_size`); by itself `maxNumSeqs`, at most 256.",
     )
 
 
