@@ -32,12 +32,17 @@ importlib.import_module("engine_support.triton_bf16")
 
 
 def use_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every operator choose its Triton implementation, on CPU tensors too, until the test ends."""
+    """:func:`use_backend` with Triton."""
+    use_backend(monkeypatch, "triton")
+
+
+def use_backend(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
+    """Let every operator that has a Triton implementation choose ``backend``, on any tensor, until the test ends."""
     importlib.import_module("blade_llm.kernels.warm")  # which imports them all
 
     for name, module in list(sys.modules.items()):
         if name == "blade_llm.kernels.warm" or (name.startswith("blade_llm.kernels.") and _has_triton(module)):
-            monkeypatch.setattr(module, "backend_of", lambda tensor: "triton")
+            monkeypatch.setattr(module, "backend_of", lambda tensor: backend)
 
 
 def _has_triton(operator: ModuleType) -> bool:

@@ -1,0 +1,123 @@
+"""The whole draw on Triton kernels: a seeded request gets the tokens it gets from the torch operators, alone or in any
+batch, and launching a draw never waits for the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import engine_support.triton_interpreter as triton_interpreter
+import pytest
+import torch
+from engine_support.triton_interpreter import DEVICE
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.sampling.sampler import Drawn, SampledRows, Sampler
+from blade_llm.sampling.table import SamplingTable
+
+VOCABULARY, PROMPT = 3001, 3
+KINDS = [
+    SamplingParams(temperature=0.0),
+    SamplingParams(temperature=0.9, seed=11),
+    SamplingParams(temperature=1.4, seed=11, top_k=30),
+    SamplingParams(temperature=1.1, seed=2**63 + 5, top_p=0.9),
+    SamplingParams(temperature=1.2, seed=8, min_p=0.05),
+    SamplingParams(temperature=0.0, repetition_penalty=1.3, logprobs=2),
+    SamplingParams(temperature=1.2, seed=-4, presence_penalty=1.0, top_p=0.95, top_k=500, logprobs=0),
+    SamplingParams(temperature=0.7, seed=5, frequency_penalty=0.5, min_tokens=9, max_tokens=12, top_k=40),
+]
+TOKENS = [[i, 2, i + 5, 2, 8, 2][: PROMPT + i % 3] for i in range(len(KINDS))]
+LOGITS = torch.randn(len(KINDS), VOCABULARY, generator=torch.Generator().manual_seed(5)) * 2
+MASKED = (0, int(LOGITS[7].argmax()))
+
+
+def draw(kinds: list[int], rows: list[int], watched: AbstractContextManager[Any] | None = None) -> Drawn:
+    """Draw for requests of these kinds in these rows."""
+    table = SamplingTable(16, DEVICE)
+    token_ids = torch.full((16, 32), 7, dtype=torch.int32)
+    for kind, row in zip(kinds, rows, strict=True):
+        table.enter(row, KINDS[kind], num_prompt_tokens=PROMPT, masked_until_min_tokens=MASKED)
+        token_ids[row, : len(TOKENS[kind])] = torch.tensor(TOKENS[kind])
+    positions = [len(TOKENS[kind]) for kind in kinds]
+    index, lengths = torch.tensor(rows, device=DEVICE), torch.tensor(positions, device=DEVICE)
+    sampler, logits = Sampler(table, token_ids.to(DEVICE)), LOGITS[kinds].to(DEVICE)
+    with watched or nullcontext():
+        return sampler.draw(logits, SampledRows(rows, positions, index, lengths))
+
+
+class Waits(TorchDispatchMode):
+    """Notes operations whose result, or whose size, the host must wait for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        by_mask = name.startswith("index") and any(
+            isinstance(index, torch.Tensor) and index.dtype == torch.bool
+            for index in (args[1] if len(args) > 1 and isinstance(args[1], list | tuple) else [])
+        )
+        if by_mask or name in ("_local_scalar_dense", "nonzero", "masked_select", "repeat_interleave", "unique"):
+            self.seen.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def no_waiting() -> Iterator[None]:
+    """Fails when the host waits for the device; on CPU, when an operation runs that would make it wait on a GPU."""
+    if triton_interpreter.COMPILED:
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        return
+    with Waits() as waits:
+        yield
+    assert waits.seen == []
+
+
+@pytest.fixture
+def by_torch(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The tokens of all kinds, drawn together by the torch operators; from then on everything is Triton."""
+    if triton_interpreter.COMPILED:
+        triton_interpreter.use_backend(monkeypatch, "torch")
+    tokens = draw(list(range(len(KINDS))), list(range(len(KINDS)))).tokens.tolist()
+    triton_interpreter.use_triton(monkeypatch)
+    return tokens
+
+
+def test_same_tokens_as_torch_alone_and_in_any_batch(by_torch: list[int]) -> None:
+    everything = list(range(len(KINDS)))
+    assert draw(everything, [9, 2, 14, 7, 0, 5, 11, 1]).tokens.tolist() == by_torch
+    assert draw(everything[::-1], list(range(8))).tokens.tolist() == by_torch[::-1]
+    for kind in everything:
+        assert draw([kind], [13]).tokens.tolist() == [by_torch[kind]]
+    for kinds in ([0, 5], [1, 2, 3], [6, 0], [7, 4]):
+        assert draw(kinds, [3, 12, 6][: len(kinds)]).tokens.tolist() == [by_torch[kind] for kind in kinds]
+
+
+@pytest.mark.usefixtures("by_torch")
+@pytest.mark.parametrize("kinds", [[kind] for kind in range(len(KINDS))] + [list(range(len(KINDS)))], ids=str)
+def test_never_waits(kinds: list[int]) -> None:
+    draw(kinds, kinds)  # compiles
+    draw(kinds, kinds, no_waiting())
+
+
+@pytest.mark.skipif(triton_interpreter.COMPILED, reason="the torch operators may wait, on CPU it costs nothing")
+def test_the_watch_notices_waiting() -> None:
+    with pytest.raises(AssertionError, match="nonzero"):
+        draw([2], [2], no_waiting())
+
+
+def test_logprobs_are_those_of_torch(by_torch: list[int]) -> None:
+    drawn = draw(list(range(len(KINDS))), list(range(len(KINDS)))).logprobs
+    assert drawn is not None
+    assert (drawn.indices, drawn.counts) == ([5, 6], [2, 0])
+    expected = LOGITS[[5, 6]].log_softmax(-1)
+    chosen = expected.gather(1, torch.tensor(by_torch)[[5, 6], None])[:, 0]
+    torch.testing.assert_close(drawn.chosen.cpu(), chosen, atol=1e-5, rtol=1e-5)
+    assert drawn.top_tokens[0].tolist() == expected[0].topk(2).indices.tolist()
