@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from blade_llm.kernels.argmax import argmax
 from blade_llm.kernels.gumbel_argmax import gumbel_argmax
 from blade_llm.kernels.penalties import apply_penalties
 from blade_llm.kernels.top_k_top_p import top_k_top_p_thresholds
@@ -95,8 +96,7 @@ class Sampler:
         return scaled, top_k_top_p_thresholds(scaled, top_k, values[:, table.TOP_P], values[:, table.MIN_P])
 
     def _tokens(self, logits: Tensor, sampled: SampledRows, stages: Stages) -> Tensor:
-        # The lowest id of equals; on CPU several times faster than torch's argmax.
-        likeliest = logits.max(-1).indices if stages.greedy else None
+        likeliest = argmax(logits) if stages.greedy else None
         if not stages.random:
             assert likeliest is not None
             return likeliest

@@ -38,8 +38,8 @@ struct Draw {
 };
 
 template <class Word>
-BLADE_INLINE Word mix(Word x, uint32_t add) {
-    x = (x ^ (x >> 16)) * 0x7FEB352Du + add;
+BLADE_INLINE Word mix(const Word& word, uint32_t add) {
+    Word x = (word ^ (word >> 16)) * 0x7FEB352Du + add;
     x = (x ^ (x >> 15)) * 0x2C1B3C6Du;
     x = (x ^ (x >> 14)) * 0x297A2D39u;
     return x ^ (x >> 16);
@@ -50,14 +50,6 @@ double noise(uint32_t bits) {
     float uniform = (static_cast<float>(bits) + 0.5f) * 0x1p-32f;
     if (uniform > 1.0f - 0x1p-24f) uniform = 1.0f - 0x1p-24f;
     return -std::log(-std::log1p(-static_cast<double>(uniform)));
-}
-
-template <int W>
-BLADE_INLINE bool any(const typename Lanes<W>::Int& mask) {
-    uint64_t words[W / 2], all = 0;
-    memcpy(words, &mask, sizeof words);
-    for (uint64_t word : words) all |= word;
-    return all != 0;
 }
 
 // Units are parts of rows, unit = row * parts + part.
@@ -79,7 +71,7 @@ BLADE_INLINE void draw_kernel(const Draw& draw, int64_t begin, int64_t end) {
         const uint32_t added = mix<uint32_t>(static_cast<uint32_t>(draw.keys[2 * row + 1]) ^ key, 0);
         Best best;
         float bound = -1e30f;
-        Int nan = {};
+        Word numbers = ~Word{};
         float copy[group];
         for (int64_t at = first; at < last; at += group) {
             const float* x = logits + at;
@@ -90,12 +82,13 @@ BLADE_INLINE void draw_kernel(const Draw& draw, int64_t begin, int64_t end) {
             Float<W> logit[vectors], largest;
             for (int i = 0; i < vectors; i++) {
                 logit[i] = load<W>(x + i * W);
-                nan |= logit[i] != logit[i];
+                numbers &= at_least<W>(logit[i], logit[i]);
             }
             largest = max<W>(max<W>(logit[0], logit[1]), max<W>(logit[2], logit[3]));
-            if (!any<W>(largest >= std::fmax(threshold, bound - MOST_NOISE))) continue;
-            int32_t wins[group];
-            Int seen = {};
+            const float floor = threshold > bound - MOST_NOISE ? threshold : bound - MOST_NOISE;
+            if (!any<W>(at_least<W>(largest, Float<W>{} + floor))) continue;
+            uint32_t wins[group];
+            Word seen = {};
             const float offset = (127.0f + 32.0f + 1e-4f) * 0x1p23f - bound * per_nat;
             for (int i = 0; i < vectors; i++) {
                 Word bits = mix<Word>((lane + static_cast<uint32_t>(at + i * W)) ^ key, added);
@@ -103,9 +96,10 @@ BLADE_INLINE void draw_kernel(const Draw& draw, int64_t begin, int64_t end) {
                 power = max<W>(power, Float<W>{});
                 power = power < 0x7f000000 * 1.0f ? power : Float<W>{} + 0x7f000000 * 1.0f;
                 Float<W> limit = (Float<W>)__builtin_convertvector(power, Int);
-                Int wins_here = (__builtin_convertvector(bits, Float<W>) <= limit) & (logit[i] >= threshold);
-                memcpy(wins + i * W, &wins_here, sizeof wins_here);
-                seen |= wins_here;
+                Word can_win = at_least<W>(limit, __builtin_convertvector(bits, Float<W>)) &
+                               at_least<W>(logit[i], Float<W>{} + threshold);
+                memcpy(wins + i * W, &can_win, sizeof can_win);
+                seen |= can_win;
             }
             if (!any<W>(seen)) continue;
             for (int i = 0; i < group; i++) {
@@ -115,7 +109,7 @@ BLADE_INLINE void draw_kernel(const Draw& draw, int64_t begin, int64_t end) {
             }
             if (best.token >= 0) bound = static_cast<float>(best.sum - 2 * rounding(best.sum));
         }
-        best.nan = any<W>(nan);
+        best.nan = any<W>(~numbers);
         draw.best[unit] = best;
     }
 }

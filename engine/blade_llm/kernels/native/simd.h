@@ -98,6 +98,24 @@ BLADE_INLINE Float<W> max(const Float<W>& a, const Float<W>& b) {
     return a > b ? a : b;
 }
 
+// All bits of a lane where a >= b. The barrier keeps gcc from combining this with other masks, which it then computes
+// lane by lane on AVX-512.
+template <int W>
+BLADE_INLINE typename Lanes<W>::Word at_least(const Float<W>& a, const Float<W>& b) {
+    using Word = typename Lanes<W>::Word;
+    Word mask = a >= b ? ~Word{} : Word{};
+    asm("" : "+x"(mask));
+    return mask;
+}
+
+template <int W>
+BLADE_INLINE bool any(const typename Lanes<W>::Word& mask) {
+    uint64_t words[W / 2], all = 0;
+    memcpy(words, &mask, sizeof words);
+    for (uint64_t word : words) all |= word;
+    return all != 0;
+}
+
 // 2^x to 3e-7; about 1e-38 from x = -126 down, minus infinity included. x must be below 128.
 template <int W>
 BLADE_INLINE Float<W> exp2(const Float<W>& power_of_two) {

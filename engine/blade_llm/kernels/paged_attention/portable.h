@@ -53,13 +53,16 @@ template <int W>
 BLADE_INLINE void portable_softmax(int64_t first, int count, bool masked, const Limits& limits, float* scores,
                                    float* state, int64_t head_dim, float scale) {
     Float<W> largest = load<W>(state), best = Float<W>{} - INFINITY;
+    const auto hidden = (typename Lanes<W>::Word)(Float<W>{} - INFINITY);
     typename Lanes<W>::Int low, high;
     memcpy(&low, limits.low, sizeof low), memcpy(&high, limits.high, sizeof high);
+    const Float<W> oldest = __builtin_convertvector(low, Float<W>), newest = __builtin_convertvector(high - 1, Float<W>);
     for (int key = 0; key < count; key++) {
         Float<W> score = load<W>(scores + key * W);
         if (masked) {
-            int32_t at = static_cast<int32_t>(first + key);
-            score = (low <= at) & (high > at) ? score : Float<W>{} - INFINITY;
+            Float<W> at = Float<W>{} + static_cast<float>(first + key);  // exact below 2^24
+            auto seen = at_least<W>(at, oldest) & at_least<W>(newest, at);
+            score = (Float<W>)(((typename Lanes<W>::Word)score & seen) | (hidden & ~seen));
             store<W>(scores + key * W, score);
         }
         best = max<W>(best, score);

@@ -19,7 +19,12 @@ def top_k_top_p_thresholds(logits: Tensor, top_k: Tensor, top_p: Tensor, min_p: 
     ``top_p`` of the probability. ``min_p``: [rows] fp32, 0 is off (Nguyen et al., arXiv 2407.01082); a token stays when
     it is at least ``min_p`` times as likely as the likeliest. Returns [rows] fp32.
     """
-    if backend_of(logits) == "triton":
+    backend = backend_of(logits)
+    if backend == "native":
+        from blade_llm.kernels.top_k_top_p import native
+
+        return native.top_k_top_p_thresholds(logits, top_k, top_p, min_p)
+    if backend == "triton":
         from blade_llm.kernels.top_k_top_p import triton
 
         return triton.top_k_top_p_thresholds(logits, top_k, top_p, min_p)
