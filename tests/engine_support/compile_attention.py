@@ -49,7 +49,11 @@ def compile_for(name: str, form: str, heads: int = 28, kv_heads: int = 4, head_d
         (i,): [["tt.divisibility", 16]] for i, key in enumerate(signature) if key in POINTERS or key == "q_stride"
     }
     source = ASTSource(kernel, signature | dict.fromkeys(constants, "constexpr"), constants, aligned)
-    compiled = triton.compile(source, target=target, options={"num_warps": config.warps, "num_stages": config.stages})
+    compiled = triton.compile(
+        source,
+        target=target,
+        options={"num_warps": config.warps, "num_stages": config.stages, "enable_fp_fusion": True},
+    )
     assembly = compiled.asm.get("ptx") or compiled.asm["amdgcn"]
     return {
         "target": name,

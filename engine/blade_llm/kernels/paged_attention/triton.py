@@ -8,8 +8,8 @@ each go to decode programs, and where these are too few to fill the GPU, each is
 (Flash-Decoding, Dao et al. 2023) and a second kernel combines the parts.
 
 How many parts there are depends on the batch and the GPU alone, so a captured CUDA graph stays right while contexts
-grow. A deterministic step has parts of a fixed size instead, and its prefills add up the very same parts: a token gets
-the same bits in any batch, computed alone, in a chunk, or in a whole prefill.
+grow. A deterministic step has parts of a fixed size instead, its prefills add up the very same parts, and products
+are not fused with sums: a token gets the same bits in any batch, computed alone, in a chunk, or in a whole prefill.
 """
 
 from __future__ import annotations
@@ -220,6 +220,7 @@ def _launch(
         WINDOWED=window > 0,
         num_warps=config.warps,
         num_stages=config.stages,
+        enable_fp_fusion=not step.segment,
     )
 
 
@@ -244,4 +245,5 @@ def _launch_reduce(
         CHUNK=1 if step.segment else _REDUCE_CHUNK,
         WINDOWED=window > 0,
         num_warps=2,
+        enable_fp_fusion=not step.segment,
     )
