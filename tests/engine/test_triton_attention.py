@@ -39,6 +39,7 @@ MIXED = ([1, 1, 21, 5, 1], [40, 1, 73, 5, 17])
 @pytest.mark.parametrize(
     ("head_dim", "heads", "dtype"),
     [
+        (8, (4, 2), torch.float32),
         (64, (14, 2), torch.bfloat16),
         (80, (3, 3), torch.float16),
         (96, (4, 2), torch.bfloat16),

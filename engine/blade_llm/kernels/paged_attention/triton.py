@@ -140,7 +140,7 @@ def config_of(head_dim: int, group: int, element_size: int, shared_memory: int, 
     ``group``: query heads per KV head; ``shared_memory``: bytes a program may have, to which the loads in flight are
     trimmed.
     """
-    padded = triton.next_power_of_2(head_dim)
+    padded = _padded(head_dim)
     table = {"prefill": _PREFILL, "decode": _DECODE, "deterministic": _DETERMINISTIC}[form]
     config = table[min(size for size in table if size >= padded)] if padded <= max(table) else Config(16, 16, 4, 2)
     if element_size > 2:
@@ -149,6 +149,11 @@ def config_of(head_dim: int, group: int, element_size: int, shared_memory: int, 
     per_stage = 2 * config.tile * padded * element_size
     stages = max(1, min(config.stages, (shared_memory - rows * padded * element_size) // per_stage))
     return replace(config, rows=rows, stages=stages)
+
+
+def _padded(head_dim: int) -> int:
+    """What a tile takes: a power of two, at least 16."""
+    return max(16, triton.next_power_of_2(head_dim))
 
 
 @cache
@@ -210,7 +215,7 @@ def _launch(
         HEADS=heads,
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,
-        PADDED_DIM=triton.next_power_of_2(head_dim),
+        PADDED_DIM=_padded(head_dim),
         BLOCK_SIZE=k_cache.shape[1],
         BLOCK_M=config.rows,
         TILE=config.tile,
@@ -238,7 +243,7 @@ def _launch_reduce(
         window,
         HEADS=heads,
         HEAD_DIM=head_dim,
-        PADDED_DIM=triton.next_power_of_2(head_dim),
+        PADDED_DIM=_padded(head_dim),
         TILE=tile,
         SEGMENT_TILES=step.segment // tile,
         # One at a time adds up in the order a deterministic prefill does.

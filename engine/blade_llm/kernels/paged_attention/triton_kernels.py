@@ -43,6 +43,14 @@ def _segment(index, first_tile, end_tile, segments, SEGMENT_TILES: tl.constexpr)
 
 
 @triton.jit
+def _load(pointers, inside, WHOLE: tl.constexpr):
+    if WHOLE:
+        return tl.load(pointers)
+    else:
+        return tl.load(pointers, mask=inside, other=0.0)
+
+
+@triton.jit
 def _accumulate(
     acc,
     total,
@@ -66,6 +74,7 @@ def _accumulate(
     WINDOWED: tl.constexpr,
 ):
     """The online softmax over tiles ``begin`` to ``end``. Without MASKED every row sees every key of them."""
+    WHOLE: tl.constexpr = not MASKED and PADDED_DIM == HEAD_DIM
     dims = tl.arange(0, PADDED_DIM)
     for tile in range(begin, end):
         positions = tile * TILE + tl.arange(0, TILE)
@@ -77,7 +86,7 @@ def _accumulate(
             blocks = tl.load(table_row + positions // BLOCK_SIZE)
         slots = blocks.to(tl.int64) * BLOCK_SIZE + positions % BLOCK_SIZE
         at = slots[:, None] * SLOT_STRIDE + dims[None, :]
-        keys = tl.load(k_cache + at, mask=inside, other=0.0)
+        keys = _load(k_cache + at, inside, WHOLE)
         logits = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
         if MASKED:
             visible = positions[None, :] <= row_positions[:, None]
@@ -89,7 +98,7 @@ def _accumulate(
         shares = tl.exp2(logits - base[:, None])
         kept = tl.exp2(maximum - base)
         total = total * kept + tl.sum(shares, 1)
-        values = tl.load(v_cache + at, mask=inside, other=0.0)
+        values = _load(v_cache + at, inside, WHOLE)
         acc = tl.dot(shares.to(values.dtype), values, acc * kept[:, None], input_precision="ieee")
         maximum = higher
     return acc, total, maximum
