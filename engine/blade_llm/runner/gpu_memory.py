@@ -46,7 +46,7 @@ def measure_gpu(runner: TorchRunner, free_at_start: int, max_model_len: int) -> 
     probe_kv = KvPlan(block_size=BLOCK_SIZE, block_bytes=0, blocks=blocks, max_model_len=max_model_len)
     try:
         runner.attach(probe_kv)
-        warm_up(runner)
+        warm_up(runner, every_shape=True)
         _release(device)
         torch.cuda.reset_peak_memory_stats(device)
         reserved = torch.cuda.memory_reserved(device)

@@ -15,7 +15,7 @@ SPINS = 20_000
 """How often a waiting OpenMP thread looks before it sleeps: about a millisecond. Without any, a decode step of a 0.5B
 model on two idle cores takes a quarter longer; for ever (the default), a busy neighbour makes it many times longer."""
 
-SHORT_PROBE_SECONDS = 0.03
+SHORT_PROBE_SECONDS = 0.012
 """A model whose warm-up probe (a short prefill and a decode) takes one thread less than this keeps to one thread: its
 parallel regions last microseconds, and waiting for a thread whose core another process has just taken, milliseconds."""
 

@@ -141,7 +141,9 @@ class TorchRunner:
             self.graphs = DecodeGraphs(self._decode, sizes, self.tables.padding_row, self.device, self._graph_backend())
 
     def warm_kernels(self) -> None:
-        """Compile every variant of every operator's kernel that this model can meet."""
+        """Compile every variant of every operator's kernel that this model can meet; none on CPU."""
+        if self.device.type == "cpu":
+            return
         model, tables, k_cache = self.model_config, self.tables, self._kv_cache[0][0]
         hidden, inner, heads = model.hidden_size, model.intermediate_size, model.num_heads
         warm_layers(self.dtype, k_cache, hidden=hidden, inner=inner, num_heads=heads)

@@ -1,7 +1,8 @@
 """Pays at the start for what the first requests would otherwise pay for: kernels compiled and loaded, libraries set up.
 
-On a GPU every operator compiles all its variants, and steps of many shapes with every kind of sampling run once, which
-also loads cuBLAS kernels. On CPU there is nothing to compile: one short prefill and decode set torch and OpenMP up.
+On a GPU every operator compiles all its variants, and steps of many shapes with every kind of sampling run once, so
+that cuBLAS has loaded its kernels too. On CPU there is nothing to compile: one short prefill and decode set torch and
+OpenMP up.
 """
 
 from __future__ import annotations
@@ -23,12 +24,15 @@ if TYPE_CHECKING:
     from blade_llm.runner.torch_runner import TorchRunner
 
 
-def warm_up(runner: TorchRunner) -> None:
-    """Run what a runner with KV cache and tables has to have run before the first request."""
-    if runner.device.type == "cpu":
-        run_probe(runner, Probe(), [[short_prompt(runner)]])
-        return
+def warm_up(runner: TorchRunner, *, every_shape: bool = False) -> None:
+    """Run what a runner with KV cache and tables has to have run before the first request.
+
+    ``every_shape``: also steps of many shapes; once a process is enough.
+    """
     runner.warm_kernels()
+    run_probe(runner, Probe(), [[short_prompt(runner)]])
+    if not every_shape:
+        return
     for counts in _batches(runner.config.max_num_seqs):
         run_probe(runner, Probe(VARIETY), fitting(runner, counts))
     for length in _powers(runner.config.max_batch_tokens):
