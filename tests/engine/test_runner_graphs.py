@@ -84,7 +84,7 @@ def test_graphs_are_captured_largest_first_before_the_first_request(
     runner, backend = graphed
     assert backend.captured == [4, 2, 1]
     assert backend.replayed == []
-    assert list(runner.timings) == ["weights", "warm-up", "graphs"]
+    assert list(runner.timings) == ["operators", "weights", "warm-up", "graphs"]
     assert runner.graphs is not None
     with caplog.at_level(logging.INFO), torch.inference_mode():
         runner.graphs.capture([2])

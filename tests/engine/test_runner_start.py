@@ -56,7 +56,7 @@ def test_memory_plan(folder: Path) -> None:
     stored = sum(tensor.nbytes for tensor in load_file(folder / "model.safetensors").values())
     assert stored * 0.9 < plan.weights < stored + 1024 * 8 * 4 + 1
     assert plan.activation_peak > 0
-    assert list(runner.timings) == ["import", "weights", "warm-up"]
+    assert list(runner.timings) == ["import", "operators", "weights", "warm-up"]
 
 
 def test_cache_is_no_larger_than_all_rows_can_use(folder: Path) -> None:

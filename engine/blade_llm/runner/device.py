@@ -8,6 +8,7 @@ from typing import Final, Literal
 import torch
 
 from blade_llm.kernels import native
+from blade_llm.kernels.backend import backend_of
 from blade_llm.models.errors import UnsupportedSettingError
 from blade_llm.runner.threads import huge_pages_available
 
@@ -42,6 +43,6 @@ def describe(device: torch.device, attention: AttentionClass) -> str:
     if device.type == "cuda":
         return f"{torch.cuda.get_device_name(device)}, attention {attention}"
     threads = torch.get_num_threads()
-    operators = f"native operators ({native.isa()})" if native.library() is not None else "torch operators"
+    operators = f"native operators ({native.isa()})" if backend_of(torch.empty(0)) == "native" else "torch operators"
     pages = "huge pages" if huge_pages_available() else "4 KiB pages"
     return f"CPU, {threads} thread{'s' * (threads != 1)}, {operators}, {pages}"

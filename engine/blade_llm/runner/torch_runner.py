@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from blade_llm.config import EngineConfig
+from blade_llm.kernels.backend import backend_of
 from blade_llm.kernels.gather_inputs import gather_inputs
 from blade_llm.kernels.paged_attention import RaggedBatch, prepare
 from blade_llm.kernels.paged_attention import warm as warm_attention
@@ -73,6 +74,9 @@ class TorchRunner:
         self._graph_backend = graph_backend
         if self.device.type == "cpu":
             torch.set_num_threads(requested_threads(config.num_threads) or usable_cores())
+            start = time.perf_counter()
+            backend_of(torch.empty(0))  # loads the native operators; compiles them at a user's very first start
+            self.timings["operators"] = time.perf_counter() - start
         elif graph_backend is None and self.attn_cls == "ragged_flash":
             self._graph_backend = CudaGraphs
         with torch.inference_mode():
