@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def build_runner(config: EngineConfig, model_config: ModelConfig | None = None) -> TorchRunner:
     """A runner, loaded and warmed up.
 
-    Its ``timings`` has the seconds of each phase, in order: ``import``, ``operators`` (on CPU), ``weights``, ``profile``
-    (on a GPU), ``warm-up``, ``graphs`` (where there are any).
+    Its ``timings`` has the seconds of each phase, in order: ``import``, ``operators`` (on CPU), ``weights``,
+    ``profile`` (on a GPU), ``warm-up``, ``graphs`` (where there are any).
 
     ``model_config`` is read from ``config.model`` when not given. Raises
     :class:`~blade_llm.models.errors.ModelFilesError`, :class:`~blade_llm.models.errors.NotEnoughMemoryError`, and
