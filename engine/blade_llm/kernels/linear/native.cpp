@@ -48,6 +48,7 @@ BLADE_EXPORT void blade_linear_pack(const Weight* weight, const bf16* source) {
 
 // ``x``: [rows, inputs] bf16, rows ``x_stride`` apart; ``y``: [rows, outputs] bf16, contiguous.
 BLADE_EXPORT void blade_linear(const Weight* weight, const bf16* x, int64_t rows, int64_t x_stride, bf16* y) {
+    if (rows == 0) return;
     const int64_t panels = weight->panels(), padded = weight->steps() * STEP;
     if (padded != weight->inputs) {
         bf16* copy = buffers.inputs.get(rows * padded * sizeof(bf16));

@@ -2,6 +2,7 @@
 #include <atomic>
 
 #include <cpuid.h>
+#include <omp.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -40,3 +41,12 @@ BLADE_EXPORT int blade_detect_isa() { return static_cast<int>(detect()); }
 BLADE_EXPORT int blade_isa() { return level; }
 
 BLADE_EXPORT void blade_set_isa(int isa) { level = isa; }
+
+// Threads of a parallel loop: what torch.set_num_threads() set, because the OpenMP is the same.
+BLADE_EXPORT int blade_num_threads() {
+    int threads = 1;
+#pragma omp parallel
+#pragma omp single
+    threads = omp_get_num_threads();
+    return threads;
+}
