@@ -36,6 +36,7 @@ def _expected(text: str, stop: tuple[str, ...]) -> tuple[str, str | None]:
 @given(pieces=st.lists(st.text("abc", max_size=5)), stop=st.lists(_short, min_size=1, max_size=3))
 @example(pieces=["abc"], stop=["abc", "b"])
 @example(pieces=["aab"], stop=["ab", "b"])
+@example(pieces=["aa", "baa"], stop=["abaa"])
 def test_the_outcome_does_not_depend_on_the_pieces(pieces: list[str], stop: list[str]) -> None:
     given_out, matched = _run(pieces, tuple(stop))
     assert ("".join(given_out), matched) == _expected("".join(pieces), tuple(stop))
