@@ -8,7 +8,6 @@ of the step before, encode and send 256 outputs. The other figures say what is i
 
 from __future__ import annotations
 
-import gc
 import os
 import statistics
 import sys
@@ -25,6 +24,7 @@ from blade_llm.config import EngineConfig
 from blade_llm.engine.core import EngineCore, EngineInfo
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.engine.process import EngineProcess
+from blade_llm.engine.start import spare_the_collector
 from blade_llm.models.memory import BLOCK_SIZE
 from blade_llm.runner.inputs import send_inputs
 from blade_llm.runner.tables import RowTables
@@ -163,8 +163,7 @@ class Serving:
 
 def main() -> int:
     torch.set_num_threads(1)
-    gc.collect()
-    gc.freeze()  # as the process does after its start
+    spare_the_collector()  # as the process does after its start
     steps = 200 if QUICK else 1000
     serving = Serving(BATCH, steps, Stopwatch())
     measured = [serving.timed_turn() for _ in range(steps)]

@@ -83,6 +83,20 @@ def test_chunks_double_where_prefill_costs_nothing() -> None:
     assert drive(budget, Device(0.01, 0.0, 0.0), 3, 9) == [0, 16, 32, 64, 128, 256, 512, 1024, 2048]
 
 
+class Accelerator(Device):
+    """Computes tokens beside reading its weights, until there are too many."""
+
+    def ideal(self, decodes: int, tokens: int) -> float:
+        return max(self.base, tokens * self.per_token) + 1e-7 * tokens
+
+
+def test_what_small_chunks_cost_is_not_trusted_for_large_ones() -> None:
+    budget, device = PrefillBudget(first_chunk=16), Accelerator(0.01, 0.0, 0.00005)
+    tokens = drive(budget, device, 3, 200)
+    assert max(device.ideal(3, count) for count in tokens) < 2.1 * device.ideal(3, 0)
+    assert sorted(tokens)[100] > 300  # 200 are free
+
+
 def test_a_device_that_is_slower_than_expected_is_noticed_by_a_small_chunk() -> None:
     budget, device = PrefillBudget(first_chunk=16), Device(0.01, 0.0, 0.002)
     tokens = drive(budget, device, 3, 32)
