@@ -47,10 +47,12 @@ class Config:
     stages: int
 
 
-_PREFILL = {64: Config(128, 64, 4, 3), 128: Config(128, 64, 8, 3), 256: Config(128, 32, 8, 2)}
-_DECODE = {64: Config(16, 64, 4, 3), 128: Config(16, 64, 4, 3), 256: Config(16, 32, 4, 3)}
-_DETERMINISTIC = {64: Config(64, 64, 4, 3), 128: Config(64, 64, 4, 3), 256: Config(64, 32, 8, 2)}
-"""By head size, rounded up; for two-byte types. One form for prefill and decode where the bits must be the same."""
+_PREFILL = {64: Config(128, 64, 4, 5), 128: Config(128, 64, 8, 5), 256: Config(128, 32, 8, 5)}
+_DECODE = {64: Config(16, 64, 4, 5), 128: Config(16, 64, 4, 5), 256: Config(16, 32, 4, 5)}
+_DETERMINISTIC = {64: Config(64, 64, 4, 5), 128: Config(64, 64, 4, 5), 256: Config(64, 32, 8, 5)}
+"""By head size, rounded up; for two-byte types. One form for prefill and decode where the bits must be the same. Five
+stages are what it takes to load keys and values of a tile while the one before is computed: their addresses are loaded
+too, which costs a stage for each of theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +148,12 @@ def config_of(head_dim: int, group: int, element_size: int, shared_memory: int, 
     if element_size > 2:
         config = replace(config, tile=max(16, config.tile // 2), rows=max(16, config.rows // 2))
     rows = max(config.rows, triton.next_power_of_2(group))
-    per_stage = 2 * config.tile * padded * element_size
-    stages = max(1, min(config.stages, (shared_memory - rows * padded * element_size) // per_stage))
+    tile_bytes = 2 * config.tile * padded * element_size
+    spare = shared_memory - rows * padded * element_size - 1024
+    # What a compiler keeps of a tile's keys and values, at most: one more for every two stages.
+    stages = next(
+        count for count in range(config.stages, 0, -1) if count == 1 or (count + 1) // 2 * tile_bytes <= spare
+    )
     return replace(config, rows=rows, stages=stages)
 
 
