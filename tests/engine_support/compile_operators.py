@@ -16,7 +16,16 @@ from triton.runtime.jit import JITFunction
 
 TARGETS = {"hopper": GPUTarget("cuda", 90, 32), "mi300": GPUTarget("hip", "gfx942", 64)}
 TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.int32: "i32", torch.int64: "i64", torch.float64: "fp64"}
-OPERATORS = "rms_norm rope_write_kv silu_and_mul gumbel_argmax gather_inputs top_k_top_p penalties warm".split()
+OPERATORS = [
+    "rms_norm",
+    "rope_write_kv",
+    "silu_and_mul",
+    "gumbel_argmax",
+    "gather_inputs",
+    "top_k_top_p",
+    "penalties",
+    "warm",
+]
 
 
 def compile_instead(target: GPUTarget) -> Any:

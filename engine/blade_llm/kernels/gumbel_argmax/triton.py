@@ -105,6 +105,7 @@ def gumbel_argmax(logits: Tensor, thresholds: Tensor, keys: Tensor, positions: T
         PIECES=pieces,
         PIECE=_PIECE,
         num_warps=4,
+        enable_fp_fusion=False,  # rounds like the reference
     )
     block = triton.next_power_of_2(pieces)
     _best_piece_kernel[(rows,)](best, best_tokens, tokens, PIECES=pieces, BLOCK=block, num_warps=1)

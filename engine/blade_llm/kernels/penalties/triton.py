@@ -1,7 +1,7 @@
 """Penalties, bias and mask in Triton.
 
-Each program owns a piece of one row's vocabulary: it counts the row's tokens that fall into its piece in a histogram, so
-that nothing as large as the vocabulary is stored but the result, and adds the row's few biases to what it has just
+Each program owns a piece of one row's vocabulary: it counts the row's tokens that fall into its piece in a histogram,
+so that nothing as large as the vocabulary is stored but the result, and adds the row's few biases to what it has just
 written.
 """
 

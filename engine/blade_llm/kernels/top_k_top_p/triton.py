@@ -1,14 +1,15 @@
 """The thresholds in Triton, without a sort: one program a row searches for the smallest logit such that those above it
 weigh less than a target, where top-k weighs each with 1 and top-p with its probability.
 
-A pass over the row weighs what lies above three pivots at once and quarters the interval, whose ends always are logits
-of the row: so the search ends at exactly the value a sort would find (the idea is that of pivot-based selection; cf.
-Qrita, arXiv 2602.01518). Sums are taken in a fixed order that other rows have no part in.
+Three passes over the row suffice as a rule. The first leaves the largest logit of each lane, and these alone give a
+lower bound of the threshold: what weighs enough among them does so among all. The second counts in each lane what
+reaches the bound, the third gathers it; what is left fits into registers, and there the search ends at exactly the
+value a sort would find. Where too much is left, as in a flat distribution, the search goes over the whole row. Sums are
+taken in a fixed order that other rows have no part in. (To search over values instead of places, and first to gather
+the outliers: as in Qrita, arXiv 2602.01518.)
 """
 
 from __future__ import annotations
-
-import math
 
 import torch
 import triton
@@ -26,10 +27,25 @@ def _pivot(low, high, share):
 
 
 @triton.jit
-def _lowest_within(row_ptr, low, high, target, best, VOCABULARY: tl.constexpr, BLOCK: tl.constexpr, MASS: tl.constexpr):
-    """The smallest logit from ``low`` to ``high``, both of them logits, with less than ``target`` above it.
+def _lowest_among(x, low, high, target, best, MASS: tl.constexpr):
+    """:func:`_lowest_within` among ``x``, which is in registers."""
+    infinity = float("inf")
+    weight = tl.exp(x - best) if MASS else tl.full(x.shape, 1.0, tl.float32)
+    while low < high:
+        above = x > _pivot(low, high, 0.5)
+        if tl.sum(tl.where(above, weight, 0.0), 0) < target:
+            high = tl.max(tl.where(above, -infinity, x), 0)
+        else:
+            low = tl.min(tl.where(above, x, infinity), 0)
+    return high
 
-    ``high`` must be one. ``MASS``: weighs a logit ``exp(logit - best)`` instead of 1.
+
+@triton.jit
+def _lowest_within(row_ptr, low, high, target, best, VOCABULARY: tl.constexpr, BLOCK: tl.constexpr, MASS: tl.constexpr):
+    """The smallest logit of the row from ``low`` to ``high`` with less than ``target`` above it.
+
+    ``high`` is one, and ``low`` another or a value with no less than ``target`` above it. ``MASS``: a logit weighs
+    ``exp(logit - best)`` instead of 1.
     """
     infinity = float("inf")
     while low < high:
@@ -81,13 +97,14 @@ def _thresholds_kernel(
     top_k_ptr,
     top_p_ptr,
     min_p_ptr,
+    candidates_ptr,
     out_ptr,
-    LOG_VOCABULARY: tl.constexpr,
     VOCABULARY: tl.constexpr,
     MIN_P: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
+    lanes = tl.arange(0, BLOCK)
     row_ptr = logits_ptr + row * VOCABULARY
     infinity = float("inf")
     top_k = tl.load(top_k_ptr + row)
@@ -102,35 +119,74 @@ def _thresholds_kernel(
 
     threshold = -infinity
     if asked:
+        # Of each lane: the largest, the sum of exp(x - largest), the smallest and the number of those not masked.
         largest = tl.full([BLOCK], -infinity, tl.float32)
+        mass = tl.zeros([BLOCK], tl.float32)
         smallest = tl.full([BLOCK], infinity, tl.float32)
         finite = tl.zeros([BLOCK], tl.int32)
         for start in tl.range(0, VOCABULARY, BLOCK, num_stages=3):
-            token = start + tl.arange(0, BLOCK)
-            x = tl.load(row_ptr + token, token < VOCABULARY, -infinity)
-            largest = tl.maximum(largest, x)
+            x = tl.load(row_ptr + start + lanes, start + lanes < VOCABULARY, -infinity)
+            larger = tl.maximum(largest, x)
+            base = tl.where(larger == -infinity, 0.0, larger)
+            mass = mass * tl.exp(largest - base) + tl.exp(x - base)
+            largest = larger
             smallest = tl.minimum(smallest, tl.where(x > -infinity, x, infinity))
             finite += tl.where(x > -infinity, 1, 0)
         best = tl.max(largest, 0)
         if (best == infinity) | (best == -infinity):  # nothing to search in
             threshold = best
         else:
-            if limited & (top_k <= tl.sum(finite, 0)):
-                low = tl.min(smallest, 0)
-                threshold = _lowest_within(row_ptr, low, best, top_k.to(tl.float32), best, VOCABULARY, BLOCK, False)
-            if nucleus:
-                # All that lies deeper has, together, less than 1 - top_p of the probability.
-                deepest = tl.maximum(threshold, best - (LOG_VOCABULARY - tl.log(1.0 - top_p) + 0.5))
-                total = tl.zeros([BLOCK], tl.float32)
-                lowest = tl.full([BLOCK], infinity, tl.float32)
+            limited = limited & (top_k <= tl.sum(finite, 0))
+            k = top_k.to(tl.float32)
+            target = top_p * tl.sum(mass * tl.exp(largest - best), 0)
+            lowest_largest = tl.min(tl.where(largest > -infinity, largest, infinity), 0)
+
+            # No logit below the bound is the threshold.
+            bound = -infinity
+            if limited:
+                if k <= tl.sum(tl.where(largest > -infinity, 1.0, 0.0), 0):
+                    bound = _lowest_among(largest, lowest_largest, best, k, best, False)
+            elif nucleus:
+                if tl.sum(tl.exp(largest - best), 0) >= target:
+                    bound = _lowest_among(largest, lowest_largest, best, target, best, True)
+                else:
+                    # All that lies deeper has, together, less than 1 - top_p of the probability.
+                    bound = best + tl.log(target * (1.0 - top_p) / (top_p * VOCABULARY)) - 0.1
+
+            counts = tl.zeros([BLOCK], tl.int32)
+            if limited | nucleus:
                 for start in tl.range(0, VOCABULARY, BLOCK, num_stages=3):
-                    token = start + tl.arange(0, BLOCK)
-                    x = tl.load(row_ptr + token, token < VOCABULARY, -infinity)
-                    total += tl.where(x >= threshold, tl.exp(x - best), 0.0)
-                    lowest = tl.minimum(lowest, tl.where(x >= deepest, x, infinity))
-                target = top_p * tl.sum(total, 0)
-                low = tl.min(lowest, 0)
-                threshold = _lowest_within(row_ptr, low, best, target, best, VOCABULARY, BLOCK, True)
+                    x = tl.load(row_ptr + start + lanes, start + lanes < VOCABULARY, -infinity)
+                    counts += tl.where((x >= bound) & (x > -infinity), 1, 0)
+            total = tl.sum(counts, 0)
+            if (total > 0) & (total <= BLOCK):
+                at_ptr = candidates_ptr + row * BLOCK + tl.cumsum(counts, 0) - counts
+                for start in tl.range(0, VOCABULARY, BLOCK, num_stages=3):
+                    x = tl.load(row_ptr + start + lanes, start + lanes < VOCABULARY, -infinity)
+                    here = (x >= bound) & (x > -infinity)
+                    tl.store(at_ptr, x, here)
+                    at_ptr += tl.where(here, 1, 0)
+                tl.debug_barrier()  # all are written
+                x = tl.load(candidates_ptr + row * BLOCK + lanes, lanes < total, -infinity)
+                low = tl.min(tl.where(lanes < total, x, infinity), 0)
+                if limited:
+                    threshold = _lowest_among(x, low, best, k, best, False)
+                    low = threshold
+                    target = top_p * tl.sum(tl.where(x >= threshold, tl.exp(x - best), 0.0), 0)
+                if nucleus:
+                    threshold = _lowest_among(x, low, best, target, best, True)
+            elif total > 0:
+                low = tl.maximum(bound, tl.min(smallest, 0))
+                if limited:
+                    threshold = _lowest_within(row_ptr, low, best, k, best, VOCABULARY, BLOCK, False)
+                    low = threshold
+                    kept = tl.zeros([BLOCK], tl.float32)
+                    for start in tl.range(0, VOCABULARY, BLOCK, num_stages=3):
+                        x = tl.load(row_ptr + start + lanes, start + lanes < VOCABULARY, -infinity)
+                        kept += tl.where(x >= threshold, tl.exp(x - best), 0.0)
+                    target = top_p * tl.sum(kept, 0)
+                if nucleus:
+                    threshold = _lowest_within(row_ptr, low, best, target, best, VOCABULARY, BLOCK, True)
             if min_p > 0.0:
                 threshold = tl.maximum(threshold, best + tl.log(min_p))
     tl.store(out_ptr + row, threshold)
@@ -145,8 +201,8 @@ def top_k_top_p_thresholds(logits: Tensor, top_k: Tensor, top_p: Tensor, min_p: 
             top_k.contiguous(),
             top_p.contiguous(),
             (top_p if min_p is None else min_p).contiguous(),
+            torch.empty(rows, _BLOCK, dtype=torch.float32, device=logits.device),
             out,
-            LOG_VOCABULARY=math.log(vocabulary),
             VOCABULARY=vocabulary,
             MIN_P=min_p is not None,
             BLOCK=_BLOCK,
