@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +19,7 @@ from urllib.parse import urlsplit
 import httpx
 import psutil
 import pytest
+from engine_support.paced_core import TOO_SMALL
 from engine_support.server_process import TESTS, ServerProcess, gone, running_server, wait_until
 
 from blade_protocol import headers, metrics
@@ -24,6 +27,19 @@ from blade_protocol import headers, metrics
 LONG: dict[str, Any] = {"prompt": "hello", "max_tokens": 200, "ignore_eos": True, "temperature": 0, "stream": True}
 MANY = 24
 """Connections of which a front gets none once in 2**23 times."""
+VANISHING = """
+import pathlib, sys
+from blade_llm.api import fronts
+from blade_llm.cli.server import main
+start = fronts.start_fronts
+def start_without_tokenizer(*args):
+    (pathlib.Path(sys.argv[1]) / "tokenizer.json").unlink()
+    return start(*args)
+import blade_llm.api.server
+blade_llm.api.server.start_fronts = start_without_tokenizer
+sys.exit(main(["--model", *sys.argv[1:]], build="engine_support.paced_core:build_core"))
+"""
+"""A server whose model folder loses its tokenizer between the first front's look and the others'."""
 
 
 @pytest.fixture(scope="module")
@@ -206,3 +222,22 @@ def test_a_port_in_use_is_an_error(pair: ServerProcess, text_model: Path, count:
     ended = subprocess.run([*command, *flags], capture_output=True, text=True, timeout=60, cwd=TESTS, check=False)
     assert ended.returncode == 1
     assert f"port {port} on 127.0.0.1 is in use" in ended.stderr
+
+
+def test_an_engine_that_cannot_start_ends_all_fronts_at_once(text_model: Path) -> None:
+    command = [sys.executable, "-m", "engine_support.serve_paced", "--model", str(text_model), "--host", "127.0.0.1"]
+    flags = ["--load_format", "dummy", "--port", "0", "--api_server_count", "3", "--max_kv_blocks", str(TOO_SMALL)]
+    ended = subprocess.run([*command, *flags], capture_output=True, text=True, timeout=60, cwd=TESTS, check=False)
+    assert ended.returncode == 1
+    (line,) = ended.stderr.splitlines()
+    assert line.endswith("raise --max_kv_blocks to 128")
+
+
+def test_a_front_that_cannot_start_ends_the_server(tmp_path: Path, text_model: Path) -> None:
+    model = Path(shutil.copytree(text_model, tmp_path / "model"))
+    command = [sys.executable, "-c", VANISHING, str(model)]
+    flags = ["--host", "127.0.0.1", "--load_format", "dummy", "--port", "0", "--api_server_count", "2"]
+    ended = subprocess.run([*command, *flags], capture_output=True, text=True, timeout=60, cwd=TESTS, check=False)
+    assert ended.returncode == 1
+    assert "tokenizer.json is missing" in ended.stderr
+    assert re.search(r"error: front process 1 \(pid \d+\) exited with status 1$", ended.stderr.strip())
