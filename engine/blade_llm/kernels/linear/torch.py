@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Literal
 
 import torch
@@ -14,6 +15,9 @@ INT4_LEVELS = (
 )
 """Levels of least squared error for groups of 32 normal values of which the largest falls on -1; used in bf16."""
 GROUP = 32
+CPU_ROWS = 16
+GPU_ROWS = 128
+"""Rows that a deterministic layer multiplies at once. A GPU takes about as long for fewer: it waits for the weight."""
 REFITS = 2
 """Times the scale of a group is fitted to the levels chosen, and the levels to the scale."""
 
@@ -31,6 +35,20 @@ class OneDnnLinear:
     def __call__(self, x: Tensor) -> Tensor:
         y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
         return y
+
+
+class PlainLinear:
+    """The weight as it is."""
+
+    __slots__ = ("_bias", "_weight", "nbytes")
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.nbytes = weight.nbytes + (bias.nbytes if bias is not None else 0)
+        self._weight = weight
+        self._bias = bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.linear(x, self._weight, self._bias)
 
 
 class Int8Linear:
@@ -68,34 +86,37 @@ class Int4Linear:
 class FixedRows:
     """Multiplies always the same number of rows at a time, because libraries choose by it how they sum."""
 
-    __slots__ = ("_linear", "nbytes")
+    __slots__ = ("_linear", "_rows", "nbytes")
 
-    ROWS = 16
-
-    def __init__(self, linear: OneDnnLinear | Int8Linear | Int4Linear) -> None:
+    def __init__(self, linear: OneDnnLinear | PlainLinear | Int8Linear | Int4Linear, rows: int) -> None:
         self._linear = linear
+        self._rows = rows
         self.nbytes = linear.nbytes
 
     def __call__(self, x: Tensor) -> Tensor:
-        padded = F.pad(x, (0, 0, 0, -len(x) % self.ROWS))
-        parts = [self._linear(padded[start : start + self.ROWS]) for start in range(0, len(padded), self.ROWS)]
+        rows = self._rows
+        padded = F.pad(x, (0, 0, 0, -len(x) % rows))
+        parts = [self._linear(padded[start : start + rows]) for start in range(0, len(padded), rows)]
         return torch.cat(parts)[: len(x)]
 
 
 def pack(
     weight: Tensor, bias: Tensor | None, quant: Literal["none", "int8", "int4"], deterministic: bool
-) -> OneDnnLinear | Int8Linear | Int4Linear | FixedRows | None:
+) -> OneDnnLinear | PlainLinear | Int8Linear | Int4Linear | FixedRows | None:
     """As :func:`blade_llm.kernels.linear.pack`, on any device."""
-    linear: OneDnnLinear | Int8Linear | Int4Linear
+    linear: OneDnnLinear | PlainLinear | Int8Linear | Int4Linear
+    on_gpu = weight.device.type == "cuda"
     if quant == "int8":
         linear = Int8Linear(weight, bias)
     elif quant == "int4":
         linear = Int4Linear(weight, bias)
     elif _onednn_packs(weight):
         linear = OneDnnLinear(weight, bias)
+    elif on_gpu and deterministic:
+        linear = PlainLinear(weight, bias)
     else:
         return None
-    return FixedRows(linear) if deterministic and weight.device.type == "cpu" else linear
+    return FixedRows(linear, GPU_ROWS if on_gpu else CPU_ROWS) if deterministic else linear
 
 
 def quantize_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -133,6 +154,7 @@ def _quantize_groups(groups: Tensor) -> tuple[Tensor, Tensor]:
     return indices.to(torch.uint8), scale
 
 
+@cache
 def _levels(device: torch.device) -> Tensor:
     return torch.tensor(INT4_LEVELS, device=device).bfloat16().float()
 
