@@ -77,10 +77,9 @@ def test_without_measurements_chunks_are_small_after_the_first_probe() -> None:
     assert [budget.allowance(3) for _ in range(4)] == [0, 16, 16, 16]
 
 
-def test_chunks_double_where_prefill_costs_nothing() -> None:
-    """A GPU computes some hundred tokens in the time it needs to read the weights; nobody knows how many."""
-    budget = PrefillBudget(first_chunk=16)
-    assert drive(budget, Device(0.01, 0.0, 0.0), 3, 9) == [0, 16, 32, 64, 128, 256, 512, 1024, 2048]
+def test_chunks_grow_where_prefill_costs_nothing() -> None:
+    budget = PrefillBudget(first_chunk=16, stretch=1.5)
+    assert drive(budget, Device(0.01, 0.0, 0.0), 3, 8) == [0, 16, 24, 36, 54, 81, 121, 181]
 
 
 class Accelerator(Device):
@@ -93,7 +92,7 @@ class Accelerator(Device):
 def test_what_small_chunks_cost_is_not_trusted_for_large_ones() -> None:
     budget, device = PrefillBudget(first_chunk=16), Accelerator(0.01, 0.0, 0.00005)
     tokens = drive(budget, device, 3, 200)
-    assert max(device.ideal(3, count) for count in tokens) < 2.1 * device.ideal(3, 0)
+    assert max(device.ideal(3, count) for count in tokens) < 1.8 * device.ideal(3, 0)
     assert sorted(tokens)[100] > 300  # 200 are free
 
 

@@ -2,10 +2,10 @@
 
 A long prompt must not stall the tokens of running requests: a step with decodes should take less than twice as long as
 without prefill. Both times are measured, not configured, as they depend on model, machine and context: a moving average
-of the duration of decode-only steps, and the seconds each prefill token adds. What was not measured is not trusted: a
-chunk is at most twice the largest one seen lately, so the first ones are small and grow, and a device that computes a
-few tokens for nothing beside its weights is not asked for a thousand at once. The result only shapes the chunks; tokens
-do not depend on it.
+of the duration of decode-only steps, and the seconds each prefill token adds. What small chunks cost says little about
+large ones (a GPU computes some hundred tokens for nothing beside its weights, and no more), but a chunk k times as
+large makes a step at most k times as long: so the first chunks are small, and grow by what that leaves. The result only
+shapes the chunks; tokens do not depend on it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class PrefillBudget:
     ) -> None:
         self._stretch = stretch
         self._min_chunk = min_chunk
-        self._most = first_chunk
-        """Twice the largest chunk seen lately."""
+        self._most = float(first_chunk)
+        """Tokens that are sure not to stretch a step too far, judged by the chunks seen lately."""
         self._probe_every = probe_every
         self._mixed_steps = probe_every  # the first mixed step is preceded by a probe
         self._decode_seconds: float | None = None
@@ -56,14 +56,12 @@ class PrefillBudget:
         self._mixed_steps += 1
         cost = self.seconds_per_token
         if self._decode_seconds is None or not cost:
-            return self._most
-        return max(self._min_chunk, min(self._most, int((self._stretch - 1.0) * self._decode_seconds / cost)))
+            return int(self._most)
+        return max(self._min_chunk, int(min(self._most, (self._stretch - 1.0) * self._decode_seconds / cost)))
 
     def observe(self, num_decodes: int, prefill_tokens: int, seconds: float) -> None:
         """A step with so many decodes and prefill tokens took ``seconds``."""
         decode, cost = self._decode_seconds, self.seconds_per_token
-        # The last chunk of a prompt is often small: forget the large ones slowly.
-        self._most = max(2 * prefill_tokens, self._most - self._most // 8 if prefill_tokens else self._most)
         if prefill_tokens == 0:
             if num_decodes == 0:
                 return
@@ -73,13 +71,17 @@ class PrefillBudget:
             else:  # A hiccup counts as no more than a doubling; a lasting change gets through in a few steps.
                 self._decode_seconds = decode + 0.25 * (min(seconds, 2.0 * decode) - decode)
             return
+        if decode is not None:
+            stretched = max(1.0, seconds / decode) if decode else 1.0
+            # Neither a hiccup nor the small end of a prompt undoes at once what larger chunks have shown.
+            self._most = max(prefill_tokens * self._stretch / stretched, 0.9 * self._most)
         if num_decodes == 0:
             excess = seconds  # reading the weights included: errs on the side of small chunks
         elif decode is not None:
             excess = max(seconds - decode, 0.0)
         else:
             return
-        if cost:
-            excess = min(excess, 4.0 * cost * prefill_tokens)
+        if cost:  # again against hiccups
+            excess = min(excess, max(4.0 * cost * prefill_tokens, decode or 0.0))
         self._prefill_seconds = 0.8 * self._prefill_seconds + excess
         self._prefill_tokens = 0.8 * self._prefill_tokens + prefill_tokens
