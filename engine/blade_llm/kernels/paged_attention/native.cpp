@@ -39,7 +39,7 @@ void run(const Call& call) {
         const int64_t rows = count * share, tiles = (rows + lanes - 1) / lanes;
         const int64_t oldest = call.window ? std::max<int64_t>(0, end - count + 1 - call.window) : 0;
         const bool decode = rows <= DECODE_ROWS;
-        const int64_t height = decode ? rows : std::max<int64_t>(1, MAX_ROWS / share) * share;
+        const int64_t height = decode ? rows : share <= MAX_ROWS ? MAX_ROWS / share * share : MAX_ROWS;
         for (int64_t first = (rows - 1) / height * height; first >= 0; first -= height) {
             Unit unit{i, 0, first, std::min(height, rows - first), 0, 0, nullptr};
             const int64_t last = end - count + (first + unit.rows - 1) / share + 1;

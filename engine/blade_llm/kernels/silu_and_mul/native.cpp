@@ -13,10 +13,8 @@ struct Gate {
 
 template <int W, class T>
 BLADE_INLINE Float<W> silu(const Float<W>& x) {
-    // Beyond 2^126 the sigmoid is nothing in fp32 anyway.
-    Float<W> power = x * -1.44269504f;
-    Float<W> limit = Float<W>{} + 126.0f;
-    return rounded<W, T>(x / (1.0f + exp2<W>(power > limit ? limit : power)));
+    Float<W> least = Float<W>{} - 87.0f, bounded = x < least ? least : x;  // below, nothing is left in fp32
+    return rounded<W, T>(bounded / (1.0f + exp2<W>(bounded * -1.44269504f)));
 }
 
 template <int W, class T>
