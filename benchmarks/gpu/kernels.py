@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
+import traceback
 
 from benchmarks.figures import Figure
 from benchmarks.gpu import attention, small_kernels
@@ -13,11 +15,17 @@ from benchmarks.gpu.wheels import ROOT
 
 def main() -> int:
     failed = 0 if DRY else run_tests()
-    results = [Figure("failed_test_runs", failed, "runs", "<=", 0), *limits()]
-    for case in (*small_kernels.cases(), *attention.cases()):
-        results += case.figures()
-        print(case.name, "done", flush=True)
-    return finish("kernels", results)
+    results = limits()
+    for case in itertools.chain(small_kernels.cases(), attention.cases()):
+        try:
+            figures = list(case.figures())
+        except Exception:  # the others are worth knowing still
+            traceback.print_exc()
+            failed += 1
+            continue
+        print(*figures, sep="\n", flush=True)
+        results += figures
+    return finish("kernels", [Figure("failed_runs", failed, "runs", "<=", 0), *results])
 
 
 def run_tests() -> int:
