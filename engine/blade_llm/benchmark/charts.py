@@ -12,6 +12,7 @@ from blade_llm.benchmark.sweep import Probe
 Points = Sequence[tuple[float, float]]
 _MOST_POINTS: Final = 400
 """Of a curve; more cannot be seen."""
+_MOST_DOTS: Final = 3000
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +44,7 @@ def cumulative(values: Sequence[float]) -> Points:
     """The share (in percent) of values that are at most x."""
     ordered = sorted(values)
     points = [(value, 100 * (place + 1) / len(ordered)) for place, value in enumerate(ordered)]
-    step = max(1, len(points) // _MOST_POINTS)
-    return [*points[::step], points[-1]] if points else []
+    return [*_thinned(points, _MOST_POINTS), points[-1]] if points else []
 
 
 def _of_load(summary: Summary) -> list[Chart]:
@@ -54,6 +54,9 @@ def _of_load(summary: Summary) -> list[Chart]:
     e2e = [record.e2e for record in good]
     course = [(record.at, 1000 * record.ttft) for record in good if record.ttft is not None]
     failed = [(record.at, 0.0) for record in summary.requests if record.error is not None]
+    dots = [Series("succeeded", _thinned(course, _MOST_DOTS), line=False)]
+    if failed:
+        dots.append(Series("failed", _thinned(failed, _MOST_DOTS), line=False))
     return [
         Chart("Time to first token", "ms", "% of requests", [Series("TTFT", cumulative(ttft))]),
         Chart("Time per output token", "ms", "% of requests", [Series("TPOT", cumulative(tpot))]),
@@ -62,7 +65,7 @@ def _of_load(summary: Summary) -> list[Chart]:
             "Time to first token over the run",
             "s from the start",
             "ms",
-            [Series("succeeded", course, line=False), *([Series("failed", failed, line=False)] if failed else [])],
+            dots,
         ),
         Chart(
             "Requests on their way", "s from the start", "requests", [Series("in flight", _in_flight(summary.requests))]
@@ -74,6 +77,8 @@ def _of_probes(probes: Sequence[Probe]) -> list[Chart]:
     if not probes:
         return []
     ordered = sorted(probes, key=lambda probe: probe.rate)
+    # Of a probe that was stopped, only the fast answers are known.
+    whole = [probe for probe in ordered if not probe.cut_short]
     return [
         Chart(
             "Well served, by rate",
@@ -86,8 +91,8 @@ def _of_probes(probes: Sequence[Probe]) -> list[Chart]:
             "requests/s",
             "ms",
             [
-                Series("TTFT", [(probe.rate, 1000 * probe.ttft.p90) for probe in ordered if probe.ttft]),
-                Series("TPOT", [(probe.rate, 1000 * probe.tpot.p90) for probe in ordered if probe.tpot]),
+                Series("TTFT", [(probe.rate, 1000 * probe.ttft.p90) for probe in whole if probe.ttft]),
+                Series("TPOT", [(probe.rate, 1000 * probe.tpot.p90) for probe in whole if probe.tpot]),
             ],
         ),
     ]
@@ -101,5 +106,8 @@ def _in_flight(records: Sequence[Record]) -> Points:
         points.append((at, float(now)))
         now += change
         points.append((at, float(now)))
-    step = max(1, len(points) // (2 * _MOST_POINTS))
-    return points[::step]
+    return _thinned(points, 2 * _MOST_POINTS)
+
+
+def _thinned(points: Points, most: int) -> Points:
+    return points[:: max(1, -(-len(points) // most))]

@@ -11,7 +11,7 @@ import itertools
 import math
 import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
@@ -19,7 +19,6 @@ import msgspec
 from blade_llm.benchmark.arrivals import arrival_times
 from blade_llm.benchmark.datasets import Sample
 from blade_llm.benchmark.load import Limit, Load
-from blade_llm.benchmark.measurement import Measurement
 from blade_llm.benchmark.slo import Objective, well_served
 from blade_llm.benchmark.statistics import Distribution, distribution
 
@@ -67,7 +66,10 @@ class Prober:
         return math.ceil(judged * WARM_UP), judged
 
     async def probe(self, rate: float) -> tuple[Probe, Load]:
-        """Put on ``rate`` requests per second, until the last one has ended or failing is certain."""
+        """Put on ``rate`` requests per second, until the last one has ended or failing is certain.
+
+        Returns the verdict, and the load without its warm-up.
+        """
         warm, judged = self.planned(rate)
         arrivals = list(itertools.islice(arrival_times(rate, self.burstiness, self.random_source), warm + judged))
         load = self.new_load()
@@ -93,26 +95,37 @@ class Prober:
         except asyncio.CancelledError:
             if not hopeless or (this is not None and this.cancelling()):
                 raise
-        return self._verdict(rate, load, load.started + arrivals[warm], hopeless), load
+        judged_load = _since(load, load.started + arrivals[warm])
+        return self._verdict(rate, judged_load, hopeless), judged_load
 
-    def _verdict(self, rate: float, load: Load, first_judged: float, hopeless: bool) -> Probe:
-        judged = sorted(
-            (request for request in load.finished if request.due >= first_judged), key=lambda request: request.due
-        )
-        kept = [well_served(request, self.objectives) for request in judged]
+    def _verdict(self, rate: float, judged: Load, hopeless: bool) -> Probe:
+        kept = [well_served(request, self.objectives) for request in judged.finished]
         later = kept[len(kept) // 2 :]
-        good: list[Measurement] = [request for request in judged if request.failure is None]
+        good = [request for request in judged.finished if request.failure is None]
         return Probe(
             rate=rate,
             passed=not hopeless and min(_share(kept), _share(later)) >= self.attainment,
-            requests=len(judged),
+            requests=len(kept),
             well_served=_share(kept),
-            failed=len(judged) - len(good),
+            failed=len(kept) - len(good),
             cut_short=hopeless,
             ttft=distribution(request.ttft for request in good if request.ttft is not None),
             tpot=distribution(request.tpot for request in good if request.tpot is not None),
-            generator_cpu=load.cpu_seconds / max(load.seconds, 1e-9),
+            generator_cpu=judged.cpu_seconds / max(judged.seconds, 1e-9),
         )
+
+
+def _since(load: Load, start: float) -> Load:
+    """Of ``load`` what was due from ``start`` on, in that order."""
+    finished = sorted((request for request in load.finished if request.due >= start), key=lambda request: request.due)
+    share = max(0.0, load.seconds - (start - load.started)) / max(load.seconds, 1e-9)
+    return replace(
+        load,
+        finished=finished,
+        sent=len(finished) + load.in_flight,
+        started=start,
+        cpu_seconds=load.cpu_seconds * share,
+    )
 
 
 async def find_rate(passes: Callable[[float], Awaitable[bool]], start: float, precision: float = 0.05) -> float | None:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Final
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn
 
 from blade_llm.benchmark.load import Load
 from blade_llm.benchmark.options import Options
@@ -33,7 +33,6 @@ class Show(Watcher):
                 TextColumn("{task.description:>18}"),
                 BarColumn(),
                 TextColumn("{task.fields[counts]}"),
-                TimeElapsedColumn(),
                 console=Console(stderr=True),
                 auto_refresh=False,
                 transient=True,
@@ -71,9 +70,13 @@ class Show(Watcher):
         self._drawn = now
         failed = sum(request.failure is not None for request in load.finished)
         counts = f"{len(load.finished)}" + (f"/{self._requests:.0f}" if self._requests < math.inf else "")
-        counts += f" done, {load.in_flight} on their way" + (f", {failed} failed" if failed else "")
+        counts += (
+            f" done, {load.in_flight} on their way"
+            + (f", {failed} failed" if failed else "")
+            + f", {load.seconds:.0f} s"
+        )
         if self._bar is None:
-            print(f"{self._stage}: {counts}, {load.seconds:.0f} s", file=sys.stderr, flush=True)
+            print(f"{self._stage}: {counts}", file=sys.stderr, flush=True)
             return
         share = max(len(load.finished) / self._requests, min(1.0, load.seconds / self._seconds))
         task = self._bar.task_ids[0]
