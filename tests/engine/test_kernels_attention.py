@@ -62,13 +62,15 @@ def test_sliding_window(batch: str, window: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_deterministic_decodes_do_not_depend_on_the_batch(dtype: torch.dtype) -> None:
-    lengths = [1, 17, 90, 300, 301, 302, 700]
-    case = attention_case([1] * len(lengths), lengths, 14, 2, 64, dtype)
+def test_deterministic_bits(dtype: torch.dtype) -> None:
+    """A token gets the same alone, among others, in a chunk and in a whole prefill."""
+    case = attention_case([1, 40, 90, 1], [300, 120, 90, 17], 14, 2, 64, dtype)
     prepared = prepare(case.batch, case.table, case.k_cache, 14, deterministic=True)
     together = paged_attention(case.q, case.k_cache, case.v_cache, prepared, case.scale)
-    for index, length in enumerate(lengths):
-        only = RaggedBatch.of(case.batch.rows[index : index + 1], [1], [length])
+    torch.testing.assert_close(together.double(), case.expected, atol=3e-2, rtol=1e-5)
+    for sequence, length, count, token in ((0, 300, 1, 0), (1, 120, 1, 40), (1, 110, 7, 24), (2, 90, 60, 71)):
+        only = RaggedBatch.of(case.batch.rows[sequence : sequence + 1], [count], [length])
         prepared = prepare(only, case.table, case.k_cache, 14, deterministic=True)
-        alone = paged_attention(case.q[index : index + 1], case.k_cache, case.v_cache, prepared, case.scale)
-        assert torch.equal(alone[0], together[index])
+        new = slice(token, token + count)
+        alone = paged_attention(case.q[new], case.k_cache, case.v_cache, prepared, case.scale)
+        assert torch.equal(alone, together[new])

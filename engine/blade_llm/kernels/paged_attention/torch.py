@@ -63,20 +63,21 @@ class Prepared:
 def prepare(
     batch: RaggedBatch, block_table: Tensor, k_cache: Tensor, num_heads: int, deterministic: bool = False
 ) -> Prepared:
-    """``deterministic``: every decode is a group of its own, because a sum over padding may round differently."""
+    """``deterministic``: every token is a decode and a group of its own. Slow, but a sum that is cut up otherwise, by
+    padding or by chunks, rounds otherwise."""
     rows, block_size = batch.rows, k_cache.shape[1]
     prefills: list[Prefill] = []
     singles: list[tuple[int, int, int]] = []  # (length, sequence, token)
     token = 0
     for index, (count, length) in enumerate(zip(batch.host_query_lens, batch.host_seq_lens, strict=True)):
-        if count == 1:
-            singles.append((length, index, token))
+        if count == 1 or deterministic:
+            singles += [(length - count + 1 + offset, index, token + offset) for offset in range(count)]
         else:
             blocks = block_table[rows[index], : -(-length // block_size)].long()
             prefills.append(Prefill(token, count, blocks, length))
         token += count
     lengthwise = [[single] for single in singles] if deterministic else _by_length(singles)
-    whole = len(singles) == token
+    whole = token == len(batch.host_query_lens)
     groups = [_decode_group(group, whole, rows, block_table, block_size, k_cache.dtype) for group in lengthwise]
     longest = max((prefill.length for prefill in prefills), default=0)
     return Prepared(groups, prefills, _causal_mask(longest, k_cache.dtype, k_cache.device) if longest else None)
