@@ -18,6 +18,9 @@ BUSY: Final = 0.8
 LATE: Final = 0.02
 """Seconds a request may be sent late before it is worth a warning."""
 
+GROUPED: Final = 1.05
+"""Tokens per event from which the difference of ITL and TPOT is explained."""
+
 
 class ErrorCount(msgspec.Struct, frozen=True, kw_only=True):
     """Failures of one kind."""
@@ -114,7 +117,7 @@ def summarize(
         errors=_errors(load.finished),
         generator_cpu=cpu,
         lag_p99=lag.p99 if lag else 0.0,
-        notes=[*notes, *_warnings(cpu, lag, empty)],
+        notes=[*notes, *_warnings(cpu, lag, empty), *_grouping(good)],
         requests=[_record(request, load.started) for request in load.finished],
     )
 
@@ -159,6 +162,14 @@ def _warnings(cpu: float, lag: Distribution | None, empty: int) -> list[str]:
     if empty:
         warnings.append(f"{empty} answers had no text at all; they have no TTFT")
     return warnings
+
+
+def _grouping(good: Sequence[Measurement]) -> list[str]:
+    events = sum(len(request.events) for request in good)
+    tokens = sum(_outputs(good))
+    if not events or tokens < events * GROUPED:
+        return []
+    return [f"an event carries {tokens / events:.2f} tokens on average: ITL is the time between events, TPOT per token"]
 
 
 def _record(request: Measurement, started: float) -> Record:
