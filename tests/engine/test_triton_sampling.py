@@ -3,6 +3,7 @@ batch, and launching a draw never waits for the device."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from engine_support.triton_interpreter import DEVICE
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from blade_llm.kernels.warm import warm_step
 from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.sampling.sampler import Drawn, SampledRows, Sampler
 from blade_llm.sampling.table import SamplingTable
@@ -121,3 +123,22 @@ def test_logprobs_are_those_of_torch(by_torch: list[int]) -> None:
     chosen = expected.gather(1, torch.tensor(by_torch)[[5, 6], None])[:, 0]
     torch.testing.assert_close(drawn.chosen.cpu(), chosen, atol=1e-5, rtol=1e-5)
     assert drawn.top_tokens[0].tolist() == expected[0].topk(2).indices.tolist()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not triton_interpreter.COMPILED, reason="the interpreter compiles nothing")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_nothing_compiles_after_warm(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    from triton import knobs
+
+    table = torch.zeros(16, 32, dtype=torch.int32, device=DEVICE)
+    warm_step(table, table, 16, torch.zeros(1, VOCABULARY, dtype=dtype, device=DEVICE))
+    monkeypatch.setattr(sys.modules[__name__], "LOGITS", LOGITS.to(dtype))
+    compiled: list[object] = []
+    knobs.runtime.jit_post_compile_hook = lambda *args, **kwargs: compiled.append(kwargs)
+    try:
+        for kinds in ([0], [1], [2, 7], [0, 3, 6], list(range(len(KINDS)))):
+            draw(kinds, kinds)
+    finally:
+        knobs.runtime.jit_post_compile_hook = None
+    assert not compiled

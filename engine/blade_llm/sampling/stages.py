@@ -51,6 +51,7 @@ class Stages:
 def stages_of(sampled: SampledRows, table: SamplingTable, device: torch.device) -> Stages:
     """Decide what a draw for ``sampled`` does."""
     asks = table.asks[sampled.rows]
+    assert asks.all(), "a row is sampled but holds no request"
     union = int(np.bitwise_or.reduce(asks))
     vectors: list[np.ndarray] = []
     mixed = bool(union & GREEDY and union & RANDOM)

@@ -111,6 +111,7 @@ class SamplingTable:
     def leave(self, row: int) -> None:
         """The request in ``row`` ended."""
         self.rows[row] = None
+        self.asks[row] = 0
 
     def __getitem__(self, row: int) -> RowSampling:
         state = self.rows[row]

@@ -71,8 +71,10 @@ def _penalties_kernel(
             token = tl.load(tokens_ptr + column, column < length, -1) - begin
             here = (column < length) & (token >= 0) & (token < PIECE)
             token = tl.where(here, token, 0)
-            seen += tl.histogram(token, PIECE, mask=here)
-            counts += tl.histogram(token, PIECE, mask=here & (column >= prompt))
+            if repetition != 1.0:
+                seen += tl.histogram(token, PIECE, mask=here)
+            if start + BLOCK > prompt:
+                counts += tl.histogram(token, PIECE, mask=here & (column >= prompt))
         repeated = tl.where(logits > 0, tl.div_rn(logits, repetition), logits * repetition)
         logits = tl.where(seen > 0, repeated, logits)
         logits -= counts.to(tl.float32) * frequency
