@@ -14,10 +14,10 @@ from blade_llm.models.errors import NotEnoughMemoryError, UnsupportedSettingErro
 from blade_llm.models.memory import kv_block_bytes
 from blade_llm.runner.device import choose_attention
 from blade_llm.runner.gpu_memory import full_steps
+from blade_llm.runner.host_memory import give_back_free_memory, huge_pages_available, use_huge_pages
 from blade_llm.runner.kv_cache import allocate_kv_cache
 from blade_llm.runner.machine import cache_file, remembered
 from blade_llm.runner.memory_plan import GpuMemory, memory_plan, plan_kv_cache
-from blade_llm.runner.threads import huge_pages_available, use_huge_pages
 
 GIB = 1 << 30
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -125,6 +125,16 @@ def test_huge_pages_are_asked_for_unless_told_otherwise(tmp_path: Path) -> None:
     for text, available in (("always [madvise] never", True), ("always madvise [never]", False)):
         setting.write_text(text)
         assert huge_pages_available(tmp_path) is available
+
+
+def test_freed_memory_goes_back_to_the_system() -> None:
+    pieces = [torch.ones(1 << 14) for _ in range(1000)]  # 64 KiB each: small enough for the C library to keep
+    last = torch.ones(1 << 14)  # and this one keeps the heap from shrinking by itself
+    del pieces[:]
+    before = _resident()
+    give_back_free_memory()
+    assert before - _resident() > 32 << 20
+    assert float(last.sum()) == 1 << 14
 
 
 def test_a_measurement_is_made_once_a_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import torch
 from blade_llm.kernels import native
 from blade_llm.kernels.backend import backend_of
 from blade_llm.models.errors import UnsupportedSettingError
-from blade_llm.runner.threads import huge_pages_available
+from blade_llm.runner.host_memory import huge_pages_available
 
 AttentionClass = Literal["ragged_flash", "paged"]
 

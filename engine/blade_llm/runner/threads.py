@@ -1,4 +1,4 @@
-"""How many threads torch gets, how they wait for each other, and in which pages its memory lies.
+"""How many threads torch gets, and how they wait for each other.
 
 Hyper-threads and cores beyond the container's quota only make a step slower. So does long spinning: OpenMP's threads
 by default burn their time slice while they wait for one that is not running, and with any neighbour on the cores a
@@ -42,19 +42,6 @@ def spin_briefly(environment: MutableMapping[str, str] = os.environ) -> None:
     """Tell OpenMP how long to spin, unless the user did. Works only before torch is imported."""
     if "OMP_WAIT_POLICY" not in environment:
         environment.setdefault("GOMP_SPINCOUNT", str(SPINS))
-
-
-def use_huge_pages(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Let torch ask for huge pages for what it allocates, unless the user said. Works only before torch is imported.
-
-    A prefill of 2,048 tokens of a 0.5B model spends a sixth of its time on page faults without them.
-    """
-    environment.setdefault("THP_MEM_ALLOC_ENABLE", "1")
-
-
-def huge_pages_available(root: Path = Path("/")) -> bool:
-    """Whether the system gives huge pages to those who ask for them."""
-    return "[never]" not in (_read(root / "sys/kernel/mm/transparent_hugepage/enabled") or "[never]")
 
 
 def physical_cores(cpus: list[int], root: Path = Path("/")) -> int:

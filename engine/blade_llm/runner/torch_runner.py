@@ -32,6 +32,7 @@ from blade_llm.models.registry import load_model
 from blade_llm.runner.cuda_graphs import CudaGraphs, DecodeGraphs, GraphBackend, graph_batch_sizes
 from blade_llm.runner.device import TORCH_DTYPES, choose_attention, choose_device, describe
 from blade_llm.runner.gpu_memory import capture_bytes, measure_gpu
+from blade_llm.runner.host_memory import give_back_free_memory
 from blade_llm.runner.inputs import StepInputs, send_inputs
 from blade_llm.runner.kv_cache import allocate_kv_cache
 from blade_llm.runner.memory_plan import memory_plan, plan_kv_cache
@@ -237,6 +238,7 @@ class TorchRunner:
             quant=self.config.quant,
             deterministic=self.config.deterministic,
         )
+        give_back_free_memory()
         self.timings["weights"] = time.perf_counter() - start
         return model
 
