@@ -60,6 +60,7 @@ class SafetensorsWeights:
         self._pages.release()
 
     def tensor(self, name: str) -> Tensor:
+        self._pages.release()
         mapped = self._mapped(name)
         tensor = mapped.to(self._dtype)
         if self._device.type == "cpu" and tensor is mapped:
@@ -124,4 +125,5 @@ class DummyWeights:
         return tensor
 
     def stacked(self, names: list[str]) -> Tensor:
-        return torch.cat([self.tensor(name) for name in names])
+        parts = [self.tensor(name) for name in names]
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
