@@ -51,6 +51,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     extra_eos_token_ids: tuple[int, ...] = ()
     """End-of-sequence ids beyond those of the model's configuration (the tokenizer's ``eos_token``)."""
 
+    def __post_init__(self) -> None:
+        if not 0.0 < self.max_gpu_memory_utilization <= 1.0:
+            raise ValueError(
+                f"max_gpu_memory_utilization is {self.max_gpu_memory_utilization}; give a share above 0 and at most 1"
+            )
+        if self.cuda_graph_batch_sizes is not None and min(self.cuda_graph_batch_sizes, default=0) < 1:
+            raise ValueError("cuda_graph_batch_sizes needs sizes of at least 1; give disable_cuda_graph for none")
+
     @property
     def model_dir(self) -> Path:
         return Path(self.model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -178,3 +179,17 @@ def test_attention_follows_the_device_and_says_what_cannot_be(monkeypatch: pytes
     assert choose_attention(None, CUDA) == "paged"
     with pytest.raises(UnsupportedSettingError, match=r"Triton.*--attn_cls paged"):
         choose_attention("ragged_flash", CUDA)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"max_gpu_memory_utilization": 1.5}, "at most 1"),
+        ({"max_gpu_memory_utilization": 0.0}, "above 0"),
+        ({"cuda_graph_batch_sizes": (4, 0)}, "at least 1"),
+        ({"cuda_graph_batch_sizes": ()}, "disable_cuda_graph"),
+    ],
+)
+def test_impossible_settings_are_refused(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        EngineConfig(model="m", served_names=("m",), **settings)
