@@ -114,7 +114,7 @@ def _lindley(service: float) -> float:
 
 @pytest.mark.parametrize("service", [0.1, 0.05])
 def test_the_knee_of_a_queue_is_found(service: float) -> None:
-    found, probes = run_virtually(_knee(service, requests=4000))
+    found, probes = run_virtually(_knee(service, requests=2500))
     assert found is not None
     assert found == pytest.approx(_lindley(service), rel=0.1)
     assert all(probe.passed == (probe.rate <= found) for probe in probes)

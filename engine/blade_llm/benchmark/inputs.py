@@ -28,6 +28,8 @@ async def make_samples(
         return endless(pick_sharegpt(turns, counter, options.max_len, options.output_len), random_source), ()
     if options.prompts is not None:
         prompts = read_prompts(options.prompts, count or _by_characters, options.output_len or OUTPUT_TOKENS)
+        for sample in prompts:
+            sample.body(options.endpoint)  # refuses what the endpoint cannot take
         return endless(prompts, random_source), ()
     maker, notes = await make_prompts(client, found, count)
     samples = synthetic(_lengths(options, random_source), maker, random_source)

@@ -50,26 +50,26 @@ class TokenRate:
         return random_words(count, random_source)
 
 
-@dataclass(frozen=True, slots=True)
 class ExactWords:
     """Prompts measured with the server's own tokenizer, ``overhead`` tokens of the server around them."""
 
-    count: Counter
-    overhead: int = 0
+    def __init__(self, count: Counter, overhead: int = 0) -> None:
+        self._count = count
+        self._overhead = overhead
+        self._per_word = count(" ".join(COMMON)) / len(COMMON)
+        self._filler = min(COMMON, key=lambda word: count(f"of {word}"))
 
     def prompt(self, tokens: int, random_source: random.Random) -> str:
         """Of exactly ``tokens`` tokens, but where the last word's tokens do not come out even."""
-        wanted = max(1, tokens - self.overhead)
-        per_word = self.count(" ".join(COMMON)) / len(COMMON)
+        wanted = max(1, tokens - self._overhead)
         words: list[str] = []
-        while (missing := wanted - self.count(" ".join(words))) > 0:
-            words += random_source.choices(COMMON, k=max(1, int(missing / per_word)))
-        while len(words) > 1 and self.count(" ".join(words)) > wanted:
+        while (missing := wanted - self._count(" ".join(words))) > 0:
+            words += random_source.choices(COMMON, k=max(1, int(missing / self._per_word)))
+        while len(words) > 1 and self._count(" ".join(words)) > wanted:
             words.pop()
-        short = min(COMMON, key=self.count)
-        for _ in range(wanted - self.count(" ".join(words))):
-            if self.count(" ".join([*words, short])) <= wanted:
-                words.append(short)
+        for _ in range(wanted - self._count(" ".join(words))):
+            if self._count(" ".join([*words, self._filler])) <= wanted:
+                words.append(self._filler)
         return " ".join(words)
 
 
