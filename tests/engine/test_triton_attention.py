@@ -154,6 +154,20 @@ def test_parts_fill_the_gpu_and_no_more() -> None:
     assert kernels.segments_of(33, 4, 132) == kernels.segments_of(64, 4, 132)
 
 
+def test_short_prefills_take_small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that they fill the GPU; and deterministic steps the same tiles for everything."""
+    monkeypatch.setattr(kernels, "_processors", lambda device: 132)
+    k_cache = torch.empty(1, 16, 4, 128, dtype=torch.bfloat16, device=DEVICE)
+    batch = RaggedBatch.of(torch.zeros(1, dtype=torch.int64, device=DEVICE), [2], [2])
+    table = torch.zeros(1, 1, dtype=torch.int32, device=DEVICE)
+    usual = kernels.prepare(batch, table, k_cache, 28)
+    rows = {tokens: kernels._config(k_cache, 28, usual, tokens, decode=False).rows for tokens in (256, 2048)}
+    assert rows == {256: 64, 2048: 128}
+    fixed = kernels.prepare(batch, table, k_cache, 28, deterministic=True)
+    forms = {kernels._config(k_cache, 28, fixed, tokens, decode) for tokens in (1, 9999) for decode in (False, True)}
+    assert len(forms) == 1
+
+
 def test_loads_in_flight_fit_shared_memory() -> None:
     hopper = kernels.config_of(128, 7, 2, 227 << 10, "prefill")
     small = kernels.config_of(128, 7, 2, 64 << 10, "prefill")
@@ -181,7 +195,7 @@ def test_nothing_compiles_after_warm(deterministic: bool) -> None:
     kernels.warm(case.k_cache, case.table, 28, (0, 64), deterministic)
     knobs.runtime.jit_post_compile_hook = lambda *args, **kwargs: compiled.append(kwargs)
     try:
-        for batch in (MIXED, ([1], [1]), ([1] * 16, [16] * 16), ([1] * 257, [40] * 257), ([33], [700]), ([16], [16])):
+        for batch in (MIXED, ([1], [1]), ([1] * 16, [16] * 16), ([1] * 257, [40] * 257), ([33], [700]), ([900], [900])):
             case = case_of(*batch, 28, 4, 128, torch.bfloat16)
             for window in (0, 64):
                 attend(case, window, deterministic)

@@ -49,10 +49,10 @@ class Config:
 
 _PREFILL = {64: Config(128, 64, 4, 5), 128: Config(128, 64, 8, 5), 256: Config(128, 32, 8, 5)}
 _DECODE = {64: Config(16, 64, 4, 5), 128: Config(16, 64, 4, 5), 256: Config(16, 32, 4, 5)}
-_DETERMINISTIC = {64: Config(64, 64, 4, 5), 128: Config(64, 64, 4, 5), 256: Config(64, 32, 8, 5)}
-"""By head size, rounded up; for two-byte types. One form for prefill and decode where the bits must be the same. Five
-stages are what it takes to load keys and values of a tile while the one before is computed: their addresses are loaded
-too, which costs a stage for each of theirs."""
+_SMALL = {64: Config(64, 64, 4, 5), 128: Config(64, 64, 4, 5), 256: Config(64, 32, 8, 5)}
+"""By head size, rounded up; for two-byte types. The small form is for prefills too short to fill the GPU with the large
+one, and for all of a deterministic step, where the bits must be the same. Five stages are what it takes to load keys
+and values of a tile while the one before is computed: their addresses are loaded too, a stage for each of theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,28 +122,27 @@ def warm(
     k_cache: Tensor, block_table: Tensor, num_heads: int, windows: tuple[int, ...] = (0,), deterministic: bool = False
 ) -> None:
     """See :func:`blade_llm.kernels.paged_attention.warm`."""
-    device, head_dim = k_cache.device, k_cache.shape[3]
-    rows = torch.zeros(1, dtype=torch.int64, device=device)
+    many = _processors(k_cache.device) * config_of(k_cache.shape[3], 1, 2, 1 << 20, "prefill").rows // num_heads + 1
     for window in {min(window, 1) for window in windows}:
-        for count in (1, 2):
-            step = prepare(RaggedBatch.of(rows, [count], [count]), block_table, k_cache, num_heads, deterministic)
-            q = torch.zeros(count, num_heads, head_dim, dtype=k_cache.dtype, device=device)
-            forms = [step]
-            if count == 1 and not deterministic:  # both forms of a decode
-                forms = [replace(step, segments=1), replace(step, segments=2)]
-            for form in forms:
-                paged_attention(q, k_cache, k_cache, form, 1.0, window)
+        for counts in ([1], [2], [2] * many):  # a decode, a prefill that does not fill the GPU, and one that does
+            rows = torch.zeros(len(counts), dtype=torch.int64, device=k_cache.device)
+            q = torch.zeros(sum(counts), num_heads, k_cache.shape[3], dtype=k_cache.dtype, device=k_cache.device)
+            batch = RaggedBatch.of(rows, counts, counts)
+            step = prepare(batch, block_table, k_cache, num_heads, deterministic)
+            split = (1, 2) if counts == [1] and not deterministic else (step.segments,)
+            for segments in split:
+                paged_attention(q, k_cache, k_cache, replace(step, segments=segments), 1.0, window)
 
 
 @cache
 def config_of(head_dim: int, group: int, element_size: int, shared_memory: int, form: str) -> Config:
-    """The form of a kernel: ``prefill``, ``decode`` or ``deterministic``.
+    """The form of a kernel: ``prefill``, ``decode`` or ``small``.
 
     ``group``: query heads per KV head; ``shared_memory``: bytes a program may have, to which the loads in flight are
     trimmed.
     """
     padded = _padded(head_dim)
-    table = {"prefill": _PREFILL, "decode": _DECODE, "deterministic": _DETERMINISTIC}[form]
+    table = {"prefill": _PREFILL, "decode": _DECODE, "small": _SMALL}[form]
     config = table[min(size for size in table if size >= padded)] if padded <= max(table) else Config(16, 16, 4, 2)
     if element_size > 2:
         config = replace(config, tile=max(16, config.tile // 2), rows=max(16, config.rows // 2))
@@ -175,10 +174,15 @@ def _shared_memory(device: torch.device) -> int:
     return properties["max_shared_mem"]
 
 
-def _config(k_cache: Tensor, heads: int, decode: bool, deterministic: bool) -> Config:
-    form = "deterministic" if deterministic else "decode" if decode else "prefill"
-    group = heads // k_cache.shape[2]
-    return config_of(k_cache.shape[3], group, k_cache.element_size(), _shared_memory(k_cache.device), form)
+def _config(k_cache: Tensor, heads: int, step: Prepared, tokens: int, decode: bool) -> Config:
+    """The form for ``tokens`` of ``step``, its decodes or the rest."""
+    _, _, kv_heads, head_dim = k_cache.shape
+    shape = head_dim, heads // kv_heads, k_cache.element_size(), _shared_memory(k_cache.device)
+    if decode and not step.segment:
+        return config_of(*shape, "decode")
+    large = config_of(*shape, "prefill")
+    fills = tokens * heads // large.rows >= _processors(k_cache.device)
+    return large if fills and not step.segment else config_of(*shape, "small")
 
 
 def _launch(
@@ -195,8 +199,8 @@ def _launch(
 ) -> None:
     tokens, heads, head_dim = q.shape
     kv_heads = k_cache.shape[2]
-    config = _config(k_cache, heads, decode, step.segment > 0)
     first, sequences = (0, step.decodes) if decode else (step.decodes, step.sequences - step.decodes)
+    config = _config(k_cache, heads, step, tokens - first, decode)
     segments = step.segments if decode else 1
     block_q = config.rows // (heads // kv_heads)
     blocks = sequences if decode else (tokens - first) // block_q + sequences
@@ -239,7 +243,7 @@ def _launch_reduce(
     out: Tensor, parts: Tensor, weights: Tensor, step: Prepared, k_cache: Tensor, head_dim: int, window: int
 ) -> None:
     decodes, heads = parts.shape[:2]
-    tile = _config(k_cache, heads, True, step.segment > 0).tile
+    tile = _config(k_cache, heads, step, decodes, decode=True).tile
     combine[(decodes * heads,)](
         out,
         parts,
