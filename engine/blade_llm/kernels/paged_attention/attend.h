@@ -39,7 +39,7 @@ struct Unit {
     float* partial;  // where maxima, sums and outputs go when other units have further keys, else null
 };
 
-constexpr int MAX_KEYS = 128;   // most keys of a block
+constexpr int MAX_KEYS = 64;    // most keys of a block
 constexpr int MAX_ROWS = 256;   // most rows of a unit
 constexpr int MAX_LANES = 16;
 constexpr float NEVER = -1e30f;  // below every score, and finite so that differences are never NaN

@@ -64,7 +64,7 @@ BLADE_AVX512_BF16 static inline __attribute__((always_inline)) __m512i bf16_pair
 template <bool AMX>
 struct TileKernel {
     using Element = bf16;
-    static constexpr int LANES = 16, KEYS = 128;
+    static constexpr int LANES = 16, KEYS = 64;
 
     static int64_t packed_bytes(int64_t head_dim) { return head_dim * 16 * 2; }
 
