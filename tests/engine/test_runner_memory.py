@@ -53,6 +53,13 @@ def test_what_other_processes_hold_is_not_given_away() -> None:
     assert gpu(share=0.4, free=30 * GIB).kv_cache == 32 * GIB - 19 * GIB  # half of the GPU is the other's
 
 
+def test_a_cache_that_was_asked_for_must_fit() -> None:
+    assert gpu().kv_cache_for(None) == gpu().kv_cache
+    assert gpu().kv_cache_for(5 * GIB) == 5 * GIB
+    with pytest.raises(NotEnoughMemoryError, match=f"lower it to {21 * GIB}, or raise --max_gpu_memory_utilization"):
+        gpu(share=0.5).kv_cache_for(22 * GIB)
+
+
 def planned(model: ModelConfig, memory: GpuMemory, **config: int) -> object:
     settings = EngineConfig(model="m", served_names=("m",), **config)  # type: ignore[arg-type]
     return plan_kv_cache(settings, model, "bfloat16", memory.kv_cache, memory.enlarge)

@@ -37,6 +37,18 @@ class GpuMemory:
         transient = self.activation_peak + self.graphs
         return max(0, min(int(self.total * self.share) - self.lasting, self.free) - transient)
 
+    def kv_cache_for(self, asked: int | None) -> int:
+        """Bytes of the KV cache when ``--kv_cache_bytes`` asks for so many; None: all that remains.
+
+        Raises :class:`NotEnoughMemoryError` for more than remains.
+        """
+        if asked is not None and asked > self.kv_cache:
+            raise NotEnoughMemoryError(
+                f"--kv_cache_bytes {asked} is more than what remains of the GPU; lower it to {self.kv_cache}, or "
+                f"{self.enlarge(asked)}"
+            )
+        return self.kv_cache if asked is None else asked
+
     def enlarge(self, needed: int) -> str:
         """What to change for a KV cache of ``needed`` bytes."""
         missing = needed - self.kv_cache

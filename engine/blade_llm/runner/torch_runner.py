@@ -82,7 +82,10 @@ class TorchRunner:
             self._graph_backend = CudaGraphs
         with torch.inference_mode():
             kv = self._start_on_cpu() if self.device.type == "cpu" else self._start_on_gpu()
-            self.attach(kv)
+            try:
+                self.attach(kv)
+            except torch.OutOfMemoryError as error:
+                raise self._out_of_memory("the KV cache", error) from error
         self.memory_plan = memory_plan(kv, weights=self.model.nbytes, activation_peak=self._activation_peak)
 
     @torch.inference_mode()
@@ -93,7 +96,7 @@ class TorchRunner:
             hidden = self._hidden(inputs)
             return LaunchedForward(inputs.sampled, self.model.logits(hidden) if inputs.sampled.rows else None)
         except torch.OutOfMemoryError as error:
-            raise self._out_of_memory(error) from error
+            raise self._out_of_memory("a step", error) from error
 
     @torch.inference_mode()
     def launch_sampling(self, forward: PendingForward) -> LaunchedStep:
@@ -105,7 +108,7 @@ class TorchRunner:
         try:
             drawn = self._sampler.draw(launched.logits, sampled)
         except torch.OutOfMemoryError as error:
-            raise self._out_of_memory(error) from error
+            raise self._out_of_memory("a step", error) from error
         self.tables.token_ids[sampled.row_index, sampled.position_index] = drawn.tokens.to(torch.int32)
         return LaunchedStep(drawn)
 
@@ -222,9 +225,9 @@ class TorchRunner:
         memory = measure_gpu(self, free_at_start, length)
         self.timings["profile"] = time.perf_counter() - start
         self._activation_peak = memory.activation_peak
-        if config.kv_cache_bytes is not None:
-            return plan_kv_cache(config, model_config, self.dtype_name, config.kv_cache_bytes)
-        return plan_kv_cache(config, model_config, self.dtype_name, memory.kv_cache, memory.enlarge)
+        return plan_kv_cache(
+            config, model_config, self.dtype_name, memory.kv_cache_for(config.kv_cache_bytes), memory.enlarge
+        )
 
     def _load(self, max_positions: int) -> Llama:
         start = time.perf_counter()
@@ -253,9 +256,9 @@ class TorchRunner:
             ) from error
         self.memory_plan = msgspec.structs.replace(self.memory_plan, graphs=used)
 
-    def _out_of_memory(self, error: Exception) -> NotEnoughMemoryError:
+    def _out_of_memory(self, what: str, error: Exception) -> NotEnoughMemoryError:
         share = self.config.max_gpu_memory_utilization
         return NotEnoughMemoryError(
-            f"a step ran out of GPU memory; lower --max_gpu_memory_utilization to {share - 0.05:.2f}, or "
+            f"{what} ran out of GPU memory; lower --max_gpu_memory_utilization to {max(0.05, share - 0.05):.2f}, or "
             f"--ragged_flash_max_batch_tokens to {max(1, self.config.max_batch_tokens // 2)} ({error})"
         )
