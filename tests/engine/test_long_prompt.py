@@ -18,6 +18,7 @@ from engine_support.fake_runner import FakeRunner
 
 from blade_llm.engine.core import EngineCore
 from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.scheduling.budget import PrefillBudget
 from blade_llm.scheduling.plan import StepPlan
 from blade_llm.scheduling.request import Request
 
@@ -63,7 +64,7 @@ MACHINES = {
 class Streams:
     """Answers that are running, and when each of their tokens came."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, budget: PrefillBudget | None = None) -> None:
         machine.random.seed(0)
         runner = FakeRunner(2000, 64, 16_000, verify=False)
         self.device = AsyncDevice(runner, forward_seconds=machine, sampling_seconds=1e-5, host_seconds=1e-4)
@@ -77,10 +78,11 @@ class Streams:
             clock=self.device.clock,
             overlap=machine.overlap,
         )
+        self.core.scheduler.budget = budget or PrefillBudget()
         self.came: dict[str, list[float]] = {}
 
     def add(self, name: str, prompt: int, max_tokens: int = 5000) -> None:
-        tokens = [(i * i + len(name)) % 89 for i in range(prompt)]
+        tokens = random.Random(name).choices(range(89), k=prompt)
         self.core.scheduler.add(Request(name, tokens, SamplingParams(max_tokens=max_tokens, temperature=0.0)))
         self.came[name] = []
 
@@ -131,3 +133,20 @@ def test_tokens_keep_coming_while_a_long_prompt_arrives(name: str, warm: bool) -
     assert p99(gaps) <= 2.0 * p99(without)
     assert max(gaps) <= 3.0 * p99(without)
     assert statistics.median(gaps) >= 1.4 * statistics.median(without), "the room is not used"
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_a_batch_that_arrives_at_once_is_not_drawn_out(name: str) -> None:
+    """All but the first find one stream running; whoever favoured it would serve the batch one by one."""
+    seconds = {}
+    for stretch in (PrefillBudget()._stretch, 1e6):  # as it is; and without any regard to time between tokens
+        streams = Streams(MACHINES[name], PrefillBudget(stretch=stretch))
+        streams.add("first", 128, 128)
+        streams.step()
+        for i in range(STREAMS - 1):
+            streams.add(f"stream {i}", 128, 128)
+        while streams.core.has_work:
+            streams.step()
+        seconds[stretch] = streams.device.now
+    bounded, unbounded = seconds.values()
+    assert bounded < 1.15 * unbounded

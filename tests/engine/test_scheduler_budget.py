@@ -124,6 +124,23 @@ def test_it_follows_a_growing_batch_although_prefill_never_pauses() -> None:
     assert sorted(tokens)[len(tokens) // 2] > 60
 
 
+def test_one_prompt_is_never_a_crowd() -> None:
+    """However few the running: one long prompt must not stall them."""
+    budget, device = PrefillBudget(), Device(0.01, 0.0, 0.0002)
+    drive(budget, device, 1, 30)
+    assert device.ideal(1, budget.allowance(1, 1) or 0) < 2 * device.ideal(1, 0)
+    assert budget.allowance(32, 1) == budget.allowance(32, 3)
+
+
+def test_few_who_run_wait_for_many_who_do_not() -> None:
+    budget, device = PrefillBudget(), Device(0.01, 0.0, 0.0002)
+    drive(budget, device, 1, 30)
+    alone, crowd = budget.allowance(1, 1), budget.allowance(1, 11)
+    assert alone
+    assert crowd
+    assert crowd > 20 * alone
+
+
 def test_a_clock_that_stands_still_does_no_harm() -> None:
     budget = PrefillBudget()
     for _ in range(50):

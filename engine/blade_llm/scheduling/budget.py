@@ -17,6 +17,9 @@ class PrefillBudget:
     Args:
         stretch: how many times longer than without prefill a step with decodes may get. Below 2, to leave room for
             errors of the estimate.
+        crowd: one prompt never stretches a step further, but several do, by this times their number over that of the
+            decodes: when a batch arrives at once, the few who are served already wait for the many, as every step with
+            a part of the batch costs all of them more than late tokens cost these.
         min_chunk: prefill tokens a step always gets, so that prefill never stops.
         first_chunk: prefill tokens beside decodes before anything is measured.
         probe_every: after so many steps of decodes with prefill one step goes without prefill, to measure decode
@@ -24,12 +27,19 @@ class PrefillBudget:
     """
 
     def __init__(
-        self, *, stretch: float = 1.75, min_chunk: int = 4, first_chunk: int = 16, probe_every: int = 32
+        self,
+        *,
+        stretch: float = 1.75,
+        crowd: float = 16.0,
+        min_chunk: int = 4,
+        first_chunk: int = 16,
+        probe_every: int = 32,
     ) -> None:
         self._stretch = stretch
+        self._crowd = crowd
         self._min_chunk = min_chunk
-        self._most = float(first_chunk)
-        """Tokens that are sure not to stretch a step too far, judged by the chunks seen lately."""
+        self._unstretched = first_chunk / stretch
+        """Tokens that would not make a step longer at all, judged by the chunks seen lately."""
         self._probe_every = probe_every
         self._mixed_steps = probe_every  # the first mixed step is preceded by a probe
         self._decode_seconds: float | None = None
@@ -43,10 +53,11 @@ class PrefillBudget:
         """Estimated seconds a prefill token adds; None before the first measurement."""
         return self._prefill_seconds / self._prefill_tokens if self._prefill_tokens else None
 
-    def allowance(self, num_decodes: int) -> int | None:
+    def allowance(self, num_decodes: int, num_prefills: int = 1) -> int | None:
         """Prefill tokens the next step may carry beside ``num_decodes`` decodes; None without any: no bound.
 
-        Call it only when there is prefill to do. 0 asks for a step without prefill, to measure it.
+        Call it only when there is prefill to do: for ``num_prefills`` requests. 0 asks for a step without prefill, to
+        measure it.
         """
         if num_decodes == 0:
             return None
@@ -54,10 +65,12 @@ class PrefillBudget:
             self._mixed_steps = 0
             return 0
         self._mixed_steps += 1
+        room = (self._stretch - 1.0) * max(1.0, self._crowd * (num_prefills - 1) / num_decodes)
+        tokens = self._unstretched * (1.0 + room)
         cost = self.seconds_per_token
-        if self._decode_seconds is None or not cost:
-            return int(self._most)
-        return max(self._min_chunk, int(min(self._most, (self._stretch - 1.0) * self._decode_seconds / cost)))
+        if self._decode_seconds is not None and cost:
+            tokens = min(tokens, room * self._decode_seconds / cost)
+        return max(self._min_chunk, int(tokens))
 
     def observe(self, num_decodes: int, prefill_tokens: int, seconds: float) -> None:
         """A step with so many decodes and prefill tokens took ``seconds``."""
@@ -74,7 +87,7 @@ class PrefillBudget:
         if decode is not None:
             stretched = max(1.0, seconds / decode) if decode else 1.0
             # Neither a hiccup nor the small end of a prompt undoes at once what larger chunks have shown.
-            self._most = max(prefill_tokens * self._stretch / stretched, 0.9 * self._most)
+            self._unstretched = max(prefill_tokens / stretched, 0.9 * self._unstretched)
         if num_decodes == 0:
             excess = seconds  # reading the weights included: errs on the side of small chunks
         elif decode is not None:

@@ -128,7 +128,8 @@ class Scheduler:
         prefills = self._schedule_decodes(step)
         may_admit = bool(self._waiting and self._free_rows and self._preemptions == preemptions)
         if step.tokens_left and (prefills or may_admit):
-            allowance = self.budget.allowance(step.num_decodes)
+            num_prefills = len(prefills) + (min(len(self._waiting), len(self._free_rows)) if may_admit else 0)
+            allowance = self.budget.allowance(step.num_decodes, num_prefills)
             if allowance is not None:
                 step.tokens_left = min(step.tokens_left, allowance)
             for request in prefills:
