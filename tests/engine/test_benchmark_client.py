@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import ssl
+from asyncio import StreamWriter as Writer
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +18,6 @@ from engine_support.fake_openai import (
     Asked,
     FakeOpenAI,
     Script,
-    Writer,
     answer,
     delta,
     event,
@@ -36,6 +38,7 @@ from blade_llm.benchmark.sse import EventParser
 from blade_llm.benchmark.target import Target, parse_address
 
 HELLO = Sample("hello there", 4)
+CERTIFICATES = Path(__file__).parents[1] / "router_support" / "tls"
 
 
 @asynccontextmanager
@@ -260,6 +263,20 @@ async def test_a_request_given_up_closes_its_connection() -> None:
         await asyncio.wait([task])
         assert task.cancelled()
         await asyncio.wait_for(gone.wait(), 30)
+
+
+async def test_tls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a certificate that is trusted, and with one that is not."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATES / "server.pem")
+    async with FakeOpenAI(tls=context) as server:
+        for trusted, kind in [("ca.crt", None), ("other.crt", "cannot connect")]:
+            monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATES / trusted))
+            address = parse_address(server.url)
+            client = Client(address)
+            measured = await client.measure(Target(address=address, endpoint="chat", model="m"), HELLO, 0.0)
+            client.close()
+            assert (measured.failure and measured.failure.kind) == kind
 
 
 async def test_what_is_sent() -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import xml.etree.ElementTree as ElementTree
+from asyncio import StreamWriter as Writer
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ from engine_support.fake_openai import (
     Asked,
     FakeOpenAI,
     Script,
-    Writer,
     answer,
     delta,
     send_chunk,

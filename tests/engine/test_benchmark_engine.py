@@ -42,5 +42,5 @@ def test_the_engine_s_own_counts_agree(tmp_path: Path, capsys: pytest.CaptureFix
         assert text["settings"]["url"].endswith("/v1/completions")
 
         # Longer than the model can take: refused by the server, told by the benchmark.
-        assert main([*command, "--input_len", "20000", "--num_requests", "2", "--warmup", "0"]) == 1
+        assert main([*command, "--input_len", "5000", "--num_requests", "2", "--warmup", "0"]) == 1
         assert "HTTP 400" in capsys.readouterr().out

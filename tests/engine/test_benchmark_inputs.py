@@ -7,6 +7,7 @@ import itertools
 import json
 import random
 import statistics
+from asyncio import StreamWriter as Writer
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from engine_support.fake_openai import (
     Asked,
     FakeOpenAI,
     Script,
-    Writer,
     answer,
     send_error,
     tokens_of,
@@ -212,7 +212,7 @@ async def test_bad_files(tmp_path: Path, option: str, name: str, text: str | Non
     if text is not None:
         (tmp_path / name).write_text(text)
     with pytest.raises(BenchmarkError, match=said):
-        await samples(1, **{option: tmp_path / name})
+        await samples(1, answer, **{option: tmp_path / name})
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
+from asyncio import StreamReader as Reader
+from asyncio import StreamWriter as Writer
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
-
-Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 
 
 @dataclass(frozen=True)
@@ -98,10 +99,11 @@ class FakeOpenAI:
     asked: list[Asked] = field(default_factory=list)
     connections: int = 0
     url: str = ""
+    tls: ssl.SSLContext | None = None
 
     async def __aenter__(self) -> FakeOpenAI:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self.tls)
+        self.url = f"{'https' if self.tls else 'http'}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
     async def __aexit__(self, *_: object) -> None:
