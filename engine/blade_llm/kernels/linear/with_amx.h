@@ -13,15 +13,16 @@ namespace blade {
 
 constexpr int AMX_ROWS = 32;
 constexpr int UNPACK_AHEAD = 8;             // records unpacked at a time: 16 KiB, a third of L1
-constexpr int64_t PREFETCH_BYTES = 4096;
+constexpr int64_t PREFETCH_BYTES = 3072;
+constexpr int STREAM = UNPACKED_RECORD / 64;  // lines that a step of bf16 weights takes
 
 // Which part of the work is done at a time.
 struct Blocking {
     int64_t rows, panels, steps;
 
-    Blocking(int64_t all_rows, int64_t all_steps) : rows(256), panels(16), steps(all_steps) {
-        if (all_rows <= 2 * AMX_ROWS) {  // bound by memory: read it in the order in which it lies
-            rows = 2 * AMX_ROWS;
+    Blocking(int64_t all_rows, int64_t all_steps) : rows(256), panels(8), steps(all_steps) {
+        if (all_rows <= AMX_ROWS) {  // bound by memory: read it in the order in which it lies
+            rows = AMX_ROWS;
             panels = 1;
         } else {
             const int64_t stretches = (all_steps + 7) / 8;  // 16 KiB of a panel, 16 KiB of the rows
@@ -60,7 +61,10 @@ BLADE_AMX static inline void accumulate(
             _tile_dpbf16ps(3, 5, 7);
             lower += STEP;
         }
-        for (int line = 0; line < lines; ++line) _mm_prefetch(next + line * 64, _MM_HINT_T0);
+        if (lines == STREAM)  // one after another, as memory is the limit
+            for (int line = 0; line < STREAM; ++line) _mm_prefetch(next + line * 64, _MM_HINT_T0);
+        else
+            for (int line = 0; line < lines; ++line) _mm_prefetch(next + line * 64, _MM_HINT_T1);
         next += lines * 64;
         x += STEP;
         tiles += 2 * TILE_WORDS;
@@ -168,7 +172,7 @@ BLADE_AMX static void multiply_amx(const Job& job, int64_t first, int64_t last, 
                 for (int64_t panel = group; panel < group_end; ++panel) {
                     const uint8_t* records = weight.records + panel * weight.panel_bytes() + step * record_bytes(KIND);
                     // Few rows: memory is the limit, so fetch just ahead. Many: fetch the next panel meanwhile.
-                    const int lines = static_cast<int>((32 + subs - 1) / subs);
+                    const int lines = static_cast<int>((STREAM + subs - 1) / subs);
                     const uint8_t* next = records + (subs == 1 ? PREFETCH_BYTES : weight.panel_bytes());
                     for (int64_t sub = 0; sub < subs; ++sub, waiting += AMX_ROWS * PANEL) {
                         const int64_t row = block + sub * AMX_ROWS;

@@ -10,7 +10,7 @@ namespace blade {
 
 constexpr int DOT_ROWS = 8;        // 16 sums: enough to hide the instruction's latency
 constexpr int FUSED_ROWS = 4;      // up to here quantised weights may be multiplied without being stored as bf16
-constexpr int64_t DOT_PREFETCH = 4096;
+constexpr int64_t DOT_PREFETCH = 2048;
 constexpr int64_t DOT_BLOCK_BYTES = 1 << 19;  // rows that stay in half the L2 cache while panels pass by
 
 BLADE_AVX512_BF16 static inline __m512 dot(__m512 sum, const bf16* x, __m512i row) {

@@ -1,0 +1,109 @@
+"""The linear layers of a whole model at several numbers of rows, native against oneDNN and plain torch.
+
+Run it as ``python -m benchmarks.engine.linear [--threads N]``. The shapes are Qwen2.5-0.5B's; every matrix is a
+different one, as in a model, so that weights come from memory and not from a cache. The candidates take turns, step by
+step, and the fastest product of each shape counts: what a quiet machine would do. Trust ratios before milliseconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from benchmarks.figures import QUICK, Figure, report
+from blade_llm.kernels import native
+from blade_llm.kernels.linear import Quantization, pack
+from blade_llm.kernels.linear.torch import OneDnnLinear
+from blade_llm.models.loader import NOISE_LENGTH
+
+LAYER = ((1152, 896), (896, 896), (9728, 896), (896, 4864))
+HEAD = (151936, 896)
+LAYERS = 6 if QUICK else 24
+"""QUICK computes a quarter of the model and multiplies by four."""
+ROWS = (1, 4, 16, 64, 256) if QUICK else (1, 4, 16, 64, 256, 1024)
+SECONDS = 2.0 if QUICK else 8.0
+"""For each number of rows."""
+TARGETS = {1: 1.3, 4: 1.3, 16: 1.1, 64: 1.0, 256: 1.0, 1024: 1.0}
+"""Speed against oneDNN's packed weights by number of rows."""
+
+Product = Callable[[Tensor], Tensor]
+
+
+def weights() -> list[Tensor]:
+    """Different matrices, cut from one sequence of random numbers."""
+    noise = torch.randn(NOISE_LENGTH).mul_(0.02).bfloat16()
+    shapes = [*LAYER * LAYERS, (HEAD[0] * LAYERS // 24, HEAD[1])]
+    result, start = [], 0
+    for outputs, inputs in shapes:
+        repeats = -(-(start + outputs * inputs) // len(noise))
+        result.append(noise.repeat(repeats)[start : start + outputs * inputs].reshape(outputs, inputs).clone())
+        start = (start + 12_345) % len(noise)
+    return result
+
+
+def candidates(matrices: list[Tensor]) -> dict[str, tuple[list[Product], int]]:
+    """What is compared: for each name the layers and their bytes."""
+    plain: list[Product] = [lambda x, w=w: F.linear(x, w) for w in matrices]  # type: ignore[misc]
+    result: dict[str, tuple[list[Product], int]] = {"torch": (plain, sum(w.nbytes for w in matrices))}
+    onednn = [OneDnnLinear(weight, None) for weight in matrices]
+    result["onednn"] = (list(onednn), sum(linear.nbytes for linear in onednn))
+    quants: tuple[Quantization, ...] = ("none", "int8", "int4")
+    for quant in quants:
+        start = time.perf_counter()
+        packed = [linear for weight in matrices if (linear := pack(weight, None, quant)) is not None]
+        print(f"packed {quant} in {time.perf_counter() - start:.1f} s", flush=True)
+        result["bf16" if quant == "none" else quant] = (list(packed), sum(linear.nbytes for linear in packed))
+    return result
+
+
+def fastest_steps(layers: dict[str, list[Product]], matrices: list[Tensor], rows: int) -> dict[str, float]:
+    """Seconds of each candidate's step: the fastest product of each shape, times how many there are."""
+    inputs = {columns: torch.randn(rows, columns).bfloat16() for columns in {w.shape[1] for w in matrices}}
+    shapes = [tuple(weight.shape) for weight in matrices]
+    best = {name: dict.fromkeys(shapes, float("inf")) for name in layers}
+    end = time.perf_counter() + SECONDS
+    turns = 0
+    while turns < 3 or time.perf_counter() < end:
+        for name, products in layers.items():
+            for product, shape in zip(products, shapes, strict=True):
+                start = time.perf_counter()
+                product(inputs[shape[1]])
+                best[name][shape] = min(best[name][shape], time.perf_counter() - start)
+        turns += 1
+    return {name: sum(fastest[shape] for shape in shapes) for name, fastest in best.items()}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    torch.set_num_threads(parser.parse_args().threads)
+    print(f"instruction set {native.isa()}, {torch.get_num_threads()} threads", flush=True)
+    matrices = weights()
+    compared = candidates(matrices)
+    layers = {name: products for name, (products, _) in compared.items()}
+    flops = 2.0 * sum(weight.numel() for weight in matrices)
+    figures = []
+    for rows in ROWS:
+        seconds = fastest_steps(layers, matrices, rows)
+        for name, step in seconds.items():
+            rate, unit = (
+                (compared[name][1] / step / 1e9, "GB/s") if rows <= 64 else (flops * rows / step / 1e12, "TFLOP/s")
+            )
+            figures.append(Figure(f"linear_{name}_{rows}_ms", step * 24 / LAYERS * 1e3, "ms"))
+            figures.append(Figure(f"linear_{name}_{rows}_rate", rate, unit))
+        for name in ("bf16", "int8", "int4"):
+            ratio = seconds["onednn"] / seconds[name]
+            goal = (">=", TARGETS[rows]) if name == "bf16" and native.isa() == "amx" else ("", 0.0)
+            figures.append(Figure(f"linear_{name}_{rows}_vs_onednn", ratio, "x", *goal))
+        print(*figures[-13:], sep="\n", flush=True)
+    return report("engine_linear", figures)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
