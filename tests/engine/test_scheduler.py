@@ -1,72 +1,16 @@
-"""Single decisions of the scheduler: order, budget, admission, preemption, ends, refusals, speculation."""
+"""Single decisions of the scheduler: order, budget, admission, preemption, ends, refusals."""
 
 from typing import Any
 
 import pytest
-from engine_support.sched_invariants import check_invariants
+from engine_support.scheduler_driver import EOS, add, draw, draw_and_return, plan_of, scheduler_of, shares, step
 
-from blade_llm.cache.manager import KVCacheManager
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
 from blade_llm.scheduling.budget import PrefillBudget
 from blade_llm.scheduling.limits import SchedulerConfig
-from blade_llm.scheduling.output import RequestOutput
-from blade_llm.scheduling.plan import InputEmbeddings, StepPlan, StepResult
+from blade_llm.scheduling.plan import StepResult
 from blade_llm.scheduling.request import Request, RequestRefusedError
 from blade_llm.scheduling.scheduler import Scheduler
-
-EOS = 2
-
-
-def scheduler_of(
-    *,
-    blocks: int = 64,
-    rows: int = 8,
-    budget: int = 256,
-    max_model_len: int = 512,
-    prompt_cache: bool = True,
-    max_drafts: int = 0,
-    pipeline_stages: int = 1,
-) -> Scheduler:
-    config = SchedulerConfig(
-        max_num_seqs=rows,
-        max_batch_tokens=budget,
-        max_model_len=max_model_len,
-        eos_token_ids=(EOS,),
-        max_drafts=max_drafts,
-        pipeline_stages=pipeline_stages,
-    )
-    return Scheduler(config, KVCacheManager(blocks, enable_prompt_cache=prompt_cache))
-
-
-def add(
-    scheduler: Scheduler, name: str, prompt: int, max_tokens: int = 100, priority: int = 0, **sampling: object
-) -> None:
-    tokens = [10 + sum(map(ord, name)) + i for i in range(prompt)]
-    params = SamplingParams(max_tokens=max_tokens, temperature=0, **sampling)  # type: ignore[arg-type]
-    scheduler.add(Request(name, tokens, params, priority=priority))
-
-
-def plan_of(scheduler: Scheduler) -> StepPlan:
-    plan = scheduler.schedule()
-    assert plan is not None
-    check_invariants(scheduler)
-    return plan
-
-
-def draw(scheduler: Scheduler, plan: StepPlan, *tokens: list[int]) -> list[RequestOutput]:
-    """Deliver ``tokens`` for the sampled rows of a plan; one token 5 each when none are given."""
-    drawn = list(tokens) or [[5] for row in plan.rows if row.sample]
-    outputs = scheduler.update(plan, StepResult(drawn, [None] * len(drawn)))
-    check_invariants(scheduler)
-    return outputs
-
-
-def shares(plan: StepPlan) -> dict[str, int]:
-    return {row.request_id: row.count for row in plan.rows}
-
-
-def step(scheduler: Scheduler) -> list[RequestOutput]:
-    return draw(scheduler, plan_of(scheduler))
 
 
 def test_decodes_first_then_prefills_then_arrivals() -> None:
@@ -83,12 +27,6 @@ def test_decodes_first_then_prefills_then_arrivals() -> None:
     assert shares(plan) == {"a": 1, "b": 22, "c": 27}
     assert [row.sample for row in plan.rows] == [True, True, False]
     assert [row.row for row in plan.new_rows] == [plan.rows[2].row]
-
-
-def draw_and_return(scheduler: Scheduler) -> StepPlan:
-    plan = plan_of(scheduler)
-    draw(scheduler, plan)
-    return plan
 
 
 def test_priority_before_arrival() -> None:
@@ -324,97 +262,3 @@ def test_limits_must_be_positive(name: str) -> None:
     limits: dict[str, Any] = {"max_num_seqs": 1, "max_batch_tokens": 1, "max_model_len": 1, name: 0}
     with pytest.raises(ValueError, match=f"{name} must be at least 1"):
         SchedulerConfig(**limits)
-
-
-def spans(plan: StepPlan) -> list[tuple[int, int, int]]:
-    return [(row.start, row.count, row.drafts) for row in plan.rows]
-
-
-def test_a_draw_with_guesses_brings_several_tokens() -> None:
-    scheduler = scheduler_of(max_drafts=3)
-    add(scheduler, "a", 14)
-    plan = draw_and_return(scheduler)
-    assert spans(plan) == [(0, 14, 0)]  # nothing to guess from
-    plan = plan_of(scheduler)
-    assert spans(plan) == [(14, 4, 3)]
-    assert plan.block_updates[0].start == 1  # for the guesses
-    assert draw(scheduler, plan, [6, 7, 8, 9])[0].token_ids == [6, 7, 8, 9]
-    assert spans(plan_of(scheduler)) == [(18, 4, 3)]
-
-
-def test_steps_in_flight_presume_the_most_and_none_is_void() -> None:
-    scheduler = scheduler_of(max_drafts=3)
-    add(scheduler, "a", 14)
-    step(scheduler)
-    plans = [plan_of(scheduler) for _ in range(3)]
-    assert [spans(plan) for plan in plans] == [[(14, 4, 3)], [(18, 4, 3)], [(22, 4, 3)]]
-    delivered = [draw(scheduler, plan, tokens) for plan, tokens in zip(plans, ([6, 7], [], [8]), strict=True)]
-    assert [[output.token_ids for output in outputs] for outputs in delivered] == [[[6, 7]], [], [[8]]]
-    assert spans(plan_of(scheduler)) == [(17, 4, 3)]
-
-
-def test_guesses_stay_within_max_tokens_and_within_the_step() -> None:
-    scheduler = scheduler_of(max_drafts=3, budget=6)
-    add(scheduler, "a", 4, max_tokens=4)
-    add(scheduler, "b", 2, max_tokens=20)
-    step(scheduler)
-    plan = plan_of(scheduler)
-    assert spans(plan) == [(4, 3, 2), (2, 3, 2)]
-    assert [output.finish_reason for output in draw(scheduler, plan, [5, 5, 5], [5])] == ["length", None]
-
-
-def test_no_token_from_a_draw_repeats_the_position() -> None:
-    scheduler = scheduler_of()
-    add(scheduler, "a", 14)
-    step(scheduler)
-    plan = plan_of(scheduler)
-    assert draw(scheduler, plan, []) == []
-    again = plan_of(scheduler)
-    assert again.rows == plan.rows
-
-
-def test_a_stop_among_several_tokens_ends_there() -> None:
-    scheduler = scheduler_of(max_drafts=4)
-    add(scheduler, "a", 14)
-    step(scheduler)
-    (output,) = draw(scheduler, plan_of(scheduler), [6, 7, EOS, 8, 9])
-    assert (output.token_ids, output.finish_reason, output.stop_token_id) == ([6, 7], "stop", EOS)
-    assert scheduler.stats().generation_tokens_total == 4
-
-
-def test_pipeline_stages_work_on_different_decodes() -> None:
-    scheduler = scheduler_of(pipeline_stages=2)
-    for name in ("a", "b", "c"):
-        add(scheduler, name, 4)
-    step(scheduler)
-    first, second = plan_of(scheduler), plan_of(scheduler)
-    assert (list(shares(first)), list(shares(second))) == (["a", "b"], ["c"])
-    assert scheduler.schedule() is None  # every token is under way
-    draw(scheduler, first)
-    assert list(shares(plan_of(scheduler))) == ["a", "b"]
-
-
-def test_pipeline_stages_work_on_one_long_prompt_together() -> None:
-    scheduler = scheduler_of(pipeline_stages=3, budget=32)
-    add(scheduler, "a", 90)
-    assert [spans(plan_of(scheduler)) for _ in range(3)] == [[(0, 32, 0)], [(32, 32, 0)], [(64, 26, 0)]]
-
-
-def test_adapter_and_embeddings_enter_with_the_row() -> None:
-    scheduler = scheduler_of()
-    image = (InputEmbeddings(start=1, count=3, handle="image-7"),)
-    sampling = SamplingParams(max_tokens=2, temperature=0)
-    scheduler.add(Request("a", [1, 2, 3, 4], sampling, adapter_slot=2, embeddings=image))
-    (new,) = plan_of(scheduler).new_rows
-    assert (new.adapter_slot, new.embeddings) == (2, image)
-
-
-@pytest.mark.parametrize("other", [{"adapter_digest": b"x"}, {"image_digest": b"x"}, {"cache_salt": "x"}])
-def test_blocks_of_another_adapter_image_or_tenant_are_not_shared(other: dict[str, Any]) -> None:
-    scheduler = scheduler_of()
-    sampling = SamplingParams(max_tokens=1, temperature=0)
-    cached = []
-    for number, fields in enumerate([{}, other, {}, other]):
-        scheduler.add(Request(str(number), list(range(40)), sampling, **fields))
-        cached.append(step(scheduler)[0].cached_tokens)
-    assert cached == [0, 0, 32, 32]

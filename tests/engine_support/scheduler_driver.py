@@ -1,0 +1,73 @@
+"""A scheduler without a device: the test delivers what it likes for each plan. Invariants hold after every call."""
+
+from __future__ import annotations
+
+from engine_support.sched_invariants import check_invariants
+
+from blade_llm.cache.manager import KVCacheManager
+from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.scheduling.limits import SchedulerConfig
+from blade_llm.scheduling.output import RequestOutput
+from blade_llm.scheduling.plan import StepPlan, StepResult
+from blade_llm.scheduling.request import Request
+from blade_llm.scheduling.scheduler import Scheduler
+
+EOS = 2
+
+
+def scheduler_of(
+    *,
+    blocks: int = 64,
+    rows: int = 8,
+    budget: int = 256,
+    max_model_len: int = 512,
+    prompt_cache: bool = True,
+    max_drafts: int = 0,
+    pipeline_stages: int = 1,
+) -> Scheduler:
+    config = SchedulerConfig(
+        max_num_seqs=rows,
+        max_batch_tokens=budget,
+        max_model_len=max_model_len,
+        eos_token_ids=(EOS,),
+        max_drafts=max_drafts,
+        pipeline_stages=pipeline_stages,
+    )
+    return Scheduler(config, KVCacheManager(blocks, enable_prompt_cache=prompt_cache))
+
+
+def add(
+    scheduler: Scheduler, name: str, prompt: int, max_tokens: int = 100, priority: int = 0, **sampling: object
+) -> None:
+    tokens = [10 + sum(map(ord, name)) + i for i in range(prompt)]
+    params = SamplingParams(max_tokens=max_tokens, temperature=0, **sampling)  # type: ignore[arg-type]
+    scheduler.add(Request(name, tokens, params, priority=priority))
+
+
+def plan_of(scheduler: Scheduler) -> StepPlan:
+    plan = scheduler.schedule()
+    assert plan is not None
+    check_invariants(scheduler)
+    return plan
+
+
+def draw(scheduler: Scheduler, plan: StepPlan, *tokens: list[int]) -> list[RequestOutput]:
+    """Deliver ``tokens`` for the sampled rows of a plan; one token 5 each when none are given."""
+    drawn = list(tokens) or [[5] for row in plan.rows if row.sample]
+    outputs = scheduler.update(plan, StepResult(drawn, [None] * len(drawn)))
+    check_invariants(scheduler)
+    return outputs
+
+
+def shares(plan: StepPlan) -> dict[str, int]:
+    return {row.request_id: row.count for row in plan.rows}
+
+
+def step(scheduler: Scheduler) -> list[RequestOutput]:
+    return draw(scheduler, plan_of(scheduler))
+
+
+def draw_and_return(scheduler: Scheduler) -> StepPlan:
+    plan = plan_of(scheduler)
+    draw(scheduler, plan)
+    return plan
