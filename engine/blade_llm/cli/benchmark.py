@@ -60,7 +60,7 @@ def _report(outcome: Outcome, options: Options, flags: dict[str, Any]) -> int:
     """Print and write what was measured; the exit status."""
     lines = []
     if options.find_rate:
-        lines.append(_verdict(outcome, options))
+        lines.append("\n" + _verdict(outcome, options))
     if outcome.summary is not None:
         if options.find_rate:
             lines.append("At this rate:" if outcome.best_rate else "At the last rate tried:")
