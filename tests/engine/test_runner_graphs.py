@@ -13,6 +13,8 @@ from engine_support.recording_graphs import RecordingGraphs, prepare_from_device
 from engine_support.runner_driver import GREEDY, Driver
 from engine_support.tiny_models import engine_config, reference_greedy, save_model
 
+from blade_llm.engine.core import EngineCore, EngineInfo
+from blade_llm.engine.messages import GenerateRequest
 from blade_llm.models.config import load_model_config
 from blade_llm.runner import build_runner
 from blade_llm.runner.cuda_graphs import DecodeGraphs, graph_batch_sizes
@@ -146,3 +148,32 @@ def test_graphs_can_be_switched_off(model: tuple[Path, Any]) -> None:
     runner = TorchRunner(config, load_model_config(config.model_dir), RecordingGraphs)
     runner.warm_up()
     assert runner.graphs is None
+
+
+def test_a_whole_engine_answers_the_same_with_graphs(
+    graphed: tuple[TorchRunner, RecordingGraphs], model: tuple[Path, Any]
+) -> None:
+    """Requests come and go, are preempted (64 blocks do not hold them all) and draw in every way."""
+    eager = build_runner(engine_config(model[0], max_kv_blocks=64, max_model_len=256, disable_cuda_graph=True))
+    answers = [_answers(runner) for runner in (graphed[0], eager)]
+    assert answers[0] == answers[1]
+    assert len(graphed[1].replayed) > 20
+
+
+def _answers(runner: TorchRunner) -> dict[str, list[int]]:
+    info = EngineInfo(model="tiny", max_model_len=runner.max_model_len, device="cpu", dtype="float32")
+    core = EngineCore.from_config(runner.config, runner, info, num_blocks=runner.num_blocks)
+    choose = random.Random(9)
+    tokens: dict[str, list[int]] = {str(i): [] for i in range(14)}
+    for name in tokens:
+        prompt = [choose.randrange(2, 199) for _ in range(choose.randrange(60, 140))]
+        sampling = SamplingParams(
+            temperature=choose.choice([0.0, 0.9]), top_k=choose.choice([0, 20]), seed=int(name), ignore_eos=True,
+            presence_penalty=choose.choice([0.0, 0.5]), max_tokens=choose.randrange(20, 110),
+        )  # fmt: skip
+        core.add(GenerateRequest(request_id=name, prompt_token_ids=prompt, sampling=sampling))
+    while core.has_work:
+        for output in core.step():
+            tokens[output.request_id] += output.token_ids
+    assert core.state(epoch="", sequence=0, draining=False).preemptions_total > 0
+    return tokens
