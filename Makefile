@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PORT ?= 8080
+# What runs `make gpu`: a machine with a GPU may have torch in its own Python and no network to install into another
+GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 MODEL ?= examples/demo_model/model
 # A machine without an NVIDIA GPU saves gigabytes with TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
@@ -18,7 +20,8 @@ E2E_PACKAGES := etcd-server runc containernetworking-plugins iptables conntrack 
 TEST_ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test e2e e2e-deps soak lint format generate demo-model bench bench-router bench-operator clean
+.PHONY: help install run test e2e e2e-deps soak lint format generate demo-model \
+	bench bench-engine bench-router bench-operator gpu gpu-wheels clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,9 +71,22 @@ demo-model: install ## train the demo model anew (under 3 minutes on 2 cores)
 	GOMP_SPINCOUNT=5000 $(BIN)/python -m examples.demo_model.train
 	$(BIN)/python -m examples.demo_model.measure
 
-bench: install ## CPU benchmarks of the engine (QUICK=1 for the short form)
+bench: install ## the engine beside the best CPU engines; QUICK=1: OpenVINO and transformers only, under 10 minutes
+	$(BIN)/python -m benchmarks.peers
+
+bench-engine: install ## the engine's parts: host's time a step, front process, linear layers, CPU operators, replicas
 	$(BIN)/python -m benchmarks.scheduler_overhead
+	$(BIN)/python -m benchmarks.engine.host_step
+	$(BIN)/python -m benchmarks.engine.front
+	$(BIN)/python -m benchmarks.engine.linear
+	$(BIN)/python -m benchmarks.engine.cpu_ops
 	$(BIN)/python -m benchmarks.engine_replicas
+
+gpu: ## everything that needs a GPU: PART=kernels, engine or bench (docs/gpu.md)
+	PART=$(PART) $(GPU_PYTHON) -m benchmarks.gpu
+
+gpu-wheels: install ## wheels for a GPU machine without a network
+	$(BIN)/python -m benchmarks.gpu.wheels
 
 bench-router: install ## what the router adds, side by side with a direct connection
 	$(BIN)/python -m benchmarks.router_overhead
