@@ -99,7 +99,10 @@ def test_a_device_that_cannot_multiply_fails(monkeypatch: pytest.MonkeyPatch) ->
 
 # The tiny model in fp32: a block of the KV cache takes 16 tokens of 128 bytes; its 256 tokens are 16 blocks.
 BLOCK = 2048
-WEIGHTS = 4 * (32 * 16 + 16 + 2 * (16 * 16 * 2 + 8 * 16 * 2 + 32 + 24 * 16 * 3 + 32))
+MATRICES = 32 * 16 + 2 * (16 * 16 * 2 + 8 * 16 * 2 + 24 * 16 * 3)
+OTHERS = 32 * 16 + 16 + 2 * (32 + 32)
+"""Vectors, and the embedding table: what the output matrix, packed, is a copy of."""
+WEIGHTS = 4 * (MATRICES + OTHERS)
 ACTIVATIONS = 16 * (4 * 16 + 8 * 4 + 3 * 24) * 4 + 4 * 3 * 32 * 4
 FIXED = WEIGHTS + ACTIVATIONS + RUNTIME_BYTES
 
@@ -118,6 +121,12 @@ def test_memory_that_fits_gives_every_number(tmp_path: Path) -> None:
         f"(40 blocks, 640 tokens, 2.5 requests of 256 tokens) = {FIXED + 40 * BLOCK} bytes (0.50 GiB) "
         f"of {4 * GIB} bytes (4.00 GiB)"
     )
+
+
+@pytest.mark.parametrize(("quant", "each"), [("int8", 1.0), ("int4", 0.5625)])
+def test_quantised_matrices_take_less(tmp_path: Path, quant: str, each: float) -> None:
+    detail = plan(make_model(tmp_path), 4 * GIB, quant=quant).detail
+    assert f"weights {4 * OTHERS + int(each * MATRICES)} bytes" in detail
 
 
 def test_by_default_the_cache_gets_a_quarter_and_no_more_than_can_be_used(tmp_path: Path) -> None:

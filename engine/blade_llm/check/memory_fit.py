@@ -11,9 +11,8 @@ from typing import Final
 
 from blade_llm.config import EngineConfig
 from blade_llm.models.config import ModelConfig, load_model_config
-from blade_llm.models.dtypes import DTYPE_BYTES, resolve_dtype
-from blade_llm.models.families import expected_tensors
-from blade_llm.models.memory import KvPlan, activation_bytes, default_kv_cache_bytes, memory_limit_bytes
+from blade_llm.models.dtypes import resolve_dtype
+from blade_llm.models.memory import KvPlan, activation_bytes, default_kv_cache_bytes, memory_limit_bytes, weight_bytes
 from blade_llm.runner.memory_plan import plan_kv_cache
 from blade_protocol.check import CheckItem
 
@@ -37,7 +36,7 @@ def check_memory_fit(config: EngineConfig, limit: int | None = None) -> CheckIte
 
 def _judge(config: EngineConfig, model: ModelConfig, limit: int) -> CheckItem:
     dtype = resolve_dtype(config.dtype, model.dtype, on_gpu=False)
-    weights = sum(math.prod(shape) for shape in expected_tensors(model).values()) * DTYPE_BYTES[dtype]
+    weights = weight_bytes(model, dtype, config.quant)
     activations = activation_bytes(
         model, dtype, max_batch_tokens=config.max_batch_tokens, max_num_seqs=config.max_num_seqs
     )

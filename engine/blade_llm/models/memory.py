@@ -6,7 +6,8 @@ engine does. No torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,11 +15,14 @@ from typing import Final
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.dtypes import DTYPE_BYTES, DTypeName
 from blade_llm.models.errors import NotEnoughMemoryError
+from blade_llm.models.families import expected_tensors
 
 BLOCK_SIZE: Final = 16
 """Tokens in one KV block."""
 DEFAULT_KV_SHARE: Final = 4
 """Without ``--kv_cache_bytes`` the cache gets one part in this many of the memory limit."""
+BYTES_PER_WEIGHT: Final[Mapping[str, float]] = {"int8": 1.0, "int4": 0.5625}
+"""Of quantised matrices; int4 with a 16-bit scale for each 32 weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +114,20 @@ def plan_blocks(
             f"{kv_cache_bytes} bytes hold {plan.blocks}; {enlarge(needed * block_bytes)}{shorter}"
         )
     return plan
+
+
+def weight_bytes(config: ModelConfig, dtype: DTypeName, quant: str = "none") -> int:
+    """Estimate of the weights' bytes on CPU, where the output matrix is packed beside the table it is tied to.
+
+    ``quant``: ``none``, ``int8`` or ``int4``, of all matrices but the embedding table.
+    """
+    shapes = expected_tensors(config)
+    table = shapes["model.embed_tokens.weight"]
+    vectors = sum(shape[0] for shape in shapes.values() if len(shape) == 1) + math.prod(table)
+    matrices = sum(math.prod(shape) for shape in shapes.values() if len(shape) == 2)
+    if not config.tie_word_embeddings:
+        matrices -= math.prod(table)
+    return vectors * DTYPE_BYTES[dtype] + int(matrices * BYTES_PER_WEIGHT.get(quant, DTYPE_BYTES[dtype]))
 
 
 def activation_bytes(config: ModelConfig, dtype: DTypeName, *, max_batch_tokens: int, max_num_seqs: int) -> int:
