@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -42,17 +43,13 @@ def serve() -> Iterator[Serve]:
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
 
-    def start(script: Script) -> FakeOpenAI:
-        return asyncio.run_coroutine_threadsafe(FakeOpenAI(script).__aenter__(), loop).result(30)
+    servers = contextlib.AsyncExitStack()
 
-    async def end() -> None:
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+    def start(script: Script) -> FakeOpenAI:
+        return asyncio.run_coroutine_threadsafe(servers.enter_async_context(FakeOpenAI(script)), loop).result(30)
 
     yield start
-    asyncio.run_coroutine_threadsafe(end(), loop).result(30)
+    asyncio.run_coroutine_threadsafe(servers.aclose(), loop).result(30)
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()
@@ -236,6 +233,14 @@ def test_png_without_matplotlib(capsys: pytest.CaptureFixture[str], monkeypatch:
     with pytest.raises(SystemExit):
         main(["--plot", "plot.png"])
     assert "pip install matplotlib" in capsys.readouterr().err
+
+
+def test_it_starts_without_torch_or_the_engine() -> None:
+    loaded = "import sys, blade_llm.cli.benchmark; print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True).stdout.split()
+    assert "blade_llm.benchmark.session" in modules
+    heavy = ("torch", "transformers", "numpy", "fastapi", "blade_llm.engine", "blade_llm.api", "blade_llm.runner")
+    assert [name for name in modules if name.startswith(heavy)] == []
 
 
 def test_axes_begin_at_zero_and_cover_everything() -> None:

@@ -35,7 +35,8 @@ def summary_of(*requests: Measurement, seconds: float = 10.0, slo: tuple[Objecti
 
 
 def test_percentiles_are_numpy_s() -> None:
-    values = [random.Random(3).expovariate(1) for _ in range(137)]
+    source = random.Random(3)
+    values = [source.expovariate(1) for _ in range(137)]
     found = distribution(values)
     assert found is not None
     assert found.count == 137

@@ -100,6 +100,7 @@ class FakeOpenAI:
     connections: int = 0
     url: str = ""
     tls: ssl.SSLContext | None = None
+    _serving: list[asyncio.Task[Any]] = field(default_factory=list)
 
     async def __aenter__(self) -> FakeOpenAI:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self.tls)
@@ -108,14 +109,21 @@ class FakeOpenAI:
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
+        serving = [task for task in self._serving if not task.done()]
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving)
 
     async def _serve(self, reader: Reader, writer: Writer) -> None:
         self.connections += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.append(task)
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 await self._one(head.decode(), reader, writer)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
+        except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
+            pass  # asyncio's streams cannot bear a cancelled handler
         finally:
             writer.close()
 

@@ -65,6 +65,8 @@ def _write_png(file: Path, charts: Sequence[Chart], title: str) -> None:
             xs, ys = [x for x, _ in series.points], [y for _, y in series.points]
             axes.plot(xs, ys, "-" if series.line else ".", label=series.name)
         axes.set(title=chart.title, xlabel=chart.x, ylabel=chart.y)
+        axes.set_xlim(left=0)
+        axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
         if len(chart.series) > 1:
             axes.legend()
