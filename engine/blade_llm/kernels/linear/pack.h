@@ -9,9 +9,11 @@
 
 namespace blade {
 
-// The 32 x 32 block of a weight that a record holds, as fp32 or as bf16, zeros beyond the edges.
-static inline void fetch_block(const bf16* weight, int64_t outputs, int64_t inputs, int64_t panel, int64_t step, bf16 (&block)[PANEL][STEP]) {
-    const int64_t rows = std::min<int64_t>(PANEL, outputs - panel * PANEL), columns = std::min<int64_t>(STEP, inputs - step * STEP);
+// The 32 x 32 block of a weight that a record holds, zeros beyond the edges.
+static inline void fetch_block(
+    const bf16* weight, int64_t outputs, int64_t inputs, int64_t panel, int64_t step, bf16 (&block)[PANEL][STEP]) {
+    const int64_t rows = std::min<int64_t>(PANEL, outputs - panel * PANEL);
+    const int64_t columns = std::min<int64_t>(STEP, inputs - step * STEP);
     if (rows < PANEL || columns < STEP) memset(block, 0, sizeof block);
     for (int64_t row = 0; row < rows; ++row)
         memcpy(block[row], weight + (panel * PANEL + row) * inputs + step * STEP, columns * sizeof(bf16));
@@ -89,7 +91,8 @@ struct Quantizer {
     // included, so that it falls on level -1; then the scale that fits the levels best, and the levels that fit it, twice.
     BLADE_AVX512_BF16 inline bf16 group(const bf16* inputs, uint8_t* indices) const {
         __m512 first = load_bf16(inputs), second = load_bf16(inputs + 16);
-        float most = _mm512_reduce_max_ps(_mm512_max_ps(first, second)), least = _mm512_reduce_min_ps(_mm512_min_ps(first, second));
+        float most = _mm512_reduce_max_ps(_mm512_max_ps(first, second));
+        float least = _mm512_reduce_min_ps(_mm512_min_ps(first, second));
         float scale = -least >= most ? -least : -most;
         __m512i index[2];
         for (int round = 0;; ++round) {

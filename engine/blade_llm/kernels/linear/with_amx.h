@@ -139,7 +139,8 @@ BLADE_AMX static inline void stretch_sums(
 // 32 rows or fewer of one panel, over one stretch of the inputs; the outputs are written after the last stretch.
 template <Kind KIND>
 BLADE_AMX static inline void multiply_sub(
-    const Job& job, int64_t row, int rows, int64_t panel, int64_t step, const Stretch& stretch, const Tables& tables, float* sums) {
+    const Job& job, int64_t row, int rows, int64_t panel, int64_t step, const Stretch& stretch, const Tables& tables,
+    float* sums) {
     const bf16* x = job.x + row * job.x_stride + step * STEP;
     if (rows > 16)
         stretch_sums<KIND, true>(stretch, x, job.x_stride, tables, sums, step > 0);
@@ -148,8 +149,8 @@ BLADE_AMX static inline void multiply_sub(
     if (step + stretch.steps < job.weight->steps()) return;
     const Epilogue epilogue(*job.weight, panel);
     bf16* y = job.y + row * job.y_stride + panel * PANEL;
-    for (int i = 0; i < rows; ++i)
-        epilogue.store(y + i * job.y_stride, _mm512_load_ps(sums + i * PANEL), _mm512_load_ps(sums + i * PANEL + 16));
+    for (int i = 0; i < rows; ++i, y += job.y_stride, sums += PANEL)
+        epilogue.store(y, _mm512_load_ps(sums), _mm512_load_ps(sums + 16));
 }
 
 // For each block of rows and group of panels, stretch by stretch of the inputs: a stretch of a panel stays in L1 while
@@ -166,8 +167,10 @@ BLADE_AMX static void multiply_amx(const Job& job, int64_t first, int64_t last, 
     for (int64_t block = 0; block < job.rows; block += blocking.rows)
         for (int64_t group = first; group < last; group += blocking.panels)
             for (int64_t step = 0; step < all_steps; step += blocking.steps) {
-                const int64_t block_end = std::min(job.rows, block + blocking.rows), group_end = std::min(last, group + blocking.panels);
-                const int64_t steps = std::min(blocking.steps, all_steps - step), subs = (block_end - block + AMX_ROWS - 1) / AMX_ROWS;
+                const int64_t block_end = std::min(job.rows, block + blocking.rows);
+                const int64_t group_end = std::min(last, group + blocking.panels);
+                const int64_t subs = (block_end - block + AMX_ROWS - 1) / AMX_ROWS;
+                const int64_t steps = std::min(blocking.steps, all_steps - step);
                 float* waiting = sums;
                 for (int64_t panel = group; panel < group_end; ++panel) {
                     const uint8_t* records = weight.records + panel * weight.panel_bytes() + step * record_bytes(KIND);

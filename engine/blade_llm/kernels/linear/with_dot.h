@@ -115,7 +115,8 @@ BLADE_AVX512_BF16 static void multiply_fused(const Job& job, int64_t first, int6
     const __m512i levels = KIND == Kind::int4 ? _mm512_loadu_si512(job.weight->levels) : _mm512_setzero_si512();
     const int64_t panel_bytes = job.weight->panel_bytes();
     for (int64_t panel = first; panel < last; ++panel)
-        dot_rows<KIND, FUSED_ROWS>(static_cast<int>(job.rows), job, 0, panel, job.weight->records + panel * panel_bytes, tables, levels);
+        dot_rows<KIND, FUSED_ROWS>(
+            static_cast<int>(job.rows), job, 0, panel, job.weight->records + panel * panel_bytes, tables, levels);
 }
 
 // Any number of rows; quantised panels are unpacked once per block of rows.
