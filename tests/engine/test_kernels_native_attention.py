@@ -117,7 +117,17 @@ def test_queries_may_be_part_of_a_larger_tensor(isa: str) -> None:
     case = attention_case(*MIXTURE, 14, 2, 64, torch.bfloat16)
     fused = torch.cat((case.q, torch.full_like(case.q, 9.0)), dim=1)[:, :14]
     step = native.prepare(case.batch, case.table, case.k_cache, 14, False)
-    assert torch.equal(native.paged_attention(fused, case.k_cache, case.v_cache, step, case.scale, 0), attend(case))
+    expected = attend(case)
+    assert torch.equal(native.paged_attention(fused, case.k_cache, case.v_cache, step, case.scale, 0), expected)
+    scattered = case.q.transpose(1, 2).contiguous().transpose(1, 2)
+    assert torch.equal(native.paged_attention(scattered, case.k_cache, case.v_cache, step, case.scale, 0), expected)
+
+
+def test_queries_of_another_type_are_refused() -> None:
+    case = attention_case([1], [20], 4, 2, 64, torch.bfloat16)
+    step = native.prepare(case.batch, case.table, case.k_cache, 4, False)
+    with pytest.raises(TypeError, match="must be the same"):
+        native.paged_attention(case.q.float(), case.k_cache, case.v_cache, step, case.scale, 0)
 
 
 def test_a_broken_sequence_stays_alone(isa: str) -> None:

@@ -64,6 +64,7 @@ struct Workspace {
     void *weights;          // [MAX_KEYS, lanes] of at most two bytes
     void *queries, *keys, *values, *zeros;
     Limits* limits;
+    const KeyBlock* next;  // block to load from memory meanwhile, or null
 
     static Workspace of_thread(int64_t head_dim) {
         struct Owner {
@@ -90,7 +91,7 @@ struct Workspace {
         for (int i = 0; i < 8; i++) parts[i] = next, next += sizes[i];
         memset(parts[6], 0, sizes[6]);
         return {reinterpret_cast<float*>(parts[0]), reinterpret_cast<float*>(parts[1]), parts[2], parts[3], parts[4],
-                parts[5], parts[6], reinterpret_cast<Limits*>(parts[7])};
+                parts[5], parts[6], reinterpret_cast<Limits*>(parts[7]), nullptr};
     }
 };
 
@@ -114,18 +115,18 @@ inline void locate(const Call& call, const Unit& unit, int64_t first, int keys, 
     for (int key = block.count; key < (block.count + 31) / 32 * 32; key++) block.k[key] = block.v[key] = zeros;
 }
 
-// Starts loading 32 rows of keys and values of a block from memory: rows are too short and too scattered for the CPU to
-// foresee them.
-inline void prefetch(const KeyBlock& block, int first, int64_t row_bytes) {
-    for (int key = first; key < std::min(first + 32, block.count); key++)
-        for (int64_t at = 0; at < row_bytes; at += 64) {
-            __builtin_prefetch(static_cast<const char*>(block.k[key]) + at, 0, 2);
-            __builtin_prefetch(static_cast<const char*>(block.v[key]) + at, 0, 2);
-        }
+// Starts loading one key's and value's rows of a block from memory, whose blocks are too scattered for the CPU to
+// foresee. Called a row at a time between computations: many at once would only wait for each other.
+inline __attribute__((always_inline)) void prefetch(const KeyBlock* block, int key, int64_t row_bytes) {
+    if (!block || key >= block->count) return;
+    for (int64_t at = 0; at < row_bytes; at += 64) {
+        __builtin_prefetch(static_cast<const char*>(block->k[key]) + at, 0, 2);
+        __builtin_prefetch(static_cast<const char*>(block->v[key]) + at, 0, 2);
+    }
 }
 
 // Computes a unit with Kernel, which has LANES, KEYS, Element and static functions:
-//   start(), stop() around a thread's units, pack_queries(rows, packed, head_dim), load(block, next, workspace, head_dim),
+//   start(), stop() around a thread's units, pack_queries(rows, packed, head_dim), load(block, workspace, head_dim),
 //   tile(block, count, masked, limits, packed, state, workspace, head_dim, scale), finish(state, outputs, head_dim).
 template <class Kernel>
 void attend(const Call& call, const Unit& unit) {
@@ -168,7 +169,8 @@ void attend(const Call& call, const Unit& unit) {
         next.count = 0;
         if (first + Kernel::KEYS < unit.key_end)
             locate(call, unit, first + Kernel::KEYS, Kernel::KEYS, sizeof(Element), workspace.zeros, next);
-        Kernel::load(block, next, workspace, head_dim);
+        workspace.next = &next;
+        Kernel::load(block, workspace, head_dim);
         for (int tile = 0; tile < tiles; tile++) {
             const Limits& limits = workspace.limits[tile];
             if (limits.max_high <= first || limits.min_low >= first + block.count) continue;
@@ -176,6 +178,7 @@ void attend(const Call& call, const Unit& unit) {
             bool masked = first < limits.max_low || first + count > limits.min_high;
             Kernel::tile(block, count, masked, limits, static_cast<char*>(workspace.queries) + tile * packed_size,
                          workspace.state + tile * state_size, workspace, head_dim, call.scale);
+            workspace.next = nullptr;
         }
     }
     if (unit.partial) {

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from blade_llm.kernels.native import library
+from blade_llm.kernels.native.functions import bind
 from blade_llm.kernels.paged_attention import torch as _reference
 from blade_llm.kernels.paged_attention.batch import RaggedBatch
 
@@ -71,19 +71,18 @@ def paged_attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, step: Any, scal
     if not isinstance(step, Prepared):
         return _reference.paged_attention(q, k_cache, v_cache, step, scale, window)
     tokens, heads, head_dim = q.shape
-    out = torch.empty(tokens, heads * head_dim, dtype=step.dtype)
-    pointers = q.data_ptr(), q.stride(0), k_cache.data_ptr(), v_cache.data_ptr(), out.data_ptr()
-    _function()(step.address, *pointers, scale, window)
+    if q.dtype is not step.dtype:
+        raise TypeError(f"queries are {q.dtype}, the KV cache is {step.dtype}: they must be the same")
+    token_stride, head_stride, stride = q.stride()
+    if head_stride != head_dim or stride != 1:
+        q = q.contiguous()
+        token_stride = heads * head_dim
+    out = q.new_empty(tokens, heads * head_dim)
+    pointers = q.data_ptr(), token_stride, k_cache.data_ptr(), v_cache.data_ptr(), out.data_ptr()
+    _attend()(step.address, *pointers, scale, window)
     return out
 
 
 @cache
-def _function() -> Any:
-    loaded = library()
-    assert loaded is not None
-    function = loaded.blade_paged_attention
-    function.restype = None
-    function.argtypes = (
-        _POINTER, _POINTER, _SIZE, _POINTER, _POINTER, _POINTER, ctypes.c_float, _SIZE
-    )  # fmt: skip
-    return function
+def _attend() -> Any:
+    return bind("paged_attention", "ppnpppfn")

@@ -132,8 +132,8 @@ BLADE_INLINE void portable_finish(const Call& call, const Unit& unit, const floa
         TARGET static void pack_queries(const T* const* rows, void* packed, int64_t head_dim) {                       \
             portable_pack_queries<W>(rows, static_cast<float*>(packed), head_dim);                                    \
         }                                                                                                             \
-        TARGET static void load(KeyBlock& block, const KeyBlock& next, Workspace& workspace, int64_t head_dim) {      \
-            for (int key = 0; key < next.count; key += 32) prefetch(next, key, head_dim * int64_t(sizeof(T)));        \
+        TARGET static void load(KeyBlock& block, Workspace& workspace, int64_t head_dim) {                            \
+            for (int key = 0; key < KEYS; key++) prefetch(workspace.next, key, head_dim * int64_t(sizeof(T)));        \
             portable_load<W>(block, workspace, head_dim, static_cast<const T*>(nullptr));                             \
         }                                                                                                             \
         TARGET static void tile(const KeyBlock& block, int count, bool masked, const Limits& limits, const void* q,   \

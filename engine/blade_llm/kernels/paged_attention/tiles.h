@@ -90,18 +90,19 @@ struct TileKernel {
     }
 
     // Values transposed to [head_dim][KEYS]; keys copied only where they do not lie at equal distances.
-    BLADE_AVX512 static void load(KeyBlock& block, const KeyBlock& next, Workspace& workspace, int64_t head_dim) {
+    BLADE_AVX512 static void load(KeyBlock& block, Workspace& workspace, int64_t head_dim) {
         static const uint16_t low_order[32] = {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
                                                8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
         const __m512i low = _mm512_loadu_si512(low_order), high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
         bf16* values = static_cast<bf16*>(workspace.values);
         for (int key = 0; key < block.count; key += 32) {
-            prefetch(next, key, head_dim * 2);
+            const KeyBlock* next = workspace.next;
             for (int64_t d = 0; d < head_dim; d += 32) {
                 bool whole = d + 32 <= head_dim;
                 __mmask32 mask = whole ? ~0u : 0xffffu;
                 __m512i first[16], second[16];
                 for (int i = 0; i < 16; i++) {
+                    if (d == 0) prefetch(next, key / 2 + i, head_dim * 2);
                     __m512i a = _mm512_maskz_loadu_epi16(mask, static_cast<const bf16*>(block.v[key + 2 * i]) + d);
                     __m512i b = _mm512_maskz_loadu_epi16(mask, static_cast<const bf16*>(block.v[key + 2 * i + 1]) + d);
                     first[i] = _mm512_permutex2var_epi16(a, low, b);
@@ -133,7 +134,7 @@ struct TileKernel {
             scores_dot(block, count, queries, workspace.scores, head_dim);
         }
         if (masked || padded != count) mask(block.first, padded, limits, workspace.scores);
-        softmax(padded, workspace.scores, static_cast<uint32_t*>(workspace.weights), state, head_dim, scale);
+        softmax(padded, workspace, state, head_dim, scale);
         const bf16* values = static_cast<const bf16*>(workspace.values);
         const uint32_t* weights = static_cast<const uint32_t*>(workspace.weights);
         int64_t d = 0;
@@ -256,8 +257,10 @@ struct TileKernel {
         }
     }
 
-    BLADE_AVX512_BF16 static void softmax(int padded, const float* scores, uint32_t* weights, float* state,
-                                          int64_t head_dim, float scale) {
+    BLADE_AVX512_BF16 static void softmax(int padded, const Workspace& workspace, float* state, int64_t head_dim,
+                                          float scale) {
+        const float* scores = workspace.scores;
+        uint32_t* weights = static_cast<uint32_t*>(workspace.weights);
         __m512 best[4];
         for (int i = 0; i < 4; i++) best[i] = _mm512_load_ps(scores + i * 16);
         for (int key = 4; key < padded; key += 4)
@@ -273,6 +276,7 @@ struct TileKernel {
         }
         __m512 even = _mm512_load_ps(state + 16), odd = _mm512_setzero_ps();
         for (int key = 0; key < padded; key += 2) {
+            prefetch(workspace.next, KEYS / 2 + key / 2, head_dim * 2);
             __m512 a = coarse_exp2(_mm512_fmsub_ps(_mm512_load_ps(scores + key * 16), factor, base));
             __m512 b = coarse_exp2(_mm512_fmsub_ps(_mm512_load_ps(scores + (key + 1) * 16), factor, base));
             even = _mm512_add_ps(even, a), odd = _mm512_add_ps(odd, b);

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from blade_llm.kernels.native.functions import IS_BF16, bind
@@ -32,7 +31,7 @@ def rope_write_kv(
     if is_bf16 is None or k_cache.dtype != dtype or not qkv.is_contiguous() or head_dim > MAX_HEAD_DIM:
         return _reference.rope_write_kv(qkv, cos, sin, slots, k_cache, v_cache, num_heads, q_norm, k_norm, eps)
     tokens = qkv.shape[0]
-    out = torch.empty((tokens, num_heads, head_dim), dtype=dtype)
+    out = qkv.new_empty(tokens, num_heads, head_dim)
     norms = (None, None) if q_norm is None or k_norm is None else (q_norm.data_ptr(), k_norm.data_ptr())
     sources = qkv.data_ptr(), cos.data_ptr(), sin.data_ptr(), slots.data_ptr()
     targets = k_cache.data_ptr(), v_cache.data_ptr(), out.data_ptr()

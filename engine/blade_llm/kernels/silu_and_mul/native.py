@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from blade_llm.kernels.native.functions import IS_BF16, bind
@@ -17,7 +16,7 @@ def silu_and_mul(gate_up: Tensor) -> Tensor:
     if is_bf16 is None or not gate_up.is_contiguous():
         return _reference.silu_and_mul(gate_up)
     tokens, both = gate_up.shape
-    out = torch.empty((tokens, both // 2), dtype=gate_up.dtype)
+    out = gate_up.new_empty(tokens, both // 2)
     _gate()(is_bf16, gate_up.data_ptr(), out.data_ptr(), tokens, both // 2)
     return out
 
