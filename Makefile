@@ -75,7 +75,6 @@ bench: install ## the engine beside the best CPU engines; QUICK=1: OpenVINO and 
 	$(BIN)/python -m benchmarks.peers
 
 bench-engine: install ## the engine's parts: host's time a step, front process, linear layers, CPU operators, replicas
-	$(BIN)/python -m benchmarks.scheduler_overhead
 	$(BIN)/python -m benchmarks.engine.host_step
 	$(BIN)/python -m benchmarks.engine.front
 	$(BIN)/python -m benchmarks.engine.linear
