@@ -22,19 +22,22 @@ class LaunchedForward:
 
 
 class LaunchedStep:
-    """A step's tokens on their way to the host. On CPU they are there; on GPU a copy was queued behind the draw."""
+    """A step's tokens on their way to the host. On CPU they are there; on GPU a copy was queued behind the draw.
 
-    def __init__(self, drawn: Drawn | None) -> None:
+    A step that draws nothing (part of a long prompt) is waited for like any other: else the host would run ahead by
+    all parts of the prompt, and take their launches' time for the device's.
+    """
+
+    def __init__(self, drawn: Drawn | None, device: torch.device) -> None:
         self._drawn = drawn
         self._event: torch.cuda.Event | None = None
         self._host: list[Tensor] = []
-        if drawn is None:
-            return
-        wanted = [drawn.tokens]
-        if drawn.logprobs is not None:
-            wanted += [drawn.logprobs.chosen, drawn.logprobs.top_values, drawn.logprobs.top_tokens]
-        self._host = [tensor.to("cpu", non_blocking=True) for tensor in wanted]
-        if drawn.tokens.device.type == "cuda":
+        if drawn is not None:
+            wanted = [drawn.tokens]
+            if drawn.logprobs is not None:
+                wanted += [drawn.logprobs.chosen, drawn.logprobs.top_values, drawn.logprobs.top_tokens]
+            self._host = [tensor.to("cpu", non_blocking=True) for tensor in wanted]
+        if device.type == "cuda":
             self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._event.record()
 

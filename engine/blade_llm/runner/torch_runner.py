@@ -103,14 +103,14 @@ class TorchRunner:
         """Launch the draw, which writes each token into its row's table at its position."""
         launched = cast(LaunchedForward, forward)
         if launched.logits is None:
-            return LaunchedStep(None)
+            return LaunchedStep(None, self.device)
         sampled = launched.sampled
         try:
             drawn = self._sampler.draw(launched.logits, sampled)
         except torch.OutOfMemoryError as error:
             raise self._out_of_memory("a step", error) from error
         self.tables.token_ids[sampled.row_index, sampled.position_index] = drawn.tokens.to(torch.int32)
-        return LaunchedStep(drawn)
+        return LaunchedStep(drawn, self.device)
 
     def warm_up(self) -> None:
         """Compile, load and try out all that a request may need, and capture the graphs, before the first one comes."""
