@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from types import SimpleNamespace
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +14,7 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from blade_llm.api.answers import Answers, Choice
 from blade_llm.api.board import Board
 from blade_llm.api.metrics import NUM_COUNTERS, ServerMetrics
+from blade_llm.api.server import _drain
 from blade_protocol import metrics as names
 
 
@@ -50,6 +54,21 @@ def test_one_front_with_work_and_without_progress_is_enough_to_be_stalled() -> N
     assert not board.stalled(50)
     board.vitals[1][0] = 1
     assert board.stalled(50)
+
+
+async def test_a_drain_waits_for_what_another_front_took_in_as_it_began() -> None:
+    board = Board(2, 0)
+    context: Any = SimpleNamespace(board=board, set_draining=board.set_draining)
+    watch: Any = SimpleNamespace(ended=asyncio.Event())
+    drain = asyncio.ensure_future(_drain(context, watch, 30))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert board.draining
+    board.vitals[1][0] = 1  # it had looked just before
+    await asyncio.sleep(0.1)
+    assert not drain.done()
+    board.vitals[1][0] = 0
+    await drain
 
 
 @given(rows=st.lists(st.lists(st.floats(0.0, 100.0)), min_size=1, max_size=3))

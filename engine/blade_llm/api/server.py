@@ -28,6 +28,7 @@ from blade_llm.api.internal import make_internal_app
 from blade_llm.api.internal_token import InternalToken
 from blade_llm.api.metrics import NUM_COUNTERS
 from blade_llm.api.served_model import ModelSource, ServedModel
+from blade_llm.api.sockets import listen_all
 from blade_llm.api.waiting import first_of
 from blade_llm.engine.client import EngineClient, EngineDeadError
 from blade_llm.engine.launch import EngineHandle
@@ -55,12 +56,18 @@ class Ports:
     """What the internal port asks for; None: nothing."""
 
     def listen(self) -> None:
-        """Take connections. Raises :class:`PortTakenError`: a port that is bound can still be lost to another."""
-        for sock in (*self.public, self.internal):
+        """Take connections, and leave the other fronts' sockets to them, which inherited them.
+
+        Raises :class:`PortTakenError`: a port that is bound can still be lost to another.
+        """
+        for sockets in (self.public, [self.internal]):
             try:
-                sock.listen(_BACKLOG)
+                listen_all(sockets, _BACKLOG)
             except OSError as error:
-                raise PortTakenError(f"cannot listen on port {sock.getsockname()[1]}: {error.strerror}") from None
+                port = sockets[0].getsockname()[1]
+                raise PortTakenError(f"cannot listen on port {port}: {error.strerror}") from None
+        for sock in self.public[1:]:  # a front that ends would leave connections in a queue that nobody reads
+            sock.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +205,7 @@ async def _drain(context: ServerContext, watch: _Watch, timeout: float) -> None:
     _log.info("draining: %d requests open, at most %g s", board.num_open, timeout)
 
     async def idle() -> None:
+        await asyncio.sleep(_LOOK_SECONDS)  # another front may just be taking in a request that it did not refuse
         while board.num_open:  # noqa: ASYNC110 - other processes' numbers
             await asyncio.sleep(_LOOK_SECONDS)
 

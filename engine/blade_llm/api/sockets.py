@@ -8,16 +8,16 @@ connections are open, and the hash may be uneven, one front is enough anyway.
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 
 
 def share_port(first: socket.socket, count: int) -> list[socket.socket]:
     """``first``, bound and not listening, and ``count - 1`` more sockets on its port. Raises OSError.
 
-    ``first`` was bound without the option: so a port in use is noticed, be it another such server's.
+    ``first`` was bound without the option, and listens without it: so a port in use is noticed, be it another such
+    server's.
     """
     sockets = [first]
-    if count > 1:
-        first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     for _ in range(count - 1):
         sock = socket.socket(first.family, socket.SOCK_STREAM)
         sockets.append(sock)
@@ -25,3 +25,13 @@ def share_port(first: socket.socket, count: int) -> list[socket.socket]:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.bind(first.getsockname())
     return sockets
+
+
+def listen_all(sockets: Sequence[socket.socket], backlog: int) -> None:
+    """Take connections on all sockets that share a port. Raises OSError when another program listened first."""
+    first, *others = sockets
+    first.listen(backlog)
+    if others:  # not before: with the option, two servers that start at once would share the port
+        first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    for sock in others:
+        sock.listen(backlog)
