@@ -89,6 +89,11 @@ def _connections(pid: int, server: ServerProcess) -> int:
     return sum(c.status == psutil.CONN_ESTABLISHED and c.laddr.port == port for c in found)
 
 
+def _importing(process: psutil.Process) -> bool:
+    """The interpreter runs, and has begun with what the process needs."""
+    return any("msgspec" in mapped.path for mapped in process.memory_maps())
+
+
 def _data(line: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(line.removeprefix("data: "))
     return found
@@ -193,6 +198,25 @@ def test_a_front_that_dies_ends_the_server(tmp_path: Path, text_model: Path) -> 
         assert server.output.splitlines()[-1].endswith(f"error: front process 1 (pid {victim}) was ended by SIGKILL")
         wait_until(lambda: gone(server.engine_pid))
         assert list(server.sockets.iterdir()) == []
+
+
+def test_signals_to_all_while_they_start_are_told_by_the_first_alone(tmp_path: Path, text_model: Path) -> None:
+    command = [sys.executable, "-m", "engine_support.serve_paced", "--model", str(text_model), "--host", "127.0.0.1"]
+    flags = ["--load_format", "dummy", "--port", "0", "--api_server_count", "3"]
+    with subprocess.Popen(
+        [*command, *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=TESTS,
+        start_new_session=True,
+    ) as server:
+        children = psutil.Process(server.pid).children
+        wait_until(lambda: any("blade_llm.api.front" in child.cmdline() and _importing(child) for child in children()))
+        os.killpg(server.pid, signal.SIGINT)
+        output, _ = server.communicate(timeout=60)
+    assert server.returncode in (0, 130), output
+    assert "Traceback" not in output
 
 
 def test_the_engines_death_reaches_both(tmp_path: Path, text_model: Path) -> None:

@@ -11,7 +11,6 @@ import contextlib
 import faulthandler
 import logging
 import os
-import signal
 import socket
 import sys
 from typing import Any
@@ -26,7 +25,7 @@ from blade_llm.api.http_server import HttpServer
 from blade_llm.api.metrics import NUM_COUNTERS
 from blade_llm.api.served_model import load_served_model
 from blade_llm.engine.client import EngineClient, EngineDeadError
-from blade_llm.engine.start import LOG_FORMAT, die_with_parent, read_start, spare_the_collector
+from blade_llm.engine.start import LOG_FORMAT, die_with_parent, ignore_signals, read_start, spare_the_collector
 
 
 async def _run(start: FrontStart, control: int) -> int:
@@ -75,9 +74,7 @@ async def _order(reader: asyncio.StreamReader, *others: asyncio.Future[Any]) -> 
 
 def main() -> int:
     """Entry point of the process."""
-    # Ctrl-C and a group-wide SIGTERM reach us too, but the first front drains first and then tells us.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    ignore_signals()
     faulthandler.enable()
     die_with_parent(os.getppid())
     control = sys.stdin.fileno()

@@ -16,7 +16,7 @@ import msgspec
 from blade_llm.api.board import Board
 from blade_llm.api.served_model import ModelSource
 from blade_llm.engine.launch import describe_exit
-from blade_llm.engine.start import write_start
+from blade_llm.engine.start import signals_held_back, write_start
 
 READY: Final = b"r"
 """What a front answers once it is connected to the engine and can serve."""
@@ -61,7 +61,7 @@ class Front:
     def __init__(self, start: FrontStart) -> None:
         self._number = start.number
         self._control, theirs = socket.socketpair()
-        with theirs:
+        with theirs, signals_held_back():
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "blade_llm.api.front"],
                 stdin=theirs.fileno(),

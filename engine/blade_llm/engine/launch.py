@@ -16,7 +16,7 @@ import msgspec
 
 from blade_llm.config import EngineConfig
 from blade_llm.engine.messages import EngineFailure, EngineStart
-from blade_llm.engine.start import write_start
+from blade_llm.engine.start import signals_held_back, write_start
 
 BUILD: Final = "blade_llm.engine.build:build_core"
 MAX_SOCKET_DIR_BYTES: Final = 107 - len("/blade_llm-12345678/engine")
@@ -39,9 +39,10 @@ class EngineHandle:
         self.address = f"ipc://{self._folder / 'engine'}"
         failure, failure_pipe = os.pipe()
         self._failure = os.fdopen(failure, "rb")
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "blade_llm.engine.process"], stdin=subprocess.PIPE, pass_fds=(failure_pipe,)
-        )
+        with signals_held_back():
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "blade_llm.engine.process"], stdin=subprocess.PIPE, pass_fds=(failure_pipe,)
+            )
         os.close(failure_pipe)
         assert self._process.stdin is not None
         start = EngineStart(

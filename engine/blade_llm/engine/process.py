@@ -12,7 +12,6 @@ import faulthandler
 import importlib
 import logging
 import os
-import signal
 import sys
 import time
 import traceback
@@ -38,7 +37,7 @@ from blade_llm.engine.messages import (
     StateUpdate,
     StepOutputs,
 )
-from blade_llm.engine.start import LOG_FORMAT, die_with_parent, read_start, spare_the_collector
+from blade_llm.engine.start import LOG_FORMAT, die_with_parent, ignore_signals, read_start, spare_the_collector
 from blade_llm.models.errors import ModelFilesError, NotEnoughMemoryError
 from blade_protocol.state import EngineState
 
@@ -194,9 +193,7 @@ def _report(pipe: int, error: BaseException) -> None:
 def main() -> int:
     """Entry point of the child process."""
     parent = os.getppid()
-    # Ctrl-C and a group-wide SIGTERM reach us too, but the parent drains first and then closes the lifeline.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    ignore_signals()
     faulthandler.enable()
     die_with_parent(parent)
     lifeline = sys.stdin.fileno()

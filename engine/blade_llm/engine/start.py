@@ -5,20 +5,41 @@ Length and msgpack on standard input, which stays open: its end of file means th
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from typing import IO, Final, TypeVar
 
 import msgspec
 
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 """Of all processes."""
+_TO_THE_FIRST: Final = (signal.SIGINT, signal.SIGTERM)
+"""Ctrl-C and service managers send them to all processes; the first one drains and then tells the others."""
 _LENGTH_BYTES: Final = 4
 _PR_SET_PDEATHSIG: Final = 1
 _Start = TypeVar("_Start", bound=msgspec.Struct)
+
+
+@contextlib.contextmanager
+def signals_held_back() -> Iterator[None]:
+    """Processes started inside the ``with`` block do not get SIGINT and SIGTERM before :func:`ignore_signals`."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _TO_THE_FIRST)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def ignore_signals() -> None:
+    """Leave SIGINT and SIGTERM to the first process, those included that came since this one was started."""
+    for number in _TO_THE_FIRST:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _TO_THE_FIRST)
 
 
 def write_start(stream: IO[bytes], start: msgspec.Struct) -> None:
