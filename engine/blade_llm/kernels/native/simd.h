@@ -5,6 +5,8 @@
 // must not open OpenMP regions (the compiler takes those out before it inlines); `split` does, around them.
 #pragma once
 
+#include <type_traits>
+
 #include <omp.h>
 
 #include "bf16.h"
@@ -48,21 +50,19 @@ BLADE_INLINE Float<W> load(const float* from) {
 template <int W>
 BLADE_INLINE Float<W> load(const bf16* from) {
     typename Lanes<W>::Half half;
+    typename Lanes<W>::Word word;
     memcpy(&half, from, sizeof half);
-    return (Float<W>)(__builtin_convertvector(half, typename Lanes<W>::Word) << 16);
+    if constexpr (W == 16) {
+        asm("vpmovzxwd %1, %0" : "=v"(word) : "vm"(half));  // gcc 12 makes five instructions of the conversion
+    } else {
+        word = __builtin_convertvector(half, typename Lanes<W>::Word);
+    }
+    return (Float<W>)(word << 16);
 }
 
 template <int W>
 BLADE_INLINE void store(float* to, const Float<W>& value) {
     memcpy(to, &value, sizeof value);
-}
-
-// The NaNs that arithmetic makes, and those of bf16 inputs, stay NaN.
-template <int W>
-BLADE_INLINE void store(bf16* to, const Float<W>& value) {
-    auto bits = (typename Lanes<W>::Word)value;
-    auto half = __builtin_convertvector((bits + 0x7fff + ((bits >> 16) & 1)) >> 16, typename Lanes<W>::Half);
-    memcpy(to, &half, sizeof half);
 }
 
 BLADE_INLINE float to_float(float value) { return value; }
@@ -71,12 +71,25 @@ BLADE_INLINE void store_one(float* to, float value) { *to = value; }
 
 BLADE_INLINE void store_one(bf16* to, float value) { *to = to_bf16(value); }
 
+// The bits of the bf16 nearest to each, in the upper halves. The NaNs that arithmetic makes, and those of bf16 inputs,
+// stay NaN.
+template <int W>
+BLADE_INLINE typename Lanes<W>::Word nearest_bf16(const Float<W>& value) {
+    auto bits = (typename Lanes<W>::Word)value;
+    return bits + 0x7fff + ((bits >> 16) & 1);
+}
+
+template <int W>
+BLADE_INLINE void store(bf16* to, const Float<W>& value) {
+    auto half = __builtin_convertvector(nearest_bf16<W>(value) >> 16, typename Lanes<W>::Half);
+    memcpy(to, &half, sizeof half);
+}
+
 // What is left of `value` once it was stored as a T.
 template <int W, class T>
 BLADE_INLINE Float<W> rounded(const Float<W>& value) {
-    T stored[W];
-    store<W>(stored, value);
-    return load<W>(stored);
+    if constexpr (std::is_same_v<T, float>) return value;
+    return (Float<W>)(nearest_bf16<W>(value) & 0xffff0000u);
 }
 
 template <class T>

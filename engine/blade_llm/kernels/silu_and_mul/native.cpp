@@ -11,10 +11,18 @@ struct Gate {
     int64_t inner;
 };
 
+// 1 / x for normal positive x to 1e-7: a guess from the exponent, three times Newton; division takes three times as long.
+template <int W>
+BLADE_INLINE Float<W> reciprocal(const Float<W>& x) {
+    Float<W> y = (Float<W>)(0x7ef311c7u - (typename Lanes<W>::Word)x);
+    for (int i = 0; i < 3; i++) y = y * (2.0f - x * y);
+    return y;
+}
+
 template <int W, class T>
 BLADE_INLINE Float<W> silu(const Float<W>& x) {
     Float<W> least = Float<W>{} - 87.0f, bounded = x < least ? least : x;  // below, nothing is left in fp32
-    return rounded<W, T>(bounded / (1.0f + exp2<W>(bounded * -1.44269504f)));
+    return rounded<W, T>(bounded * reciprocal<W>(1.0f + exp2<W>(bounded * -1.44269504f)));
 }
 
 template <int W, class T>
