@@ -113,6 +113,22 @@ def test_levels_and_scales_fit_the_weights() -> None:
 
 
 @pytest.mark.parametrize("quant", QUANTS)
+def test_outliers_among_the_activations_cost_nothing(path: str, quant: Quantization) -> None:
+    """A few values a thousand times the others, as real models have them; tokens of very different size."""
+    weight, x = random(200, 512, scale=0.05), random(20, 512, seed=8)
+    x[:, 100] *= 1000
+    x[7] *= 1e-6
+    x[9] *= 1e6
+    x[11] = 0
+    packed = pack(weight, None, quant)
+    assert packed is not None
+    expected = x.float() @ as_stored(weight, quant).T
+    for rows in (1, 2, 20):
+        for y, row in zip(packed(x[:rows]), expected, strict=False):
+            assert torch.equal(y.float(), row) if not row.any() else relative_error(y, row) < 5e-3
+
+
+@pytest.mark.parametrize("quant", QUANTS)
 def test_takes_rows_of_a_larger_matrix(path: str, quant: Quantization) -> None:
     weight = random(96, 64)
     packed = pack(weight, None, quant)

@@ -1,6 +1,7 @@
 """Linear layers with the weight stored in the form the CPU multiplies fastest, in bf16 or quantised to 8 or 4 bits.
 
-Only weights are quantised: activations stay bf16, whose outliers in real models per-token int8 would round away.
+Only weights lose precision: activations are multiplied in bf16 or as 16-bit integers. With 8 bits a token, the outliers
+of real models would round the rest away.
 
 int8
     Symmetric, one fp32 scale per output.

@@ -6,9 +6,9 @@
 // each of the 16 outputs its weights of inputs 2r and 2r+1 (64 bytes).
 //
 //   bf16  2 tiles of 16 rows of 64 bytes                                                     2048 bytes
-//   int8  2 tiles of 8 vectors of 64 bytes; a vector holds two rows, interleaved in groups
-//         of eight bytes, which is how unpacking bytes to words separates them; one fp32
-//         scale per output, elsewhere                                                        1024 bytes
+//   int8  2 tiles of 8 vectors of 64 bytes; a vector holds for each of the 16 outputs its
+//         weights of four inputs, what VNNI and AMX want of bytes, plus 128; one fp32 scale
+//         per output, elsewhere                                                              1024 bytes
 //   int4  2 tiles of 4 vectors of 64 bytes; a vector holds four rows, row i in the i-th
 //         nibbles of its words; then a bf16 scale for each of the 32 outputs: a group is
 //         the 32 inputs of the step                                                           576 bytes
@@ -74,6 +74,7 @@ private:
 struct Buffers {
     Buffer<bf16> inputs, unpacked;
     Buffer<float> sums;
+    Buffer<int8_t> bytes;
 };
 
 }  // namespace blade

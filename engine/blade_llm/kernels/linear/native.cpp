@@ -7,6 +7,7 @@
 #include "pack.h"
 #include "with_amx.h"
 #include "with_dot.h"
+#include "with_int8.h"
 
 namespace {
 
@@ -16,10 +17,14 @@ using Worker = void (*)(const Job&, int64_t first, int64_t last, Buffers& buffer
 
 template <Kind KIND>
 Worker choose(const Job& job) {
-    // With AMX, unpacking pays from the third row on.
-    const int64_t most = job.weight->fixed_order ? 0 : isa() == Isa::amx ? 2 : FUSED_ROWS;
-    if (KIND != Kind::bf16 && job.rows <= most) return multiply_fused<KIND>;
-    return isa() == Isa::amx ? multiply_amx<KIND> : multiply_dot<KIND>;
+    const bool amx = isa() == Isa::amx, any_order = !job.weight->fixed_order;
+    if constexpr (KIND == Kind::int8) {
+        const bool integers = any_order && job.rows <= INT8_ROWS && job.weight->inputs <= INT8_INPUTS;
+        if (integers) return amx && job.rows > INT8_DOT_ROWS ? multiply_int8_amx : multiply_int8_dot;
+    } else if constexpr (KIND == Kind::int4) {
+        if (any_order && job.rows <= (amx ? INT4_ROWS_AMX : INT4_ROWS)) return multiply_int4_dot;
+    }
+    return amx ? multiply_amx<KIND> : multiply_dot<KIND>;
 }
 
 Worker choose(const Job& job) {

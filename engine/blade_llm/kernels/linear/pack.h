@@ -30,9 +30,8 @@ static inline void pack_bf16(const bf16 (&block)[PANEL][STEP], uint8_t* record) 
 static inline void pack_int8(const int8_t (&block)[PANEL][STEP], uint8_t* record) {
     for (int output = 0; output < PANEL; ++output)
         for (int input = 0; input < STEP; ++input) {
-            int tile = output / 16, row = input / 2, word = output % 16 * 2 + input % 2;
-            int at = tile * 512 + row / 2 * 64 + word / 8 * 16 + row % 2 * 8 + word % 8;
-            record[at] = static_cast<uint8_t>(block[output][input]);
+            int at = output / 16 * 512 + input / 4 * 64 + output % 16 * 4 + input % 4;
+            record[at] = static_cast<uint8_t>(block[output][input] + 128);
         }
 }
 

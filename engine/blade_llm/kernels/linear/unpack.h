@@ -9,6 +9,7 @@ namespace blade {
 // bf16 of the integers 0..127, upper and lower bytes, as two vectors each: the tables of a byte permutation.
 struct Int8Tables {
     __m512i high[2], low[2];
+    __m512i rows[2];  // where a row's bytes are among the low and high bytes of four inputs
 };
 
 BLADE_AVX512_BF16 static inline Int8Tables int8_tables() {
@@ -18,18 +19,38 @@ BLADE_AVX512_BF16 static inline Int8Tables int8_tables() {
         high[value] = static_cast<uint8_t>(bits >> 8);
         low[value] = static_cast<uint8_t>(bits);
     }
-    return {{_mm512_load_si512(high), _mm512_load_si512(high + 64)}, {_mm512_load_si512(low), _mm512_load_si512(low + 64)}};
+    alignas(64) uint8_t rows[2][64];
+    for (int byte = 0; byte < 64; ++byte) {
+        int at = byte / 4 * 4 + byte / 2 % 2 + byte % 2 * 64;  // low and high byte of two inputs
+        rows[0][byte] = static_cast<uint8_t>(at);
+        rows[1][byte] = static_cast<uint8_t>(at + 2);
+    }
+    return {{_mm512_load_si512(high), _mm512_load_si512(high + 64)}, {_mm512_load_si512(low), _mm512_load_si512(low + 64)},
+            {_mm512_load_si512(rows[0]), _mm512_load_si512(rows[1])}};
 }
 
 // 64 int8 values into two rows of a tile.
 BLADE_AVX512_BF16 static inline void unpack_int8(__m512i values, const Int8Tables& tables, __m512i rows[2]) {
+    const __m512i sign = _mm512_set1_epi8(static_cast<char>(0x80));
+    values = _mm512_xor_si512(values, sign);
     __m512i magnitude = _mm512_abs_epi8(values);
     __m512i high = _mm512_permutex2var_epi8(tables.high[0], magnitude, tables.high[1]);
     __m512i low = _mm512_permutex2var_epi8(tables.low[0], magnitude, tables.low[1]);
-    high = _mm512_ternarylogic_epi32(high, values, _mm512_set1_epi8(static_cast<char>(0x80)), 0xf8);  // | values & sign
-    rows[0] = _mm512_unpacklo_epi8(low, high);
-    rows[1] = _mm512_unpackhi_epi8(low, high);
+    high = _mm512_ternarylogic_epi32(high, values, sign, 0xf8);  // | values & sign
+    rows[0] = _mm512_permutex2var_epi8(low, tables.rows[0], high);
+    rows[1] = _mm512_permutex2var_epi8(low, tables.rows[1], high);
 }
+
+// What unpacking a weight needs.
+struct Tables {
+    Int8Tables int8;
+    __m512i levels;
+
+    BLADE_AVX512_BF16 explicit Tables(const Weight& weight) {
+        if (weight.kind == Kind::int8) int8 = int8_tables();
+        levels = weight.kind == Kind::int4 ? _mm512_loadu_si512(weight.levels) : _mm512_setzero_si512();
+    }
+};
 
 // Row i (0..3) of the four rows in a vector of nibbles, as levels. The permutation looks at five bits of a word; the
 // fifth belongs to the next nibble, hence the 16 levels twice.
@@ -46,11 +67,11 @@ BLADE_AVX512_BF16 static inline __m512i scale_row(__m512i row, __m512 scale) {
 
 // A record to two bf16 tiles.
 template <Kind KIND>
-BLADE_AVX512_BF16 static inline void unpack_record(const uint8_t* record, bf16* tiles, const Int8Tables& tables, __m512i levels) {
+BLADE_AVX512_BF16 static inline void unpack_record(const uint8_t* record, bf16* tiles, const Tables& tables) {
     if constexpr (KIND == Kind::int8) {
         for (int vector = 0; vector < 16; ++vector) {
             __m512i rows[2];
-            unpack_int8(_mm512_loadu_si512(record + vector * 64), tables, rows);
+            unpack_int8(_mm512_loadu_si512(record + vector * 64), tables.int8, rows);
             _mm512_store_si512(tiles + vector * 64, rows[0]);
             _mm512_store_si512(tiles + vector * 64 + 32, rows[1]);
         }
@@ -60,10 +81,10 @@ BLADE_AVX512_BF16 static inline void unpack_record(const uint8_t* record, bf16* 
             __m512 scale = load_bf16(scales + vector / 4 * 16);
             __m512i values = _mm512_loadu_si512(record + vector * 64);
             bf16* rows = tiles + vector * 128;
-            _mm512_store_si512(rows, scale_row(BLADE_INT4_ROW(values, 0, levels), scale));
-            _mm512_store_si512(rows + 32, scale_row(BLADE_INT4_ROW(values, 1, levels), scale));
-            _mm512_store_si512(rows + 64, scale_row(BLADE_INT4_ROW(values, 2, levels), scale));
-            _mm512_store_si512(rows + 96, scale_row(BLADE_INT4_ROW(values, 3, levels), scale));
+            _mm512_store_si512(rows, scale_row(BLADE_INT4_ROW(values, 0, tables.levels), scale));
+            _mm512_store_si512(rows + 32, scale_row(BLADE_INT4_ROW(values, 1, tables.levels), scale));
+            _mm512_store_si512(rows + 64, scale_row(BLADE_INT4_ROW(values, 2, tables.levels), scale));
+            _mm512_store_si512(rows + 96, scale_row(BLADE_INT4_ROW(values, 3, tables.levels), scale));
         }
     }
 }

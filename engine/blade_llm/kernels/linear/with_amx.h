@@ -71,17 +71,6 @@ BLADE_AMX static inline void accumulate(
     }
 }
 
-// What the calls of one thread have in common.
-struct Tables {
-    Int8Tables int8;
-    __m512i levels;
-
-    BLADE_AVX512_BF16 explicit Tables(const Weight& weight) {
-        if (weight.kind == Kind::int8) int8 = int8_tables();
-        levels = weight.kind == Kind::int4 ? _mm512_loadu_si512(weight.levels) : _mm512_setzero_si512();
-    }
-};
-
 // Steps of one panel, of which the records may be unpacked already.
 struct Stretch {
     const uint8_t* records;
@@ -123,7 +112,7 @@ BLADE_AMX static inline void stretch_sums(
             for (int64_t i = step; i < step + count; ++i) {
                 const uint8_t* record = stretch.records + i * bytes;
                 for (int at = 0; at < bytes; at += 64) _mm_prefetch(record + PREFETCH_BYTES + at, _MM_HINT_T0);
-                unpack_record<KIND>(record, stretch.unpacked + i * 2 * TILE_WORDS, tables.int8, tables.levels);
+                unpack_record<KIND>(record, stretch.unpacked + i * 2 * TILE_WORDS, tables);
             }
             accumulate<LOWER>(x + step * STEP, x_stride, stretch.unpacked + step * 2 * TILE_WORDS, count, stretch.next, 0);
         }

@@ -1,4 +1,4 @@
-// Multiplication with AVX512-BF16 dot products: few rows of quantised weights anywhere, everything on CPUs without AMX.
+// Multiplication with AVX512-BF16 dot products: few rows of int4 weights anywhere, everything on CPUs without AMX.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,8 @@
 namespace blade {
 
 constexpr int DOT_ROWS = 8;        // 16 sums: enough to hide the instruction's latency
-constexpr int FUSED_ROWS = 4;      // up to here quantised weights may be multiplied without being stored as bf16
+constexpr int INT4_ROWS = 4;       // up to here int4 weights are multiplied without being stored as bf16
+constexpr int INT4_ROWS_AMX = 2;   // with AMX, unpacking pays from the third row on
 constexpr int64_t DOT_PREFETCH = 2048;
 constexpr int64_t DOT_BLOCK_BYTES = 1 << 19;  // rows that stay in half the L2 cache while panels pass by
 
@@ -33,53 +34,38 @@ BLADE_AVX512_BF16 static inline void dot_tiles(__m512 (&sums)[ROWS][2], const bf
     }
 }
 
-// One step straight from a quantised record.
-template <Kind KIND, int ROWS>
-BLADE_AVX512_BF16 static inline void dot_record(
-    __m512 (&sums)[ROWS][2], const bf16* x, int64_t x_stride, const uint8_t* record, const Int8Tables& tables, __m512i levels) {
-    if constexpr (KIND == Kind::int8) {
-#pragma GCC unroll 2
-        for (int vector = 0; vector < 8; ++vector) {
-            __m512i rows[2][2];
-            unpack_int8(_mm512_loadu_si512(record + vector * 64), tables, rows[0]);
-            unpack_int8(_mm512_loadu_si512(record + 512 + vector * 64), tables, rows[1]);
+// One step straight from an int4 record.
+template <int ROWS>
+BLADE_AVX512_BF16 static inline void dot_int4(
+    __m512 (&sums)[ROWS][2], const bf16* x, int64_t x_stride, const uint8_t* record, __m512i levels) {
+    __m512 group[ROWS][2];
+    for (auto& pair : group) pair[0] = pair[1] = _mm512_setzero_ps();
 #pragma GCC unroll 4
-            for (int i = 0; i < ROWS; ++i) {
-                const bf16* pairs = x + i * x_stride + vector * 4;
-                sums[i][0] = dot(dot(sums[i][0], pairs, rows[0][0]), pairs + 2, rows[0][1]);
-                sums[i][1] = dot(dot(sums[i][1], pairs, rows[1][0]), pairs + 2, rows[1][1]);
-            }
+    for (int vector = 0; vector < 4; ++vector) {
+        __m512i first = _mm512_loadu_si512(record + vector * 64), second = _mm512_loadu_si512(record + 256 + vector * 64);
+#pragma GCC unroll 4
+        for (int i = 0; i < ROWS; ++i) {
+            const bf16* pairs = x + i * x_stride + vector * 8;
+            group[i][0] = dot(group[i][0], pairs, BLADE_INT4_ROW(first, 0, levels));
+            group[i][1] = dot(group[i][1], pairs, BLADE_INT4_ROW(second, 0, levels));
+            group[i][0] = dot(group[i][0], pairs + 2, BLADE_INT4_ROW(first, 1, levels));
+            group[i][1] = dot(group[i][1], pairs + 2, BLADE_INT4_ROW(second, 1, levels));
+            group[i][0] = dot(group[i][0], pairs + 4, BLADE_INT4_ROW(first, 2, levels));
+            group[i][1] = dot(group[i][1], pairs + 4, BLADE_INT4_ROW(second, 2, levels));
+            group[i][0] = dot(group[i][0], pairs + 6, BLADE_INT4_ROW(first, 3, levels));
+            group[i][1] = dot(group[i][1], pairs + 6, BLADE_INT4_ROW(second, 3, levels));
         }
-    } else {
-        __m512 group[ROWS][2];
-        for (auto& pair : group) pair[0] = pair[1] = _mm512_setzero_ps();
-#pragma GCC unroll 4
-        for (int vector = 0; vector < 4; ++vector) {
-            __m512i first = _mm512_loadu_si512(record + vector * 64), second = _mm512_loadu_si512(record + 256 + vector * 64);
-#pragma GCC unroll 4
-            for (int i = 0; i < ROWS; ++i) {
-                const bf16* pairs = x + i * x_stride + vector * 8;
-                group[i][0] = dot(group[i][0], pairs, BLADE_INT4_ROW(first, 0, levels));
-                group[i][1] = dot(group[i][1], pairs, BLADE_INT4_ROW(second, 0, levels));
-                group[i][0] = dot(group[i][0], pairs + 2, BLADE_INT4_ROW(first, 1, levels));
-                group[i][1] = dot(group[i][1], pairs + 2, BLADE_INT4_ROW(second, 1, levels));
-                group[i][0] = dot(group[i][0], pairs + 4, BLADE_INT4_ROW(first, 2, levels));
-                group[i][1] = dot(group[i][1], pairs + 4, BLADE_INT4_ROW(second, 2, levels));
-                group[i][0] = dot(group[i][0], pairs + 6, BLADE_INT4_ROW(first, 3, levels));
-                group[i][1] = dot(group[i][1], pairs + 6, BLADE_INT4_ROW(second, 3, levels));
-            }
-        }
-        const bf16* scales = reinterpret_cast<const bf16*>(record + 512);
-        __m512 scale[2] = {load_bf16(scales), load_bf16(scales + 16)};
-        for (int i = 0; i < ROWS; ++i)
-            for (int tile = 0; tile < 2; ++tile) sums[i][tile] = _mm512_fmadd_ps(group[i][tile], scale[tile], sums[i][tile]);
     }
+    const bf16* scales = reinterpret_cast<const bf16*>(record + 512);
+    __m512 scale[2] = {load_bf16(scales), load_bf16(scales + 16)};
+    for (int i = 0; i < ROWS; ++i)
+        for (int tile = 0; tile < 2; ++tile) sums[i][tile] = _mm512_fmadd_ps(group[i][tile], scale[tile], sums[i][tile]);
 }
 
 // ROWS rows by one panel, straight from its records.
 template <Kind KIND, int ROWS>
 BLADE_AVX512_BF16 static void dot_panel(
-    const Job& job, int64_t row, int64_t panel, const uint8_t* records, const Int8Tables& tables, __m512i levels) {
+    const Job& job, int64_t row, int64_t panel, const uint8_t* records, __m512i levels) {
     constexpr int bytes = record_bytes(KIND);
     __m512 sums[ROWS][2];
     for (auto& pair : sums) pair[0] = pair[1] = _mm512_setzero_ps();
@@ -92,7 +78,7 @@ BLADE_AVX512_BF16 static void dot_panel(
         if constexpr (KIND == Kind::bf16)
             dot_tiles<ROWS>(sums, x + step * STEP, job.x_stride, reinterpret_cast<const bf16*>(record));
         else
-            dot_record<KIND, ROWS>(sums, x + step * STEP, job.x_stride, record, tables, levels);
+            dot_int4<ROWS>(sums, x + step * STEP, job.x_stride, record, levels);
     }
     const Epilogue epilogue(*job.weight, panel);
     for (int i = 0; i < ROWS; ++i)
@@ -102,29 +88,26 @@ BLADE_AVX512_BF16 static void dot_panel(
 // The template for a number of rows that is known at run time only.
 template <Kind KIND, int MOST>
 BLADE_AVX512_BF16 static inline void dot_rows(
-    int rows, const Job& job, int64_t row, int64_t panel, const uint8_t* records, const Int8Tables& tables, __m512i levels) {
+    int rows, const Job& job, int64_t row, int64_t panel, const uint8_t* records, __m512i levels) {
     if constexpr (MOST > 1)
-        if (rows < MOST) return dot_rows<KIND, MOST - 1>(rows, job, row, panel, records, tables, levels);
-    dot_panel<KIND, MOST>(job, row, panel, records, tables, levels);
+        if (rows < MOST) return dot_rows<KIND, MOST - 1>(rows, job, row, panel, records, levels);
+    dot_panel<KIND, MOST>(job, row, panel, records, levels);
 }
 
-// Quantised weights by at most FUSED_ROWS rows.
-template <Kind KIND>
-BLADE_AVX512_BF16 static void multiply_fused(const Job& job, int64_t first, int64_t last, Buffers&) {
-    const Int8Tables tables = KIND == Kind::int8 ? int8_tables() : Int8Tables{};
-    const __m512i levels = KIND == Kind::int4 ? _mm512_loadu_si512(job.weight->levels) : _mm512_setzero_si512();
-    const int64_t panel_bytes = job.weight->panel_bytes();
+// int4 weights by at most INT4_ROWS rows.
+BLADE_AVX512_BF16 static void multiply_int4_dot(const Job& job, int64_t first, int64_t last, Buffers&) {
+    const Weight& weight = *job.weight;
+    const __m512i levels = _mm512_loadu_si512(weight.levels);
     for (int64_t panel = first; panel < last; ++panel)
-        dot_rows<KIND, FUSED_ROWS>(
-            static_cast<int>(job.rows), job, 0, panel, job.weight->records + panel * panel_bytes, tables, levels);
+        dot_rows<Kind::int4, INT4_ROWS>(
+            static_cast<int>(job.rows), job, 0, panel, weight.records + panel * weight.panel_bytes(), levels);
 }
 
 // Any number of rows; quantised panels are unpacked once per block of rows.
 template <Kind KIND>
 BLADE_AVX512_BF16 static void multiply_dot(const Job& job, int64_t first, int64_t last, Buffers& buffers) {
     const Weight& weight = *job.weight;
-    const Int8Tables tables = KIND == Kind::int8 ? int8_tables() : Int8Tables{};
-    const __m512i levels = KIND == Kind::int4 ? _mm512_loadu_si512(weight.levels) : _mm512_setzero_si512();
+    const Tables tables(weight);
     const int64_t panel_bytes = weight.panel_bytes(), steps = weight.steps();
     bf16* unpacked = KIND == Kind::bf16 ? nullptr : buffers.unpacked.get(steps * UNPACKED_RECORD);
     const int64_t block_rows = std::max<int64_t>(DOT_BLOCK_BYTES / (steps * STEP * 2) / DOT_ROWS, 1) * DOT_ROWS;
@@ -134,12 +117,12 @@ BLADE_AVX512_BF16 static void multiply_dot(const Job& job, int64_t first, int64_
             const uint8_t* records = weight.records + panel * panel_bytes;
             if constexpr (KIND != Kind::bf16) {
                 for (int64_t step = 0; step < steps; ++step)
-                    unpack_record<KIND>(records + step * record_bytes(KIND), unpacked + step * 2 * TILE_WORDS, tables, levels);
+                    unpack_record<KIND>(records + step * record_bytes(KIND), unpacked + step * 2 * TILE_WORDS, tables);
                 records = reinterpret_cast<const uint8_t*>(unpacked);
             }
             for (int64_t row = block; row < end; row += DOT_ROWS)
                 dot_rows<Kind::bf16, DOT_ROWS>(
-                    static_cast<int>(std::min<int64_t>(DOT_ROWS, end - row)), job, row, panel, records, tables, levels);
+                    static_cast<int>(std::min<int64_t>(DOT_ROWS, end - row)), job, row, panel, records, tables.levels);
         }
     }
 }
