@@ -182,6 +182,11 @@ def test_attention_follows_the_device_and_says_what_cannot_be(monkeypatch: pytes
     assert choose_attention("paged", CUDA) == "paged"
     with pytest.raises(UnsupportedSettingError, match=r"needs a GPU.*--attn_cls paged"):
         choose_attention("ragged_flash", CPU)
+    with monkeypatch.context() as torch_kernels:  # graphs and their static batches are for Triton's attention alone
+        torch_kernels.setattr("blade_llm.runner.device.torch_only", lambda: True)
+        assert choose_attention(None, CUDA) == "paged"
+        with pytest.raises(UnsupportedSettingError, match="BLADE_LLM_KERNELS"):
+            choose_attention("ragged_flash", CUDA)
     monkeypatch.setattr("blade_llm.runner.device.find_spec", lambda name: None)
     assert choose_attention(None, CUDA) == "paged"
     with pytest.raises(UnsupportedSettingError, match=r"Triton.*--attn_cls paged"):

@@ -20,7 +20,7 @@ Backend = Literal["torch", "native", "triton"]
 
 def backend_of(tensor: Tensor) -> Backend:
     """The implementation for operators on ``tensor``; an operator may still fall back to torch for a rare shape."""
-    if _torch_only():
+    if torch_only():
         return "torch"
     if tensor.device.type == "cuda":
         return "triton" if _has_triton() else "torch"
@@ -28,7 +28,8 @@ def backend_of(tensor: Tensor) -> Backend:
 
 
 @cache
-def _torch_only() -> bool:
+def torch_only() -> bool:
+    """Whether the environment keeps all operators on torch."""
     return os.environ.get("BLADE_LLM_KERNELS") == "torch"
 
 

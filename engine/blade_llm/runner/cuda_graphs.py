@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Final, Protocol
 
 import torch
@@ -48,7 +49,7 @@ class CudaGraphs:
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._stream = _capture_stream()
 
     def capture(self, run: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
         # Once for real on the stream of the capture: libraries allocate their workspaces per stream, and compilation
@@ -61,6 +62,12 @@ class CudaGraphs:
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
             result = run()
         return graph.replay, result
+
+
+@cache
+def _capture_stream() -> torch.cuda.Stream:
+    """One for the process: cuBLAS keeps a workspace for each stream it ever saw, also one of graphs that are gone."""
+    return torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
 
 class DecodeGraphs:

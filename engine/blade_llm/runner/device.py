@@ -8,7 +8,7 @@ from typing import Final, Literal
 import torch
 
 from blade_llm.kernels import native
-from blade_llm.kernels.backend import backend_of
+from blade_llm.kernels.backend import backend_of, torch_only
 from blade_llm.models.errors import UnsupportedSettingError
 from blade_llm.runner.host_memory import huge_pages_available
 
@@ -31,9 +31,10 @@ def choose_attention(requested: AttentionClass | None, device: torch.device) -> 
 
     Raises :class:`~blade_llm.models.errors.UnsupportedSettingError` for one that cannot run there.
     """
-    triton = device.type == "cuda" and find_spec("triton") is not None
+    triton = device.type == "cuda" and find_spec("triton") is not None and not torch_only()
     if requested == "ragged_flash" and not triton:
-        reason = "Triton, which is not installed" if device.type == "cuda" else "a GPU, and there is none"
+        absent = "BLADE_LLM_KERNELS rules out" if torch_only() else "is not installed"
+        reason = f"Triton, which {absent}" if device.type == "cuda" else "a GPU, and there is none"
         raise UnsupportedSettingError(f"--attn_cls ragged_flash needs {reason}; leave it out or give --attn_cls paged")
     return requested or ("ragged_flash" if triton else "paged")
 
