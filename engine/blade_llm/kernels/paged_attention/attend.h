@@ -1,7 +1,7 @@
 // The part of attention that is the same on every CPU: which queries look at which keys, block by block of keys.
 //
-// Query heads that share a key head, for one or more tokens, are the *rows* of a unit of work; a tile is as many rows as
-// a vector has lanes, so scores are [keys, rows] and the softmax over keys (online: Milakov & Gimelshein, arXiv
+// Query heads that share a key head, for one or more tokens, are the *rows* of a unit of work; a tile is as many rows
+// as a vector has lanes, so scores are [keys, rows] and the softmax over keys (online: Milakov & Gimelshein, arXiv
 // 1805.02867) needs no operation across lanes. Kernels (portable.h, bf16.h) say how a block of keys is computed.
 #pragma once
 
@@ -76,8 +76,9 @@ struct Workspace {
         int64_t tiles_floats = MAX_ROWS * (head_dim + 2) * 4;  // MAX_ROWS is a multiple of every tile
         int64_t block_bytes = MAX_KEYS * (head_dim + 16) * 4;
         // Tiles of four lanes are most: 64 of them.
-        int64_t sizes[] = {MAX_KEYS * MAX_LANES * 4, tiles_floats, MAX_KEYS * MAX_LANES * 2, MAX_ROWS * (head_dim + 32) * 4,
-                           block_bytes, block_bytes, head_dim * 4 + 256, int64_t(sizeof(Limits)) * (MAX_ROWS / 4)};
+        int64_t sizes[] = {MAX_KEYS * MAX_LANES * 4, tiles_floats, MAX_KEYS * MAX_LANES * 2,
+                           MAX_ROWS * (head_dim + 32) * 4, block_bytes, block_bytes, head_dim * 4 + 256,
+                           int64_t(sizeof(Limits)) * (MAX_ROWS / 4)};
         size_t total = 0;
         for (int64_t& size : sizes) total += size = (size + 63) / 64 * 64;
         if (owner.size < total) {
@@ -127,7 +128,8 @@ inline __attribute__((always_inline)) void prefetch(const KeyBlock* block, int k
 
 // Computes a unit with Kernel, which has LANES, KEYS, Element and static functions:
 //   start(), stop() around a thread's units, pack_queries(rows, packed, head_dim), load(block, workspace, head_dim),
-//   tile(block, count, masked, limits, packed, state, workspace, head_dim, scale), finish(state, outputs, head_dim).
+//   tile(block, count, masked, limits, packed, state, workspace, head_dim, scale), merge(state, other, head_dim),
+//   finish(call, unit, state).
 template <class Kernel>
 void attend(const Call& call, const Unit& unit) {
     using Element = typename Kernel::Element;

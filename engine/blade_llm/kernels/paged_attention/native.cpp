@@ -76,7 +76,8 @@ void run(const Call& call) {
         const Unit& unit = todo[merged.first];
         for (int64_t tile = 0; tile < (unit.rows + lanes - 1) / lanes; tile++)
             for (int64_t part = 1; part < merged.count; part++)
-                Kernel::merge(unit.partial + tile * state, todo[merged.first + part * merged.stride].partial + tile * state, step.head_dim);
+                Kernel::merge(unit.partial + tile * state,
+                              todo[merged.first + part * merged.stride].partial + tile * state, step.head_dim);
         Kernel::finish(call, unit, unit.partial);
     };
     const int threads = static_cast<int>(std::min<int64_t>({omp_get_max_threads(), count, 1 + total / WORTH_THREADS}));

@@ -35,7 +35,8 @@ BLADE_INLINE void portable_load(KeyBlock& block, Workspace& workspace, int64_t h
 }
 
 template <int W>
-BLADE_INLINE void portable_scores(const KeyBlock& block, int count, const float* queries, float* scores, int64_t head_dim) {
+BLADE_INLINE void portable_scores(const KeyBlock& block, int count, const float* queries, float* scores,
+                                  int64_t head_dim) {
     for (int key = 0; key < count; key += 8) {
         const float* k[8];
         Float<W> sums[8] = {};
@@ -56,7 +57,8 @@ BLADE_INLINE void portable_softmax(int64_t first, int count, bool masked, const 
     const auto hidden = (typename Lanes<W>::Word)(Float<W>{} - INFINITY);
     typename Lanes<W>::Int low, high;
     memcpy(&low, limits.low, sizeof low), memcpy(&high, limits.high, sizeof high);
-    const Float<W> oldest = __builtin_convertvector(low, Float<W>), newest = __builtin_convertvector(high - 1, Float<W>);
+    const Float<W> oldest = __builtin_convertvector(low, Float<W>);
+    const Float<W> newest = __builtin_convertvector(high - 1, Float<W>);
     for (int key = 0; key < count; key++) {
         Float<W> score = load<W>(scores + key * W);
         if (masked) {
@@ -67,7 +69,8 @@ BLADE_INLINE void portable_softmax(int64_t first, int count, bool masked, const 
         }
         best = max<W>(best, score);
     }
-    Float<W> base = max<W>(largest, best * scale), factor = exp2<W>(largest - base), total = load<W>(state + W) * factor;
+    Float<W> base = max<W>(largest, best * scale), factor = exp2<W>(largest - base);
+    Float<W> total = load<W>(state + W) * factor;
     for (int key = 0; key < count; key++) {
         Float<W> weight = exp2<W>(load<W>(scores + key * W) * scale - base);
         store<W>(scores + key * W, weight);
@@ -90,8 +93,9 @@ BLADE_INLINE void portable_add_values(const KeyBlock& block, int count, const fl
 }
 
 template <int W>
-BLADE_INLINE void portable_tile(const KeyBlock& block, int count, bool masked, const Limits& limits, const float* queries,
-                                float* state, Workspace& workspace, int64_t head_dim, float scale) {
+BLADE_INLINE void portable_tile(const KeyBlock& block, int count, bool masked, const Limits& limits,
+                                const float* queries, float* state, Workspace& workspace, int64_t head_dim,
+                                float scale) {
     portable_scores<W>(block, count, queries, workspace.scores, head_dim);
     portable_softmax<W>(block.first, count, masked, limits, workspace.scores, state, head_dim, scale);
     int64_t d = 0;

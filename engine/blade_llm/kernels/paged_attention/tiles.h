@@ -137,12 +137,13 @@ struct TileKernel {
         softmax(padded, workspace, state, head_dim, scale);
         const bf16* values = static_cast<const bf16*>(workspace.values);
         const uint32_t* weights = static_cast<const uint32_t*>(workspace.weights);
+        float* out = state + 2 * 16;
         int64_t d = 0;
         if constexpr (AMX) {
-            for (; d + 64 <= head_dim; d += 64) add_values_amx<4>(padded, values + d * KEYS, weights, state + (d + 2) * 16);
-            for (; d + 16 <= head_dim; d += 16) add_values_amx<1>(padded, values + d * KEYS, weights, state + (d + 2) * 16);
+            for (; d + 64 <= head_dim; d += 64) add_values_amx<4>(padded, values + d * KEYS, weights, out + d * 16);
+            for (; d + 16 <= head_dim; d += 16) add_values_amx<1>(padded, values + d * KEYS, weights, out + d * 16);
         } else {
-            for (; d + 16 <= head_dim; d += 16) add_values_dot(padded, values + d * KEYS, weights, state + (d + 2) * 16);
+            for (; d + 16 <= head_dim; d += 16) add_values_dot(padded, values + d * KEYS, weights, out + d * 16);
         }
     }
 
@@ -182,13 +183,15 @@ struct TileKernel {
 
     BLADE_AMX static void release() { _tile_release(); }
 
-    BLADE_AMX static void scores_amx(const KeyBlock& block, int count, const void* queries, float* scores, int64_t head_dim) {
+    BLADE_AMX static void scores_amx(const KeyBlock& block, int count, const void* queries, float* scores,
+                                     int64_t head_dim) {
         const char* q = static_cast<const char*>(queries);
         const int64_t stride = block.k_stride;
         for (int key = 0; key < count; key += 64) {
             const int tiles = std::min(4, (count - key + 15) / 16);
             const char* k[4];
-            for (int i = 0; i < 4; i++) k[i] = static_cast<const char*>(block.k[key + 16 * std::min(i, tiles - 1)]);
+            for (int i = 0; i < 4; i++)
+                k[i] = static_cast<const char*>(block.k[key + 16 * std::min(i, tiles - 1)]);
             _tile_zero(0);
             _tile_zero(1);
             _tile_zero(2);
