@@ -1,13 +1,13 @@
 """Measures what a GPU's memory is needed for besides the KV cache: weights, a full step, CUDA graphs.
 
 Nothing is reckoned from shapes: a full step with the heaviest sampling runs on a cache and tables that are dropped
-again, and two graphs, the largest and the smallest, are captured for their size.
+again, and a few graphs, the largest and the smallest, are captured for their size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import torch
 
@@ -20,6 +20,8 @@ from blade_llm.runner.warm_up import run_probe, warm_up
 
 if TYPE_CHECKING:
     from blade_llm.runner.torch_runner import TorchRunner
+
+_SAMPLED_GRAPHS: Final = 4
 
 
 def full_steps(max_batch_tokens: int, max_num_seqs: int, max_model_len: int) -> list[list[int]]:
@@ -35,7 +37,7 @@ def full_steps(max_batch_tokens: int, max_num_seqs: int, max_model_len: int) -> 
 
 
 def measure_gpu(runner: TorchRunner, free_at_start: int, max_model_len: int) -> GpuMemory:
-    """Run full steps and capture two graphs on ``runner``, whose weights are loaded and nothing else.
+    """Run full steps and capture a few graphs on ``runner``, whose weights are loaded and nothing else.
 
     ``free_at_start``: free bytes before the weights came. Raises :class:`NotEnoughMemoryError` when a full step does
     not fit.
@@ -89,11 +91,15 @@ def capture_bytes(graphs: DecodeGraphs, sizes: Sequence[int], device: torch.devi
 
 
 def _estimate(graphs: DecodeGraphs, device: torch.device) -> int:
-    """Bytes of all graphs: the largest brings the memory pool, each further one costs about what the smallest does."""
-    sizes = graphs.sizes
-    total = capture_bytes(graphs, sizes[-1:], device)
-    if len(sizes) > 1:
-        total += capture_bytes(graphs, sizes[:1], device) * (len(sizes) - 1)
+    """Bytes of all graphs: the largest brings the memory pool, each further one costs about what the smallest do.
+
+    Several of these, because the driver takes memory in pieces that may hold more than one graph.
+    """
+    further = graphs.sizes[:-1]
+    sample = further[:_SAMPLED_GRAPHS]
+    total = capture_bytes(graphs, graphs.sizes[-1:], device)
+    if sample:
+        total += -(-capture_bytes(graphs, sample, device) * len(further) // len(sample))
     return total
 
 

@@ -25,7 +25,7 @@ class GpuMemory:
     free: int
     """What no process uses, with weights, context and kernels of this one in place."""
     lasting: int
-    """Weights, context and kernels of this process."""
+    """Weights and kernels of this process; its CUDA context was there before anything could be measured."""
     activation_peak: int
     graphs: int
     share: float
