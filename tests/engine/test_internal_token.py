@@ -61,8 +61,8 @@ def test_no_start_without_the_token_that_was_promised(
 
 @pytest.mark.parametrize(("loopback_only", "address"), [(True, "127.0.0.1"), (False, "0.0.0.0")])
 def test_only_with_a_token_is_the_internal_port_open_to_other_machines(loopback_only: bool, address: str) -> None:
-    flags = {"host": "0.0.0.0", "port": 0, "internal_port": 0}
-    public, internal = _bind_ports(flags, loopback_only=loopback_only)
+    flags = {"host": "0.0.0.0", "port": 0, "api_server_count": 1, "internal_port": 0}
+    [public], internal = _bind_ports(flags, loopback_only=loopback_only)
     with public, internal:
         assert public.getsockname()[0] == "0.0.0.0"
         assert internal.getsockname()[0] == address
