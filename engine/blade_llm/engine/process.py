@@ -82,6 +82,7 @@ class EngineProcess:
         self._epoch = uuid.uuid4().hex[:12]
         self._draining = False
         self._state = core.state(epoch=self._epoch, sequence=0, draining=False)
+        """As last told."""
         self._state_due = 0.0
 
     def run(self) -> None:
@@ -136,7 +137,7 @@ class EngineProcess:
                 self._draining = message.draining
             case Hello():
                 self._fronts.add(front)
-                self._send(front, self._core.ready(self._next_state()))
+                self._send(front, self._core.ready(self._state))  # what is new, all fronts are told at once
 
     def _send_outputs(self, outputs: list[RequestOutput]) -> None:
         by_front: dict[bytes, list[RequestOutput]] = {}
@@ -157,19 +158,13 @@ class EngineProcess:
     def _changed(self) -> bool:
         return self._current_state() != self._state
 
-    def _next_state(self) -> EngineState:
-        """The state now; its sequence number grows when something changed."""
-        state = self._current_state()
-        if state != self._state:
-            self._state = msgspec.structs.replace(state, sequence=state.sequence + 1)
-        return self._state
-
     def _push_state(self) -> None:
         now = time.monotonic()
         if now < self._state_due or not self._changed():
             return
         self._state_due = now + STATE_INTERVAL_S
-        update = StateUpdate(state=self._next_state())
+        self._state = msgspec.structs.replace(self._current_state(), sequence=self._state.sequence + 1)
+        update = StateUpdate(state=self._state)
         for front in self._fronts:
             self._send(front, update)
 
