@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 import socket
 from collections.abc import Iterator
 
@@ -10,6 +11,7 @@ import pytest
 
 from blade_llm.api.server import Ports, PortTakenError
 from blade_llm.api.sockets import share_port
+from blade_llm.cli.server import StartError, _bind_ports
 
 
 @contextlib.contextmanager
@@ -51,3 +53,14 @@ def test_the_first_front_keeps_no_socket_of_the_others() -> None:
         for _ in range(20):  # none is left to a socket that nobody reads
             socket.create_connection(ours[0].getsockname()).close()
             ours[0].accept()[0].close()
+
+
+def test_more_fronts_than_there_may_be_sockets_is_an_error_that_says_so() -> None:
+    flags = {"host": "127.0.0.1", "port": 0, "internal_port": None, "api_server_count": 1000}
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, limits[1]))
+    try:
+        with pytest.raises(StartError, match=r"Too many open files; .* --api_server_count"):
+            _bind_ports(flags, loopback_only=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)

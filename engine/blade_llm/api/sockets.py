@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 
 def share_port(first: socket.socket, count: int) -> list[socket.socket]:
-    """``first``, bound and not listening, and ``count - 1`` more sockets on its port. Raises OSError.
+    """``first``, bound with ``SO_REUSEADDR`` and not listening, and ``count - 1`` more on its port. Raises OSError.
 
     ``first`` was bound without the option, and listens without it: so a port in use is noticed, be it another such
     server's.

@@ -123,7 +123,12 @@ def _bind_ports(flags: Mapping[str, Any], *, loopback_only: bool) -> tuple[list[
             raise StartError(f"port {port} + {ports.INTERNAL_PORT_OFFSET} is no port; give --internal_port")
     internal_host = "127.0.0.1" if loopback_only else flags["host"]
     public, internal = _bind(flags["host"], port, "--port"), _bind(internal_host, internal_port, "--internal_port")
-    return share_port(public, flags["api_server_count"]), internal
+    try:
+        return share_port(public, flags["api_server_count"]), internal
+    except OSError as error:
+        raise StartError(
+            f"cannot open a socket for each front: {error.strerror}; lower --api_server_count, or give another --port"
+        ) from None
 
 
 def _bind(host: str, port: int, flag: str) -> socket.socket:
