@@ -36,5 +36,16 @@ def test_dry_run(part: str) -> None:
     assert _results() == written
 
 
+def test_tests_of_kernels_can_be_collected_without_the_server_s_clients() -> None:
+    """A GPU machine has neither these packages nor, beyond PYTHONPATH, ours."""
+    collect = (
+        "import sys, pytest; sys.modules.update(openai=None, kopf=None, kubernetes=None); "
+        "sys.exit(pytest.main(['--collect-only', '-q', '-p', 'no:cacheprovider', 'tests/engine/test_triton_gumbel.py']))"
+    )
+    command = [sys.executable, "-c", collect]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
 def _results() -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in (ROOT / "benchmarks" / "results").glob("gpu_*.json")}

@@ -27,7 +27,9 @@ KERNELS = {
 @pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 @pytest.mark.parametrize("target", ["hopper", "mi300"])
 def test_operators_compile(target: str, tmp_path: Path) -> None:
-    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[1])}
+    # What PYTHONPATH has already stays: on a GPU machine the packages under test may be there and nowhere else.
+    packages = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": packages}
     environment.pop("TRITON_INTERPRET", None)
     command = [sys.executable, "-m", "engine_support.compile_operators", target]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)

@@ -11,11 +11,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
-import openai
 import psutil
+
+if TYPE_CHECKING:
+    from openai import OpenAI
 
 TESTS = Path(__file__).parents[1]
 
@@ -51,7 +53,9 @@ class ServerProcess:
         return self.log.read_text(encoding="utf-8")
 
     @property
-    def client(self) -> openai.OpenAI:
+    def client(self) -> OpenAI:
+        import openai  # here, as every test loads this module, also where there is no such client: beside a GPU
+
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=60)
 
     def post(self, path: str, **body: Any) -> httpx.Response:
