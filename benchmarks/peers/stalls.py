@@ -18,7 +18,7 @@ from blade_llm.sampling.parameters import SamplingParams
 
 STREAMS: Final = 4
 PROMPT: Final = 8192
-ALONE: Final = 100
+ALONE: Final = 300
 """Steps without the prompt."""
 
 
