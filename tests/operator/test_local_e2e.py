@@ -106,7 +106,8 @@ def test_a_service_from_apply_to_delete(running: Loop, tmp_path: Path) -> None:
     # A change replaces both engines, one after the other, and no request fails.
     before = {pod["metadata"]["name"] for pod in _engines(running)}
     load = Load(url)
-    changed = manifest(tmp_path, model=MODEL, replicas=2, engine={"maxNumSeqs": 8}, check={"items": ["shm"]})
+    engine = {"maxNumSeqs": 8, "quant": "int8", "deterministic": True}
+    changed = manifest(tmp_path, model=MODEL, replicas=2, engine=engine, check={"items": ["shm"]})
     assert running.command("apply", "-f", str(changed)).endswith("/qwen configured\n")
     running.until(lambda: not before & {pod["metadata"]["name"] for pod in running.objects("Pod")}, 180)
     running.until(lambda: running.ready("qwen", 2), 60)
