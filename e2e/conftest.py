@@ -66,7 +66,7 @@ def operator(cluster: Cluster, crd: None, images: Images) -> str:
 def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
     """A fresh restricted namespace; when the test failed, what was in it is saved before it is deleted."""
     test = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower().removeprefix("test_"))[:36].strip("-")
-    name = f"{test}-{secrets.token_hex(2)}"
+    name = f"{test}-{secrets.token_hex(4)}"
     make_namespace(cluster, name, **{OF_A_TEST: "true"})
     yield name
     folder = os.environ.get("E2E_DIAGNOSTICS")

@@ -21,7 +21,7 @@ from benchmarks.peers.running import Running
 from benchmarks.peers.stalls import stall_figures
 from blade_llm.runner.threads import usable_cores
 
-ROUNDS = 3 if QUICK else 7
+ROUNDS = 3 if QUICK else 5
 KV_BYTES = 512 << 20
 OPTIONS = {
     "threads": usable_cores(),

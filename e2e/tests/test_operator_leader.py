@@ -43,7 +43,7 @@ SERVICES = 10
 def leaving(cluster: Cluster, operator: str) -> Iterator[Service]:
     """A service that is ready, in a namespace to be deleted."""
     own_node(cluster)
-    namespace = f"leaving-{secrets.token_hex(2)}"
+    namespace = f"leaving-{secrets.token_hex(4)}"
     make_namespace(cluster, namespace, **{OF_A_TEST: "true"})
     cluster.static_volume(namespace, CLAIM, DEMO_MODEL)
     service = Service(cluster, namespace)

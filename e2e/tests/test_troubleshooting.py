@@ -83,7 +83,7 @@ def troubles(cluster: Cluster, operator: str, images: Images, request: pytest.Fi
     """All services, applied at once in a namespace without free GPUs, with a claim, and a hub that wants a token."""
     own_node(cluster)  # the page has the words of this node, with its GPUs and its way to a registry
     cluster.kubectl("delete", "nodes", "--selector=type=kwok")  # the scheduler would speak of them
-    namespace = f"trouble-{secrets.token_hex(2)}"
+    namespace = f"trouble-{secrets.token_hex(4)}"
     make_namespace(cluster, namespace, **{OF_A_TEST: "true"})
     failed = request.session.testsfailed
     with empty_registry(cluster) as registry:
