@@ -142,6 +142,64 @@ BLADE_AMX static inline void multiply_sub(
         epilogue.store(y, _mm512_load_ps(sums), _mm512_load_ps(sums + 16));
 }
 
+// At most 16 rows of two panels at once: every tile of inputs that is loaded serves four tiles of the weight. Tiles 5-7
+// take turns with the weight.
+BLADE_AMX static inline void accumulate_pair(
+    const bf16* x, int64_t x_stride, const bf16* tiles, int64_t panel_words, int64_t steps) {
+    const int64_t stride = x_stride * static_cast<int64_t>(sizeof(bf16));
+    const uint8_t* next = reinterpret_cast<const uint8_t*>(tiles) + PREFETCH_BYTES;
+    for (int64_t step = 0; step < steps; ++step) {
+        _tile_loadd(4, x, stride);
+        _tile_loadd(5, tiles, 64);
+        _tile_dpbf16ps(0, 4, 5);
+        _tile_loadd(6, tiles + TILE_WORDS, 64);
+        _tile_dpbf16ps(1, 4, 6);
+        _tile_loadd(7, tiles + panel_words, 64);
+        _tile_dpbf16ps(2, 4, 7);
+        _tile_loadd(5, tiles + panel_words + TILE_WORDS, 64);
+        _tile_dpbf16ps(3, 4, 5);
+        for (int line = 0; line < STREAM; ++line) {
+            _mm_prefetch(next + line * 64, _MM_HINT_T0);
+            _mm_prefetch(next + panel_words * 2 + line * 64, _MM_HINT_T0);
+        }
+        next += STREAM * 64;
+        x += STEP;
+        tiles += 2 * TILE_WORDS;
+    }
+}
+
+// bf16 weights by at most 16 rows, panels [first, last) by twos; returns the first panel left over.
+BLADE_AMX static int64_t multiply_pairs(const Job& job, int64_t first, int64_t last, float* sums) {
+    const Weight& weight = *job.weight;
+    const int rows = static_cast<int>(job.rows);
+    TileConfig config;
+    for (int tile : {0, 1, 2, 3, 4}) config.set(tile, rows, 64);
+    for (int tile : {5, 6, 7}) config.set(tile, 16, 64);
+    load_tile_config(config);
+    int64_t panel = first;
+    for (; panel + 1 < last; panel += 2) {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+        const bf16* tiles = reinterpret_cast<const bf16*>(weight.records + panel * weight.panel_bytes());
+        accumulate_pair(job.x, job.x_stride, tiles, weight.panel_bytes() / 2, weight.steps());
+        _tile_stored(0, sums, 256);
+        _tile_stored(1, sums + 16, 256);
+        _tile_stored(2, sums + 32, 256);
+        _tile_stored(3, sums + 48, 256);
+        for (int64_t half = 0; half < 2; ++half) {
+            const Epilogue epilogue(weight, panel + half);
+            bf16* y = job.y + (panel + half) * PANEL;
+            const float* row = sums + half * PANEL;
+            for (int i = 0; i < rows; ++i, y += job.y_stride, row += 2 * PANEL)
+                epilogue.store(y, _mm512_load_ps(row), _mm512_load_ps(row + 16));
+        }
+    }
+    _tile_release();
+    return panel;
+}
+
 // For each block of rows and group of panels, stretch by stretch of the inputs: a stretch of a panel stays in L1 while
 // the rows pass by. Between stretches the sums wait in L2, in fp32, which changes no bit of them.
 template <Kind KIND>
@@ -152,6 +210,8 @@ BLADE_AMX static void multiply_amx(const Job& job, int64_t first, int64_t last, 
     const Blocking blocking(job.rows, all_steps);
     bf16* unpacked = KIND == Kind::bf16 ? nullptr : buffers.unpacked.get(blocking.steps * UNPACKED_RECORD);
     float* sums = buffers.sums.get(blocking.subs() * blocking.panels * AMX_ROWS * PANEL * sizeof(float));
+    if constexpr (KIND == Kind::bf16)
+        if (job.rows <= 16) first = multiply_pairs(job, first, last, sums);
     int configured = 0;
     for (int64_t block = 0; block < job.rows; block += blocking.rows)
         for (int64_t group = first; group < last; group += blocking.panels)
