@@ -79,6 +79,7 @@ bench-engine: install ## the engine's parts: host's time a step, front process, 
 	$(BIN)/python -m benchmarks.engine.front
 	$(BIN)/python -m benchmarks.engine.linear
 	$(BIN)/python -m benchmarks.engine.cpu_ops
+	$(BIN)/python -m benchmarks.engine.step_profile
 	$(BIN)/python -m benchmarks.engine_replicas
 
 gpu: ## everything that needs a GPU: PART=kernels, engine or bench (docs/gpu.md)
