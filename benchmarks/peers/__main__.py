@@ -51,13 +51,12 @@ def _compared(engines: Sequence[Running]) -> list[Figure]:
     named = {engine.peer.name: engine for engine in engines}
     ours, openvino, vllm = OURS.name, peers.OPENVINO.name, peers.VLLM.name
     single = _measured("decode", alternate(engines, decode, ROUNDS), "tok/s")
-    # A decode step reads every weight; 0.9 of what the memory gives is the other way to reach the target.
-    bytes_read = 988e6
+    bytes_read = 988e6  # every weight once
     share = single.median(ours) * bytes_read / read_bandwidth()
     figures = [
         *_absolute("decode", single, "tok/s"),
         Figure("decode_share_of_read_bandwidth", share, "x"),
-        Figure("decode_vs_openvino", single.ratio(ours, openvino), "x", ">=", 1.1 if share < 0.9 else 0.0),
+        Figure("decode_vs_openvino", single.ratio(ours, openvino), "x", ">=", 1.1),
     ]
     many = _measured("16x128", alternate(engines, throughput, ROUNDS), "tok/s")
     figures += [*_absolute("throughput_16x128", many, "tok/s")]
