@@ -1,4 +1,4 @@
-"""The active health check: asks every endpoint's ``GET /health``, often while it is down, seldom while it is up.
+"""The active health check: asks every endpoint's ``GET /health``, seldom while it is well, often while it is not.
 
 A check opens its own connection, so it also sees an engine that has stopped accepting. Probes are spread by jitter; a
 failed request makes the next one come at once.
@@ -13,7 +13,7 @@ from blade_router.endpoints import Endpoint
 from blade_router.upstream import ConnectFailed, UpstreamError
 
 FAILING_INTERVAL = 0.25
-"""Seconds between checks of an endpoint that is not up."""
+"""Seconds between checks of an endpoint that is down, or drains."""
 MISSES = 2
 """Checks in a row that must time out or break before an endpoint that was up counts as down."""
 
@@ -22,7 +22,7 @@ class HealthChecker:
     """One small task per endpoint, until the endpoint is removed.
 
     Args:
-        interval: seconds between checks of an endpoint that is up, give or take 20 %.
+        interval: seconds between checks of an endpoint that is well, give or take 20 %.
         timeout: seconds an endpoint has to answer.
         on_up: called after each check, while the endpoint is up.
     """
@@ -61,7 +61,8 @@ class HealthChecker:
             endpoint.pool.prune()
             if endpoint.up and self._on_up is not None:
                 await self._on_up(endpoint)
-            interval = self._interval if endpoint.up and not misses else FAILING_INTERVAL
+            well = endpoint.up and not endpoint.engine_draining and not misses
+            interval = self._interval if well else FAILING_INTERVAL
             # A nudge shortens a long wait; it cannot make checks more frequent than those of a failing endpoint.
             await asyncio.sleep(min(FAILING_INTERVAL, interval))
             try:
