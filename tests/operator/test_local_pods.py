@@ -227,3 +227,18 @@ async def test_a_program_that_is_not_installed_is_named(tmp_path: Path) -> None:
         await runtime.apply(deployment(containers=[engine]))
         await until(lambda: "waiting" in _state(runtime, "engine")["state"] and runtime.events("Failed"))
         assert 'program "blade_llm_nonsense" is neither' in runtime.events("Failed")[0]
+
+
+async def test_a_refresh_after_the_end_leaves_no_folder(tmp_path: Path) -> None:
+    async with local(tmp_path) as runtime:
+        volumes = [{"name": "scratch", "emptyDir": {}}]
+        await runtime.apply(deployment(containers=[container("engine")], volumes=volumes))
+        (pod,) = await runtime.ready_pods(1)
+        kubelet = runtime.runtime._kubelet
+        folder = runtime.runtime.layout.pod(pod)
+        assert folder.exists()
+        worker = kubelet._workers[pod["metadata"]["uid"]]
+        await runtime.runtime.cluster.delete(Ref("Deployment", "default", "qwen-engine-aaa"))
+        await until(lambda: not folder.exists())
+        worker.refresh()  # the timer may come before the loop has let go of the worker
+        assert not folder.exists()

@@ -89,6 +89,8 @@ class PodWorker:
 
     def refresh(self) -> None:
         """Bring mounted configuration up to date, and logs to size."""
+        if not self._folder.exists():  # the pod has ended and is not made anew
+            return
         with contextlib.suppress(ContainerConfigError):  # what is mounted stays until its source is back
             self._volumes.prepare()
         for container in [*self._init, *self._main]:
