@@ -17,7 +17,7 @@ Generate = Callable[[list[list[int]], int], list[list[int]]]
 
 
 def options() -> dict:
-    """What the benchmark wants: ``model``, ``threads``, ``kv_bytes``, ``quant``, ``max_length``."""
+    """What the benchmark wants: ``model``, ``threads``, ``kv_bytes``, ``quant``, ``max_length``, ``peer_dtype``."""
     return json.loads(sys.argv[1])
 
 

@@ -9,7 +9,9 @@ def load():
 
     wanted = options()
     torch.set_num_threads(wanted["threads"])
-    model = AutoModelForCausalLM.from_pretrained(wanted["model"], dtype=torch.bfloat16, attn_implementation="sdpa")
+    model = AutoModelForCausalLM.from_pretrained(
+        wanted["model"], dtype=getattr(torch, wanted["peer_dtype"]), attn_implementation="sdpa"
+    )
 
     @torch.inference_mode()
     def generate(prompts, max_tokens):

@@ -17,7 +17,7 @@ def load():
 
     llm = LLM(
         wanted["model"],
-        dtype="bfloat16",
+        dtype=wanted["peer_dtype"],
         max_model_len=wanted["max_length"],
         enable_prefix_caching=False,
         skip_tokenizer_init=True,
