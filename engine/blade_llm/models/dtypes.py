@@ -11,8 +11,9 @@ from typing import Final, Literal, cast
 DTypeName = Literal["float32", "float16", "bfloat16"]
 DTYPE_BYTES: Final[dict[str, int]] = {"float32": 4, "float16": 2, "bfloat16": 2}
 DTYPE_ALIASES: Final[dict[str, str]] = {"half": "float16", "float": "float32"}
-BF16_CPU_FLAGS: Final = frozenset({"amx_bf16", "avx512_bf16"})
-"""``/proc/cpuinfo`` flags of CPUs that multiply bf16 matrices natively."""
+BF16_CPU_FLAGS: Final = frozenset({"amx_bf16", "avx512_bf16", "avx2"})
+"""``/proc/cpuinfo`` flags of CPUs that are faster in bf16: those that multiply it, and those whose vector instructions
+make fp32 of it as fast as memory brings it (``kernels/linear``)."""
 
 
 def parse_dtype(name: str) -> DTypeName:
@@ -27,7 +28,7 @@ def resolve_dtype(name: str, checkpoint: DTypeName, *, on_gpu: bool) -> DTypeNam
     """The compute type for ``--dtype name``, which may be ``auto``.
 
     ``auto`` is the checkpoint's own type on a GPU; on CPU it is bf16 where the checkpoint is 16-bit and the CPU
-    computes bf16 natively, else fp32.
+    is fast in bf16, else fp32.
     """
     if name != "auto":
         return parse_dtype(name)
@@ -37,7 +38,7 @@ def resolve_dtype(name: str, checkpoint: DTypeName, *, on_gpu: bool) -> DTypeNam
 
 
 def cpu_computes_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether this CPU has bf16 matrix instructions (AMX, AVX512-BF16)."""
+    """Whether this CPU is fast in bf16: AMX, AVX512-BF16 or AVX2."""
     try:
         text = cpuinfo.read_text(encoding="utf-8")
     except OSError:

@@ -39,7 +39,7 @@ from blade_llm.runner.memory_plan import memory_plan, plan_kv_cache
 from blade_llm.runner.pending import LaunchedForward, LaunchedStep
 from blade_llm.runner.tables import RowTables
 from blade_llm.runner.threads import requested_threads, usable_cores
-from blade_llm.runner.warm_up import settle_threads, warm_up
+from blade_llm.runner.warm_up import settle_prefetch, settle_threads, warm_up
 from blade_llm.sampling.sampler import Sampler
 from blade_llm.scheduling.plan import PendingForward, StepPlan
 
@@ -117,8 +117,10 @@ class TorchRunner:
         start = time.perf_counter()
         with torch.inference_mode():
             warm_up(self)
-            if self.device.type == "cpu" and requested_threads(self.config.num_threads) is None:
-                settle_threads(self)
+            if self.device.type == "cpu":
+                settle_prefetch(self)
+                if requested_threads(self.config.num_threads) is None:
+                    settle_threads(self)
         self.timings["warm-up"] = time.perf_counter() - start
         if self.graphs is not None:
             start = time.perf_counter()

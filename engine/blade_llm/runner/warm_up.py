@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from blade_llm.kernels.linear import native as linear
+from blade_llm.kernels.native.build import source_hash
 from blade_llm.models.memory import BLOCK_SIZE
 from blade_llm.runner.machine import remembered
 from blade_llm.runner.probe import STEPS, VARIETY, Probe, blocks_for
@@ -37,6 +39,16 @@ def warm_up(runner: TorchRunner, *, every_shape: bool = False) -> None:
         run_probe(runner, Probe(VARIETY), fitting(runner, counts))
     for length in _powers(runner.config.max_batch_tokens):
         run_probe(runner, Probe(VARIETY), fitting(runner, [[length]]))
+
+
+def settle_prefetch(runner: TorchRunner) -> None:
+    """On a CPU whose linear layers fetch weights at a distance that no instruction set tells, use the best one.
+
+    It is measured at the first start on a machine and remembered.
+    """
+    if runner.dtype_name == "bfloat16" and linear.prefetch_matters():
+        name = f"prefetch of weights, bytes, kernels {source_hash()}"
+        linear.set_prefetch(int(remembered(name, linear.measure_prefetch)))
 
 
 def settle_threads(runner: TorchRunner) -> None:

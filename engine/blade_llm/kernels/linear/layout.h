@@ -14,6 +14,7 @@
 //         the 32 inputs of the step                                                           576 bytes
 #pragma once
 
+#include <atomic>
 #include <cstdlib>
 
 #include "bf16.h"
@@ -37,7 +38,7 @@ struct Weight {
     uint8_t* records;
     float* scales;       // int8: [padded outputs]
     const float* bias;   // [padded outputs], or null
-    const bf16* levels;  // int4: [32], the 16 levels twice
+    const bf16* levels;  // int4: [32], the 16 levels twice, all multiples of 1/128
 
     int64_t panels() const { return (outputs + PANEL - 1) / PANEL; }
     int64_t steps() const { return (inputs + STEP - 1) / STEP; }
@@ -52,6 +53,10 @@ struct Job {
     bf16* y;
     int64_t y_stride;
 };
+
+// How far ahead of its reads a kernel for AVX2 fetches weights, in bytes. The best distance depends on the machine, not
+// on the instruction set, so it is measured (measure_prefetch in native.py).
+inline std::atomic<int64_t> prefetch_distance{1024};
 
 // Aligned memory that a thread keeps between calls.
 template <class T>
@@ -73,7 +78,7 @@ private:
 
 struct Buffers {
     Buffer<bf16> inputs, unpacked;
-    Buffer<float> sums;
+    Buffer<float> sums, widened;
     Buffer<int8_t> bytes;
 };
 

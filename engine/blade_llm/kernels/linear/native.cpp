@@ -6,6 +6,8 @@
 #include "layout.h"
 #include "pack.h"
 #include "with_amx.h"
+#include "with_avx2.h"
+#include "with_avx2_integers.h"
 #include "with_dot.h"
 #include "with_int8.h"
 
@@ -16,7 +18,15 @@ using namespace blade;
 using Worker = void (*)(const Job&, int64_t first, int64_t last, Buffers& buffers);
 
 template <Kind KIND>
+Worker choose_avx2(const Job& job) {
+    if constexpr (KIND != Kind::bf16)
+        if (!job.weight->fixed_order && job.rows <= INTEGER_ROWS) return multiply_integers_avx2<KIND>;
+    return multiply_avx2<KIND>;
+}
+
+template <Kind KIND>
 Worker choose(const Job& job) {
+    if (isa() < Isa::avx512_bf16) return choose_avx2<KIND>(job);
     const bool amx = isa() == Isa::amx, any_order = !job.weight->fixed_order;
     if constexpr (KIND == Kind::int8) {
         const bool integers = any_order && job.rows <= INT8_ROWS && job.weight->inputs <= INT8_INPUTS;
@@ -40,15 +50,19 @@ thread_local Buffers buffers;
 }  // namespace
 
 // Whether this CPU can do it at all.
-BLADE_EXPORT int blade_linear_supported() { return isa() >= Isa::avx512_bf16; }
+BLADE_EXPORT int blade_linear_supported() { return isa() >= Isa::avx2; }
+
+// Bytes; returns the distance before.
+BLADE_EXPORT int64_t blade_linear_set_prefetch(int64_t distance) { return prefetch_distance.exchange(distance); }
 
 BLADE_EXPORT int64_t blade_linear_record_bytes(int kind) { return record_bytes(static_cast<Kind>(kind)); }
 
 // ``source``: [outputs, inputs] bf16, contiguous.
 BLADE_EXPORT void blade_linear_pack(const Weight* weight, const bf16* source) {
     const int64_t panels = weight->panels();
+    const auto pack = isa() >= Isa::avx512_bf16 ? pack_panel_avx512 : pack_panel_avx2;
 #pragma omp parallel for schedule(static)
-    for (int64_t panel = 0; panel < panels; ++panel) pack_panel(*weight, source, panel);
+    for (int64_t panel = 0; panel < panels; ++panel) pack(*weight, source, panel);
 }
 
 // ``x``: [rows, inputs] bf16, rows ``x_stride`` apart; ``y``: [rows, outputs] bf16, contiguous.

@@ -1,8 +1,9 @@
-"""bf16 and quantised linear layers in C++, on CPUs with AVX512-BF16 or AMX; see ``layout.h`` for the packed form."""
+"""bf16 and quantised linear layers in C++, for AMX, AVX512-BF16 and AVX2; see ``layout.h`` for the packed form."""
 
 from __future__ import annotations
 
 import ctypes
+import time
 from functools import cache
 from typing import Final, Literal
 
@@ -16,6 +17,9 @@ from blade_llm.kernels.native.memory import HugePageArena
 KINDS: Final = {"none": 0, "int8": 1, "int4": 2}
 PANEL: Final = 32
 """Outputs are packed in groups of this many; inputs, too."""
+
+PREFETCH_DISTANCES: Final = (512, 768, 1024, 2048)
+"""Bytes."""
 
 _arena = HugePageArena()
 
@@ -40,13 +44,15 @@ class NativeLinear:
 
     __slots__ = ("_address", "_inputs", "_multiply", "_outputs", "_tensors", "_weight", "nbytes")
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, kind: int, deterministic: bool) -> None:
-        """``weight``: [out, in] bf16; ``bias``: [out]."""
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None, kind: int, deterministic: bool, arena: HugePageArena = _arena
+    ) -> None:
+        """``weight``: [out, in] bf16; ``bias``: [out]. ``arena``: where the packed weight is kept."""
         library = _functions()
         assert library is not None
         outputs, inputs = weight.shape
         panels, steps = -(-outputs // PANEL), -(-inputs // PANEL)
-        records = _arena.empty(panels * steps * int(library.blade_linear_record_bytes(kind)))
+        records = arena.empty(panels * steps * int(library.blade_linear_record_bytes(kind)))
         scales = torch.zeros(panels * PANEL if kind == KINDS["int8"] else 0)
         padded_bias = torch.zeros(panels * PANEL if bias is not None else 0)
         if bias is not None:
@@ -89,6 +95,41 @@ def pack(
     return NativeLinear(weight, bias, KINDS[quant], deterministic)
 
 
+def measure_prefetch(rounds: int = 12) -> int:
+    """The distance of :data:`PREFETCH_DISTANCES` with which a single row is multiplied fastest.
+
+    The distances take turns and the fastest of ``rounds`` counts: a fifth of a second in all. The weight is larger than
+    a core's share of the caches.
+    """
+    functions = _functions()
+    assert functions is not None
+    weight = torch.zeros(32_768, 1024, dtype=torch.bfloat16)
+    layer = NativeLinear(weight, None, KINDS["none"], deterministic=False, arena=HugePageArena())  # goes with it
+    row = torch.zeros(1, 1024, dtype=torch.bfloat16)
+    best = dict.fromkeys(PREFETCH_DISTANCES, float("inf"))
+    before = functions.blade_linear_set_prefetch(0)
+    for _ in range(rounds):
+        for distance in best:
+            functions.blade_linear_set_prefetch(distance)
+            start = time.perf_counter()
+            layer(row)
+            best[distance] = min(best[distance], time.perf_counter() - start)
+    functions.blade_linear_set_prefetch(before)
+    return min(best, key=best.__getitem__)
+
+
+def set_prefetch(distance: int) -> None:
+    """Fetch weights ``distance`` bytes ahead."""
+    functions = _functions()
+    assert functions is not None
+    functions.blade_linear_set_prefetch(distance)
+
+
+def prefetch_matters() -> bool:
+    """Whether the kernels in use fetch at a distance that is measured: those for AVX2 do."""
+    return _functions() is not None and native.isa() in ("avx2", "avx512")
+
+
 @cache
 def _functions() -> ctypes.CDLL | None:
     library = native.library()
@@ -101,6 +142,8 @@ def _functions() -> ctypes.CDLL | None:
     library.blade_linear_pack.restype = None
     library.blade_linear.argtypes = (pointer, pointer, number, number, pointer)
     library.blade_linear.restype = None
+    library.blade_linear_set_prefetch.argtypes = (number,)
+    library.blade_linear_set_prefetch.restype = number
     return library
 
 

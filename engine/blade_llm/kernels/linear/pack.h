@@ -19,12 +19,17 @@ static inline void fetch_block(
         memcpy(block[row], weight + (panel * PANEL + row) * inputs + step * STEP, columns * sizeof(bf16));
 }
 
+// Exchanges outputs and pairs of inputs, four of each at a time.
 static inline void pack_bf16(const bf16 (&block)[PANEL][STEP], uint8_t* record) {
-    uint32_t* words = reinterpret_cast<uint32_t*>(record);
-    for (int tile = 0; tile < 2; ++tile)
-        for (int pair = 0; pair < 16; ++pair)
-            for (int output = 0; output < 16; ++output)
-                memcpy(words + tile * 256 + pair * 16 + output, &block[tile * 16 + output][pair * 2], 4);
+    float* words = reinterpret_cast<float*>(record);  // moved, never computed with
+    for (int output = 0; output < PANEL; output += 4)
+        for (int pair = 0; pair < 16; pair += 4) {
+            __m128 rows[4];
+            for (int i = 0; i < 4; ++i) rows[i] = _mm_loadu_ps(reinterpret_cast<const float*>(&block[output + i][pair * 2]));
+            _MM_TRANSPOSE4_PS(rows[0], rows[1], rows[2], rows[3]);
+            float* to = words + output / 16 * 256 + pair * 16 + output % 16;
+            for (int i = 0; i < 4; ++i) _mm_storeu_ps(to + i * 16, rows[i]);
+        }
 }
 
 static inline void pack_int8(const int8_t (&block)[PANEL][STEP], uint8_t* record) {
@@ -57,11 +62,11 @@ static inline float int8_scale(const bf16* row, int64_t inputs) {
 
 // Nearest levels of a group for a scale, found by cutting [-1, 1] into 32 bins, narrower than the levels are apart: a bin
 // knows how many midpoints lie before it, and holds one at most.
-struct Quantizer {
+struct QuantizerAvx512 {
     __m512i before[2];
     __m512 middles, levels;
 
-    BLADE_AVX512_BF16 explicit Quantizer(const bf16* table) {
+    BLADE_AVX512_BF16 explicit QuantizerAvx512(const bf16* table) {
         alignas(64) float values[16], middle[16];
         alignas(64) int32_t counts[32];
         for (int i = 0; i < 16; ++i) values[i] = to_float(table[i]);
@@ -111,7 +116,67 @@ struct Quantizer {
     }
 };
 
-BLADE_AVX512_BF16 static void pack_panel(const Weight& weight, const bf16* source, int64_t panel) {
+// The same with 8 lanes, where comparing with every midpoint is as good.
+struct QuantizerAvx2 {
+    alignas(32) float levels[16];
+    float middles[15];
+
+    BLADE_AVX2 explicit QuantizerAvx2(const bf16* table) {
+        for (int i = 0; i < 16; ++i) levels[i] = to_float(table[i]);
+        for (int i = 0; i < 15; ++i) middles[i] = (levels[i] + levels[i + 1]) / 2;
+    }
+
+    BLADE_AVX2 inline __m256i nearest(__m256 values, __m256 inverse) const {
+        const __m256 scaled = _mm256_mul_ps(values, inverse);
+        __m256i index = _mm256_setzero_si256();
+        for (float middle : middles)
+            index = _mm256_sub_epi32(index, _mm256_castps_si256(_mm256_cmp_ps(scaled, _mm256_set1_ps(middle), _CMP_GT_OQ)));
+        return index;
+    }
+
+    BLADE_AVX2 inline __m256 level(__m256i index) const {
+        const __m256 low = _mm256_permutevar8x32_ps(_mm256_load_ps(levels), index);
+        const __m256 high = _mm256_permutevar8x32_ps(_mm256_load_ps(levels + 8), index);
+        return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(index, 28)));
+    }
+
+    BLADE_AVX2 inline bf16 group(const bf16* inputs, uint8_t* indices) const {
+        alignas(32) float values[STEP];
+        alignas(32) int32_t chosen[STEP];
+        for (int i = 0; i < STEP; i += 8) _mm256_store_ps(values + i, load_bf16x8(inputs + i));
+        const float most = *std::max_element(values, values + STEP), least = *std::min_element(values, values + STEP);
+        float scale = -least >= most ? -least : -most;
+        for (int round = 0;; ++round) {
+            scale = to_float(to_bf16(scale));
+            const __m256 inverse = _mm256_set1_ps(scale != 0.0f ? 1.0f / scale : 0.0f);
+            __m256 products = _mm256_setzero_ps(), squares = _mm256_setzero_ps();
+            for (int i = 0; i < STEP; i += 8) {
+                const __m256 value = _mm256_load_ps(values + i);
+                const __m256i index = nearest(value, inverse);
+                _mm256_store_si256(reinterpret_cast<__m256i*>(chosen + i), index);
+                products = _mm256_fmadd_ps(value, level(index), products);
+                squares = _mm256_fmadd_ps(level(index), level(index), squares);
+            }
+            if (round == 2) break;
+            const float square = total(squares);
+            if (square > 0.0f) scale = total(products) / square;
+        }
+        for (int i = 0; i < STEP; ++i) indices[i] = static_cast<uint8_t>(chosen[i]);
+        return to_bf16(scale);
+    }
+
+private:
+    BLADE_AVX2 static inline float total(__m256 values) {
+        alignas(32) float lanes[8];
+        _mm256_store_ps(lanes, values);
+        float sum = 0.0f;
+        for (float lane : lanes) sum += lane;
+        return sum;
+    }
+};
+
+template <class Quantizer>
+static inline __attribute__((always_inline)) void pack_panel(const Weight& weight, const bf16* source, int64_t panel) {
     uint8_t* records = weight.records + panel * weight.panel_bytes();
     alignas(64) bf16 block[PANEL][STEP];
     const int64_t first = panel * PANEL, count = std::min<int64_t>(PANEL, weight.outputs - first);
@@ -142,6 +207,14 @@ BLADE_AVX512_BF16 static void pack_panel(const Weight& weight, const bf16* sourc
             pack_int4(indices, scales, record);
         }
     }
+}
+
+BLADE_AVX512_BF16 static void pack_panel_avx512(const Weight& weight, const bf16* source, int64_t panel) {
+    pack_panel<QuantizerAvx512>(weight, source, panel);
+}
+
+BLADE_AVX2 static void pack_panel_avx2(const Weight& weight, const bf16* source, int64_t panel) {
+    pack_panel<QuantizerAvx2>(weight, source, panel);
 }
 
 }  // namespace blade

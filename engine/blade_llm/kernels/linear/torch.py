@@ -9,11 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-INT4_LEVELS = (
-    *(-1.0, -0.7875, -0.6297, -0.4999, -0.3857, -0.2819, -0.1841, -0.0907),
-    *(0.0, 0.0961, 0.1945, 0.2977, 0.4098, 0.5351, 0.6831, 0.8707),
-)
-"""Levels of least squared error for groups of 32 normal values of which the largest falls on -1; used in bf16."""
+INT4_LEVELS = tuple(unit / 128 for unit in (-128, -101, -81, -64, -49, -36, -24, -12, 0, 12, 25, 38, 52, 68, 87, 111))
+"""Levels of least squared error for groups of 32 normal values of which the largest falls on -1, as whole numbers of
+1/128: exact in bf16, and integers for kernels that multiply those."""
 GROUP = 32
 CPU_ROWS = 16
 GPU_ROWS = 128
@@ -112,7 +110,7 @@ def pack(
         linear = Int4Linear(weight, bias)
     elif _onednn_packs(weight):
         linear = OneDnnLinear(weight, bias)
-    elif on_gpu and deterministic:
+    elif deterministic:
         linear = PlainLinear(weight, bias)
     else:
         return None

@@ -1,0 +1,117 @@
+// For CPUs without AVX512-BF16: quantised weights to bf16 tiles, and fp32 sums to a row of outputs.
+#pragma once
+
+#include "layout.h"
+
+namespace blade {
+
+constexpr int INT4_UNITS = 128;  // every level of int4 is a whole number of 1/128
+
+// The 16 levels as bytes, 128 too large, twice: the table of a byte permutation.
+BLADE_AVX2 static inline __m256i level_bytes(const Weight& weight) {
+    alignas(16) uint8_t bytes[16];
+    for (int i = 0; i < 16; ++i) bytes[i] = static_cast<uint8_t>(to_float(weight.levels[i]) * INT4_UNITS + 128.0f);
+    return _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(bytes)));
+}
+
+// Rows 0 to 3 of 32 bytes of nibbles, as 16-bit levels, 128 too large.
+BLADE_AVX2 static inline void level_rows(__m256i nibbles, __m256i levels, __m256i (&rows)[4]) {
+    const __m256i nibble = _mm256_set1_epi8(15), byte = _mm256_set1_epi16(255);
+    const __m256i even = _mm256_shuffle_epi8(levels, _mm256_and_si256(nibbles, nibble));
+    const __m256i odd = _mm256_shuffle_epi8(levels, _mm256_and_si256(_mm256_srli_epi16(nibbles, 4), nibble));
+    rows[0] = _mm256_and_si256(even, byte);
+    rows[1] = _mm256_and_si256(odd, byte);
+    rows[2] = _mm256_srli_epi16(even, 8);
+    rows[3] = _mm256_srli_epi16(odd, 8);
+}
+
+BLADE_AVX2 static inline __m256 without_offset(__m256i values) {
+    return _mm256_cvtepi32_ps(_mm256_sub_epi32(values, _mm256_set1_epi32(128)));
+}
+
+// Two vectors of fp32 that are exact in bf16, side by side: half a row of a tile.
+BLADE_AVX2 static inline void store_pairs(bf16* to, __m256i even, __m256i odd) {
+    _mm256_store_si256(reinterpret_cast<__m256i*>(to), _mm256_blend_epi16(_mm256_srli_epi32(even, 16), odd, 0xaa));
+}
+
+// int8 stays without its scale, which is applied to the sums.
+BLADE_AVX2 static inline void unpack_int8_avx2(const uint8_t* record, bf16* tiles) {
+    const __m256i byte = _mm256_set1_epi32(255);
+    for (int at = 0; at < 32; ++at) {  // of the vectors' halves: outputs 0-7, 8-15
+        __m256i values = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(record + at * 32));
+        bf16* to = tiles + at / 2 * 64 + at % 2 * 16;
+        __m256i inputs[4];
+        for (int i = 0; i < 4; ++i, values = _mm256_srli_epi32(values, 8))
+            inputs[i] = _mm256_castps_si256(without_offset(_mm256_and_si256(values, byte)));
+        store_pairs(to, inputs[0], inputs[1]);
+        store_pairs(to + 32, inputs[2], inputs[3]);
+    }
+}
+
+// int4's scale changes within a sum, so it is multiplied in, and the product rounded.
+BLADE_AVX2 static inline void unpack_int4_avx2(const uint8_t* record, bf16* tiles, __m256i levels) {
+    const __m256i word = _mm256_set1_epi32(0xffff), nearest = _mm256_set1_epi32(0x8000);
+    const bf16* scales = reinterpret_cast<const bf16*>(record + 512);
+    for (int at = 0; at < 16; ++at) {
+        const __m256 scale = _mm256_mul_ps(load_bf16x8(scales + at / 8 * 16 + at % 2 * 8), _mm256_set1_ps(1.0f / INT4_UNITS));
+        __m256i rows[4];
+        level_rows(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(record + at * 32)), levels, rows);
+        for (int i = 0; i < 4; ++i) {
+            const __m256 even = _mm256_mul_ps(without_offset(_mm256_and_si256(rows[i], word)), scale);
+            const __m256 odd = _mm256_mul_ps(without_offset(_mm256_srli_epi32(rows[i], 16)), scale);
+            store_pairs(
+                tiles + at / 2 * 128 + i * 32 + at % 2 * 16, _mm256_add_epi32(_mm256_castps_si256(even), nearest),
+                _mm256_add_epi32(_mm256_castps_si256(odd), nearest));
+        }
+    }
+}
+
+template <Kind KIND>
+BLADE_AVX2 static inline void unpack_avx2(const uint8_t* record, bf16* tiles, __m256i levels) {
+    if constexpr (KIND == Kind::int8) unpack_int8_avx2(record, tiles);
+    if constexpr (KIND == Kind::int4) unpack_int4_avx2(record, tiles, levels);
+}
+
+// Eight fp32 values rounded to bf16, in the upper halves; NaN stays NaN.
+BLADE_AVX2 static inline __m256i rounded_bf16(__m256 values) {
+    const __m256i bits = _mm256_castps_si256(values);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i nearest = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
+    const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(values, values, _CMP_UNORD_Q));
+    return _mm256_blendv_epi8(nearest, quiet, nan);
+}
+
+struct EpilogueAvx2 {
+    const float *scale, *bias;  // of the panel's outputs, or null
+    int64_t outputs;            // that exist
+
+    EpilogueAvx2(const Weight& weight, int64_t panel)
+        : scale(weight.kind == Kind::int8 ? weight.scales + panel * PANEL : nullptr),
+          bias(weight.bias ? weight.bias + panel * PANEL : nullptr),
+          outputs(weight.outputs - panel * PANEL) {}
+
+    // The outputs of one tile; ``y``: where the panel's first one goes.
+    BLADE_AVX2 inline void store(bf16* y, int tile, __m256 first, __m256 second) const {
+        const __m256i low = _mm256_srli_epi32(rounded_bf16(finished(first, tile * 16)), 16);
+        const __m256i high = _mm256_srli_epi32(rounded_bf16(finished(second, tile * 16 + 8)), 16);
+        const __m256i row = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xd8);
+        const int64_t count = outputs - tile * 16;
+        bf16* to = y + tile * 16;
+        if (count >= 16) {
+            _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), row);
+        } else if (count > 0) {
+            bf16 values[16];
+            _mm256_storeu_si256(reinterpret_cast<__m256i*>(values), row);
+            memcpy(to, values, count * sizeof(bf16));
+        }
+    }
+
+private:
+    BLADE_AVX2 inline __m256 finished(__m256 sums, int at) const {
+        if (scale) sums = _mm256_mul_ps(sums, _mm256_loadu_ps(scale + at));
+        return bias ? _mm256_add_ps(sums, _mm256_loadu_ps(bias + at)) : sums;
+    }
+};
+
+}  // namespace blade
