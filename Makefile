@@ -51,7 +51,7 @@ e2e-deps: ## Debian packages that `make e2e` needs for its own node
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(E2E_PACKAGES)
 
 soak: install ## long and fuzzing tests, by hand
-	$(TEST_ENV) $(BIN)/pytest -q -m soak --timeout 3600
+	HYPOTHESIS_PROFILE=random $(TEST_ENV) $(BIN)/pytest -q -m "soak or hypothesis" --timeout 3600
 
 lint: install ## ruff, mypy, import contracts, generated files
 	$(BIN)/ruff check $(SOURCES)

@@ -29,6 +29,8 @@ PACKAGES = {
     "uvicorn": "uvicorn",
     "httptools": "httptools",
     "pytest-asyncio": "pytest_asyncio",
+    "hypothesis": "hypothesis",
+    "sortedcontainers": "sortedcontainers",
 }
 """Distribution → module. All they need in turn is here (typing_extensions: recent enough for pydantic) or comes with
 torch's usual companions."""
