@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from blade_llm.kernels.decoder_layers import LayerWeights, fuse
 from blade_llm.layers.attention import Attention
 from blade_llm.layers.linear import Linear, LinearOptions
 from blade_llm.layers.mlp import GatedMLP
@@ -47,12 +48,35 @@ class LlamaLayer:
             linear("mlp", ["gate_proj", "up_proj"], config.mlp_bias), linear("mlp", ["down_proj"], config.mlp_bias)
         )
 
+    @property
+    def weights(self) -> LayerWeights:
+        """What it multiplies with."""
+        attention, mlp = self.attention, self.mlp
+        return LayerWeights(
+            self.input_norm.weight,
+            attention.qkv.packed,
+            attention.output.packed,
+            self.post_attention_norm.weight,
+            mlp.gate_up.packed,
+            mlp.down.packed,
+        )
+
     def __call__(
-        self, x: Tensor, residual: Tensor | None, rotation: Rotation, step: StepMetadata
+        self,
+        x: Tensor,
+        residual: Tensor | None,
+        rotation: Rotation,
+        step: StepMetadata,
+        selected: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """``x`` is what the previous layer adds to ``residual``; returns both again. [tokens, hidden] each."""
+        """``x`` is what the previous layer adds to ``residual``; returns both again. [tokens, hidden] each.
+
+        ``selected``: [selected] int64, the only tokens to go on with after attention.
+        """
         x, residual = (self.input_norm(x), x) if residual is None else self.input_norm.add(x, residual)
-        x = self.attention(x, rotation, step)
+        x = self.attention(x, rotation, step, selected)
+        if selected is not None:
+            residual = residual.index_select(0, selected)
         x, residual = self.post_attention_norm.add(x, residual)
         return self.mlp(x), residual
 
@@ -70,6 +94,14 @@ class Llama:
             config.rope.theta, config.rope.scaling, config.head_dim, max_positions, self.embedding.device
         )
         self.layers = [LlamaLayer(config, weights, index, options) for index in range(config.num_layers)]
+        self._fused = fuse(
+            [layer.weights for layer in self.layers],
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            inner=config.intermediate_size,
+            eps=config.rms_norm_eps,
+        )
         self.norm = RMSNorm(weights.tensor("model.norm.weight"), config.rms_norm_eps)
         tied = config.tie_word_embeddings
         self.head = Linear(self.embedding if tied else weights.tensor("lm_head.weight"), None, options)
@@ -82,13 +114,19 @@ class Llama:
         for all of them.
         """
         x = F.embedding(token_ids, self.embedding)
-        rotation = self.rotary(step.positions)
         residual: Tensor | None = None
-        for layer in self.layers:
-            x, residual = layer(x, residual, rotation, step)
+        rotation = self.rotary(step.positions)
+        last = self.layers[-1]
+        done = len(self.layers) - (selected is not None)  # the last layer goes on with few of a prefill's tokens
+        if self._fused is not None and done:
+            x, residual = self._fused(
+                x, rotation.cos, rotation.sin, step.slots, step.attention, step.kv_cache, layers=done
+            )
+        else:
+            done = 0
+        for layer in self.layers[done:]:
+            x, residual = layer(x, residual, rotation, step, selected if layer is last else None)
         assert residual is not None
-        if selected is not None:
-            x, residual = x.index_select(0, selected), residual.index_select(0, selected)
         return self.norm.add(x, residual)[0]
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -4,6 +4,7 @@
 #include <omp.h>
 
 #include "layout.h"
+#include "operators.h"
 #include "pack.h"
 #include "with_amx.h"
 #include "with_avx2.h"

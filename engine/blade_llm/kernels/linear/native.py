@@ -42,7 +42,7 @@ class _Weight(ctypes.Structure):
 class NativeLinear:
     """A weight packed for the native kernels."""
 
-    __slots__ = ("_address", "_inputs", "_multiply", "_outputs", "_tensors", "_weight", "nbytes")
+    __slots__ = ("_inputs", "_multiply", "_outputs", "_tensors", "_weight", "address", "nbytes")
 
     def __init__(
         self, weight: Tensor, bias: Tensor | None, kind: int, deterministic: bool, arena: HugePageArena = _arena
@@ -68,9 +68,9 @@ class NativeLinear:
             padded_bias.data_ptr() if bias is not None else None,
             _levels().data_ptr(),
         )
-        self._address = ctypes.addressof(self._weight)
+        self.address = ctypes.addressof(self._weight)
         source = weight.contiguous()
-        library.blade_linear_pack(self._address, source.data_ptr())
+        library.blade_linear_pack(self.address, source.data_ptr())
         self._inputs, self._outputs = inputs, outputs
         self._multiply = library.blade_linear
         self.nbytes = sum(tensor.nbytes for tensor in self._tensors)
@@ -82,7 +82,7 @@ class NativeLinear:
             x = x.contiguous()
         rows = x.shape[0]
         y = torch.empty((rows, self._outputs), dtype=torch.bfloat16)
-        self._multiply(self._address, x.data_ptr(), rows, x.stride(0), y.data_ptr())
+        self._multiply(self.address, x.data_ptr(), rows, x.stride(0), y.data_ptr())
         return y
 
 

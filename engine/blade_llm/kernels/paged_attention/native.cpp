@@ -9,6 +9,7 @@
 
 #include <omp.h>
 
+#include "operators.h"
 #include "portable.h"
 #include "tiles.h"
 

@@ -1,6 +1,7 @@
 // RMS normalisation, alone and after a residual addition, rounding where the torch implementation rounds.
 #include <cmath>
 
+#include "operators.h"
 #include "simd.h"
 
 namespace blade {

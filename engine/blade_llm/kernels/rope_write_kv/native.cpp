@@ -2,6 +2,7 @@
 // cache, rounding where the torch implementation rounds.
 #include <cmath>
 
+#include "operators.h"
 #include "simd.h"
 
 namespace blade {

@@ -1,4 +1,5 @@
 // SiLU of the gate times the other half, rounding where the torch implementation rounds.
+#include "operators.h"
 #include "simd.h"
 
 namespace blade {

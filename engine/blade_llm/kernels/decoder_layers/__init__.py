@@ -1,0 +1,45 @@
+"""Decoder layers as one operator where all their operators are native: norm, fused QKV, rotation and cache write,
+attention, output projection, norm and gated MLP, with the residual in between.
+
+What defines it is the layers themselves (:mod:`blade_llm.models.llama`); the results are the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from blade_llm.kernels.backend import backend_of
+from blade_llm.kernels.linear import PackedLinear
+
+if TYPE_CHECKING:
+    from blade_llm.kernels.decoder_layers.native import NativeDecoder
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """One layer's weights; None where a linear layer is not packed."""
+
+    input_norm: Tensor
+    qkv: PackedLinear | None
+    output: PackedLinear | None
+    post_attention_norm: Tensor
+    gate_up: PackedLinear | None
+    down: PackedLinear | None
+
+
+def fuse(
+    layers: Sequence[LayerWeights], *, num_heads: int, num_kv_heads: int, head_dim: int, inner: int, eps: float
+) -> NativeDecoder | None:
+    """All ``layers`` for one call, or None where their operators are to be called one by one.
+
+    ``inner``: width of the gated MLP; ``eps``: of all norms.
+    """
+    if not layers or backend_of(layers[0].input_norm) != "native":
+        return None
+    from blade_llm.kernels.decoder_layers import native
+
+    return native.fuse(layers, num_heads, num_kv_heads, head_dim, inner, eps)
