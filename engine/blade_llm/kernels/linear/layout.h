@@ -54,8 +54,8 @@ struct Job {
     int64_t y_stride;
 };
 
-// How far ahead of its reads a kernel for AVX2 fetches weights, in bytes. The best distance depends on the machine, not
-// on the instruction set, so it is measured (measure_prefetch in native.py).
+// How far ahead of its reads a kernel that is bound by them fetches weights, in bytes; 0 leaves that to the CPU. What is
+// best depends on the machine, not on the instruction set, so it is measured (measure_prefetch in native.py).
 inline std::atomic<int64_t> prefetch_distance{1024};
 
 // Aligned memory that a thread keeps between calls.

@@ -35,7 +35,9 @@ Worker choose(const Job& job) {
     } else if constexpr (KIND == Kind::int4) {
         if (any_order && job.rows <= (amx ? INT4_ROWS_AMX : INT4_ROWS)) return multiply_int4_dot;
     }
-    return amx ? multiply_amx<KIND> : multiply_dot<KIND>;
+    if (amx) return multiply_amx<KIND>;
+    if constexpr (KIND == Kind::bf16) return multiply_bf16_dot;
+    else return multiply_unpacked_dot<KIND>;
 }
 
 Worker choose(const Job& job) {

@@ -18,8 +18,8 @@ KINDS: Final = {"none": 0, "int8": 1, "int4": 2}
 PANEL: Final = 32
 """Outputs are packed in groups of this many; inputs, too."""
 
-PREFETCH_DISTANCES: Final = (512, 768, 1024, 2048)
-"""Bytes."""
+PREFETCH_DISTANCES: Final = (0, 256, 512, 1024, 2048)
+"""Bytes; 0 leaves it to the CPU's own prefetchers."""
 
 _arena = HugePageArena()
 
@@ -126,8 +126,8 @@ def set_prefetch(distance: int) -> None:
 
 
 def prefetch_matters() -> bool:
-    """Whether the kernels in use fetch at a distance that is measured: those for AVX2 do."""
-    return _functions() is not None and native.isa() in ("avx2", "avx512")
+    """Whether the kernels in use fetch at a distance that is measured: all do but those for AMX."""
+    return _functions() is not None and native.isa() in ("avx2", "avx512", "avx512_bf16")
 
 
 @cache

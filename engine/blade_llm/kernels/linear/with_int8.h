@@ -10,13 +10,14 @@
 
 #include "amx.h"
 #include "epilogue.h"
+#include "stream.h"
 
 namespace blade {
 
 constexpr int INT8_ROWS = 32;      // more are multiplied in bf16
 constexpr int INT8_DOT_ROWS = 2;   // with AMX, that many at most are left to dot products
 constexpr int INT8_INPUTS = 65536;  // more could overflow a sum: 255 * 128 each
-constexpr int64_t INT8_PREFETCH = 2048;
+constexpr int64_t INT8_PREFETCH = 2048;  // of AMX
 
 struct Int8Inputs {
     int8_t* high;  // [rows, width]
@@ -65,33 +66,32 @@ BLADE_AVX512_BF16 static inline __m512 joined(const Int8Inputs& inputs, int64_t 
 }
 
 BLADE_AVX512_BF16 static inline __m512i dot_bytes(__m512i sum, __m512i weights, const int8_t* inputs) {
-    int four;
-    memcpy(&four, inputs, sizeof four);
-    return _mm512_dpbusd_epi32(sum, weights, _mm512_set1_epi32(four));
+    return _mm512_dpbusd_epi32(sum, weights, broadcast_word(inputs));
 }
 
 // ROWS rows by one panel with VNNI dot products.
-template <int ROWS>
-BLADE_AVX512_BF16 static void int8_panel(const Job& job, const Int8Inputs& inputs, int64_t row, int64_t panel) {
+template <int ROWS, bool FETCH>
+BLADE_AVX512_BF16 static void int8_panel(
+    const Job& job, const Int8Inputs& inputs, int64_t row, int64_t panel, int64_t distance) {
     __m512i high[ROWS][2], low[ROWS][2];
     for (int i = 0; i < ROWS; ++i) high[i][0] = high[i][1] = low[i][0] = low[i][1] = _mm512_setzero_si512();
     const uint8_t* record = job.weight->records + panel * job.weight->panel_bytes();
     const int8_t *upper = inputs.high + row * inputs.width, *lower = inputs.low + row * inputs.width;
-    for (int64_t step = job.weight->steps(); step > 0; --step, record += 1024, upper += STEP, lower += STEP) {
-#pragma GCC unroll 16
-        for (int at = 0; at < 1024; at += 64) _mm_prefetch(record + INT8_PREFETCH + at, _MM_HINT_T0);
+    Fetch fetch{record + distance};
+    for (int64_t step = job.weight->steps(); step > 0; --step, upper += STEP, lower += STEP) {
+        if constexpr (FETCH) fetch.lines(record_bytes(Kind::int8) / 64);
+#pragma GCC unroll 2
+        for (int tile = 0; tile < 2; ++tile)
 #pragma GCC unroll 8
-        for (int vector = 0; vector < 8; ++vector) {
-            __m512i first = _mm512_loadu_si512(record + vector * 64), second = _mm512_loadu_si512(record + 512 + vector * 64);
+            for (int vector = 0; vector < 8; ++vector, record += 64) {
+                const __m512i weights = load_halves(record);
 #pragma GCC unroll 4
-            for (int i = 0; i < ROWS; ++i) {
-                const int64_t at = i * inputs.width + vector * 4;
-                high[i][0] = dot_bytes(high[i][0], first, upper + at);
-                high[i][1] = dot_bytes(high[i][1], second, upper + at);
-                low[i][0] = dot_bytes(low[i][0], first, lower + at);
-                low[i][1] = dot_bytes(low[i][1], second, lower + at);
+                for (int i = 0; i < ROWS; ++i) {
+                    const int64_t at = i * inputs.width + vector * 4;
+                    high[i][tile] = dot_bytes(high[i][tile], weights, upper + at);
+                    low[i][tile] = dot_bytes(low[i][tile], weights, lower + at);
+                }
             }
-        }
     }
     const Epilogue epilogue(*job.weight, panel);
     for (int i = 0; i < ROWS; ++i)
@@ -100,15 +100,23 @@ BLADE_AVX512_BF16 static void int8_panel(const Job& job, const Int8Inputs& input
             joined(inputs, row + i, high[i][1], low[i][1]));
 }
 
+template <bool FETCH>
+BLADE_AVX512_BF16 static void int8_panels(
+    const Job& job, const Int8Inputs& inputs, int64_t first, int64_t last, int64_t distance) {
+    for (int64_t panel = first; panel < last; ++panel) {
+        int64_t row = 0;
+        for (; row + 4 <= job.rows; row += 4) int8_panel<4, FETCH>(job, inputs, row, panel, distance);
+        if (job.rows - row >= 2) int8_panel<2, FETCH>(job, inputs, row, panel, distance), row += 2;
+        if (job.rows > row) int8_panel<1, FETCH>(job, inputs, row, panel, distance);
+    }
+}
+
 BLADE_AVX512_BF16 static void multiply_int8_dot(const Job& job, int64_t first, int64_t last, Buffers& buffers) {
     Int8Inputs inputs;
     split_inputs(job, buffers.bytes.get(2 * job.rows * job.weight->steps() * STEP), inputs);
-    for (int64_t panel = first; panel < last; ++panel) {
-        int64_t row = 0;
-        for (; row + 4 <= job.rows; row += 4) int8_panel<4>(job, inputs, row, panel);
-        if (job.rows - row >= 2) int8_panel<2>(job, inputs, row, panel), row += 2;
-        if (job.rows > row) int8_panel<1>(job, inputs, row, panel);
-    }
+    const int64_t distance = prefetch_distance;
+    if (distance) return int8_panels<true>(job, inputs, first, last, distance);
+    int8_panels<false>(job, inputs, first, last, 0);
 }
 
 // 16 rows at a time with AMX. Tiles 0, 1: sums of the high halves; 2, 3: of the low; 4, 5: inputs; 6, 7: weights.
