@@ -230,12 +230,13 @@ def test_a_layer_counts_and_keeps_only_what_it_packed(path: str) -> None:
     assert layer.weight is None
 
 
-def test_prefetch_distance_is_measured_and_changes_no_result() -> None:
-    if not native_linear.prefetch_matters():
-        pytest.skip("the kernels in use fetch at distances of their own")
-    packed = pack(random(320, 512))
+@pytest.mark.parametrize("quant", QUANTS)
+def test_prefetch_distance_is_measured_and_changes_no_result(quant: Quantization) -> None:
+    if not native_linear.prefetch_matters(quant):
+        pytest.skip("the kernel in use fetches at a distance of its own")
+    packed = pack(random(320, 512), quant=quant)
     assert packed is not None
-    best = native_linear.measure_prefetch(rounds=1)
+    best = native_linear.measure_prefetch(quant, rounds=1)
     assert best in native_linear.PREFETCH_DISTANCES
     for rows in (1, 3, 8, 20):
         x, results = random(rows, 512, seed=9), []

@@ -46,9 +46,10 @@ def settle_prefetch(runner: TorchRunner) -> None:
 
     It is measured at the first start on a machine and remembered.
     """
-    if runner.dtype_name == "bfloat16" and linear.prefetch_matters():
-        name = f"prefetch of weights, bytes, kernels {source_hash()}"
-        linear.set_prefetch(int(remembered(name, linear.measure_prefetch)))
+    quant = runner.config.quant
+    if runner.dtype_name == "bfloat16" and linear.prefetch_matters(quant):
+        name = f"prefetch of weights, bytes, {quant}, kernels {source_hash()}"
+        linear.set_prefetch(int(remembered(name, lambda: linear.measure_prefetch(quant))))
 
 
 def settle_threads(runner: TorchRunner) -> None:

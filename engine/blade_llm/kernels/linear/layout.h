@@ -56,7 +56,7 @@ struct Job {
 
 // How far ahead of its reads a kernel that is bound by them fetches weights, in bytes; 0 leaves that to the CPU. What is
 // best depends on the machine, not on the instruction set, so it is measured (measure_prefetch in native.py).
-inline std::atomic<int64_t> prefetch_distance{1024};
+inline std::atomic<int64_t> prefetch_distance{2048};
 
 // Aligned memory that a thread keeps between calls.
 template <class T>

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ctypes
 import time
 from functools import cache
-from typing import Final, Literal
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from blade_llm.kernels import native
+from blade_llm.kernels.linear import Quantization
 from blade_llm.kernels.linear.torch import INT4_LEVELS
 from blade_llm.kernels.native.memory import HugePageArena
 
@@ -18,7 +19,7 @@ KINDS: Final = {"none": 0, "int8": 1, "int4": 2}
 PANEL: Final = 32
 """Outputs are packed in groups of this many; inputs, too."""
 
-PREFETCH_DISTANCES: Final = (0, 256, 512, 1024, 2048)
+PREFETCH_DISTANCES: Final = (0, 256, 512, 1024, 2048, 8192)
 """Bytes; 0 leaves it to the CPU's own prefetchers."""
 
 _arena = HugePageArena()
@@ -86,25 +87,23 @@ class NativeLinear:
         return y
 
 
-def pack(
-    weight: Tensor, bias: Tensor | None, quant: Literal["none", "int8", "int4"], deterministic: bool
-) -> NativeLinear | None:
+def pack(weight: Tensor, bias: Tensor | None, quant: Quantization, deterministic: bool) -> NativeLinear | None:
     """As :func:`blade_llm.kernels.linear.pack`; None where these kernels cannot take it."""
     if weight.dtype != torch.bfloat16 or _functions() is None:
         return None
     return NativeLinear(weight, bias, KINDS[quant], deterministic)
 
 
-def measure_prefetch(rounds: int = 12) -> int:
+def measure_prefetch(quant: Quantization, rounds: int = 12) -> int:
     """The distance of :data:`PREFETCH_DISTANCES` with which a single row is multiplied fastest.
 
-    The distances take turns and the fastest of ``rounds`` counts: a fifth of a second in all. The weight is larger than
-    a core's share of the caches.
+    The distances take turns and the fastest of ``rounds`` counts: a quarter of a second in all. The weight is larger
+    than a core's share of the caches.
     """
     functions = _functions()
     assert functions is not None
-    weight = torch.zeros(32_768, 1024, dtype=torch.bfloat16)
-    layer = NativeLinear(weight, None, KINDS["none"], deterministic=False, arena=HugePageArena())  # goes with it
+    weight = torch.zeros(32_768 if quant == "none" else 65_536, 1024, dtype=torch.bfloat16)
+    layer = NativeLinear(weight, None, KINDS[quant], deterministic=False, arena=HugePageArena())  # goes with it
     row = torch.zeros(1, 1024, dtype=torch.bfloat16)
     best = dict.fromkeys(PREFETCH_DISTANCES, float("inf"))
     before = functions.blade_linear_set_prefetch(0)
@@ -125,9 +124,9 @@ def set_prefetch(distance: int) -> None:
     functions.blade_linear_set_prefetch(distance)
 
 
-def prefetch_matters() -> bool:
-    """Whether the kernels in use fetch at a distance that is measured: all do but those for AMX."""
-    return _functions() is not None and native.isa() in ("avx2", "avx512", "avx512_bf16")
+def prefetch_matters(quant: Quantization) -> bool:
+    """Whether the kernels in use fetch at a distance that is measured: all do but the one for AMX and bf16."""
+    return _functions() is not None and (quant != "none" or native.isa() != "amx")
 
 
 @cache

@@ -12,7 +12,6 @@ namespace blade {
 constexpr int DOT_ROWS = 8;          // 16 sums: enough to hide the instruction's latency
 constexpr int DOT_STREAM_ROWS = 4;   // up to here the weights come slower than they are multiplied
 constexpr int INT4_ROWS = 4;         // up to here int4 weights are multiplied without being stored as bf16
-constexpr int64_t INT4_PREFETCH = 8192;
 constexpr int INT4_ROWS_AMX = 2;     // with AMX, unpacking pays from the third row on
 
 // Rows that stay in half the L2 cache while panels pass by.
@@ -119,9 +118,11 @@ BLADE_AVX512_BF16 static void dot_groups(
 BLADE_AVX512_BF16 static void multiply_int4_dot(const Job& job, int64_t first, int64_t last, Buffers&) {
     const Weight& weight = *job.weight;
     const __m512i levels = _mm512_loadu_si512(weight.levels);
+    const int64_t distance = prefetch_distance;
+    const auto multiply = distance ? dot_rows<Kind::int4, INT4_ROWS, 1> : dot_rows<Kind::int4, INT4_ROWS, 0>;
     for (int64_t panel = first; panel < last; ++panel) {
         const uint8_t* records = weight.records + panel * weight.panel_bytes();
-        dot_rows<Kind::int4, INT4_ROWS, 1>(job.rows, job, 0, panel, records, levels, {records + INT4_PREFETCH});
+        multiply(job.rows, job, 0, panel, records, levels, {records + distance});
     }
 }
 
