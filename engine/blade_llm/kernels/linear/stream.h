@@ -10,9 +10,9 @@ struct Fetch {
     const uint8_t* next;
 
     // Into L2: from there the core's own prefetchers bring them nearer, which fetching into L1 only hinders on Zen 4.
-    BLADE_AVX512 inline void lines(int count) {
+    BLADE_AVX512 inline void lines(int64_t count) {
 #pragma GCC unroll 32
-        for (int line = 0; line < count; ++line, next += 64) _mm_prefetch(next, _MM_HINT_T1);
+        for (int64_t line = 0; line < count; ++line, next += 64) _mm_prefetch(next, _MM_HINT_T1);
     }
 };
 
