@@ -1,7 +1,8 @@
 """Where the time of a decode step goes on CPU: ``python -m benchmarks.engine.step_profile``.
 
-The operators are synchronous calls, so Python's own profiler sees each one's time; what it adds itself is in ``host``.
-The model is the random one of ``make bench``, with contexts of about 200 tokens.
+First a step as it is; then one with the layers' operators called from Python, one by one: they are synchronous, so
+Python's own profiler sees each one's time. What it adds itself is in ``host``. The model is the random one of
+``make bench``, with contexts of about 200 tokens.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import cProfile
 import pstats
 import random
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -28,6 +30,7 @@ STEPS = 60
 def main() -> int:
     model = random_model(CACHE / "models" / "qwen2-0.5b")
     core = build_core(EngineConfig(model=str(model), served_names=("m",), max_model_len=4096, kv_cache_bytes=512 << 20))
+    network = core._runner.model
     dice = random.Random(0)
     sampling = SamplingParams(temperature=0.0, max_tokens=200, ignore_eos=True, seed=0)
     figures: list[Figure] = []
@@ -37,11 +40,17 @@ def main() -> int:
             core.add(GenerateRequest(request_id=name, prompt_token_ids=words(dice, 128), sampling=sampling))
         for _ in range(30):
             core.step()
+        start = time.perf_counter()
+        for _ in range(STEPS):
+            core.step()
+        figures.append(Figure(f"step_b{batch}", 1e3 * (time.perf_counter() - start) / STEPS, "ms"))
+        fused, network.fused = network.fused, None
         profile = cProfile.Profile()
         profile.enable()
         for _ in range(STEPS):
             core.step()
         profile.disable()
+        network.fused = fused
         core.abort(names)
         for operator, seconds in _by_operator(profile).most_common():
             figures.append(Figure(f"step_b{batch}_{operator}", 1e3 * seconds / STEPS, "ms"))

@@ -13,6 +13,7 @@ from engine_support.tiny_models import engine_config, save_model
 
 from blade_llm.kernels import native
 from blade_llm.kernels.backend import torch_only
+from blade_llm.kernels.decoder_layers.native import MLP_TOKENS
 from blade_llm.kernels.linear import native as native_linear
 from blade_llm.runner import build_runner
 from blade_llm.runner.torch_runner import TorchRunner
@@ -43,6 +44,9 @@ def steps(runner: TorchRunner) -> list[torch.Tensor]:
         driver.logits = {}
         driver.step(counts)
         seen += [driver.logits[row] for row in sorted(driver.logits)]
+    driver.enter(4, torch.randint(2, 199, (MLP_TOKENS + 40,), generator=generator).tolist())
+    driver.step({4: MLP_TOKENS + 40, 0: 1})  # more than the MLP takes at once
+    seen += [driver.logits[row] for row in (0, 4)]
     return seen + [cache.clone() for pair in runner._kv_cache for cache in pair]
 
 
@@ -51,10 +55,10 @@ def steps(runner: TorchRunner) -> list[torch.Tensor]:
 def test_the_bits_are_those_of_the_layers_one_by_one(folder: Path, isa: str, options: dict[str, Any]) -> None:
     with limited_to(isa):
         runner = runner_of(folder, **options)
-        assert runner.model._fused is not None
+        assert runner.model.fused is not None
         together = steps(runner)
         runner = runner_of(folder, **options)
-        runner.model._fused = None
+        runner.model.fused = None
         apart = steps(runner)
     assert len(together) == len(apart)
     for one, other in zip(together, apart, strict=True):
@@ -62,9 +66,9 @@ def test_the_bits_are_those_of_the_layers_one_by_one(folder: Path, isa: str, opt
 
 
 def test_layers_that_the_library_has_no_product_for_stay_apart(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert runner_of(folder, dtype="float32").model._fused is None
+    assert runner_of(folder, dtype="float32").model.fused is None
     monkeypatch.setattr(native_linear, "_functions", lambda: None)
-    assert runner_of(folder).model._fused is None
+    assert runner_of(folder).model.fused is None
 
 
 def test_a_model_of_one_layer(tmp_path: Path) -> None:
@@ -73,7 +77,7 @@ def test_a_model_of_one_layer(tmp_path: Path) -> None:
     runner = runner_of(tmp_path)
     together = steps(runner)
     runner = runner_of(tmp_path)
-    runner.model._fused = None
+    runner.model.fused = None
     assert all(map(torch.equal, together, steps(runner)))
 
 

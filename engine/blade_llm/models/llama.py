@@ -94,7 +94,7 @@ class Llama:
             config.rope.theta, config.rope.scaling, config.head_dim, max_positions, self.embedding.device
         )
         self.layers = [LlamaLayer(config, weights, index, options) for index in range(config.num_layers)]
-        self._fused = fuse(
+        self.fused = fuse(
             [layer.weights for layer in self.layers],
             num_heads=config.num_heads,
             num_kv_heads=config.num_kv_heads,
@@ -102,6 +102,7 @@ class Llama:
             inner=config.intermediate_size,
             eps=config.rms_norm_eps,
         )
+        """All layers in one call; without it they compute the same one by one."""
         self.norm = RMSNorm(weights.tensor("model.norm.weight"), config.rms_norm_eps)
         tied = config.tie_word_embeddings
         self.head = Linear(self.embedding if tied else weights.tensor("lm_head.weight"), None, options)
@@ -118,8 +119,8 @@ class Llama:
         rotation = self.rotary(step.positions)
         last = self.layers[-1]
         done = len(self.layers) - (selected is not None)  # the last layer goes on with few of a prefill's tokens
-        if self._fused is not None and done:
-            x, residual = self._fused(
+        if self.fused is not None and done:
+            x, residual = self.fused(
                 x, rotation.cos, rotation.sin, step.slots, step.attention, step.kv_cache, layers=done
             )
         else:

@@ -16,6 +16,9 @@ from blade_llm.kernels.native.functions import bind
 from blade_llm.kernels.paged_attention.native import Prepared
 from blade_llm.kernels.rope_write_kv.native import MAX_HEAD_DIM
 
+MLP_TOKENS = 512
+"""As in native.cpp."""
+
 _POINTER, _SIZE = ctypes.c_void_p, ctypes.c_int64
 
 
@@ -81,7 +84,8 @@ class NativeDecoder:
             ctypes.addressof(self._layers), hidden, inner, num_heads, num_kv_heads, head_dim, eps, head_dim**-0.5
         )
         self._address = ctypes.addressof(self._decoder)
-        self._widths = max(hidden, queries), max(queries + 2 * num_kv_heads * head_dim, 2 * inner), max(queries, inner)
+        self._widths = max(hidden, queries), queries + 2 * num_kv_heads * head_dim, queries
+        self._mlp_widths = 0, 2 * inner, inner
 
     def __call__(
         self,
@@ -102,7 +106,11 @@ class NativeDecoder:
             raise TypeError(f"the layers are bfloat16, the KV cache is {attention.dtype}: they must be the same")
         tokens = embedded.shape[0]
         x = torch.empty_like(embedded)
-        scratch = [embedded.new_empty(tokens * width) for width in self._widths]
+        in_mlp = min(tokens, MLP_TOKENS)
+        scratch = [
+            embedded.new_empty(max(tokens * width, in_mlp * mlp_width))
+            for width, mlp_width in zip(self._widths, self._mlp_widths, strict=True)
+        ]
         caches = (_POINTER * (2 * len(kv_cache)))(*(cache.data_ptr() for pair in kv_cache for cache in pair))
         step = _Step(
             tokens,
