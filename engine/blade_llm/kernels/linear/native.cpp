@@ -10,6 +10,8 @@
 #include "with_avx2.h"
 #include "with_avx2_integers.h"
 #include "with_dot.h"
+#include "with_dot_int4.h"
+#include "with_dot_unpacked.h"
 #include "with_int8.h"
 
 namespace {
