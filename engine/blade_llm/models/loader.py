@@ -70,6 +70,8 @@ class SafetensorsWeights:
         return tensor
 
     def stacked(self, names: list[str]) -> Tensor:
+        if len(names) == 1:
+            return self.tensor(names[0])
         parts = [self._mapped(name).to(self._dtype) for name in names]
         shape = (sum(len(part) for part in parts), *parts[0].shape[1:])
         whole = parts[0].new_empty(shape) if self._device.type != "cpu" else _temporary(shape, self._dtype)
