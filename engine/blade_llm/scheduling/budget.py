@@ -29,7 +29,7 @@ class PrefillBudget:
     def __init__(
         self,
         *,
-        stretch: float = 1.75,
+        stretch: float = 1.7,
         crowd: float = 16.0,
         min_chunk: int = 4,
         first_chunk: int = 16,
