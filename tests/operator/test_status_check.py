@@ -14,11 +14,7 @@ from blade_protocol.fetch import FetchReport
 
 HUB = {"model": {"uri": "hf://Qwen/Qwen2.5-0.5B"}}
 PASS = CheckItem(name="check_shm", status="PASS", detail="shared Memory is 1073741824 bytes")
-
-
 FITS = CheckItem(name="check_memory_fit", status="PASS", detail="float32: 1.84Gi of 4Gi")
-
-
 TOO_BIG = CheckItem(
     name="check_memory_fit", status="FAILED", detail="float32: 9.1Gi of 4Gi; set --kv_cache_bytes 536870912"
 )
