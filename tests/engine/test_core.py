@@ -7,6 +7,7 @@ from engine_support.sched_invariants import check_invariants
 
 from blade_llm.engine.core import EngineCore
 from blade_llm.engine.messages import GenerateRequest, RequestOutput
+from blade_llm.sampling.masks import TokenMasks
 from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.scheduling.plan import StepPlan
 from blade_llm.scheduling.request import RequestRefusedError
@@ -219,10 +220,10 @@ class TimedRunner(FakeRunner):
     def clock(self) -> float:
         return self.now
 
-    def launch_sampling(self, forward: object) -> FakePendingStep:
+    def launch_sampling(self, forward: object, masks: TokenMasks | None = None) -> FakePendingStep:
         prefill = sum(row.count for row in self.plans[-1].rows if row.count > 1)
         self.now += 0.010 + 0.0001 * prefill
-        return super().launch_sampling(forward)
+        return super().launch_sampling(forward, masks)
 
 
 def test_a_long_prompt_does_not_stall_the_tokens_of_others() -> None:

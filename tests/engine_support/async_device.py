@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from blade_llm.sampling.masks import TokenMasks
 from blade_llm.scheduling.plan import PendingForward, PendingStep, Runner, StepPlan, StepResult
 
 
@@ -95,7 +96,7 @@ class AsyncDevice:
             self._busy_until[stage] = arrived
         return LaunchedForward(plan)
 
-    def launch_sampling(self, forward: PendingForward) -> AwaitedStep:
+    def launch_sampling(self, forward: PendingForward, masks: TokenMasks | None = None) -> AwaitedStep:
         assert isinstance(forward, LaunchedForward)
         plan = forward.plan
         self.now += self._host_seconds
@@ -103,7 +104,7 @@ class AsyncDevice:
         self._busy_until[-1] = max(self.now, self._busy_until[-1]) + self._sampling_seconds
 
         def work() -> None:
-            self._drawn[plan.step] = self._runner.launch_sampling(self._runner.launch_forward(plan))
+            self._drawn[plan.step] = self._runner.launch_sampling(self._runner.launch_forward(plan), masks)
 
         self._queue.append(work)
         return AwaitedStep(self, plan.step, self._busy_until[-1])

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from blade_llm.sampling.masks import TokenMasks
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
 from blade_llm.scheduling.plan import InputEmbeddings, NewRow, ScheduledRow, StepPlan, StepResult
 from blade_protocol.state import MemoryPlan
@@ -200,7 +201,7 @@ class FakeRunner:
         self._unsampled = FakeForward(plan, draws)
         return self._unsampled
 
-    def launch_sampling(self, forward: object) -> FakePendingStep:
+    def launch_sampling(self, forward: object, masks: TokenMasks | None = None) -> FakePendingStep:
         launched = self._unsampled
         assert launched is not None
         assert forward is launched

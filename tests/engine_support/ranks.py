@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from blade_llm.sampling.masks import TokenMasks
 from blade_llm.scheduling.plan import PendingForward, PendingStep, Runner, StepPlan, StepResult
 
 
@@ -44,7 +45,7 @@ class Ranks:
             [runner.launch_forward(decoded) for runner, decoded in zip(self._runners, plans, strict=True)]
         )
 
-    def launch_sampling(self, forward: PendingForward) -> RankedStep:
+    def launch_sampling(self, forward: PendingForward, masks: TokenMasks | None = None) -> RankedStep:
         assert isinstance(forward, RankedForward)
         pairs = zip(self._runners, forward.forwards, strict=True)
-        return RankedStep([runner.launch_sampling(forward) for runner, forward in pairs])
+        return RankedStep([runner.launch_sampling(forward, masks) for runner, forward in pairs])

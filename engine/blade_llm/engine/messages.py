@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from blade_llm.config import EngineConfig
@@ -17,6 +19,12 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate")
     prompt_token_ids: list[int]
     sampling: SamplingParams
     sample_index: int = 0
+    sibling_ids: list[str] = []
+    """Request ids of further samples of the same prompt, with the sample indices that follow. All share the prompt's
+    blocks. With a beam search: of the second best answer, the third best, … (``1 + len <= beam_width``)."""
+    pooling: Literal["", "last", "mean"] = ""
+    """Not empty: generate nothing, answer with the prompt's hidden states after the last norm: the last token's, or
+    the mean of all. Not scaled to length 1."""
     cache_salt: str = ""
     """Requests with different salts never share prompt-cache blocks."""
     priority: int = 0

@@ -40,6 +40,7 @@ from blade_llm.runner.pending import LaunchedForward, LaunchedStep
 from blade_llm.runner.tables import RowTables
 from blade_llm.runner.threads import requested_threads, usable_cores
 from blade_llm.runner.warm_up import settle_prefetch, settle_threads, warm_up
+from blade_llm.sampling.masks import TokenMasks
 from blade_llm.sampling.sampler import Sampler
 from blade_llm.scheduling.plan import PendingForward, StepPlan
 
@@ -99,7 +100,7 @@ class TorchRunner:
             raise self._out_of_memory("a step", error) from error
 
     @torch.inference_mode()
-    def launch_sampling(self, forward: PendingForward) -> LaunchedStep:
+    def launch_sampling(self, forward: PendingForward, masks: TokenMasks | None = None) -> LaunchedStep:
         """Launch the draw, which writes each token into its row's table at its position."""
         launched = cast(LaunchedForward, forward)
         if launched.logits is None:

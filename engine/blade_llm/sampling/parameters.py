@@ -6,6 +6,8 @@ from math import inf
 
 import msgspec
 
+from blade_llm.sampling.structure import Structure
+
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Sampling and stopping of one request.
@@ -43,6 +45,18 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     logprobs: int | None = None
     """None: none; k >= 0: the chosen token's log-probability and those of the k most likely tokens (before
     temperature and filters)."""
+    prompt_logprobs: int | None = None
+    """The same for every token of the prompt but the first, which nothing predicts."""
+    logit_bias: dict[int, float] = {}
+    """Token id → what is added to its logit, after the penalties."""
+    structure: Structure | None = None
+    """What the answer must look like; all other tokens are masked."""
+    beam_width: int = 0
+    """Beam search with so many beams, at least 2; 0: none, tokens are drawn."""
+    length_penalty: float = 1.0
+    """Beams are ranked by the sum of their log-probabilities divided by length to this power."""
+    early_stopping: bool = False
+    """End the beam search as soon as ``beam_width`` answers are complete, not when no beam can beat them any more."""
 
     def problem(self) -> tuple[str, str] | None:
         """The first invalid field and what to change, or None."""

@@ -19,5 +19,9 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """The end-of-sequence or stop id that ended it (it is not part of the text)."""
     cached_tokens: int | None = None
     """Prompt tokens found in the prompt cache; set on a request's first output."""
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    """One for each prompt token, None for the first; on a request's first output, if asked for."""
+    embedding: bytes | None = None
+    """The pooled hidden state, fp32 little-endian; with ``finish_reason`` ``stop`` and no tokens."""
     error: str | None = None
     """Why the request was refused (then ``finish_reason`` is ``abort``). The scheduler raises; owners fill this in."""

@@ -17,6 +17,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from blade_llm.sampling.masks import TokenMasks
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
 
 FinishReason = Literal["stop", "length", "abort"]
@@ -50,6 +51,8 @@ class NewRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """0: the base model."""
     embeddings: tuple[InputEmbeddings, ...] = ()
     """In order of position."""
+    pooling: Literal["", "last", "mean"] = ""
+    """Not empty: nothing is drawn; the step that computes the prompt's last position brings its pooled state."""
 
 
 class BlockUpdate(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -58,6 +61,22 @@ class BlockUpdate(msgspec.Struct, frozen=True, array_like=True, gc=False):
     row: int
     start: int
     blocks: list[int]
+
+
+class BlockCopy(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Copy a block's keys and values, of all layers, to another: what two requests shared, one is about to change."""
+
+    source: int
+    target: int
+
+
+class TokenUpdate(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Tokens of a row from position ``start`` on that were not drawn: a grammar left no choice. Later draws go on
+    after them."""
+
+    row: int
+    start: int
+    tokens: list[int]
 
 
 class ScheduledRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -75,7 +94,8 @@ class ScheduledRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class StepPlan(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One step. The runner applies ``freed_rows``, ``new_rows``, ``block_updates`` in this order, then computes."""
+    """One step. The runner applies ``freed_rows``, ``new_rows``, ``block_updates``, ``block_copies``, ``token_updates``
+    in this order, then computes."""
 
     step: int
     rows: list[ScheduledRow]
@@ -83,6 +103,8 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True, gc=False):
     new_rows: list[NewRow] = []
     block_updates: list[BlockUpdate] = []
     freed_rows: list[int] = []
+    block_copies: list[BlockCopy] = []
+    token_updates: list[TokenUpdate] = []
 
     @property
     def num_tokens(self) -> int:
@@ -98,6 +120,11 @@ class StepResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     tokens: list[list[int]]
     logprobs: list[list[TokenLogprobs] | None]
+    prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
+    """Index into the plan's rows → for each position that the row's share computed and whose next token is one of the
+    prompt: that token's. Only rows that ask (``sampling.prompt_logprobs``), and only in their prefill."""
+    embeddings: dict[int, bytes] = {}
+    """Index into the plan's rows → the pooled hidden state, fp32 little-endian."""
 
 
 class PendingForward(Protocol):
@@ -124,5 +151,6 @@ class Runner(Protocol):
     def launch_forward(self, plan: StepPlan) -> PendingForward:
         """Apply the plan to the tables, gather the inputs and launch the forward pass."""
 
-    def launch_sampling(self, forward: PendingForward) -> PendingStep:
-        """Launch the draw, which writes each token into its row's table at its position."""
+    def launch_sampling(self, forward: PendingForward, masks: TokenMasks | None = None) -> PendingStep:
+        """Launch the draw, which writes each token into its row's table at its position. ``masks``: what the rows with
+        a grammar may draw."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import enum
 import random
 from dataclasses import dataclass, field
+from typing import Literal
 
 import msgspec
 
 from blade_llm.cache.prompt_cache import HashChain
 from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.scheduling.grammar import Grammar
 from blade_llm.scheduling.plan import InputEmbeddings
 
 NO_ROW = -1
@@ -44,6 +46,10 @@ class Request:
     """Digest of the adapter's contents: KV blocks are shared among requests of equal adapters only."""
     embeddings: tuple[InputEmbeddings, ...] = ()
     """Positions of the prompt that are fed with embeddings."""
+    pooling: Literal["", "last", "mean"] = ""
+    """Not empty: see :class:`~blade_llm.scheduling.plan.NewRow`."""
+    grammar: Grammar | None = None
+    """Follows the answer; None: it is free."""
     image_digest: bytes = b""
     """Digest of what the embeddings were made from and where they go, as tokens there need not tell."""
 

@@ -1,0 +1,41 @@
+"""What the engine asks of a grammar; :mod:`blade_llm.sampling.guided` has the real ones, tests use fakes."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Protocol
+
+import numpy as np
+
+from blade_llm.sampling.structure import Structure
+
+
+class Grammar(Protocol):
+    """Follows one answer, token by token, and says what may come next."""
+
+    @property
+    def finished(self) -> bool:
+        """The answer is complete and cannot go on: the request ends without an end-of-sequence token."""
+
+    def accept(self, token_ids: list[int]) -> None:
+        """The answer grew. An end-of-sequence token, where the mask allows it, is taken too.
+
+        Raises ValueError when the grammar does not allow them (a broken mask: the request must end).
+        """
+
+    def forced(self) -> list[int]:
+        """Tokens that must come next whatever the model says; often none. Does not change the state."""
+
+    def fill(self, mask: np.ndarray) -> None:
+        """Write the tokens allowed now into ``mask``, [words] int32, all of it (see :mod:`blade_llm.sampling.masks`).
+        """
+
+    def copy(self) -> Grammar:
+        """An independent one in the same state, for another sample of the same prompt."""
+
+
+class Grammars(Protocol):
+    """Compiles structures, off the caller's thread, and remembers the compiled ones."""
+
+    def start(self, structure: Structure) -> Future[Grammar]:
+        """A fresh grammar for one answer. The future's exception is a ValueError that says what to change."""
