@@ -29,6 +29,7 @@ PACKAGES = {
     "uvicorn": "uvicorn",
     "httptools": "httptools",
     "pytest-asyncio": "pytest_asyncio",
+    "llguidance": "llguidance",
     "hypothesis": "hypothesis",
     "sortedcontainers": "sortedcontainers",
 }
