@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
+from engine_support.token_masks import masks_for
 
 from blade_llm.runner.torch_runner import TorchRunner
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
@@ -33,6 +34,8 @@ class Driver:
         self.step_number = 0
         self.live: dict[int, Live] = {}
         self.logits: dict[int, torch.Tensor] = {}
+        self.allowed: dict[int, list[int]] = {}
+        """Row → the only tokens it may draw."""
         self._new: list[NewRow] = []
         self._updates: list[BlockUpdate] = []
         self._freed: list[int] = []
@@ -84,7 +87,8 @@ class Driver:
         drawing = [share.row for share in shares if share.sample]
         if forward.logits is not None:
             self.logits = dict(zip(drawing, forward.logits.float(), strict=True))
-        result = self.runner.launch_sampling(forward).result()
+        masks = masks_for(drawing, self.allowed, self.runner.model_config.vocab_size)
+        result = self.runner.launch_sampling(forward, masks).result()
         drawn: dict[int, int] = {}
         for row, tokens, logprobs in zip(drawing, result.tokens, result.logprobs, strict=True):
             (drawn[row],) = tokens

@@ -107,7 +107,7 @@ class TorchRunner:
             return LaunchedStep(None, self.device)
         sampled = launched.sampled
         try:
-            drawn = self._sampler.draw(launched.logits, sampled)
+            drawn = self._sampler.draw(launched.logits, sampled, masks)
         except torch.OutOfMemoryError as error:
             raise self._out_of_memory("a step", error) from error
         self.tables.token_ids[sampled.row_index, sampled.position_index] = drawn.tokens.to(torch.int32)
