@@ -18,6 +18,7 @@ from blade_llm.api.generate import Prompt, answer, encode, event
 from blade_llm.api.logprobs import chat_logprobs
 from blade_llm.api.prompts import encode_text
 from blade_llm.api.requests import ChatRequest, check_length, sampling_params
+from blade_llm.api.structured import checked_structure
 from blade_llm.text.chat_template import RESERVED
 from blade_llm.text.errors import ChatTemplateError
 from blade_llm.text.tokenizer import Tokenizer
@@ -31,12 +32,14 @@ async def chat_completions(context: ServerContext, request: Request) -> Response
     chat = parse(await read_json(request), ChatRequest)
     model = context.resolve_model(chat.model)
     token_ids = await encode_text(context.model.tokenizer, _render(context, chat), add_special_tokens=False)
+    structure = await checked_structure(chat, context.structures)
     sampling = sampling_params(
         chat,
         context.model.sampling_defaults,
         max_tokens=check_length(len(token_ids), chat.token_limit, None, context.max_model_len, "messages"),
         logprobs=_top_logprobs(chat),
         vocab_size=context.model.vocab_size,
+        structure=structure,
     )
     shape = ChatShape(
         f"chatcmpl-{request.state.request_id}", model, context.model.tokenizer, with_logprobs=chat.logprobs

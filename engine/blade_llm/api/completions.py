@@ -17,6 +17,7 @@ from blade_llm.api.generate import Prompt, answer, encode, event
 from blade_llm.api.logprobs import completion_logprobs
 from blade_llm.api.prompts import completion_prompts
 from blade_llm.api.requests import CompletionRequest, check_length, sampling_params
+from blade_llm.api.structured import checked_structure
 from blade_llm.text.tokenizer import Tokenizer
 
 DEFAULT_MAX_TOKENS: Final = 16
@@ -30,6 +31,7 @@ async def completions(context: ServerContext, request: Request) -> Response:
     model = context.resolve_model(fields.model)
     if fields.echo and fields.logprobs is not None:
         raise bad_request("echo with logprobs is not available in this version; leave one out", "echo", "unsupported")
+    structure = await checked_structure(fields, context.structures)
     prompts = []
     tokenizer, vocab_size = context.model.tokenizer, context.model.vocab_size
     for token_ids in await completion_prompts(fields.prompt, tokenizer, vocab_size, n=fields.n):
@@ -40,6 +42,7 @@ async def completions(context: ServerContext, request: Request) -> Response:
             max_tokens=limit,
             logprobs=fields.logprobs,
             vocab_size=vocab_size,
+            structure=structure,
         )
         prompts.append(Prompt(token_ids, sampling))
     echoed = prompts if fields.echo else []

@@ -9,7 +9,9 @@ import msgspec
 
 from blade_llm.api.errors import bad_request
 from blade_llm.api.served_model import SamplingDefaults
+from blade_llm.api.structured import StructureFields
 from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.sampling.structure import Structure
 
 _Count = Annotated[int, msgspec.Meta(ge=1, le=128)]
 _Priority = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
@@ -22,7 +24,7 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """OpenAI's padding against traffic analysis; chunks are never padded here."""
 
 
-class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
+class GenerationFields(StructureFields, msgspec.Struct, frozen=True, kw_only=True):
     """What both kinds of requests share. None: the server's default."""
 
     model: str | None = None
@@ -75,7 +77,13 @@ class CompletionRequest(GenerationFields, frozen=True, kw_only=True):
 
 
 def sampling_params(
-    fields: GenerationFields, defaults: SamplingDefaults, *, max_tokens: int, logprobs: int | None, vocab_size: int
+    fields: GenerationFields,
+    defaults: SamplingDefaults,
+    *,
+    max_tokens: int,
+    logprobs: int | None,
+    vocab_size: int,
+    structure: Structure | None = None,
 ) -> SamplingParams:
     """Validated parameters with the seed filled in. Raises :class:`ApiError` 400 that names the field."""
 
@@ -99,6 +107,7 @@ def sampling_params(
         include_stop_str_in_output=fields.include_stop_str_in_output,
         skip_special_tokens=fields.skip_special_tokens,
         logprobs=logprobs,
+        structure=structure,
     )
     if problem := params.problem():
         name, advice = problem

@@ -87,6 +87,16 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
                 "takes values between -100 and 100",
             ),
             (self.seed is None or -(2**63) <= self.seed < 2**64, "seed", "must fit into 64 bits"),
+            (
+                self.structure is None or not self.ignore_eos,
+                "ignore_eos",
+                "cannot be combined with a structure: the answer ends where its structure is complete",
+            ),
+            (
+                self.structure is None or not self.beam_width,
+                "beam_width",
+                "cannot be combined with a structure: beams are free; leave one of the two out",
+            ),
             (all(self.stop) and len(self.stop) <= 16, "stop", "takes at most 16 strings, none of them empty"),
             (self.beam_width == 0 or 2 <= self.beam_width <= 64, "beam_width", "must lie between 2 and 64, or be 0"),
             (-inf < self.length_penalty < inf, "length_penalty", "must be finite"),
