@@ -13,7 +13,8 @@ import msgspec
 
 from blade_llm.text.chat_template import ChatTemplate, load_chat_template
 from blade_llm.text.errors import TokenizerFilesError
-from blade_llm.text.tokenizer import Tokenizer, read_json_object
+from blade_llm.text.json_files import read_json_object
+from blade_llm.text.tokenizer import Tokenizer
 
 
 class SamplingDefaults(msgspec.Struct, frozen=True, kw_only=True):
