@@ -18,7 +18,8 @@ from blade_llm.api.logprobs import TokenNames, chat_logprobs, prompt_logprobs
 from blade_llm.api.prompts import encode_text, truncated
 from blade_llm.api.requests import ChatRequest, check_length, sampling_params
 from blade_llm.api.search import Search, search_of
-from blade_llm.api.tools.parsing import answer_parsing, chat_tools, guide
+from blade_llm.api.structured import checked_structure
+from blade_llm.api.tools.parsing import answer_parsing, chat_tools, guided
 from blade_llm.api.tools.shape import ParsedChatShape
 from blade_llm.api.tools.use import template_arguments
 
@@ -63,9 +64,11 @@ async def chat_prompt(context: ServerContext, chat: ChatRequest, search: Search)
         logprobs=_top_logprobs(chat),
         vocab_size=context.model.vocab_size,
         prompt_logprobs=chat.prompt_logprobs,
+        structure=await checked_structure(chat, context.structures),
     )
     parsing = answer_parsing(context.model, tools, text)
-    return Prompt(token_ids, guide(sampling, parsing, tools, context.model.tokenizer), parsing=parsing)
+    sampling = await guided(sampling, parsing, tools, context.model.tokenizer, context.structures)
+    return Prompt(token_ids, sampling, parsing=parsing)
 
 
 class ChatShape:

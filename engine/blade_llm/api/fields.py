@@ -32,16 +32,7 @@ IGNORED: Final[Mapping[str, str]] = {
 }
 """Fields that may be sent and do not change the answer → why."""
 
-UNAVAILABLE: Final[Mapping[str, tuple[Any, ...]]] = {
-    "response_format": ({"type": "text"},),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "guided_decoding_backend": (),
-    "guided_whitespace_pattern": (),
-    "structured_outputs": (),
-}
+UNAVAILABLE: Final[Mapping[str, tuple[Any, ...]]] = {}
 """Fields whose feature does not exist yet → values that ask for nothing (``null`` always does)."""
 
 

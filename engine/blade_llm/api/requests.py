@@ -14,8 +14,10 @@ import msgspec
 from blade_llm.api.errors import bad_request
 from blade_llm.api.search import Search
 from blade_llm.api.served_model import SamplingDefaults
+from blade_llm.api.structured import StructureFields
 from blade_llm.api.tools.requests import Tool, ToolChoice
 from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.sampling.structure import Structure
 
 MAX_TEXT: Final = 1024
 """Characters of one stop string."""
@@ -46,7 +48,7 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """OpenAI's padding against traffic analysis; chunks are never padded here."""
 
 
-class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
+class GenerationFields(StructureFields, msgspec.Struct, frozen=True, kw_only=True):
     """What both kinds of requests share."""
 
     model: str | None = None
@@ -153,6 +155,7 @@ def sampling_params(
     vocab_size: int,
     prompt_logprobs: int | None = None,
     end_ids: tuple[int, ...] = (),
+    structure: Structure | None = None,
 ) -> SamplingParams:
     """Validated parameters with the seed filled in. Raises :class:`ApiError` 400 that names the field.
 
@@ -186,6 +189,7 @@ def sampling_params(
         beam_width=search.beam_width,
         length_penalty=fields.length_penalty,
         early_stopping=fields.early_stopping,
+        structure=structure,
     )
     if problem := params.problem():
         name, advice = problem
