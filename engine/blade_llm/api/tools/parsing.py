@@ -78,9 +78,10 @@ async def guided(
     structure = answer_structure(sampling.structure, parsing, use, tokenizer)
     if structure is None or structure == sampling.structure:
         return sampling
-    for index, function in enumerate(() if use is None else use.functions):
-        if function in use.allowed:
-            schema = msgspec.json.encode(use.schema(function)).decode()
-            await check_structure(Structure("json", schema), validator, f"tools.{index}.function.parameters")
+    if use is not None:
+        for index, function in enumerate(use.functions):
+            if function.name in use.names:
+                schema = msgspec.json.encode(use.schema(function)).decode()
+                await check_structure(Structure("json", schema), validator, f"tools.{index}.function.parameters")
     await check_structure(structure, validator, "response_format" if use is None else "tools")
     return msgspec.structs.replace(sampling, structure=structure)
