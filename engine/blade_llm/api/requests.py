@@ -32,7 +32,7 @@ _Positive = Annotated[int, msgspec.Meta(ge=1)]
 _Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
 _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 _TopLogprobs = Annotated[int, msgspec.Meta(ge=0, le=20)]
-_Priority = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
+Priority = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
 _Biases = Annotated[
     dict[int, Annotated[float, msgspec.Meta(ge=-100, le=100)]],
     msgspec.Meta(max_length=_MAX_BIASES, extra_json_schema={"propertyNames": {"pattern": "^(0|[1-9][0-9]{0,8})$"}}),
@@ -93,7 +93,7 @@ class GenerationFields(StructureFields, msgspec.Struct, frozen=True, kw_only=Tru
     """Keep so many of the prompt's last tokens; -1: as many as the context has room for."""
     add_special_tokens: bool | None = None
     """Begin-of-sequence and the like, as the tokenizer has them; chat templates write them themselves."""
-    priority: _Priority = 0
+    priority: Priority = 0
     """Lower runs earlier."""
     cache_salt: str = ""
     """Requests with different salts never share cached prompt blocks."""
@@ -221,5 +221,5 @@ def check_length(prompt_tokens: int, asked: int | None, default: int | None, lim
             f"the prompt has {prompt_tokens} tokens and max_tokens asks for {asked}: together {prompt_tokens + asked}, "
             f"more than the context of {limit} tokens (--max_model_len); shorten the prompt or ask for at most {left}"
         )
-        raise bad_request(message, param, "context_length_exceeded")
+        raise bad_request(message, "max_tokens" if asked >= limit else param, "context_length_exceeded")
     return asked
