@@ -4,6 +4,9 @@ from typing import Final
 
 CHAT_COMPLETIONS: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
+EMBEDDINGS: Final = "/v1/embeddings"
+TOKENIZE: Final = "/tokenize"
+DETOKENIZE: Final = "/detokenize"
 MODELS: Final = "/v1/models"
 
 HEALTH: Final = "/health"
@@ -11,6 +14,9 @@ HEALTH: Final = "/health"
 LIVE: Final = "/live"
 """503 only when the engine loop had work and made no progress for too long."""
 METRICS: Final = "/metrics"
+METRIC: Final = "/metric"
+"""The same, under BladeLLM's name."""
+VERSION: Final = "/version"
 
 INTERNAL_STATE: Final = "/internal/state"
 INTERNAL_EVENTS: Final = "/internal/events"

@@ -27,48 +27,77 @@ def _error(response: httpx.Response, status: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("path", "fields", "param", "says"),
     [
-        (CHAT, {"messages": HELLO, "temperature": -1}, "temperature", "0"),
+        (CHAT, {"messages": HELLO, "temperature": -1}, "temperature", ">= 0"),
         (CHAT, {"messages": HELLO, "max_tokens": 0}, "max_tokens", "at least 1"),
-        (CHAT, {"messages": HELLO, "max_completion_tokens": -3}, "max_tokens", "at least 1"),
-        (CHAT, {"messages": HELLO, "top_p": 0}, "top_p", "greater than 0"),
+        (CHAT, {"messages": HELLO, "max_completion_tokens": 0}, "max_completion_tokens", "at least 1"),
+        (CHAT, {"messages": HELLO, "max_completion_tokens": -3}, "max_completion_tokens", ">= 0"),
+        (CHAT, {"messages": HELLO, "top_p": 0}, "top_p", "> 0"),
         (CHAT, {"messages": HELLO, "temperature": "hot"}, "temperature", "float"),
+        (CHAT, {"messages": HELLO, "temperature": True}, "temperature", "float"),
         (CHAT, {"messages": HELLO, "stream": "perhaps"}, "stream", "bool"),
         (CHAT, {"messages": HELLO, "n": 0}, "n", ">= 1"),
+        (CHAT, {"messages": HELLO, "n": 10**30}, "n", "<= 128"),
         (CHAT, {"messages": HELLO, "top_logprobs": 3}, "top_logprobs", "logprobs"),
         (CHAT, {"messages": HELLO, "logprobs": True, "top_logprobs": 21}, "top_logprobs", "20"),
-        (CHAT, {"messages": HELLO, "stop": ["a", ""]}, "stop", "empty"),
+        (CHAT, {"messages": HELLO, "stop": ["a", ""]}, "stop", "length >= 1"),
+        (CHAT, {"messages": HELLO, "stop": ["a"] * 10_000}, "stop", "16"),
+        (CHAT, {"messages": HELLO, "stop": "a" * 10_000}, "stop", "1024"),
         (CHAT, {"messages": HELLO, "stop_token_ids": [384]}, "stop_token_ids", "383"),
+        (CHAT, {"messages": HELLO, "stop_token_ids": [3] * 10_000}, "stop_token_ids", "128"),
         (CHAT, {"messages": HELLO, "seed": 2**70}, "seed", ""),
         (CHAT, {"messages": HELLO, "top_k": 2**63}, "top_k", "2^31"),
         (CHAT, {"messages": HELLO, "priority": 2**70}, "priority", "2147483647"),
         (CHAT, {"messages": HELLO, "stream_options": {"include_usge": True}}, "stream_options", "include_usge"),
+        (CHAT, {"messages": HELLO, "stream_options": {"include_usage": True}}, "stream_options", "stream: true"),
         (CHAT, {"messages": HELLO, "presence_penalty": 3}, "presence_penalty", "2"),
         (CHAT, {"messages": HELLO, "tools": [{"type": "function"}]}, "tools", "not available"),
         (CHAT, {"messages": HELLO, "response_format": {"type": "json_object"}}, "response_format", "not available"),
-        (CHAT, {"messages": HELLO, "logit_bias": {"5": 1}}, "logit_bias", "not available"),
+        (CHAT, {"messages": HELLO, "logit_bias": {"384": 1}}, "logit_bias", "383"),
+        (CHAT, {"messages": HELLO, "logit_bias": {"5": 101}}, "logit_bias", "100"),
+        (CHAT, {"messages": HELLO, "logit_bias": {"x": 1}}, "logit_bias", "int"),
+        (CHAT, {"messages": HELLO, "logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias", "1024"),
+        (CHAT, {"messages": HELLO, "bad_words": ["x"]}, "bad_words", "logit_bias"),
+        (CHAT, {"messages": HELLO, "echo": True}, "echo", "/v1/completions"),
+        (CHAT, {"messages": HELLO, "prompt_logprobs": 1, "stream": True}, "prompt_logprobs", "stream"),
         (CHAT, {"messages": HELLO, "guided_regex": "a+"}, "guided_regex", "not available"),
         (CHAT, {"messages": HELLO, "temprature": 1}, "temprature", "'temperature'"),
         (CHAT, {}, "messages", "required"),
-        (CHAT, {"messages": []}, "messages", "at least one"),
+        (CHAT, {"messages": []}, "messages", "length >= 1"),
         (CHAT, {"messages": "hello"}, "messages", "array"),
+        (CHAT, {"messages": [{}]}, "messages", "role"),
         (CHAT, {"messages": [{"content": "x"}]}, "messages", "role"),
         (CHAT, {"messages": [{"role": "user"}]}, "messages", "content"),
         (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages", "image_url"),
         (CHAT, {"messages": HELLO, "chat_template_kwargs": {"messages": []}}, "chat_template_kwargs", "messages"),
         (CHAT, {"messages": [{"role": "user", "content": "hello " * 3000}]}, "messages", "2048"),
-        (TEXT, {"prompt": "hello", "max_tokens": 5000}, "prompt", "2048"),
+        (TEXT, {"prompt": "hello", "max_tokens": 5000}, "max_tokens", "2048"),
+        (TEXT, {"prompt": "hello", "max_tokens": 2046}, "prompt", "2048"),
         (TEXT, {"prompt": ""}, "prompt", "empty"),
         (TEXT, {"prompt": []}, "prompt", "empty"),
         (TEXT, {"prompt": [[]]}, "prompt", "empty"),
         (TEXT, {"prompt": ["x"] * 1025}, "prompt", "at most 1024 in"),
         (TEXT, {"prompt": ["x"] * 9, "n": 128}, "prompt", "at most 8 with n 128"),
         (TEXT, {"prompt": [5, "x"]}, "prompt", "token ids"),
+        (TEXT, {"prompt": [5, True]}, "prompt", "token ids"),
         (TEXT, {"prompt": [5, 384]}, "prompt", "384"),
+        (TEXT, {"prompt": [5, 10**30]}, "prompt", "383"),
         (TEXT, {"prompt": {"a": 1}}, "prompt", ""),
-        (TEXT, {"prompt": "hello", "best_of": 3}, "best_of", "not available"),
-        (TEXT, {"prompt": "hello", "suffix": "end"}, "suffix", "not available"),
-        (TEXT, {"prompt": "hello", "use_beam_search": True}, "use_beam_search", "not available"),
-        (TEXT, {"prompt": "hello", "echo": True, "logprobs": 1}, "echo", "logprobs"),
+        (TEXT, {"prompt": "hello", "best_of": 3, "n": 4}, "best_of", "at least n"),
+        (TEXT, {"prompt": "hello", "best_of": 3, "stream": True}, "best_of", "streamed"),
+        (TEXT, {"prompt": "hello", "length_penalty": 2}, "length_penalty", "use_beam_search"),
+        (TEXT, {"prompt": "hello", "early_stopping": True}, "early_stopping", "use_beam_search"),
+        (TEXT, {"prompt": "hello", "beam_width": 2, "use_beam_search": False}, "beam_width", "use_beam_search"),
+        (TEXT, {"prompt": "hello", "beam_width": 2, "n": 3}, "n", "which is 2"),
+        (TEXT, {"prompt": "hello", "beam_width": 2, "best_of": 3}, "best_of", "both"),
+        (TEXT, {"prompt": "hello", "beam_width": 2, "temperature": 0.5}, "temperature", "draws nothing"),
+        (TEXT, {"prompt": "hello", "beam_width": 2, "top_k": 4}, "top_k", "draws nothing"),
+        (TEXT, {"prompt": "hello", "suffix": "end"}, "suffix", "cannot fill in"),
+        (TEXT, {"prompt": "hello", "max_tokens": 0}, "max_tokens", "at least 1"),
+        (TEXT, {"prompt": "hello", "min_p": 1.5}, "min_p", "1"),
+        (TEXT, {"prompt": "hello", "min_tokens": 30}, "min_tokens", "max_tokens"),
+        (TEXT, {"prompt": "hello", "prompt_logprobs": 1, "stream": True}, "prompt_logprobs", "stream"),
+        (TEXT, {"prompt": "hello", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "at least 1"),
+        (TEXT, {"prompt": "hello", "continue_final_message": True}, "continue_final_message", "chat"),
         (TEXT, {"prompt": "hello", "logprobs": 21}, "logprobs", "20"),
     ],
 )
@@ -85,7 +114,8 @@ def test_a_bad_value_is_named(server: ServerProcess, path: str, fields: dict[str
         {"tools": []},
         {"response_format": {"type": "text"}},
         {"best_of": 1},
-        {"min_p": 0.0, "length_penalty": 1.0},
+        {"min_p": 0.0, "length_penalty": 1.0, "use_beam_search": False},
+        {"echo": False, "modalities": ["text"]},
         {"stop": None},
     ],
 )
@@ -111,6 +141,35 @@ def test_unknown_model(server: ServerProcess) -> None:
 @pytest.mark.parametrize("body", [b"{", b"", b"[1]", b'{"a": \xff}', b"[" * 100_000, b'{"prompt": "\\ud800"}'])
 def test_malformed_json(server: ServerProcess, body: bytes) -> None:
     _error(httpx.post(server.url + TEXT, content=body, headers={"content-type": "application/json"}), 400)
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (b'{"prompt": "x", "temperature": NaN}', "temperature"),
+        (b'{"prompt": "x", "temperature": -Infinity}', "temperature"),
+        (b'{"prompt": "x", "temperature": 1e999}', "temperature"),
+        (b'{"prompt": "x", "logit_bias": {"5": NaN}}', "logit_bias"),
+        (b'{"prompt": "\\ud800"}', "prompt"),
+        (b'{"prompt": "x", "stop": ["a", "\\udc00"]}', "stop"),
+        (b'{"prompt": ["a", "b\\u0000"]}', "prompt"),
+        (b'{"prompt": "x", "cache_salt": "\\u0000"}', "cache_salt"),
+        (b'{"prompt": "x", "temperature": 0, "temperature": 1}', "temperature"),
+        (b'{"prompt": "x", "max_tokens": 123456789012345678901234567890}', "max_tokens"),
+    ],
+)
+@pytest.mark.parametrize("stream", [b"", b', "stream": true'])
+def test_what_is_no_json_is_named(server: ServerProcess, body: bytes, param: str, stream: bytes) -> None:
+    body = body[:-1] + stream + b"}"
+    response = httpx.post(server.url + TEXT, content=body, headers={"content-type": "application/json"})
+    assert _error(response, 400)["param"] == param
+
+
+def test_texts_that_only_look_suspicious(server: ServerProcess) -> None:
+    prompt = '\\u0000 "prompt" and "prompt": "prompt"'
+    assert server.post(TEXT, prompt=prompt, max_tokens=1).status_code == 200
+    nested = {"role": "user", "content": "x", "messages": [{"messages": 1}]}
+    assert server.post(CHAT, messages=[nested], max_tokens=1).status_code == 200
 
 
 def test_wrong_content_type(server: ServerProcess) -> None:

@@ -38,7 +38,11 @@ class ServerProcess:
                 command,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]),
+                    "OMP_NUM_THREADS": "1",
+                },
                 start_new_session=True,
             )
         self.url = f"http://{self._wait_for(r'Entrypoint API ready at (.+)')}"
