@@ -71,7 +71,7 @@ def _error(response: httpx.Response, status: int) -> dict[str, Any]:
         (CHAT, {"messages": HELLO, "chat_template_kwargs": {"messages": []}}, "chat_template_kwargs", "messages"),
         (CHAT, {"messages": [{"role": "user", "content": "hello " * 3000}]}, "messages", "2048"),
         (TEXT, {"prompt": "hello", "max_tokens": 5000}, "max_tokens", "2048"),
-        (TEXT, {"prompt": "hello", "max_tokens": 2046}, "prompt", "2048"),
+        (TEXT, {"prompt": "hello hello", "max_tokens": 2047}, "prompt", "2048"),
         (TEXT, {"prompt": ""}, "prompt", "empty"),
         (TEXT, {"prompt": []}, "prompt", "empty"),
         (TEXT, {"prompt": [[]]}, "prompt", "empty"),
