@@ -81,3 +81,30 @@ def test_a_chat_template_and_parsers_reach_the_engine(running: Loop, tmp_path: P
     text = _post(f"{url}/completions", prompt="What does len do?", max_tokens=4)
     assert chat.json()["usage"]["prompt_tokens"] == text.json()["usage"]["prompt_tokens"]
     assert running.interrupt() == 0
+
+
+@pytest.mark.timeout(300)
+def test_a_service_of_embeddings_answers_through_its_router(running: Loop, tmp_path: Path) -> None:
+    engine = {"task": "embed", "pooling": "mean"}
+    running.start("-f", str(manifest(tmp_path, model=MODEL, engine=engine)), "--ask", "What does len do?")
+    running.until(lambda: " numbers for " in running.said(), 120)  # in place of a chat's first answer
+    assert "/v1/embeddings -H" in running.said()
+    flags = _flags(running)
+    assert (flags["task"], flags["pooling"]) == ("embed", "mean")
+    url = running.service("qwen")["status"]["url"]
+    size = json.loads((MODEL / "config.json").read_text())["hidden_size"]
+    texts = ["What does len do?", "What does sorted do?"]
+
+    def vectors(**body: Any) -> list[list[float]]:
+        answer = _post(f"{url}/embeddings", input=texts, **body)
+        assert answer.status_code == 200, answer.text
+        return [item["embedding"] for item in answer.json()["data"]]
+
+    found = vectors(model="qwen")
+    assert [len(vector) for vector in found] == [size, size]
+    assert found == vectors(pooling="mean") != vectors(pooling="last")
+    assert _post(f"{url.removesuffix('/v1')}/tokenize", prompt="x").status_code == 200
+    assert "/v1/embeddings" in httpx.get(f"{url.removesuffix('/v1')}/openapi.json", trust_env=False).json()["paths"]
+    refused = _post(f"{url}/chat/completions", messages=[{"role": "user", "content": "x"}], stream=True)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (404, "task_not_served")
+    assert running.interrupt() == 0
