@@ -52,7 +52,7 @@ async def tokenize(context: ServerContext, request: Request) -> Response:
         raise bad_request("send either prompt or messages", "prompt")
     tokenizer = context.model.tokenizer
     special = fields.messages is None if fields.add_special_tokens is None else fields.add_special_tokens
-    text = fields.prompt if fields.prompt is not None else await render(context, fields)
+    text = fields.prompt if fields.prompt is not None else await render(context, fields, {})
     token_ids = await encode_text(tokenizer, text, add_special_tokens=special)
     body = {
         "count": len(token_ids),
