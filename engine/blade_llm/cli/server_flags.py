@@ -169,9 +169,13 @@ _LORA = (
     _later("max_loras", "adapters on the device", kind=positive),
     _later("max_cpu_loras", "adapters in host memory", kind=positive),
     _later("lora_dtype", "type of adapter weights", choices=("float16", "bfloat16", "float32")),
-    Flag(name="enable_json_warmup", help="prepare guided decoding before requests are taken, not at the first one "
-         "that wants it", kind=boolean, default=False),
-)  # fmt: skip
+    Flag(
+        name="enable_json_warmup",
+        help="prepare guided decoding before the server is ready, not just after",
+        kind=boolean,
+        default=False,
+    ),
+)
 _DISTRIBUTED = (
     _off("enable_llumnix", "run under Llumnix"),
     _later("llumnix_config", "Llumnix configuration", metavar="FILE"),

@@ -98,7 +98,7 @@ class Engine(Record):
     )
     json_warmup: bool = Field(
         default=False,
-        description="Prepare guided decoding at start-up, not at the first request for it (`--enable_json_warmup`).",
+        description="Prepare guided decoding before the engine is ready, not just after (`--enable_json_warmup`).",
     )
     api_servers: int = Field(
         default=1,
