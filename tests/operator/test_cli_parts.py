@@ -169,6 +169,9 @@ async def test_an_answer_is_written_piece_by_piece() -> None:
     assert figures.startswith("2 tokens, the first after ")
     assert asked["line"] == "POST /v1/chat/completions HTTP/1.1"
     assert asked["body"]["messages"] == [{"role": "user", "content": "Why?"}]
+    thought: list[Object] = [{"choices": [{"delta": {"reasoning_content": "Hm. "}}]}, *chunks]
+    pieces, _, _ = await _served(_OK, [*(json.dumps(chunk).encode() for chunk in thought), b"[DONE]"])
+    assert pieces == ["Hm. ", "It ", "counts."]
 
 
 async def test_an_embedding_is_told_by_its_length() -> None:

@@ -16,7 +16,7 @@ SHOWN_NUMBERS = 4
 
 
 async def ask(url: str, question: str, write: Callable[[str], None]) -> str:
-    """Stream the answer of ``{url}/chat/completions`` into ``write``; returns a line of figures.
+    """Stream the answer of ``{url}/chat/completions``, reasoning first, into ``write``; returns a line of figures.
 
     Raises:
         CommandError: the service did not answer properly.
@@ -46,7 +46,8 @@ async def ask(url: str, question: str, write: Callable[[str], None]) -> str:
                 if "error" in chunk:
                     raise CommandError(f"the answer broke off: {chunk['error']['message']}")
                 tokens = (chunk.get("usage") or {}).get("completion_tokens", tokens)
-                text = "".join(choice["delta"].get("content") or "" for choice in chunk["choices"])
+                deltas = [choice["delta"] for choice in chunk["choices"]]
+                text = "".join((delta.get("reasoning_content") or "") + (delta.get("content") or "") for delta in deltas)
                 if text:
                     first = first or time.monotonic()
                     write(text)
