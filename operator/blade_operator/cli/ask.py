@@ -47,7 +47,9 @@ async def ask(url: str, question: str, write: Callable[[str], None]) -> str:
                     raise CommandError(f"the answer broke off: {chunk['error']['message']}")
                 tokens = (chunk.get("usage") or {}).get("completion_tokens", tokens)
                 deltas = [choice["delta"] for choice in chunk["choices"]]
-                text = "".join((delta.get("reasoning_content") or "") + (delta.get("content") or "") for delta in deltas)
+                text = "".join(
+                    (delta.get("reasoning_content") or "") + (delta.get("content") or "") for delta in deltas
+                )
                 if text:
                     first = first or time.monotonic()
                     write(text)
