@@ -30,6 +30,15 @@ async def chat_completions(context: ServerContext, request: Request) -> Response
     context.require_service()
     chat = parse(await read_json(request), ChatRequest)
     model = context.resolve_model(chat.model)
+    prompt = await chat_prompt(context, chat)
+    shape = ChatShape(
+        f"chatcmpl-{request.state.request_id}", model, context.model.tokenizer, with_logprobs=chat.logprobs
+    )
+    return await answer(context, request, chat, [prompt], shape)
+
+
+async def chat_prompt(context: ServerContext, chat: ChatRequest) -> Prompt:
+    """The conversation as tokens, and how to answer it. Raises :class:`ApiError` 400."""
     token_ids = await encode_text(context.model.tokenizer, _render(context, chat), add_special_tokens=False)
     sampling = sampling_params(
         chat,
@@ -38,10 +47,7 @@ async def chat_completions(context: ServerContext, request: Request) -> Response
         logprobs=_top_logprobs(chat),
         vocab_size=context.model.vocab_size,
     )
-    shape = ChatShape(
-        f"chatcmpl-{request.state.request_id}", model, context.model.tokenizer, with_logprobs=chat.logprobs
-    )
-    return await answer(context, request, chat, [Prompt(token_ids, sampling)], shape)
+    return Prompt(token_ids, sampling)
 
 
 class ChatShape:

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from blade_llm.api.answers import Answers, Choice, Piece, join
 from blade_llm.api.context import ServerContext
+from blade_llm.api.errors import ApiError
 from blade_llm.api.requests import GenerationFields
 from blade_llm.api.sse import DONE, Events, EventStream, run_unary, sse_event
 from blade_llm.engine.client import Outputs
@@ -54,7 +55,16 @@ class Prompt:
 async def answer(
     context: ServerContext, request: Request, fields: GenerationFields, prompts: Sequence[Prompt], shape: Shape
 ) -> Response:
-    """Run every prompt ``fields.n`` times. Choices are numbered prompt by prompt."""
+    """Run every prompt ``fields.n`` times, and answer whole or as a stream."""
+    answers = submit(context, request, fields, prompts)
+    if fields.stream:
+        usage = fields.stream_options is not None and fields.stream_options.include_usage
+        return EventStream(stream_events(context, answers, shape, with_usage=usage), answers.generation)
+    return await run_unary(answers.generation, request.receive, _whole(context, answers, shape))
+
+
+def submit(context: ServerContext, request: Request, fields: GenerationFields, prompts: Sequence[Prompt]) -> Answers:
+    """Begin to run every prompt ``fields.n`` times. Choices are numbered prompt by prompt."""
     context.require_service()
     name = request.state.request_id
     jobs = [(prompt, sample) for prompt in prompts for sample in range(fields.n)]
@@ -71,7 +81,7 @@ async def answer(
             for prompt, sample in jobs
         ]
     )
-    answers = Answers(
+    return Answers(
         generation,
         [
             Choice(index, context.model.tokenizer, prompt.token_ids, prompt.sampling)
@@ -80,10 +90,6 @@ async def answer(
         prompt_tokens=sum(len(prompt.token_ids) for prompt in prompts),
         samples=fields.n,
     )
-    if fields.stream:
-        usage = fields.stream_options is not None and fields.stream_options.include_usage
-        return EventStream(stream_events(context, answers, shape, with_usage=usage), generation)
-    return await run_unary(generation, request.receive, _whole(context, answers, shape))
 
 
 async def _whole(context: ServerContext, answers: Answers, shape: Shape) -> Response:
@@ -131,6 +137,9 @@ class _StreamEvents:
 
     def end(self) -> bytes:
         return self._shape.usage_chunk(self._answers.usage()) + DONE if self._with_usage else DONE
+
+    def failed(self, error: ApiError) -> bytes:
+        return sse_event(error.body())
 
     def close(self) -> None:
         self._context.metrics.observe(self._answers)

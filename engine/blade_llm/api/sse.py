@@ -70,6 +70,9 @@ class Events(Protocol):
     def end(self) -> bytes:
         """What ends the stream."""
 
+    def failed(self, error: ApiError) -> bytes:
+        """What ends a stream that has begun and cannot go on."""
+
     def close(self) -> None:
         """The stream is over, however that came."""
 
@@ -107,7 +110,7 @@ class EventStream(Response):
                 if not started:
                     await answer.response()(scope, receive, send)
                     return
-                await send(_body(sse_event(answer.body())))
+                await send(_body(self._events.failed(answer)))
             finally:
                 self._events.close()
             await send({"type": "http.response.body", "body": b"", "more_body": False})
