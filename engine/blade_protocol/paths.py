@@ -4,6 +4,7 @@ from typing import Final
 
 CHAT_COMPLETIONS: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
+RESPONSES: Final = "/v1/responses"
 MODELS: Final = "/v1/models"
 
 HEALTH: Final = "/health"

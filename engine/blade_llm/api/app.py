@@ -16,6 +16,8 @@ from blade_llm.api.errors import ApiError, install_error_handlers
 from blade_llm.api.metrics import CONTENT_TYPE
 from blade_llm.api.request_id import RequestIdMiddleware
 from blade_llm.api.requests import ChatRequest, CompletionRequest
+from blade_llm.api.responses import route as responses
+from blade_llm.api.responses.requests import ResponsesRequest
 from blade_protocol import paths
 
 
@@ -42,6 +44,16 @@ def make_app(context: ServerContext) -> FastAPI:
     async def text_completions(request: Request) -> Response:
         """Go on from a text."""
         return await completions.completions(context, request)
+
+    @app.post(paths.RESPONSES, openapi_extra=_body(ResponsesRequest))
+    async def create_response(request: Request) -> Response:
+        """Answer a conversation of items."""
+        return await responses.create(context, request)
+
+    @app.api_route(paths.RESPONSES + "/{path:path}", methods=["GET", "POST", "DELETE"], include_in_schema=False)
+    async def stored_response(path: str) -> Response:
+        """Of responses that other servers keep."""
+        raise responses.not_stored(path)
 
     @app.get(paths.MODELS)
     async def models() -> Response:
