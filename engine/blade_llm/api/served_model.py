@@ -5,15 +5,22 @@ Imports nothing heavy, so that a server can look at it before the engine process
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from blade_llm.text.chat_template import ChatTemplate, load_chat_template
 from blade_llm.text.errors import TokenizerFilesError
+from blade_llm.text.reasoning import REASONING_PARSERS, ReasoningForm, detect_reasoning_parser
 from blade_llm.text.tokenizer import Tokenizer, read_json_object
+from blade_llm.text.tool_parsers import TOOL_PARSERS, CallForm, detect_tool_parser
+
+NO_PARSER: Final = "none"
+"""Switches a parser off that the chat template would ask for."""
+_Form = TypeVar("_Form", CallForm, ReasoningForm)
 
 
 class SamplingDefaults(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +44,10 @@ class ServedModel:
     aliases: frozenset[str] = frozenset()
     """Further names requests may use (the path given to ``--model``)."""
     sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
+    call_form: CallForm | None = None
+    """How the model writes tool calls; None: it is not known, or not to be looked for."""
+    reasoning_form: ReasoningForm | None = None
+    """How the model marks its reasoning; None: it does not think, or its thoughts are content."""
 
 
 class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,13 +59,17 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
     aliases: frozenset[str] = frozenset()
     tokenizer_dir: str | None = None
     chat_template: str | None = None
+    tool_call_parser: str | None = None
+    """A name of :data:`~blade_llm.text.tool_parsers.TOOL_PARSERS`, or ``none``; None: what the chat template shows."""
+    reasoning_parser: str | None = None
+    """A name of :data:`~blade_llm.text.reasoning.REASONING_PARSERS`, or ``none``; None: what the template shows."""
 
 
 def load_served_model(source: ModelSource) -> ServedModel:
     """Read the text side of a model.
 
-    Raises :class:`~blade_llm.text.errors.TokenizerFilesError` for missing or broken files, and for a tokenizer with ids
-    the model does not have.
+    Raises :class:`~blade_llm.text.errors.TokenizerFilesError` for missing or broken files, for a tokenizer with ids the
+    model does not have, and for a parser that is not known.
     """
     folder = Path(source.folder)
     tokenizer = Tokenizer(folder if source.tokenizer_dir is None else Path(source.tokenizer_dir))
@@ -63,16 +78,28 @@ def load_served_model(source: ModelSource) -> ServedModel:
             f"{tokenizer.folder}: the tokenizer has token id {tokenizer.largest_id}, the model only "
             f"{source.vocab_size} ids; they do not belong together: give --tokenizer_dir the right folder"
         )
+    template = load_chat_template(tokenizer, None if source.chat_template is None else Path(source.chat_template))
+    text = "" if template is None else template.source
     return ServedModel(
         tokenizer=tokenizer,
-        chat_template=load_chat_template(
-            tokenizer, None if source.chat_template is None else Path(source.chat_template)
-        ),
+        chat_template=template,
         vocab_size=source.vocab_size,
         names=source.names,
         aliases=source.aliases,
         sampling_defaults=_sampling_defaults(folder / "generation_config.json"),
+        call_form=_named("--tool_call_parser", source.tool_call_parser, TOOL_PARSERS, detect_tool_parser(text)),
+        reasoning_form=_named(
+            "--reasoning_parser", source.reasoning_parser, REASONING_PARSERS, detect_reasoning_parser(text)
+        ),
     )
+
+
+def _named(option: str, name: str | None, known: Mapping[str, _Form], detected: _Form | None) -> _Form | None:
+    if name is None:
+        return detected
+    if name != NO_PARSER and name not in known:
+        raise TokenizerFilesError(f"{option} {name}: unknown; known are {', '.join(known)} and {NO_PARSER}")
+    return known.get(name)
 
 
 def _sampling_defaults(path: Path) -> SamplingDefaults:

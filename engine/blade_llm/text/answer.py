@@ -11,10 +11,21 @@ from blade_llm.text.tokenizer import Tokenizer
 
 
 class AnswerText:
-    """Detokenizes one answer to ``prompt`` and stops it at its stop strings (which count from ``min_tokens`` on)."""
+    """Detokenizes one answer to ``prompt`` and stops it at its stop strings (which count from ``min_tokens`` on).
 
-    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], sampling: SamplingParams) -> None:
-        self._detokenizer = make_detokenizer(tokenizer, prompt=prompt, skip_special_tokens=sampling.skip_special_tokens)
+    The special tokens ``shown_ids`` are part of the text even without ``skip_special_tokens: false``.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt: Sequence[int],
+        sampling: SamplingParams,
+        shown_ids: frozenset[int] = frozenset(),
+    ) -> None:
+        self._detokenizer = make_detokenizer(
+            tokenizer, prompt=prompt, skip_special_tokens=sampling.skip_special_tokens, shown_ids=shown_ids
+        )
         self._stop = StopStrings(sampling.stop, include=sampling.include_stop_str_in_output)
         self._has_stop = bool(sampling.stop)
         self._min_tokens = sampling.min_tokens

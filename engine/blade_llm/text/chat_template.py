@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -21,7 +21,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from blade_llm.text.errors import ChatTemplateError, TokenizerFilesError
 from blade_llm.text.tokenizer import Tokenizer, read_json_object
 
-RESERVED: Final = frozenset({"messages", "add_generation_prompt", "raise_exception", "strftime_now"})
+RESERVED: Final = frozenset({"messages", "tools", "add_generation_prompt", "raise_exception", "strftime_now"})
 """Names a request's own template arguments may not take."""
 
 
@@ -29,11 +29,16 @@ class ChatTemplate:
     """A compiled template. Raises :class:`TokenizerFilesError` when it does not compile."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str], origin: str = "chat template") -> None:
+        environment = _environment()
         try:
-            self._template = _environment().from_string(source)
+            self._template = environment.from_string(source)
+            variables = meta.find_undeclared_variables(environment.parse(source))
         except jinja2.TemplateSyntaxError as error:
             raise TokenizerFilesError(f"{origin}, line {error.lineno}: {error.message}") from None
         self._special_tokens = dict(special_tokens)
+        self.source = source
+        self.takes_tools = "tools" in variables
+        """Whether it has a place for the tools a model may call."""
 
     def render(
         self,

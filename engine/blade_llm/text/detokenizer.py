@@ -31,25 +31,30 @@ class Detokenizer(Protocol):
 
 
 def make_detokenizer(
-    tokenizer: Tokenizer, *, prompt: Sequence[int] = (), skip_special_tokens: bool = True
+    tokenizer: Tokenizer,
+    *,
+    prompt: Sequence[int] = (),
+    skip_special_tokens: bool = True,
+    shown_ids: frozenset[int] = frozenset(),
 ) -> Detokenizer:
-    """A fresh detokenizer for one answer to ``prompt``.
+    """A fresh detokenizer for one answer to ``prompt``, with the special tokens ``shown_ids`` in the text all the same.
 
     All pieces joined are what ``tokenizer.decode`` of prompt and answer adds to that of the prompt: where decoding
     strips a text's first space (Llama 2), that of an answer in the middle of a text stays.
     """
+    skipped = tokenizer.special_ids - shown_ids if skip_special_tokens else frozenset()
     if tokenizer.is_byte_level:
-        return _ByteLevelDetokenizer(tokenizer, skip_special_tokens)
-    return _WindowDetokenizer(tokenizer, prompt, skip_special_tokens)
+        return _ByteLevelDetokenizer(tokenizer, skipped)
+    return _WindowDetokenizer(tokenizer, prompt, skipped)
 
 
 class _ByteLevelDetokenizer:
     """Between whole characters a token that consists of whole ones always has the same text: that is looked up."""
 
-    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, skipped: frozenset[int]) -> None:
         self._token_bytes = tokenizer.token_bytes
-        self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
-        self._known = tokenizer.known_texts[skip_special_tokens]
+        self._skipped = skipped
+        self._known = tokenizer.known_texts.setdefault(skipped, {})
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._within = False
         """The bytes so far end inside a character."""
@@ -72,11 +77,10 @@ class _ByteLevelDetokenizer:
 
 
 class _WindowDetokenizer:
-    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], skip_special_tokens: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], skipped: frozenset[int]) -> None:
         self._tokenizer = tokenizer
-        self._skip_special_tokens = skip_special_tokens
-        self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
-        self._context = list(prompt[-_PROMPT_TOKENS:])
+        self._skipped = skipped
+        self._context = [token_id for token_id in prompt[-_PROMPT_TOKENS:] if token_id not in skipped]
         """Tokens already given out, kept because decoders treat the first token of a text differently."""
         self._context_text = self._decode(self._context)
         while self._context_text.startswith(_REPLACEMENT):  # cut inside a character, which spoils all bytes after it
@@ -105,4 +109,4 @@ class _WindowDetokenizer:
         return piece
 
     def _decode(self, token_ids: list[int]) -> str:
-        return self._tokenizer.decode(token_ids, skip_special_tokens=self._skip_special_tokens)
+        return self._tokenizer.decode(token_ids, skip_special_tokens=False)  # those to be left out were

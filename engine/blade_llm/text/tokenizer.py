@@ -54,15 +54,20 @@ class Tokenizer:
         self.largest_id: int = max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1)
         self.is_byte_level = _is_byte_level(json.loads(self._backend.to_str()).get("decoder"))
         self._bytes: dict[int, bytes] = {}
-        self.known_texts: tuple[dict[int, str], dict[int, str]] = ({}, {})
-        """What the detokenizers of byte-level answers have found out: token id → its text between whole characters;
-        with special tokens shown, and without them."""
+        self.known_texts: dict[frozenset[int], dict[int, str]] = {}
+        """What the detokenizers of byte-level answers have found out, for each set of ids they leave out: token id →
+        its text between whole characters."""
 
     @property
     def eos_token_id(self) -> int | None:
         """The id of the configured ``eos_token``: for chat models what ends a turn."""
         token = self.special_tokens.get("eos_token")
         return None if token is None else self._backend.token_to_id(token)
+
+    def special_id(self, token: str) -> int | None:
+        """The id of a special token, by its text; None when there is no such token, or it is a usual one."""
+        found: int | None = self._backend.token_to_id(token)
+        return found if found in self.special_ids else None
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of ``text``; with ``add_special_tokens`` the post-processor adds BOS and the like."""

@@ -1,0 +1,91 @@
+"""One answer's text as events: reasoning first, then content and tool calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from blade_llm.text.events import Content, Event
+from blade_llm.text.reasoning import ReasoningForm, ThinkParser
+from blade_llm.text.tokenizer import Tokenizer
+from blade_llm.text.tool_parsers import CallForm, CallParser
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerParsing:
+    """How the answers to one prompt are taken apart."""
+
+    calls: CallForm | None = None
+    """None: no calls are looked for."""
+    names: frozenset[str] = frozenset()
+    """The functions that may be called."""
+    reasoning: ReasoningForm | None = None
+    inside: bool = False
+    """Answers begin in the middle of the reasoning."""
+
+    def parser(self) -> AnswerParser:
+        """A fresh one, for one answer."""
+        return AnswerParser(self)
+
+    def shown_ids(self, tokenizer: Tokenizer) -> frozenset[int]:
+        """Special tokens that have to stay in the text for the parser to see them."""
+        markers = [*(self.calls.markers if self.calls else ()), *(self.reasoning.markers if self.reasoning else ())]
+        return frozenset(found for marker in markers if (found := tokenizer.special_id(marker)) is not None)
+
+    def reasoning_counter(self, tokenizer: Tokenizer) -> ReasoningCounter | None:
+        """Counts the reasoning tokens of one answer; None: there is no reasoning to count."""
+        if self.reasoning is None:
+            return None
+        return ReasoningCounter(ThinkParser(inside=self.inside), tokenizer.token_bytes)
+
+
+class AnswerParser:
+    """Text in, events out, for one answer. The outcome does not depend on how the text is cut into pieces."""
+
+    def __init__(self, parsing: AnswerParsing) -> None:
+        self._think = ThinkParser(inside=parsing.inside) if parsing.reasoning else None
+        self._calls = CallParser(parsing.calls, parsing.names) if parsing.calls else None
+
+    def add(self, piece: str) -> list[Event]:
+        """What ``piece`` brings; perhaps nothing, while it may be part of a marker."""
+        if self._think is None:
+            return self._content(piece)
+        return self._after_reasoning(self._think.add(piece))
+
+    def finish(self) -> list[Event]:
+        """What was held back, now that nothing more comes."""
+        events = self._after_reasoning(self._think.finish()) if self._think else []
+        return events + self._calls.finish() if self._calls else events
+
+    def _after_reasoning(self, events: list[Event]) -> list[Event]:
+        found: list[Event] = []
+        for event in events:
+            found += self._content(event.text) if isinstance(event, Content) else [event]
+        return found
+
+    def _content(self, text: str) -> list[Event]:
+        if self._calls is not None:
+            return self._calls.add(text)
+        return [Content(text)] if text else []
+
+
+class ReasoningCounter:
+    """Counts the tokens of one answer up to the end of its reasoning, whatever the pieces their text comes in."""
+
+    def __init__(self, parser: ThinkParser, token_bytes: Callable[[int], bytes]) -> None:
+        self._parser = parser
+        self._token_bytes = token_bytes
+        self._num_tokens = 0
+
+    @property
+    def count(self) -> int:
+        """Tokens of reasoning so far, those of its markers included."""
+        return self._num_tokens if self._parser.thinks else 0
+
+    def add(self, token_ids: Sequence[int]) -> None:
+        """Take the answer's next tokens."""
+        for token_id in token_ids:
+            if self._parser.ended:
+                return
+            self._parser.add(self._token_bytes(token_id).decode("latin-1"))  # markers are ASCII
+            self._num_tokens += 1
