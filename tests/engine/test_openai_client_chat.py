@@ -95,9 +95,9 @@ def test_cached_tokens_and_cache_salt(server: ServerProcess, way: Way) -> None:
         number: int = usage.prompt_tokens_details.cached_tokens
         return number
 
-    assert cached("one") == 0
-    assert cached("one") > 100
-    assert cached("two") == 0
+    assert cached(f"one {way}") == 0
+    assert cached(f"one {way}") > 100
+    assert cached(f"two {way}") == 0
 
 
 @each_way

@@ -6,6 +6,7 @@ Whatever the way, the answer comes in one form, so that a test says once what a 
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -86,21 +87,34 @@ def response(server: ServerProcess, way: Way, **fields: Any) -> Reply:
     return Reply([], final.usage, [*raw, final])
 
 
+@functools.cache
+def _client(url: str) -> openai.OpenAI:
+    # Without certificates: reading them takes longer than most requests here.
+    http = openai.DefaultHttpxClient(verify=False)
+    return openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60, http_client=http)
+
+
+def _async_client(url: str) -> openai.AsyncOpenAI:
+    http = openai.DefaultAsyncHttpxClient(verify=False)
+    return openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60, http_client=http)
+
+
 def _send(
     server: ServerProcess, way: Way, method: Callable[[Any], Callable[..., Any]], given: dict[str, Any]
 ) -> list[Any]:
     """All objects that come."""
-    known = inspect.signature(method(server.client)).parameters
+    blocking = method(_client(server.url))
+    known = inspect.signature(blocking).parameters
     fields = {name: value for name, value in given.items() if name in known}
     fields["extra_body"] = {name: value for name, value in given.items() if name not in known}
     if way.streaming:
         fields["stream"] = True
     if not way.asynchronous:
-        found = method(server.client)(**fields)
+        found = blocking(**fields)
         return list(found) if way.streaming else [found]
 
     async def send() -> list[Any]:
-        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+        async with _async_client(server.url) as client:
             found = await method(client)(**fields)
             return [chunk async for chunk in found] if way.streaming else [found]
 

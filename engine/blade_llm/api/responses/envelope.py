@@ -52,7 +52,7 @@ class Envelope:
 
     def ended(self, output: Output, answers: Answers) -> dict[str, Any]:
         """``completed``, or ``incomplete`` when the number of tokens ended it."""
-        usage = _usage(answers, output.reasoning_tokens)
+        usage = _usage(answers, 0)
         if output.finish_reason == "length":
             return self._body("incomplete", output.items, usage, incomplete={"reason": "max_output_tokens"})
         return self._body("completed", output.items, usage)

@@ -2,73 +2,76 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 from blade_llm.api.answers import Piece
 from blade_llm.api.logprobs import chat_logprobs
 from blade_llm.api.responses.items import Event, FunctionCall, Item, Logprobs, Message, ReasoningItem, Status
-from blade_llm.api.responses.parts import CallStart, Part, Reasoning, Splitter, Text
+from blade_llm.text.answer_parser import AnswerParser
+from blade_llm.text.events import CallBegun, CallEnded, Content, Reasoning, merged
+from blade_llm.text.events import Event as Found
 from blade_llm.text.tokenizer import Tokenizer
 
 
 class Output:
     """One response's items. ``number``: what their ids are made of."""
 
-    def __init__(self, number: str, splitter: Splitter, tokenizer: Tokenizer, *, with_logprobs: bool) -> None:
+    def __init__(self, number: str, parser: AnswerParser, tokenizer: Tokenizer, *, with_logprobs: bool) -> None:
         self._number = number
-        self._splitter = splitter
+        self._parser = parser
         self._tokenizer = tokenizer
         self._with_logprobs = with_logprobs
+        self._logprobs: Logprobs = []
+        """Of tokens whose text is still held back."""
         self._open: Item | None = None
-        self._num_tokens = 0
         self.items: list[dict[str, Any]] = []
         """All that are done."""
-        self.reasoning_tokens = 0
         self.finish_reason: str | None = None
 
-    def add(self, piece: Piece, num_tokens: int) -> list[Event]:
-        """Take what the answer gained; the last piece, which has a finish reason, ends the last item.
-
-        ``num_tokens``: of the answer so far. A token that ends the reasoning counts as one of it.
-        """
-        thought = self._splitter.reasoning
+    def add(self, piece: Piece) -> list[Event]:
+        """Take what the answer gained; the last piece, which has a finish reason, ends the last item."""
         self.finish_reason = piece.finish_reason
-        parts = self._splitter.add(piece.text, last=piece.finish_reason is not None)
-        if thought or self._splitter.reasoning:
-            self.reasoning_tokens += num_tokens - self._num_tokens
-        self._num_tokens = num_tokens
-        logprobs: Logprobs = []
-        if self._with_logprobs and not thought:
-            logprobs = chat_logprobs(piece.entries, self._tokenizer)["content"]
-        events: list[Event] = []
-        for part in parts:
-            events += self._add(part, logprobs)
-            if isinstance(part, Text):
-                logprobs = []
+        if self._with_logprobs:
+            self._logprobs += chat_logprobs(piece.entries, self._tokenizer)["content"]
+        events = self._take(self._parser.add(piece.text))
         if piece.finish_reason is not None:
-            events += self._finish(piece.finish_reason)
+            # A call that ends only now may have been cut short.
+            events += self._take([one for one in self._parser.finish() if not isinstance(one, CallEnded)])
+            events += self._finish("incomplete" if piece.finish_reason == "length" else "completed")
         return events
 
-    def _finish(self, reason: str) -> list[Event]:
+    def _take(self, found: list[Found]) -> list[Event]:
         events: list[Event] = []
-        if self._open is None and not self.items:  # an answer without a word is a message too
-            events = self._begin(Message(self._id(), 0))
-        return events + self._end("incomplete" if reason == "length" else "completed")
+        for one in merged(found):
+            logprobs, self._logprobs = self._logprobs, []
+            events += self._add(one, logprobs)
+        return events
 
-    def _add(self, part: Part, logprobs: Logprobs) -> list[Event]:
+    def _add(self, found: Found, logprobs: Logprobs) -> list[Event]:
         events: list[Event] = []
-        match part:
-            case CallStart(call_id, name):
-                events = self._end("completed")
-                return events + self._begin(FunctionCall(self._id(), len(self.items), call_id, name))
-            case Text() if not isinstance(self._open, Message):
+        match found:
+            case CallBegun(_, name):
+                call_id = f"call_{uuid.uuid4().hex}"
+                return self._end("completed") + self._begin(FunctionCall(self._id(), len(self.items), call_id, name))
+            case CallEnded():
+                return self._end("completed")
+            case Content() if not isinstance(self._open, Message):
+                if self._open is not None or self.items:
+                    logprobs = _of_text(found.text, logprobs)
                 events = self._end("completed")
                 events += self._begin(Message(self._id(), len(self.items)))
             case Reasoning() if not isinstance(self._open, ReasoningItem):
                 events = self._end("completed")
                 events += self._begin(ReasoningItem(self._id(), len(self.items)))
         assert self._open is not None
-        return [*events, self._open.grow(part.text, logprobs)]
+        return [*events, self._open.grow(found.text, logprobs)]
+
+    def _finish(self, status: Status) -> list[Event]:
+        events: list[Event] = []
+        if self._open is None and not self.items:  # an answer without a word is a message too
+            events = self._begin(Message(self._id(), 0))
+        return events + self._end(status)
 
     def _begin(self, item: Item) -> list[Event]:
         self._open = item
@@ -86,3 +89,12 @@ class Output:
 
     def _id(self) -> str:
         return f"{self._number}_{len(self.items)}"
+
+
+def _of_text(text: str, logprobs: Logprobs) -> Logprobs:
+    """The last tokens, those that make ``text``: before them stands the end of the reasoning or of a call."""
+    missing, first = len(text.encode()), len(logprobs)
+    while missing > 0 and first > 0:
+        first -= 1
+        missing -= len(logprobs[first]["bytes"])
+    return logprobs[first:]

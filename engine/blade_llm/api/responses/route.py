@@ -14,10 +14,10 @@ from blade_llm.api.generate import encode, submit
 from blade_llm.api.responses.as_chat import as_chat, in_our_words
 from blade_llm.api.responses.envelope import Envelope
 from blade_llm.api.responses.output import Output
-from blade_llm.api.responses.parts import PlainText
 from blade_llm.api.responses.requests import parse_request
 from blade_llm.api.responses.stream import ResponseEvents
 from blade_llm.api.sse import EventStream, run_unary
+from blade_llm.text.answer_parser import AnswerParsing
 
 
 async def create(context: ServerContext, request: Request) -> Response:
@@ -32,7 +32,7 @@ async def create(context: ServerContext, request: Request) -> Response:
     answers = submit(context, request, chat, [prompt])
     number = request.state.request_id
     envelope = Envelope(f"resp_{number}", model, fields, prompt.sampling)
-    output = Output(number, PlainText(), context.model.tokenizer, with_logprobs=fields.with_logprobs)
+    output = Output(number, AnswerParsing().parser(), context.model.tokenizer, with_logprobs=fields.with_logprobs)
     if fields.stream:
         return EventStream(ResponseEvents(context, answers, envelope, output), answers.generation)
     return await run_unary(answers.generation, request.receive, _whole(context, answers, envelope, output))
@@ -42,7 +42,7 @@ async def _whole(context: ServerContext, answers: Answers, envelope: Envelope, o
     try:
         while not answers.finished:
             for piece in await answers.next():
-                output.add(piece, answers.completion_tokens)
+                output.add(piece)
     finally:
         context.metrics.observe(answers)
     return Response(encode(envelope.ended(output, answers)), media_type="application/json")

@@ -47,7 +47,7 @@ class ResponseEvents:
             body = self._envelope.begun()
             data += self._event({"type": "response.created", "response": body})
             data += self._event({"type": "response.in_progress", "response": body})
-        for event in self._output.add(piece, self._answers.completion_tokens):
+        for event in self._output.add(piece):
             data += self._event(event)
         return data
 
