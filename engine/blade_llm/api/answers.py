@@ -11,6 +11,7 @@ from blade_llm.engine.client import Generation, Outputs
 from blade_llm.engine.messages import RequestOutput
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
 from blade_llm.text.answer import AnswerText
+from blade_llm.text.answer_parser import AnswerParsing
 from blade_llm.text.tokenizer import Tokenizer
 
 
@@ -36,9 +37,19 @@ class Piece:
 class Choice:
     """One answer as it grows."""
 
-    def __init__(self, index: int, tokenizer: Tokenizer, prompt: Sequence[int], sampling: SamplingParams) -> None:
+    def __init__(
+        self,
+        index: int,
+        tokenizer: Tokenizer,
+        prompt: Sequence[int],
+        sampling: SamplingParams,
+        parsing: AnswerParsing | None = None,
+    ) -> None:
         self._index = index
-        self._text = AnswerText(tokenizer, prompt, sampling)
+        shown_ids = frozenset[int]() if parsing is None else parsing.shown_ids(tokenizer)
+        self._text = AnswerText(tokenizer, prompt, sampling, shown_ids)
+        self.reasoning = None if parsing is None else parsing.reasoning_counter(tokenizer)
+        """Counts the reasoning tokens of a model that thinks."""
         self._entries: list[TokenEntry] = []
         """Not yet given out: a piece without text waits for the next one."""
         self.num_tokens = 0
@@ -56,6 +67,8 @@ class Choice:
         self.last_token_at = time.monotonic()
         if self.first_token_at is None:
             self.first_token_at = self.last_token_at
+        if self.reasoning is not None:
+            self.reasoning.add(output.token_ids)
         text = self._text_of(output)
         if not text and self.finish_reason is None:
             return None
@@ -142,11 +155,16 @@ class Answers:
 
     def usage(self) -> dict[str, object]:
         """OpenAI's ``usage``."""
+        details: dict[str, object] = {}
+        if thinking := [choice for choice in self.choices if choice.reasoning is not None]:
+            tokens = sum(min(choice.reasoning.count, choice.num_tokens) for choice in thinking if choice.reasoning)
+            details["completion_tokens_details"] = {"reasoning_tokens": tokens}
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+            **details,
         }
 
 

@@ -14,10 +14,14 @@ from blade_llm.api.body import read_json
 from blade_llm.api.context import ServerContext
 from blade_llm.api.errors import bad_request
 from blade_llm.api.fields import parse
-from blade_llm.api.generate import Prompt, answer, encode, event
+from blade_llm.api.generate import Prompt, Shape, answer, encode, event
 from blade_llm.api.logprobs import chat_logprobs
 from blade_llm.api.prompts import encode_text
 from blade_llm.api.requests import ChatRequest, check_length, sampling_params
+from blade_llm.api.tools.messages import with_calls
+from blade_llm.api.tools.parsing import answer_parsing, chat_tools, guide
+from blade_llm.api.tools.shape import ParsedChatShape
+from blade_llm.api.tools.use import ToolUse, template_arguments
 from blade_llm.text.chat_template import RESERVED
 from blade_llm.text.errors import ChatTemplateError
 from blade_llm.text.tokenizer import Tokenizer
@@ -31,15 +35,19 @@ async def chat_completions(context: ServerContext, request: Request) -> Response
     chat = parse(await read_json(request), ChatRequest)
     model = context.resolve_model(chat.model)
     prompt = await chat_prompt(context, chat)
-    shape = ChatShape(
+    shape: Shape = ChatShape(
         f"chatcmpl-{request.state.request_id}", model, context.model.tokenizer, with_logprobs=chat.logprobs
     )
+    if prompt.parsing is not None:
+        shape = ParsedChatShape(shape, prompt.parsing, include_reasoning=chat.include_reasoning)
     return await answer(context, request, chat, [prompt], shape)
 
 
 async def chat_prompt(context: ServerContext, chat: ChatRequest) -> Prompt:
     """The conversation as tokens, and how to answer it. Raises :class:`ApiError` 400."""
-    token_ids = await encode_text(context.model.tokenizer, _render(context, chat), add_special_tokens=False)
+    tools = chat_tools(context.model, chat)
+    text = _render(context, chat, tools)
+    token_ids = await encode_text(context.model.tokenizer, text, add_special_tokens=False)
     sampling = sampling_params(
         chat,
         context.model.sampling_defaults,
@@ -47,7 +55,8 @@ async def chat_prompt(context: ServerContext, chat: ChatRequest) -> Prompt:
         logprobs=_top_logprobs(chat),
         vocab_size=context.model.vocab_size,
     )
-    return Prompt(token_ids, sampling)
+    parsing = answer_parsing(context.model, tools, text)
+    return Prompt(token_ids, guide(sampling, parsing, tools, context.model.tokenizer), parsing)
 
 
 class ChatShape:
@@ -99,7 +108,7 @@ class ChatShape:
         return chat_logprobs(piece.entries, self._tokenizer) if self._with_logprobs else None
 
 
-def _render(context: ServerContext, chat: ChatRequest) -> str:
+def _render(context: ServerContext, chat: ChatRequest, tools: ToolUse | None) -> str:
     if context.model.chat_template is None:
         raise bad_request(
             "this model has no chat template; start the server with --chat_template FILE, or use /v1/completions"
@@ -109,9 +118,10 @@ def _render(context: ServerContext, chat: ChatRequest) -> str:
     if taken := RESERVED & chat.chat_template_kwargs.keys():
         raise bad_request(f"chat_template_kwargs may not set {sorted(taken)[0]!r}", "chat_template_kwargs")
     messages = [_message(message, index) for index, message in enumerate(chat.messages)]
+    arguments = {**chat.chat_template_kwargs, **template_arguments(tools)}
     try:
         return context.model.chat_template.render(
-            messages, add_generation_prompt=chat.add_generation_prompt, arguments=chat.chat_template_kwargs
+            messages, add_generation_prompt=chat.add_generation_prompt, arguments=arguments
         )
     except ChatTemplateError as error:
         raise bad_request(str(error), "messages") from None
@@ -129,7 +139,7 @@ def _message(message: Mapping[str, Any], index: int) -> dict[str, Any]:
         content = ""
     elif not isinstance(content, str):
         raise bad_request(f"{where}.content must be a string or a list of text parts", "messages")
-    return {**message, "content": content}
+    return with_calls({**message, "content": content}, where)
 
 
 def _part(part: Any, where: str) -> str:

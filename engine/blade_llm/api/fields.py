@@ -19,14 +19,12 @@ from blade_llm.api.errors import bad_request
 IGNORED: Final = frozenset(
     {
         "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
-        "parallel_tool_calls", "reasoning_effort", "verbosity", "spaces_between_special_tokens", "include_reasoning",
+        "reasoning_effort", "verbosity", "spaces_between_special_tokens",
     }
 )  # fmt: skip
 """Fields that may be sent and do not change the answer."""
 
 UNAVAILABLE: Final[Mapping[str, tuple[Any, ...]]] = {
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "response_format": ({"type": "text"},),
@@ -60,6 +58,8 @@ UNAVAILABLE: Final[Mapping[str, tuple[Any, ...]]] = {
 }
 """Fields whose feature does not exist yet → values that ask for nothing (``null`` always does)."""
 
+REPLACED: Final = {"functions": "tools", "function_call": "tool_choice"}
+"""Fields that OpenAI has given up → what to send in place of them."""
 _PATH: Final = re.compile(r" - at `\$\.?(.*)`$")
 _Request = TypeVar("_Request", bound=msgspec.Struct)
 
@@ -77,7 +77,8 @@ def parse(raw: dict[str, Any], kind: type[_Request]) -> _Request:
                 fields[name] = _to_boolean(value) if types[name] is bool else value
         elif name in UNAVAILABLE:
             if value is not None and not any(_same(value, off) for off in UNAVAILABLE[name]):
-                raise bad_request(f"{name!r} is not available in this version; leave it out", name, "unsupported")
+                instead = f"send {REPLACED[name]!r} instead" if name in REPLACED else "leave it out"
+                raise bad_request(f"{name!r} is not available in this version; {instead}", name, "unsupported")
         elif name not in IGNORED:
             near = difflib.get_close_matches(name, [*types, *UNAVAILABLE], 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -86,9 +87,9 @@ def parse(raw: dict[str, Any], kind: type[_Request]) -> _Request:
         return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
         message = str(error)
-        if missing := re.search(r"missing required field `(\w+)`", message):
-            raise bad_request(f"{missing[1]!r} is required", missing[1]) from None
         where = _PATH.search(message)
+        if where is None and (missing := re.search(r"missing required field `(\w+)`", message)):
+            raise bad_request(f"{missing[1]!r} is required", missing[1]) from None
         param = re.split(r"[.\[]", where[1])[0] if where else None
         text = _PATH.sub("", message)
         raise bad_request(f"{where[1]}: {text}" if where else text, param) from None

@@ -18,6 +18,7 @@ from blade_llm.api.sse import DONE, Events, EventStream, run_unary, sse_event
 from blade_llm.engine.client import Outputs
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.text.answer_parser import AnswerParsing
 
 encode = msgspec.json.encode
 
@@ -50,6 +51,8 @@ class Prompt:
 
     token_ids: list[int]
     sampling: SamplingParams
+    parsing: AnswerParsing | None = None
+    """How its answers are taken apart; None: they are all content."""
 
 
 async def answer(
@@ -84,7 +87,7 @@ def submit(context: ServerContext, request: Request, fields: GenerationFields, p
     return Answers(
         generation,
         [
-            Choice(index, context.model.tokenizer, prompt.token_ids, prompt.sampling)
+            Choice(index, context.model.tokenizer, prompt.token_ids, prompt.sampling, prompt.parsing)
             for index, (prompt, _) in enumerate(jobs)
         ],
         prompt_tokens=sum(len(prompt.token_ids) for prompt in prompts),

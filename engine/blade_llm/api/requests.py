@@ -9,6 +9,7 @@ import msgspec
 
 from blade_llm.api.errors import bad_request
 from blade_llm.api.served_model import SamplingDefaults
+from blade_llm.api.tools.requests import Tool, ToolChoice
 from blade_llm.sampling.parameters import SamplingParams
 
 _Count = Annotated[int, msgspec.Meta(ge=1, le=128)]
@@ -59,6 +60,14 @@ class ChatRequest(GenerationFields, frozen=True, kw_only=True):
     add_generation_prompt: bool = True
     chat_template_kwargs: dict[str, Any] = {}
     """Further arguments for the chat template, e.g. ``{"enable_thinking": false}``."""
+    tools: list[Tool] = []
+    """Functions the model may call."""
+    tool_choice: ToolChoice | None = None
+    """Whether it may, or must, or which one; ``auto`` when left out."""
+    parallel_tool_calls: bool = True
+    """An answer may hold several calls."""
+    include_reasoning: bool = True
+    """Show the reasoning of a model that thinks."""
 
     @property
     def token_limit(self) -> int | None:

@@ -19,9 +19,15 @@ class AnswerParsing:
     """None: no calls are looked for."""
     names: frozenset[str] = frozenset()
     """The functions that may be called."""
+    asked: bool = False
+    """The one call there is was asked for by name, not chosen by the model."""
     reasoning: ReasoningForm | None = None
     inside: bool = False
     """Answers begin in the middle of the reasoning."""
+
+    def finish_reason(self, reason: str | None, num_calls: int) -> str | None:
+        """OpenAI's: ``tool_calls`` where the model chose to call; one asked for by name ends with ``stop``."""
+        return "tool_calls" if reason == "stop" and num_calls and not self.asked else reason
 
     def parser(self) -> AnswerParser:
         """A fresh one, for one answer."""
@@ -30,7 +36,7 @@ class AnswerParsing:
     def shown_ids(self, tokenizer: Tokenizer) -> frozenset[int]:
         """Special tokens that have to stay in the text for the parser to see them."""
         markers = [*(self.calls.markers if self.calls else ()), *(self.reasoning.markers if self.reasoning else ())]
-        return frozenset(found for marker in markers if (found := tokenizer.special_id(marker)) is not None)
+        return tokenizer.special_ids.intersection(tokenizer.added_ids.get(marker, -1) for marker in markers)
 
     def reasoning_counter(self, tokenizer: Tokenizer) -> ReasoningCounter | None:
         """Counts the reasoning tokens of one answer; None: there is no reasoning to count."""

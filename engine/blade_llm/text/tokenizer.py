@@ -47,10 +47,11 @@ class Tokenizer:
             name: token for name in _SPECIAL_NAMES if (token := _token_text(self.config.get(name))) is not None
         }
         """Special tokens by role, as chat templates name them: ``{"eos_token": "<|im_end|>", …}``."""
-        self.special_ids = frozenset(
-            token_id for token_id, token in self._backend.get_added_tokens_decoder().items() if token.special
-        )
+        added = self._backend.get_added_tokens_decoder()
+        self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         """Ids that ``skip_special_tokens`` leaves out of the text."""
+        self.added_ids = {str(token.content): token_id for token_id, token in added.items()}
+        """Tokens that stand for a text of their own, special or not, which no other tokens are merged into."""
         self.largest_id: int = max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1)
         self.is_byte_level = _is_byte_level(json.loads(self._backend.to_str()).get("decoder"))
         self._bytes: dict[int, bytes] = {}
@@ -63,11 +64,6 @@ class Tokenizer:
         """The id of the configured ``eos_token``: for chat models what ends a turn."""
         token = self.special_tokens.get("eos_token")
         return None if token is None else self._backend.token_to_id(token)
-
-    def special_id(self, token: str) -> int | None:
-        """The id of a special token, by its text; None when there is no such token, or it is a usual one."""
-        found: int | None = self._backend.token_to_id(token)
-        return found if found in self.special_ids else None
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of ``text``; with ``add_special_tokens`` the post-processor adds BOS and the like."""

@@ -52,7 +52,7 @@ class Envelope:
 
     def ended(self, output: Output, answers: Answers) -> dict[str, Any]:
         """``completed``, or ``incomplete`` when the number of tokens ended it."""
-        usage = _usage(answers, 0)
+        usage = _usage(answers)
         if output.finish_reason == "length":
             return self._body("incomplete", output.items, usage, incomplete={"reason": "max_output_tokens"})
         return self._body("completed", output.items, usage)
@@ -82,12 +82,14 @@ class Envelope:
         }
 
 
-def _usage(answers: Answers, reasoning_tokens: int) -> dict[str, Any]:
-    """OpenAI's ``usage`` of a response."""
+def _usage(answers: Answers) -> dict[str, Any]:
+    """A chat's usage in the words of a response."""
+    usage: dict[str, Any] = answers.usage()
+    thought = usage.get("completion_tokens_details", {"reasoning_tokens": 0})
     return {
-        "input_tokens": answers.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": answers.cached_tokens, "cache_write_tokens": 0},
-        "output_tokens": answers.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": reasoning_tokens},
-        "total_tokens": answers.prompt_tokens + answers.completion_tokens,
+        "input_tokens": usage["prompt_tokens"],
+        "input_tokens_details": {**usage["prompt_tokens_details"], "cache_write_tokens": 0},
+        "output_tokens": usage["completion_tokens"],
+        "output_tokens_details": thought,
+        "total_tokens": usage["total_tokens"],
     }

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import Any
 
 from blade_llm.api.answers import Piece
 from blade_llm.api.logprobs import chat_logprobs
 from blade_llm.api.responses.items import Event, FunctionCall, Item, Logprobs, Message, ReasoningItem, Status
+from blade_llm.api.tools.shape import call_id
 from blade_llm.text.answer_parser import AnswerParser
 from blade_llm.text.events import CallBegun, CallEnded, Content, Reasoning, merged
 from blade_llm.text.events import Event as Found
@@ -51,9 +51,9 @@ class Output:
     def _add(self, found: Found, logprobs: Logprobs) -> list[Event]:
         events: list[Event] = []
         match found:
-            case CallBegun(_, name):
-                call_id = f"call_{uuid.uuid4().hex}"
-                return self._end("completed") + self._begin(FunctionCall(self._id(), len(self.items), call_id, name))
+            case CallBegun(index, name):
+                call = FunctionCall(self._id(), len(self.items), call_id(self._number, 0, index), name)
+                return self._end("completed") + self._begin(call)
             case CallEnded():
                 return self._end("completed")
             case Content() if not isinstance(self._open, Message):

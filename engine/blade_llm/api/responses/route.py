@@ -32,7 +32,8 @@ async def create(context: ServerContext, request: Request) -> Response:
     answers = submit(context, request, chat, [prompt])
     number = request.state.request_id
     envelope = Envelope(f"resp_{number}", model, fields, prompt.sampling)
-    output = Output(number, AnswerParsing().parser(), context.model.tokenizer, with_logprobs=fields.with_logprobs)
+    parsing = prompt.parsing or AnswerParsing()
+    output = Output(number, parsing.parser(), context.model.tokenizer, with_logprobs=fields.with_logprobs)
     if fields.stream:
         return EventStream(ResponseEvents(context, answers, envelope, output), answers.generation)
     return await run_unary(answers.generation, request.receive, _whole(context, answers, envelope, output))

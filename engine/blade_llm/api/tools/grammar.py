@@ -1,0 +1,134 @@
+"""Grammars of answers that hold reasoning, calls and content, in llguidance's Lark syntax.
+
+A grammar begins where the answer begins, so a structure asked for the content is put behind the reasoning, and calls
+are written in the very form that the model was taught and the parser reads. Markers that are single tokens stand as
+these tokens: no text can be mistaken for them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Final
+
+import llguidance
+import msgspec
+
+from blade_llm.api.tools.use import ToolUse
+from blade_llm.sampling.structure import Structure
+from blade_llm.text.answer_parser import AnswerParsing
+from blade_llm.text.reasoning.think import BEGIN, END
+from blade_llm.text.tokenizer import Tokenizer
+from blade_llm.text.tool_parsers import CallForm
+
+_ANYTHING: Final = r"(.|\n)*"
+_AFTER_REASONING: Final = "\n\n"
+"""Between ``</think>`` and the content, as Qwen3 and DeepSeek-R1 write it."""
+_ASCII_CLASSES: Final = "dws"
+
+
+def answer_structure(
+    content: Structure | None, parsing: AnswerParsing, use: ToolUse | None, tokenizer: Tokenizer
+) -> Structure | None:
+    """The structure of whole answers whose content follows ``content``; None: they are free."""
+    grammar = _Grammar(tokenizer)
+    if use is not None and parsing.calls is not None and (use.guided or content is not None):
+        answer = grammar.calls(parsing.calls, use, content)
+    elif content is not None and parsing.reasoning is not None:
+        answer = grammar.structure(content)
+    else:
+        return content
+    if parsing.reasoning is not None:
+        answer = grammar.reasoning(answer, inside=parsing.inside)
+    return Structure("grammar", grammar.text(answer))
+
+
+class _Grammar:
+    """Rules as they are added. Each method returns an expression that stands for what it describes."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._rules: list[str] = []
+
+    def text(self, start: str) -> str:
+        return "\n".join([f"start: {start}", *self._rules, ""])
+
+    def reasoning(self, answer: str, *, inside: bool) -> str:
+        """``answer`` behind the reasoning, which only an answer that begins inside has to have."""
+        self._until("reasoning", END)
+        self._rule("answer", answer)
+        reasoning = f"reasoning {json.dumps(_AFTER_REASONING)}"
+        return f"{reasoning} answer" if inside else f"({self._marker(BEGIN)} {reasoning})? answer"
+
+    def structure(self, content: Structure) -> str:
+        """A structure as part of a larger one."""
+        match content.kind:
+            case "json":
+                value = msgspec.json.decode(content.value)
+                return f"%json {json.dumps({} if value is True else value)}"
+            case "regex":
+                return f"/{llguidance.regex_to_lark(content.value, _ASCII_CLASSES)}/"
+            case "choice":
+                choices = msgspec.json.decode(content.value, type=list[str])
+                return "(" + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices) + ")"
+            case "grammar":
+                return f"%lark {{\n{content.value}\n}}"
+
+    def calls(self, form: CallForm, use: ToolUse, content: Structure | None) -> str:
+        """Calls of the functions that may be called and, where none has to be, other content."""
+        functions = []
+        for index, function in enumerate(use.allowed):
+            head = f'{{"name": {json.dumps(function.name)}, {json.dumps(form.arguments_key)}: '
+            schema = json.dumps(use.schema(function), ensure_ascii=False)
+            self._rule(f"arguments_{index}", f"%json {schema}")
+            self._rule(f"function_{index}", f'{json.dumps(head)} arguments_{index} "}}"')
+            functions.append(f"function_{index}")
+        around = json.dumps(form.around)
+        body = f"({' | '.join(functions)})"
+        if form.end:
+            body = f"{around} {body} {around} {self._marker(form.end)}"
+        self._rule("body", body)
+        self._rule("call", f"{'' if form.begins_bare else self._marker(form.begin)} body")
+        calls = "call" if use.single else f"call ({json.dumps(form.separator + form.around)} call)*"
+        if use.mode != "auto":
+            return calls
+        self._rule("calls", calls)
+        if content is not None:
+            self._rule("content", self.structure(content))
+            return "(calls | content)"
+        return self._between_text(form, single=use.single)
+
+    def _between_text(self, form: CallForm, *, single: bool) -> str:
+        """Calls with any text around."""
+        if form.begins_bare:
+            self._free_text("TEXT", rf'[ \t\r\n]*\{{"name": "{_ANYTHING}', _ANYTHING + _literal(form.begin) + _ANYTHING)
+            return "(calls | TEXT)"
+        self._free_text("TEXT", _ANYTHING + _literal(form.begin) + _ANYTHING)
+        if form.begin in self._tokenizer.added_ids:
+            return "TEXT call?" if single else "TEXT (call TEXT)*"
+        self._until("begun", form.begin)
+        return "(begun body | TEXT)" if single else "(begun body)* TEXT"
+
+    def _until(self, name: str, marker: str) -> None:
+        """Any text, and the ``marker`` where it comes first."""
+        if marker not in self._tokenizer.added_ids:
+            self._rules.append(f"{name}[lazy]: /{_ANYTHING}{_literal(marker)}/")
+            return
+        text = f"{name.upper()}_TEXT"
+        self._free_text(text, _ANYTHING + _literal(marker) + _ANYTHING)
+        self._rule(name, f"{text} {self._marker(marker)}")
+
+    def _free_text(self, name: str, *excluded: str) -> None:
+        self._rules.append(f"{name}: /{_ANYTHING}/ " + " ".join(f"& ~/{expression}/" for expression in excluded))
+
+    def _marker(self, text: str) -> str:
+        token_id = self._tokenizer.added_ids.get(text)
+        return json.dumps(text) if token_id is None else f"<[{token_id}]>"
+
+    def _rule(self, name: str, expression: str) -> None:
+        self._rules.append(f"{name}: {expression}")
+
+
+def _literal(text: str) -> str:
+    """``text`` as part of a regular expression between slashes."""
+    return re.escape(text).replace("/", r"\/")

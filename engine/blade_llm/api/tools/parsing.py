@@ -1,0 +1,71 @@
+"""How the answers to one prompt are taken apart, and what guides them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from blade_llm.api.errors import bad_request
+from blade_llm.api.served_model import ServedModel
+from blade_llm.api.tools.grammar import answer_structure
+from blade_llm.api.tools.requests import Tool, ToolChoice
+from blade_llm.api.tools.use import ToolUse, read_tools
+from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.text.answer_parser import AnswerParsing
+from blade_llm.text.tokenizer import Tokenizer
+from blade_llm.text.tool_parsers import TOOL_PARSERS
+
+
+class ToolFields(Protocol):
+    """The fields of a chat request that are about tools."""
+
+    @property
+    def tools(self) -> list[Tool]: ...
+    @property
+    def tool_choice(self) -> ToolChoice | None: ...
+    @property
+    def parallel_tool_calls(self) -> bool: ...
+
+
+def chat_tools(model: ServedModel, chat: ToolFields) -> ToolUse | None:
+    """What ``chat`` offers the model to call. Raises :class:`ApiError` 400, also for a model that cannot call."""
+    use = read_tools([tool.function for tool in chat.tools], chat.tool_choice, parallel=chat.parallel_tool_calls)
+    if use is not None:
+        _require_tools(model)
+    return use
+
+
+def _require_tools(model: ServedModel) -> None:
+    if model.chat_template is None or not model.chat_template.takes_tools:
+        raise bad_request("this model's chat template has no place for tools; leave tools out", "tools", "unsupported")
+    if model.call_form is None:
+        known = " or ".join(TOOL_PARSERS)
+        message = f"how this model writes tool calls is not known; start the server with --tool_call_parser {known}"
+        raise bad_request(message, "tools", "unsupported")
+
+
+def answer_parsing(model: ServedModel, use: ToolUse | None, prompt: str) -> AnswerParsing | None:
+    """For answers to the rendered ``prompt``; None: their text is all content."""
+    if use is None and model.reasoning_form is None:
+        return None
+    return AnswerParsing(
+        calls=None if use is None else model.call_form,
+        names=frozenset() if use is None else use.names,
+        asked=use is not None and use.mode == "named",
+        reasoning=model.reasoning_form,
+        inside=model.reasoning_form is not None and model.reasoning_form.begins_inside(prompt),
+    )
+
+
+def guide(
+    sampling: SamplingParams, parsing: AnswerParsing | None, use: ToolUse | None, tokenizer: Tokenizer
+) -> SamplingParams:
+    """``sampling`` with a structure that leaves room for reasoning and makes calls keep what ``use`` promises.
+
+    A structure that ``sampling`` has already is that of the content.
+    """
+    if parsing is None:
+        return sampling
+    structure = answer_structure(sampling.structure, parsing, use, tokenizer)
+    return sampling if structure is sampling.structure else msgspec.structs.replace(sampling, structure=structure)

@@ -1,0 +1,138 @@
+"""Chat answers with reasoning and tool calls: each choice's text through a parser, its events as OpenAI writes them."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Final
+
+from blade_llm.api.answers import Piece, TokenEntry
+from blade_llm.api.generate import Shape, encode, event
+from blade_llm.text.answer_parser import AnswerParser, AnswerParsing
+from blade_llm.text.events import Arguments, CallBegun, CallEnded, Content, Event, Reasoning, merged
+
+_AFTER_DELTA: Final = b',"logprobs":null,"finish_reason":null}]}\n\n'
+
+
+def call_id(response_id: str, choice: int, index: int) -> str:
+    """The id of a call. It follows from the answer's, so that a stream that another replica goes on with keeps it."""
+    return f"call_{hashlib.sha256(f'{response_id}/{choice}/{index}'.encode()).hexdigest()[:24]}"
+
+
+class ParsedChatShape:
+    """Writes answers that ``parsing`` takes apart; what they have in common with others, ``plain`` writes."""
+
+    def __init__(self, plain: Shape, parsing: AnswerParsing, *, include_reasoning: bool = True) -> None:
+        self._plain = plain
+        self._parsing = parsing
+        self._include_reasoning = include_reasoning
+        self._streams: dict[int, _Stream] = {}
+        self._chunk_head = {**plain.head(), "object": "chat.completion.chunk"}
+        self._before_index = b"data: " + encode(self._chunk_head)[:-1] + b',"choices":[{"index":'
+
+    def head(self) -> dict[str, Any]:
+        return self._plain.head()
+
+    def whole(self) -> str:
+        return self._plain.whole()
+
+    def usage_chunk(self, usage: dict[str, object]) -> bytes:
+        return self._plain.usage_chunk(usage)
+
+    def choice(self, piece: Piece) -> dict[str, Any]:
+        parser = self._parsing.parser()
+        message = self._message(piece.index, merged(parser.add(piece.text) + parser.finish()))
+        reason = self._parsing.finish_reason(piece.finish_reason, len(message.get("tool_calls", ())))
+        return {**self._plain.choice(piece), "message": message, "finish_reason": reason}
+
+    def first(self, index: int) -> bytes:
+        return b""  # what a role's delta says of the content depends on what comes first
+
+    def chunk(self, piece: Piece) -> bytes:
+        stream = self._streams.get(piece.index)
+        if stream is None:
+            stream = self._streams[piece.index] = _Stream(self._parsing.parser())
+        events = stream.parser.add(piece.text)
+        if piece.finish_reason is not None:
+            events += stream.parser.finish()
+        stream.entries += piece.entries
+        data = b""
+        for found in merged(events):
+            if isinstance(found, CallEnded) or (isinstance(found, Reasoning) and not self._include_reasoning):
+                continue
+            if not stream.begun:
+                data += self._begin(piece.index, stream, is_content=isinstance(found, Content))
+            data += self._event(piece.index, found, stream)
+        if piece.finish_reason is not None:
+            if not stream.begun:
+                data += self._begin(piece.index, stream, is_content=True)
+            reason = self._parsing.finish_reason(piece.finish_reason, stream.num_calls)
+            data += self._plain.chunk(Piece(piece.index, "", stream.taken_entries(), reason))
+        return data
+
+    def _begin(self, index: int, stream: _Stream, *, is_content: bool) -> bytes:
+        stream.begun = True
+        return self._delta(index, {"role": "assistant", "content": "" if is_content else None}, stream, of_tokens=False)
+
+    def _event(self, index: int, found: Event, stream: _Stream) -> bytes:
+        match found:
+            case Content(text):
+                return self._plain.chunk(Piece(index, text, stream.taken_entries()))
+            case Reasoning(text):
+                delta = _reasoning(text)
+            case CallBegun(number, name):
+                stream.num_calls += 1
+                delta = {"tool_calls": [{"index": number, **self._call(index, number, name)}]}
+            case Arguments(number, text):
+                delta = {"tool_calls": [{"index": number, "function": {"arguments": text}}]}
+            case _:
+                return b""
+        return self._delta(index, delta, stream)
+
+    def _delta(self, index: int, delta: dict[str, Any], stream: _Stream, *, of_tokens: bool = True) -> bytes:
+        if not stream.entries or not of_tokens:
+            return b'%b%d,"delta":%b%b' % (self._before_index, index, encode(delta), _AFTER_DELTA)
+        logprobs = self._plain.choice(Piece(index, "", stream.taken_entries()))["logprobs"]
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None}
+        return event({**self._chunk_head, "choices": [choice]})
+
+    def _message(self, index: int, events: list[Event]) -> dict[str, Any]:
+        content = "".join(found.text for found in events if isinstance(found, Content))
+        reasoning = "".join(found.text for found in events if isinstance(found, Reasoning))
+        calls: list[dict[str, Any]] = []
+        for found in events:
+            if isinstance(found, CallBegun):
+                calls.append(self._call(index, found.index, found.name))
+            elif isinstance(found, Arguments):
+                calls[found.index]["function"]["arguments"] += found.text
+        return {
+            "role": "assistant",
+            "content": content or (None if calls or reasoning else ""),
+            "refusal": None,
+            **(_reasoning(reasoning) if reasoning and self._include_reasoning else {}),
+            **({"tool_calls": calls} if calls else {}),
+        }
+
+    def _call(self, choice: int, index: int, name: str) -> dict[str, Any]:
+        """A call without its arguments."""
+        made = call_id(self.head()["id"], choice, index)
+        return {"id": made, "type": "function", "function": {"name": name, "arguments": ""}}
+
+
+class _Stream:
+    """One streamed choice."""
+
+    def __init__(self, parser: AnswerParser) -> None:
+        self.parser = parser
+        self.begun = False
+        self.num_calls = 0
+        self.entries: list[TokenEntry] = []
+        """Log-probabilities that are not given out yet: those of text that is held back, too."""
+
+    def taken_entries(self) -> list[TokenEntry]:
+        entries, self.entries = self.entries, []
+        return entries
+
+
+def _reasoning(text: str) -> dict[str, Any]:
+    """Under the name that most clients read, and the one that vLLM has turned to."""
+    return {"reasoning_content": text, "reasoning": text}
