@@ -28,6 +28,7 @@ from blade_llm.engine.start import spare_the_collector
 from blade_llm.models.memory import BLOCK_SIZE
 from blade_llm.runner.inputs import send_inputs
 from blade_llm.runner.tables import RowTables
+from blade_llm.sampling.masks import TokenMasks
 from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.scheduling.budget import PrefillBudget
 from blade_llm.scheduling.plan import PendingForward, StepPlan, StepResult
@@ -88,7 +89,7 @@ class NoDevice:
         self._send_inputs(plan, self._tables)
         return plan
 
-    def launch_sampling(self, forward: PendingForward) -> Drawn:
+    def launch_sampling(self, forward: PendingForward, masks: TokenMasks | None = None) -> Drawn:
         return Drawn(sum(row.sample for row in cast(StepPlan, forward).rows))
 
 

@@ -29,12 +29,13 @@ PACKAGES = {
     "uvicorn": "uvicorn",
     "httptools": "httptools",
     "pytest-asyncio": "pytest_asyncio",
+    "llguidance": "llguidance",
     "hypothesis": "hypothesis",
     "sortedcontainers": "sortedcontainers",
 }
 """Distribution → module. All they need in turn is here (typing_extensions: recent enough for pydantic) or comes with
 torch's usual companions."""
-PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
+PLATFORMS = ("manylinux_2_31_x86_64", "manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 
 
 def download(python_version: str = "3.12") -> None:

@@ -15,10 +15,12 @@ from starlette.types import Message
 from blade_llm.api.answers import Answers, Choice, Piece
 from blade_llm.api.board import Board
 from blade_llm.api.chat import ChatShape
-from blade_llm.api.completions import CompletionShape
+from blade_llm.api.completion_shape import CompletionShape
 from blade_llm.api.context import ServerContext
 from blade_llm.api.generate import Shape, stream_events
+from blade_llm.api.logprobs import TokenNames
 from blade_llm.api.metrics import NUM_COUNTERS
+from blade_llm.api.requests import StreamOptions
 from blade_llm.api.served_model import ModelSource, load_served_model
 from blade_llm.api.sse import EventStream
 from blade_llm.engine.client import EngineClient, EngineDeadError, Generation
@@ -27,6 +29,7 @@ from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
 from blade_llm.text.tokenizer import Tokenizer
 
 TEXT = 'a "quote", a caf\u00e9, \u4e2d\u6587, \U0001f680 and a\nline'
+USAGE = StreamOptions(include_usage=True)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +77,7 @@ class Streaming:
         self.context = ServerContext(self.client, model, 2048, Board(1, NUM_COUNTERS))
         answers = Answers(self.generation, choices, prompt_tokens=1)
         self.connection = Connection()
-        response = EventStream(stream_events(self.context, answers, shape, with_usage=True), self.generation)
+        response = EventStream(stream_events(self.context, answers, shape, USAGE), self.generation)
         self.task = asyncio.ensure_future(response({"type": "http"}, self.connection.receive, self.connection.send))
 
     def step(self, *outputs: RequestOutput) -> None:
@@ -109,7 +112,11 @@ async def _settle() -> None:
 
 
 def _chat(tokenizer: Tokenizer, *, with_logprobs: bool = False) -> ChatShape:
-    return ChatShape("chatcmpl-1", "m", tokenizer, with_logprobs=with_logprobs)
+    return ChatShape("chatcmpl-1", "m", TokenNames(tokenizer), with_logprobs=with_logprobs)
+
+
+def _completion(tokenizer: Tokenizer, *, with_logprobs: bool = False) -> CompletionShape:
+    return CompletionShape("cmpl-1", "m", TokenNames(tokenizer), with_logprobs=with_logprobs)
 
 
 def _texts(connection: Connection) -> list[str]:
@@ -193,9 +200,7 @@ async def test_an_error_while_events_are_made_ends_that_stream_alone(
     def broken(self: ChatShape, piece: Piece) -> bytes:
         raise RuntimeError("broken")
 
-    stream, other = made(tokenizer, _chat(tokenizer)), made(tokenizer, CompletionShape(
-        "cmpl-1", "m", tokenizer, echoes=[], with_logprobs=False
-    ))  # fmt: skip
+    stream, other = made(tokenizer, _chat(tokenizer)), made(tokenizer, _completion(tokenizer))
     await _settle()
     for each in (stream, other):
         each.tokens(40)
@@ -239,7 +244,7 @@ def _reference(shape: Shape, pieces: list[Piece], tokenizer: Tokenizer) -> Itera
 @pytest.mark.parametrize("with_logprobs", [False, True])
 @pytest.mark.parametrize("chat", [False, True])
 def test_the_bytes_of_events_are_those_of_plain_json(tokenizer: Tokenizer, chat: bool, with_logprobs: bool) -> None:
-    shape: Shape = CompletionShape("cmpl-1", "m", tokenizer, echoes=[], with_logprobs=with_logprobs)
+    shape: Shape = _completion(tokenizer, with_logprobs=with_logprobs)
     if chat:
         shape = _chat(tokenizer, with_logprobs=with_logprobs)
     params = SamplingParams(seed=0)

@@ -53,7 +53,7 @@ def test_echo(server: ServerProcess, way: Way) -> None:
 def test_logprobs(server: ServerProcess, way: Way, number: int) -> None:
     reply = completion(server, way, logprobs=number, **GREEDY)
     assert "".join(token for token, _ in reply.answer.tokens) == reply.text
-    assert set(reply.answer.top) == {number}
+    assert set(reply.answer.top) <= {number, number + 1}  # the chosen token is always among them
 
 
 @each_way

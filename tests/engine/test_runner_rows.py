@@ -137,6 +137,25 @@ def test_min_tokens_masks_the_given_ids(driver: Driver) -> None:
     assert free[0] not in request.tokens[14:17]
 
 
+def test_a_mask_holds_for_its_row_and_step_only(model: tuple[TorchRunner, Any], driver: Driver) -> None:
+    prompts = {row: prompt_of(9 + row, seed=20 + row) for row in range(3)}
+    for row, prompt in prompts.items():
+        driver.enter(row, prompt)
+    driver.step({row: len(prompt) for row, prompt in prompts.items()})
+    driver.allowed = {1: [7, 8]}
+    driver.step(dict.fromkeys(prompts, 1))
+    driver.allowed = {}
+    driver.step(dict.fromkeys(prompts, 1))
+    for row, prompt in prompts.items():
+        tokens, so_far = driver.live[row].tokens, len(prompt) + 1
+        if row == 1:
+            logits = reference_logits(model[1], tokens[:so_far])[-1]
+            assert tokens[so_far] == (7 if logits[7] > logits[8] else 8)
+            so_far += 1
+        rest = len(tokens) - so_far
+        assert tokens[so_far:] == reference_greedy(model[1], tokens[:so_far], rest)
+
+
 def test_a_step_that_draws_nothing(driver: Driver) -> None:
     driver.enter(0, prompt_of(40, seed=13))
     assert driver.step({0: 39}) == {}

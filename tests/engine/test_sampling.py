@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
+from engine_support.token_masks import masks_for
 
+from blade_llm.sampling.masks import TokenMasks
 from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.sampling.sampler import Drawn, SampledRows, Sampler
 from blade_llm.sampling.stages import stages_of
@@ -42,9 +44,9 @@ def sampler_for(rows: dict[int, Row]) -> tuple[Sampler, SampledRows]:
     return Sampler(table, token_ids), SampledRows(indices, positions, torch.tensor(indices), torch.tensor(positions))
 
 
-def draw(rows: dict[int, Row], logits: torch.Tensor) -> Drawn:
+def draw(rows: dict[int, Row], logits: torch.Tensor, masks: TokenMasks | None = None) -> Drawn:
     sampler, sampled = sampler_for(rows)
-    return sampler.draw(logits, sampled)
+    return sampler.draw(logits, sampled, masks)
 
 
 def probabilities(row: Row, logits: torch.Tensor) -> torch.Tensor:
@@ -162,6 +164,60 @@ def mixed_rows(count: int = 12) -> dict[int, Row]:
         order[i]: Row(kinds[i % len(kinds)], tokens=[i, 2, i + 5, 2, 8][: 3 + i % 3], prompt=2, sample_index=i // 6)
         for i in range(count)
     }
+
+
+@pytest.mark.parametrize("greedy", [True, False], ids=["all greedy", "mixed"])
+def test_a_masked_row_draws_what_it_may_and_the_others_what_they_did(greedy: bool) -> None:
+    """And the raw log-probability of what it drew."""
+    rows = mixed_rows()
+    if greedy:
+        rows = {row: Row(SamplingParams(temperature=0.0, logprobs=1), tokens=[1, 2, 3]) for row in rows}
+    logits = torch.randn(len(rows), 3000, generator=torch.Generator().manual_seed(7)) * 2
+    free = draw(rows, logits).tokens.tolist()
+    order = list(rows)
+    allowed = {order[1]: [2999], order[3]: [17, 900], order[4]: [5, 6, 7], order[10]: [31, 32]}
+    drawn = draw(rows, logits, masks_for(order, allowed, 3000))
+    for index, row in enumerate(order):
+        token = int(drawn.tokens[index])
+        if row not in allowed:
+            assert token == free[index]
+            continue
+        assert token in allowed[row]
+        if rows[row].params.temperature == 0.0 and greedy:
+            assert token == max(allowed[row], key=lambda token: float(logits[index, token]))
+    assert drawn.logprobs is not None
+    asking = drawn.logprobs.indices
+    assert asking
+    expected = logits[asking].log_softmax(-1).gather(1, drawn.tokens[asking, None])[:, 0]
+    torch.testing.assert_close(drawn.logprobs.chosen, expected)
+
+
+def test_the_mask_comes_last_of_what_changes_logits() -> None:
+    """A bias cannot bring back what the grammar forbids, nor the grammar what min_tokens does."""
+    logits = torch.tensor([[0.0, 1.0, 2.0, 3.0]])
+    row = Row(SamplingParams(temperature=0.0, logit_bias={3: 100.0, 0: 5.0}, min_tokens=1), masked=(1,))
+    assert draw({0: row}, logits).tokens.tolist() == [3]
+    assert draw({0: row}, logits, masks_for([0], {0: [0, 1, 2]}, 4)).tokens.tolist() == [0]
+    row.params = SamplingParams(temperature=0.0, min_tokens=1)
+    assert draw({0: row}, logits, masks_for([0], {0: [0, 1]}, 4)).tokens.tolist() == [0]
+
+
+def test_logit_bias_is_added_after_the_penalties() -> None:
+    params = SamplingParams(repetition_penalty=2.0, presence_penalty=1.0, logit_bias={1: 2.5, 2: -100.0})
+    logits = torch.tensor([4.0, -4.0, 4.0, 1.0])
+    row = Row(params, tokens=[2, 0, 1], prompt=1)
+    expected = torch.tensor([4.0 / 2 - 1.0, -4.0 * 2 - 1.0 + 2.5, 4.0 / 2 - 100.0, 1.0])
+    torch.testing.assert_close(probabilities(row, logits), expected.softmax(-1))
+
+
+def test_a_stop_token_with_a_bias_still_waits_for_min_tokens() -> None:
+    logits = torch.tensor([[0.0, 1.0, 0.5, 0.2]])
+    params = SamplingParams(temperature=0.0, min_tokens=2, logit_bias={1: 3.0, 2: 0.4})
+    drawn = [
+        int(draw({0: Row(params, tokens=[3] * (3 + output), prompt=3, masked=(1,))}, logits).tokens)
+        for output in range(3)
+    ]
+    assert drawn == [2, 2, 1]
 
 
 @pytest.mark.parametrize("vocabulary", [50, 3000])

@@ -6,9 +6,10 @@ from types import ModuleType
 
 import pytest
 import torch
+from engine_support.token_masks import bits_of
 from engine_support.triton_interpreter import DEVICE
 
-from blade_llm.kernels.penalties import SparseBias
+from blade_llm.kernels.penalties import RowMasks, SparseBias
 from blade_llm.kernels.penalties import torch as reference
 from blade_llm.kernels.penalties import triton as kernel
 
@@ -42,11 +43,12 @@ def bias(entries: list[dict[int, float]]) -> SparseBias:
     return SparseBias(starts.to(DEVICE), tokens.to(DEVICE), values.to(DEVICE))
 
 
-def mask(allowed: torch.Tensor) -> torch.Tensor:
-    """[rows, vocabulary] bool as bits."""
-    padded = torch.nn.functional.pad(allowed, (0, -allowed.shape[1] % 32)).view(len(allowed), -1, 32)
-    words = (padded.long() << torch.arange(32)).sum(-1)
-    return torch.where(words >= 2**31, words - 2**32, words).int().to(DEVICE)
+def masks(allowed: torch.Tensor, rows: list[int] | None = None) -> RowMasks:
+    """[rows, vocabulary] bool as bits, of those ``rows`` only (all when not given)."""
+    rows = list(range(len(allowed))) if rows is None else rows
+    index = torch.full((len(allowed),), -1)
+    index[rows] = torch.arange(len(rows))
+    return RowMasks(index.to(DEVICE), bits_of(allowed[rows]).to(DEVICE))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
@@ -87,7 +89,17 @@ def test_mask(implementation: ModuleType, vocabulary: int) -> None:
     allowed[1] = True
     allowed[2] = False
     arguments = request(logits, [OFF] * 3, [1] * 3, [1] * 3, longest=8)
-    result = implementation.apply_penalties(*arguments, allowed=mask(allowed)).cpu()
+    result = implementation.apply_penalties(*arguments, masks=masks(allowed)).cpu()
+    assert torch.equal(result, logits.masked_fill(~allowed, NONE))
+
+
+@IMPLEMENTATIONS
+def test_a_mask_of_few_rows_leaves_the_others_alone(implementation: ModuleType) -> None:
+    logits = randn(4, 2100)
+    allowed = torch.rand(4, 2100, generator=torch.Generator().manual_seed(2)) < 0.1
+    arguments = request(logits, [OFF] * 4, [1] * 4, [1] * 4, longest=8)
+    result = implementation.apply_penalties(*arguments, masks=masks(allowed, [3, 1])).cpu()
+    allowed[[0, 2]] = True
     assert torch.equal(result, logits.masked_fill(~allowed, NONE))
 
 
@@ -98,7 +110,7 @@ def test_all_at_once() -> None:
     allowed[0, [4, 2400]] = False
     arguments = request(logits, [[1.3, 0.1, 0.2], OFF], [4, 1], [40, 1], longest=50)
     seen = int(arguments[1][arguments[2][0], 0])
-    more = bias([{4: 7.0, seen: -1.0}, {2499: 3.0}]), mask(allowed)
+    more = bias([{4: 7.0, seen: -1.0}, {2499: 3.0}]), masks(allowed)
     result = kernel.apply_penalties(*arguments, *more)
     torch.testing.assert_close(result, reference.apply_penalties(*arguments, *more), atol=1e-5, rtol=1e-6)
     assert result[0, [4, 2400]].tolist() == [NONE, NONE]

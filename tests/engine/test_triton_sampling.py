@@ -11,6 +11,7 @@ from typing import Any
 import engine_support.triton_interpreter as triton_interpreter
 import pytest
 import torch
+from engine_support.token_masks import masks_for
 from engine_support.triton_interpreter import DEVICE
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -35,8 +36,15 @@ LOGITS = torch.randn(len(KINDS), VOCABULARY, generator=torch.Generator().manual_
 MASKED = (0, int(LOGITS[7].argmax()))
 
 
-def draw(kinds: list[int], rows: list[int], watched: AbstractContextManager[Any] | None = None) -> Drawn:
+GUIDED = {0: [5, 2999], 2: list(range(0, VOCABULARY, 3)), 7: [1, 8, 64]}
+"""What requests of these kinds may draw, where they have a grammar."""
+
+
+def draw(
+    kinds: list[int], rows: list[int], watched: AbstractContextManager[Any] | None = None, *, guided: bool = False
+) -> Drawn:
     """Draw for requests of these kinds in these rows."""
+    masks = masks_for(kinds, GUIDED, VOCABULARY) if guided else None
     table = SamplingTable(16, DEVICE)
     token_ids = torch.full((16, 32), 7, dtype=torch.int32)
     for kind, row in zip(kinds, rows, strict=True):
@@ -46,7 +54,7 @@ def draw(kinds: list[int], rows: list[int], watched: AbstractContextManager[Any]
     index, lengths = torch.tensor(rows, device=DEVICE), torch.tensor(positions, device=DEVICE)
     sampler, logits = Sampler(table, token_ids.to(DEVICE)), LOGITS[kinds].to(DEVICE)
     with watched or nullcontext():
-        return sampler.draw(logits, SampledRows(rows, positions, index, lengths))
+        return sampler.draw(logits, SampledRows(rows, positions, index, lengths), masks)
 
 
 class Waits(TorchDispatchMode):
@@ -102,11 +110,23 @@ def test_same_tokens_as_torch_alone_and_in_any_batch(by_torch: list[int]) -> Non
         assert draw(kinds, [3, 12, 6][: len(kinds)]).tokens.tolist() == [by_torch[kind] for kind in kinds]
 
 
+def test_same_tokens_as_torch_under_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    everything = list(range(len(KINDS)))
+    if triton_interpreter.COMPILED:
+        triton_interpreter.use_backend(monkeypatch, "torch")
+    expected = draw(everything, everything, guided=True).tokens.tolist()
+    assert all(expected[kind] in allowed for kind, allowed in GUIDED.items())
+    triton_interpreter.use_triton(monkeypatch)
+    assert draw(everything, everything, guided=True).tokens.tolist() == expected
+    assert [draw([kind], [3], guided=True).tokens.item() for kind in everything] == expected
+
+
 @pytest.mark.usefixtures("by_torch")
 @pytest.mark.parametrize("kinds", [[kind] for kind in range(len(KINDS))] + [list(range(len(KINDS)))], ids=str)
-def test_never_waits(kinds: list[int]) -> None:
-    draw(kinds, kinds)  # compiles
-    draw(kinds, kinds, no_waiting())
+@pytest.mark.parametrize("guided", [False, True], ids=["free", "guided"])
+def test_never_waits(kinds: list[int], guided: bool) -> None:
+    draw(kinds, kinds, guided=guided)  # compiles
+    draw(kinds, kinds, no_waiting(), guided=guided)
 
 
 @pytest.mark.skipif(triton_interpreter.COMPILED, reason="the torch operators may wait, on CPU it costs nothing")
@@ -139,6 +159,7 @@ def test_nothing_compiles_after_warm(dtype: torch.dtype, monkeypatch: pytest.Mon
     try:
         for kinds in ([0], [1], [2, 7], [0, 3, 6], list(range(len(KINDS)))):
             draw(kinds, kinds)
+            draw(kinds, kinds, guided=True)
     finally:
         knobs.runtime.jit_post_compile_hook = None
     assert not compiled

@@ -11,6 +11,7 @@ from blade_llm.cache.manager import KVCacheManager
 from blade_llm.config import EngineConfig
 from blade_llm.engine.core import EngineCore, EngineInfo
 from blade_llm.models.memory import BLOCK_SIZE
+from blade_llm.scheduling.grammar import Grammars
 from blade_llm.scheduling.limits import SchedulerConfig
 from blade_llm.scheduling.plan import Runner
 from blade_llm.scheduling.scheduler import Scheduler
@@ -26,6 +27,7 @@ def make_core(
     enable_prompt_cache: bool = True,
     clock: Callable[[], float] = monotonic,
     overlap: bool = True,
+    grammars: Grammars | None = None,
 ) -> EngineCore:
     """A core whose limits are those of ``runner``."""
     runner.max_batch_tokens = max_batch_tokens
@@ -38,6 +40,7 @@ def make_core(
         enable_prompt_cache=enable_prompt_cache,
         clock=clock,
         overlap=overlap,
+        grammars=grammars,
         info=_info(runner, "fake"),
     )
 
@@ -49,6 +52,7 @@ def core_of(
     enable_prompt_cache: bool = True,
     clock: Callable[[], float] = monotonic,
     overlap: bool = True,
+    grammars: Grammars | None = None,
     info: EngineInfo | None = None,
     max_model_len: int,
     max_batch_tokens: int = 128,
@@ -61,7 +65,7 @@ def core_of(
     )
     cache = KVCacheManager(num_blocks, BLOCK_SIZE, enable_prompt_cache=enable_prompt_cache)
     info = info or EngineInfo(model="fake", max_model_len=max_model_len, device="cpu", dtype="float32")
-    return EngineCore(Scheduler(config, cache), runner, info, clock, overlap=overlap)
+    return EngineCore(Scheduler(config, cache), runner, info, clock, overlap=overlap, grammars=grammars)
 
 
 def build_core(config: EngineConfig) -> EngineCore:
@@ -82,6 +86,7 @@ def _info(runner: FakeRunner, model: str) -> EngineInfo:
         max_model_len=runner.max_model_len,
         device="cpu",
         dtype="float32",
+        vocab_size=runner.vocab_size,
         memory=runner.memory_plan,
         timings=runner.timings,
     )

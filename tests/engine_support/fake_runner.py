@@ -12,8 +12,11 @@ gives. Where a plan asks for drafts the runner guesses some right and some wrong
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+
+from engine_support.fake_grammar import FakeGrammar, allowed_tokens
 
 from blade_llm.sampling.masks import TokenMasks
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
@@ -40,13 +43,51 @@ def _inputs(token_ids: Sequence[int], embeddings: Iterable[InputEmbeddings]) -> 
     return inputs
 
 
-def _draw(context: int, sampling: SamplingParams, sample_index: int, vocab_size: int, masked: Iterable[int]) -> int:
+def _draw(
+    context: int,
+    sampling: SamplingParams,
+    sample_index: int,
+    vocab_size: int,
+    masked: Iterable[int],
+    allowed: Iterable[int] | None = None,
+) -> int:
     """The fake model and sampler: the first token that is not masked, counting from a pseudo-random one."""
     key = (context, sampling.seed or 0, sample_index) if sampling.temperature else (context, -1, -1)
     token = hash(key) % vocab_size
-    while token in masked:
+    for _ in range(vocab_size):
+        if token not in masked and (allowed is None or token in allowed):
+            return token
         token = (token + 1) % vocab_size
-    return token
+    raise AssertionError("every token is masked")
+
+
+def fake_logprob(context: int, token: int) -> float:
+    """What the fake model makes of ``token`` after ``context``. Tokens of equal ones are rare."""
+    return -(hash((context, token, "logprob")) % (1 << 20)) / (1 << 17)
+
+
+def fake_logprobs(context: int, token: int, k: int, vocab_size: int) -> TokenLogprobs:
+    """Of ``token`` and of the ``k`` most likely tokens."""
+    ranked = (
+        sorted(((fake_logprob(context, other), other) for other in range(vocab_size)), reverse=True)[:k] if k else []
+    )
+    return TokenLogprobs(
+        fake_logprob(context, token), tuple(token for _, token in ranked), tuple(value for value, _ in ranked)
+    )
+
+
+def context_of(token_ids: Sequence[int], adapter: int = 0, embeddings: Iterable[InputEmbeddings] = ()) -> list[int]:
+    """What stands for the tokens up to each position."""
+    digests, context = [], adapter
+    for value in _inputs(token_ids, embeddings):
+        context = _digest(context, value)
+        digests.append(context)
+    return digests
+
+
+def fake_embedding(digests: Sequence[int], pooling: str) -> bytes:
+    """The pooled state of a prompt."""
+    return struct.pack("<f", (digests[-1] if pooling == "last" else sum(digests)) % 4093)
 
 
 def tokens_alone(
@@ -59,6 +100,7 @@ def tokens_alone(
     sample_index: int = 0,
     adapter: int = 0,
     embeddings: Iterable[InputEmbeddings] = (),
+    grammar: FakeGrammar | None = None,
 ) -> tuple[list[int], str, int | None]:
     """(output, finish reason, stop token) of a request that runs alone: no batch, no cache, no scheduler."""
     stop_ids = set(sampling.stop_token_ids) | (set() if sampling.ignore_eos else set(eos_token_ids))
@@ -68,11 +110,18 @@ def tokens_alone(
     output: list[int] = []
     while True:
         masked = stop_ids if len(output) < sampling.min_tokens else ()
-        token = _draw(context, sampling, sample_index, vocab_size, masked)
+        allowed = None if grammar is None else grammar.allowed()
+        if allowed is not None and not allowed - set(masked):
+            return output, "stop", None
+        token = _draw(context, sampling, sample_index, vocab_size, masked, allowed)
         if token in stop_ids:
             return output, "stop", token
         output.append(token)
         context = _digest(context, token)
+        if grammar is not None:
+            grammar.accept([token])
+            if grammar.finished:
+                return output, "stop", None
         if len(output) == sampling.max_tokens or len(prompt) + len(output) >= max_model_len:
             return output, "length", None
 
@@ -87,6 +136,8 @@ class FakeRow:
     digests: list[int] = field(default_factory=list)
     """``digests[p]`` stands for tokens ``0..p``."""
     blocks: list[int] = field(default_factory=list)
+    pooled: int = 0
+    """Positions whose states the pooling has seen."""
 
     def append(self, token: int, value: int | tuple[str, int] | None = None) -> None:
         """``value``: what the model reads in place of the token."""
@@ -102,6 +153,8 @@ class FakeForward:
 
     plan: StepPlan
     draws: list[list[int]]
+    prompt_logprobs: dict[int, list[TokenLogprobs]]
+    embeddings: dict[int, bytes]
 
 
 class FakePendingStep:
@@ -198,7 +251,7 @@ class FakeRunner:
             written.update(slots)
             if share.sample:
                 draws.append(tokens)
-        self._unsampled = FakeForward(plan, draws)
+        self._unsampled = FakeForward(plan, draws, *self._about_prompts(plan, starts))
         return self._unsampled
 
     def launch_sampling(self, forward: object, masks: TokenMasks | None = None) -> FakePendingStep:
@@ -208,12 +261,20 @@ class FakeRunner:
         self._unsampled = None
         logprobs: list[list[TokenLogprobs] | None] = []
         drawing = [self.rows[share.row] for share in launched.plan.rows if share.sample]
+        if masks is not None:
+            assert len(masks.words) == len(masks.indices) == len(set(masks.indices))
+            for index, words in zip(masks.indices, masks.words, strict=True):
+                launched.draws[index][:] = self._continue(drawing[index], 1, allowed_tokens(words))
         for row, tokens in zip(drawing, launched.draws, strict=True):
-            for token in tokens:
-                row.append(token)
             k = row.new.sampling.logprobs
-            logprobs.append(None if k is None else [self._logprobs(token, k) for token in tokens])
-        step = FakePendingStep(StepResult(launched.draws, logprobs), self.late)
+            entries = []
+            for token in tokens:
+                if k is not None:
+                    entries.append(fake_logprobs(row.digests[-1], token, k, self.vocab_size))
+                row.append(token)
+            logprobs.append(None if k is None else entries)
+        result = StepResult(launched.draws, logprobs, launched.prompt_logprobs, launched.embeddings)
+        step = FakePendingStep(result, self.late)
         self.pending.append(step)
         return step
 
@@ -233,6 +294,20 @@ class FakeRunner:
             assert update.blocks, "an update without blocks"
             assert all(0 <= block < self.num_blocks for block in update.blocks)
             row.blocks += update.blocks
+        targets = {copy.target for copy in plan.block_copies}
+        assert len(targets) == len(plan.block_copies), "two copies to one block"
+        assert targets.isdisjoint(copy.source for copy in plan.block_copies), "a copy of a copy"
+        for copy in plan.block_copies:
+            for offset in range(BLOCK_SIZE):
+                self.slots[copy.target, offset] = self.slots.get((copy.source, offset), GARBAGE)
+        for change in plan.token_updates:
+            row = self.rows[change.row]
+            assert 0 < row.new.num_prompt_tokens <= change.start <= len(row.token_ids), "not where the answer goes on"
+            assert change.start + len(change.tokens) >= len(row.token_ids), "tokens are left over"
+            assert change.tokens
+            del row.token_ids[change.start :], row.digests[change.start :]
+            for token in change.tokens:
+                row.append(token)
 
     def _start(self, share: ScheduledRow) -> int:
         """Where the share begins: a row that draws goes on where its tokens end."""
@@ -240,8 +315,10 @@ class FakeRunner:
         assert row.new.request_id == share.request_id
         assert share.count >= 1 + share.drafts
         if not share.sample:
-            assert share.start + share.count < len(row.token_ids), "the last known position is computed without a draw"
+            end = len(row.token_ids) + bool(row.new.pooling)
+            assert share.start + share.count < end, "the last known position is computed without a draw"
             return share.start
+        assert not row.new.pooling
         missing = share.start + share.count - share.drafts - len(row.token_ids)
         assert missing >= 0, "a position that has its token is drawn"
         assert missing == 0 or share.count == 1 + share.drafts, "a prefill presumes nothing"
@@ -267,22 +344,41 @@ class FakeRunner:
             values.append(guessed)
         values += [GARBAGE] * (share.count - len(values))
         end = start + share.count
-        assert end < self.max_model_len, "beyond max_model_len"
+        assert end < self.max_model_len + bool(row.new.pooling), "beyond max_model_len"
         slots = [(row.blocks[p // BLOCK_SIZE], p % BLOCK_SIZE) for p in range(start, end)]
         self.slots.update(zip(slots, values, strict=True))
         self.num_computed += share.count
         return slots, tokens
 
-    def _continue(self, row: FakeRow, count: int) -> list[int]:
+    def _continue(self, row: FakeRow, count: int, allowed: set[int] | None = None) -> list[int]:
         """The row's next tokens."""
         new, context, tokens = row.new, row.digests[-1], list[int]()
         for output in range(
             len(row.token_ids) - new.num_prompt_tokens, len(row.token_ids) - new.num_prompt_tokens + count
         ):
             masked = new.masked_until_min_tokens if output < new.sampling.min_tokens else ()
-            tokens.append(_draw(context, new.sampling, new.sample_index, self.vocab_size, masked))
+            tokens.append(_draw(context, new.sampling, new.sample_index, self.vocab_size, masked, allowed))
             context = _digest(context, tokens[-1])
         return tokens
 
-    def _logprobs(self, token: int, k: int) -> TokenLogprobs:
-        return TokenLogprobs(-0.5, tuple((token + i) % self.vocab_size for i in range(k)), (-0.5,) * k)
+    def _about_prompts(
+        self, plan: StepPlan, starts: list[int]
+    ) -> tuple[dict[int, list[TokenLogprobs]], dict[int, bytes]]:
+        """Log-probabilities of the prompts' tokens, and pooled states, by index into the plan's rows."""
+        logprobs: dict[int, list[TokenLogprobs]] = {}
+        embeddings: dict[int, bytes] = {}
+        for index, (share, start) in enumerate(zip(plan.rows, starts, strict=True)):
+            row = self.rows[share.row]
+            new, end = row.new, start + share.count
+            k = new.sampling.prompt_logprobs
+            last = min(end, new.num_prompt_tokens - 1)
+            if k is not None and start < last:
+                logprobs[index] = [
+                    fake_logprobs(row.digests[p], row.token_ids[p + 1], k, self.vocab_size) for p in range(start, last)
+                ]
+            if new.pooling:
+                row.pooled += share.count
+                if end == len(row.token_ids):
+                    assert new.pooling == "last" or row.pooled == end, "the mean lacks positions"
+                    embeddings[index] = fake_embedding(row.digests, new.pooling)
+        return logprobs, embeddings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from engine_support.api_core import ApiCore
 from engine_support.fake_runner import FakeForward, FakeRunner
 
 from blade_llm.config import EngineConfig
@@ -48,4 +49,4 @@ def build_core(config: EngineConfig) -> EngineCore:
         memory=runner.memory_plan,
         timings={"weights": 0.0},
     )
-    return EngineCore.from_config(config, runner, info, num_blocks=runner.num_blocks, eos_token_ids=(EOS,))
+    return ApiCore.from_config(config, runner, info, num_blocks=runner.num_blocks, eos_token_ids=(EOS,))

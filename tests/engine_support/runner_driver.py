@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
+from engine_support.token_masks import masks_for
 
 from blade_llm.runner.torch_runner import TorchRunner
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
-from blade_llm.scheduling.plan import BlockUpdate, NewRow, ScheduledRow, StepPlan
+from blade_llm.scheduling.plan import BlockCopy, BlockUpdate, NewRow, ScheduledRow, StepPlan, TokenUpdate
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=1000)
 
@@ -33,9 +34,13 @@ class Driver:
         self.step_number = 0
         self.live: dict[int, Live] = {}
         self.logits: dict[int, torch.Tensor] = {}
+        self.allowed: dict[int, list[int]] = {}
+        """Row → the only tokens it may draw."""
         self._new: list[NewRow] = []
         self._updates: list[BlockUpdate] = []
         self._freed: list[int] = []
+        self._copies: list[BlockCopy] = []
+        self._tokens: list[TokenUpdate] = []
 
     def enter(
         self,
@@ -63,6 +68,31 @@ class Driver:
             # Handed out again at once, newest first, so that stale entries would be noticed.
             self.free_blocks[:0] = request.blocks
 
+    def branch(self, branches: dict[int, tuple[int, list[int]]], sampling: SamplingParams, *, prompt: int) -> None:
+        """Row → the row whose computed tokens it goes on with, and all its tokens. Either may be any other's.
+
+        Full blocks are shared, the last is copied; what nobody holds any more is free.
+        """
+        before = dict(self.live)
+        for row, (source, tokens) in branches.items():
+            origin = before[source]
+            full, rest = divmod(origin.computed, 16)
+            request = self.enter(row, tokens, sampling, prompt=prompt)
+            request.computed, request.blocks = origin.computed, origin.blocks[:full]
+            if rest:
+                self._copies.append(BlockCopy(origin.blocks[full], self.free_blocks[0]))
+                request.blocks.append(self.free_blocks.pop(0))
+            self._updates.append(BlockUpdate(row, 0, list(request.blocks)))
+        held = {block for live in self.live.values() for block in live.blocks}
+        known = {block for live in before.values() for block in live.blocks}
+        self.free_blocks += sorted(known - held)
+
+    def force(self, row: int, tokens: list[int]) -> None:
+        """Tokens that follow the row's own without a draw."""
+        request = self.live[row]
+        self._tokens.append(TokenUpdate(row, len(request.tokens), tokens))
+        request.tokens += tokens
+
     def step(self, counts: dict[int, int]) -> dict[int, int]:
         """Compute so many tokens of each row; rows that reach their end draw. Returns the drawn tokens by row."""
         shares = []
@@ -77,14 +107,15 @@ class Driver:
                 request.blocks += taken
             shares.append(ScheduledRow(row, request.computed, count, end == len(request.tokens), f"r{row}"))
             request.computed = end
-        plan = StepPlan(self.step_number, shares, self._new, self._updates, self._freed)
+        plan = StepPlan(self.step_number, shares, self._new, self._updates, self._freed, self._copies, self._tokens)
         self.step_number += 1
-        self._new, self._updates, self._freed = [], [], []
+        self._new, self._updates, self._freed, self._copies, self._tokens = [], [], [], [], []
         forward = self.runner.launch_forward(plan)
         drawing = [share.row for share in shares if share.sample]
         if forward.logits is not None:
             self.logits = dict(zip(drawing, forward.logits.float(), strict=True))
-        result = self.runner.launch_sampling(forward).result()
+        masks = masks_for(drawing, self.allowed, self.runner.model_config.vocab_size)
+        result = self.runner.launch_sampling(forward, masks).result()
         drawn: dict[int, int] = {}
         for row, tokens, logprobs in zip(drawing, result.tokens, result.logprobs, strict=True):
             (drawn[row],) = tokens

@@ -59,8 +59,8 @@ def _check_blocks(scheduler: Scheduler) -> None:
     for request in scheduler._running:
         table = request.block_table
         assert len(set(table)) == len(table), "a block twice in one table"
-        launched = len(request.token_ids) + request.num_in_flight - 1
-        assert cache.blocks_for(max(request.num_computed, launched)) <= len(table), "computed beyond its blocks"
+        launched = len(request.token_ids) + request.num_in_flight - 1 if request.decoding else request.num_computed
+        assert cache.blocks_for(launched) <= len(table), "computed beyond its blocks"
         for block in table[request.num_registered :]:
             assert counted[block] == 1, "a block that is still written is shared"
     assert not any(map(_BLOCKS, scheduler._waiting))

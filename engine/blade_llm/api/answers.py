@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from blade_llm.api.errors import ApiError
 from blade_llm.engine.client import Generation, Outputs
@@ -32,6 +33,11 @@ class Piece:
     text: str
     entries: list[TokenEntry]
     finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    """The stop string, or the stop token's id unless that is the model's own end of sequence."""
+
+
+PromptLogprobs: TypeAlias = list[TokenLogprobs | None]
 
 
 class Choice:
@@ -43,9 +49,13 @@ class Choice:
         tokenizer: Tokenizer,
         prompt: Sequence[int],
         sampling: SamplingParams,
+        param: str = "prompt",
         parsing: AnswerParsing | None = None,
     ) -> None:
         self._index = index
+        self._param = param
+        self._stop_ids = frozenset(sampling.stop_token_ids)
+        self._shows_stop = sampling.include_stop_str_in_output
         shown_ids = frozenset[int]() if parsing is None else parsing.shown_ids(tokenizer)
         self._text = AnswerText(tokenizer, prompt, sampling, shown_ids)
         self.reasoning = None if parsing is None else parsing.reasoning_counter(tokenizer)
@@ -55,6 +65,7 @@ class Choice:
         self.num_tokens = 0
         """Generated tokens, an end-of-sequence token included."""
         self.finish_reason: str | None = None
+        self._stop_reason: int | str | None = None
         self.first_token_at: float | None = None
         self.last_token_at = 0.0
 
@@ -63,7 +74,7 @@ class Choice:
         if self.finish_reason is not None:
             return None  # came while the engine was being told to stop
         if output.error is not None:
-            raise ApiError(400, output.error)
+            raise ApiError(400, output.error, param=self._param)
         self.last_token_at = time.monotonic()
         if self.first_token_at is None:
             self.first_token_at = self.last_token_at
@@ -73,7 +84,7 @@ class Choice:
         if not text and self.finish_reason is None:
             return None
         entries, self._entries = self._entries, []
-        return Piece(self._index, text, entries, self.finish_reason)
+        return Piece(self._index, text, entries, self.finish_reason, self._stop_reason)
 
     def _text_of(self, output: RequestOutput) -> str:
         """What ``output`` adds to the text, up to a stop string; also counts and sets ``finish_reason``."""
@@ -90,11 +101,27 @@ class Choice:
             if output.finish_reason is None:
                 return text
             self.finish_reason = output.finish_reason
-            self.num_tokens += output.stop_token_id is not None
+            if output.stop_token_id is not None:
+                self.num_tokens += 1
+                text += self._stop_at(output.stop_token_id)
         text += answer.finish()
         if answer.stopped:  # perhaps the last characters completed a stop string
-            self.finish_reason = "stop"
+            self.finish_reason, self._stop_reason = "stop", answer.stop_string
         return text
+
+    def _stop_at(self, token_id: int) -> str:
+        """The text of the token that ended the answer, where that is asked for."""
+        if token_id in self._stop_ids:
+            self._stop_reason = token_id
+        return self._text.add(token_id) if self._shows_stop else ""
+
+
+class PromptOnly(Choice):
+    """An answer that holds the prompt and nothing else: what the engine draws is not taken."""
+
+    def _text_of(self, output: RequestOutput) -> str:
+        self.finish_reason = "length"
+        return ""
 
 
 @dataclass
@@ -106,6 +133,8 @@ class Answers:
     prompt_tokens: int
     samples: int = 1
     """Choices per prompt; a prompt's tokens count once."""
+    prompt_logprobs: dict[int, PromptLogprobs] = field(default_factory=dict)
+    """Number of the prompt → its tokens' log-probabilities, once they came; None for the first token."""
     cached_tokens: int = 0
     started: float = field(default_factory=time.monotonic)
 
@@ -141,13 +170,15 @@ class Answers:
                 continue
             if index in pieces:  # several steps piled up: one chunk
                 earlier = pieces[index]
-                piece = Piece(index, earlier.text + piece.text, earlier.entries + piece.entries, piece.finish_reason)
+                piece = join((earlier, piece))
             pieces[index] = piece
         return list(pieces.values())
 
     def _add(self, index: int, output: RequestOutput) -> Piece | None:
         if output.cached_tokens and index % self.samples == 0:
             self.cached_tokens += output.cached_tokens
+        if output.prompt_logprobs is not None:
+            self.prompt_logprobs[index // self.samples] = output.prompt_logprobs
         piece = self.choices[index].add(output)
         if piece is not None and piece.finish_reason is not None and output.finish_reason is None:
             self.generation.stop(index)  # a stop string
@@ -175,4 +206,15 @@ def join(pieces: Sequence[Piece]) -> Piece:
         "".join(piece.text for piece in pieces),
         [entry for piece in pieces for entry in piece.entries],
         pieces[-1].finish_reason,
+        pieces[-1].stop_reason,
     )
+
+
+def best(pieces: Sequence[Piece], n: int) -> list[Piece]:
+    """The ``n`` answers to one prompt with the highest mean log-probability, best first."""
+
+    def mean(piece: Piece) -> float:
+        values = [entry.logprobs.chosen for entry in piece.entries]
+        return sum(values) / len(values) if values else 0.0
+
+    return sorted(pieces, key=mean, reverse=True)[:n]

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
 from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from blade_llm.api.answers import Piece
+from blade_llm.api.answers import Piece, PromptLogprobs
 from blade_llm.api.body import read_json
 from blade_llm.api.context import ServerContext
+from blade_llm.api.conversation import render
 from blade_llm.api.errors import bad_request
 from blade_llm.api.fields import parse
-from blade_llm.api.generate import Prompt, Shape, answer, encode, event
-from blade_llm.api.logprobs import chat_logprobs
-from blade_llm.api.prompts import encode_text
+from blade_llm.api.generate import Prompt, Shape, answer, encode, event, response_head
+from blade_llm.api.logprobs import TokenNames, chat_logprobs, prompt_logprobs
+from blade_llm.api.prompts import encode_text, truncated
 from blade_llm.api.requests import ChatRequest, check_length, sampling_params
-from blade_llm.api.tools.messages import with_calls
+from blade_llm.api.search import Search, search_of
 from blade_llm.api.tools.parsing import answer_parsing, chat_tools, guide
 from blade_llm.api.tools.shape import ParsedChatShape
-from blade_llm.api.tools.use import ToolUse, template_arguments
-from blade_llm.text.chat_template import RESERVED
-from blade_llm.text.errors import ChatTemplateError
-from blade_llm.text.tokenizer import Tokenizer
 
 _AFTER_TEXT: Final = b'},"logprobs":null,"finish_reason":null}]}\n\n'
 
@@ -34,39 +29,67 @@ async def chat_completions(context: ServerContext, request: Request) -> Response
     context.require_service()
     chat = parse(await read_json(request), ChatRequest)
     model = context.resolve_model(chat.model)
-    prompt = await chat_prompt(context, chat)
+    search = search_of(chat)
+    if chat.prompt_logprobs is not None and chat.stream:
+        raise bad_request("prompt_logprobs cannot be streamed; send stream: false", "prompt_logprobs")
+    prompt = await chat_prompt(context, chat, search)
     shape: Shape = ChatShape(
-        f"chatcmpl-{request.state.request_id}", model, context.model.tokenizer, with_logprobs=chat.logprobs
+        f"chatcmpl-{request.state.request_id}",
+        model,
+        TokenNames(context.model.tokenizer, by_id=chat.return_tokens_as_token_ids),
+        with_logprobs=chat.logprobs,
+        prompt=prompt.token_ids if chat.prompt_logprobs is not None else None,
     )
     if prompt.parsing is not None:
         shape = ParsedChatShape(shape, prompt.parsing, include_reasoning=chat.include_reasoning)
-    return await answer(context, request, chat, [prompt], shape)
+    return await answer(context, request, chat, [prompt], shape, search, "messages")
 
 
-async def chat_prompt(context: ServerContext, chat: ChatRequest) -> Prompt:
+async def chat_prompt(context: ServerContext, chat: ChatRequest, search: Search) -> Prompt:
     """The conversation as tokens, and how to answer it. Raises :class:`ApiError` 400."""
     tools = chat_tools(context.model, chat)
-    text = _render(context, chat, tools)
-    token_ids = await encode_text(context.model.tokenizer, text, add_special_tokens=False)
+    text = await render(context, chat, tools)
+    token_ids = await encode_text(context.model.tokenizer, text, add_special_tokens=chat.add_special_tokens or False)
+    if not token_ids:
+        raise bad_request("the chat template made an empty prompt of these messages", "messages")
+    room = context.max_model_len - (chat.token_limit or 1)
+    token_ids = truncated(token_ids, chat.truncate_prompt_tokens, room)
     sampling = sampling_params(
         chat,
         context.model.sampling_defaults,
-        max_tokens=check_length(len(token_ids), chat.token_limit, None, context.max_model_len, "messages"),
+        search,
+        max_tokens=_length(context, chat, len(token_ids)),
         logprobs=_top_logprobs(chat),
         vocab_size=context.model.vocab_size,
+        prompt_logprobs=chat.prompt_logprobs,
     )
     parsing = answer_parsing(context.model, tools, text)
-    return Prompt(token_ids, guide(sampling, parsing, tools, context.model.tokenizer), parsing)
+    sampling = guide(sampling, parsing, tools, context.model.tokenizer)
+    return Prompt(token_ids, sampling, parsing=parsing)
 
 
 class ChatShape:
-    """Writes chat answers. What every chunk has in common is encoded once."""
+    """Writes chat answers. What every chunk has in common is encoded once.
 
-    def __init__(self, response_id: str, model: str, tokenizer: Tokenizer, *, with_logprobs: bool) -> None:
-        self._head = {"id": response_id, "created": int(time.time()), "model": model}
+    Args:
+        prompt: token ids, whose log-probabilities the whole answer shall tell.
+    """
+
+    def __init__(
+        self,
+        response_id: str,
+        model: str,
+        names: TokenNames,
+        *,
+        with_logprobs: bool = False,
+        prompt: list[int] | None = None,
+    ) -> None:
+        self._head = response_head(response_id, model)
         self._chunk_head = {**self._head, "object": "chat.completion.chunk"}
-        self._tokenizer = tokenizer
+        self._names = names
         self._with_logprobs = with_logprobs
+        self._prompt = prompt
+        self.prompt_logprobs: dict[int, PromptLogprobs] = {}
         self._before_index = b"data: " + encode(self._chunk_head)[:-1] + b',"choices":[{"index":'
 
     def head(self) -> dict[str, Any]:
@@ -81,7 +104,13 @@ class ChatShape:
             "message": {"role": "assistant", "content": piece.text, "refusal": None},
             "logprobs": self._logprobs(piece),
             "finish_reason": piece.finish_reason,
+            "stop_reason": piece.stop_reason,
         }
+
+    def around(self) -> dict[str, Any]:
+        if self._prompt is None:
+            return {}
+        return {"prompt_logprobs": prompt_logprobs(self._prompt, self.prompt_logprobs[0], self._names)}
 
     def first(self, index: int) -> bytes:
         return self._event(index, {"role": "assistant", "content": ""}, None, None)
@@ -105,55 +134,17 @@ class ChatShape:
         )  # fmt: skip
 
     def _logprobs(self, piece: Piece) -> dict[str, Any] | None:
-        return chat_logprobs(piece.entries, self._tokenizer) if self._with_logprobs else None
+        return chat_logprobs(piece.entries, self._names) if self._with_logprobs else None
 
 
-def _render(context: ServerContext, chat: ChatRequest, tools: ToolUse | None) -> str:
-    if context.model.chat_template is None:
-        raise bad_request(
-            "this model has no chat template; start the server with --chat_template FILE, or use /v1/completions"
-        )
-    if not chat.messages:
-        raise bad_request("messages must hold at least one message", "messages")
-    if taken := RESERVED & chat.chat_template_kwargs.keys():
-        raise bad_request(f"chat_template_kwargs may not set {sorted(taken)[0]!r}", "chat_template_kwargs")
-    messages = [_message(message, index) for index, message in enumerate(chat.messages)]
-    arguments = {**chat.chat_template_kwargs, **template_arguments(tools)}
-    try:
-        return context.model.chat_template.render(
-            messages, add_generation_prompt=chat.add_generation_prompt, arguments=arguments
-        )
-    except ChatTemplateError as error:
-        raise bad_request(str(error), "messages") from None
-
-
-def _message(message: Mapping[str, Any], index: int) -> dict[str, Any]:
-    """Checked, and with content parts joined to one string."""
-    where = f"messages[{index}]"
-    if not isinstance(message.get("role"), str):
-        raise bad_request(f"{where}.role must be a string: system, user or assistant", "messages")
-    content = message.get("content")
-    if isinstance(content, list):
-        content = "\n".join(_part(part, f"{where}.content[{i}]") for i, part in enumerate(content))
-    elif content is None and message["role"] == "assistant":
-        content = ""
-    elif not isinstance(content, str):
-        raise bad_request(f"{where}.content must be a string or a list of text parts", "messages")
-    return with_calls({**message, "content": content}, where)
-
-
-def _part(part: Any, where: str) -> str:
-    kind = part.get("type") if isinstance(part, dict) else None
-    if kind == "text" and isinstance(part.get("text"), str):
-        return str(part["text"])
-    if kind in ("image_url", "input_audio", "file", "video_url", "audio_url"):
-        raise bad_request(f"{where}: {kind} is not supported by this model; send text", "messages", "unsupported")
-    raise bad_request(f'{where} must be {{"type": "text", "text": …}}', "messages")
+def _length(context: ServerContext, chat: ChatRequest, prompt_tokens: int) -> int:
+    name = "max_tokens" if chat.max_completion_tokens is None else "max_completion_tokens"
+    if chat.token_limit == 0:
+        raise bad_request(f"{name} must be at least 1, not 0", name)
+    return check_length(prompt_tokens, chat.token_limit, None, context.max_model_len, "messages")
 
 
 def _top_logprobs(chat: ChatRequest) -> int | None:
     if chat.top_logprobs is not None and not chat.logprobs:
         raise bad_request("top_logprobs needs logprobs: true", "top_logprobs")
-    if chat.top_logprobs is not None and not 0 <= chat.top_logprobs <= 20:
-        raise bad_request("top_logprobs must lie between 0 and 20", "top_logprobs")
     return chat.top_logprobs or 0 if chat.logprobs else None

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import time
-from typing import Any, Final
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from blade_llm.api.answers import Piece
 from blade_llm.api.body import read_json
+from blade_llm.api.completion_shape import CompletionShape
 from blade_llm.api.context import ServerContext
 from blade_llm.api.errors import bad_request
 from blade_llm.api.fields import parse
-from blade_llm.api.generate import Prompt, answer, encode, event
-from blade_llm.api.logprobs import completion_logprobs
-from blade_llm.api.prompts import completion_prompts
+from blade_llm.api.generate import Prompt, answer
+from blade_llm.api.logprobs import TokenNames
+from blade_llm.api.prompts import MAX_CHOICES, completion_prompts, infill_prompts, truncated
 from blade_llm.api.requests import CompletionRequest, check_length, sampling_params
-from blade_llm.text.tokenizer import Tokenizer
+from blade_llm.api.search import search_of
+from blade_llm.text.infill import Infill, infill_of
 
 DEFAULT_MAX_TOKENS: Final = 16
-_AFTER_TEXT: Final = b',"logprobs":null,"finish_reason":null}]}\n\n'
 
 
 async def completions(context: ServerContext, request: Request) -> Response:
@@ -28,72 +27,64 @@ async def completions(context: ServerContext, request: Request) -> Response:
     context.require_service()
     fields = parse(await read_json(request), CompletionRequest)
     model = context.resolve_model(fields.model)
-    if fields.echo and fields.logprobs is not None:
-        raise bad_request("echo with logprobs is not available in this version; leave one out", "echo", "unsupported")
-    prompts = []
+    search = search_of(fields)
+    infill = _infill(context, fields)
     tokenizer, vocab_size = context.model.tokenizer, context.model.vocab_size
-    for token_ids in await completion_prompts(fields.prompt, tokenizer, vocab_size, n=fields.n):
-        limit = check_length(len(token_ids), fields.max_tokens, DEFAULT_MAX_TOKENS, context.max_model_len, "prompt")
+    special = fields.add_special_tokens is not False
+    if infill is None:
+        found = await completion_prompts(
+            fields.prompt, tokenizer, vocab_size, n=search.samples, add_special_tokens=special
+        )
+    else:
+        found = infill_prompts(infill, fields.prompt, fields.suffix, add_special_tokens=special)
+        if not found or len(found) * search.samples > MAX_CHOICES:
+            raise bad_request(f"prompt must hold 1 to {MAX_CHOICES // search.samples} prompts", "prompt")
+    only_prompt = fields.echo and fields.max_tokens == 0
+    asked = 1 if only_prompt else fields.max_tokens
+    room = context.max_model_len - (asked or 1)
+    prompts = []
+    for token_ids in found:
+        token_ids = truncated(token_ids, fields.truncate_prompt_tokens, room)
         sampling = sampling_params(
             fields,
             context.model.sampling_defaults,
-            max_tokens=limit,
+            search,
+            max_tokens=check_length(len(token_ids), asked, DEFAULT_MAX_TOKENS, context.max_model_len, "prompt"),
             logprobs=fields.logprobs,
             vocab_size=vocab_size,
+            prompt_logprobs=_prompt_logprobs(fields),
+            end_ids=() if infill is None or fields.ignore_eos else infill.end_ids,
         )
-        prompts.append(Prompt(token_ids, sampling))
-    echoed = prompts if fields.echo else []
+        prompts.append(Prompt(token_ids, sampling, only_prompt))
     shape = CompletionShape(
         f"cmpl-{request.state.request_id}",
         model,
-        tokenizer,
-        echoes=[text for prompt in echoed for text in [tokenizer.decode(prompt.token_ids)] * fields.n],
+        TokenNames(tokenizer, by_id=fields.return_tokens_as_token_ids),
+        prompts=[prompt.token_ids for prompt in prompts],
+        n=search.n,
+        echo=fields.echo,
         with_logprobs=fields.logprobs is not None,
+        with_prompt_logprobs=fields.prompt_logprobs is not None,
+        skip_special_tokens=fields.skip_special_tokens,
     )
-    return await answer(context, request, fields, prompts, shape)
+    return await answer(context, request, fields, prompts, shape, search, "prompt")
 
 
-class CompletionShape:
-    """Writes text completions. What every chunk has in common is encoded once."""
+def _prompt_logprobs(fields: CompletionRequest) -> int | None:
+    """Asked for as such, or because ``echo`` puts the prompt into the answer's log-probabilities."""
+    if fields.prompt_logprobs is not None and fields.stream:
+        raise bad_request("prompt_logprobs cannot be streamed; send stream: false, or echo", "prompt_logprobs")
+    echoed = fields.logprobs if fields.echo else None
+    asked = [count for count in (fields.prompt_logprobs, echoed) if count is not None]
+    return max(asked) if asked else None
 
-    def __init__(
-        self, response_id: str, model: str, tokenizer: Tokenizer, *, echoes: list[str], with_logprobs: bool
-    ) -> None:
-        self._head = {"id": response_id, "created": int(time.time()), "model": model}
-        self._chunk_head = {**self._head, "object": "text_completion"}
-        self._tokenizer = tokenizer
-        self._echoes = echoes
-        """Prompt text of each choice, put before its answer; empty without ``echo``."""
-        self._with_logprobs = with_logprobs
-        self._before_index = b"data: " + encode(self._chunk_head)[:-1] + b',"choices":[{"index":'
 
-    def head(self) -> dict[str, Any]:
-        return self._head
-
-    def whole(self) -> str:
-        return "text_completion"
-
-    def choice(self, piece: Piece) -> dict[str, Any]:
-        return {
-            "index": piece.index,
-            "text": (self._echoes[piece.index] if self._echoes else "") + piece.text,
-            "logprobs": self._logprobs(piece),
-            "finish_reason": piece.finish_reason,
-        }
-
-    def first(self, index: int) -> bytes:
-        return self.chunk(Piece(index, self._echoes[index], [])) if self._echoes else b""
-
-    def chunk(self, piece: Piece) -> bytes:
-        if piece.finish_reason is None and not self._with_logprobs:  # nearly all of them
-            return b'%b%d,"text":%b%b' % (self._before_index, piece.index, encode(piece.text), _AFTER_TEXT)
-        return b"%b%d,\"text\":%b,\"logprobs\":%b,\"finish_reason\":%b}]}\n\n" % (
-            self._before_index, piece.index, encode(piece.text), encode(self._logprobs(piece)),
-            encode(piece.finish_reason),
-        )  # fmt: skip
-
-    def usage_chunk(self, usage: dict[str, object]) -> bytes:
-        return event({**self._chunk_head, "choices": [], "usage": usage})
-
-    def _logprobs(self, piece: Piece) -> dict[str, Any] | None:
-        return completion_logprobs(piece.entries, self._tokenizer) if self._with_logprobs else None
+def _infill(context: ServerContext, fields: CompletionRequest) -> Infill | None:
+    if not fields.suffix:
+        return None
+    if fields.echo:
+        raise bad_request("suffix with echo is not possible: the answer stands between two texts", "suffix")
+    infill = infill_of(context.model.tokenizer)
+    if infill is None:
+        raise bad_request("this model cannot fill in: its tokenizer has no tokens for it; leave suffix out", "suffix")
+    return infill

@@ -11,6 +11,7 @@ from blade_llm.api.errors import ApiError, draining, engine_dead
 from blade_llm.api.metrics import ServerMetrics
 from blade_llm.api.served_model import ServedModel
 from blade_llm.engine.client import EngineClient
+from blade_llm.text.request_templates import RequestTemplates
 from blade_protocol.state import EngineState
 
 
@@ -27,6 +28,8 @@ class ServerContext:
     """``/live`` fails after this many seconds with work and without progress."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when endless streams shall end."""
+    templates: RequestTemplates = field(default_factory=RequestTemplates)
+    """Renders the chat templates that requests bring."""
     created: int = field(default_factory=lambda: int(time.time()))
     metrics: ServerMetrics = field(init=False)
 

@@ -1,28 +1,36 @@
 """Which request fields exist, and what happens to the others.
 
-A field that changes the answer must never be ignored in silence: features that do not exist yet are refused by name,
-unless the field asks for nothing (``tools: []``), and unknown names are refused with the nearest known one. Bookkeeping
-fields that OpenAI clients send are ignored.
+A field that changes the answer must never be ignored in silence: what this server does not do is refused by name,
+unless the field asks for nothing (``audio: null``), and unknown names are refused with the nearest known one.
+Bookkeeping fields that OpenAI clients send are ignored.
 """
 
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from blade_llm.api.errors import bad_request
 
-IGNORED: Final = frozenset(
-    {
-        "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
-        "reasoning_effort", "verbosity", "spaces_between_special_tokens",
-    }
-)  # fmt: skip
-"""Fields that may be sent and do not change the answer."""
+IGNORED: Final[Mapping[str, str]] = {
+    "user": "names the client's user; nothing is kept about users",
+    "metadata": "for OpenAI's stored answers; nothing is stored",
+    "store": "nothing is stored",
+    "service_tier": "there is one tier; see priority",
+    "safety_identifier": "nothing is kept about users",
+    "prompt_cache_key": "the prompt cache finds equal beginnings by itself",
+    "prompt_cache_retention": "blocks stay until others need the room",
+    "reasoning_effort": "a model's template takes such wishes through chat_template_kwargs",
+    "verbosity": "a wish to OpenAI's own models",
+    "spaces_between_special_tokens": "changes nothing with the tokenizers library",
+}
+"""Fields that may be sent and do not change the answer → why."""
 
 UNAVAILABLE: Final[Mapping[str, tuple[Any, ...]]] = {
     "functions": ([],),
@@ -35,56 +43,79 @@ UNAVAILABLE: Final[Mapping[str, tuple[Any, ...]]] = {
     "guided_decoding_backend": (),
     "guided_whitespace_pattern": (),
     "structured_outputs": (),
-    "best_of": (1,),
-    "use_beam_search": (False,),
-    "length_penalty": (1,),
-    "early_stopping": (False,),
-    "logit_bias": ({},),
-    "suffix": ("",),
-    "min_p": (0,),
-    "bad_words": ([],),
-    "allowed_token_ids": (),
-    "prompt_logprobs": (),
-    "truncate_prompt_tokens": (),
-    "continue_final_message": (False,),
-    "documents": ([],),
-    "chat_template": (),
-    "modalities": (["text"],),
-    "audio": (),
-    "prediction": (),
-    "web_search_options": (),
-    "resume_response": (),
-    "lora_path": (),
 }
 """Fields whose feature does not exist yet → values that ask for nothing (``null`` always does)."""
 
 REPLACED: Final = {"functions": "tools", "function_call": "tool_choice"}
 """Fields that OpenAI has given up → what to send in place of them."""
-_PATH: Final = re.compile(r" - at `\$\.?(.*)`$")
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a field is not taken, and the values that ask for nothing."""
+
+    reason: str
+    off: tuple[Any, ...] = ()
+
+
+REFUSED: Final[Mapping[str, Refusal]] = {
+    "bad_words": Refusal("words span tokens; forbid token ids with logit_bias -100", ([],)),
+    "allowed_token_ids": Refusal("use guided_choice or guided_regex to restrict an answer"),
+    "modalities": Refusal("answers are text", (["text"],)),
+    "audio": Refusal("answers are text"),
+    "prediction": Refusal("the engine's own speculation needs no text from clients"),
+    "web_search_options": Refusal("the server searches nothing; offer the model a tool of yours"),
+    "lora_path": Refusal("an adapter is chosen by 'model'"),
+    "echo": Refusal("belongs to /v1/completions", (False,)),
+    "suffix": Refusal("belongs to /v1/completions", ("",)),
+    "messages": Refusal("belongs to /v1/chat/completions"),
+    "prompt": Refusal("belongs to /v1/completions"),
+    "max_completion_tokens": Refusal("belongs to /v1/chat/completions; here it is max_tokens"),
+    "top_logprobs": Refusal("belongs to /v1/chat/completions; here logprobs is the number"),
+    "chat_template": Refusal("belongs to /v1/chat/completions"),
+    "chat_template_kwargs": Refusal("belongs to /v1/chat/completions", ({},)),
+    "documents": Refusal("belongs to /v1/chat/completions", ([],)),
+    "add_generation_prompt": Refusal("belongs to /v1/chat/completions"),
+    "continue_final_message": Refusal("belongs to /v1/chat/completions", (False,)),
+    "resume_response": Refusal("belongs to /v1/chat/completions", ("",)),
+}
+"""What generating routes refuse, where the route does not have the field → why."""
+
+_PATH: Final = re.compile(r" - at (?:`key` in )?`\$\.?(.*)`$")
 _Request = TypeVar("_Request", bound=msgspec.Struct)
 
 
-def parse(raw: dict[str, Any], kind: type[_Request]) -> _Request:
+def parse(
+    raw: dict[str, Any],
+    kind: type[_Request],
+    *,
+    ignored: Mapping[str, str] = IGNORED,
+    refused: Mapping[str, Refusal] = REFUSED,
+    unavailable: Mapping[str, tuple[Any, ...]] = UNAVAILABLE,
+) -> _Request:
     """``raw`` as a ``kind``. ``null`` means a field's default; ``"true"`` and ``"false"`` are taken for booleans.
 
     Raises :class:`ApiError` 400 that names the field.
     """
-    types = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    types = field_types(kind)
     fields: dict[str, Any] = {}
     for name, value in raw.items():
         if name in types:
             if value is not None:
-                fields[name] = _to_boolean(value) if types[name] is bool else value
-        elif name in UNAVAILABLE:
-            if value is not None and not any(_same(value, off) for off in UNAVAILABLE[name]):
+                fields[name] = _to_boolean(value) if types[name] in _BOOLEANS else value
+        elif name in unavailable:
+            if value is not None and not any(_same(value, off) for off in unavailable[name]):
                 instead = f"send {REPLACED[name]!r} instead" if name in REPLACED else "leave it out"
                 raise bad_request(f"{name!r} is not available in this version; {instead}", name, "unsupported")
-        elif name not in IGNORED:
-            near = difflib.get_close_matches(name, [*types, *UNAVAILABLE], 1)
+        elif name in refused:
+            if value is not None and not any(_same(value, off) for off in refused[name].off):
+                raise bad_request(f"{name!r} is not taken: {refused[name].reason}", name, "unsupported")
+        elif name not in ignored:
+            near = difflib.get_close_matches(name, [*types, *unavailable, *ignored], 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise bad_request(f"unknown field {name!r}{hint}", name, "unknown_field")
     try:
-        return msgspec.convert(fields, kind)
+        return msgspec.convert(fields, kind, str_keys=True)
     except msgspec.ValidationError as error:
         message = str(error)
         where = _PATH.search(message)
@@ -95,9 +126,18 @@ def parse(raw: dict[str, Any], kind: type[_Request]) -> _Request:
         raise bad_request(f"{where[1]}: {text}" if where else text, param) from None
 
 
+@functools.cache
+def field_types(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """A request's fields by name."""
+    return {field.name: field.type for field in msgspec.structs.fields(kind)}
+
+
+_BOOLEANS: Final = (bool, bool | None)
+
+
 def _same(value: Any, off: Any) -> bool:
     """0.0 is 0, but False is not."""
-    return value == off and isinstance(value, bool) == isinstance(off, bool)
+    return bool(value == off) and isinstance(value, bool) == isinstance(off, bool)
 
 
 def _to_boolean(value: Any) -> Any:

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from blade_llm.api.answers import Answers, Choice, Piece, join
+from blade_llm.api.answers import Answers, Choice, Piece, PromptLogprobs, PromptOnly, best, join
 from blade_llm.api.context import ServerContext
 from blade_llm.api.errors import ApiError
-from blade_llm.api.requests import GenerationFields
+from blade_llm.api.requests import GenerationFields, StreamOptions
+from blade_llm.api.search import Search
 from blade_llm.api.sse import DONE, Events, EventStream, run_unary, sse_event
+from blade_llm.api.version import package_version
 from blade_llm.engine.client import Outputs
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.text.answer_parser import AnswerParsing
 
 encode = msgspec.json.encode
+_FINGERPRINT: Final = f"bladellm-{package_version()}"
 
 
 class Shape(Protocol):
@@ -28,6 +32,10 @@ class Shape(Protocol):
 
     def head(self) -> dict[str, Any]:
         """``id``, ``created``, ``model``: what every object begins with."""
+
+    @property
+    def prompt_logprobs(self) -> dict[int, PromptLogprobs]:
+        """Where the engine's are put, by number of the prompt, before any of its choices is written."""
 
     def choice(self, piece: Piece) -> dict[str, Any]:
         """One finished element of ``choices``."""
@@ -41,6 +49,9 @@ class Shape(Protocol):
     def chunk(self, piece: Piece) -> bytes:
         """One streamed event."""
 
+    def around(self) -> dict[str, Any]:
+        """What a whole answer says beside ``choices`` and ``usage``, now that all has come."""
+
     def usage_chunk(self, usage: dict[str, object]) -> bytes:
         """The event without choices that ends a stream with usage."""
 
@@ -51,51 +62,77 @@ class Prompt:
 
     token_ids: list[int]
     sampling: SamplingParams
+    only: bool = False
+    """Answer with the prompt itself; see :class:`PromptOnly`."""
     parsing: AnswerParsing | None = None
     """How its answers are taken apart; None: they are all content."""
 
 
 async def answer(
-    context: ServerContext, request: Request, fields: GenerationFields, prompts: Sequence[Prompt], shape: Shape
+    context: ServerContext,
+    request: Request,
+    fields: GenerationFields,
+    prompts: Sequence[Prompt],
+    shape: Shape,
+    search: Search,
+    param: str,
 ) -> Response:
-    """Run every prompt ``fields.n`` times, and answer whole or as a stream."""
-    answers = submit(context, request, fields, prompts)
+    """Run every prompt as ``search`` says, and answer whole or as a stream.
+
+    Args:
+        param: the field that prompts came in, for prompts the engine refuses.
+    """
+    answers = submit(context, request, fields, prompts, search, param)
+    answers.prompt_logprobs = shape.prompt_logprobs
     if fields.stream:
-        usage = fields.stream_options is not None and fields.stream_options.include_usage
-        return EventStream(stream_events(context, answers, shape, with_usage=usage), answers.generation)
-    return await run_unary(answers.generation, request.receive, _whole(context, answers, shape))
+        return EventStream(stream_events(context, answers, shape, fields.stream_options), answers.generation)
+    return await run_unary(answers.generation, request.receive, _whole(context, answers, shape, search))
 
 
-def submit(context: ServerContext, request: Request, fields: GenerationFields, prompts: Sequence[Prompt]) -> Answers:
-    """Begin to run every prompt ``fields.n`` times. Choices are numbered prompt by prompt."""
+def submit(
+    context: ServerContext,
+    request: Request,
+    fields: GenerationFields,
+    prompts: Sequence[Prompt],
+    search: Search,
+    param: str,
+) -> Answers:
+    """Begin to run every prompt as ``search`` says. Choices are numbered prompt by prompt."""
     context.require_service()
-    name = request.state.request_id
-    jobs = [(prompt, sample) for prompt in prompts for sample in range(fields.n)]
-    generation = context.client.submit(
+    client, name, samples = context.client, request.state.request_id, search.samples
+    generation = client.submit(
         [
             GenerateRequest(
-                request_id=context.client.new_id(name),
+                request_id=client.new_id(name),
+                sibling_ids=[client.new_id(name) for _ in range(1, samples)],
                 prompt_token_ids=prompt.token_ids,
                 sampling=prompt.sampling,
-                sample_index=sample,
                 cache_salt=fields.cache_salt,
                 priority=fields.priority,
             )
-            for prompt, sample in jobs
+            for prompt in prompts
         ]
     )
     return Answers(
         generation,
         [
-            Choice(index, context.model.tokenizer, prompt.token_ids, prompt.sampling, prompt.parsing)
-            for index, (prompt, _) in enumerate(jobs)
+            (PromptOnly if prompt.only else Choice)(
+                number * samples + sample,
+                context.model.tokenizer,
+                prompt.token_ids,
+                prompt.sampling,
+                param,
+                prompt.parsing,
+            )
+            for number, prompt in enumerate(prompts)
+            for sample in range(samples)
         ],
         prompt_tokens=sum(len(prompt.token_ids) for prompt in prompts),
-        samples=fields.n,
+        samples=samples,
     )
 
 
-async def _whole(context: ServerContext, answers: Answers, shape: Shape) -> Response:
+async def _whole(context: ServerContext, answers: Answers, shape: Shape, search: Search) -> Response:
     pieces: list[list[Piece]] = [[] for _ in answers.choices]
     try:
         while not answers.finished:
@@ -103,26 +140,37 @@ async def _whole(context: ServerContext, answers: Answers, shape: Shape) -> Resp
                 pieces[piece.index].append(piece)
     finally:
         context.metrics.observe(answers)
+    choices = [join(of_choice) for of_choice in pieces]
+    if search.ranked:
+        starts = range(0, len(choices), search.samples)
+        choices = [piece for start in starts for piece in best(choices[start : start + search.samples], search.n)]
+        for index, piece in enumerate(choices):
+            piece.index = index
     body = {
         **shape.head(),
         "object": shape.whole(),
-        "choices": [shape.choice(join(of_choice)) for of_choice in pieces],
+        "choices": [shape.choice(piece) for piece in choices],
         "usage": answers.usage(),
+        **shape.around(),
     }
     return Response(encode(body), media_type="application/json")
 
 
-def stream_events(context: ServerContext, answers: Answers, shape: Shape, *, with_usage: bool) -> Events:
+def stream_events(
+    context: ServerContext, answers: Answers, shape: Shape, options: StreamOptions | None = None
+) -> Events:
     """The events of one streamed request; they are measured when it is over."""
-    return _StreamEvents(context, answers, shape, with_usage)
+    options = options or StreamOptions()
+    if options.include_usage:
+        return _WithUsage(context, answers, shape, continuous=options.continuous_usage_stats)
+    return _StreamEvents(context, answers, shape)
 
 
 class _StreamEvents:
-    def __init__(self, context: ServerContext, answers: Answers, shape: Shape, with_usage: bool) -> None:
+    def __init__(self, context: ServerContext, answers: Answers, shape: Shape) -> None:
         self._context = context
         self._answers = answers
         self._shape = shape
-        self._with_usage = with_usage
         self._begun = [False] * len(answers.choices)
 
     @property
@@ -139,13 +187,37 @@ class _StreamEvents:
         return data
 
     def end(self) -> bytes:
-        return self._shape.usage_chunk(self._answers.usage()) + DONE if self._with_usage else DONE
+        return DONE
 
     def failed(self, error: ApiError) -> bytes:
         return sse_event(error.body())
 
     def close(self) -> None:
         self._context.metrics.observe(self._answers)
+
+
+class _WithUsage(_StreamEvents):
+    """Every chunk names the usage: null, or ``continuous``: so far. The last one has nothing else."""
+
+    def __init__(self, context: ServerContext, answers: Answers, shape: Shape, *, continuous: bool) -> None:
+        super().__init__(context, answers, shape)
+        self._continuous = continuous
+
+    def add(self, outputs: Outputs) -> bytes:
+        data = super().add(outputs)
+        if not data:
+            return data
+        usage = encode(self._answers.usage()) if self._continuous else b"null"
+        # JSON has no raw line breaks: these end events and nothing else.
+        return data.replace(b"}\n\n", b',"usage":%b}\n\n' % usage)
+
+    def end(self) -> bytes:
+        return self._shape.usage_chunk(self._answers.usage()) + DONE
+
+
+def response_head(response_id: str, model: str) -> dict[str, Any]:
+    """What every object of a response begins with."""
+    return {"id": response_id, "created": int(time.time()), "model": model, "system_fingerprint": _FINGERPRINT}
 
 
 def event(value: dict[str, Any]) -> bytes:

@@ -14,8 +14,9 @@ import msgspec
 
 from blade_llm.text.chat_template import ChatTemplate, load_chat_template
 from blade_llm.text.errors import TokenizerFilesError
+from blade_llm.text.json_files import read_json_object
 from blade_llm.text.reasoning import REASONING_PARSERS, ReasoningForm, detect_reasoning_parser
-from blade_llm.text.tokenizer import Tokenizer, read_json_object
+from blade_llm.text.tokenizer import Tokenizer
 from blade_llm.text.tool_parsers import TOOL_PARSERS, CallForm, detect_tool_parser
 
 NO_PARSER: Final = "none"

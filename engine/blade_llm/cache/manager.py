@@ -53,11 +53,14 @@ class KVCacheManager:
         """An empty hash chain for a new sequence; ``adapter`` and ``image`` are content digests, empty for none."""
         return HashChain(root_digest(adapter=adapter, image=image, salt=salt), self.block_size)
 
-    def match(self, chain: HashChain, token_ids: list[int]) -> PrefixMatch:
-        """How much of a sequence is cached. Never all of it: the last token is always computed, for its logits."""
+    def match(self, chain: HashChain, token_ids: list[int], most: int | None = None) -> PrefixMatch:
+        """How much of a sequence is cached. Never all of it: the last token is always computed, for its logits.
+
+        ``most``: whoever needs more of the logits takes no more than so many tokens from the cache.
+        """
         cached: list[int] = []
         if self.enable_prompt_cache:
-            limit = (len(token_ids) - 1) // self.block_size
+            limit = min(len(token_ids) - 1, len(token_ids) if most is None else most) // self.block_size
             chain.extend(token_ids, limit)
             for digest in chain.digests[:limit]:
                 block = self.pool.find(digest)

@@ -20,6 +20,7 @@ def build_core(config: EngineConfig) -> EngineCore:
         max_model_len=runner.max_model_len,
         device=runner.description,
         dtype=runner.dtype_name,
+        vocab_size=model_config.vocab_size,
         revision=config.revision,
         memory=runner.memory_plan,
         timings=runner.timings,

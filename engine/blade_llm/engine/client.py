@@ -186,11 +186,13 @@ class EngineClient:
         if self._dead is not None:
             raise self._dead
         messages = [self._encoder.encode(request) for request in requests]  # all or none, should one fail
-        generation = Generation(self, [request.request_id for request in requests])
+        ids = [request_id for request in requests for request_id in (request.request_id, *request.sibling_ids)]
+        generation = Generation(self, ids)
         if not self._routes:
             self._progress()
-        for index, (request, message) in enumerate(zip(requests, messages, strict=True)):
-            self._routes[request.request_id] = (generation, index)
+        for index, request_id in enumerate(ids):
+            self._routes[request_id] = (generation, index)
+        for message in messages:
             self._send_encoded(message)
         self._vitals[0] = len(self._routes)
         return generation

@@ -17,8 +17,10 @@ from dataclasses import dataclass, field
 
 from blade_llm.cache.manager import KVCacheManager
 from blade_llm.config import EngineConfig
+from blade_llm.engine.guidance import Guidance
 from blade_llm.engine.messages import EngineReady, GenerateRequest, RequestOutput
 from blade_llm.models.memory import BLOCK_SIZE
+from blade_llm.scheduling.grammar import Grammars
 from blade_llm.scheduling.limits import SchedulerConfig
 from blade_llm.scheduling.plan import PendingStep, Runner, StepPlan
 from blade_llm.scheduling.request import Request
@@ -42,6 +44,8 @@ class EngineInfo:
     max_model_len: int
     device: str
     dtype: str
+    vocab_size: int = 0
+    """Tokens that the logits have, for the masks of grammars."""
     revision: str = ""
     memory: MemoryPlan | None = None
     timings: dict[str, float] = field(default_factory=dict)
@@ -56,6 +60,7 @@ class EngineCore:
     Args:
         clock: seconds; measures steps for the prefill budget.
         overlap: launch the next forward pass before the tokens of the last one are known. Tokens are the same without.
+        grammars: compiles the structures that requests ask for; without it such requests are refused.
     """
 
     def __init__(
@@ -66,8 +71,10 @@ class EngineCore:
         clock: Callable[[], float] = time.monotonic,
         *,
         overlap: bool = True,
+        grammars: Grammars | None = None,
     ) -> None:
         self.scheduler = scheduler
+        self._guidance = Guidance(scheduler, grammars, info.vocab_size)
         self.info = info
         self._runner = runner
         self._clock = clock
@@ -86,6 +93,7 @@ class EngineCore:
         *,
         num_blocks: int,
         eos_token_ids: Iterable[int] = (),
+        grammars: Grammars | None = None,
     ) -> EngineCore:
         """A core with a scheduler and an empty KV cache of ``num_blocks`` blocks for ``runner``."""
         limits = SchedulerConfig(
@@ -95,33 +103,41 @@ class EngineCore:
             eos_token_ids=tuple(eos_token_ids),
         )
         cache = KVCacheManager(num_blocks, BLOCK_SIZE, enable_prompt_cache=config.enable_prompt_cache)
-        return cls(Scheduler(limits, cache), runner, info)
+        return cls(Scheduler(limits, cache), runner, info, grammars=grammars)
 
     def add(self, message: GenerateRequest) -> None:
-        """Queue a request.
+        """Queue a request: all samples of its prompt.
 
         Raises:
-            RequestRefusedError: (a ValueError) it can never run as it is; the message says what to change.
+            ValueError: it can never run as it is; the message says what to change.
         """
-        self.scheduler.add(
+        requests = [
             Request(
-                request_id=message.request_id,
+                request_id=request_id,
                 prompt_token_ids=message.prompt_token_ids,
                 sampling=message.sampling,
-                sample_index=message.sample_index,
+                sample_index=message.sample_index + index,
                 cache_salt=message.cache_salt,
                 priority=message.priority,
+                pooling=message.pooling,
             )
-        )
+            for index, request_id in enumerate((message.request_id, *message.sibling_ids))
+        ]
+        if message.sampling.structure is None:
+            self.scheduler.add(*requests)
+        else:
+            self._guidance.add(requests)
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """Forget requests: rows and blocks are free at once, no further output. Unknown ids are ignored."""
+        request_ids = list(request_ids)
         self.scheduler.abort(request_ids)
+        self._guidance.abort(request_ids)
 
     @property
     def has_work(self) -> bool:
         """Whether :meth:`step` has anything to do; the owner sleeps otherwise."""
-        return self.scheduler.has_work or bool(self._in_flight)
+        return self.scheduler.has_work or bool(self._in_flight) or self._guidance.waiting
 
     def state(self, *, epoch: str, sequence: int, draining: bool) -> EngineState:
         """What the engine tells on its internal port; the owner counts epochs and sequence numbers."""
@@ -150,17 +166,23 @@ class EngineCore:
 
     def step(self) -> list[RequestOutput]:
         """Launch one step and deliver what is ready: on CPU its own tokens, on a GPU those of the step before."""
+        outputs = self._guidance.enter() if self._guidance.waiting else []
         plan = self.scheduler.schedule()
         if plan is None:
             if self._in_flight:
-                return self._deliver()
+                return outputs + self._deliver()
             if self.scheduler.has_work:
                 raise RuntimeError("the scheduler has requests but neither plans nor awaits a step")
-            return []
+            if self._guidance.waiting and not outputs:
+                self._guidance.wait()
+            return outputs
         launched_at = self._clock()
         forward = self._runner.launch_forward(plan)
-        outputs = self._deliver() if 0 < self._ahead == len(self._in_flight) else []
-        pending = self._runner.launch_sampling(forward)
+        if 0 < self._ahead == len(self._in_flight):
+            outputs += self._deliver()
+        masks, ended = self._guidance.masks(plan)
+        outputs += ended
+        pending = self._runner.launch_sampling(forward, masks)
         self._in_flight.append(_InFlight(plan, launched_at, pending))
         # A device that is done this soon does not work while we do: there is nothing to hide behind. Asked only here:
         # when results are found before the next launch, the device is idle, and needs work first.

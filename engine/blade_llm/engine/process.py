@@ -123,7 +123,8 @@ class EngineProcess:
     def _handle(self, front: bytes, message: FrontToEngine) -> None:
         match message:
             case GenerateRequest():
-                self._owners[message.request_id] = front
+                ids = (message.request_id, *message.sibling_ids)
+                self._owners.update(dict.fromkeys(ids, front))
                 try:
                     self._core.add(message)
                 except ValueError as error:  # this request alone is at fault

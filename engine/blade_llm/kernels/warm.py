@@ -9,7 +9,7 @@ from torch import Tensor
 from blade_llm.kernels.backend import backend_of
 from blade_llm.kernels.gather_inputs import gather_inputs
 from blade_llm.kernels.gumbel_argmax import gumbel_argmax
-from blade_llm.kernels.penalties import SparseBias, apply_penalties
+from blade_llm.kernels.penalties import RowMasks, SparseBias, apply_penalties
 from blade_llm.kernels.rms_norm import add_rms_norm, rms_norm
 from blade_llm.kernels.rope_write_kv import rope_write_kv
 from blade_llm.kernels.silu_and_mul import silu_and_mul
@@ -54,8 +54,8 @@ def warm_step(token_table: Tensor, block_table: Tensor, block_size: int, logits:
 
     penalties = torch.tensor([[1.1, 0.1, 0.1]], device=device)
     bias = SparseBias(ends, zero, torch.zeros(1, dtype=torch.float64, device=device))
-    allowed = torch.full((1, -(-vocabulary // 32)), -1, dtype=torch.int32, device=device)
-    for what in ((None, None), (bias, None), (None, allowed), (bias, allowed)):
+    masks = RowMasks(zero, torch.full((1, -(-vocabulary // 32)), -1, dtype=torch.int32, device=device))
+    for what in ((None, None), (bias, None), (None, masks), (bias, masks)):
         wide = apply_penalties(logits, token_table, zero, zero, zero + 1, penalties, *what)
     one = torch.ones(1, device=device)
     thresholds = top_k_top_p_thresholds(wide, zero + 5, one * 0.9, one * 0.1)

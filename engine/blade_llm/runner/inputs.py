@@ -26,6 +26,8 @@ class StepInputs:
     selected: Tensor | None
     """[sampled] int64: the tokens whose logits are wanted; None for every one."""
     sampled: SampledRows
+    copies: tuple[Tensor, Tensor] | None = None
+    """Blocks to copy before anything is computed, and where to; [copies] int64 each."""
 
     @property
     def decodes_only(self) -> bool:
@@ -54,8 +56,12 @@ def send_inputs(plan: StepPlan, tables: RowTables) -> StepInputs:
     for vector in (rows, starts, query_starts, seq_lens, sampled_rows, sampled_positions, selected):
         staging.add(vector)
     tables.stage(plan, staging)
+    if plan.block_copies:
+        staging.add([copy.source for copy in plan.block_copies])
+        staging.add([copy.target for copy in plan.block_copies])
     sent = staging.send()
-    tables.apply(plan, *sent[7:])
+    rest = iter(sent[7:])
+    tables.apply(plan, rest)
     return StepInputs(
         batch=RaggedBatch(
             rows=sent[0],
@@ -68,4 +74,5 @@ def send_inputs(plan: StepPlan, tables: RowTables) -> StepInputs:
         num_tokens=num_tokens,
         selected=None if len(selected) == num_tokens else sent[6],
         sampled=SampledRows(sampled_rows.tolist(), sampled_positions.tolist(), sent[4], sent[5]),
+        copies=(next(rest), next(rest)) if plan.block_copies else None,
     )

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
 import torch
+from torch import Tensor
 
 from blade_llm.kernels.native.memory import HugePageArena
 from blade_llm.layers.step import KVCache
 from blade_llm.models.config import ModelConfig
+
+_COPIED_AT_ONCE: Final = 32
+"""Blocks, so that a step with many copies needs little memory for them."""
 
 
 def allocate_kv_cache(
@@ -26,3 +31,16 @@ def allocate_kv_cache(
     else:
         cache = torch.zeros(shape, dtype=dtype, device=device)
     return [(layer[0], layer[1]) for layer in cache]
+
+
+def copy_blocks(cache: KVCache, sources: Tensor, targets: Tensor) -> None:
+    """Copy keys and values of all layers from blocks ``sources`` to ``targets``, [copies] int64 each.
+
+    ``cache``: from :func:`allocate_kv_cache`, whose layers lie one after another. No target may be a source of a later
+    copy.
+    """
+    first = cache[0][0]
+    whole = first.as_strided((2 * len(cache), *first.shape), (first.numel(), *first.stride()))
+    for begin in range(0, len(sources), _COPIED_AT_ONCE):
+        some = slice(begin, begin + _COPIED_AT_ONCE)
+        whole.index_copy_(1, targets[some], whole.index_select(1, sources[some]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import chain
 
 import torch
@@ -30,7 +31,8 @@ class RowTables:
         self.sampling = SamplingTable(max_num_seqs, device)
 
     def stage(self, plan: StepPlan, staging: Staging) -> None:
-        """Note on the host what changes, and add what the device has to know of it: four vectors."""
+        """Note on the host what changes, and add what the device has to know of it: four vectors, then two more where
+        tokens change."""
         for row in plan.freed_rows:
             self.sampling.leave(row)
         words = [
@@ -48,9 +50,14 @@ class RowTables:
         width = self.block_table.shape[1]
         staging.add([u.row * width + u.start + i for u in plan.block_updates for i in range(len(u.blocks))])
         staging.add(list(chain.from_iterable(update.blocks for update in plan.block_updates)))
+        if plan.token_updates:
+            width = self.token_ids.shape[1]
+            staging.add([u.row * width + u.start + i for u in plan.token_updates for i in range(len(u.tokens))])
+            staging.add(list(chain.from_iterable(update.tokens for update in plan.token_updates)))
 
-    def apply(self, plan: StepPlan, words: Tensor, tokens: Tensor, where: Tensor, blocks: Tensor) -> None:
-        """Fill new rows and append blocks, with what :meth:`stage` added, now on the device."""
+    def apply(self, plan: StepPlan, sent: Iterator[Tensor]) -> None:
+        """Fill new rows, append blocks and write tokens, with what :meth:`stage` added, now on the device."""
+        words, tokens, where, blocks = (next(sent) for _ in range(4))
         begin = 0
         for new in plan.new_rows:
             end = begin + len(new.token_ids)
@@ -60,3 +67,5 @@ class RowTables:
             self.sampling.enter_recorded(words)
         if plan.block_updates:
             self.block_table.view(-1).index_copy_(0, where, blocks.to(torch.int32))
+        if plan.token_updates:
+            self.token_ids.view(-1).index_copy_(0, next(sent), next(sent).to(torch.int32))

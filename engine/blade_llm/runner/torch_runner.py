@@ -34,7 +34,7 @@ from blade_llm.runner.device import TORCH_DTYPES, choose_attention, choose_devic
 from blade_llm.runner.gpu_memory import capture_bytes, measure_gpu
 from blade_llm.runner.host_memory import give_back_free_memory
 from blade_llm.runner.inputs import StepInputs, send_inputs
-from blade_llm.runner.kv_cache import allocate_kv_cache
+from blade_llm.runner.kv_cache import allocate_kv_cache, copy_blocks
 from blade_llm.runner.memory_plan import memory_plan, plan_kv_cache
 from blade_llm.runner.pending import LaunchedForward, LaunchedStep
 from blade_llm.runner.tables import RowTables
@@ -94,6 +94,8 @@ class TorchRunner:
         """Apply the plan to the tables, gather the inputs and launch the forward pass."""
         try:
             inputs = send_inputs(plan, self.tables)
+            if inputs.copies is not None:
+                copy_blocks(self._kv_cache, *inputs.copies)
             hidden = self._hidden(inputs)
             return LaunchedForward(inputs.sampled, self.model.logits(hidden) if inputs.sampled.rows else None)
         except torch.OutOfMemoryError as error:
@@ -107,7 +109,7 @@ class TorchRunner:
             return LaunchedStep(None, self.device)
         sampled = launched.sampled
         try:
-            drawn = self._sampler.draw(launched.logits, sampled)
+            drawn = self._sampler.draw(launched.logits, sampled, masks)
         except torch.OutOfMemoryError as error:
             raise self._out_of_memory("a step", error) from error
         self.tables.token_ids[sampled.row_index, sampled.position_index] = drawn.tokens.to(torch.int32)

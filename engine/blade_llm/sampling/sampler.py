@@ -1,8 +1,9 @@
 """The draw: from the logits of a step's sampled rows to tokens, all of it on the device.
 
 Each stage runs only when some row asks for it; a batch of plain greedy requests is one argmax. Order: repetition,
-frequency and presence penalties, masked tokens, temperature, top-k, top-p, min-p, draw. Nothing here waits for the
-device: which stages run, and over which rows, the host knows by itself.
+frequency and presence penalties, logit bias with the tokens that ``min_tokens`` forbids, mask of the grammar,
+temperature, top-k, top-p, min-p, draw. Nothing here waits for the device: which stages run, and over which rows, the
+host knows by itself.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from blade_llm.kernels.argmax import argmax
+from blade_llm.kernels.argmax import argmax, masked_argmax
 from blade_llm.kernels.gumbel_argmax import gumbel_argmax
 from blade_llm.kernels.penalties import apply_penalties
 from blade_llm.kernels.top_k_top_p import top_k_top_p_thresholds
+from blade_llm.sampling.masks import TokenMasks
 from blade_llm.sampling.stages import SampledRows, Stages, stages_of
 from blade_llm.sampling.table import SamplingTable
 
@@ -55,11 +57,11 @@ class Sampler:
         self._table = table
         self._token_ids = token_ids
 
-    def draw(self, logits: Tensor, sampled: SampledRows) -> Drawn:
+    def draw(self, logits: Tensor, sampled: SampledRows, masks: TokenMasks | None = None) -> Drawn:
         """``logits``: [rows, vocabulary] of the model's type, contiguous, one for each of ``sampled``."""
-        stages = stages_of(sampled, self._table, logits.device)
+        stages = stages_of(sampled, self._table, logits.device, masks)
         raw = None if stages.asking is None else logits.index_select(0, stages.asking).float().log_softmax(-1)
-        tokens = self._tokens(self.changed(logits, sampled, stages), sampled, stages)
+        tokens = self._tokens(logits, sampled, stages)
         if raw is None or stages.asking is None:
             return Drawn(tokens, None)
         counts = [self._table[sampled.rows[i]].params.logprobs or 0 for i in stages.asking_indices]
@@ -68,8 +70,8 @@ class Sampler:
         return Drawn(tokens, DrawnLogprobs(stages.asking_indices, counts, chosen, best.values, best.indices))
 
     def changed(self, logits: Tensor, sampled: SampledRows, stages: Stages) -> Tensor:
-        """Logits after penalties and masks, fp32; the input itself when no row has any."""
-        if not stages.penalised and stages.bias is None:
+        """Logits after penalties, bias and masks, fp32; the input itself when no row has any."""
+        if not stages.penalised and stages.bias is None and stages.masks is None:
             return logits
         table, rows = self._table, sampled.row_index
         return apply_penalties(
@@ -80,6 +82,7 @@ class Sampler:
             sampled.position_index,
             table.values.index_select(0, rows)[:, table.PENALTIES],
             stages.bias,
+            stages.masks,
         )
 
     def filtered(self, logits: Tensor, rows: Tensor, stages: Stages) -> tuple[Tensor, Tensor]:
@@ -96,6 +99,11 @@ class Sampler:
         return scaled, top_k_top_p_thresholds(scaled, top_k, values[:, table.TOP_P], values[:, table.MIN_P])
 
     def _tokens(self, logits: Tensor, sampled: SampledRows, stages: Stages) -> Tensor:
+        if stages.masks is not None and not (stages.random or stages.penalised or stages.bias is not None):
+            likeliest = masked_argmax(logits, stages.masks)
+            if likeliest is not None:
+                return likeliest
+        logits = self.changed(logits, sampled, stages)
         likeliest = argmax(logits) if stages.greedy else None
         if not stages.random:
             assert likeliest is not None

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from blade_llm.kernels.penalties import SparseBias
-from blade_llm.sampling.table import FILTERED, GREEDY, LOGPROBS, MASKED, PENALISED, RANDOM, SamplingTable
-from blade_llm.sampling.transfer import all_to_device
+from blade_llm.kernels.penalties import RowMasks, SparseBias
+from blade_llm.sampling.masks import TokenMasks
+from blade_llm.sampling.table import BIASED, FILTERED, GREEDY, LOGPROBS, PENALISED, RANDOM, SamplingTable
+from blade_llm.sampling.transfer import all_to_device, words_to_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,8 @@ class Stages:
     """Whether some row has a penalty."""
     bias: SparseBias | None
     """What is added to single logits; None when there is nothing."""
+    masks: RowMasks | None
+    """What the rows with a grammar may draw; None when no row has one."""
     greedy: bool
     """Whether some row takes the likeliest token."""
     random: bool
@@ -48,8 +51,11 @@ class Stages:
     """The same, on the host."""
 
 
-def stages_of(sampled: SampledRows, table: SamplingTable, device: torch.device) -> Stages:
-    """Decide what a draw for ``sampled`` does."""
+def stages_of(
+    sampled: SampledRows, table: SamplingTable, device: torch.device, masks: TokenMasks | None = None
+) -> Stages:
+    """Decide what a draw for ``sampled`` does. ``masks``: may be overwritten when this returns, on a GPU; on CPU they
+    are read in place."""
     asks = table.asks[sampled.rows]
     assert asks.all(), "a row is sampled but holds no request"
     union = int(np.bitwise_or.reduce(asks))
@@ -60,30 +66,44 @@ def stages_of(sampled: SampledRows, table: SamplingTable, device: torch.device) 
     asking = np.flatnonzero(asks & LOGPROBS) if union & LOGPROBS else None
     if asking is not None:
         vectors.append(asking)
-    biases = _masks(sampled, table, asks) if union & MASKED else None
-    if biases is not None:
-        vectors += biases
-    sent = all_to_device(vectors, device) if vectors else []
+    masked = masks is not None and len(masks.indices) > 0
+    if masked:
+        assert masks is not None
+        vectors.append(_places(masks.indices, len(asks)))
+    bias = _bias(sampled, table, asks) if union & BIASED else None
+    if bias is not None:
+        vectors += bias
+    sent = iter(all_to_device(vectors, device) if vectors else [])
     return Stages(
+        drawing=next(sent) if mixed else None,
+        asking=next(sent) if asking is not None else None,
+        asking_indices=[] if asking is None else asking.tolist(),
+        masks=RowMasks(next(sent), words_to_device(masks.words, device)) if masked and masks is not None else None,
+        bias=SparseBias(next(sent), next(sent), next(sent)) if bias is not None else None,
         penalised=bool(union & PENALISED),
-        bias=SparseBias(*sent[-3:]) if biases is not None else None,
         greedy=bool(union & GREEDY),
         random=bool(union & RANDOM),
-        drawing=sent[0] if mixed else None,
         filtered=bool(union & FILTERED),
-        asking=sent[int(mixed)] if asking is not None else None,
-        asking_indices=[] if asking is None else asking.tolist(),
     )
 
 
-def _masks(sampled: SampledRows, table: SamplingTable, asks: np.ndarray) -> list[np.ndarray] | None:
-    """Tokens that may not be drawn yet, as starts, tokens and values of a :class:`SparseBias`; None for none."""
+def _places(indices: list[int], rows: int) -> np.ndarray:
+    """Which mask each row has, -1 for none."""
+    places = np.full(rows, -1)
+    places[indices] = np.arange(len(indices))
+    return places
+
+
+def _bias(sampled: SampledRows, table: SamplingTable, asks: np.ndarray) -> list[np.ndarray] | None:
+    """Starts, tokens and values of a :class:`SparseBias`; None for none."""
     counts = np.zeros(len(asks) + 1, dtype=np.int64)
-    tokens: list[int] = []
-    for i in np.flatnonzero(asks & MASKED).tolist():
-        masked = table[sampled.rows[i]].masked_at(sampled.positions[i])
-        counts[i + 1] = len(masked)
-        tokens += masked
-    if not tokens:
+    parts = []
+    for i in np.flatnonzero(asks & BIASED).tolist():
+        bias = table[sampled.rows[i]].bias_at(sampled.positions[i])
+        if bias is not None:
+            counts[i + 1] = len(bias.tokens)
+            parts.append(bias)
+    if not parts:
         return None
-    return [counts.cumsum(), np.array(tokens, dtype=np.int64), np.full(len(tokens), -np.inf)]
+    tokens, values = (np.concatenate([part[k] for part in parts]) for k in range(2))
+    return [counts.cumsum(), tokens, values]

@@ -4,8 +4,10 @@ decides which parts of the draw a step needs at all."""
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from math import inf
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -23,9 +25,26 @@ GREEDY_BELOW = 1e-5
 """Temperatures below this are greedy: dividing by them would overflow, and the draw would be greedy anyway."""
 
 
-GREEDY, RANDOM, FILTERED, PENALISED, MASKED, LOGPROBS = (1 << bit for bit in range(6))
+GREEDY, RANDOM, FILTERED, PENALISED, BIASED, LOGPROBS = (1 << bit for bit in range(6))
 """What a request asks of the draw, as bits. Every one is either greedy or random; filtered (top-k, top-p, min-p) only
-where it is random; masked while it may have tokens that cannot be drawn yet."""
+where it is random; biased where it has a logit bias, or may have tokens that cannot be drawn yet."""
+
+
+class Bias(NamedTuple):
+    """What is added to single logits of a row: ``-inf`` forbids a token."""
+
+    tokens: np.ndarray
+    """[entries] int64, all different."""
+    values: np.ndarray
+    """[entries] fp64."""
+
+
+def merged_bias(logit_bias: Mapping[int, float], forbidden: Iterable[int] = ()) -> Bias | None:
+    """Both as one; None for nothing."""
+    entries = {**logit_bias, **dict.fromkeys(forbidden, -inf)}
+    if not entries:
+        return None
+    return Bias(np.array(list(entries), dtype=np.int64), np.array(list(entries.values()), dtype=np.float64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +53,10 @@ class RowSampling:
 
     params: SamplingParams
     num_prompt_tokens: int
-    masked_until_min_tokens: tuple[int, ...]
+    bias: Bias | None
+    """Of its logit bias."""
+    early_bias: Bias | None
+    """The same, and the tokens that must not come before there are ``min_tokens``."""
 
     @property
     def asks(self) -> int:
@@ -45,15 +67,15 @@ class RowSampling:
             asks |= FILTERED
         if params.repetition_penalty != 1.0 or params.presence_penalty or params.frequency_penalty:
             asks |= PENALISED
-        if params.min_tokens and self.masked_until_min_tokens:
-            asks |= MASKED
+        if self.bias is not None or (params.min_tokens and self.early_bias is not None):
+            asks |= BIASED
         if params.logprobs is not None:
             asks |= LOGPROBS
         return asks
 
-    def masked_at(self, position: int) -> tuple[int, ...]:
-        """Token ids that may not be drawn at ``position``."""
-        return self.masked_until_min_tokens if position - self.num_prompt_tokens < self.params.min_tokens else ()
+    def bias_at(self, position: int) -> Bias | None:
+        """What is added to its logits for the token at ``position``."""
+        return self.early_bias if position - self.num_prompt_tokens < self.params.min_tokens else self.bias
 
 
 class SamplingTable:
@@ -91,7 +113,9 @@ class SamplingTable:
         """A request enters ``row``, so far on the host alone. Returns the :data:`WORDS` words that
         :meth:`enter_recorded` wants on the device. A missing seed counts as 0 (whoever accepts requests chooses one).
         """
-        state = RowSampling(params, num_prompt_tokens, masked_until_min_tokens)
+        bias = merged_bias(params.logit_bias)
+        early = merged_bias(params.logit_bias, masked_until_min_tokens) if masked_until_min_tokens else bias
+        state = RowSampling(params, num_prompt_tokens, bias, early)
         self.rows[row] = state
         self.asks[row] = state.asks
         penalties = params.repetition_penalty, params.presence_penalty, params.frequency_penalty

@@ -34,3 +34,12 @@ def all_to_device(vectors: Sequence[np.ndarray], device: torch.device) -> list[T
         part.view(torch.float64) if vector.dtype == np.float64 else part
         for part, vector in zip(parts, vectors, strict=True)
     ]
+
+
+def words_to_device(words: np.ndarray, device: torch.device) -> Tensor:
+    """A contiguous array on ``device``; on CPU the array itself, not a copy."""
+    host = torch.from_numpy(words)
+    if device.type == "cpu":
+        return host
+    pinned = torch.empty(host.shape, dtype=host.dtype, pin_memory=device.type == "cuda")
+    return pinned.copy_(host).to(device, non_blocking=True)

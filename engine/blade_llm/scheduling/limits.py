@@ -34,7 +34,7 @@ class SchedulerConfig:
 
 
 def max_total_tokens(request: Request, config: SchedulerConfig, cache: KVCacheManager) -> int:
-    """How long prompt and output of a request may get together.
+    """How long prompt and output of a request may get together. Without output the prompt may fill it all.
 
     Raises:
         RequestRefusedError: it has no prompt, or is too long for the model, or could outgrow the whole KV cache.
@@ -42,6 +42,13 @@ def max_total_tokens(request: Request, config: SchedulerConfig, cache: KVCacheMa
     prompt, limit = request.num_prompt_tokens, config.max_model_len
     if prompt == 0:
         raise RequestRefusedError("the prompt has no tokens; send at least one")
+    if request.pooling and prompt <= limit:
+        if cache.blocks_for(prompt) > cache.num_blocks:
+            raise RequestRefusedError(
+                f"{prompt} prompt tokens do not fit into the KV cache, which holds "
+                f"{cache.num_blocks * cache.block_size} tokens; shorten the prompt, or give the engine a larger KV cache"
+            )
+        return prompt
     if prompt >= limit:
         raise RequestRefusedError(
             f"the prompt has {prompt} tokens, but prompt and output together may have {limit}; "

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from blade_llm.cache.prompt_cache import HashChain
-from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
 from blade_llm.scheduling.grammar import Grammar
 from blade_llm.scheduling.plan import InputEmbeddings
 
@@ -82,10 +82,24 @@ class Request:
     """Free blocks it lacked when admission last failed."""
     cached_tokens: int | None = None
     """Prompt tokens found in the prompt cache at first admission."""
+    answered: bool = False
+    """Its first output has been made."""
+    decoding: bool = False
+    """Every position but that of the last known token is launched: each step draws one more. False: it is in its
+    prefill, or has forced tokens to compute, or waits for what is in flight."""
+    jumping: bool = False
+    """Forced tokens, from ``num_computed + 1`` to ``prefill_end - 1``, are still to be computed: a decode of several
+    positions."""
+    undelivered: list[int] = field(default_factory=list)
+    """Tokens that the grammar forced before the first draw; they come with its output."""
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    """What has been collected, if asked for: of so many of the prompt's first tokens."""
 
     def __post_init__(self) -> None:
         self.num_prompt_tokens = len(self.prompt_token_ids)
         self.token_ids = list(self.prompt_token_ids)
+        if self.sampling.prompt_logprobs is not None:
+            self.prompt_logprobs = [None]
         if self.sampling.seed is None:
             self.sampling = msgspec.structs.replace(self.sampling, seed=random.getrandbits(63))
 
@@ -93,3 +107,12 @@ class Request:
     def order(self) -> tuple[int, int]:
         """Sort key: who goes first. Unique."""
         return self.priority, self.arrival
+
+    @property
+    def cacheable(self) -> int | None:
+        """How many of its first positions need not be computed if the prompt cache has them; None: all it has."""
+        if self.pooling == "mean":
+            return 0
+        if self.prompt_logprobs is not None and len(self.prompt_logprobs) < self.num_prompt_tokens:
+            return len(self.prompt_logprobs) - 1
+        return None

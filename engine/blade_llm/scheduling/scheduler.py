@@ -13,44 +13,26 @@ the owner gives them, shape prefill chunks and nothing else).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from blade_llm.cache.manager import KVCacheManager
 from blade_llm.sampling.parameters import TokenLogprobs
 from blade_llm.scheduling.budget import PrefillBudget
+from blade_llm.scheduling.grammar import Grammar
+from blade_llm.scheduling.guided import begin, follow
 from blade_llm.scheduling.limits import SchedulerConfig, max_total_tokens
 from blade_llm.scheduling.output import RequestOutput
-from blade_llm.scheduling.plan import BlockUpdate, FinishReason, NewRow, ScheduledRow, StepPlan, StepResult
+from blade_llm.scheduling.plan import (
+    BlockUpdate,
+    FinishReason,
+    NewRow,
+    ScheduledRow,
+    StepPlan,
+    StepResult,
+    TokenUpdate,
+)
 from blade_llm.scheduling.queue import RequestQueue
 from blade_llm.scheduling.request import NO_ROW, Request, RequestRefusedError, Status
-
-
-class SchedulerStats(NamedTuple):
-    """Counts for :class:`blade_protocol.state.EngineState`, whose field names they bear."""
-
-    running: int
-    waiting: int
-    kv_blocks_total: int
-    kv_blocks_free: int
-    prompt_tokens_total: int
-    cached_tokens_total: int
-    generation_tokens_total: int
-    preemptions_total: int
-
-
-@dataclass(slots=True)
-class _Step:
-    """A plan in the making, and after its launch what :meth:`Scheduler.update` needs of it."""
-
-    tokens_left: int
-    rows: list[ScheduledRow] = field(default_factory=list)
-    requests: list[Request] = field(default_factory=list)
-    """One for each of ``rows``. Not looked up by id later: an id may be used again meanwhile."""
-    new_rows: list[NewRow] = field(default_factory=list)
-    block_updates: list[BlockUpdate] = field(default_factory=list)
-    num_decodes: int = 0
-    prefill_tokens: int = 0
+from blade_llm.scheduling.step import SchedulerStats, Step
 
 
 class Scheduler:
@@ -66,18 +48,20 @@ class Scheduler:
         self._free_rows = list(range(config.max_num_seqs - 1, -1, -1))
         self._freed_rows: list[int] = []
         """Rows whose request left since the last plan: the next plan tells the runner."""
-        self._launched: dict[int, _Step] = {}
+        self._launched: dict[int, Step] = {}
         self._num_steps = 0
         self._num_arrivals = 0
         self._prompt_tokens = 0
         self._cached_tokens = 0
         self._generation_tokens = 0
         self._preemptions = 0
+        self._num_guided = 0
+        """Live requests with a grammar."""
 
     # ── requests ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def add(self, request: Request) -> None:
-        """Queue a new request.
+    def check(self, request: Request) -> None:
+        """Fill in what depends on the engine's limits.
 
         Raises:
             RequestRefusedError: it could never run: no prompt, too long for the model or for the whole KV cache, or
@@ -89,11 +73,24 @@ class Scheduler:
         request.stop_ids = frozenset(request.sampling.stop_token_ids)
         if not request.sampling.ignore_eos:
             request.stop_ids |= frozenset(self.config.eos_token_ids)
-        request.chain = self.cache.new_chain(request.cache_salt, request.adapter_digest, request.image_digest)
-        request.arrival = self._num_arrivals
-        self._num_arrivals += 1
-        self._requests[request.request_id] = request
-        self._waiting.add(request)
+
+    def add(self, *requests: Request) -> None:
+        """Queue a new request; several: samples of one prompt, all or none.
+
+        Raises:
+            ValueError: see :meth:`check`; or its grammar contradicts itself.
+        """
+        for request in requests:
+            self.check(request)
+            if request.grammar is not None:
+                begin(request, request.grammar)
+        for request in requests:
+            request.chain = self.cache.new_chain(request.cache_salt, request.adapter_digest, request.image_digest)
+            request.arrival = self._num_arrivals
+            self._num_arrivals += 1
+            self._num_guided += request.grammar is not None
+            self._requests[request.request_id] = request
+            self._waiting.add(request)
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """Forget these requests, whatever they are doing; unknown ids are ignored. Rows and blocks are free at once."""
@@ -123,7 +120,7 @@ class Scheduler:
 
     def schedule(self) -> StepPlan | None:
         """The next step, or None when there is nothing to compute now (all done, or waiting for results)."""
-        step = _Step(self.config.max_batch_tokens)
+        step = Step(self._num_steps, self.config.max_batch_tokens)
         preemptions = self._preemptions
         prefills = self._schedule_decodes(step)
         may_admit = bool(self._waiting and self._free_rows and self._preemptions == preemptions)
@@ -139,19 +136,13 @@ class Scheduler:
                 self._admit(step)
         if not step.rows:
             return None
-        plan = StepPlan(
-            step=self._num_steps,
-            rows=step.rows,
-            new_rows=step.new_rows,
-            block_updates=step.block_updates,
-            freed_rows=self._freed_rows,
-        )
+        plan = step.plan(self._freed_rows)
         self._launched[self._num_steps] = step
         self._num_steps += 1
         self._freed_rows = []
         return plan
 
-    def _schedule_decodes(self, step: _Step) -> list[Request]:
+    def _schedule_decodes(self, step: Step) -> list[Request]:
         """Schedule every running request that is past its prefill; return those that are not."""
         prefills = []
         rows, requests = step.rows, step.requests
@@ -161,8 +152,11 @@ class Scheduler:
         if wait_for_token:  # share the rows among the steps in flight
             tokens_left = min(tokens_left, -(-len(self._running) // self.config.pipeline_stages) * (1 + most_drafts))
         for request in self._running:  # preemption removes from its end
-            if request.num_computed < request.prefill_end:
-                prefills.append(request)
+            if not request.decoding:
+                if request.jumping:
+                    tokens_left -= self._schedule_jump(step, request, tokens_left)
+                elif request.num_computed < request.prefill_end:
+                    prefills.append(request)
                 continue
             if not tokens_left:
                 continue
@@ -170,7 +164,7 @@ class Scheduler:
             room = request.max_total - total
             if room <= 0 or (wait_for_token and request.num_in_flight):  # its last token may be in flight
                 continue
-            drafts = min(most_drafts, room - 1, tokens_left - 1) if most_drafts else 0
+            drafts = min(most_drafts, room - 1, tokens_left - 1) if most_drafts and request.grammar is None else 0
             if total + drafts > len(request.block_table) * block_size and not self._grow(step, request, total + drafts):
                 continue
             rows.append(ScheduledRow(request.row, total - 1, 1 + drafts, True, request.request_id, drafts))
@@ -179,10 +173,27 @@ class Scheduler:
             request.steps_in_flight += 1
             tokens_left -= 1 + drafts
         step.num_decodes = len(rows)
-        step.tokens_left -= sum(row.count for row in rows) if most_drafts else len(rows)
+        step.tokens_left -= sum(row.count for row in rows) if most_drafts else len(rows) + step.prefill_tokens
         return prefills
 
-    def _grow(self, step: _Step, request: Request, num_tokens: int) -> bool:
+    def _schedule_jump(self, step: Step, request: Request, tokens_left: int) -> int:
+        """Compute the last token drawn and those forced after it, then draw; returns how many tokens that takes.
+
+        What does not fit into the step is left as a prefill.
+        """
+        start, end = request.num_computed, request.prefill_end
+        if not tokens_left:
+            return 0
+        if self.cache.blocks_for(end) > len(request.block_table) and not self._grow(step, request, end):
+            return 0
+        step.token_updates.append(TokenUpdate(request.row, start + 1, request.token_ids[start + 1 : end]))
+        request.jumping = False
+        count = min(end - start, tokens_left)
+        self._take_share(step, request, count)
+        step.prefill_tokens += count - 1
+        return count
+
+    def _grow(self, step: Step, request: Request, num_tokens: int) -> bool:
         """Take blocks until ``num_tokens`` fit, preempting others if need be; False when it had to go itself.
 
         The victim is always the last of the running, so none that this step has scheduled already.
@@ -204,27 +215,33 @@ class Scheduler:
         step.block_updates.append(BlockUpdate(request.row, start, blocks))
         return True
 
-    def _schedule_prefill(self, step: _Step, request: Request) -> None:
+    def _schedule_prefill(self, step: Step, request: Request) -> None:
         """Give a request with a row as much of the step as it can use."""
-        start = request.num_computed
-        count = min(request.prefill_end - start, step.tokens_left)
-        sample = start + count == request.prefill_end
-        step.rows.append(ScheduledRow(request.row, start, count, sample, request.request_id))
-        step.requests.append(request)
+        count = min(request.prefill_end - request.num_computed, step.tokens_left)
+        self._take_share(step, request, count)
         step.tokens_left -= count
         step.prefill_tokens += count
+
+    def _take_share(self, step: Step, request: Request, count: int) -> None:
+        """Compute ``count`` known positions; draw after the last of them, unless only its state is wanted."""
+        start = request.num_computed
+        last = start + count == request.prefill_end
+        sample = last and not request.pooling
+        step.rows.append(ScheduledRow(request.row, start, count, sample, request.request_id))
+        step.requests.append(request)
         request.num_computed = start + count
+        request.decoding = sample
         request.num_in_flight += sample
         request.steps_in_flight += 1
 
-    def _admit(self, step: _Step) -> None:
+    def _admit(self, step: Step) -> None:
         """Let waiting requests in, in order, while tokens, rows and blocks last."""
         while step.tokens_left and self._waiting and self._free_rows:
             request = self._waiting[0]
             # A preempted request comes back when its last launched step is delivered and all its tokens are known.
             if request.steps_in_flight or not self._has_room(request):
                 return
-            match = self.cache.match(request.chain, request.token_ids)
+            match = self.cache.match(request.chain, request.token_ids, request.cacheable)
             request.blocks_needed = match.num_needed
             if not self._has_room(request):
                 return
@@ -259,6 +276,7 @@ class Scheduler:
             masked_until_min_tokens=tuple(sorted(request.stop_ids)) if request.sampling.min_tokens else (),
             adapter_slot=request.adapter_slot,
             embeddings=request.embeddings,
+            pooling=request.pooling,
         )
 
     # ── its result ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -274,6 +292,8 @@ class Scheduler:
         step = self._launched.pop(plan.step)
         if seconds is not None:
             self.budget.observe(step.num_decodes, step.prefill_tokens, seconds)
+        if result.prompt_logprobs:
+            _collect_prompt_logprobs(step, result)
         outputs: list[RequestOutput] = []
         draws = zip(result.tokens, result.logprobs, strict=True)
         finished = Status.FINISHED
@@ -289,13 +309,15 @@ class Scheduler:
             request.num_in_flight -= 1 + share.drafts
             if tokens:
                 outputs.append(self._accept(request, tokens, logprobs))
+        for index, embedding in result.embeddings.items():
+            if step.requests[index].status is not finished:
+                outputs.append(self._embedded(step.requests[index], embedding))
         return outputs
 
     def _accept(self, request: Request, tokens: list[int], logprobs: list[TokenLogprobs] | None) -> RequestOutput:
         """Append drawn tokens up to the first that ends the request."""
         known = request.token_ids
         length = len(known)
-        cached = request.cached_tokens if length == request.num_prompt_tokens else None
         kept = 0
         reason: FinishReason | None = None
         stop_token_id: int | None = None
@@ -308,18 +330,66 @@ class Scheduler:
             if length + kept >= request.max_total:
                 reason = "length"
                 break
-        self._generation_tokens += kept + (stop_token_id is not None)
+        if reason is not None:
+            tokens = tokens[:kept]
+            logprobs = logprobs[:kept] if logprobs is not None else None
         if request.row != NO_ROW:
             self._register(request, len(known) - 1)
+        error: str | None = None
+        if request.grammar is not None:
+            tokens, reason, stop_token_id, error = follow(request, request.grammar, tokens, reason, stop_token_id)
+        self._generation_tokens += len(tokens) + (stop_token_id is not None)
         if reason is not None:
             self._finish(request)
+        first = not request.answered
+        request.answered = True
         return RequestOutput(
             request_id=request.request_id,
-            token_ids=tokens if reason is None else tokens[:kept],
-            logprobs=logprobs if reason is None or logprobs is None else logprobs[:kept],
+            token_ids=tokens,
+            logprobs=logprobs,
             finish_reason=reason,
             stop_token_id=stop_token_id,
-            cached_tokens=cached,
+            cached_tokens=request.cached_tokens if first else None,
+            prompt_logprobs=request.prompt_logprobs if first else None,
+            error=error,
+        )
+
+    def _embedded(self, request: Request, embedding: bytes) -> RequestOutput:
+        self._finish(request)
+        return RequestOutput(
+            request_id=request.request_id,
+            finish_reason="stop",
+            cached_tokens=request.cached_tokens,
+            prompt_logprobs=request.prompt_logprobs,
+            embedding=embedding,
+        )
+
+    def guided(self, plan: StepPlan) -> list[tuple[int, Request, Grammar]]:
+        """The drawing rows of a launched plan whose request has a grammar and goes on: which of the drawing rows, the
+        request, the grammar."""
+        if not self._num_guided:
+            return []
+        drawing = [
+            request
+            for share, request in zip(plan.rows, self._launched[plan.step].requests, strict=True)
+            if share.sample
+        ]
+        return [
+            (index, request, request.grammar)
+            for index, request in enumerate(drawing)
+            if request.grammar is not None and request.status is not Status.FINISHED
+        ]
+
+    def end(self, request: Request, error: str | None = None) -> RequestOutput:
+        """End a live request because its grammar leaves nothing to draw, or because of an error."""
+        tokens, request.undelivered = request.undelivered, []
+        self._finish(request)
+        return RequestOutput(
+            request_id=request.request_id,
+            token_ids=tokens if error is None else [],
+            finish_reason="stop" if error is None else "abort",
+            cached_tokens=None if request.answered else request.cached_tokens,
+            error=error,
         )
 
     def _register(self, request: Request, num_computed: int) -> None:
@@ -350,6 +420,8 @@ class Scheduler:
         else:
             self._waiting.remove(request)
         request.status = Status.FINISHED
+        if request.grammar is not None:
+            self._num_guided -= 1
         del self._requests[request.request_id]
 
     def _release(self, request: Request) -> None:
@@ -360,3 +432,12 @@ class Scheduler:
         request.row = NO_ROW
         request.block_table = []
         request.num_registered = request.num_computed = request.prefill_end = 0
+        request.decoding = request.jumping = False
+
+
+def _collect_prompt_logprobs(step: Step, result: StepResult) -> None:
+    """Keep each position's once: after a preemption some are computed again."""
+    for index, pieces in result.prompt_logprobs.items():
+        collected = step.requests[index].prompt_logprobs
+        if collected is not None:
+            collected += pieces[max(0, len(collected) - 1 - step.rows[index].start) :]

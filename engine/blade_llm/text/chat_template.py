@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import jinja2
 from jinja2 import meta, nodes
@@ -19,7 +19,10 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from blade_llm.text.errors import ChatTemplateError, TokenizerFilesError
-from blade_llm.text.tokenizer import Tokenizer, read_json_object
+from blade_llm.text.json_files import read_json_object
+
+if TYPE_CHECKING:
+    from blade_llm.text.tokenizer import Tokenizer
 
 RESERVED: Final = frozenset({"messages", "tools", "add_generation_prompt", "raise_exception", "strftime_now"})
 """Names a request's own template arguments may not take."""

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer as _Backend
 
 from blade_llm.text.byte_level import token_to_bytes
 from blade_llm.text.errors import TokenizerFilesError
+from blade_llm.text.json_files import read_json_object
 
 _SPECIAL_NAMES: Final = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _FALLBACK_BYTE: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -65,6 +66,16 @@ class Tokenizer:
         token = self.special_tokens.get("eos_token")
         return None if token is None else self._backend.token_to_id(token)
 
+    def token_id(self, token: str) -> int | None:
+        """The id of the token spelled exactly so in the vocabulary; None: there is none."""
+        found: int | None = self._backend.token_to_id(token)
+        return found
+
+    def token(self, token_id: int) -> str | None:
+        """How the vocabulary spells a token; None: no token has this id."""
+        found: str | None = self._backend.id_to_token(token_id)
+        return found
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of ``text``; with ``add_special_tokens`` the post-processor adds BOS and the like."""
         ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
@@ -91,19 +102,6 @@ class Tokenizer:
         if fallback := _FALLBACK_BYTE.fullmatch(token):
             return bytes([int(fallback[1], 16)])
         return str(token).replace("\u2581", " ").encode("utf-8")
-
-
-def read_json_object(path: Path) -> dict[str, Any]:
-    """The JSON object in ``path``; ``{}`` when there is no such file. Raises :class:`TokenizerFilesError`."""
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise TokenizerFilesError(f"{path} is not valid JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise TokenizerFilesError(f"{path} must hold a JSON object")
-    return value
 
 
 def _token_text(entry: object) -> str | None:

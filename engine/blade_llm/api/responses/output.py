@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from blade_llm.api.answers import Piece
-from blade_llm.api.logprobs import chat_logprobs
+from blade_llm.api.logprobs import TokenNames, chat_logprobs
 from blade_llm.api.responses.items import Event, FunctionCall, Item, Logprobs, Message, ReasoningItem, Status
 from blade_llm.api.tools.shape import call_id
 from blade_llm.text.answer_parser import AnswerParser
@@ -20,7 +20,7 @@ class Output:
     def __init__(self, number: str, parser: AnswerParser, tokenizer: Tokenizer, *, with_logprobs: bool) -> None:
         self._number = number
         self._parser = parser
-        self._tokenizer = tokenizer
+        self._names = TokenNames(tokenizer)
         self._with_logprobs = with_logprobs
         self._logprobs: Logprobs = []
         """Of tokens whose text is still held back."""
@@ -33,7 +33,7 @@ class Output:
         """Take what the answer gained; the last piece, which has a finish reason, ends the last item."""
         self.finish_reason = piece.finish_reason
         if self._with_logprobs:
-            self._logprobs += chat_logprobs(piece.entries, self._tokenizer)["content"]
+            self._logprobs += chat_logprobs(piece.entries, self._names)["content"]
         events = self._take(self._parser.add(piece.text))
         if piece.finish_reason is not None:
             # A call that ends only now may have been cut short.

@@ -16,6 +16,7 @@ from blade_llm.api.responses.envelope import Envelope
 from blade_llm.api.responses.output import Output
 from blade_llm.api.responses.requests import parse_request
 from blade_llm.api.responses.stream import ResponseEvents
+from blade_llm.api.search import Search
 from blade_llm.api.sse import EventStream, run_unary
 from blade_llm.text.answer_parser import AnswerParsing
 
@@ -28,8 +29,8 @@ async def create(context: ServerContext, request: Request) -> Response:
     chat = as_chat(fields, raw)
     model = context.resolve_model(chat.model)
     with in_our_words():
-        prompt = await chat_prompt(context, chat)
-    answers = submit(context, request, chat, [prompt])
+        prompt = await chat_prompt(context, chat, Search())
+    answers = submit(context, request, chat, [prompt], Search(), "input")
     number = request.state.request_id
     envelope = Envelope(f"resp_{number}", model, fields, prompt.sampling)
     parsing = prompt.parsing or AnswerParsing()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any, Final
 
-from blade_llm.api.answers import Piece, TokenEntry
+from blade_llm.api.answers import Piece, PromptLogprobs, TokenEntry
 from blade_llm.api.generate import Shape, encode, event
 from blade_llm.text.answer_parser import AnswerParser, AnswerParsing
 from blade_llm.text.events import Arguments, CallBegun, CallEnded, Content, Event, Reasoning, merged
@@ -34,6 +34,13 @@ class ParsedChatShape:
 
     def whole(self) -> str:
         return self._plain.whole()
+
+    @property
+    def prompt_logprobs(self) -> dict[int, PromptLogprobs]:
+        return self._plain.prompt_logprobs
+
+    def around(self) -> dict[str, Any]:
+        return self._plain.around()
 
     def usage_chunk(self, usage: dict[str, object]) -> bytes:
         return self._plain.usage_chunk(usage)

@@ -4,6 +4,7 @@ from torch import Tensor
 
 from blade_llm.kernels.argmax import torch as _reference
 from blade_llm.kernels.backend import backend_of
+from blade_llm.kernels.penalties.masks import RowMasks
 
 
 def argmax(logits: Tensor) -> Tensor:
@@ -17,3 +18,15 @@ def argmax(logits: Tensor) -> Tensor:
 
         return native.argmax(logits)
     return _reference.argmax(logits)
+
+
+def masked_argmax(logits: Tensor, masks: RowMasks) -> Tensor | None:
+    """As :func:`argmax`, among the tokens that ``masks`` allows; those it forbids are not even read.
+
+    None where there is no such operator: the logits are to be masked first. A row of which nothing is allowed gets 0.
+    """
+    if backend_of(logits) == "native":
+        from blade_llm.kernels.argmax import native
+
+        return native.masked_argmax(logits, masks)
+    return None

@@ -1,4 +1,5 @@
 // Index of each row's largest element: a maximum by blocks, and a search only in a block that beats all before it.
+// Rows may have a bit mask of the elements that count.
 #include <cmath>
 
 #include "simd.h"
@@ -10,14 +11,58 @@ struct Rows {
     bool is_bf16;
     const void* values;
     int64_t stride, length;
+    const int64_t* mask_index;  // each row's mask, -1 for none; null where no row has one
+    const uint32_t* mask_words;
     int64_t* out;
 };
+
+// Among the elements whose bit is 1. Words of 32 elements without any are skipped.
+template <int W, class T>
+BLADE_INLINE int64_t argmax_of_allowed(const T* x, int64_t length, const uint32_t* words) {
+    using Lane = typename Lanes<W>::Word;
+    constexpr int64_t word_size = 32;
+    Lane bit;
+    for (int i = 0; i < W; i++) bit[i] = 1u << i;
+    const Float<W> none = Float<W>{} - INFINITY;
+    float best = -INFINITY;
+    int64_t winner = -1;
+    for (int64_t first = 0; first < length; first += word_size) {
+        const uint32_t word = words[first / word_size];
+        if (word == 0) continue;
+        const int64_t last = first + word_size < length ? first + word_size : length;
+        if (last - first == word_size && winner >= 0) {
+            Lane better = {};
+            const Float<W> bar = Float<W>{} + best;
+            for (int64_t i = 0; i < word_size; i += W) {
+                Float<W> value = (bit & (word >> i)) != 0 ? load<W>(x + first + i) : none;
+                Lane above = value > bar ? ~Lane{} : Lane{};
+                asm("" : "+x"(above));
+                better |= above;
+            }
+            if (!any<W>(better)) continue;
+        }
+        for (int64_t d = first; d < last; d++) {
+            if (!(word >> (d - first) & 1)) continue;
+            const float value = to_float(x[d]);
+            if (value > best || winner < 0) {
+                winner = d;
+                best = value > best ? value : best;
+            }
+        }
+    }
+    return winner < 0 ? 0 : winner;
+}
 
 template <int W, class T>
 BLADE_INLINE void argmax_rows(const Rows& rows, int64_t begin, int64_t end) {
     constexpr int64_t block = 2048;
     for (int64_t row = begin; row < end; row++) {
         const T* x = static_cast<const T*>(rows.values) + row * rows.stride;
+        const int64_t mask = rows.mask_index ? rows.mask_index[row] : -1;
+        if (mask >= 0) {
+            rows.out[row] = argmax_of_allowed<W>(x, rows.length, rows.mask_words + mask * ((rows.length + 31) / 32));
+            continue;
+        }
         float best = -INFINITY;
         int64_t winner = 0;
         for (int64_t first = 0; first < rows.length; first += block) {
@@ -54,7 +99,7 @@ BLADE_FOR_EACH_ISA(argmax, argmax_kernel, Rows)
 }  // namespace blade
 
 BLADE_EXPORT void blade_argmax(int is_bf16, const void* values, int64_t stride, int64_t rows, int64_t length,
-                               int64_t* out) {
-    const blade::Rows args{is_bf16 != 0, values, stride, length, out};
+                               const int64_t* mask_index, const uint32_t* mask_words, int64_t* out) {
+    const blade::Rows args{is_bf16 != 0, values, stride, length, mask_index, mask_words, out};
     blade::split(rows, rows * length, [&](int64_t begin, int64_t end) { blade::argmax(args, begin, end); });
 }

@@ -10,8 +10,9 @@ from torch import Tensor
 from blade_llm.kernels.backend import backend_of
 from blade_llm.kernels.penalties import torch as _reference
 from blade_llm.kernels.penalties.bias import SparseBias
+from blade_llm.kernels.penalties.masks import RowMasks
 
-__all__ = ["SparseBias", "apply_penalties"]
+__all__ = ["RowMasks", "SparseBias", "apply_penalties"]
 
 
 def apply_penalties(
@@ -22,7 +23,7 @@ def apply_penalties(
     lengths: Tensor,
     penalties: Tensor,
     bias: SparseBias | None = None,
-    allowed: Tensor | None = None,
+    masks: RowMasks | None = None,
 ) -> Tensor:
     """The changed copy, fp32, of ``logits`` ([rows, vocabulary], contiguous, of any float type).
 
@@ -30,11 +31,15 @@ def apply_penalties(
     ``lengths[i]`` tokens count, and of those the ones from ``num_prompt_tokens[i]`` on are output (both [rows] int64).
     ``penalties``: [rows, 3] fp32: repetition (Keskar et al., arXiv 1909.05858) divides positive and multiplies negative
     logits of any token in prompt or output, presence is subtracted once for tokens in the output, frequency once per
-    occurrence; 1, 0, 0 leave a row as it is. ``allowed``: [rows, ceil(vocabulary / 32)] int32 bit mask, the lowest bit
-    the first token; tokens whose bit is 0 get ``-inf``.
+    occurrence; 1, 0, 0 leave a row as it is. Tokens that ``masks`` does not allow get ``-inf``.
     """
-    arguments = logits, token_table, rows, num_prompt_tokens, lengths, penalties, bias, allowed
-    if backend_of(logits) == "triton":
+    arguments = logits, token_table, rows, num_prompt_tokens, lengths, penalties, bias, masks
+    backend = backend_of(logits)
+    if backend == "native":
+        from blade_llm.kernels.penalties import native
+
+        return native.apply_penalties(*arguments)
+    if backend == "triton":
         from blade_llm.kernels.penalties import triton
 
         return triton.apply_penalties(*arguments)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from blade_llm.kernels.penalties.bias import SparseBias
+from blade_llm.kernels.penalties.masks import RowMasks
 
 
 def apply_penalties(
@@ -16,7 +17,7 @@ def apply_penalties(
     lengths: Tensor,
     penalties: Tensor,
     bias: SparseBias | None = None,
-    allowed: Tensor | None = None,
+    masks: RowMasks | None = None,
 ) -> Tensor:
     result = logits.to(torch.float32, copy=True)
     neutral = penalties.new_tensor([1.0, 0.0, 0.0])
@@ -29,10 +30,12 @@ def apply_penalties(
         counts = bias.starts.diff()
         biased = torch.arange(len(counts), device=logits.device).repeat_interleave(counts)
         result.index_put_((biased, bias.tokens), bias.values.float(), accumulate=True)
-    if allowed is not None:
+    if masks is not None:
         bits = torch.arange(32, dtype=torch.int32, device=logits.device)
-        forbidden = (allowed.unsqueeze(-1) >> bits & 1).flatten(1)[:, : logits.shape[1]] == 0
-        result.masked_fill_(forbidden, float("-inf"))
+        masked = (masks.index >= 0).nonzero().squeeze(1)
+        words = masks.words[masks.index[masked]]
+        forbidden = (words.unsqueeze(-1) >> bits & 1).flatten(1)[:, : logits.shape[1]] == 0
+        result[masked] = result[masked].masked_fill(forbidden, float("-inf"))
     return result
 
 

@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from blade_llm.kernels.penalties.bias import SparseBias
+from blade_llm.kernels.penalties.masks import RowMasks
 
 _PIECE = 1024
 _BLOCK = 512
@@ -28,6 +29,7 @@ _BLOCK_BIAS = 64
         "bias_starts_ptr",
         "bias_tokens_ptr",
         "bias_values_ptr",
+        "mask_index_ptr",
     ]
 )
 def _penalties_kernel(
@@ -40,7 +42,8 @@ def _penalties_kernel(
     bias_starts_ptr,
     bias_tokens_ptr,
     bias_values_ptr,
-    allowed_ptr,
+    mask_index_ptr,
+    mask_words_ptr,
     out_ptr,
     VOCABULARY: tl.constexpr,
     TOKEN_STRIDE: tl.constexpr,
@@ -81,8 +84,10 @@ def _penalties_kernel(
         logits -= tl.where(counts > 0, presence, 0.0)
 
     if MASKED:
-        word = tl.load(allowed_ptr + row * MASK_WORDS + vocabulary // 32, inside, 0)
-        logits = tl.where((word >> (vocabulary % 32)) & 1 == 1, logits, float("-inf"))
+        mask = tl.load(mask_index_ptr + row)
+        if mask >= 0:
+            word = tl.load(mask_words_ptr + mask * MASK_WORDS + vocabulary // 32, inside, 0)
+            logits = tl.where((word >> (vocabulary % 32)) & 1 == 1, logits, float("-inf"))
     tl.store(out_ptr + row * VOCABULARY + vocabulary, logits, inside)
 
     if BIASED:
@@ -107,7 +112,7 @@ def apply_penalties(
     lengths: Tensor,
     penalties: Tensor,
     bias: SparseBias | None = None,
-    allowed: Tensor | None = None,
+    masks: RowMasks | None = None,
 ) -> Tensor:
     num_rows, vocabulary = logits.shape
     out = torch.empty(num_rows, vocabulary, dtype=torch.float32, device=logits.device)
@@ -123,13 +128,14 @@ def apply_penalties(
         rows if bias is None else bias.starts,
         rows if bias is None else bias.tokens,
         rows if bias is None else bias.values,
-        rows if allowed is None else allowed,
+        rows if masks is None else masks.index,
+        rows if masks is None else masks.words,
         out,
         VOCABULARY=vocabulary,
         TOKEN_STRIDE=token_table.stride(0),
         MASK_WORDS=-(-vocabulary // 32),
         BIASED=bias is not None,
-        MASKED=allowed is not None,
+        MASKED=masks is not None,
         PIECE=_PIECE,
         BLOCK=_BLOCK,
         BLOCK_BIAS=_BLOCK_BIAS,

@@ -1,0 +1,123 @@
+"""Text completions as bytes: whole answers, and the events of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from blade_llm.api.answers import Piece, PromptLogprobs
+from blade_llm.api.generate import encode, event, response_head
+from blade_llm.api.logprobs import CompletionLogprobs, TokenNames, prompt_logprobs
+from blade_llm.text.detokenizer import make_detokenizer
+from blade_llm.text.tokenizer import Tokenizer
+
+_AFTER_TEXT: Final = b',"logprobs":null,"finish_reason":null}]}\n\n'
+
+
+class CompletionShape:
+    """Writes text completions. What every chunk has in common is encoded once.
+
+    Args:
+        prompts: token ids of each prompt, of which every one has ``n`` choices.
+        echo: put the prompt before the answer, in ``logprobs`` too.
+    """
+
+    def __init__(
+        self,
+        response_id: str,
+        model: str,
+        names: TokenNames,
+        *,
+        prompts: Sequence[list[int]] = (),
+        n: int = 1,
+        echo: bool = False,
+        with_logprobs: bool = False,
+        with_prompt_logprobs: bool = False,
+        skip_special_tokens: bool = True,
+    ) -> None:
+        self._head = response_head(response_id, model)
+        self._chunk_head = {**self._head, "object": "text_completion"}
+        self._names = names
+        self._prompts = prompts
+        self._n = n
+        self._echoes = [Echo(names.tokenizer, prompt, skip_special_tokens) for prompt in prompts] if echo else []
+        self._with_logprobs = with_logprobs
+        self._with_prompt_logprobs = with_prompt_logprobs
+        self.prompt_logprobs: dict[int, PromptLogprobs] = {}
+        self._before_index = b"data: " + encode(self._chunk_head)[:-1] + b',"choices":[{"index":'
+
+    def head(self) -> dict[str, Any]:
+        return self._head
+
+    def whole(self) -> str:
+        return "text_completion"
+
+    def around(self) -> dict[str, Any]:
+        return {}
+
+    def choice(self, piece: Piece) -> dict[str, Any]:
+        choice = {
+            "index": piece.index,
+            "text": self._echo_text(piece.index) + piece.text,
+            "logprobs": self._logprobs(piece, with_echo=True),
+            "finish_reason": piece.finish_reason,
+            "stop_reason": piece.stop_reason,
+        }
+        if self._with_prompt_logprobs:
+            number = piece.index // self._n
+            found = self.prompt_logprobs[number]
+            choice["prompt_logprobs"] = prompt_logprobs(self._prompts[number], found, self._names)
+        return choice
+
+    def first(self, index: int) -> bytes:
+        if not self._echoes:
+            return b""
+        piece = Piece(index, self._echo_text(index), [])
+        return self._event(piece, self._logprobs(piece, with_echo=True))
+
+    def chunk(self, piece: Piece) -> bytes:
+        if piece.finish_reason is None and not self._with_logprobs:  # nearly all of them
+            return b'%b%d,"text":%b%b' % (self._before_index, piece.index, encode(piece.text), _AFTER_TEXT)
+        return self._event(piece, self._logprobs(piece, with_echo=False))
+
+    def usage_chunk(self, usage: dict[str, object]) -> bytes:
+        return event({**self._chunk_head, "choices": [], "usage": usage})
+
+    def _event(self, piece: Piece, logprobs: dict[str, Any] | None) -> bytes:
+        return b"%b%d,\"text\":%b,\"logprobs\":%b,\"finish_reason\":%b}]}\n\n" % (
+            self._before_index, piece.index, encode(piece.text), encode(logprobs), encode(piece.finish_reason)
+        )  # fmt: skip
+
+    def _echo_text(self, index: int) -> str:
+        return self._echoes[index // self._n].text if self._echoes else ""
+
+    def _logprobs(self, piece: Piece, *, with_echo: bool) -> dict[str, Any] | None:
+        if not self._with_logprobs:
+            return None
+        found, number, before = CompletionLogprobs(self._names), piece.index // self._n, 0
+        if self._echoes:
+            echo = self._echoes[number]
+            before = len(echo.text)
+            if with_echo:
+                for token_id, logprobs, offset in zip(
+                    self._prompts[number], self.prompt_logprobs[number], echo.offsets, strict=True
+                ):
+                    found.add(token_id, logprobs, offset)
+        for entry in piece.entries:
+            found.add(entry.token_id, entry.logprobs, before + entry.text_offset)
+        return found.value()
+
+
+class Echo:
+    """A prompt's text as an answer shows it, and where each of its tokens begins in it."""
+
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], skip_special_tokens: bool) -> None:
+        detokenizer = make_detokenizer(tokenizer, skip_special_tokens=skip_special_tokens)
+        pieces: list[str] = []
+        length = 0
+        self.offsets: list[int] = []
+        for token_id in prompt:
+            self.offsets.append(length)
+            pieces.append(detokenizer.add(token_id))
+            length += len(pieces[-1])
+        self.text = "".join([*pieces, detokenizer.finish()])

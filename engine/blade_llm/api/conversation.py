@@ -1,0 +1,122 @@
+"""From a conversation to the prompt's text: messages are checked, and the chat template renders them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from blade_llm.api.context import ServerContext
+from blade_llm.api.errors import bad_request
+from blade_llm.api.tools.messages import with_calls
+from blade_llm.api.tools.use import ToolUse, template_arguments
+from blade_llm.text.chat_template import RESERVED
+from blade_llm.text.errors import ChatTemplateError
+
+
+class Conversation(Protocol):
+    """Fields of the requests that hold messages."""
+
+    @property
+    def messages(self) -> list[dict[str, Any]]: ...
+    @property
+    def add_generation_prompt(self) -> bool | None: ...
+    @property
+    def continue_final_message(self) -> bool: ...
+    @property
+    def resume_response(self) -> str: ...
+    @property
+    def chat_template(self) -> str | None: ...
+    @property
+    def chat_template_kwargs(self) -> dict[str, Any]: ...
+    @property
+    def documents(self) -> list[dict[str, str]]: ...
+
+
+async def render(context: ServerContext, chat: Conversation, tools: ToolUse | None = None) -> str:
+    """The prompt's text; ``tools``: what it shall offer. Raises :class:`ApiError` 400."""
+    if not chat.messages:
+        raise bad_request("messages must hold at least one message", "messages")
+    if taken := RESERVED & chat.chat_template_kwargs.keys():
+        raise bad_request(f"chat_template_kwargs may not set {sorted(taken)[0]!r}", "chat_template_kwargs")
+    messages = [_message(message, index) for index, message in enumerate(chat.messages)]
+    mark = ""
+    if chat.continue_final_message:
+        _check_continued(chat)
+        mark = f"|{secrets.token_hex(16)}|"
+        messages[-1]["content"] += mark
+    begin = not chat.continue_final_message if chat.add_generation_prompt is None else chat.add_generation_prompt
+    documents = {"documents": chat.documents} if chat.documents else {}
+    arguments = {**chat.chat_template_kwargs, **documents, **template_arguments(tools)}
+    text = await _render(context, chat.chat_template, messages, begin, arguments)
+    if mark:
+        before, found, _ = text.rpartition(mark)
+        if not found:
+            raise bad_request("the chat template leaves out the last message's text", "continue_final_message")
+        text = before
+    return text + chat.resume_response
+
+
+async def _render(
+    context: ServerContext,
+    source: str | None,
+    messages: list[dict[str, Any]],
+    add_generation_prompt: bool,
+    arguments: dict[str, Any],
+) -> str:
+    if source is not None:
+        try:
+            return await context.templates.render(
+                source,
+                context.model.tokenizer.special_tokens,
+                messages,
+                add_generation_prompt=add_generation_prompt,
+                arguments=arguments,
+            )
+        except ChatTemplateError as error:
+            raise bad_request(str(error), "chat_template") from None
+    if context.model.chat_template is None:
+        raise bad_request(
+            "this model has no chat template; start the server with --chat_template FILE, send chat_template, "
+            "or use /v1/completions",
+            "messages",
+        )
+    try:
+        return context.model.chat_template.render(
+            messages, add_generation_prompt=add_generation_prompt, arguments=arguments
+        )
+    except ChatTemplateError as error:
+        raise bad_request(str(error), "messages") from None
+
+
+def _check_continued(chat: Conversation) -> None:
+    if chat.add_generation_prompt:
+        raise bad_request(
+            "continue_final_message and add_generation_prompt contradict each other; send one", "continue_final_message"
+        )
+    if chat.resume_response:
+        raise bad_request("continue_final_message and resume_response both go on; send one", "resume_response")
+
+
+def _message(message: Mapping[str, Any], index: int) -> dict[str, Any]:
+    """Checked, and with content parts joined to one string."""
+    where = f"messages[{index}]"
+    if not isinstance(message.get("role"), str):
+        raise bad_request(f"{where}.role must be a string: system, user or assistant", "messages")
+    content = message.get("content")
+    if isinstance(content, list):
+        content = "\n".join(_part(part, f"{where}.content[{i}]") for i, part in enumerate(content))
+    elif content is None and message["role"] == "assistant":
+        content = ""
+    elif not isinstance(content, str):
+        raise bad_request(f"{where}.content must be a string or a list of text parts", "messages")
+    return with_calls({**message, "content": content}, where)
+
+
+def _part(part: Any, where: str) -> str:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind == "text" and isinstance(part.get("text"), str):
+        return str(part["text"])
+    if kind in ("image_url", "input_audio", "file", "video_url", "audio_url"):
+        raise bad_request(f"{where}: {kind} is not supported by this model; send text", "messages", "unsupported")
+    raise bad_request(f'{where} must be {{"type": "text", "text": …}}', "messages")

@@ -1,0 +1,151 @@
+"""Grammars on the engine's side of the draw: requests wait here while theirs is compiled, off the loop's thread, and
+each step's masks are filled here while the device computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from blade_llm.sampling.masks import TokenMasks, mask_words
+from blade_llm.scheduling.grammar import Grammar, Grammars
+from blade_llm.scheduling.output import RequestOutput
+from blade_llm.scheduling.plan import StepPlan
+from blade_llm.scheduling.request import Request, RequestRefusedError
+from blade_llm.scheduling.scheduler import Scheduler
+
+WAIT_S: Final = 0.01
+"""So long a step waits for a grammar when there is nothing else to do; a compiled one ends the wait."""
+
+
+@dataclass(slots=True)
+class _Compiling:
+    requests: list[Request]
+    """The samples of one prompt that are still wanted."""
+    grammar: Future[Grammar]
+
+
+class Guidance:
+    """The requests that wait for their grammars, and the masks of those that run.
+
+    Args:
+        grammars: None: there are none, and requests for structure are refused.
+        vocab_size: tokens that the model's logits have; 0 where there are no grammars.
+    """
+
+    def __init__(self, scheduler: Scheduler, grammars: Grammars | None, vocab_size: int) -> None:
+        if grammars is not None and vocab_size < 1:
+            raise ValueError("grammars need the size of the vocabulary")
+        self._scheduler = scheduler
+        self._grammars = grammars
+        self._words = mask_words(vocab_size)
+        self._masks: np.ndarray | None = None
+        self._compiling: list[_Compiling] = []
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a request waits for its grammar."""
+        return bool(self._compiling)
+
+    def add(self, requests: list[Request]) -> None:
+        """Compile the structure that ``requests``, the samples of one prompt, share; they are scheduled when that is
+        done.
+
+        Raises ValueError when there are no grammars, and when it is known at once that the structure is none.
+        """
+        structure = requests[0].sampling.structure
+        assert structure is not None
+        if self._grammars is None:
+            raise RequestRefusedError(
+                "this engine has no grammars for its model's tokenizer and cannot guide answers; leave out the structure"
+            )
+        taken = {request.request_id for each in self._compiling for request in each.requests}
+        if twice := [request.request_id for request in requests if request.request_id in taken]:
+            raise RequestRefusedError(f"request id {twice[0]!r} is in use; choose another")
+        for request in requests:
+            self._scheduler.check(request)
+        compiling = _Compiling(requests, self._grammars.start(structure))
+        if compiling.grammar.done():
+            self._enter(compiling)
+        else:
+            self._compiling.append(compiling)
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        """Forget requests that wait; a grammar that nobody waits for any more is not compiled, if that is not too
+        late."""
+        gone = set(request_ids)
+        for each in self._compiling:
+            each.requests = [request for request in each.requests if request.request_id not in gone]
+            if not each.requests:
+                each.grammar.cancel()
+        self._compiling = [each for each in self._compiling if each.requests]
+
+    def enter(self) -> list[RequestOutput]:
+        """Hand on the requests whose grammars are done; the ends of those that have none."""
+        failed: list[RequestOutput] = []
+        waiting: list[_Compiling] = []
+        for each in self._compiling:
+            if not each.grammar.done():
+                waiting.append(each)
+                continue
+            try:
+                self._enter(each)
+            except ValueError as error:  # of this structure, or of these requests: nobody else is at fault
+                failed += [_failed(request, error) for request in each.requests]
+        self._compiling = waiting
+        return failed
+
+    def wait(self) -> None:
+        """Wait a moment for a grammar, as there is nothing else to do."""
+        wait([each.grammar for each in self._compiling], WAIT_S, FIRST_COMPLETED)
+
+    def masks(self, plan: StepPlan) -> tuple[TokenMasks | None, list[RequestOutput]]:
+        """What the launched step's draw may draw, and the ends of requests whose grammar leaves nothing to draw."""
+        indices: list[int] = []
+        ended: list[RequestOutput] = []
+        for index, request, grammar in self._scheduler.guided(plan):
+            if self._masks is None:
+                self._masks = np.empty((self._scheduler.config.max_num_seqs, self._words), dtype=np.int32)
+            mask = self._masks[len(indices)]
+            try:
+                grammar.fill(mask)
+            except ValueError as error:
+                ended.append(self._scheduler.end(request, str(error)))
+                continue
+            if _can_go_on(request, mask):
+                indices.append(index)
+            else:
+                error_text = None if mask.any() or grammar.finished else "the grammar allows no token here"
+                ended.append(self._scheduler.end(request, error_text))
+        if self._masks is None or not indices:
+            return None, ended
+        return TokenMasks(indices, self._masks[: len(indices)]), ended
+
+    def _enter(self, compiling: _Compiling) -> None:
+        try:
+            grammar = compiling.grammar.result()
+        except ValueError:
+            raise
+        except Exception as error:
+            raise RequestRefusedError(f"the structure could not be compiled: {error!r}") from error
+        for index, request in enumerate(compiling.requests):
+            request.grammar = grammar.copy() if index else grammar
+        self._scheduler.add(*compiling.requests)
+
+
+def _can_go_on(request: Request, mask: np.ndarray) -> bool:
+    """Whether a token is left, also after ``min_tokens`` has masked those that would end the answer."""
+    if len(request.token_ids) - request.num_prompt_tokens >= request.sampling.min_tokens:
+        return bool(mask.any())
+    bits = mask.view(np.uint32).copy()
+    for token in request.stop_ids:
+        if token // 32 < len(bits):
+            bits[token // 32] &= ~np.uint32(1 << (token % 32))
+    return bool(bits.any())
+
+
+def _failed(request: Request, error: ValueError) -> RequestOutput:
+    return RequestOutput(request_id=request.request_id, finish_reason="abort", error=str(error) or repr(error))

@@ -1,0 +1,35 @@
+"""What can be wrong with a structure, and llguidance's messages made fit for a client."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from blade_llm.sampling.guided.limits import STEP_LIMIT_ADVICE
+
+_MOST_CHARACTERS: Final = 500
+_PATTERN_ERROR: Final = re.compile(r"regex parse error:.*^error: ([^\n]+)", re.DOTALL | re.MULTILINE)
+
+_OVERLAP: Final = (
+    "oneOf is supported only where no value can match two of its cases, such as different types or a required property "
+    "with different constant strings; write anyOf"
+)
+
+
+class StructureError(ValueError):
+    """The structure cannot be served; the message says why and is meant for whoever sent it."""
+
+
+def readable(message: str) -> str:
+    """The telling part of an llguidance message: no state dump, bounded, with advice where a limit was hit."""
+    text = message.split("<state>")[0].replace("<non-verbose/>", "").split("; following special tokens")[0]
+    if pattern := _PATTERN_ERROR.search(text):
+        return f"regular expression: {pattern[1]}"
+    text = " ".join(text.split(":  (And ")[0].split())
+    if text.startswith("oneOf constraints"):
+        return _OVERLAP
+    if len(text) > _MOST_CHARACTERS:
+        text = text[:_MOST_CHARACTERS] + " …"
+    if any(word in text for word in ("too large", "Too many", "too many", "limit", "fuel", "too complex")):
+        text += f"; {STEP_LIMIT_ADVICE}"
+    return text or f"no answer can satisfy it; {STEP_LIMIT_ADVICE}"

@@ -1,0 +1,40 @@
+"""How much one structure may cost. Both processes use the same figures: the front refuses what would not compile.
+
+Sizes bound what llguidance has to read, its own limits bound what it makes of it, and a time limit is the last line:
+work in its threads cannot be interrupted, only no longer be waited for.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import llguidance
+
+MAX_CHARACTERS: Final = {"json": 262_144, "regex": 16_384, "choice": 262_144, "grammar": 262_144}
+"""Kind of a structure → most characters of its text."""
+MAX_DEPTH: Final = 60
+"""Levels of a JSON Schema, counted in objects and lists of its text (llguidance's reader stops at 128)."""
+MAX_OBJECT_PROPERTIES: Final = 1_000
+"""In one ``properties``. Compiling is quadratic in the optional ones: 1,000 take 0.13 s, 10,000 took 22 s."""
+MAX_PROPERTIES: Final = 5_000
+"""In all of a schema."""
+MAX_PATTERN_PROPERTIES: Final = 50
+"""In one ``patternProperties``: every pair is checked for overlap."""
+COMPILE_SECONDS: Final = 5.0
+"""After this nobody waits for a structure any longer."""
+
+STEP_LIMIT_ADVICE: Final = "simplify the schema, expression or grammar"
+
+
+def parser_limits() -> llguidance.LLParserLimits:
+    """llguidance's own, all stated: fuel is work (50,000 units of lexer fuel or 20,000 items are about 1 ms)."""
+    return llguidance.LLParserLimits(
+        max_items_in_row=2_000,
+        initial_lexer_fuel=1_000_000,
+        step_lexer_fuel=200_000,
+        step_max_items=50_000,
+        max_lexer_states=100_000,
+        max_grammar_size=500_000,
+        precompute_large_lexemes=True,
+        verbose_errors=False,  # else a message carries the whole structure
+    )

@@ -1,0 +1,247 @@
+"""Is a JSON Schema one that answers can be held to? llguidance leaves out what it does not know; here it is refused.
+
+Every schema that can be reached from the root is read as draft 2020-12. A keyword is supported, an annotation (which
+changes no answer), or an error that names its place as a JSON pointer.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+from urllib.parse import unquote
+
+from blade_llm.sampling.guided import limits
+from blade_llm.sampling.guided.errors import StructureError
+from blade_llm.sampling.guided.recursion import check_ends
+
+FORMATS: Final = frozenset(
+    {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"}
+)  # fmt: skip
+ANNOTATIONS: Final = frozenset(
+    {
+        "title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly", "$comment",
+        "discriminator",
+    }
+)  # fmt: skip
+"""Keywords that change no answer."""
+_TYPES: Final = ("null", "boolean", "object", "array", "number", "integer", "string")
+_DRAFTS: Final = ("draft-06/schema", "draft-07/schema", "draft/2019-09/schema", "draft/2020-12/schema")
+_EXACT: Final = 2**53
+_HINTS: Final = {
+    "additionalItems": "write the first items as prefixItems and the others as items (draft 2020-12)",
+    "nullable": 'write "type": ["string", "null"] or the like',
+    "id": "write $id",
+    "dependencies": "write anyOf with the cases",
+    "dependentRequired": "write anyOf with the cases",
+    "components": "write $defs",
+}
+
+
+def check_schema(schema: Any) -> None:
+    """Raise :class:`StructureError` for a schema that cannot be followed to the letter."""
+    _check_size(schema)
+    _Walk(schema).run()
+    check_ends(schema, lambda reference: _resolve(schema, reference, "#"))
+
+
+def _check_size(schema: Any) -> None:
+    """Bounds what everything after it has to do, recursion included."""
+    properties, stack = 0, [(schema, 1)]
+    while stack:
+        value, depth = stack.pop()
+        if depth > limits.MAX_DEPTH:
+            raise StructureError(f"the schema is nested more than {limits.MAX_DEPTH} levels deep, the limit")
+        if isinstance(value, dict):
+            mine = value.get("properties")
+            if isinstance(mine, dict):
+                properties += len(mine)
+                if len(mine) > limits.MAX_OBJECT_PROPERTIES:
+                    raise StructureError(
+                        f"an object has {len(mine)} properties; the limit is {limits.MAX_OBJECT_PROPERTIES}"
+                    )
+            stack += [(item, depth + 1) for item in value.values()]
+        elif isinstance(value, list):
+            stack += [(item, depth + 1) for item in value]
+    if properties > limits.MAX_PROPERTIES:
+        raise StructureError(f"the schema has {properties} properties; the limit is {limits.MAX_PROPERTIES}")
+
+
+class _Walk:
+    """Visits every schema once that an answer may have to follow."""
+
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._seen: set[int] = set()
+        self._waiting: list[tuple[Any, str]] = [(root, "#")]
+
+    def run(self) -> None:
+        while self._waiting:
+            schema, path = self._waiting.pop()
+            if isinstance(schema, bool):
+                continue
+            if not isinstance(schema, dict):
+                raise StructureError(f"{path}: a schema must be an object or a boolean, not {_name(schema)}")
+            if id(schema) not in self._seen:
+                self._seen.add(id(schema))
+                for keyword, value in schema.items():
+                    self._keyword(schema, keyword, value, f"{path}/{_escape(keyword)}")
+                _check_counts(schema, path)
+
+    def _keyword(self, schema: dict[str, Any], keyword: str, value: Any, path: str) -> None:
+        if keyword in _VALUES:
+            expected, holds = _VALUES[keyword]
+            if not holds(value):
+                raise StructureError(f"{path}: must be {expected}")
+        if keyword in ("$schema", "$id") and schema is not self._root:
+            raise StructureError(f"{path}: {keyword} is supported at the root only")
+        if keyword == "$schema":
+            if not any(draft in value for draft in _DRAFTS):
+                raise StructureError(f"{path}: only drafts 6, 7, 2019-09 and 2020-12 are supported")
+        elif keyword == "format":
+            if value not in FORMATS:
+                raise StructureError(f"{path}: format {value!r} is not supported; known: {', '.join(sorted(FORMATS))}")
+        elif keyword == "$ref":
+            self._waiting.append((_resolve(self._root, value, path), value))
+        elif keyword in ("enum", "const"):
+            for number in _numbers(value):
+                if abs(number) >= _EXACT:
+                    raise StructureError(f"{path}: {number} is too large to be kept exactly; the limit is 2^53")
+        elif keyword in _ONE:
+            self._waiting.append((value, path))
+        elif keyword in _LISTS:
+            self._waiting += [(item, f"{path}/{index}") for index, item in enumerate(value)]
+        elif keyword in _MAPS:
+            self._waiting += [(item, f"{path}/{_escape(name)}") for name, item in value.items()]
+        elif keyword not in _VALUES and keyword not in ANNOTATIONS:
+            _refuse(keyword, path)
+
+
+def _refuse(keyword: str, path: str) -> None:
+    if keyword.startswith("x-") and keyword != "x-guidance":
+        return
+    near = difflib.get_close_matches(keyword, _VALUES, 1, 0.8)
+    hint = _HINTS.get(keyword) or (f"did you mean {near[0]!r}?" if near else "leave it out")
+    raise StructureError(f"{path}: keyword {keyword!r} is not supported; {hint}")
+
+
+def _check_counts(schema: dict[str, Any], path: str) -> None:
+    """Keys that are not listed may repeat in an answer, so they count only as far as repeats cannot deceive."""
+    required = set(schema.get("required", ()))
+    listed = required <= set(schema.get("properties", ()))
+    if schema.get("minProperties", 0) > len(required) + (listed or not required):
+        raise StructureError(
+            f"{path}/minProperties: at most one more than the number of required properties is supported; "
+            "list the properties as required"
+        )
+    if len(schema.get("patternProperties", ())) > limits.MAX_PATTERN_PROPERTIES:
+        raise StructureError(f"{path}/patternProperties: the limit is {limits.MAX_PATTERN_PROPERTIES} patterns")
+
+
+def _resolve(root: Any, reference: str, path: str) -> Any:
+    """The schema that a ``$ref`` names. Raises :class:`StructureError`."""
+    own = root.get("$id") if isinstance(root, dict) else None
+    local = reference.removeprefix(own) if isinstance(own, str) else reference
+    if not local.startswith("#") and local:
+        raise StructureError(f"{path}: external reference {reference!r} is not supported; put the schema under $defs")
+    if local in ("", "#"):
+        return root
+    if not local.startswith("#/"):
+        for schema in _dictionaries(root):
+            if schema.get("$anchor") == local[1:]:
+                return schema
+        raise StructureError(f"{path}: {reference!r} does not exist")
+    found = root
+    for part in unquote(local[2:]).split("/"):
+        key = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, dict) and key in found:
+            found = found[key]
+        elif isinstance(found, list) and key.isdigit() and int(key) < len(found):
+            found = found[int(key)]
+        else:
+            raise StructureError(f"{path}: {reference!r} does not exist")
+    return found
+
+
+def _dictionaries(value: Any) -> Iterator[dict[str, Any]]:
+    stack = [value]
+    while stack:
+        found = stack.pop()
+        if isinstance(found, dict):
+            yield found
+            stack += found.values()
+        elif isinstance(found, list):
+            stack += found
+
+
+def _numbers(value: Any) -> Iterator[int | float]:
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _numbers(item)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield value
+
+
+def _escape(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def _name(value: Any) -> str:
+    return {type(None): "null", str: "a string", list: "a list"}.get(type(value), "a number")
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_type(value: Any) -> bool:
+    names = value if isinstance(value, list) else [value]
+    return bool(names) and all(name in _TYPES for name in names)
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
+
+
+def _is_schemas(value: Any) -> bool:
+    return isinstance(value, list) and bool(value)
+
+
+def _is_schema(value: Any) -> bool:
+    return isinstance(value, dict | bool)
+
+
+def _is_map(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+_ONE: Final = ("items", "additionalProperties")
+_LISTS: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
+_MAPS: Final = ("properties", "patternProperties")
+_COUNT: Final = ("a whole number from 0 to 2^31", _is_count)
+_NUMBER: Final = ("a number", _is_number)
+_TEXT: Final = ("a string", _is_text)
+_SCHEMA: Final = ("one schema (lists of items are written as prefixItems)", _is_schema)
+_SCHEMAS: Final = ("a list of at least one schema", _is_schemas)
+_MAP: Final = ("an object", _is_map)
+_VALUES: Final[dict[str, tuple[str, Callable[[Any], bool]]]] = {
+    "$schema": _TEXT, "$id": _TEXT, "$ref": _TEXT, "$anchor": _TEXT, "$defs": _MAP, "definitions": _MAP,
+    "type": (f"one of {', '.join(_TYPES)}, or a list of them", _is_type),
+    "enum": ("a list of at least one value", _is_schemas), "const": ("", lambda _: True),
+    "anyOf": _SCHEMAS, "oneOf": _SCHEMAS, "allOf": _SCHEMAS,
+    "properties": _MAP, "patternProperties": _MAP, "additionalProperties": _SCHEMA,
+    "required": ("a list of strings", _is_texts), "minProperties": _COUNT, "maxProperties": _COUNT,
+    "items": _SCHEMA, "prefixItems": _SCHEMAS, "minItems": _COUNT, "maxItems": _COUNT,
+    "pattern": _TEXT, "format": _TEXT, "minLength": _COUNT, "maxLength": _COUNT,
+    "minimum": _NUMBER, "maximum": _NUMBER, "exclusiveMinimum": _NUMBER, "exclusiveMaximum": _NUMBER,
+    "multipleOf": ("a number greater than 0", lambda value: _is_number(value) and value > 0),
+}  # fmt: skip
+"""Supported keyword → what its value must be."""

@@ -1,0 +1,139 @@
+"""Can a structure be followed? The front process answers, without the model's tokenizer, before the engine hears of it.
+
+The texts are checked by ourselves first (size, keywords, recursion), then compiled by llguidance for a vocabulary of
+bytes. That needs about a millisecond, but a few patterns in a short schema can take seconds, so it happens in threads:
+the event loop serves others meanwhile. Answers are remembered, errors too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import Final
+
+import llguidance
+import numpy as np
+
+from blade_llm.sampling.guided import limits
+from blade_llm.sampling.guided.errors import StructureError, readable
+from blade_llm.sampling.guided.lark import check_recursion, embedded_schemas
+from blade_llm.sampling.guided.matcher import MatcherGrammar
+from blade_llm.sampling.guided.schema import check_schema
+from blade_llm.sampling.guided.text import choices, grammar_text, schema_of
+from blade_llm.sampling.masks import mask_words
+from blade_llm.sampling.structure import Structure
+
+_THREADS: Final = 2
+_REMEMBERED: Final = 512
+_REMEMBERED_CHARACTERS: Final = 4 * 2**20
+_BYTES: Final = 256
+
+
+def validate(structure: Structure) -> None:
+    """Raise :class:`StructureError` for a structure that cannot be followed. Blocks while it compiles."""
+    kind, text = structure.kind, structure.value
+    if len(text) > limits.MAX_CHARACTERS[kind]:
+        raise StructureError(f"has {len(text)} characters; the limit is {limits.MAX_CHARACTERS[kind]}")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise StructureError("contains a lone surrogate, which is no character") from None
+    match kind:
+        case "json":
+            check_schema(schema_of(text))
+        case "choice":
+            choices(structure)
+        case "grammar":
+            for schema in embedded_schemas(text):
+                check_schema(schema)
+            check_recursion(text)
+    grammar = grammar_text(structure)
+    if kind == "grammar":
+        failed, messages = llguidance.LLMatcher.validate_grammar_with_warnings(grammar, limits=limits.parser_limits())
+        if not failed and any("no tokenizer" in message for message in messages):
+            return  # names special tokens, which only the engine knows
+    _compile(grammar)
+
+
+class Validator:
+    """:func:`validate` for an event loop: in threads, with a time limit, and remembered."""
+
+    def __init__(self, seconds: float = limits.COMPILE_SECONDS) -> None:
+        self._seconds = seconds
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="validate")
+        self._free = asyncio.Semaphore(_THREADS)
+        """Free threads: the time limit of a structure begins when one takes it up."""
+        self._known: OrderedDict[Structure, str | None] = OrderedDict()
+        """What is wrong with a structure, or None; least recently used first."""
+        self._characters = 0
+
+    async def validate(self, structure: Structure) -> None:
+        """Raise :class:`StructureError` for a structure that cannot be followed."""
+        if structure in self._known:
+            self._known.move_to_end(structure)
+            problem = self._known[structure]
+        else:
+            problem = await self._find(structure)
+            self._remember(structure, problem)
+        if problem is not None:
+            raise StructureError(problem)
+
+    def close(self) -> None:
+        """Validate nothing more."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _find(self, structure: Structure) -> str | None:
+        await self._free.acquire()
+        found = asyncio.get_running_loop().run_in_executor(self._threads, _problem, structure)
+        found.add_done_callback(lambda _: self._free.release())
+        done, _ = await asyncio.wait((found,), timeout=self._seconds)
+        if done:
+            return found.result()
+        return f"validating took longer than the limit of {self._seconds:g} s; {limits.STEP_LIMIT_ADVICE}"
+
+    def _remember(self, structure: Structure, problem: str | None) -> None:
+        if structure in self._known or len(structure.value) > _REMEMBERED_CHARACTERS // 8:
+            return
+        self._known[structure] = problem
+        self._characters += len(structure.value)
+        while len(self._known) > _REMEMBERED or self._characters > _REMEMBERED_CHARACTERS:
+            oldest, _ = self._known.popitem(last=False)
+            self._characters -= len(oldest.value)
+
+
+def _problem(structure: Structure) -> str | None:
+    try:
+        validate(structure)
+    except StructureError as error:
+        return str(error)
+    return None
+
+
+def _compile(grammar: str) -> None:
+    """Raise :class:`StructureError` when llguidance cannot compile ``grammar`` or nothing can satisfy it."""
+    matcher = llguidance.LLMatcher(_byte_vocabulary(), grammar, log_level=0, limits=limits.parser_limits())
+    if matcher.is_error():
+        raise StructureError(readable(matcher.get_error()))
+    try:
+        MatcherGrammar(matcher).fill(np.empty(mask_words(_BYTES + 1), np.int32))
+    except StructureError:
+        raise StructureError(f"no answer can satisfy it; {limits.STEP_LIMIT_ADVICE}") from None
+
+
+class _Bytes:
+    """A tokenizer whose tokens are the bytes; the end of sequence comes after them."""
+
+    eos_token_id = _BYTES
+    bos_token_id = None
+    tokens: Final = [*(bytes([byte]) for byte in range(_BYTES)), b"<eos>"]
+    special_token_ids: Final = [_BYTES]
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        return list(text.encode() if isinstance(text, str) else text)
+
+
+@lru_cache(maxsize=1)
+def _byte_vocabulary() -> llguidance.LLTokenizer:
+    return llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Bytes()))
