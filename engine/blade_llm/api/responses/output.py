@@ -52,8 +52,9 @@ class Output:
         events: list[Event] = []
         match found:
             case CallBegun(index, name):
+                events = self._end("completed")
                 call = FunctionCall(self._id(), len(self.items), call_id(self._number, 0, index), name)
-                return self._end("completed") + self._begin(call)
+                return events + self._begin(call)
             case CallEnded():
                 return self._end("completed")
             case Content() if not isinstance(self._open, Message):
