@@ -47,6 +47,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Logits that do not depend on the batch: fixed split sizes, kernels chosen without regard to its size."""
     load_format: Literal["auto", "dummy"] = "auto"
     """``dummy``: random weights, for measurements."""
+    tokenizer_dir: str | None = None
+    """Folder of ``tokenizer.json``, for guided decoding; the model's folder when None."""
+    enable_json_warmup: bool = False
+    """Be ready only when guided decoding is; else it gets ready in the background."""
     revision: str = ""
     extra_eos_token_ids: tuple[int, ...] = ()
     """End-of-sequence ids beyond those of the model's configuration (the tokenizer's ``eos_token``)."""

@@ -70,7 +70,8 @@ def _error(response: httpx.Response, status: int) -> dict[str, Any]:
         (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages", "image_url"),
         (CHAT, {"messages": HELLO, "chat_template_kwargs": {"messages": []}}, "chat_template_kwargs", "messages"),
         (CHAT, {"messages": [{"role": "user", "content": "hello " * 3000}]}, "messages", "2048"),
-        (TEXT, {"prompt": "hello", "max_tokens": 5000}, "prompt", "2048"),
+        (TEXT, {"prompt": "hello", "max_tokens": 5000}, "max_tokens", "2048"),
+        (TEXT, {"prompt": "hello", "max_tokens": 2046}, "prompt", "2048"),
         (TEXT, {"prompt": ""}, "prompt", "empty"),
         (TEXT, {"prompt": []}, "prompt", "empty"),
         (TEXT, {"prompt": [[]]}, "prompt", "empty"),
@@ -140,6 +141,35 @@ def test_unknown_model(server: ServerProcess) -> None:
 @pytest.mark.parametrize("body", [b"{", b"", b"[1]", b'{"a": \xff}', b"[" * 100_000, b'{"prompt": "\\ud800"}'])
 def test_malformed_json(server: ServerProcess, body: bytes) -> None:
     _error(httpx.post(server.url + TEXT, content=body, headers={"content-type": "application/json"}), 400)
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (b'{"prompt": "x", "temperature": NaN}', "temperature"),
+        (b'{"prompt": "x", "temperature": -Infinity}', "temperature"),
+        (b'{"prompt": "x", "temperature": 1e999}', "temperature"),
+        (b'{"prompt": "x", "logit_bias": {"5": NaN}}', "logit_bias"),
+        (b'{"prompt": "\\ud800"}', "prompt"),
+        (b'{"prompt": "x", "stop": ["a", "\\udc00"]}', "stop"),
+        (b'{"prompt": ["a", "b\\u0000"]}', "prompt"),
+        (b'{"prompt": "x", "cache_salt": "\\u0000"}', "cache_salt"),
+        (b'{"prompt": "x", "temperature": 0, "temperature": 1}', "temperature"),
+        (b'{"prompt": "x", "max_tokens": 123456789012345678901234567890}', "max_tokens"),
+    ],
+)
+@pytest.mark.parametrize("stream", [b"", b', "stream": true'])
+def test_what_is_no_json_is_named(server: ServerProcess, body: bytes, param: str, stream: bytes) -> None:
+    body = body[:-1] + stream + b"}"
+    response = httpx.post(server.url + TEXT, content=body, headers={"content-type": "application/json"})
+    assert _error(response, 400)["param"] == param
+
+
+def test_texts_that_only_look_suspicious(server: ServerProcess) -> None:
+    prompt = '\\u0000 "prompt" and "prompt": "prompt"'
+    assert server.post(TEXT, prompt=prompt, max_tokens=1).status_code == 200
+    nested = {"role": "user", "content": "x", "messages": [{"messages": 1}]}
+    assert server.post(CHAT, messages=[nested], max_tokens=1).status_code == 200
 
 
 def test_wrong_content_type(server: ServerProcess) -> None:

@@ -28,7 +28,7 @@ def test_health_live_version_models(server: ServerProcess) -> None:
     assert model.id == "tiny-chat"
     assert server.client.models.retrieve("tiny-chat").id == "tiny-chat"
     schema = httpx.get(f"{server.url}/openapi.json").json()
-    body = schema["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    body = schema["components"]["schemas"]["ChatRequest"]
     assert "temperature" in body["properties"]
     assert "messages" in body["required"]
 

@@ -21,7 +21,7 @@ HIDDEN = 8
 
 def fake_embedding(token_ids: list[int], pooling: str) -> list[float]:
     """Not of length 1, and different for other tokens and another pooling."""
-    last = token_ids[-1] if pooling == "last" else sum(token_ids) / len(token_ids)
+    last = token_ids[-1] if pooling == "last" else sum(token_ids) // len(token_ids)
     return [float(last + position) for position in range(HIDDEN)]
 
 

@@ -8,6 +8,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from blade_llm.api.errors import CLIENT_CLOSED_REQUEST, ApiError, bad_request
+from blade_llm.api.json_faults import check_text, malformed
 
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 
@@ -21,9 +22,10 @@ async def read_json(request: Request) -> dict[str, Any]:
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise bad_request(f"the body is not valid JSON: {error}") from None
+        raise malformed(body, error) from None
     if not isinstance(value, dict):
         raise bad_request("the body must be a JSON object")
+    check_text(body, value)
     return value
 
 

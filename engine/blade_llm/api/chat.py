@@ -18,8 +18,10 @@ from blade_llm.api.logprobs import TokenNames, chat_logprobs, prompt_logprobs
 from blade_llm.api.prompts import encode_text, truncated
 from blade_llm.api.requests import ChatRequest, check_length, sampling_params
 from blade_llm.api.search import Search, search_of
-from blade_llm.api.tools.parsing import answer_parsing, chat_tools, guide
+from blade_llm.api.structured import checked_structure
+from blade_llm.api.tools.parsing import answer_parsing, chat_tools, guided
 from blade_llm.api.tools.shape import ParsedChatShape
+from blade_llm.api.tools.use import template_arguments
 
 _AFTER_TEXT: Final = b'},"logprobs":null,"finish_reason":null}]}\n\n'
 
@@ -48,7 +50,7 @@ async def chat_completions(context: ServerContext, request: Request) -> Response
 async def chat_prompt(context: ServerContext, chat: ChatRequest, search: Search) -> Prompt:
     """The conversation as tokens, and how to answer it. Raises :class:`ApiError` 400."""
     tools = chat_tools(context.model, chat)
-    text = await render(context, chat, tools)
+    text = await render(context, chat, template_arguments(tools))
     token_ids = await encode_text(context.model.tokenizer, text, add_special_tokens=chat.add_special_tokens or False)
     if not token_ids:
         raise bad_request("the chat template made an empty prompt of these messages", "messages")
@@ -62,9 +64,10 @@ async def chat_prompt(context: ServerContext, chat: ChatRequest, search: Search)
         logprobs=_top_logprobs(chat),
         vocab_size=context.model.vocab_size,
         prompt_logprobs=chat.prompt_logprobs,
+        structure=await checked_structure(chat, context.structures),
     )
     parsing = answer_parsing(context.model, tools, text)
-    sampling = guide(sampling, parsing, tools, context.model.tokenizer)
+    sampling = await guided(sampling, parsing, tools, context.model.tokenizer, context.structures)
     return Prompt(token_ids, sampling, parsing=parsing)
 
 

@@ -17,6 +17,7 @@ from blade_llm.api.logprobs import TokenNames
 from blade_llm.api.prompts import MAX_CHOICES, completion_prompts, infill_prompts, truncated
 from blade_llm.api.requests import CompletionRequest, check_length, sampling_params
 from blade_llm.api.search import search_of
+from blade_llm.api.structured import checked_structure
 from blade_llm.text.infill import Infill, infill_of
 
 DEFAULT_MAX_TOKENS: Final = 16
@@ -29,6 +30,7 @@ async def completions(context: ServerContext, request: Request) -> Response:
     model = context.resolve_model(fields.model)
     search = search_of(fields)
     infill = _infill(context, fields)
+    structure = await checked_structure(fields, context.structures)
     tokenizer, vocab_size = context.model.tokenizer, context.model.vocab_size
     special = fields.add_special_tokens is not False
     if infill is None:
@@ -54,6 +56,7 @@ async def completions(context: ServerContext, request: Request) -> Response:
             vocab_size=vocab_size,
             prompt_logprobs=_prompt_logprobs(fields),
             end_ids=() if infill is None or fields.ignore_eos else infill.end_ids,
+            structure=structure,
         )
         prompts.append(Prompt(token_ids, sampling, only_prompt))
     shape = CompletionShape(

@@ -11,6 +11,7 @@ from blade_llm.api.errors import ApiError, draining, engine_dead
 from blade_llm.api.metrics import ServerMetrics
 from blade_llm.api.served_model import ServedModel
 from blade_llm.engine.client import EngineClient
+from blade_llm.sampling.guided.validation import Validator
 from blade_llm.text.request_templates import RequestTemplates
 from blade_protocol.state import EngineState
 
@@ -30,6 +31,8 @@ class ServerContext:
     """Set when endless streams shall end."""
     templates: RequestTemplates = field(default_factory=RequestTemplates)
     """Renders the chat templates that requests bring."""
+    structures: Validator = field(default_factory=Validator)
+    """Says which schemas, expressions and grammars answers can be held to."""
     created: int = field(default_factory=lambda: int(time.time()))
     metrics: ServerMetrics = field(init=False)
 

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 from blade_llm.api.context import ServerContext
 from blade_llm.api.errors import bad_request
 from blade_llm.api.tools.messages import with_calls
-from blade_llm.api.tools.use import ToolUse, template_arguments
 from blade_llm.text.chat_template import RESERVED
 from blade_llm.text.errors import ChatTemplateError
 
@@ -18,7 +17,7 @@ class Conversation(Protocol):
     """Fields of the requests that hold messages."""
 
     @property
-    def messages(self) -> list[dict[str, Any]]: ...
+    def messages(self) -> list[dict[str, Any]] | None: ...
     @property
     def add_generation_prompt(self) -> bool | None: ...
     @property
@@ -33,8 +32,12 @@ class Conversation(Protocol):
     def documents(self) -> list[dict[str, str]]: ...
 
 
-async def render(context: ServerContext, chat: Conversation, tools: ToolUse | None = None) -> str:
-    """The prompt's text; ``tools``: what it shall offer. Raises :class:`ApiError` 400."""
+async def render(context: ServerContext, chat: Conversation, tools: Mapping[str, Any]) -> str:
+    """The prompt's text. Raises :class:`ApiError` 400.
+
+    Args:
+        tools: what the template shall know of them.
+    """
     if not chat.messages:
         raise bad_request("messages must hold at least one message", "messages")
     if taken := RESERVED & chat.chat_template_kwargs.keys():
@@ -46,8 +49,7 @@ async def render(context: ServerContext, chat: Conversation, tools: ToolUse | No
         mark = f"|{secrets.token_hex(16)}|"
         messages[-1]["content"] += mark
     begin = not chat.continue_final_message if chat.add_generation_prompt is None else chat.add_generation_prompt
-    documents = {"documents": chat.documents} if chat.documents else {}
-    arguments = {**chat.chat_template_kwargs, **documents, **template_arguments(tools)}
+    arguments = {**chat.chat_template_kwargs, **({"documents": chat.documents} if chat.documents else {}), **tools}
     text = await _render(context, chat.chat_template, messages, begin, arguments)
     if mark:
         before, found, _ = text.rpartition(mark)

@@ -32,22 +32,8 @@ IGNORED: Final[Mapping[str, str]] = {
 }
 """Fields that may be sent and do not change the answer → why."""
 
-UNAVAILABLE: Final[Mapping[str, tuple[Any, ...]]] = {
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "response_format": ({"type": "text"},),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "guided_decoding_backend": (),
-    "guided_whitespace_pattern": (),
-    "structured_outputs": (),
-}
+UNAVAILABLE: Final[Mapping[str, tuple[Any, ...]]] = {}
 """Fields whose feature does not exist yet → values that ask for nothing (``null`` always does)."""
-
-REPLACED: Final = {"functions": "tools", "function_call": "tool_choice"}
-"""Fields that OpenAI has given up → what to send in place of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +45,8 @@ class Refusal:
 
 
 REFUSED: Final[Mapping[str, Refusal]] = {
+    "functions": Refusal("the older form of tools; send tools", ([],)),
+    "function_call": Refusal("the older form of tool_choice; send tool_choice", ("none", "auto")),
     "bad_words": Refusal("words span tokens; forbid token ids with logit_bias -100", ([],)),
     "allowed_token_ids": Refusal("use guided_choice or guided_regex to restrict an answer"),
     "modalities": Refusal("answers are text", (["text"],)),
@@ -105,8 +93,7 @@ def parse(
                 fields[name] = _to_boolean(value) if types[name] in _BOOLEANS else value
         elif name in unavailable:
             if value is not None and not any(_same(value, off) for off in unavailable[name]):
-                instead = f"send {REPLACED[name]!r} instead" if name in REPLACED else "leave it out"
-                raise bad_request(f"{name!r} is not available in this version; {instead}", name, "unsupported")
+                raise bad_request(f"{name!r} is not available in this version; leave it out", name, "unsupported")
         elif name in refused:
             if value is not None and not any(_same(value, off) for off in refused[name].off):
                 raise bad_request(f"{name!r} is not taken: {refused[name].reason}", name, "unsupported")

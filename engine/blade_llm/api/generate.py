@@ -77,13 +77,8 @@ async def answer(
     search: Search,
     param: str,
 ) -> Response:
-    """Run every prompt as ``search`` says, and answer whole or as a stream.
-
-    Args:
-        param: the field that prompts came in, for prompts the engine refuses.
-    """
-    answers = submit(context, request, fields, prompts, search, param)
-    answers.prompt_logprobs = shape.prompt_logprobs
+    """Run every prompt as ``search`` says, and answer whole or as a stream; see :func:`submit`."""
+    answers = submit(context, request, fields, prompts, search, param, shape.prompt_logprobs)
     if fields.stream:
         return EventStream(stream_events(context, answers, shape, fields.stream_options), answers.generation)
     return await run_unary(answers.generation, request.receive, _whole(context, answers, shape, search))
@@ -96,8 +91,14 @@ def submit(
     prompts: Sequence[Prompt],
     search: Search,
     param: str,
+    prompt_logprobs: dict[int, PromptLogprobs] | None = None,
 ) -> Answers:
-    """Begin to run every prompt as ``search`` says. Choices are numbered prompt by prompt."""
+    """Begin to run every prompt as ``search`` says. Choices are numbered prompt by prompt.
+
+    Args:
+        param: the field that prompts came in, for prompts the engine refuses.
+        prompt_logprobs: where to put them, by number of the prompt.
+    """
     context.require_service()
     client, name, samples = context.client, request.state.request_id, search.samples
     generation = client.submit(
@@ -129,6 +130,7 @@ def submit(
         ],
         prompt_tokens=sum(len(prompt.token_ids) for prompt in prompts),
         samples=samples,
+        prompt_logprobs={} if prompt_logprobs is None else prompt_logprobs,
     )
 
 

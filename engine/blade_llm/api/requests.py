@@ -14,8 +14,10 @@ import msgspec
 from blade_llm.api.errors import bad_request
 from blade_llm.api.search import Search
 from blade_llm.api.served_model import SamplingDefaults
+from blade_llm.api.structured import StructureFields
 from blade_llm.api.tools.requests import Tool, ToolChoice
 from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.sampling.structure import Structure
 
 MAX_TEXT: Final = 1024
 """Characters of one stop string."""
@@ -30,7 +32,7 @@ _Positive = Annotated[int, msgspec.Meta(ge=1)]
 _Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
 _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 _TopLogprobs = Annotated[int, msgspec.Meta(ge=0, le=20)]
-_Priority = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
+Priority = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
 _Biases = Annotated[
     dict[int, Annotated[float, msgspec.Meta(ge=-100, le=100)]],
     msgspec.Meta(max_length=_MAX_BIASES, extra_json_schema={"propertyNames": {"pattern": "^(0|[1-9][0-9]{0,8})$"}}),
@@ -46,25 +48,12 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """OpenAI's padding against traffic analysis; chunks are never padded here."""
 
 
-class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
-    """What both kinds of requests share."""
+class SamplingFields(StructureFields, msgspec.Struct, frozen=True, kw_only=True):
+    """What every request that generates text has."""
 
     model: str | None = None
     """A name the server answers to; the only model when left out."""
     stream: bool = False
-    stream_options: StreamOptions | None = None
-    n: _Count = 1
-    """Answers to each prompt."""
-    best_of: _Count | None = None
-    """Draw so many, answer with the ``n`` of the highest mean log-probability; with a beam search: its width."""
-    use_beam_search: bool | None = None
-    beam_width: _Count | None = None
-    """Of a beam search, which it asks for; ``best_of``, else ``n``, when left out."""
-    length_penalty: float = 1.0
-    """Beams are ranked by the sum of their log-probabilities divided by length to this power."""
-    early_stopping: bool = False
-    """End a beam search once it has enough complete answers, not when none can be better any more."""
-    max_tokens: _Natural | None = None
     min_tokens: _Natural = 0
     """End-of-sequence and stop token ids cannot come before."""
     temperature: Annotated[float, msgspec.Meta(ge=0)] | None = None
@@ -83,6 +72,28 @@ class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
+    priority: Priority = 0
+    """Lower runs earlier."""
+    cache_salt: str = ""
+    """Requests with different salts never share cached prompt blocks."""
+
+
+class GenerationFields(SamplingFields, msgspec.Struct, frozen=True, kw_only=True):
+    """What chats and completions share beyond that."""
+
+    stream_options: StreamOptions | None = None
+    n: _Count = 1
+    """Answers to each prompt."""
+    best_of: _Count | None = None
+    """Draw so many, answer with the ``n`` of the highest mean log-probability; with a beam search: its width."""
+    use_beam_search: bool | None = None
+    beam_width: _Count | None = None
+    """Of a beam search, which it asks for; ``best_of``, else ``n``, when left out."""
+    length_penalty: float = 1.0
+    """Beams are ranked by the sum of their log-probabilities divided by length to this power."""
+    early_stopping: bool = False
+    """End a beam search once it has enough complete answers, not when none can be better any more."""
+    max_tokens: _Natural | None = None
     prompt_logprobs: _TopLogprobs | None = None
     """Answer also with each prompt token's log-probability and those of so many most likely ones."""
     return_tokens_as_token_ids: bool = False
@@ -91,10 +102,6 @@ class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
     """Keep so many of the prompt's last tokens; -1: as many as the context has room for."""
     add_special_tokens: bool | None = None
     """Begin-of-sequence and the like, as the tokenizer has them; chat templates write them themselves."""
-    priority: _Priority = 0
-    """Lower runs earlier."""
-    cache_salt: str = ""
-    """Requests with different salts never share cached prompt blocks."""
 
 
 class ChatRequest(GenerationFields, frozen=True, kw_only=True):
@@ -153,6 +160,7 @@ def sampling_params(
     vocab_size: int,
     prompt_logprobs: int | None = None,
     end_ids: tuple[int, ...] = (),
+    structure: Structure | None = None,
 ) -> SamplingParams:
     """Validated parameters with the seed filled in. Raises :class:`ApiError` 400 that names the field.
 
@@ -186,6 +194,7 @@ def sampling_params(
         beam_width=search.beam_width,
         length_penalty=fields.length_penalty,
         early_stopping=fields.early_stopping,
+        structure=structure,
     )
     if problem := params.problem():
         name, advice = problem
@@ -217,5 +226,5 @@ def check_length(prompt_tokens: int, asked: int | None, default: int | None, lim
             f"the prompt has {prompt_tokens} tokens and max_tokens asks for {asked}: together {prompt_tokens + asked}, "
             f"more than the context of {limit} tokens (--max_model_len); shorten the prompt or ask for at most {left}"
         )
-        raise bad_request(message, param, "context_length_exceeded")
+        raise bad_request(message, "max_tokens" if asked >= limit else param, "context_length_exceeded")
     return asked

@@ -72,6 +72,16 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             (-2.0 <= self.frequency_penalty <= 2.0, "frequency_penalty", "must lie between -2 and 2"),
             (self.logprobs is None or 0 <= self.logprobs <= 20, "logprobs", "must lie between 0 and 20"),
             (self.seed is None or -(2**63) <= self.seed < 2**64, "seed", "must fit into 64 bits"),
+            (
+                self.structure is None or not self.ignore_eos,
+                "ignore_eos",
+                "cannot be combined with a structure: the answer ends where its structure is complete",
+            ),
+            (
+                self.structure is None or not self.beam_width,
+                "beam_width",
+                "cannot be combined with a structure: beams are free; leave one of the two out",
+            ),
             (all(self.stop) and len(self.stop) <= 16, "stop", "takes at most 16 strings, none of them empty"),
         )
         return next(((name, advice) for holds, name, advice in checks if not holds), None)

@@ -31,7 +31,8 @@ def as_chat(request: ResponsesRequest, raw: Mapping[str, Any]) -> ChatRequest:
     chat: dict[str, Any] = {name: value for name, value in raw.items() if name in AS_IN_CHAT}
     chat["messages"] = messages_of(request.input, request.instructions)
     chat["max_completion_tokens"] = request.max_output_tokens
-    chat["response_format"] = _response_format(request.text.format)
+    if (form := _response_format(request.text.format)) is not None:
+        chat["response_format"] = form
     if request.reasoning is not None:
         chat["reasoning_effort"] = request.reasoning.effort
     if request.with_logprobs:

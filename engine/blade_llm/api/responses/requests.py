@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
 from blade_llm.api.errors import bad_request
-from blade_llm.api.fields import parse
+from blade_llm.api.fields import Refusal, parse
+from blade_llm.api.requests import SamplingFields
 
 LOGPROBS: Final = "message.output_text.logprobs"
 Include = Literal[
@@ -22,6 +23,10 @@ Include = Literal[
     "computer_call_output.output.image_url",
 ]
 """Reasoning comes as plain text, so that it need not be encrypted; the others concern items that never occur."""
+
+
+_Key = Annotated[str, msgspec.Meta(max_length=64)]
+_Value = Annotated[str, msgspec.Meta(max_length=512)]
 
 
 class TextOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,22 +49,18 @@ class ResponseStreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_un
     """OpenAI's padding against traffic analysis; events are never padded here."""
 
 
-class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True):
+class ResponsesRequest(SamplingFields, msgspec.Struct, frozen=True, kw_only=True):
     """``POST /v1/responses``"""
 
     input: str | list[Any]
     """A user's message, or items: messages, function calls, their outputs, reasoning."""
-    model: str | None = None
     instructions: str | None = None
     """A system message before ``input``."""
-    stream: bool = False
     stream_options: ResponseStreamOptions | None = None
-    max_output_tokens: int | None = None
+    max_output_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
     """All that fits when left out."""
-    temperature: float | None = None
-    top_p: float | None = None
     include: list[Include] = []
-    top_logprobs: int | None = None
+    top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None
     """Needs ``include: ["message.output_text.logprobs"]``."""
     text: TextOptions = TextOptions()
     reasoning: ReasoningOptions | None = None
@@ -69,31 +70,14 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True):
     parallel_tool_calls: bool = True
     max_tool_calls: int | None = None
     """Limits tools that run on the server, and there are none."""
-    metadata: dict[str, str] = {}
-    store: bool = True
-    """Accepted; nothing is stored."""
-    service_tier: str | None = None
-    """Accepted; there is one."""
+    metadata: Annotated[dict[_Key, _Value], msgspec.Meta(max_length=16)] = {}
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
-
-    # Beyond OpenAI's, as in a chat.
-    top_k: int | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    seed: int | None = None
-    stop: str | list[str] = []
-    stop_token_ids: list[int] = []
-    min_tokens: int = 0
-    ignore_eos: bool = False
-    include_stop_str_in_output: bool = False
-    skip_special_tokens: bool = True
-    priority: int = 0
-    cache_salt: str = ""
+    chat_template: str | None = None
+    """In place of the model's."""
     chat_template_kwargs: dict[str, Any] = {}
+    """Further arguments for the chat template."""
 
     @property
     def with_logprobs(self) -> bool:
@@ -101,40 +85,45 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 AS_IN_CHAT: Final = frozenset(
-    {
-        "model", "stream", "temperature", "top_p", "top_k", "repetition_penalty", "presence_penalty",
-        "frequency_penalty", "seed", "stop", "stop_token_ids", "min_tokens", "ignore_eos",
-        "include_stop_str_in_output", "skip_special_tokens", "priority", "cache_salt", "chat_template_kwargs",
-    }
-)  # fmt: skip
+    {*SamplingFields.__struct_fields__, "chat_template", "chat_template_kwargs"}
+)
 """Fields that mean the same in a chat request."""
 
-_NOT_STORED: Final = "responses are not stored"
-_REFUSED: Final[Mapping[str, tuple[tuple[Any, ...], str]]] = {
-    "previous_response_id": ((), f"{_NOT_STORED}; send the earlier items in 'input'"),
-    "conversation": ((), f"{_NOT_STORED}; send the earlier items in 'input'"),
-    "background": ((False,), f"{_NOT_STORED}, so none can be fetched later; leave it out, or use 'stream'"),
-    "background_options": ((), f"{_NOT_STORED}, so none can be fetched later; leave it out"),
-    "prompt": ((), "prompts are not stored; send 'instructions' and 'input'"),
-    "truncation": (("disabled",), "nothing is dropped from a conversation that is too long; leave it out"),
-    "context_management": (([],), "conversations are not compacted; leave it out"),
-    "moderation": ((), "there is no moderation; leave it out"),
-    "image": ((), "this model makes no images; leave it out"),
-    "prompt_cache_options": ((), "prompts are cached by their tokens alone; leave it out, or use 'cache_salt'"),
-    "access_programs": ((), "there are none; leave it out"),
+IGNORED: Final[Mapping[str, str]] = {
+    "store": "nothing is stored",
+    "service_tier": "there is one tier; see priority",
+    "prompt_cache_retention": "blocks stay until others need the room",
 }
-"""Field → values that ask for nothing (as ``null`` does), and what to say of others."""
+"""Fields that may be sent and do not change the answer → why."""
+
+_NOT_STORED: Final = "responses are not stored"
+REFUSED: Final[Mapping[str, Refusal]] = {
+    "previous_response_id": Refusal(f"{_NOT_STORED}; send the earlier items in 'input'"),
+    "conversation": Refusal(f"{_NOT_STORED}; send the earlier items in 'input'"),
+    "background": Refusal(f"{_NOT_STORED}, so none can be fetched later; use 'stream'", (False,)),
+    "background_options": Refusal(f"{_NOT_STORED}, so none can be fetched later"),
+    "prompt": Refusal("prompts are not stored; send 'instructions' and 'input'"),
+    "truncation": Refusal("nothing is dropped from a conversation that is too long", ("disabled",)),
+    "context_management": Refusal("conversations are not compacted", ([],)),
+    "moderation": Refusal("there is no moderation"),
+    "image": Refusal("answers are text"),
+    "prompt_cache_options": Refusal("the prompt cache finds equal beginnings by itself; see cache_salt"),
+    "access_programs": Refusal("there are none"),
+    "messages": Refusal("belongs to /v1/chat/completions; here it is input"),
+    "reasoning_effort": Refusal("belongs to /v1/chat/completions; here it is reasoning.effort"),
+    "max_tokens": Refusal("belongs to /v1/chat/completions; here it is max_output_tokens"),
+    "max_completion_tokens": Refusal("belongs to /v1/chat/completions; here it is max_output_tokens"),
+    "logprobs": Refusal(f'belongs to /v1/chat/completions; here it is include: ["{LOGPROBS}"]', (False,)),
+    "n": Refusal("a response is one answer", (1,)),
+}
+"""What is refused, the values that ask for nothing apart → why."""
 
 
 def parse_request(raw: dict[str, Any]) -> ResponsesRequest:
     """``raw`` as a request. Raises :class:`ApiError` 400 that names the field."""
-    for name, (off, reason) in _REFUSED.items():
-        value = raw.get(name)
-        if value is not None and value not in off:
-            raise bad_request(f"{name!r} is not supported: {reason}", name, "unsupported")
-    request = parse({name: value for name, value in raw.items() if name not in _REFUSED}, ResponsesRequest)
+    request = parse(raw, ResponsesRequest, ignored=IGNORED, refused=REFUSED, unavailable={})
     if request.top_logprobs is not None and not request.with_logprobs:
         raise bad_request(f'top_logprobs needs include: ["{LOGPROBS}"]', "top_logprobs")
-    if len(request.metadata) > 16 or any(len(k) > 64 or len(v) > 512 for k, v in request.metadata.items()):
-        raise bad_request("metadata takes at most 16 pairs, keys of 64 and values of 512 characters", "metadata")
+    if request.response_format is not None and request.text.format["type"] != "text":
+        raise bad_request("text.format and response_format both constrain the answer; send one of them", "text")
     return request

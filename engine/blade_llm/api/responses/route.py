@@ -50,7 +50,8 @@ async def _whole(context: ServerContext, answers: Answers, envelope: Envelope, o
     return Response(encode(envelope.ended(output, answers)), media_type="application/json")
 
 
-def not_stored(path: str) -> ApiError:
-    """The answer to whoever asks for a response made earlier, or for one of its parts."""
-    message = f"{path.partition('/')[0]!r}: responses are not stored by this server; keep them at the client"
-    return ApiError(404, message, kind="not_found_error", code="response_not_found")
+async def stored(context: ServerContext, request: Request) -> Response:
+    """What others answer about responses made earlier."""
+    name = str(request.path_params["rest"]).partition("/")[0]
+    message = f"{name!r}: responses are not stored by this server; keep them at the client"
+    raise ApiError(404, message, kind="not_found_error", code="response_not_found")

@@ -8,10 +8,13 @@ import msgspec
 
 from blade_llm.api.errors import bad_request
 from blade_llm.api.served_model import ServedModel
+from blade_llm.api.structured import check_structure
 from blade_llm.api.tools.grammar import answer_structure
 from blade_llm.api.tools.requests import Tool, ToolChoice
 from blade_llm.api.tools.use import ToolUse, read_tools
+from blade_llm.sampling.guided.validation import Validator
 from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.sampling.structure import Structure
 from blade_llm.text.answer_parser import AnswerParsing
 from blade_llm.text.tokenizer import Tokenizer
 from blade_llm.text.tool_parsers import TOOL_PARSERS
@@ -58,14 +61,27 @@ def answer_parsing(model: ServedModel, use: ToolUse | None, prompt: str) -> Answ
     )
 
 
-def guide(
-    sampling: SamplingParams, parsing: AnswerParsing | None, use: ToolUse | None, tokenizer: Tokenizer
+async def guided(
+    sampling: SamplingParams,
+    parsing: AnswerParsing | None,
+    use: ToolUse | None,
+    tokenizer: Tokenizer,
+    validator: Validator,
 ) -> SamplingParams:
     """``sampling`` with a structure that leaves room for reasoning and makes calls keep what ``use`` promises.
 
-    A structure that ``sampling`` has already is that of the content.
+    A structure that ``sampling`` has already is that of the content. Raises :class:`ApiError` 400 for parameters that
+    no call can be held to.
     """
     if parsing is None:
         return sampling
     structure = answer_structure(sampling.structure, parsing, use, tokenizer)
-    return sampling if structure is sampling.structure else msgspec.structs.replace(sampling, structure=structure)
+    if structure is None or structure == sampling.structure:
+        return sampling
+    if use is not None:
+        for index, function in enumerate(use.functions):
+            if function.name in use.names:
+                schema = msgspec.json.encode(use.schema(function)).decode()
+                await check_structure(Structure("json", schema), validator, f"tools.{index}.function.parameters")
+    await check_structure(structure, validator, "response_format" if use is None else "tools")
+    return msgspec.structs.replace(sampling, structure=structure)

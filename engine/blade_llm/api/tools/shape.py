@@ -73,7 +73,7 @@ class ParsedChatShape:
             if not stream.begun:
                 data += self._begin(piece.index, stream, is_content=True)
             reason = self._parsing.finish_reason(piece.finish_reason, stream.num_calls)
-            data += self._plain.chunk(Piece(piece.index, "", stream.taken_entries(), reason))
+            data += self._plain.chunk(Piece(piece.index, "", stream.taken_entries(), reason, piece.stop_reason))
         return data
 
     def _begin(self, index: int, stream: _Stream, *, is_content: bool) -> bytes:

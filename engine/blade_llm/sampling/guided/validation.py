@@ -116,10 +116,13 @@ def _compile(grammar: str) -> None:
     matcher = llguidance.LLMatcher(_byte_vocabulary(), grammar, log_level=0, limits=limits.parser_limits())
     if matcher.is_error():
         raise StructureError(readable(matcher.get_error()))
+    mask = np.zeros(mask_words(_BYTES + 1), np.int32)
     try:
-        MatcherGrammar(matcher).fill(np.empty(mask_words(_BYTES + 1), np.int32))
+        MatcherGrammar(matcher).fill(mask)
     except StructureError:
         raise StructureError(f"no answer can satisfy it; {limits.STEP_LIMIT_ADVICE}") from None
+    if not mask[:-1].any():
+        raise StructureError("only the empty answer satisfies it")
 
 
 class _Bytes:

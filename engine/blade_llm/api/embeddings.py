@@ -1,0 +1,119 @@
+"""``POST /v1/embeddings``: texts or token ids become vectors, the pooled hidden states of the model's last layer."""
+
+from __future__ import annotations
+
+import base64
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+import numpy as np
+from starlette.requests import Request
+from starlette.responses import Response
+
+from blade_llm.api.body import read_json
+from blade_llm.api.context import ServerContext
+from blade_llm.api.errors import ApiError, bad_request
+from blade_llm.api.fields import parse
+from blade_llm.api.prompts import completion_prompts, truncated
+from blade_llm.api.requests import Priority
+from blade_llm.api.sse import run_unary
+from blade_llm.engine.client import Generation
+from blade_llm.engine.messages import GenerateRequest, RequestOutput
+from blade_llm.sampling.parameters import SamplingParams
+
+MAX_INPUTS: Final = 2048
+"""As OpenAI's."""
+IGNORED: Final = {"user": "names the client's user; nothing is kept about users"}
+_NO_TOKENS: Final = SamplingParams(max_tokens=1, temperature=0.0, seed=0)
+
+
+class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """``POST /v1/embeddings``"""
+
+    input: str | list[Any]
+    """Text, token ids, or a list of either."""
+    model: str | None = None
+    """A name the server answers to; the only model when left out."""
+    encoding_format: Literal["float", "base64"] = "float"
+    """``base64``: 32-bit floats, little-endian."""
+    dimensions: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """Only the first so many numbers; the vector is normalised afterwards."""
+    pooling: Literal["last", "mean"] = "last"
+    """Of the hidden states: the last token's, or the mean of all."""
+    normalize: bool = True
+    """Scale vectors to length 1."""
+    add_special_tokens: bool = True
+    truncate_prompt_tokens: Annotated[int, msgspec.Meta(ge=-1)] | None = None
+    """Keep so many of an input's last tokens; -1: as many as the context has room for."""
+    priority: Priority = 0
+    """Lower runs earlier."""
+    cache_salt: str = ""
+    """Requests with different salts never share cached prompt blocks."""
+
+
+async def embeddings(context: ServerContext, request: Request) -> Response:
+    """Turn texts into vectors."""
+    context.require_service()
+    fields = parse(await read_json(request), EmbeddingRequest, ignored=IGNORED, refused={}, unavailable={})
+    model = context.resolve_model(fields.model)
+    found = await completion_prompts(
+        fields.input,
+        context.model.tokenizer,
+        context.model.vocab_size,
+        add_special_tokens=fields.add_special_tokens,
+        param="input",
+        most=MAX_INPUTS,
+    )
+    room = context.max_model_len - 1  # the engine counts on one token more
+    prompts = [truncated(token_ids, fields.truncate_prompt_tokens, room) for token_ids in found]
+    if too_long := [len(token_ids) for token_ids in prompts if len(token_ids) > room]:
+        message = f"an input has {too_long[0]} tokens; the model takes at most {room}: shorten it, or truncate it"
+        raise bad_request(message, "input", "context_length_exceeded")
+    context.require_service()
+    generation = context.client.submit(
+        [
+            GenerateRequest(
+                request_id=context.client.new_id(request.state.request_id),
+                prompt_token_ids=token_ids,
+                sampling=_NO_TOKENS,
+                pooling=fields.pooling,
+                cache_salt=fields.cache_salt,
+                priority=fields.priority,
+            )
+            for token_ids in prompts
+        ]
+    )
+    tokens = sum(len(token_ids) for token_ids in prompts)
+    return await run_unary(generation, request.receive, _answer(generation, fields, model, len(prompts), tokens))
+
+
+async def _answer(generation: Generation, fields: EmbeddingRequest, model: str, count: int, tokens: int) -> Response:
+    vectors: dict[int, Any] = {}
+    while len(vectors) < count:
+        for index, output in await generation.get():
+            vectors[index] = _vector(output, fields)
+    body = {
+        "object": "list",
+        "data": [{"object": "embedding", "index": index, "embedding": vectors[index]} for index in range(count)],
+        "model": model,
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+    }
+    return Response(msgspec.json.encode(body), media_type="application/json")
+
+
+def _vector(output: RequestOutput, fields: EmbeddingRequest) -> list[float] | str:
+    if output.error is not None:
+        raise bad_request(output.error, "input")
+    if output.embedding is None:
+        raise ApiError(500, "the engine made no embedding", kind="server_error")
+    vector = np.frombuffer(output.embedding, dtype="<f4")
+    if fields.dimensions is not None:
+        if fields.dimensions > len(vector):
+            raise bad_request(f"dimensions must be at most {len(vector)}, the model's hidden size", "dimensions")
+        vector = vector[: fields.dimensions]
+    if fields.normalize:
+        vector = vector / max(float(np.linalg.norm(vector)), 1e-12)
+    if fields.encoding_format == "base64":
+        return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
+    numbers: list[float] = vector.tolist()
+    return numbers

@@ -1,0 +1,89 @@
+"""Name the field of a body that is not acceptable JSON, or holds what no field may hold.
+
+All of this is for the rare case: a good body costs two searches for a few bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, Final
+
+from blade_llm.api.errors import ApiError, bad_request
+
+_MOST_LOOKED_AT: Final = 1024 * 1024
+"""Bytes; beyond, the field is not looked for, as that would hold up other requests."""
+
+
+def malformed(body: bytes, error: Exception) -> ApiError:
+    """What to answer to a ``body`` that the decoder refused with ``error``: Python's own decoder takes more, and so
+    shows where the numbers are that JSON does not have, and the halves of characters."""
+    if isinstance(error, RecursionError):
+        return bad_request("the body is not valid JSON: it is nested too deeply")
+    if len(body) <= _MOST_LOOKED_AT:
+        try:
+            value = json.loads(body)
+        except (ValueError, RecursionError):
+            value = None
+        if isinstance(value, dict):
+            for name, field in value.items():
+                if fault := _fault(field):
+                    return bad_request(f"{_printable(name)}: {fault}", _printable(name))
+    return bad_request(f"the body is not valid JSON: {_printable(str(error))}")
+
+
+def check_text(body: bytes, value: dict[str, Any]) -> None:
+    """Raise :class:`ApiError` 400 for null bytes in texts, and for fields that are there twice."""
+    if b"\\u0000" in body:
+        for name, field in value.items():
+            if "\0" in name or _any_text(field, lambda text: "\0" in text):
+                raise bad_request(f"{name!r} holds a null byte, which no text may", name.replace("\0", ""))
+    if len(body) <= _MOST_LOOKED_AT and any(body.count(f'"{name}"'.encode()) > 1 for name in value):
+        _check_twice(body)
+
+
+def _check_twice(body: bytes) -> None:
+    """A name may also be that of a field further in, or a text: look exactly."""
+    twice: list[str] = []
+
+    def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal twice
+        names = [name for name, _ in found]
+        twice = [name for name in names if names.count(name) > 1] if len(names) < 200 else []
+        return {}  # the last call is for the outermost object
+
+    json.loads(body, object_pairs_hook=pairs)
+    if twice:
+        raise bad_request(f"{twice[0]!r} is given twice", twice[0])
+
+
+def _fault(value: Any) -> str:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "must be a finite number"
+    if _any_text(value, lambda text: not _is_unicode(text)):
+        return "holds half of a surrogate pair, which is no character"
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return next((fault for item in value if (fault := _fault(item))), "")
+    return ""
+
+
+def _any_text(value: Any, test: Any) -> bool:
+    if isinstance(value, str):
+        return bool(test(value))
+    if isinstance(value, dict):
+        return any(test(key) or _any_text(item, test) for key, item in value.items())
+    return any(_any_text(item, test) for item in value) if isinstance(value, list) else False
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _printable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode("utf-8")

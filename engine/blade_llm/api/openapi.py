@@ -1,0 +1,178 @@
+"""``/openapi.json``: written from the routes and from the types that requests are decoded with.
+
+What the decoder takes beyond JSON Schema's view of a type stands here too: null for every field that may be left out,
+``"true"`` for true, fields that are ignored, and those that are refused unless they ask for nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from blade_llm.api.context import ServerContext
+from blade_llm.api.embeddings import IGNORED as IGNORED_BY_EMBEDDINGS
+from blade_llm.api.embeddings import MAX_INPUTS, EmbeddingRequest
+from blade_llm.api.fields import IGNORED, REFUSED, UNAVAILABLE, Refusal
+from blade_llm.api.prompts import MAX_CHOICES
+from blade_llm.api.requests import GenerationFields, SamplingFields
+from blade_llm.api.responses.requests import IGNORED as IGNORED_BY_RESPONSES
+from blade_llm.api.responses.requests import REFUSED as REFUSED_BY_RESPONSES
+from blade_llm.api.responses.requests import ResponsesRequest
+from blade_llm.api.routes import Route
+from blade_llm.api.version import package_version
+from blade_protocol.openai import ErrorBody
+
+_SCHEMAS: Final = "#/components/schemas/"
+_BODY_ERRORS: Final = (400, 404, 413, 415, 503)
+_ERRORS: Final = {
+    400: "The request is wrong; the message says what to change",
+    404: "No such model",
+    413: "The body is too large",
+    415: "The body is not JSON",
+    503: "Nothing is served now; retry elsewhere or later",
+}
+_NULL: Final = {"type": "null"}
+_NO_NULL_BYTES: Final = "^[^\\u0000]*$"
+
+
+def describe(routes: Iterable[Route], context: ServerContext) -> dict[str, Any]:
+    """The OpenAPI document of one server: names of models and the size of the vocabulary are its own."""
+    routes = list(routes)
+    bodies = [route.body for route in routes if route.body is not None]
+    answers = [route.answer for route in routes if route.answer is not None]
+    _, components = msgspec.json.schema_components([*bodies, *answers, ErrorBody], ref_template=_SCHEMAS + "{name}")
+    for body in bodies:
+        components[body.__name__] = _request(components[body.__name__], body, context)
+    described: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        described.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "BladeLLM", "version": package_version()},
+        "paths": described,
+        "components": {"schemas": components},
+    }
+
+
+def _operation(route: Route) -> dict[str, Any]:
+    content: dict[str, Any] = {"text/plain": {"schema": {"type": "string"}}}
+    if route.answer is not None:
+        content = {"application/json": {"schema": _reference(route.answer)}}
+    if route.streams:
+        content["text/event-stream"] = {"schema": {"type": "string"}}
+    name = re.sub(r"\W+", "_", f"{route.method.lower()}{route.path}").strip("_")
+    operation: dict[str, Any] = {
+        "operationId": name,
+        "summary": (route.handler.__doc__ or "").partition("\n")[0],
+        "responses": {"200": {"description": "The answer", "content": content}},
+    }
+    error = {"application/json": {"schema": _reference(ErrorBody)}}
+    for status in sorted({*route.errors, *(_BODY_ERRORS if route.body else ())}):
+        operation["responses"][str(status)] = {"description": _ERRORS[status], "content": error}
+    if route.body is not None:
+        content = {"application/json": {"schema": _reference(route.body)}}
+        operation["requestBody"] = {"required": True, "content": content}
+    if parameters := re.findall(r"{(\w+)}", route.path):
+        operation["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+            for name in parameters
+        ]
+    return operation
+
+
+def _reference(kind: type[msgspec.Struct]) -> dict[str, str]:
+    return {"$ref": _SCHEMAS + kind.__name__}
+
+
+def _request(schema: dict[str, Any], body: type[msgspec.Struct], context: ServerContext) -> dict[str, Any]:
+    """What :func:`~blade_llm.api.fields.parse` takes for a ``body``."""
+    required = schema.get("required", [])
+    own = _own_schemas(body, context)
+    properties = {}
+    for name, given in schema["properties"].items():
+        known = own.get(name, given)
+        properties[name] = known if name in required else _optional(known)
+    for name, reason in _ignored(body).items():
+        properties.setdefault(name, {"description": f"Ignored: {reason}."})
+    for name, refusal in _refused(body).items():
+        properties.setdefault(name, {"description": f"Refused: {refusal.reason}.", "enum": [None, *refusal.off]})
+    return {**schema, "properties": properties, "additionalProperties": False}
+
+
+def _ignored(body: type[msgspec.Struct]) -> Mapping[str, str]:
+    if issubclass(body, GenerationFields):
+        return IGNORED
+    if body is ResponsesRequest:
+        return IGNORED_BY_RESPONSES
+    return IGNORED_BY_EMBEDDINGS if body is EmbeddingRequest else {}
+
+
+def _refused(body: type[msgspec.Struct]) -> Mapping[str, Refusal]:
+    if issubclass(body, GenerationFields):
+        return {**REFUSED, **{name: Refusal("not available in this version", off) for name, off in UNAVAILABLE.items()}}
+    return REFUSED_BY_RESPONSES if body is ResponsesRequest else {}
+
+
+def _optional(schema: dict[str, Any]) -> dict[str, Any]:
+    """``schema``, or null; ``default`` and ``description`` stay outside."""
+    outside = {key: value for key, value in schema.items() if key in ("default", "description")}
+    inside = {key: value for key, value in schema.items() if key not in outside}
+    choices = list(inside["anyOf"]) if set(inside) == {"anyOf"} else [inside]
+    if {"type": "boolean"} in choices:
+        choices.append({"enum": ["true", "false"]})
+    if _NULL not in choices:
+        choices.append(_NULL)
+    return {"anyOf": choices, **outside}
+
+
+def _own_schemas(body: type[msgspec.Struct], context: ServerContext) -> dict[str, Any]:
+    """Fields that this server takes more narrowly than their type says."""
+    token_id = {"type": "integer", "minimum": 0, "maximum": context.model.vocab_size - 1}
+    text = {"type": "string", "minLength": 1, "pattern": _NO_NULL_BYTES}
+    ids = {"type": "array", "items": token_id, "minItems": 1}
+
+    def prompts(most: int) -> dict[str, Any]:
+        return {
+            "anyOf": [
+                text,
+                ids,
+                {"type": "array", "items": text, "minItems": 1, "maxItems": most},
+                {"type": "array", "items": ids, "minItems": 1, "maxItems": most},
+            ]
+        }
+
+    found: dict[str, Any] = {"model": {"enum": ["", *context.model.names, *sorted(context.model.aliases)]}}
+    if "messages" in body.__struct_fields__:
+        found["messages"] = {"type": "array", "minItems": 1, "items": _MESSAGE}
+    if issubclass(body, SamplingFields):
+        found["stop_token_ids"] = {"type": "array", "items": token_id, "maxItems": 128, "default": []}
+        found["prompt"] = prompts(MAX_CHOICES)
+    if body is EmbeddingRequest:
+        found["input"] = prompts(MAX_INPUTS)
+    found["tokens"] = {"type": "array", "items": token_id}
+    return found
+
+
+_MESSAGE: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["role", "content"],
+    "properties": {
+        "role": {"enum": ["system", "developer", "user", "assistant"]},
+        "content": {
+            "anyOf": [
+                {"type": "string"},
+                {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "required": ["type", "text"],
+                        "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+                    },
+                },
+            ]
+        },
+    },
+}

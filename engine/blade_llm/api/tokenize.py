@@ -1,0 +1,72 @@
+"""``POST /tokenize`` and ``/detokenize``: the model's tokenizer, without the engine. Shapes are vLLM's."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from blade_llm.api.body import read_json
+from blade_llm.api.context import ServerContext
+from blade_llm.api.conversation import render
+from blade_llm.api.errors import bad_request
+from blade_llm.api.fields import parse
+from blade_llm.api.prompts import checked_ids, encode_text
+
+
+class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """``POST /tokenize``: a ``prompt``, or ``messages`` and what makes a prompt of them."""
+
+    model: str | None = None
+    """A name the server answers to; the only model when left out."""
+    prompt: str | None = None
+    messages: Annotated[list[dict[str, Any]], msgspec.Meta(min_length=1)] | None = None
+    add_special_tokens: bool | None = None
+    """Begin-of-sequence and the like; true for a prompt, false for messages."""
+    return_token_strs: bool = False
+    """Also tell how the vocabulary spells each token."""
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+    resume_response: str = ""
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] = {}
+    documents: list[dict[str, str]] = []
+
+
+class DetokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """``POST /detokenize``"""
+
+    tokens: list[int]
+    model: str | None = None
+    """A name the server answers to; the only model when left out."""
+
+
+async def tokenize(context: ServerContext, request: Request) -> Response:
+    """Token ids of a text or a conversation."""
+    fields = parse(await read_json(request), TokenizeRequest, ignored={}, refused={}, unavailable={})
+    context.resolve_model(fields.model)
+    if (fields.prompt is None) == (fields.messages is None):
+        raise bad_request("send either prompt or messages", "prompt")
+    tokenizer = context.model.tokenizer
+    special = fields.messages is None if fields.add_special_tokens is None else fields.add_special_tokens
+    text = fields.prompt if fields.prompt is not None else await render(context, fields)
+    token_ids = await encode_text(tokenizer, text, add_special_tokens=special)
+    body = {
+        "count": len(token_ids),
+        "max_model_len": context.max_model_len,
+        "tokens": token_ids,
+        "token_strs": [tokenizer.token(token_id) for token_id in token_ids] if fields.return_token_strs else None,
+    }
+    return Response(msgspec.json.encode(body), media_type="application/json")
+
+
+async def detokenize(context: ServerContext, request: Request) -> Response:
+    """The text of token ids."""
+    fields = parse(await read_json(request), DetokenizeRequest, ignored={}, refused={}, unavailable={})
+    context.resolve_model(fields.model)
+    token_ids = checked_ids(fields.tokens, context.model.vocab_size, "tokens")
+    text = await asyncio.to_thread(context.model.tokenizer.decode, token_ids, skip_special_tokens=False)
+    return Response(msgspec.json.encode({"prompt": text}), media_type="application/json")
