@@ -25,7 +25,7 @@ BOTH: dict[str, Any] = {
     "priority": 2**40,
     "temperatur": 1,
 }
-CHAT = {**BOTH, "n": 0, "max_tokens": 0, "messages": [], "top_logprobs": 3}
+CHAT = {**BOTH, "n": 0, "max_completion_tokens": 0, "messages": [], "top_logprobs": 3}
 COMPLETION = {**BOTH, "n": 200, "max_tokens": 0, "prompt": [], "logprobs": 21}
 RESPONSE = {
     **BOTH,

@@ -44,7 +44,7 @@ NEVER_NULL: Final[Mapping[str, frozenset[str]]] = {
     "ChatCompletionMessage": frozenset({"tool_calls", "annotations", "function_call"}),
     "ChoiceDelta": frozenset({"role", "tool_calls", "function_call"}),
     "ChoiceDeltaToolCall": frozenset({"id", "type", "function"}),
-    "Completion": frozenset({"usage", "system_fingerprint"}),
+    "Completion": frozenset({"system_fingerprint"}),  # a stream's chunks are of this type too
     "CompletionUsage": frozenset({"prompt_tokens_details", "completion_tokens_details"}),
     "PromptTokensDetails": frozenset({"cached_tokens"}),
     "CompletionTokensDetails": frozenset({"reasoning_tokens"}),

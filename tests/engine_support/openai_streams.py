@@ -65,6 +65,7 @@ def _check_heads(chunks: Sequence[Event], kind: Any, usage: bool) -> None:
         # For a completion's chunks, whose finish reason may be null, the package has no type.
         found = [one for one in problems(chunk, kind) if kind is not Completion or ".finish_reason: None" not in one]
         assert found == []
+        assert ("usage" in chunk) == usage
     assert len({(chunk["id"], chunk["created"], chunk["model"]) for chunk in chunks}) == 1
     with_usage = [chunk for chunk in chunks if chunk.get("usage") is not None]
     if usage:
