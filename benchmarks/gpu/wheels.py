@@ -35,7 +35,13 @@ PACKAGES = {
 }
 """Distribution → module. All they need in turn is here (typing_extensions: recent enough for pydantic) or comes with
 torch's usual companions."""
-PLATFORMS = ("manylinux_2_31_x86_64", "manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
+PLATFORMS = (
+    "manylinux_2_31_x86_64",
+    "manylinux_2_28_x86_64",
+    "manylinux_2_27_x86_64",
+    "manylinux_2_17_x86_64",
+    "manylinux2014_x86_64",
+)
 
 
 def download(python_version: str = "3.12") -> None:

@@ -104,7 +104,7 @@ OTHERS = 32 * 16 + 16 + 2 * (32 + 32)
 """Vectors, and the embedding table: what the output matrix, packed, is a copy of."""
 WEIGHTS = 4 * (MATRICES + OTHERS)
 FILES = WEIGHTS - 4 * 32 * 16
-ACTIVATIONS = 16 * (4 * 16 + 8 * 4 + 3 * 24) * 4 + 4 * 3 * 32 * 4
+ACTIVATIONS = 16 * (4 * 16 + 8 * 4 + 3 * 24) * 4 + 16 * 3 * 32 * 4
 FIXED = WEIGHTS + ACTIVATIONS + RUNTIME_BYTES
 
 

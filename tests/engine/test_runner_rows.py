@@ -98,17 +98,24 @@ def test_draws_do_not_depend_on_row_or_company(driver: Driver) -> None:
 
 
 def test_parallel_samples_differ_and_repeat(driver: Driver) -> None:
+    """Eight samples of one prompt and seed, in one batch and in another order in other rows; and alone."""
     prompt = prompt_of(12, seed=9)
 
-    def sample(index: int) -> list[int]:
-        request = driver.enter(index, prompt, SAMPLED, sample_index=index)
-        driver.step({index: 12})
-        driver.decode([index], 11)
-        driver.leave(index)
-        return request.tokens[12:]
+    def samples(rows: dict[int, int]) -> dict[int, list[int]]:
+        """``rows``: row → sample index."""
+        for row, index in rows.items():
+            driver.enter(row, prompt, SAMPLED, sample_index=index)
+        driver.step(dict.fromkeys(rows, 12))
+        driver.decode(list(rows), 11)
+        drawn = {index: driver.live[row].tokens[12:] for row, index in rows.items()}
+        for row in rows:
+            driver.leave(row)
+        return drawn
 
-    assert sample(0) != sample(1)
-    assert sample(1) == sample(1)
+    together = samples({row: row for row in range(8)})
+    assert len({tuple(tokens) for tokens in together.values()}) == 8
+    assert samples({row: (row * 3 + 2) % 8 for row in range(8)}) == together
+    assert samples({5: 1}) == {1: together[1]}
 
 
 def test_logprobs_travel_with_the_tokens(model: tuple[TorchRunner, Any], driver: Driver) -> None:

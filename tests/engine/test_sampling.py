@@ -1,110 +1,15 @@
-"""Penalties and filters against transformers' logits processors, and the sampler's promises about batches."""
+"""Penalties, bias, masks and filters by hand, and the sampler's promises about batches."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import pytest
 import torch
+from engine_support.sampled_rows import CPU, Row, draw, probabilities
 from engine_support.token_masks import masks_for
 
-from blade_llm.sampling.masks import TokenMasks
 from blade_llm.sampling.parameters import SamplingParams
-from blade_llm.sampling.sampler import Drawn, SampledRows, Sampler
-from blade_llm.sampling.stages import stages_of
+from blade_llm.sampling.sampler import SampledRows, Sampler
 from blade_llm.sampling.table import SamplingTable
-
-CPU = torch.device("cpu")
-
-
-@dataclass
-class Row:
-    """A request at the moment of a draw."""
-
-    params: SamplingParams
-    tokens: list[int] = field(default_factory=lambda: [3, 1, 4])
-    prompt: int = 3
-    sample_index: int = 0
-    masked: tuple[int, ...] = ()
-
-
-def sampler_for(rows: dict[int, Row]) -> tuple[Sampler, SampledRows]:
-    table = SamplingTable(16, CPU)
-    token_ids = torch.full((16, 64), 7, dtype=torch.int32)  # garbage beyond each row's end
-    for index, row in rows.items():
-        table.enter(
-            index,
-            row.params,
-            num_prompt_tokens=row.prompt,
-            sample_index=row.sample_index,
-            masked_until_min_tokens=row.masked,
-        )
-        token_ids[index, : len(row.tokens)] = torch.tensor(row.tokens)
-    indices, positions = list(rows), [len(row.tokens) for row in rows.values()]
-    return Sampler(table, token_ids), SampledRows(indices, positions, torch.tensor(indices), torch.tensor(positions))
-
-
-def draw(rows: dict[int, Row], logits: torch.Tensor, masks: TokenMasks | None = None) -> Drawn:
-    sampler, sampled = sampler_for(rows)
-    return sampler.draw(logits, sampled, masks)
-
-
-def probabilities(row: Row, logits: torch.Tensor) -> torch.Tensor:
-    """What the draw's argmax is over, as probabilities; ``logits``: [vocabulary]."""
-    sampler, sampled = sampler_for({5: row})
-    stages = stages_of(sampled, sampler._table, CPU)
-    changed = sampler.changed(logits.unsqueeze(0), sampled, stages)
-    scaled, floor = sampler.filtered(changed, sampled.row_index, stages)
-    return scaled.masked_fill(scaled < floor.unsqueeze(1), float("-inf")).softmax(-1)[0]
-
-
-def by_transformers(row: Row, logits: torch.Tensor) -> torch.Tensor:
-    from transformers import (
-        LogitsProcessorList,
-        MinPLogitsWarper,
-        RepetitionPenaltyLogitsProcessor,
-        TemperatureLogitsWarper,
-        TopKLogitsWarper,
-        TopPLogitsWarper,
-    )
-
-    params = row.params
-    processors = LogitsProcessorList()
-    if params.repetition_penalty != 1.0:
-        processors.append(RepetitionPenaltyLogitsProcessor(params.repetition_penalty))
-    processors.append(TemperatureLogitsWarper(params.temperature))
-    if params.top_k > 0:
-        processors.append(TopKLogitsWarper(params.top_k))
-    if params.top_p < 1.0:
-        processors.append(TopPLogitsWarper(params.top_p))
-    if params.min_p > 0.0:
-        processors.append(MinPLogitsWarper(params.min_p))
-    scores: torch.Tensor = processors(torch.tensor([row.tokens]), logits.unsqueeze(0).clone())
-    return scores.softmax(-1)[0]
-
-
-FILTERS = [
-    SamplingParams(temperature=0.7),
-    SamplingParams(temperature=1.3, top_k=5),
-    SamplingParams(top_k=100_000),
-    SamplingParams(top_k=-1, top_p=0.8),
-    SamplingParams(temperature=0.6, top_p=0.05),
-    SamplingParams(top_p=0.999),
-    SamplingParams(temperature=1.5, top_k=40, top_p=0.9),
-    SamplingParams(min_p=0.05),
-    SamplingParams(temperature=1.3, top_k=50, top_p=0.97, min_p=0.02),
-    SamplingParams(temperature=0.8, repetition_penalty=1.7),
-    SamplingParams(temperature=0.8, repetition_penalty=0.6, top_k=20, top_p=0.7),
-]
-
-
-@pytest.mark.parametrize("vocabulary", [60, 5000])
-@pytest.mark.parametrize("spread", [0.5, 4.0], ids=["flat", "peaked"])
-@pytest.mark.parametrize("params", FILTERS, ids=range(len(FILTERS)))
-def test_probabilities_equal_those_of_transformers(params: SamplingParams, spread: float, vocabulary: int) -> None:
-    logits = torch.randn(vocabulary, generator=torch.Generator().manual_seed(vocabulary)) * spread
-    row = Row(params, tokens=[3, 1, 4, 1, 5, 9, 2, 6, 5, 3], prompt=4)
-    torch.testing.assert_close(probabilities(row, logits), by_transformers(row, logits), atol=1e-5, rtol=1e-5)
 
 
 def test_presence_and_frequency_count_the_output_only() -> None:

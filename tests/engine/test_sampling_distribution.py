@@ -4,11 +4,14 @@ draws, chi-square. Against a distribution that is one token or a few percent off
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 import torch
+from engine_support.by_transformers import probabilities_by_transformers
+from engine_support.token_masks import masks_for
 from engine_support.triton_interpreter import DEVICE
 
 from blade_llm.sampling.parameters import SamplingParams
@@ -47,6 +50,9 @@ CASES = {
     "frequency": Case(SamplingParams(frequency_penalty=0.6), {"frequency_penalty": 0.3}),
     "negative": Case(SamplingParams(presence_penalty=-0.8, frequency_penalty=-0.2), {"frequency_penalty": -0.1}),
     "min_tokens": Case(SamplingParams(min_tokens=7, max_tokens=9), {"min_tokens": 6}),
+    "logit_bias": Case(
+        SamplingParams(logit_bias={7: -1.2, 9: 2.8, 12: -100.0}), {"logit_bias": {7: -1.2, 9: 2.4, 12: -100.0}}
+    ),
     "all": Case(
         SamplingParams(
             temperature=1.4,
@@ -58,40 +64,18 @@ CASES = {
             frequency_penalty=0.2,
             min_tokens=7,
             max_tokens=9,
+            logit_bias={2: 0.7, 5: 9.0, 11: -1.0},
         ),
         {"top_p": 0.85},
     ),
 }
 
 
-def expected(params: SamplingParams) -> torch.Tensor:
-    """By transformers; presence and frequency, which it does not have, by OpenAI's definition."""
-    from transformers import (
-        MinNewTokensLengthLogitsProcessor,
-        MinPLogitsWarper,
-        RepetitionPenaltyLogitsProcessor,
-        TemperatureLogitsWarper,
-        TopKLogitsWarper,
-        TopPLogitsWarper,
-    )
-
-    tokens = torch.tensor([PROMPT + OUTPUT])
-    scores = LOGITS.unsqueeze(0).clone()
-    scores = RepetitionPenaltyLogitsProcessor(params.repetition_penalty)(tokens, scores)
-    counts = torch.tensor(OUTPUT).bincount(minlength=VOCABULARY)
-    scores = scores - params.frequency_penalty * counts - params.presence_penalty * (counts > 0)
-    scores = MinNewTokensLengthLogitsProcessor(len(PROMPT), params.min_tokens, list(STOPS))(tokens, scores)
-    scores = TemperatureLogitsWarper(params.temperature)(tokens, scores)
-    for warper in (
-        TopKLogitsWarper(params.top_k) if params.top_k else None,
-        TopPLogitsWarper(params.top_p) if params.top_p < 1.0 else None,
-        MinPLogitsWarper(params.min_p) if params.min_p else None,
-    ):
-        scores = scores if warper is None else warper(tokens, scores)
-    return scores.double().softmax(-1)[0]
+def expected(params: SamplingParams, allowed: Sequence[int] | None = None) -> torch.Tensor:
+    return probabilities_by_transformers(params, LOGITS, PROMPT, OUTPUT, stops=STOPS, allowed=allowed)
 
 
-def drawn(params: SamplingParams) -> torch.Tensor:
+def drawn(params: SamplingParams, allowed: Sequence[int] | None = None) -> torch.Tensor:
     """How often each token comes in :data:`DRAWS` requests that differ in their seed only."""
     table = SamplingTable(DRAWS, DEVICE)
     words: list[int] = []
@@ -104,7 +88,8 @@ def drawn(params: SamplingParams) -> torch.Tensor:
     rows = torch.arange(DRAWS, device=DEVICE)
     sampled = SampledRows(list(range(DRAWS)), [len(tokens)] * DRAWS, rows, torch.full_like(rows, len(tokens)))
     logits = LOGITS.to(DEVICE).repeat(DRAWS, 1)
-    return Sampler(table, token_ids).draw(logits, sampled).tokens.cpu().bincount(minlength=VOCABULARY)
+    masks = None if allowed is None else masks_for(sampled.rows, dict.fromkeys(sampled.rows, allowed), VOCABULARY)
+    return Sampler(table, token_ids).draw(logits, sampled, masks).tokens.cpu().bincount(minlength=VOCABULARY)
 
 
 def fits(counts: torch.Tensor, probabilities: torch.Tensor) -> bool:
@@ -125,6 +110,16 @@ def test_draws_follow_transformers(case: Case) -> None:
     counts = drawn(case.params)
     assert fits(counts, expected(case.params))
     assert not fits(counts, expected(msgspec.structs.replace(case.params, **case.near_miss)))
+
+
+@pytest.mark.parametrize("case", ["plain", "top_k", "top_p", "min_p", "all"])
+def test_masked_draws_follow_transformers(case: str) -> None:
+    """The filters see what the mask leaves."""
+    params, allowed = CASES[case].params, [0, 2, 3, 4, 7, 9, 10, 12, 14]
+    counts = drawn(params, allowed)
+    assert fits(counts, expected(params, allowed))
+    assert not fits(counts, expected(params))
+    assert not fits(counts, expected(params, [token for token in allowed if token != 7]))
 
 
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.8])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from engine_support.token_masks import masks_for
@@ -34,8 +35,13 @@ class Driver:
         self.step_number = 0
         self.live: dict[int, Live] = {}
         self.logits: dict[int, torch.Tensor] = {}
+        self.prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
+        """By row, what the steps told of its prompt, appended."""
+        self.embeddings: dict[int, torch.Tensor] = {}
+        """By row, the pooled state: [hidden] fp32."""
         self.allowed: dict[int, list[int]] = {}
         """Row → the only tokens it may draw."""
+        self._pooled: set[int] = set()
         self._new: list[NewRow] = []
         self._updates: list[BlockUpdate] = []
         self._freed: list[int] = []
@@ -52,9 +58,15 @@ class Driver:
         shared: list[int] = [],  # noqa: B006 - read only
         sample_index: int = 0,
         masked: tuple[int, ...] = (),
+        pooling: Literal["", "last", "mean"] = "",
     ) -> Live:
         """Put a request into a row; its first ``16 * len(shared)`` tokens are already in the shared blocks."""
-        new = NewRow(row, f"r{row}", list(tokens), prompt or len(tokens), sampling, sample_index, masked)
+        new = NewRow(
+            row, f"r{row}", list(tokens), prompt or len(tokens), sampling, sample_index, masked, pooling=pooling
+        )
+        self._pooled.discard(row)
+        if pooling:
+            self._pooled.add(row)
         self._new.append(new)
         if shared:
             self._updates.append(BlockUpdate(row, 0, list(shared)))
@@ -105,7 +117,8 @@ class Driver:
                 taken = [self.free_blocks.pop(0) for _ in range(needed)]
                 self._updates.append(BlockUpdate(row, len(request.blocks), taken))
                 request.blocks += taken
-            shares.append(ScheduledRow(row, request.computed, count, end == len(request.tokens), f"r{row}"))
+            draws = end == len(request.tokens) and row not in self._pooled
+            shares.append(ScheduledRow(row, request.computed, count, draws, f"r{row}"))
             request.computed = end
         plan = StepPlan(self.step_number, shares, self._new, self._updates, self._freed, self._copies, self._tokens)
         self.step_number += 1
@@ -116,6 +129,10 @@ class Driver:
             self.logits = dict(zip(drawing, forward.logits.float(), strict=True))
         masks = masks_for(drawing, self.allowed, self.runner.model_config.vocab_size)
         result = self.runner.launch_sampling(forward, masks).result()
+        for index, logprobs_of_share in result.prompt_logprobs.items():
+            self.prompt_logprobs.setdefault(shares[index].row, []).extend(logprobs_of_share)
+        for index, state in result.embeddings.items():
+            self.embeddings[shares[index].row] = torch.frombuffer(bytearray(state), dtype=torch.float32)
         drawn: dict[int, int] = {}
         for row, tokens, logprobs in zip(drawing, result.tokens, result.logprobs, strict=True):
             (drawn[row],) = tokens

@@ -23,6 +23,8 @@ DEFAULT_KV_SHARE: Final = 4
 """Without ``--kv_cache_bytes`` the cache gets one part in this many of the memory limit."""
 BYTES_PER_WEIGHT: Final[Mapping[str, float]] = {"int8": 1.0, "int4": 0.5625}
 """Of quantised matrices; int4 with a 16-bit scale for each 32 weights."""
+SCORED_AT_ONCE: Final = 64
+"""Positions of prompts whose logits exist at the same time, where log-probabilities of a prompt are asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +136,13 @@ def activation_bytes(config: ModelConfig, dtype: DTypeName, *, max_batch_tokens:
     """Upper estimate of the working memory of one step, in bytes.
 
     Per token of the budget: residual, normed input, attention output, q, k, v, and the three arrays of the gated MLP,
-    of one layer (layers reuse it). Per sequence: a row of logits, its noise and its probabilities in fp32.
+    of one layer (layers reuse it). Per sequence, or per position of a prompt that is scored: a row of logits, its noise
+    and its probabilities in fp32.
     """
     qkv = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
     per_token = (4 * config.hidden_size + qkv + 3 * config.intermediate_size) * DTYPE_BYTES[dtype]
-    return max_batch_tokens * per_token + max_num_seqs * 3 * config.vocab_size * 4
+    rows = max(max_num_seqs, min(SCORED_AT_ONCE, max_batch_tokens))
+    return max_batch_tokens * per_token + rows * 3 * config.vocab_size * 4
 
 
 def _mem_total(root: Path) -> int:

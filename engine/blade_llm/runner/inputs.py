@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from blade_llm.kernels.paged_attention import RaggedBatch
+from blade_llm.runner.prompts import StepQuestions
 from blade_llm.runner.staging import Staging
 from blade_llm.runner.tables import RowTables
 from blade_llm.sampling.sampler import SampledRows
@@ -24,10 +25,14 @@ class StepInputs:
     """[sequences] int64: the first new position of each."""
     num_tokens: int
     selected: Tensor | None
-    """[sampled] int64: the tokens whose logits are wanted; None for every one."""
+    """[sampled, then what the questions ask] int64: the tokens whose hidden states are wanted; None for each one."""
     sampled: SampledRows
     copies: tuple[Tensor, Tensor] | None = None
     """Blocks to copy before anything is computed, and where to; [copies] int64 each."""
+    questions: StepQuestions | None = None
+    """What rows ask about their prompts."""
+    targets: Tensor | None = None
+    """[scored positions] int64: where the questions' tokens are."""
 
     @property
     def decodes_only(self) -> bool:
@@ -53,15 +58,22 @@ def send_inputs(plan: StepPlan, tables: RowTables) -> StepInputs:
         sampled_rows, sampled_positions, selected = rows[draws], seq_lens[draws], query_starts[1:][draws] - 1
 
     staging = Staging(tables.token_ids.device)
-    for vector in (rows, starts, query_starts, seq_lens, sampled_rows, sampled_positions, selected):
+    for vector in (rows, starts, query_starts, seq_lens, sampled_rows, sampled_positions):
         staging.add(vector)
     tables.stage(plan, staging)
+    questions: StepQuestions | None = None
+    if tables.questions:
+        questions = StepQuestions.of(plan, query_starts, tables.questions, tables.token_ids.shape[1])
+    staging.add(selected if questions is None else np.concatenate([selected, questions.selected]))
+    if questions is not None:
+        staging.add(questions.targets)
     if plan.block_copies:
         staging.add([copy.source for copy in plan.block_copies])
         staging.add([copy.target for copy in plan.block_copies])
     sent = staging.send()
-    rest = iter(sent[7:])
+    rest = iter(sent[6:])
     tables.apply(plan, rest)
+    wanted = next(rest)
     return StepInputs(
         batch=RaggedBatch(
             rows=sent[0],
@@ -72,7 +84,9 @@ def send_inputs(plan: StepPlan, tables: RowTables) -> StepInputs:
         ),
         starts=sent[1],
         num_tokens=num_tokens,
-        selected=None if len(selected) == num_tokens else sent[6],
+        selected=None if questions is None and len(selected) == num_tokens else wanted,
         sampled=SampledRows(sampled_rows.tolist(), sampled_positions.tolist(), sent[4], sent[5]),
+        questions=questions,
+        targets=None if questions is None else next(rest),
         copies=(next(rest), next(rest)) if plan.block_copies else None,
     )

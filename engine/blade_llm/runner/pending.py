@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from blade_llm.runner.prompts import StepAnswers
 from blade_llm.sampling.parameters import TokenLogprobs
 from blade_llm.sampling.sampler import Drawn, SampledRows
 from blade_llm.scheduling.plan import StepResult
@@ -19,6 +20,8 @@ class LaunchedForward:
     sampled: SampledRows
     logits: Tensor | None
     """[sampled, vocabulary] in the model's type; None when no row draws."""
+    answers: StepAnswers | None = None
+    """What rows asked about their prompts."""
 
 
 class LaunchedStep:
@@ -28,8 +31,9 @@ class LaunchedStep:
     all parts of the prompt, and take their launches' time for the device's.
     """
 
-    def __init__(self, drawn: Drawn | None, device: torch.device) -> None:
+    def __init__(self, drawn: Drawn | None, device: torch.device, answers: StepAnswers | None = None) -> None:
         self._drawn = drawn
+        self._answers = answers
         self._event: torch.cuda.Event | None = None
         self._host: list[Tensor] = []
         if drawn is not None:
@@ -37,6 +41,9 @@ class LaunchedStep:
             if drawn.logprobs is not None:
                 wanted += [drawn.logprobs.chosen, drawn.logprobs.top_values, drawn.logprobs.top_tokens]
             self._host = [tensor.to("cpu", non_blocking=True) for tensor in wanted]
+        self._host_answers: list[Tensor] = []
+        if answers is not None:
+            self._host_answers = [tensor.to("cpu", non_blocking=True) for tensor in answers.tensors]
         if device.type == "cuda":
             self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._event.record()
@@ -47,12 +54,19 @@ class LaunchedStep:
     def result(self) -> StepResult:
         if self._event is not None:
             self._event.synchronize()
+        tokens, logprobs = self._draws()
+        if self._answers is None:
+            return StepResult(tokens, logprobs)
+        return StepResult(tokens, logprobs, *self._answers.read(self._host_answers))
+
+    def _draws(self) -> tuple[list[list[int]], list[list[TokenLogprobs] | None]]:
+        """Tokens and log-probabilities of the rows that drew."""
         if self._drawn is None:
-            return StepResult(tokens=[], logprobs=[])
+            return [], []
         tokens = [[token] for token in self._host[0].tolist()]
         logprobs: list[list[TokenLogprobs] | None] = [None] * len(tokens)
         if asked := self._drawn.logprobs:
             _, chosen, values, ids = (tensor.tolist() for tensor in self._host)
             for i, (index, count) in enumerate(zip(asked.indices, asked.counts, strict=True)):
                 logprobs[index] = [TokenLogprobs(chosen[i], tuple(ids[i][:count]), tuple(values[i][:count]))]
-        return StepResult(tokens=tokens, logprobs=logprobs)
+        return tokens, logprobs

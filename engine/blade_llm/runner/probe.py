@@ -15,9 +15,9 @@ STEPS: Final = 3
 ORDINARY: Final = SamplingParams(temperature=1.0, top_p=0.9, top_k=20, seed=0, max_tokens=STEPS)
 HEAVIEST: Final = SamplingParams(
     temperature=1.0, top_p=0.9, top_k=20, seed=0, max_tokens=STEPS, repetition_penalty=1.1, presence_penalty=0.1,
-    frequency_penalty=0.1, min_tokens=STEPS, logprobs=20,
+    frequency_penalty=0.1, min_tokens=STEPS, logprobs=20, prompt_logprobs=20,
 )  # fmt: skip
-"""All stages of the draw at once."""
+"""All stages of the draw at once, and all of a prompt's positions scored."""
 VARIETY: Final = (
     SamplingParams(temperature=0.0, max_tokens=STEPS),
     ORDINARY,

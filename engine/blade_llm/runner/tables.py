@@ -8,6 +8,7 @@ from itertools import chain
 import torch
 from torch import Tensor
 
+from blade_llm.runner.prompts import PromptQuestion
 from blade_llm.runner.staging import Staging
 from blade_llm.sampling.table import SamplingTable
 from blade_llm.scheduling.plan import StepPlan
@@ -29,12 +30,24 @@ class RowTables:
         self.block_table = torch.zeros(max_num_seqs + 1, max_blocks_per_row, dtype=torch.int32, device=device)
         self.block_table[self.padding_row] = num_blocks
         self.sampling = SamplingTable(max_num_seqs, device)
+        self.questions: dict[int, PromptQuestion] = {}
+        """What rows ask about their prompts; most ask nothing."""
+
+    def leave(self, row: int) -> None:
+        """The request in ``row`` ended."""
+        self.sampling.leave(row)
+        self.questions.pop(row, None)
 
     def stage(self, plan: StepPlan, staging: Staging) -> None:
         """Note on the host what changes, and add what the device has to know of it: four vectors, then two more where
         tokens change."""
         for row in plan.freed_rows:
-            self.sampling.leave(row)
+            self.leave(row)
+        for new in plan.new_rows:
+            self.questions.pop(new.row, None)
+            question = PromptQuestion.of(new)
+            if question is not None:
+                self.questions[new.row] = question
         words = [
             self.sampling.record(
                 new.row,

@@ -37,6 +37,7 @@ from blade_llm.runner.inputs import StepInputs, send_inputs
 from blade_llm.runner.kv_cache import allocate_kv_cache, copy_blocks
 from blade_llm.runner.memory_plan import memory_plan, plan_kv_cache
 from blade_llm.runner.pending import LaunchedForward, LaunchedStep
+from blade_llm.runner.prompts import StepAnswers, answer
 from blade_llm.runner.tables import RowTables
 from blade_llm.runner.threads import requested_threads, usable_cores
 from blade_llm.runner.warm_up import settle_prefetch, settle_threads, warm_up
@@ -97,7 +98,9 @@ class TorchRunner:
             if inputs.copies is not None:
                 copy_blocks(self._kv_cache, *inputs.copies)
             hidden = self._hidden(inputs)
-            return LaunchedForward(inputs.sampled, self.model.logits(hidden) if inputs.sampled.rows else None)
+            draws = len(inputs.sampled.rows)
+            logits = self.model.logits(hidden[:draws]) if draws else None
+            return LaunchedForward(inputs.sampled, logits, self._answers(inputs, hidden[draws:]))
         except torch.OutOfMemoryError as error:
             raise self._out_of_memory("a step", error) from error
 
@@ -106,14 +109,14 @@ class TorchRunner:
         """Launch the draw, which writes each token into its row's table at its position."""
         launched = cast(LaunchedForward, forward)
         if launched.logits is None:
-            return LaunchedStep(None, self.device)
+            return LaunchedStep(None, self.device, launched.answers)
         sampled = launched.sampled
         try:
             drawn = self._sampler.draw(launched.logits, sampled, masks)
         except torch.OutOfMemoryError as error:
             raise self._out_of_memory("a step", error) from error
         self.tables.token_ids[sampled.row_index, sampled.position_index] = drawn.tokens.to(torch.int32)
-        return LaunchedStep(drawn, self.device)
+        return LaunchedStep(drawn, self.device, launched.answers)
 
     def warm_up(self) -> None:
         """Compile, load and try out all that a request may need, and capture the graphs, before the first one comes."""
@@ -170,13 +173,20 @@ class TorchRunner:
         del self._kv_cache, self.tables, self._sampler, self._query_starts, self.graphs
 
     def _hidden(self, inputs: StepInputs) -> Tensor:
-        """Launch the model; hidden states of the tokens that draw."""
+        """Launch the model; hidden states of the tokens that draw, and then of those that rows ask about."""
         batch, selected = inputs.batch, inputs.selected
         graphs = self.graphs
         if graphs is not None and inputs.decodes_only and graphs.size_for(inputs.num_tokens) is not None:
             hidden = graphs.decode(batch.rows, inputs.starts)
             return hidden if selected is None else hidden.index_select(0, selected)
         return self._forward(batch, inputs.starts, inputs.num_tokens, selected)
+
+    def _answers(self, inputs: StepInputs, hidden: Tensor) -> StepAnswers | None:
+        """What the rows ask about their prompts; ``hidden``: [positions asked about, hidden]."""
+        if inputs.questions is None or inputs.targets is None:
+            return None
+        next_tokens = self.tables.token_ids.view(-1).index_select(0, inputs.targets)
+        return answer(inputs.questions, hidden, next_tokens, self.model.logits)
 
     def _decode(self, rows: Tensor, starts: Tensor) -> Tensor:
         """A decode step that depends on nothing but device memory, as graphs need it: the lengths that the host sees

@@ -90,7 +90,7 @@ def run_probe(runner: TorchRunner, probe: Probe, entering: Iterable[Sequence[int
     if plans and plans < STEPS and runner.max_model_len > STEPS:
         _run(runner, probe.step(decoding=len(probe.rows)))
     for row in probe.rows:
-        runner.tables.sampling.leave(row)
+        runner.tables.leave(row)
 
 
 def short_prompt(runner: TorchRunner) -> int:

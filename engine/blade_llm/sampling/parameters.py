@@ -12,8 +12,8 @@ from blade_llm.sampling.structure import Structure
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Sampling and stopping of one request.
 
-    Order of application (all on the device): repetition, frequency and presence penalties, temperature, top-k, top-p,
-    min-p.
+    Order of application (all on the device): repetition, frequency and presence penalties, logit bias, the mask of the
+    structure, temperature, top-k, top-p, min-p.
     A token is ``argmax(logits + Gumbel noise)``, the noise a function of (seed, sample index, position, token id).
     """
 
@@ -48,7 +48,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     prompt_logprobs: int | None = None
     """The same for every token of the prompt but the first, which nothing predicts."""
     logit_bias: dict[int, float] = {}
-    """Token id → what is added to its logit, after the penalties."""
+    """Token id → what is added to its logit, after the penalties; -100 forbids a token as good as surely."""
     structure: Structure | None = None
     """What the answer must look like; all other tokens are masked."""
     beam_width: int = 0
@@ -59,8 +59,16 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """End the beam search as soon as ``beam_width`` answers are complete, not when no beam can beat them any more."""
 
     def problem(self) -> tuple[str, str] | None:
-        """The first invalid field and what to change, or None."""
-        checks: tuple[tuple[bool, str, str], ...] = (
+        """The first invalid field and what to change, or None. NaN and infinities never pass."""
+        checks = self._ranges()
+        if self.beam_width:
+            checks += self._neutral_for_beams()
+        if self.structure is not None:
+            checks += ((not self.ignore_eos, "ignore_eos", "contradicts a structured answer, which ends by itself"),)
+        return next(((name, advice) for holds, name, advice in checks if not holds), None)
+
+    def _ranges(self) -> tuple[_Check, ...]:
+        return (
             (self.max_tokens >= 1, "max_tokens", "must be at least 1"),
             (0 <= self.min_tokens <= self.max_tokens, "min_tokens", "must lie between 0 and max_tokens"),
             (0.0 <= self.temperature < inf, "temperature", "must be 0 (greedy) or greater"),
@@ -70,7 +78,14 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             (0.0 < self.repetition_penalty < inf, "repetition_penalty", "must be finite and greater than 0"),
             (-2.0 <= self.presence_penalty <= 2.0, "presence_penalty", "must lie between -2 and 2"),
             (-2.0 <= self.frequency_penalty <= 2.0, "frequency_penalty", "must lie between -2 and 2"),
-            (self.logprobs is None or 0 <= self.logprobs <= 20, "logprobs", "must lie between 0 and 20"),
+            (_is_count_of_logprobs(self.logprobs), "logprobs", "must lie between 0 and 20"),
+            (_is_count_of_logprobs(self.prompt_logprobs), "prompt_logprobs", "must lie between 0 and 20"),
+            (all(token >= 0 for token in self.logit_bias), "logit_bias", "takes token ids, which are not negative"),
+            (
+                all(-100.0 <= bias <= 100.0 for bias in self.logit_bias.values()),
+                "logit_bias",
+                "takes values between -100 and 100",
+            ),
             (self.seed is None or -(2**63) <= self.seed < 2**64, "seed", "must fit into 64 bits"),
             (
                 self.structure is None or not self.ignore_eos,
@@ -83,8 +98,32 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
                 "cannot be combined with a structure: beams are free; leave one of the two out",
             ),
             (all(self.stop) and len(self.stop) <= 16, "stop", "takes at most 16 strings, none of them empty"),
+            (self.beam_width == 0 or 2 <= self.beam_width <= 64, "beam_width", "must lie between 2 and 64, or be 0"),
+            (-inf < self.length_penalty < inf, "length_penalty", "must be finite"),
         )
-        return next(((name, advice) for holds, name, advice in checks if not holds), None)
+
+    def _neutral_for_beams(self) -> tuple[_Check, ...]:
+        """A beam search ranks by the model's own log-probabilities: nothing may change or draw from them."""
+        off = "cannot be combined with a beam search, which ranks by the model's own probabilities: leave it out"
+        return (
+            (self.temperature in (0.0, 1.0), "temperature", off),
+            (self.top_p == 1.0, "top_p", off),
+            (self.top_k in (0, -1), "top_k", off),
+            (self.min_p == 0.0, "min_p", off),
+            (self.repetition_penalty == 1.0, "repetition_penalty", off),
+            (self.presence_penalty == 0.0, "presence_penalty", off),
+            (self.frequency_penalty == 0.0, "frequency_penalty", off),
+            (not self.logit_bias, "logit_bias", off),
+            (self.structure is None, "structure", off),
+        )
+
+
+_Check = tuple[bool, str, str]
+"""Whether it holds, the field it is about, and what to change where it does not."""
+
+
+def _is_count_of_logprobs(count: int | None) -> bool:
+    return count is None or 0 <= count <= 20
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
