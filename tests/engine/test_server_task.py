@@ -42,7 +42,12 @@ def test_an_embedding_server_says_why_it_generates_nothing(embedder: ServerProce
     assert (error["type"], error["code"]) == ("not_found_error", "task_not_served")
     assert "--task embed" in error["message"]
     assert "/v1/embeddings" in error["message"]
-    assert httpx.get(embedder.url + path).status_code == 405
+    assert httpx.get(embedder.url + path).status_code in (404, 405)
+
+
+def test_nor_does_it_keep_responses(embedder: ServerProcess) -> None:
+    answer = httpx.get(f"{embedder.url}/v1/responses/resp_1")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "task_not_served")
 
 
 def test_the_openapi_document_has_what_is_served(embedder: ServerProcess, server: ServerProcess) -> None:
