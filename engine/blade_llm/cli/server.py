@@ -203,6 +203,8 @@ def _engine_config(flags: Mapping[str, Any], folder: Path, model: ServedModel) -
         num_threads=flags["num_threads"],
         deterministic=flags["deterministic"],
         load_format=flags["load_format"],
+        tokenizer_dir=flags["tokenizer_dir"],
+        enable_json_warmup=flags["enable_json_warmup"],
         revision=os.environ.get(environment.REVISION, ""),
         extra_eos_token_ids=() if eos is None else (eos,),
     )

@@ -143,7 +143,12 @@ _LORA = (
     _later("max_loras", "adapters on the device", kind=positive),
     _later("max_cpu_loras", "adapters in host memory", kind=positive),
     _later("lora_dtype", "type of adapter weights", choices=("float16", "bfloat16", "float32")),
-    _off("enable_json_warmup", "prepare guided decoding at start-up"),
+    Flag(
+        name="enable_json_warmup",
+        help="prepare guided decoding before the server is ready, not just after",
+        kind=boolean,
+        default=False,
+    ),
 )
 _DISTRIBUTED = (
     _off("enable_llumnix", "run under Llumnix"),
