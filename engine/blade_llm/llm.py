@@ -93,7 +93,12 @@ class LLM:
         template = load_chat_template(self.tokenizer, None if chat_template is None else Path(chat_template))
         self._chat_template = template
         eos = self.tokenizer.eos_token_id
-        values = {"served_names": (folder.name,), "extra_eos_token_ids": () if eos is None else (eos,), **config}
+        values = {
+            "served_names": (folder.name,),
+            "extra_eos_token_ids": () if eos is None else (eos,),
+            "tokenizer_dir": None if tokenizer_dir is None else str(tokenizer_dir),
+            **config,
+        }
         self._core = _build_core(EngineConfig(model=str(folder), **values))
         self._vocab_size = model_config.vocab_size
         self._numbers = itertools.count()

@@ -8,6 +8,7 @@ import pytest
 from engine_support.openai_calls import Way, chat, each_way
 from engine_support.server_process import ServerProcess
 
+WHOLE = Way(False, False)
 GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
 
 
@@ -22,7 +23,7 @@ def test_number_of_tokens(server: ServerProcess, way: Way, name: str) -> None:
 
 @each_way
 def test_all_ways_say_the_same(server: ServerProcess, way: Way) -> None:
-    assert chat(server, way, **GREEDY).text == chat(server, Way(False, False), **GREEDY).text
+    assert chat(server, way, **GREEDY).text == chat(server, WHOLE, **GREEDY).text
 
 
 @each_way
@@ -107,9 +108,60 @@ def test_usage_of_a_stream_only_where_asked_for(server: ServerProcess, way: Way)
 
 
 @each_way
+def test_usage_on_every_chunk(server: ServerProcess, way: Way) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True} if way.streaming else None
+    reply = chat(server, way, stream_options=options, **GREEDY)
+    assert reply.usage.completion_tokens == 8
+    counts = [chunk.usage.completion_tokens for chunk in reply.raw]
+    assert counts == sorted(counts)
+    assert (len(set(counts)) > 2) == way.streaming
+
+
+@each_way
+def test_beams(server: ServerProcess, way: Way) -> None:
+    reply = chat(server, way, use_beam_search=True, beam_width=3, n=2, length_penalty=0.5, early_stopping=True)
+    assert len({answer.text for answer in reply.answers}) == 2
+
+
+def test_best_of(server: ServerProcess) -> None:
+    assert len(chat(server, WHOLE, best_of=4, n=2, temperature=1, seed=1).answers) == 2
+
+
+def test_prompt_logprobs(server: ServerProcess) -> None:
+    reply = chat(server, WHOLE, prompt_logprobs=1)
+    (found,) = [chunk.prompt_logprobs for chunk in reply.raw]
+    assert len(found) == reply.usage.prompt_tokens
+    assert found[0] is None
+    assert all(entry["logprob"] <= 0 for entries in found[1:] for entry in entries.values())
+
+
+@each_way
+def test_tokens_by_their_ids(server: ServerProcess, way: Way) -> None:
+    reply = chat(server, way, logprobs=True, return_tokens_as_token_ids=True, **GREEDY)
+    assert all(token.startswith("token_id:") for token, _ in reply.answer.tokens)
+
+
+@each_way
+def test_a_message_that_goes_on(server: ServerProcess, way: Way) -> None:
+    messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "well"}]
+    whole = chat(server, way, messages=messages, continue_final_message=True, **GREEDY)
+    assert whole.text == chat(server, way, resume_response="well", **GREEDY).text
+    assert whole.text != chat(server, way, **GREEDY).text
+
+
+@each_way
+def test_a_template_of_the_request(server: ServerProcess, way: Way) -> None:
+    reply = chat(server, way, chat_template="{{ messages[0].content }}{{ mark }}", chat_template_kwargs={"mark": "!"})
+    plain = chat(server, way, chat_template="hello!")
+    assert reply.usage.prompt_tokens == plain.usage.prompt_tokens
+    assert chat(server, way, truncate_prompt_tokens=2).usage.prompt_tokens == 2
+
+
+@each_way
 @pytest.mark.parametrize(
     "fields",
     [
+        {"min_p": 0.1, "logit_bias": {"5": 10, "6": -100}},
         {"temperature": 2.0, "top_p": 0.5},
         {"top_k": 3},
         {"repetition_penalty": 1.2, "presence_penalty": 0.5, "frequency_penalty": -0.5},
@@ -118,7 +170,7 @@ def test_usage_of_a_stream_only_where_asked_for(server: ServerProcess, way: Way)
         {"reasoning_effort": "low", "verbosity": "low"},
         {"safety_identifier": "s", "prompt_cache_key": "k", "prompt_cache_retention": "24h"},
         {"chat_template_kwargs": {"enable_thinking": False}, "add_generation_prompt": False},
-        {"response_format": {"type": "text"}, "modalities": ["text"], "logit_bias": {}},
+        {"response_format": {"type": "text"}, "modalities": ["text"], "logit_bias": {}, "tools": []},
         {
             "messages": [
                 {"role": "system", "content": "s"},

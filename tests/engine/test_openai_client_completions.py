@@ -49,6 +49,28 @@ def test_echo(server: ServerProcess, way: Way) -> None:
 
 
 @each_way
+def test_echo_with_logprobs(server: ServerProcess, way: Way) -> None:
+    reply = completion(server, way, prompt=[40, 41, 42], echo=True, logprobs=2, max_tokens=3, **GREEDY)
+    assert len(reply.answer.tokens) == 6
+    assert reply.answer.tokens[0][1] is None
+    assert "".join(token for token, _ in reply.answer.tokens) == reply.text
+    alone = completion(server, way, prompt=[40, 41, 42], echo=True, max_tokens=0)
+    assert reply.text.startswith(alone.text)
+    assert alone.usage.completion_tokens == 0
+
+
+def test_best_of(server: ServerProcess) -> None:
+    reply = completion(server, Way(False, False), prompt=["a", "b"], best_of=3, temperature=1, seed=1)
+    assert len(reply.answers) == 2
+
+
+def test_prompt_logprobs(server: ServerProcess) -> None:
+    reply = completion(server, Way(False, False), prompt=[40, 41, 42], prompt_logprobs=0)
+    (found,) = [choice.prompt_logprobs for choice in reply.raw[0].choices]
+    assert [entries and list(entries) for entries in found] == [None, ["41"], ["42"]]
+
+
+@each_way
 @pytest.mark.parametrize("number", [1, 4])
 def test_logprobs(server: ServerProcess, way: Way, number: int) -> None:
     reply = completion(server, way, logprobs=number, **GREEDY)
@@ -78,6 +100,7 @@ def test_usage(server: ServerProcess, way: Way) -> None:
         {"presence_penalty": 1, "frequency_penalty": 1, "repetition_penalty": 1.1},
         {"best_of": 1, "suffix": "", "logit_bias": {}, "user": "u"},
         {"min_tokens": 2, "stop_token_ids": [5], "skip_special_tokens": False},
+        {"min_p": 0.2, "logit_bias": {"5": 1}, "add_special_tokens": False, "truncate_prompt_tokens": 1},
         {"priority": -1, "cache_salt": "s"},
     ],
     ids=lambda fields: next(iter(fields)),

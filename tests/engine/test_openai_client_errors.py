@@ -23,12 +23,44 @@ BOTH: dict[str, Any] = {
     "presence_penalty": 3,
     "frequency_penalty": "much",
     "priority": 2**40,
+    "min_p": 2,
+    "logit_bias": {"100000": 1},
+    "cache_salt": 5,
     "temperatur": 1,
 }
-CHAT = {**BOTH, "n": 0, "max_completion_tokens": 0, "messages": [], "top_logprobs": 3}
-COMPLETION = {**BOTH, "n": 200, "max_tokens": 0, "prompt": [], "logprobs": 21}
+STRUCTURES: dict[str, Any] = {
+    "guided_json": {"type": "nothing"},
+    "guided_regex": "(",
+    "guided_choice": [],
+    "guided_grammar": "start: start",
+    "structured_outputs": {"json": "{"},
+    "guided_decoding_backend": "xgrammar",
+}
+CHAT = {
+    **BOTH,
+    **STRUCTURES,
+    "response_format": {"type": "yaml"},
+    "best_of": 0,
+    "prompt_logprobs": 30,
+    "n": 0,
+    "max_completion_tokens": 0,
+    "messages": [],
+    "top_logprobs": 3,
+}
+COMPLETION = {
+    **BOTH,
+    **STRUCTURES,
+    "suffix": "x",
+    "best_of": 0,
+    "lora_path": "x",
+    "n": 200,
+    "max_tokens": 0,
+    "prompt": [],
+    "logprobs": 21,
+}
 RESPONSE = {
     **BOTH,
+    **STRUCTURES,
     "max_output_tokens": 0,
     "input": [],
     "include": ["everything"],

@@ -132,6 +132,7 @@ def test_what_was_asked_for_is_repeated(server: ServerProcess, way: Way) -> None
     [
         {"store": True, "service_tier": "auto", "prompt_cache_retention": "24h"},
         {"include": ["reasoning.encrypted_content"]},
+        {"min_p": 0.1, "logit_bias": {"5": 3}, "chat_template_kwargs": {"x": 1}},
         {"top_k": 3, "repetition_penalty": 1.1, "presence_penalty": 0.5, "frequency_penalty": 0.5},
         {"min_tokens": 2, "skip_special_tokens": False, "priority": 1, "cache_salt": "s"},
         {"previous_response_id": None, "conversation": None, "prompt": None, "tools": []},

@@ -88,13 +88,13 @@ def response(server: ServerProcess, way: Way, **fields: Any) -> Reply:
 
 
 @functools.cache
-def _client(url: str) -> openai.OpenAI:
+def client(url: str) -> openai.OpenAI:
     # Without certificates: reading them takes longer than most requests here.
     http = openai.DefaultHttpxClient(verify=False)
     return openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60, http_client=http)
 
 
-def _async_client(url: str) -> openai.AsyncOpenAI:
+def async_client(url: str) -> openai.AsyncOpenAI:
     http = openai.DefaultAsyncHttpxClient(verify=False)
     return openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60, http_client=http)
 
@@ -103,7 +103,7 @@ def _send(
     server: ServerProcess, way: Way, method: Callable[[Any], Callable[..., Any]], given: dict[str, Any]
 ) -> list[Any]:
     """All objects that come."""
-    blocking = method(_client(server.url))
+    blocking = method(client(server.url))
     known = inspect.signature(blocking).parameters
     fields = {name: value for name, value in given.items() if name in known}
     fields["extra_body"] = {name: value for name, value in given.items() if name not in known}
@@ -114,8 +114,8 @@ def _send(
         return list(found) if way.streaming else [found]
 
     async def send() -> list[Any]:
-        async with _async_client(server.url) as client:
-            found = await method(client)(**fields)
+        async with async_client(server.url) as each:
+            found = await method(each)(**fields)
             return [chunk async for chunk in found] if way.streaming else [found]
 
     return asyncio.run(send())
@@ -154,4 +154,4 @@ def _take_completion(answer: Answer, choice: Any) -> None:
     answer.text += choice.text
     if choice.logprobs is not None:
         answer.tokens += list(zip(choice.logprobs.tokens, choice.logprobs.token_logprobs, strict=True))
-        answer.top += [len(top) for top in choice.logprobs.top_logprobs]
+        answer.top += [len(top or ()) for top in choice.logprobs.top_logprobs]

@@ -44,7 +44,7 @@ class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
 class DetokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """``POST /detokenize``"""
 
-    tokens: list[int]
+    tokens: list[Any]
     model: str | None = None
     """A name the server answers to; the only model when left out."""
 

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+import time
+from pathlib import Path
+
 from blade_llm.config import EngineConfig
 from blade_llm.engine.core import EngineCore, EngineInfo
 from blade_llm.models.config import load_model_config
 from blade_llm.runner import build_runner
+from blade_llm.sampling.guided.grammars import GuidedGrammars
+from blade_llm.sampling.guided.vocabulary import load_vocabulary
+
+logger = logging.getLogger(__name__)
 
 
 def build_core(config: EngineConfig) -> EngineCore:
@@ -25,5 +33,27 @@ def build_core(config: EngineConfig) -> EngineCore:
         memory=runner.memory_plan,
         timings=runner.timings,
     )
-    eos_token_ids = dict.fromkeys((*model_config.eos_token_ids, *config.extra_eos_token_ids))
-    return EngineCore.from_config(config, runner, info, num_blocks=runner.num_blocks, eos_token_ids=eos_token_ids)
+    eos_token_ids = tuple(dict.fromkeys((*model_config.eos_token_ids, *config.extra_eos_token_ids)))
+    return EngineCore.from_config(
+        config,
+        runner,
+        info,
+        num_blocks=runner.num_blocks,
+        eos_token_ids=eos_token_ids,
+        grammars=_grammars(config, model_config.vocab_size, eos_token_ids, runner.timings),
+    )
+
+
+def _grammars(
+    config: EngineConfig, vocab_size: int, eos_token_ids: tuple[int, ...], timings: dict[str, float]
+) -> GuidedGrammars:
+    """Guided decoding, which gets ready in a thread; ``enable_json_warmup`` waits for it."""
+    folder = config.model_dir if config.tokenizer_dir is None else Path(config.tokenizer_dir)
+    grammars = GuidedGrammars(lambda: load_vocabulary(folder, vocab_size, eos_token_ids), vocab_size)
+    started = time.perf_counter()
+    ready = grammars.warm_up()
+    if config.enable_json_warmup:
+        if error := ready.exception():
+            logger.warning("enable_json_warmup: %s", error)
+        timings["grammars"] = time.perf_counter() - started
+    return grammars

@@ -28,8 +28,9 @@ def readable(message: str) -> str:
     text = " ".join(text.split(":  (And ")[0].split())
     if text.startswith("oneOf constraints"):
         return _OVERLAP
+    text = text.split("; consider making your grammar left-recursive")[0]  # which is refused here
     if len(text) > _MOST_CHARACTERS:
         text = text[:_MOST_CHARACTERS] + " …"
-    if any(word in text for word in ("too large", "Too many", "too many", "limit", "fuel", "too complex")):
+    if any(word in text for word in ("too large", "Too many", "too many", "limit", "fuel", "too complex", "max is ")):
         text += f"; {STEP_LIMIT_ADVICE}"
     return text or f"no answer can satisfy it; {STEP_LIMIT_ADVICE}"

@@ -115,7 +115,7 @@ class GuidedGrammars:
         matcher = llguidance.LLMatcher(vocabulary, grammar_text(structure), log_level=0, limits=parser_limits())
         if matcher.is_error():
             raise StructureError(readable(matcher.get_error()))
-        grammar = MatcherGrammar(matcher)
+        grammar = MatcherGrammar(matcher, frozenset(vocabulary.eos_tokens))
         try:
             grammar.copy().fill(np.empty(self._words, np.int32))  # fills the lexer's caches, finds empty languages
         except StructureError:

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 from blade_llm.sampling.guided import limits
 from blade_llm.sampling.guided.errors import StructureError
+from blade_llm.sampling.guided.numbers import NumberBounds
 from blade_llm.sampling.guided.recursion import check_ends
 
 FORMATS: Final = frozenset(
@@ -73,6 +74,7 @@ class _Walk:
     def __init__(self, root: Any) -> None:
         self._root = root
         self._seen: set[int] = set()
+        self._bounds = NumberBounds()
         self._waiting: list[tuple[Any, str]] = [(root, "#")]
 
     def run(self) -> None:
@@ -87,6 +89,8 @@ class _Walk:
                 for keyword, value in schema.items():
                     self._keyword(schema, keyword, value, f"{path}/{_escape(keyword)}")
                 _check_counts(schema, path)
+                self._bounds.add(schema, path)
+        self._bounds.check()
 
     def _keyword(self, schema: dict[str, Any], keyword: str, value: Any, path: str) -> None:
         if keyword in _VALUES:

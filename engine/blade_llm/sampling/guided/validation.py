@@ -118,7 +118,7 @@ def _compile(grammar: str) -> None:
         raise StructureError(readable(matcher.get_error()))
     mask = np.zeros(mask_words(_BYTES + 1), np.int32)
     try:
-        MatcherGrammar(matcher).fill(mask)
+        MatcherGrammar(matcher, frozenset({_BYTES})).fill(mask)
     except StructureError:
         raise StructureError(f"no answer can satisfy it; {limits.STEP_LIMIT_ADVICE}") from None
     if not mask[:-1].any():

@@ -1,0 +1,347 @@
+"""Compiling structures, following them token by token, and the tokenizers that can be used."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import llguidance
+import numpy as np
+import pytest
+from engine_support.guided_driver import EOS, Driver
+from engine_support.hard_schemas import EMPLOYEE
+from engine_support.tiny_text import byte_fallback_tokenizer, write_tokenizer
+from tokenizers import Tokenizer, models
+
+from blade_llm.sampling.guided.errors import StructureError
+from blade_llm.sampling.guided.grammars import GuidedGrammars
+from blade_llm.sampling.guided.vocabulary import load_vocabulary
+from blade_llm.sampling.structure import Structure
+
+IPV4 = r"((25[0-5]|(2[0-4]|1\d|[1-9]|)\d)\.){3}(25[0-5]|(2[0-4]|1\d|[1-9]|)\d)"
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Driver:
+    return Driver(tmp_path_factory.mktemp("tokenizer"), merges=True)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(5)
+
+
+def test_an_expression_matches_the_whole_answer(driver: Driver, rng: np.random.Generator) -> None:
+    """BladeLLM's documented one, with an empty alternative; digits are ASCII."""
+    for _ in range(40):
+        answer = driver.answer(Structure("regex", IPV4), rng)
+        assert answer.finished
+        assert re.fullmatch(IPV4, answer.text, re.ASCII)
+        assert all(0 <= int(part) <= 255 for part in answer.text.split("."))
+
+
+@pytest.mark.parametrize(
+    ("expression", "yes", "no"),
+    [
+        (r"^abc$", ["abc"], ["ab", "abcd"]),
+        (r"a/b\/[/\]]", ["a/b//", "a/b/]"], ["a/b/"]),
+        ("a\nb\té", ["a\nb\té"], ["a b\té"]),
+        (r"\d\w\s", ["1a ", "0_\t"], ["\u0661a ", "1é ", "1a\u00a0"]),
+        (r"[\d\-]{2}\\d", ["4-\\d"], ["4-3"]),
+        (r"\p{Lu}(?i:x)|", ["ÄX", "Äx", ""], ["äx"]),
+    ],
+)
+def test_expressions(driver: Driver, expression: str, yes: list[str], no: list[str]) -> None:
+    structure = Structure("regex", expression)
+    assert all(driver.takes(structure, text) for text in yes)
+    assert not any(driver.takes(structure, text) for text in no)
+
+
+def test_a_choice_is_one_of_its_strings(driver: Driver, rng: np.random.Generator) -> None:
+    choices = ["yes", "no", "yes, but", 'quo"te\\\n', "漢字 😀", "null\x00byte"]
+    structure = Structure("choice", json.dumps(choices))
+    answers = [driver.answer(structure, rng) for _ in range(60)]
+    assert {answer.text for answer in answers} == set(choices)
+
+
+def test_a_grammar(driver: Driver, rng: np.random.Generator) -> None:
+    structure = Structure(
+        "grammar",
+        'start: "(" sum ")" %json {"type": "array", "items": {"type": "null"}, "minItems": 2, "maxItems": 2}\n'
+        'sum: NUMBER ("+" NUMBER)*\nNUMBER: /[0-9]{1,3}/',
+    )
+    for _ in range(20):
+        answer = driver.answer(structure, rng)
+        assert re.fullmatch(r"\(\d{1,3}(\+\d{1,3})*\)\[null, null\]", answer.text)
+
+
+def test_white_space_is_fixed(driver: Driver) -> None:
+    structure = Structure("json", '{"type": "object", "properties": {"a": {"type": "array"}, "b": true}}')
+    assert driver.takes(structure, '{"a": [1, {"x": 2}], "b": 3}')
+    for text in (
+        '{"a":[]}',
+        '{ "a": []}',
+        '{"a": []} ',
+        '{"a": [1,2]}',
+        '{"a": [1,  2]}',
+        '{\n"a": []}',
+        '{"b": 1, "a": []}',
+    ):
+        assert not driver.takes(structure, text), text
+
+
+def test_the_documented_schema(driver: Driver) -> None:
+    text = (
+        '{"name": "Ada", "age": 36, "skills": ["a", "b", "0123456789"], '
+        '"work history": [{"company": "c", "position": "p"}]}'
+    )
+    assert driver.takes(Structure("json", json.dumps(EMPLOYEE)), text)
+    assert not driver.takes(Structure("json", json.dumps(EMPLOYEE)), text.replace("0123456789", "0123456789x"))
+    assert not driver.takes(Structure("json", json.dumps(EMPLOYEE)), text.replace('"a", ', ""))
+
+
+def test_forced_tokens_are_the_only_ones_allowed_and_change_nothing(driver: Driver) -> None:
+    grammar = driver.start(
+        Structure("json", '{"type": "object", "properties": {"name": {"enum": ["x"]}}, "required": ["name"]}')
+    )
+    before = driver.allowed(grammar)
+    forced = grammar.forced()
+    assert forced == grammar.forced()
+    assert driver.text(forced).startswith('{"name": "')
+    assert set(driver.allowed(grammar)) == set(before)
+    grammar.accept(forced)
+    assert not driver.start(Structure("regex", "[ab]")).forced()
+
+
+def test_an_end_of_sequence_is_allowed_only_where_the_answer_may_end(driver: Driver) -> None:
+    grammar = driver.start(Structure("regex", "ab?"))
+    a, b = driver.vocabulary.tokenize_str("a"), driver.vocabulary.tokenize_str("b")
+    assert not set(EOS) & set(driver.allowed(grammar))
+    grammar.accept(a)
+    assert set(driver.allowed(grammar)) == {*EOS, *b}
+    assert not grammar.finished
+    for token in EOS:
+        ended = grammar.copy()
+        ended.accept([token])
+        assert ended.finished
+    grammar.accept(b)
+    assert grammar.finished
+    grammar.accept([EOS[0]])
+    assert grammar.finished
+
+
+def test_copies_go_their_own_way(driver: Driver) -> None:
+    one = driver.start(Structure("choice", '["ab", "cd"]'))
+    other = one.copy()
+    one.accept(driver.vocabulary.tokenize_str("a"))
+    other.accept(driver.vocabulary.tokenize_str("cd"))
+    assert other.finished
+    assert not one.finished
+    assert driver.start(Structure("choice", '["ab", "cd"]')).forced() == []
+
+
+def test_a_token_that_is_not_allowed_is_an_error(driver: Driver) -> None:
+    grammar = driver.start(Structure("regex", "[ab]"))
+    with pytest.raises(StructureError, match="left its structure"):
+        grammar.accept(driver.vocabulary.tokenize_str("c"))
+    with pytest.raises(StructureError):
+        driver.allowed(grammar)
+    assert not grammar.finished
+
+
+def test_the_mask_is_written_whole(driver: Driver) -> None:
+    """Padding of the vocabulary and the last word's spare bits included."""
+    grammar = driver.start(Structure("regex", "a"))
+    mask = np.full(driver.vocab_size // 32, -1, np.int32)
+    grammar.fill(mask)
+    assert np.unpackbits(mask.view(np.uint8)).sum() == 1
+
+
+def test_special_tokens_are_no_text(driver: Driver) -> None:
+    """A free text cannot contain the token that ends the turn, but a grammar can ask for one."""
+    allowed = set(driver.allowed(driver.start(Structure("regex", r"(.|\n)+"))))
+    assert not allowed & {0, 1, 2}
+    assert driver.allowed(driver.start(Structure("grammar", 'start: <|im_start|> "a"'))).tolist() == [1]
+    with pytest.raises(StructureError, match=r"unknown special token: .<\|nosuch\|>"):
+        driver.start(Structure("grammar", 'start: <|nosuch|> "a"'))
+
+
+AMBIGUOUS = Structure("grammar", 'start: "a" start start | "a"')
+
+
+def test_a_limit_hit_while_answering_is_an_error_that_names_it(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = llguidance.LLParserLimits(max_items_in_row=50, verbose_errors=False)
+    monkeypatch.setattr("blade_llm.sampling.guided.grammars.parser_limits", lambda: limits)
+    grammar = GuidedGrammars(lambda: driver.vocabulary, driver.vocab_size).start(AMBIGUOUS).result(10)
+    with pytest.raises(StructureError, match=r"max is 50.*; simplify the schema, expression or grammar"):
+        grammar.accept(driver.vocabulary.tokenize_str("a") * 100)
+
+
+def test_an_answer_that_takes_the_time_of_others_ends(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = driver.vocabulary.tokenize_str("a")
+    grammar = driver.start(AMBIGUOUS)
+    grammar.accept(a)
+    monkeypatch.setattr("blade_llm.sampling.guided.limits.TOKEN_SECONDS", -0.5)
+    copy = grammar.copy()
+    with pytest.raises(StructureError, match="longer than the limit of -500 ms a token; simplify"):
+        copy.accept(a * 5)
+    grammar.accept(a)  # what it has left is its own
+
+
+@pytest.mark.parametrize(
+    "structure",
+    [
+        Structure("json", "{"),
+        Structure("json", '{"type": "nonsense"}'),
+        Structure("json", "[]"),
+        Structure("regex", "(a"),
+        Structure("regex", r"[^\s\S]"),
+        Structure("choice", "[]"),
+        Structure("choice", "[1]"),
+        Structure("grammar", "start: nowhere"),
+    ],
+)
+def test_a_structure_that_cannot_be_compiled_fails_alone(driver: Driver, structure: Structure) -> None:
+    for _ in range(2):
+        with pytest.raises(StructureError):
+            driver.start(structure)
+    assert driver.takes(Structure("choice", '["a"]'), "a")
+
+
+class _Loads:
+    """A vocabulary that is made when the test says so."""
+
+    def __init__(self, vocabulary: llguidance.LLTokenizer | Exception) -> None:
+        self.allowed = threading.Event()
+        self.count = 0
+        self._vocabulary = vocabulary
+
+    def __call__(self) -> llguidance.LLTokenizer:
+        self.count += 1
+        assert self.allowed.wait(10)
+        if isinstance(self._vocabulary, Exception):
+            raise self._vocabulary
+        return self._vocabulary
+
+
+def test_start_never_waits_and_structures_are_compiled_once(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = []
+    make = GuidedGrammars._matcher
+    monkeypatch.setattr(GuidedGrammars, "_matcher", lambda self, *args: compiled.append(args[0]) or make(self, *args))
+    loads = _Loads(driver.vocabulary)
+    grammars = GuidedGrammars(loads, driver.vocab_size)
+    structure = Structure("regex", "[0-9]+")
+    waiting = [grammars.start(structure) for _ in range(5)]
+    assert not any(each.done() for each in waiting)
+    loads.allowed.set()
+    found = [each.result(10) for each in waiting]
+    assert len({id(each) for each in found}) == 5
+    assert loads.count == 1
+    assert compiled == [structure]
+    assert grammars.start(structure).done()  # known: the request does not wait for a thread
+    grammars.close()
+
+
+def test_a_tokenizer_that_cannot_be_used_fails_every_request_and_nothing_else() -> None:
+    loads = _Loads(StructureError("guided decoding is not possible"))
+    loads.allowed.set()
+    grammars = GuidedGrammars(loads, 64)
+    for value in ("a", "b"):
+        with pytest.raises(StructureError, match="not possible"):
+            grammars.start(Structure("regex", value)).result(10)
+    assert loads.count == 1
+
+
+def test_a_slow_compilation_is_given_up(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+    make = GuidedGrammars._matcher
+
+    def slow(self: GuidedGrammars, structure: Structure, vocabulary: Any) -> Any:
+        if structure.value == "slow":
+            release.wait(10)
+        return make(self, structure, vocabulary)
+
+    monkeypatch.setattr(GuidedGrammars, "_matcher", slow)
+    grammars = GuidedGrammars(lambda: driver.vocabulary, driver.vocab_size, seconds=0.1)
+    late = grammars.start(Structure("regex", "slow"))
+    assert grammars.start(Structure("regex", "quick")).result(10)
+    with pytest.raises(StructureError, match=r"longer than the limit of 0.1 s"):
+        late.result(10)
+    release.set()
+    grammars.close()
+
+
+def test_old_structures_are_forgotten(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("blade_llm.sampling.guided.grammars._MOST_STRUCTURES", 3)
+    grammars = GuidedGrammars(lambda: driver.vocabulary, driver.vocab_size)
+    made: list[Future[Any]] = [grammars.start(Structure("regex", letter)) for letter in "abcdeabc"]
+    assert all(each.result(10) for each in made)
+    assert [structure.value for structure in grammars._compiled] == ["a", "b", "c"]
+    monkeypatch.setattr("blade_llm.sampling.guided.grammars._MOST_CHARACTERS", 10)
+    grammars.start(Structure("regex", "x" * 9)).result(10)
+    assert [structure.value for structure in grammars._compiled] == ["c", "x" * 9]
+    grammars.close()
+
+
+def test_a_first_use_is_quick(driver: Driver) -> None:
+    grammars = GuidedGrammars(lambda: driver.vocabulary, driver.vocab_size)
+    grammars.warm_up().result(10)
+    taken = []
+    for index in range(5):
+        started = time.perf_counter()
+        grammars.start(Structure("json", json.dumps({**EMPLOYEE, "title": str(index)}))).result(10)
+        taken.append(time.perf_counter() - started)
+    assert min(taken) < 0.05
+    grammars.close()
+
+
+def test_the_vocabulary_of_a_byte_fallback_tokenizer(tmp_path: Path) -> None:
+    tokenizer = byte_fallback_tokenizer()
+    vocabulary = load_vocabulary(write_tokenizer(tmp_path, tokenizer), 288, [2, 2, 999])
+    assert vocabulary.vocab_size == 288
+    assert vocabulary.eos_tokens == [2]
+    assert vocabulary.decode_bytes([tokenizer.token_to_id("\u2581hello")]) == b" hello"
+
+
+def test_padding_and_truncation_of_a_tokenizer_do_not_matter(tmp_path: Path) -> None:
+    folder = write_tokenizer(tmp_path)
+    path = folder / "tokenizer.json"
+    values = json.loads(path.read_text())
+    values["truncation"] = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
+    values["padding"] = {"strategy": {"Fixed": 9}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0,
+                         "pad_type_id": 0, "pad_token": "<|endoftext|>"}  # fmt: skip
+    path.write_text(json.dumps(values))
+    assert (
+        load_vocabulary(folder, 384, [2]).decode_str(load_vocabulary(folder, 384, [2]).tokenize_str("hello there"))
+        == "hello there"
+    )
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"),
+        models.WordLevel({"[UNK]": 0, "a": 1}, unk_token="[UNK]"),
+        models.Unigram([("<unk>", 0.0), ("a", -1.0)], 0),
+    ],
+)
+def test_tokenizers_whose_tokens_stand_for_no_bytes_are_refused_with_the_reason(tmp_path: Path, model: Any) -> None:
+    write_tokenizer(tmp_path, Tokenizer(model))
+    with pytest.raises(StructureError, match=r"not possible with this model's tokenizer: can't determine decoder"):
+        load_vocabulary(tmp_path, 32, [1])
+
+
+def test_files_that_are_missing_or_broken_are_refused_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(StructureError, match="No such file"):
+        load_vocabulary(tmp_path, 32, [1])
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(StructureError, match="not possible with this model's tokenizer"):
+        load_vocabulary(tmp_path, 32, [1])
+    write_tokenizer(tmp_path)
+    with pytest.raises(StructureError, match="no end-of-sequence token"):
+        load_vocabulary(tmp_path, 384, [])

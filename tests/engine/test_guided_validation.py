@@ -1,0 +1,251 @@
+"""What the front refuses before the engine hears of it, and how long that may take."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+import time
+from typing import Any
+
+import pytest
+from engine_support.hard_schemas import EMPLOYEE
+from engine_support.schemas import UNSUPPORTED
+
+from blade_llm.sampling.guided import validation
+from blade_llm.sampling.guided.errors import StructureError
+from blade_llm.sampling.guided.lark import check_recursion
+from blade_llm.sampling.guided.validation import Validator, validate
+from blade_llm.sampling.structure import Structure
+
+_STRING = {"type": "string"}
+
+
+def _refused(structure: Structure, message: str) -> None:
+    with pytest.raises(StructureError, match=message):
+        validate(structure)
+
+
+@pytest.mark.parametrize(("keyword", "value"), UNSUPPORTED)
+def test_unsupported_keywords_are_refused_with_their_place(keyword: str, value: Any) -> None:
+    schema = {"type": "object", "properties": {"a/b": {"type": "array", "items": {keyword: value}}}}
+    _refused(Structure("json", json.dumps(schema)), re.escape(f"#/properties/a~1b/items/{keyword}: "))
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ([], "#: a schema must be an object"),
+        ("text", "#: a schema must be an object or a boolean, not a string"),
+        (False, "a JSON Schema must be an object"),
+        ({"type": "strng"}, "#/type: must be one of null, boolean"),
+        ({"type": ["string", "text"]}, "#/type: must be one of"),
+        ({"type": []}, "#/type: must be one of"),
+        ({"minLength": -1}, "#/minLength: must be a whole number"),
+        ({"minLength": 1.5}, "#/minLength: must be a whole number"),
+        ({"maxItems": True}, "#/maxItems: must be a whole number"),
+        ({"exclusiveMinimum": True, "minimum": 1}, "#/exclusiveMinimum: must be a number"),
+        ({"multipleOf": 0}, "#/multipleOf: must be a number greater than 0"),
+        ({"required": "a"}, "#/required: must be a list of strings"),
+        ({"properties": []}, "#/properties: must be an object"),
+        ({"properties": {"a": 1}}, "#/properties/a: a schema must be an object or a boolean, not a number"),
+        ({"items": [_STRING]}, "#/items: must be one schema .*prefixItems"),
+        ({"enum": []}, "#/enum: must be a list of at least one value"),
+        ({"anyOf": []}, "#/anyOf: must be a list of at least one schema"),
+        ({"pattern": 5}, "#/pattern: must be a string"),
+        ({"type": "string", "pattern": "(a"}, "regular expression: unclosed group"),
+        ({"type": "string", "pattern": "a(?=b)"}, "regular expression: look-around"),
+        ({"type": "string", "format": "credit-card"}, "#/format: format 'credit-card' is not supported; known: date,"),
+        ({"type": "integer", "format": "int32"}, "#/format"),
+        ({"maxlength": 3}, "keyword 'maxlength' is not supported; did you mean 'maxLength'"),
+        ({"nullable": True}, r'write "type": \["string", "null"\]'),
+        ({"$schema": "http://json-schema.org/draft-04/schema#"}, r"#/\$schema: only drafts 6, 7"),
+        ({"properties": {"a": {"$id": "x"}}}, r"#/properties/a/\$id: .* at the root only"),
+        ({"$ref": "https://example.com/s.json"}, "external reference 'https://example.com/s.json' is not supported"),
+        ({"$ref": "other.json#/a"}, "external reference"),
+        ({"$ref": "#/$defs/none"}, "'#/\\$defs/none' does not exist"),
+        ({"$ref": "#none"}, "'#none' does not exist"),
+        ({"$ref": "#/title", "title": "x"}, "#/title: a schema must be an object"),
+        ({"const": 2**60}, r"#/const: \d+ is too large to be kept exactly"),
+        ({"enum": [{"a": [1e300]}]}, "#/enum: .* too large"),
+        ({"type": "string", "minLength": 5, "maxLength": 2}, r"Unsatisfiable schema: minLength \(5\) is greater"),
+        ({"type": "object", "required": ["x"], "additionalProperties": False}, "property 'x' is unsatisfiable"),
+        ({"type": "string", "format": "date", "maxLength": 3}, "Unsatisfiable schema: Regex is empty$"),
+        ({"oneOf": [{"minimum": 1}, {"type": "integer"}]}, "oneOf is supported only where no value can match two"),
+        ({"type": "object", "minProperties": 2}, "#/minProperties: at most one more than"),
+        ({"type": "object", "minProperties": 2, "required": ["a"]}, "#/minProperties: at most one more than"),
+        ({"type": "number", "exclusiveMinimum": 10, "maximum": 10.5}, "#/exclusiveMinimum: 10 with an upper bound"),
+        ({"type": "number", "exclusiveMaximum": 0, "minimum": -0.5}, "#/exclusiveMaximum: 0 with a lower bound"),
+        ({"allOf": [{"exclusiveMinimum": 0}, {"maximum": 0.5}]}, "#/allOf/0/exclusiveMinimum: 0 with an upper bound"),
+        ({"$ref": "#"}, "endless recursion: the schema with '#'"),
+        ({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}, "endless recursion"),
+        ({"type": "array", "items": {"$ref": "#"}, "minItems": 1}, "endless recursion"),
+        ({"type": "array", "prefixItems": [{"$ref": "#"}], "minItems": 1}, "endless recursion"),
+        ({"allOf": [{"$ref": "#"}]}, "endless recursion"),
+        (
+            {
+                "properties": {"x": {"$ref": "#/$defs/a"}},
+                "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/b"}]}, "b": {"$ref": "#/$defs/a"}},
+            },
+            "endless recursion",
+        ),
+    ],
+)  # fmt: skip
+def test_schemas_that_are_refused(schema: Any, message: str) -> None:
+    _refused(Structure("json", json.dumps(schema)), message)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        True,
+        {},
+        EMPLOYEE,
+        {"$defs": {"unused": {"not": {}}}, "type": "string"},
+        {"properties": {"not": _STRING, "format": {"const": "credit-card"}, "if": {"enum": ["then"]}}},
+        {"const": {"not": 1, "$ref": "https://example.com"}},
+        {"default": {"type": "strng"}, "examples": [{"$ref": "x"}], "x-anything": {"not": 1}},
+        {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
+        {"properties": {"a": {"exclusiveMinimum": 0}, "b": {"maximum": 0.5}}},
+        {"type": "array", "items": {"$ref": "#"}},
+        {"type": ["array", "null"], "items": {"$ref": "#"}, "minItems": 1},
+        {"type": "object", "properties": {"a": {"$ref": "#"}}},
+        {"anyOf": [{"type": "array", "items": {"$ref": "#"}, "minItems": 2}, {"type": "null"}]},
+    ],
+)
+def test_schemas_that_are_taken(schema: Any) -> None:
+    validate(Structure("json", json.dumps(schema)))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "not valid JSON"),
+        ("{", "not valid JSON"),
+        ("{} {}", "not valid JSON"),
+        ('{"const": NaN}', "not valid JSON"),
+        ('{"a": "\\ud800"}', "not valid JSON"),
+        ('{"title": "\ud800"}', "lone surrogate"),
+        ("[" * 5000, "nested too deeply"),
+        ('{"anyOf":[' * 40 + "{}" + "]}" * 40, "nested more than 60 levels deep, the limit"),
+    ],
+)
+def test_texts_that_are_no_schema(text: str, message: str) -> None:
+    _refused(Structure("json", text), message)
+
+
+@pytest.mark.parametrize(
+    ("structure", "message"),
+    [
+        (Structure("regex", "(a"), "regular expression: unclosed group"),
+        (Structure("regex", r"(a)\1"), "regular expression: backreferences are not supported"),
+        (Structure("regex", r"a(?!b)"), "regular expression: look-around"),
+        (Structure("regex", r"[^\s\S]"), "no answer can satisfy it"),
+        (Structure("regex", "(" * 300 + ")" * 300), "regular expression"),
+        (Structure("regex", "^$"), "only the empty answer"),
+        (Structure("regex", "a" * 16_385), "has 16385 characters; the limit is 16384"),
+        (Structure("regex", "\ud800"), "lone surrogate"),
+        (Structure("choice", "[]"), "at least one alternative"),
+        (Structure("choice", "5"), "must be a JSON list of strings"),
+        (Structure("grammar", 'root ::= "a"'), "Expected token"),
+        (Structure("grammar", "start: b"), 'unknown name: "b"'),
+        (Structure("grammar", 'start: "a" %json {"not": {}}'), "#/not: keyword 'not' is not supported"),
+        (Structure("grammar", 'start: %json {"type": "string", "x-guidance": {"lenient": true}}'), "x-guidance"),
+    ],
+)
+def test_other_structures_that_are_refused(structure: Structure, message: str) -> None:
+    _refused(structure, message)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'start: start "a" | "b"',
+        'start: x\nx: y "a"\ny: x | "b"',
+        'start: a\n?a: b "x"\n  | "q" // c\nb: ("x" | start)* "z"',
+        'start: a? start "x" | "y"\na: "z"',
+        'start[capture="x"]: more\nmore: more "x" | "x"',
+    ],
+)
+def test_left_recursion_is_refused(text: str) -> None:
+    _refused(Structure("grammar", text), "left recursion: .* → ")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'start: "a" start | "b"',
+        'start: term ("+" term)*\nterm: /[0-9]+/ | "(" start ")"',
+        'start: ("x" start)? "y"',
+        'start: a{2,3} | "start: start"\na: "(" start ")" | /start: \\/start/ | %json {"const": "start"}',
+        'start: <|im_start|> "a" // start: start\nWORD: /x+/',
+    ],
+)
+def test_other_recursion_is_taken(text: str) -> None:
+    validate(Structure("grammar", text))
+
+
+def test_a_grammar_that_cannot_end_is_refused() -> None:
+    _refused(Structure("grammar", 'start: "a" next\nnext: "b" start'), "rule start never ends")
+    check_recursion("%unknown construct (((")  # left to llguidance
+
+
+@pytest.mark.parametrize(
+    ("schema", "limit"),
+    [
+        ({"properties": {f"p{index}": {} for index in range(10_000)}}, "10000 properties; the limit is 1000"),
+        ({f"x-{n}": {"properties": {f"p{i}": {} for i in range(900)}} for n in range(6)}, "5400 .* limit is 5000"),
+        ({"enum": ["x" * 1000] * 300}, "characters; the limit is 262144"),
+        ({"type": "object", "patternProperties": {f"^{i}$": {} for i in range(51)}}, "the limit is 50 patterns"),
+        ({"allOf": [{"anyOf": [{"required": [f"p{i}_{j}"]} for j in range(4)]} for i in range(12)]}, "too large"),
+    ],
+)  # fmt: skip
+def test_large_schemas_are_refused_quickly_with_the_limit(schema: Any, limit: str) -> None:
+    started = time.perf_counter()
+    _refused(Structure("json", json.dumps(schema)), limit)
+    assert time.perf_counter() - started < 2
+
+
+async def test_answers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Structure] = []
+    monkeypatch.setattr(validation, "validate", lambda structure: calls.append(structure) or validate(structure))
+    validator = Validator()
+    good, bad = Structure("json", "{}"), Structure("regex", "(a")
+    for _ in range(3):
+        await validator.validate(good)
+        with pytest.raises(StructureError, match="unclosed group"):
+            await validator.validate(bad)
+    assert calls == [good, bad]
+    validator.close()
+
+
+async def test_the_event_loop_goes_on_and_waiting_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+
+    def slow(structure: Structure) -> None:
+        if structure.value.startswith("slow"):
+            release.wait(10)
+
+    monkeypatch.setattr(validation, "validate", slow)
+    validator = Validator(seconds=0.1)
+    stuck = [asyncio.ensure_future(validator.validate(Structure("regex", f"slow{index}"))) for index in range(2)]
+    await asyncio.sleep(0.01)
+    waiting = asyncio.ensure_future(validator.validate(Structure("regex", "quick")))
+    for each in stuck:
+        with pytest.raises(StructureError, match=r"longer than the limit of 0.1 s"):
+            await each
+    await asyncio.sleep(0.15)
+    assert not waiting.done()  # both threads are taken: it waits, and is not blamed
+    release.set()
+    await asyncio.wait_for(waiting, 5)
+    validator.close()
+
+
+async def test_memory_of_answers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validation, "_REMEMBERED", 4)
+    validator = Validator()
+    for index in range(10):
+        await validator.validate(Structure("regex", f"a{index}"))
+    assert [structure.value for structure in validator._known] == ["a6", "a7", "a8", "a9"]
+    validator.close()
