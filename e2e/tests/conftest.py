@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +15,15 @@ from e2e.support.namespaces import OF_A_TEST, discard_namespace, make_namespace
 from e2e.support.service import CLAIM, DEMO_MODEL, Service
 
 SHARED = "shared-demo"
-DEMO = {"replicas": 1, "router": {"replicas": 2, "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}}}}
-"""Two routers, as anybody has who minds losing one."""
+CHAT_TEMPLATE: str = json.loads((DEMO_MODEL / "model" / "tokenizer_config.json").read_text())["chat_template"] + (
+    "{# 'of' the \"LLMService\", \\n é #}"
+)
+DEMO = {
+    "replicas": 1,
+    "engine": {"chatTemplate": {"inline": CHAT_TEMPLATE}},
+    "router": {"replicas": 2, "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}}},
+}
+"""Two routers, as anybody has who minds losing one; the model's own chat template, but as a field of the service."""
 
 
 @pytest.fixture(scope="session")

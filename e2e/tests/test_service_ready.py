@@ -103,6 +103,15 @@ def test_chat_with_the_openai_client_streaming_and_not(demo: Service) -> None:
     assert len([part for part in parts if part.choices[0].delta.content]) > 5
 
 
+def test_the_engine_has_the_chat_template_of_the_service_as_a_file(demo: Service) -> None:
+    [pod] = demo.pods("engine")
+    [engine] = pod["spec"]["containers"]
+    path = engine["args"][engine["args"].index("--chat_template") + 1]
+    code = f"import sys; sys.stdout.buffer.write(open({path!r}, 'rb').read())"
+    said = demo.kubectl("exec", pod["metadata"]["name"], "-c", "engine", "--", "python3", "-c", code)
+    assert said == demo.get()["spec"]["engine"]["chatTemplate"]["inline"]
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_every_question_has_its_answer(demo: Service, stream: bool) -> None:
     with demo.reach() as url, client() as http:

@@ -4,6 +4,7 @@ from typing import Final
 
 CHAT_COMPLETIONS: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
+RESPONSES: Final = "/v1/responses"
 EMBEDDINGS: Final = "/v1/embeddings"
 TOKENIZE: Final = "/tokenize"
 DETOKENIZE: Final = "/detokenize"
@@ -17,6 +18,8 @@ METRICS: Final = "/metrics"
 METRIC: Final = "/metric"
 """The same, under BladeLLM's name."""
 VERSION: Final = "/version"
+OPENAPI: Final = "/openapi.json"
+DOCS: Final = "/docs"
 
 INTERNAL_STATE: Final = "/internal/state"
 INTERNAL_EVENTS: Final = "/internal/events"

@@ -47,8 +47,8 @@ class Health(BaseModel):
 
 
 def make_admin(proxy: Proxy, metrics: Metrics, models: list[str], sources: Callable[[], dict[str, bool]]) -> FastAPI:
-    """The ASGI application for every path outside ``/v1/``. ``models`` is kept up to date by the caller."""
-    app = FastAPI(title="BladeLLM router", docs_url=None, redoc_url=None)
+    """The ASGI application for every path that is not the engines'. ``models`` is kept up to date by the caller."""
+    app = FastAPI(title="BladeLLM router", docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.exception_handler(HTTPException)
     async def openai_shaped(request: Request, error: HTTPException) -> Response:
@@ -74,6 +74,7 @@ def make_admin(proxy: Proxy, metrics: Metrics, models: list[str], sources: Calla
         body = Health(status="unavailable" if reason else "ok", reason=reason, endpoints=known, usable=usable)
         return JSONResponse(body.model_dump(), 503 if reason else 200)
 
+    @app.get(paths.METRIC)
     @app.get(paths.METRICS)
     async def prometheus() -> Response:
         return Response(metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")

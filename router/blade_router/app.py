@@ -16,7 +16,7 @@ from typing import Any, Self
 import uvicorn
 import uvloop
 
-from blade_protocol import environment
+from blade_protocol import environment, paths
 from blade_protocol.routing import PolicyName, RouterConfig
 from blade_router.admin import make_admin
 from blade_router.arguments import Options, parse_arguments
@@ -35,6 +35,8 @@ from blade_router.sources import Configuration, Source, WatchedFile
 
 logger = logging.getLogger("blade_router")
 
+OF_ENGINES = frozenset((paths.TOKENIZE, paths.DETOKENIZE, paths.VERSION, paths.OPENAPI, paths.DOCS))
+"""What clients ask outside ``/v1/`` and only an engine knows. Health, liveness and metrics are the router's own."""
 CLIENT_KEEP_ALIVE = 75
 """Seconds an idle client connection stays open."""
 FAREWELL = 1.0
@@ -46,7 +48,8 @@ ACCEPT_ROUNDS = 3
 class Router:
     """The ASGI application, and the background work it needs: use it as an async context manager.
 
-    ``/v1/*`` goes straight to the data path, the rest to the admin application.
+    What engines answer (``/v1/*`` and ``OF_ENGINES``) goes straight to the data path, the rest to the admin
+    application.
 
     Raises:
         ConfigError: from the constructor, when the configuration file is missing or not valid.
@@ -76,7 +79,8 @@ class Router:
         self._following: asyncio.Task[None] | None = None
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        application = self.proxy if scope["path"].startswith("/v1/") else self._admin
+        path = scope["path"]
+        application = self.proxy if path.startswith("/v1/") or path in OF_ENGINES else self._admin
         return application(scope, receive, closing(send) if self.leaving else send)
 
     async def __aenter__(self) -> Self:

@@ -17,7 +17,7 @@ from tokenizers.models import WordLevel
 from blade_llm.check import flops_diff
 from blade_llm.check.flops_diff import check_flops_diff, judge
 from blade_llm.check.memory_fit import RUNTIME_BYTES, check_memory_fit
-from blade_llm.check.model import check_model
+from blade_llm.check.model import Wanted, check_model
 from blade_llm.check.pb_env import check_pb_env
 from blade_llm.check.shm import check_shm
 from blade_llm.config import EngineConfig
@@ -252,6 +252,45 @@ def test_without_a_chat_template_it_warns(tmp_path: Path) -> None:
     item = check_model(tmp_path)
     assert item.status == "WARNING"
     assert "no chat template: /v1/chat/completions needs chat_template.jinja" in item.detail
+
+
+def test_what_the_service_brings_or_does_not_need_is_not_missed(tmp_path: Path) -> None:
+    model = make_model(tmp_path / "model")
+    (model / "tokenizer_config.json").unlink()
+    template = tmp_path / "chat.jinja"
+    template.write_text("{{ messages }}<tool_call>{{ tools }}<think>")
+    item = check_model(model, Wanted(chat_template=str(template)))
+    assert item.status == "PASS"
+    assert item.detail.endswith("vocabulary 32, tool calls hermes, reasoning qwen3")
+    item = check_model(model, Wanted(task="embed", pooling="mean"))
+    assert item.status == "PASS"
+    assert item.detail.endswith("vocabulary 32, pooling mean")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "status", "says"),
+    [
+        (Wanted(chat_template="/none.jinja"), "FAILED", "--chat_template /none.jinja: no such file"),
+        (Wanted(tool_call_parser="pythonic"), "FAILED", "--tool_call_parser pythonic: unknown; known are hermes"),
+        (Wanted(tool_call_parser="hermes"), "WARNING", "has no place for tools"),
+        (Wanted(tool_call_parser="none", reasoning_parser="qwen3"), "PASS", "reasoning qwen3"),
+        (Wanted(guided=True), "WARNING", "leave out --enable_json_warmup"),  # words, whose bytes nobody knows
+    ],
+)
+def test_wishes_the_text_side_cannot_fulfil(tmp_path: Path, wanted: Wanted, status: str, says: str) -> None:
+    item = check_model(make_model(tmp_path), wanted)
+    assert item.status == status
+    assert says in item.detail
+
+
+def test_an_embedding_model_that_pools_otherwise_fails(tmp_path: Path) -> None:
+    make_model(tmp_path)
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
+    item = check_model(tmp_path, Wanted(task="embed"))
+    assert item.status == "FAILED"
+    assert "give --pooling last or mean" in item.detail
+    assert check_model(tmp_path).status == "PASS"
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from hub_support.fake_hub import COMMIT, FakeHub, running_hub, sha256
 from hub_support.tiny_model import make_model
 from huggingface_hub import constants
 
+from blade_llm.api.pooling import find_pooling
 from blade_llm.models import hub_download
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.hub import resolve_model
@@ -75,6 +76,20 @@ def test_downloads_what_the_engine_needs_and_then_asks_no_more(hub: FakeHub) -> 
     assert resolve_model(f"hf://{REPO}") == folder
     assert resolve_model(f"{REPO}@{COMMIT}") == folder
     assert len(hub.requests) == asked
+
+
+def test_how_a_model_pools_comes_with_it(hub: FakeHub) -> None:
+    hub.repositories[REPO] = {
+        **hub.repositories[REPO],
+        "1_Pooling/config.json": b'{"pooling_mode_lasttoken": true}',
+        "2_Normalize/config.json": b"{}",
+    }
+    folder = resolve_model(REPO)
+    assert find_pooling(folder) == "last"
+    assert [path.name for path in folder.iterdir() if path.is_dir()] == ["1_Pooling"]
+    pooling = folder / "1_Pooling" / "config.json"
+    assert pooling.is_symlink()
+    assert pooling.resolve().parent.name == "blobs"
 
 
 def test_the_hub_library_finds_the_snapshot(hub: FakeHub) -> None:

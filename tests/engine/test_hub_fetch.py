@@ -148,6 +148,16 @@ def test_fetch_copies_a_local_folder(tmp_path: Path) -> None:
     assert (output / "config.json").stat().st_ino != (source / "config.json").stat().st_ino
 
 
+def test_fetch_takes_along_how_a_model_pools(tmp_path: Path) -> None:
+    source = make_model(tmp_path / "source")
+    (source / "1_Pooling").mkdir()
+    (source / "1_Pooling" / "config.json").write_text("{}")
+    (source / "notes").mkdir()
+    folder = materialize(str(source), tmp_path / "out")
+    assert {path.name for path in folder.iterdir() if path.is_dir()} == {"1_Pooling"}
+    assert (folder / "1_Pooling" / "config.json").read_text() == "{}"
+
+
 def test_a_failed_fetch_leaves_no_model_and_continues_later(hub: FakeHub, tmp_path: Path) -> None:
     output = tmp_path / "volume" / "tiny"
     hub.fault("/storage/", cut_after=500)

@@ -38,11 +38,7 @@ class ServerProcess:
                 command,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={
-                    **os.environ,
-                    "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]),
-                    "OMP_NUM_THREADS": "1",
-                },
+                env={**os.environ, "PYTHONPATH": _python_path(), "OMP_NUM_THREADS": "1"},
                 start_new_session=True,
             )
         self.url = f"http://{self._wait_for(r'Entrypoint API ready at (.+)')}"
@@ -93,6 +89,11 @@ class ServerProcess:
             time.sleep(0.02)
         self.process.kill()
         raise AssertionError(f"not ready (status {self.process.wait()}):\n{self.output}")
+
+
+def _python_path() -> str:
+    """The tests' own modules beside what this process was told: perhaps another working tree than the installed one."""
+    return os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH", ""))))
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import yaml
 
 from blade_operator.cli import manifests, report
 from blade_operator.cli.arguments import parse
-from blade_operator.cli.ask import ask
+from blade_operator.cli.ask import ask, embed
 from blade_operator.cli.errors import CommandError
 from blade_operator.cli.tables import pod_word, render
 from blade_operator.cli.up import _Up
@@ -138,8 +138,8 @@ def test_the_explanation_begins_with_the_check_that_failed() -> None:
     ]
 
 
-async def _served(head: bytes, lines: list[bytes]) -> tuple[list[str], str, Object]:
-    """What ``ask`` writes and returns when the service answers with ``lines``, and what it was asked."""
+async def _served(head: bytes, lines: list[bytes], how: Any = ask) -> tuple[list[str], str, Object]:
+    """What ``ask`` writes and returns when the service answers with the events ``lines``, and what it was asked."""
     asked: Object = {}
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -147,13 +147,14 @@ async def _served(head: bytes, lines: list[bytes]) -> tuple[list[str], str, Obje
         asked["line"] = request.split(b"\r\n")[0].decode()
         length = next(int(line.split(b":")[1]) for line in request.lower().split(b"\r\n") if b"content-length" in line)
         asked["body"] = json.loads(await reader.readexactly(length))
-        writer.write(head + b"Connection: close\r\n\r\n" + b"".join(b"data: " + line + b"\n\n" for line in lines))
+        events = [b"data: " + line + b"\n\n" for line in lines]
+        writer.write(head + b"Connection: close\r\n\r\n" + b"".join(lines if how is embed else events))
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
         pieces: list[str] = []
-        figures = await ask(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", "Why?", pieces.append)
+        figures = await how(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", "Why?", pieces.append)
     return pieces, figures, asked
 
 
@@ -168,6 +169,20 @@ async def test_an_answer_is_written_piece_by_piece() -> None:
     assert figures.startswith("2 tokens, the first after ")
     assert asked["line"] == "POST /v1/chat/completions HTTP/1.1"
     assert asked["body"]["messages"] == [{"role": "user", "content": "Why?"}]
+    thought: list[Object] = [{"choices": [{"delta": {"reasoning_content": "Hm. "}}]}, *chunks]
+    pieces, _, _ = await _served(_OK, [*(json.dumps(chunk).encode() for chunk in thought), b"[DONE]"])
+    assert pieces == ["Hm. ", "It ", "counts."]
+
+
+async def test_an_embedding_is_told_by_its_length() -> None:
+    body = {"data": [{"embedding": [0.5, -0.25, 0.125, 1, 2, 3]}], "usage": {"prompt_tokens": 7, "total_tokens": 7}}
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+    pieces, figures, asked = await _served(head, [json.dumps(body).encode()], embed)
+    assert pieces == ["[0.5000, -0.2500, 0.1250, 1.0000, ...]"]
+    assert figures.startswith("6 numbers for 7 tokens, after ")
+    assert (asked["line"], asked["body"]) == ("POST /v1/embeddings HTTP/1.1", {"input": "Why?"})
+    with pytest.raises(CommandError, match="answered 503"):
+        await _served(b"HTTP/1.1 503 Service Unavailable\r\n", [], embed)
 
 
 async def test_a_refusal_and_a_broken_answer_are_errors() -> None:

@@ -18,8 +18,12 @@ import pytest
 import yaml
 from operator_support.mini_cluster import service
 
+from blade_llm.api import pooling, served_model
+from blade_llm.api.served_model import NO_PARSER
 from blade_llm.check.items import parse_items
 from blade_llm.cli.server_flags import GROUPS
+from blade_llm.text.reasoning import REASONING_PARSERS
+from blade_llm.text.tool_parsers import TOOL_PARSERS
 from blade_operator.cluster.local.fields import require_supported
 from blade_operator.objects import Object
 from blade_operator.render import (
@@ -35,9 +39,10 @@ from blade_operator.render import (
 )
 from blade_operator.render.engine import CHECK_ITEMS
 from blade_operator.spec import parse_service
+from blade_operator.spec.api_fields import Pooling, ReasoningParser, Task, ToolCallParser
 from blade_operator.spec.fields import CheckItemName
 from blade_operator.spec.rules import OWNED_FLAGS
-from blade_protocol.labels import RESTARTED_AT
+from blade_protocol.labels import CHAT_TEMPLATE, RESTARTED_AT
 from blade_protocol.routing import RouterConfig
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -117,6 +122,11 @@ CASES: dict[str, dict[str, Any]] = {
             "contextLength": 2048,
             "maxNumSeqs": 16,
             "kvCacheBytes": "1Gi",
+            "chatTemplate": {"inline": "{% for message in messages %}\n{{ message.content }}\n{% endfor %}\n"},
+            "toolCallParser": "hermes",
+            "reasoningParser": "none",
+            "jsonWarmup": True,
+            "apiServers": 4,
             "extraArgs": ["--disable_prompt_cache"],
             "env": [{"name": "LANG", "value": "C.UTF-8"}],
             "resources": {"requests": {"cpu": 1, "memory": "2Gi"}, "limits": {"cpu": "2", "memory": "4Gi"}},
@@ -140,6 +150,14 @@ CASES: dict[str, dict[str, Any]] = {
             "cudaGraphs": {"batchSizes": [1, 2, 4], "maxBatchSize": 4},
             "quant": "int8",
             "deterministic": True,
+        },
+    },
+    "embeddings": {
+        "model": {"uri": "hf://acme/embedder"},
+        "engine": {
+            "task": "embed",
+            "pooling": "mean",
+            "chatTemplate": {"configMapKeyRef": {"name": "templates", "key": "acme.jinja"}},
         },
     },
     "no_graphs": {
@@ -200,7 +218,9 @@ def test_pods_are_restricted_and_explain_their_end(case: str) -> None:
         assert pod["shareProcessNamespace"] is True
         assert pod["securityContext"]["runAsNonRoot"] is True
         for volume in pod["volumes"]:
-            assert set(volume) - {"name"} < {"configMap", "secret", "emptyDir", "persistentVolumeClaim", "projected"}
+            assert set(volume) - {"name"} < {
+                *("configMap", "secret", "emptyDir", "persistentVolumeClaim", "projected", "downwardAPI")
+            }
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         for container in containers(obj):
             if container["name"] not in ("fetch", "check", "engine", "router"):
@@ -268,6 +288,8 @@ def test_the_router_reads_its_configuration_as_the_router_parses_it() -> None:
     ("change", "new"),
     [
         ({"engine": {"maxNumSeqs": 4}}, True),
+        ({"engine": {"chatTemplate": {"inline": "x"}}}, True),
+        ({"engine": {"task": "embed"}}, True),
         ({"model": {"uri": "file:///models/other"}}, True),
         ({"check": {"mode": "Off"}}, True),
         ({"rollout": {"drainTimeout": "1m"}}, True),
@@ -275,7 +297,7 @@ def test_the_router_reads_its_configuration_as_the_router_parses_it() -> None:
         ({"router": {"policy": "roundRobin", "replicas": 3}}, False),
         ({"rollout": {"maxSurge": 2}}, False),
         # Saying what is the default anyway is no change.
-        ({"engine": {"dtype": "auto", "shmSize": "1Gi"}}, False),
+        ({"engine": {"dtype": "auto", "shmSize": "1Gi", "task": "generate", "apiServers": 1}}, False),
     ],
 )
 def test_only_what_changes_engine_pods_is_a_new_revision(change: dict[str, Any], new: bool) -> None:
@@ -297,11 +319,38 @@ def test_items_of_the_check_are_those_the_check_knows() -> None:
     assert parse_items(",".join(CHECK_ITEMS.values())) == tuple(CHECK_ITEMS.values())
 
 
+def test_parsers_are_those_the_engine_has() -> None:
+    assert set(get_args(ToolCallParser)) == {NO_PARSER, *TOOL_PARSERS}
+    assert set(get_args(ReasoningParser)) == {NO_PARSER, *REASONING_PARSERS}
+    assert (get_args(Task), get_args(Pooling)) == (get_args(served_model.Task), get_args(pooling.Pooling))
+
+
 def test_engine_flags_are_flags_the_server_has() -> None:
     known = {flag.name for flags in GROUPS.values() for flag in flags}
-    cases = ("every_field", "gpu_memory", "no_graphs")
+    cases = ("every_field", "gpu_memory", "embeddings", "no_graphs")
     words = [arg for case in cases for arg in args(render(CASES[case]), "engine")]
     used = {word.removeprefix("--").partition("=")[0] for word in words if word.startswith("--")}
     assert used <= known
     assert set(OWNED_FLAGS) <= known
     assert used - {"disable_prompt_cache"} == set(OWNED_FLAGS)
+
+
+def test_a_chat_template_belongs_to_its_revision() -> None:
+    def rendered(template: Any) -> Object:
+        return pod_template(parse_service(service({"engine": {"chatTemplate": template}})), DEFAULTS)
+
+    one, other = rendered({"inline": "{{ 1 }}\n"}), rendered({"inline": "{{ 2 }}\n"})
+    assert revision_of(one) != revision_of(other)
+    assert one["metadata"]["annotations"] == {CHAT_TEMPLATE: "{{ 1 }}\n"}
+    [engine] = one["spec"]["containers"]
+    flag = engine["args"].index("--chat_template")
+    folder, _, file = engine["args"][flag + 1].rpartition("/")
+    [volume] = [mount["name"] for mount in engine["volumeMounts"] if mount["mountPath"] == folder]
+    [source] = [each for each in one["spec"]["volumes"] if each["name"] == volume]
+    field = {"fieldPath": f"metadata.annotations['{CHAT_TEMPLATE}']"}
+    assert source["downwardAPI"] == {"items": [{"path": file, "fieldRef": field}]}
+    # One of the user's own ConfigMap says where it is, and no more.
+    theirs = rendered({"configMapKeyRef": {"name": "templates"}})
+    assert "annotations" not in theirs["metadata"]
+    [source] = [each for each in theirs["spec"]["volumes"] if each["name"] == volume]
+    assert source["configMap"] == {"name": "templates", "items": [{"key": "chat_template.jinja", "path": file}]}

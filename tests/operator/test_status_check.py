@@ -120,6 +120,22 @@ def test_an_item_of_the_check_names_the_field(item: str, status: Literal["WARNIN
     assert condition(tell(cluster), "PreflightPassed")[2].endswith(f": {item} {status}: it is so ({field})")
 
 
+@pytest.mark.parametrize(
+    ("words", "note"),
+    [
+        ("--chat_template /etc/x.jinja, line 1: unexpected end", "--chat_template is spec.engine.chatTemplate"),
+        ("no place for tools; leave out --tool_call_parser x", "--tool_call_parser is spec.engine.toolCallParser"),
+        ("no end; leave out --enable_json_warmup", "--enable_json_warmup is spec.engine.jsonWarmup"),
+        ("the model pools by cls_token; give --pooling last or mean", "--pooling is spec.engine.pooling"),
+    ],
+)
+def test_wishes_that_the_model_does_not_fulfil_name_their_fields(words: str, note: str) -> None:
+    cluster = starting()
+    item = CheckItem(name="check_model", status="WARNING", detail=words)
+    cluster.check(cluster.engine_pods[0], item, exit_code=1)
+    assert condition(tell(cluster), "PreflightPassed")[2].endswith(f": check_model WARNING: {words} ({note})")
+
+
 def test_of_a_model_that_cannot_be_read_nothing_is_said_but_that() -> None:
     cluster = starting()
     missing = "model folder /models/x does not exist"

@@ -95,6 +95,12 @@ class MockEngine:
         data = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "mock", "choices": choices}
         return b"data: " + json.dumps(data).encode() + b"\n\n"
 
+    def response_event(self, index: int) -> bytes:
+        """One event of a streamed response: named, numbered, and the last one says that it is over."""
+        name = "response.completed" if index == self.tokens - 1 else "response.output_text.delta"
+        data = {"type": name, "sequence_number": index, "delta": f"{self.name}-{index}{self.padding}"}
+        return f"event: {name}\ndata: {json.dumps(data)}\n\n".encode()
+
 
 class _Protocol(asyncio.Protocol):
     _ids = itertools.count()
@@ -178,12 +184,14 @@ class _Protocol(asyncio.Protocol):
             extra = b"x-blade-draining: 1\r\n" if mode == "draining" else b""
             error = {"message": f"{engine.name} says {status}", "type": "server_error", "param": None, "code": None}
             return write(answer(status, json.dumps({"error": error}).encode(), extra))
+        path = request.target.partition("?")[0]
         if request.method == "GET":
             return write(answer(200, json.dumps({"object": "list", "data": [{"id": engine.name}]}).encode()))
-        if b'"stream":true' in request.body.replace(b" ", b""):
-            return await self._stream(mode)
+        streams = request.method == "POST" and path.startswith("/v1/") and path != "/v1/embeddings"
+        if streams and b'"stream":true' in request.body.replace(b" ", b""):
+            return await self._stream(mode, named=path == "/v1/responses")
         await self._pace()
-        body = self._unary()
+        body = self._unary() if streams else json.dumps({"path": path}).encode()
         if mode == "break":
             write(answer(200, body)[:-10])
             return await self._lose()
@@ -205,8 +213,9 @@ class _Protocol(asyncio.Protocol):
             }
         ).encode()
 
-    async def _stream(self, mode: Mode) -> None:
+    async def _stream(self, mode: Mode, *, named: bool) -> None:
         engine = self.engine
+        make, last = (engine.response_event, b"") if named else (engine.event, b"data: [DONE]\n\n")
         self.transport.write(
             b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
         )
@@ -216,13 +225,13 @@ class _Protocol(asyncio.Protocol):
         for index in range(engine.tokens):
             await self._pace()
             if mode == "break" and index == engine.tokens - 1:
-                event = engine.event(index)
+                event = make(index)
                 self.transport.write(chunk(event[: len(event) // 2]))
                 await self._lose()
                 return
-            self.transport.write(chunk(engine.event(index)))
+            self.transport.write(chunk(make(index)))
             await self.writable.wait()
-        self.transport.write(chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+        self.transport.write((chunk(last) if last else b"") + b"0\r\n\r\n")
 
     async def _pace(self) -> None:
         if self.engine.gate is not None:

@@ -171,3 +171,59 @@ async def test_killed_engine_under_load_costs_no_client_error_before_the_first_b
         await client.close()
         assert failures_before_first_byte == []
         assert finished > at_kill + 10
+
+
+ASKED: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": QUESTIONS[0]}], "max_tokens": 8},
+    "/v1/completions": {"prompt": QUESTIONS[0], "max_tokens": 8},
+    "/v1/responses": {"input": QUESTIONS[0], "max_output_tokens": 16},
+    "/v1/embeddings": {"input": QUESTIONS, "encoding_format": "base64"},
+    "/tokenize": {"prompt": QUESTIONS[0]},
+    "/detokenize": {"tokens": [300, 301]},
+}
+_GIVEN_ANEW = ("id", "created", "created_at", "completed_at")
+
+
+def _lasting(value: Any) -> Any:
+    """An answer without what differs from one request to the next."""
+    if isinstance(value, dict):
+        return {name: _lasting(item) for name, item in value.items() if name not in _GIVEN_ANEW}
+    return [_lasting(item) for item in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("path", ASKED)
+def test_every_route_answers_the_same_through_the_router(two_replicas: Fleet, path: str) -> None:
+    body = ASKED[path] | ({"temperature": 0} if "max_" in str(ASKED[path]) else {})
+    answers = [
+        httpx.post(program.url + path, json=body, timeout=60)
+        for program in (two_replicas.engines[0], two_replicas.router)
+    ]
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert _lasting(answers[0].json()) == _lasting(answers[1].json())
+    wrong = [
+        httpx.post(program.url + path, json={**body, "stream": True, "no_such_field": 1}, timeout=60)
+        for program in (two_replicas.engines[0], two_replicas.router)
+    ]
+    assert [answer.status_code for answer in wrong] == [400, 400]
+    assert wrong[0].json() == wrong[1].json()
+
+
+@pytest.mark.parametrize("path", ["/version", "/openapi.json", "/docs", "/v1/models", "/v1/models/model"])
+def test_what_describes_the_engine_is_the_engines(two_replicas: Fleet, path: str) -> None:
+    direct, routed = (httpx.get(program.url + path) for program in (two_replicas.engines[0], two_replicas.router))
+    assert (direct.status_code, routed.status_code) == (200, 200)
+    assert direct.headers["content-type"] == routed.headers["content-type"]
+    if path.startswith("/v1/"):
+        assert [*_lasting(routed.json())] == [*_lasting(direct.json())]
+    else:
+        assert routed.content == direct.content
+
+
+def test_a_streamed_response_keeps_its_named_events(two_replicas: Fleet) -> None:
+    client = OpenAI(base_url=f"{two_replicas.router.url}/v1", api_key="none")
+    events = list(client.responses.create(input=QUESTIONS[0], temperature=0, max_output_tokens=64, stream=True))
+    assert events[0].type == "response.created"
+    assert events[-1].type in ("response.completed", "response.incomplete")
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    assert text == client.responses.create(input=QUESTIONS[0], temperature=0, max_output_tokens=64).output_text

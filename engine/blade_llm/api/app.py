@@ -13,8 +13,11 @@ from blade_llm.api.context import ServerContext
 from blade_llm.api.errors import install_error_handlers
 from blade_llm.api.openapi import describe
 from blade_llm.api.request_id import RequestIdMiddleware
+from blade_llm.api.responses import route as responses
 from blade_llm.api.routes import ROUTES, Handler
+from blade_llm.api.tasks import is_served, refuse
 from blade_llm.api.version import package_version
+from blade_protocol import paths
 
 
 def make_app(context: ServerContext) -> FastAPI:
@@ -22,11 +25,17 @@ def make_app(context: ServerContext) -> FastAPI:
     app = FastAPI(title="BladeLLM", version=package_version(), redoc_url=None)
     install_error_handlers(app)
     app.add_middleware(RequestIdMiddleware)
+    served = [route for route in ROUTES if is_served(route.path, context.model.task)]
     for route in ROUTES:
         # A model's name may be a path.
         path = route.path.replace("{model}", "{model:path}")
-        app.add_api_route(path, _endpoint(context, route.handler), methods=[route.method], include_in_schema=False)
-    app.openapi = functools.cache(lambda: describe(ROUTES, context))  # type: ignore[method-assign]
+        handler = route.handler if route in served else refuse
+        app.add_api_route(path, _endpoint(context, handler), methods=[route.method], include_in_schema=False)
+    stored = responses.stored if is_served(paths.RESPONSES, context.model.task) else refuse
+    for method in ("GET", "POST", "DELETE"):  # in no document: nothing is there
+        path = paths.RESPONSES + "/{rest:path}"
+        app.add_api_route(path, _endpoint(context, stored), methods=[method], include_in_schema=False)
+    app.openapi = functools.cache(lambda: describe(served, context))  # type: ignore[method-assign]
     return app
 
 

@@ -14,6 +14,7 @@ from blade_llm.api.body import read_json
 from blade_llm.api.context import ServerContext
 from blade_llm.api.errors import ApiError, bad_request
 from blade_llm.api.fields import parse
+from blade_llm.api.pooling import Pooling
 from blade_llm.api.prompts import completion_prompts, truncated
 from blade_llm.api.requests import Priority
 from blade_llm.api.sse import run_unary
@@ -38,8 +39,8 @@ class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True):
     """``base64``: 32-bit floats, little-endian."""
     dimensions: Annotated[int, msgspec.Meta(ge=1)] | None = None
     """Only the first so many numbers; the vector is normalised afterwards."""
-    pooling: Literal["last", "mean"] = "last"
-    """Of the hidden states: the last token's, or the mean of all."""
+    pooling: Pooling | None = None
+    """Of the hidden states: the last token's, or the mean of all; what the server was started with when left out."""
     normalize: bool = True
     """Scale vectors to length 1."""
     add_special_tokens: bool = True
@@ -76,7 +77,7 @@ async def embeddings(context: ServerContext, request: Request) -> Response:
                 request_id=context.client.new_id(request.state.request_id),
                 prompt_token_ids=token_ids,
                 sampling=_NO_TOKENS,
-                pooling=fields.pooling,
+                pooling=fields.pooling or context.model.pooling,
                 cache_salt=fields.cache_salt,
                 priority=fields.priority,
             )

@@ -15,9 +15,12 @@ import msgspec
 from blade_llm.api.context import ServerContext
 from blade_llm.api.embeddings import IGNORED as IGNORED_BY_EMBEDDINGS
 from blade_llm.api.embeddings import MAX_INPUTS, EmbeddingRequest
-from blade_llm.api.fields import IGNORED, REFUSED, UNAVAILABLE
+from blade_llm.api.fields import IGNORED, REFUSED, UNAVAILABLE, Refusal
 from blade_llm.api.prompts import MAX_CHOICES
-from blade_llm.api.requests import GenerationFields
+from blade_llm.api.requests import GenerationFields, SamplingFields
+from blade_llm.api.responses.requests import IGNORED as IGNORED_BY_RESPONSES
+from blade_llm.api.responses.requests import REFUSED as REFUSED_BY_RESPONSES
+from blade_llm.api.responses.requests import ResponsesRequest
 from blade_llm.api.routes import Route
 from blade_llm.api.version import package_version
 from blade_protocol.openai import ErrorBody
@@ -100,18 +103,23 @@ def _request(schema: dict[str, Any], body: type[msgspec.Struct], context: Server
         properties[name] = known if name in required else _optional(known)
     for name, reason in _ignored(body).items():
         properties.setdefault(name, {"description": f"Ignored: {reason}."})
-    if issubclass(body, GenerationFields):
-        refused = {name: (refusal.reason, refusal.off) for name, refusal in REFUSED.items()}
-        refused |= {name: ("not available in this version", off) for name, off in UNAVAILABLE.items()}
-        for name, (reason, off) in refused.items():
-            properties.setdefault(name, {"description": f"Refused: {reason}.", "enum": [None, *off]})
+    for name, refusal in _refused(body).items():
+        properties.setdefault(name, {"description": f"Refused: {refusal.reason}.", "enum": [None, *refusal.off]})
     return {**schema, "properties": properties, "additionalProperties": False}
 
 
 def _ignored(body: type[msgspec.Struct]) -> Mapping[str, str]:
     if issubclass(body, GenerationFields):
         return IGNORED
+    if body is ResponsesRequest:
+        return IGNORED_BY_RESPONSES
     return IGNORED_BY_EMBEDDINGS if body is EmbeddingRequest else {}
+
+
+def _refused(body: type[msgspec.Struct]) -> Mapping[str, Refusal]:
+    if issubclass(body, GenerationFields):
+        return {**REFUSED, **{name: Refusal("not available in this version", off) for name, off in UNAVAILABLE.items()}}
+    return REFUSED_BY_RESPONSES if body is ResponsesRequest else {}
 
 
 def _optional(schema: dict[str, Any]) -> dict[str, Any]:
@@ -145,7 +153,7 @@ def _own_schemas(body: type[msgspec.Struct], context: ServerContext) -> dict[str
     found: dict[str, Any] = {"model": {"enum": ["", *context.model.names, *sorted(context.model.aliases)]}}
     if "messages" in body.__struct_fields__:
         found["messages"] = {"type": "array", "minItems": 1, "items": _MESSAGE}
-    if issubclass(body, GenerationFields):
+    if issubclass(body, SamplingFields):
         found["stop_token_ids"] = {"type": "array", "items": token_id, "maxItems": 128, "default": []}
         found["prompt"] = prompts(MAX_CHOICES)
     if "truncate_prompt_tokens" in body.__struct_fields__:

@@ -48,28 +48,13 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """OpenAI's padding against traffic analysis; chunks are never padded here."""
 
 
-class GenerationFields(StructureFields, msgspec.Struct, frozen=True, kw_only=True):
-    """What both kinds of requests share."""
+class SamplingFields(StructureFields, msgspec.Struct, frozen=True, kw_only=True):
+    """What every request that generates text has."""
 
     model: str | None = None
     """A name the server answers to; the only model when left out."""
     stream: bool = False
     """Answer with server-sent events."""
-    stream_options: StreamOptions | None = None
-    n: _Count = 1
-    """Answers to each prompt."""
-    best_of: _Count | None = None
-    """Draw so many, answer with the ``n`` of the highest mean log-probability; with a beam search: its width."""
-    use_beam_search: bool | None = None
-    """Search for the likeliest answers in place of drawing them."""
-    beam_width: _Count | None = None
-    """Of a beam search, which it asks for; ``best_of``, else ``n``, when left out."""
-    length_penalty: float = 1.0
-    """Beams are ranked by the sum of their log-probabilities divided by length to this power."""
-    early_stopping: bool = False
-    """End a beam search once it has enough complete answers, not when none can be better any more."""
-    max_tokens: _Natural | None = None
-    """Tokens to generate at most; 16 for completions, all that fits for chats when left out."""
     min_tokens: _Natural = 0
     """End-of-sequence and stop token ids cannot come before."""
     temperature: Annotated[float, msgspec.Meta(ge=0)] | None = None
@@ -92,6 +77,30 @@ class GenerationFields(StructureFields, msgspec.Struct, frozen=True, kw_only=Tru
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
+    priority: Priority = 0
+    """Lower runs earlier."""
+    cache_salt: str = ""
+    """Requests with different salts never share cached prompt blocks."""
+
+
+class GenerationFields(SamplingFields, msgspec.Struct, frozen=True, kw_only=True):
+    """What chats and completions share beyond that."""
+
+    stream_options: StreamOptions | None = None
+    n: _Count = 1
+    """Answers to each prompt."""
+    best_of: _Count | None = None
+    """Draw so many, answer with the ``n`` of the highest mean log-probability; with a beam search: its width."""
+    use_beam_search: bool | None = None
+    """Search for the likeliest answers in place of drawing them."""
+    beam_width: _Count | None = None
+    """Of a beam search, which it asks for; ``best_of``, else ``n``, when left out."""
+    length_penalty: float = 1.0
+    """Beams are ranked by the sum of their log-probabilities divided by length to this power."""
+    early_stopping: bool = False
+    """End a beam search once it has enough complete answers, not when none can be better any more."""
+    max_tokens: _Natural | None = None
+    """Tokens to generate at most; 16 for completions, all that fits for chats when left out."""
     prompt_logprobs: _TopLogprobs | None = None
     """Answer also with each prompt token's log-probability and those of so many most likely ones."""
     return_tokens_as_token_ids: bool = False
@@ -100,10 +109,6 @@ class GenerationFields(StructureFields, msgspec.Struct, frozen=True, kw_only=Tru
     """Keep so many of the prompt's last tokens; -1: as many as the context has room for."""
     add_special_tokens: bool | None = None
     """Begin-of-sequence and the like, as the tokenizer has them; chat templates write them themselves."""
-    priority: Priority = 0
-    """Lower runs earlier."""
-    cache_salt: str = ""
-    """Requests with different salts never share cached prompt blocks."""
 
 
 class ChatRequest(GenerationFields, frozen=True, kw_only=True):

@@ -13,6 +13,9 @@ from blade_llm.api import chat, completions, embeddings, operations, tokenize
 from blade_llm.api import response_types as answers
 from blade_llm.api.context import ServerContext
 from blade_llm.api.requests import ChatRequest, CompletionRequest
+from blade_llm.api.responses import route as responses
+from blade_llm.api.responses.requests import ResponsesRequest
+from blade_llm.api.responses.types import ResponseObject
 from blade_protocol import paths
 
 Handler: TypeAlias = Callable[[ServerContext, Request], Awaitable[Response]]
@@ -33,6 +36,7 @@ class Route(NamedTuple):
 ROUTES: Final = (
     Route("POST", paths.CHAT_COMPLETIONS, chat.chat_completions, answers.ChatCompletion, ChatRequest, streams=True),
     Route("POST", paths.COMPLETIONS, completions.completions, answers.Completion, CompletionRequest, streams=True),
+    Route("POST", paths.RESPONSES, responses.create, ResponseObject, ResponsesRequest, streams=True),
     Route("POST", paths.EMBEDDINGS, embeddings.embeddings, answers.EmbeddingList, embeddings.EmbeddingRequest),
     Route("POST", paths.TOKENIZE, tokenize.tokenize, answers.Tokens, tokenize.TokenizeRequest),
     Route("POST", paths.DETOKENIZE, tokenize.detokenize, answers.Text, tokenize.DetokenizeRequest),

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
+from blade_llm.api.pooling import Pooling, find_pooling, require_causal
 from blade_llm.text.chat_template import ChatTemplate, load_chat_template
 from blade_llm.text.errors import TokenizerFilesError
 from blade_llm.text.json_files import read_json_object
@@ -22,6 +23,9 @@ from blade_llm.text.tool_parsers import TOOL_PARSERS, CallForm, detect_tool_pars
 NO_PARSER: Final = "none"
 """Switches a parser off that the chat template would ask for."""
 _Form = TypeVar("_Form", CallForm, ReasoningForm)
+
+Task = Literal["generate", "embed"]
+"""Text, and embeddings besides; or embeddings alone."""
 
 
 class SamplingDefaults(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +49,9 @@ class ServedModel:
     aliases: frozenset[str] = frozenset()
     """Further names requests may use (the path given to ``--model``)."""
     sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
+    task: Task = "generate"
+    pooling: Pooling = "last"
+    """How a prompt's hidden states become its embedding, where the request does not say."""
     call_form: CallForm | None = None
     """How the model writes tool calls; None: it is not known, or not to be looked for."""
     reasoning_form: ReasoningForm | None = None
@@ -60,6 +67,9 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
     aliases: frozenset[str] = frozenset()
     tokenizer_dir: str | None = None
     chat_template: str | None = None
+    task: Task = "generate"
+    pooling: Pooling | None = None
+    """None: as the model's folder says, else ``last``."""
     tool_call_parser: str | None = None
     """A name of :data:`~blade_llm.text.tool_parsers.TOOL_PARSERS`, or ``none``; None: what the chat template shows."""
     reasoning_parser: str | None = None
@@ -88,11 +98,26 @@ def load_served_model(source: ModelSource) -> ServedModel:
         names=source.names,
         aliases=source.aliases,
         sampling_defaults=_sampling_defaults(folder / "generation_config.json"),
+        task=source.task,
+        pooling=_pooling(source),
         call_form=_named("--tool_call_parser", source.tool_call_parser, TOOL_PARSERS, detect_tool_parser(text)),
         reasoning_form=_named(
             "--reasoning_parser", source.reasoning_parser, REASONING_PARSERS, detect_reasoning_parser(text)
         ),
     )
+
+
+def _pooling(source: ModelSource) -> Pooling:
+    if source.task == "embed":
+        require_causal(Path(source.folder))
+    if source.pooling is not None:
+        return source.pooling
+    try:
+        return find_pooling(Path(source.folder)) or "last"
+    except TokenizerFilesError:
+        if source.task == "embed":
+            raise
+        return "last"  # it is here to generate text
 
 
 def _named(option: str, name: str | None, known: Mapping[str, _Form], detected: _Form | None) -> _Form | None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from blade_llm.check.flops_diff import check_flops_diff
 from blade_llm.check.memory_fit import check_memory_fit
-from blade_llm.check.model import check_model
+from blade_llm.check.model import Wanted, check_model
 from blade_llm.check.pb_env import check_pb_env
 from blade_llm.check.shm import check_shm
 from blade_llm.config import EngineConfig
@@ -46,19 +46,19 @@ def parse_items(text: str) -> tuple[str, ...]:
 
 
 def run_items(
-    names: Sequence[str], config: Callable[[], EngineConfig], report: Callable[[CheckItem], None]
+    names: Sequence[str], config: Callable[[], EngineConfig], wanted: Wanted, report: Callable[[CheckItem], None]
 ) -> list[CheckItem]:
     """Run the items ``names`` and hand each result to ``report`` as soon as it is there.
 
     ``config`` gives the engine's configuration, its model as a folder, and is called for the items that need it; what
-    it raises fails them.
+    it raises fails them. ``wanted`` is what the service asks of the model's text side.
     """
     checks: dict[str, Callable[[], CheckItem]] = {
         "check_shm": check_shm,
         "check_pb_env": check_pb_env,
         "check_flops_diff": check_flops_diff,
         "check_memory_fit": lambda: check_memory_fit(config()),
-        "check_model": lambda: check_model(config().model_dir),
+        "check_model": lambda: check_model(config().model_dir, wanted),
     }
     items = []
     for name in names:

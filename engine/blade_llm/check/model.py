@@ -1,16 +1,20 @@
-"""``check_model``: are the model's files whole, do they belong together, and can they be served here?
+"""``check_model``: are the model's files whole, do they belong together, and can they be served here as asked?
 
 The server's own readers look at them, in milliseconds: weights by their headers, tokenizer and chat template whole.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from blade_llm.api.served_model import ModelSource, load_served_model
+import msgspec
+
+from blade_llm.api.pooling import Pooling
+from blade_llm.api.served_model import NO_PARSER, ModelSource, ServedModel, Task, load_served_model
 from blade_llm.models.checkpoint import check_tensors, open_checkpoint
-from blade_llm.models.config import load_model_config
+from blade_llm.models.config import ModelConfig, load_model_config
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.families import expected_tensors
 from blade_llm.text.errors import TokenizerFilesError
@@ -19,37 +23,89 @@ from blade_protocol.check import CheckItem
 NAME: Final = "check_model"
 
 
-def check_model(model_dir: Path) -> CheckItem:
-    """PASS when configuration, weights, tokenizer and chat template are in order.
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What a service asks of its model's text side: fields of :class:`ModelSource`, and guided decoding."""
 
-    WARNING without a chat template (completions work, chat does not); FAILED otherwise, with every problem found.
+    tokenizer_dir: str | None = None
+    chat_template: str | None = None
+    task: Task = "generate"
+    pooling: Pooling | None = None
+    tool_call_parser: str | None = None
+    reasoning_parser: str | None = None
+    guided: bool = False
+    """Guided decoding is asked for (``--enable_json_warmup``)."""
+
+    def source(self, model_dir: Path, vocab_size: int) -> ModelSource:
+        """Where the server would read the text side from."""
+        fields = {name: value for name, value in msgspec.structs.asdict(self).items() if name != "guided"}
+        return ModelSource(folder=str(model_dir), vocab_size=vocab_size, **fields)
+
+
+def check_model(model_dir: Path, wanted: Wanted | None = None) -> CheckItem:
+    """PASS when configuration, weights, tokenizer and chat template are in order, and do what is ``wanted``.
+
+    WARNING without a chat template (completions work, chat does not) and for wishes that it or the tokenizer cannot
+    fulfil; FAILED otherwise, with every problem found.
     """
+    wanted = wanted or Wanted()
     try:
         config = load_model_config(model_dir)
     except ModelFilesError as error:
         return CheckItem(name=NAME, status="FAILED", detail=str(error))
     problems: list[str] = []
-    weights = template = None
+    weights = model = None
     try:
         weights = open_checkpoint(model_dir)
         problems += [f"{model_dir}: {problem}" for problem in check_tensors(weights, expected_tensors(config))]
     except ModelFilesError as error:
         problems.append(str(error))
     try:
-        template = load_served_model(ModelSource(folder=str(model_dir), vocab_size=config.vocab_size)).chat_template
+        model = load_served_model(wanted.source(model_dir, config.vocab_size))
     except TokenizerFilesError as error:
         problems.append(str(error))
-    if problems or weights is None:
+    if problems or weights is None or model is None:
         return CheckItem(name=NAME, status="FAILED", detail="; ".join(problems))
     detail = (
         f"{config.architecture}, {config.num_layers} layers, {len(weights.tensors)} tensors, "
-        f"{weights.total_bytes} bytes in {len(weights.files)} files, vocabulary {config.vocab_size}"
+        f"{weights.total_bytes} bytes in {len(weights.files)} files, vocabulary {config.vocab_size}{_found(model)}"
     )
-    if template is not None:
-        return CheckItem(name=NAME, status="PASS", detail=detail)
-    return CheckItem(
-        name=NAME,
-        status="WARNING",
-        detail=f"{detail}; no chat template: /v1/chat/completions needs chat_template.jinja in {model_dir} "
-        "or --chat_template",
-    )
+    missing = list(_missing(model, model_dir, config, wanted))
+    return CheckItem(name=NAME, status="WARNING" if missing else "PASS", detail="; ".join([detail, *missing]))
+
+
+def _found(model: ServedModel) -> str:
+    """What the server will make of this model's answers, in words."""
+    if model.task == "embed":
+        return f", pooling {model.pooling}"
+    forms = (("tool calls", model.call_form), ("reasoning", model.reasoning_form))
+    return "".join(f", {what} {form.name}" for what, form in forms if form is not None)
+
+
+def _missing(model: ServedModel, model_dir: Path, config: ModelConfig, wanted: Wanted) -> Iterator[str]:
+    if model.task == "embed":
+        return
+    asked = wanted.tool_call_parser
+    if model.chat_template is None:
+        yield (f"no chat template: /v1/chat/completions needs chat_template.jinja in {model_dir} or --chat_template")
+    elif asked not in (None, NO_PARSER) and not model.chat_template.takes_tools:
+        yield (
+            f"the chat template has no place for tools, so the model never learns of them; give --chat_template one "
+            f"that has, or leave out --tool_call_parser {asked}"
+        )
+    if wanted.guided and (reason := _no_guided(model, config)):
+        yield f"{reason}; leave out --enable_json_warmup, or use another model"
+
+
+def _no_guided(model: ServedModel, config: ModelConfig) -> str:
+    """Why guided decoding is not possible; empty when it is. Takes a second for a large vocabulary."""
+    from blade_llm.sampling.guided.errors import StructureError
+    from blade_llm.sampling.guided.vocabulary import load_vocabulary
+
+    eos = model.tokenizer.eos_token_id
+    try:
+        load_vocabulary(
+            model.tokenizer.folder, config.vocab_size, [*config.eos_token_ids, *([] if eos is None else [eos])]
+        )
+    except StructureError as error:
+        return str(error)
+    return ""

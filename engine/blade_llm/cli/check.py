@@ -1,6 +1,6 @@
 """``blade_llm_check``: judge an environment, and with ``--model`` a model in it, before anything is served.
 
-The memory flags are the server's own, so that both make the same plan.
+The flags about memory and text are the server's own, so that both make the same plan and read the same files.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from blade_llm.check.items import ENVIRONMENT_ITEMS, MODEL_ITEMS, parse_items, run_items
+from blade_llm.check.model import Wanted
 from blade_llm.check.report import encode_report, format_item, format_totals, summarize
 from blade_llm.cli.flags import Flag, FlagParser
 from blade_llm.cli.progress import download_progress
-from blade_llm.cli.server_flags import GROUPS, MEMORY_FIELDS, memory_fields
+from blade_llm.cli.server_flags import GROUPS, MEMORY_FIELDS, TEXT_FIELDS, memory_fields, text_fields
 from blade_llm.cli.termination import write_termination_log
 from blade_llm.config import EngineConfig
 from blade_llm.models.errors import ModelFilesError
@@ -40,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def show(item: CheckItem) -> None:
         print(format_item(item), flush=True)
 
-    report = summarize(run_items(names, _engine_config(flags), show))
+    report = summarize(run_items(names, _engine_config(flags), _wanted(flags), show))
     print(f"\n{format_totals(report)}", flush=True)
     write_termination_log(encode_report(report, TERMINATION_LOG_MAX_BYTES))
     return 1 if report.failed or (report.warnings and flags["mode"] == "enforce") else 0
@@ -66,6 +67,10 @@ def _engine_config(flags: Mapping[str, Any]) -> Callable[[], EngineConfig]:
     return config
 
 
+def _wanted(flags: Mapping[str, Any]) -> Wanted:
+    return Wanted(**text_fields(flags), guided=flags["enable_json_warmup"])
+
+
 def _parser() -> FlagParser:
     listed = ", ".join(f"{name} ({short})" for name, short in {**ENVIRONMENT_ITEMS, **MODEL_ITEMS}.items())
     own = (
@@ -83,11 +88,17 @@ def _parser() -> FlagParser:
             choices=("enforce", "warn"),
         ),
     )
-    memory = tuple(flag for group in GROUPS.values() for flag in group if flag.name in MEMORY_FIELDS)
+    server = [flag for group in GROUPS.values() for flag in group]
+    memory = tuple(flag for flag in server if flag.name in MEMORY_FIELDS)
+    text = tuple(flag for flag in server if flag.name in (*TEXT_FIELDS, "enable_json_warmup"))
     parser = FlagParser(
         PROGRAM,
         "Judge an environment, and with --model a model in it, before anything is served.",
-        [("check", own), ("the server's flags, for check_memory_fit", memory)],
+        [
+            ("check", own),
+            ("the server's flags, for check_memory_fit", memory),
+            ("the server's flags, for check_model", text),
+        ],
     )
     parser.usage = "%(prog)s [--items NAME,...] [--model DIR] [--mode MODE] [flags]"
     parser.epilog = (

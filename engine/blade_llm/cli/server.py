@@ -24,7 +24,7 @@ from blade_llm.api.served_model import ModelSource, ServedModel, load_served_mod
 from blade_llm.api.sockets import share_port
 from blade_llm.cli.flags import FlagParser
 from blade_llm.cli.progress import download_progress
-from blade_llm.cli.server_flags import GROUPS, memory_fields
+from blade_llm.cli.server_flags import GROUPS, memory_fields, text_fields
 from blade_llm.config import EngineConfig
 from blade_llm.engine.launch import BUILD, MAX_SOCKET_DIR_BYTES, EngineHandle
 from blade_llm.engine.messages import EngineReady
@@ -182,8 +182,7 @@ def _find_model(flags: Mapping[str, Any]) -> tuple[Path, ModelSource]:
         vocab_size=config.vocab_size,
         names=tuple(flags["served_model_name"] or (_default_name(flags["model"]),)),
         aliases=frozenset({flags["model"], str(folder)}),
-        tokenizer_dir=flags["tokenizer_dir"],
-        chat_template=flags["chat_template"],
+        **text_fields(flags),
     )
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, get_args
 
+from blade_llm.api.pooling import Pooling
+from blade_llm.api.served_model import NO_PARSER, Task
 from blade_llm.cli.flags import Flag, boolean, byte_size, port, positive, seconds, share
 from blade_llm.models.dtypes import DTYPE_ALIASES
+from blade_llm.text.reasoning import REASONING_PARSERS
+from blade_llm.text.tool_parsers import TOOL_PARSERS
 from blade_protocol import ports
 
 _KV_QUANT: Final = (
@@ -32,6 +36,28 @@ _MODEL = (
     Flag(name="served_model_name", help="names requests may use (default: the model folder's name)", many=True),
     Flag(name="tokenizer_dir", help="folder with tokenizer.json (default: the model folder)", metavar="DIR"),
     Flag(name="chat_template", help="jinja file that replaces the model's chat template", metavar="FILE"),
+    Flag(
+        name="task",
+        help="generate: text, and embeddings too; embed: embeddings alone",
+        default="generate",
+        choices=get_args(Task),
+    ),
+    Flag(
+        name="pooling",
+        help="how hidden states become an embedding: the last token's, or their mean (default: as the model's "
+        "1_Pooling/config.json says, else last)",
+        choices=get_args(Pooling),
+    ),
+    Flag(
+        name="tool_call_parser",
+        help="how the model writes tool calls; none: they stay text (default: what the chat template shows)",
+        choices=(NO_PARSER, *TOOL_PARSERS),
+    ),
+    Flag(
+        name="reasoning_parser",
+        help="how the model writes its reasoning; none: it stays text (default: what the chat template shows)",
+        choices=(NO_PARSER, *REASONING_PARSERS),
+    ),
     Flag(name="dtype", help="type of weights and activations", default="auto", choices=_DTYPES),
     Flag(name="max_model_len", help="most tokens of prompt and answer together (default: the model's)", kind=positive),
     Flag(name="load_format", help="dummy: random weights, for measurements", default="auto", choices=("auto", "dummy")),
@@ -204,3 +230,12 @@ def memory_fields(flags: Mapping[str, Any]) -> dict[str, Any]:
         "dtype": DTYPE_ALIASES.get(fields["dtype"], fields["dtype"]),
         "cuda_graph_batch_sizes": None if sizes is None else tuple(sizes),
     }
+
+
+TEXT_FIELDS: Final = ("tokenizer_dir", "chat_template", "task", "pooling", "tool_call_parser", "reasoning_parser")
+"""Flags that say how text is made of tokens and back, the server's and the check's alike: fields of ``ModelSource``."""
+
+
+def text_fields(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The ``ModelSource`` fields that flags fill."""
+    return {name: flags[name] for name in TEXT_FIELDS}

@@ -7,6 +7,7 @@ files. Every failure says what to do next, because the first start of a new serv
 from __future__ import annotations
 
 import errno
+import os
 import re
 import shutil
 import threading
@@ -26,7 +27,8 @@ from blade_llm.models.locking import locked
 
 PARALLEL_FILES: Final = 4
 _HEX: Final = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
-_SIDE_FILES: Final = re.compile(r"[^/]+\.(?:json|jinja)|tokenizer\.model")
+_SIDE_FILES: Final = re.compile(r"[^/]+\.(?:json|jinja)|tokenizer\.model|[^/]*Pooling/config\.json")
+"""Configuration, tokenizer, templates, and how a model for embeddings pools (``1_Pooling/config.json``)."""
 _SHARD: Final = re.compile(r"model-\d+-of-\d+\.safetensors")
 _ELSEWHERE: Final = "download the folder elsewhere and pass MODEL=FOLDER (or --model FOLDER)"
 
@@ -189,9 +191,10 @@ def _require_space(folder: Path, needed: int) -> None:
 
 
 def _link(blob: Path, pointer: Path) -> None:
+    pointer.parent.mkdir(exist_ok=True)
     pointer.unlink(missing_ok=True)
     try:
-        pointer.symlink_to(Path("../../blobs") / blob.name)
+        pointer.symlink_to(os.path.relpath(blob, pointer.parent))
     except OSError:  # a file system without symbolic links: the snapshot then holds the file itself
         shutil.copyfile(blob, pointer)
 

@@ -20,6 +20,8 @@ from blade_llm.models.hub import parse_model
 from blade_llm.models.hub_model import HubModel, ProgressCallback
 from blade_llm.models.locking import locked
 
+POOLING: Final = "*Pooling/config.json"
+"""How a model for embeddings pools: the only thing below the folder itself that matters here."""
 MARKER: Final = ".blade_model.json"
 """Names the model a folder was made from, so that one is never taken for another."""
 
@@ -92,12 +94,14 @@ def _place(source: Path, output_dir: Path, name: str, *, link: bool) -> None:
     staging = output_dir.with_name(f".{output_dir.name}.staging")
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir()
-    for file in source.iterdir():
+    for file in [*source.iterdir(), *source.glob(POOLING)]:
         if not file.is_file() or file.name == MARKER:
             continue
+        target = staging / file.relative_to(source)
+        target.parent.mkdir(exist_ok=True)
         # Only blobs of our cache are linked: a user's folder may change under our feet.
-        if not (link and _hard_link(file.resolve(), staging / file.name)):
-            shutil.copyfile(file, staging / file.name)
+        if not (link and _hard_link(file.resolve(), target)):
+            shutil.copyfile(file, target)
     (staging / MARKER).write_text(json.dumps({"model": name}), encoding="utf-8")
     staging.rename(output_dir)
 

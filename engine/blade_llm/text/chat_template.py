@@ -79,7 +79,8 @@ def load_chat_template(tokenizer: Tokenizer, override: Path | None = None) -> Ch
         raise TokenizerFilesError(f"--chat_template {override}: no such file")
     source: object
     if path.is_file():
-        source, origin = path.read_text(encoding="utf-8"), str(path)
+        flag = "" if override is None else "--chat_template "
+        source, origin = path.read_text(encoding="utf-8"), f"{flag}{path}"
     else:
         source, origin = tokenizer.config.get("chat_template"), str(tokenizer.folder / "tokenizer_config.json")
         if source is None:

@@ -1,4 +1,4 @@
-"""A first question to a service, and its answer as it comes."""
+"""A first question to a service, and its answer as it comes; of a service of embeddings, what a text became."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from collections.abc import Callable
 import httpx
 
 from blade_operator.cli.errors import CommandError
-from blade_protocol.paths import CHAT_COMPLETIONS
+from blade_protocol.paths import CHAT_COMPLETIONS, EMBEDDINGS
 
 FIRST_ANSWER_TOKENS = 256
+SHOWN_NUMBERS = 4
 
 
 async def ask(url: str, question: str, write: Callable[[str], None]) -> str:
-    """Stream the answer of ``{url}/chat/completions`` into ``write``; returns a line of figures.
+    """Stream the answer of ``{url}/chat/completions``, reasoning first, into ``write``; returns a line of figures.
 
     Raises:
         CommandError: the service did not answer properly.
@@ -37,7 +38,7 @@ async def ask(url: str, question: str, write: Callable[[str], None]) -> str:
         ):
             if not answer.is_success:
                 text = (await answer.aread()).decode(errors="replace")
-                raise CommandError(f"the service answered {answer.status_code}: {text}")
+                raise _refused(answer.status_code, text)
             async for line in answer.aiter_lines():
                 if not line.startswith("data: ") or line == "data: [DONE]":
                     continue
@@ -45,14 +46,45 @@ async def ask(url: str, question: str, write: Callable[[str], None]) -> str:
                 if "error" in chunk:
                     raise CommandError(f"the answer broke off: {chunk['error']['message']}")
                 tokens = (chunk.get("usage") or {}).get("completion_tokens", tokens)
-                text = "".join(choice["delta"].get("content") or "" for choice in chunk["choices"])
+                deltas = [choice["delta"] for choice in chunk["choices"]]
+                text = "".join(
+                    (delta.get("reasoning_content") or "") + (delta.get("content") or "") for delta in deltas
+                )
                 if text:
                     first = first or time.monotonic()
                     write(text)
     except httpx.HTTPError as error:
-        raise CommandError(f"{url} did not answer: {error or type(error).__name__}") from error
+        raise _silent(url, error) from error
     end = time.monotonic()
     if first is None:
         return "an empty answer"
     speed = f", {(tokens - 1) / (end - first):.0f} tokens/s" if tokens > 1 and end > first else ""
     return f"{tokens} tokens, the first after {(first - start) * 1000:.0f} ms{speed}"
+
+
+async def embed(url: str, text: str, write: Callable[[str], None]) -> str:
+    """Have ``{url}/embeddings`` turn ``text`` into numbers, and ``write`` the first of them; returns a line of figures.
+
+    Raises:
+        CommandError: the service did not answer properly.
+    """
+    start = time.monotonic()
+    try:
+        async with httpx.AsyncClient(timeout=httpx.Timeout(10.0, read=300.0), trust_env=False) as client:
+            answer = await client.post(url + EMBEDDINGS.removeprefix("/v1"), json={"input": text})
+    except httpx.HTTPError as error:
+        raise _silent(url, error) from error
+    if not answer.is_success:
+        raise _refused(answer.status_code, answer.text)
+    numbers = answer.json()["data"][0]["embedding"]
+    write("[" + ", ".join(f"{number:.4f}" for number in numbers[:SHOWN_NUMBERS]) + ", ...]")
+    tokens = answer.json()["usage"]["prompt_tokens"]
+    return f"{len(numbers)} numbers for {tokens} tokens, after {(time.monotonic() - start) * 1000:.0f} ms"
+
+
+def _silent(url: str, error: httpx.HTTPError) -> CommandError:
+    return CommandError(f"{url} did not answer: {error or type(error).__name__}")
+
+
+def _refused(status: int, text: str) -> CommandError:
+    return CommandError(f"the service answered {status}: {text}")

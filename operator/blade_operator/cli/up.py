@@ -14,7 +14,7 @@ from rich.logging import RichHandler
 from rich.text import Text
 
 from blade_operator.cli import manifests
-from blade_operator.cli.ask import ask
+from blade_operator.cli.ask import ask, embed
 from blade_operator.cli.change import named
 from blade_operator.cli.errors import CommandError
 from blade_operator.cli.report import Reporter, is_hopeless, is_ready
@@ -158,10 +158,11 @@ class _Up:
         self._console.print(Text.assemble((f"{name} is ready at ", "bold"), (url, "bold green")), soft_wrap=True)
         if self._options.ask:
             self._say(f"\n> {self._options.ask}", "cyan")
-            figures = await ask(url, self._options.ask, self._write)
+            question = embed if _embeds(service) else ask
+            figures = await question(url, self._options.ask, self._write)
             self._write("\n")
             self._say(f"({figures})\n", "dim")
-        for line in _hints(url, name, self._layout):
+        for line in _hints(url, name, self._layout, _embeds(service)):
             self._say(line, "dim")
 
     def _report(self, runtime: Runtime) -> None:
@@ -221,12 +222,18 @@ def _runtime(layout: Layout) -> str:
     return "" if layout.root.name == "default" else f" --name {layout.root.name}"
 
 
-def _hints(url: str, name: str, layout: Layout) -> list[str]:
+def _embeds(service: Object) -> bool:
+    """Whether it is for embeddings alone."""
+    return bool(service["spec"].get("engine", {}).get("task") == "embed")
+
+
+def _hints(url: str, name: str, layout: Layout, embeds: bool) -> list[str]:
     runtime, command = _runtime(layout), program()
+    route, body = "chat/completions", '{"messages": [{"role": "user", "content": "What does len do?"}], "stream": true}'
+    if embeds:
+        route, body = "embeddings", '{"input": ["What does len do?", "What does sorted do?"]}'
     return [
-        "Ask it:      "
-        f"curl {url}/chat/completions -H 'content-type: application/json' "
-        '-d \'{"messages": [{"role": "user", "content": "What does len do?"}], "stream": true}\'',
+        f"Ask it:      curl {url}/{route} -H 'content-type: application/json' -d '{body}'",
         f"Look at it:  {command} get all{runtime}  |  describe {name}  |  logs {name} -f",
         f"Change it:   {command} scale {name} --replicas 3{runtime}  |  apply -f  |  delete {name}",
         "Stop it:     Ctrl-C",

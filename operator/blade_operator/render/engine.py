@@ -11,6 +11,12 @@ from typing import Any
 
 from blade_operator.objects import Object
 from blade_operator.pods import CHECK, ENGINE, FETCH
+from blade_operator.render.chat_template import (
+    template_annotations,
+    template_flags,
+    template_mounts,
+    template_volumes,
+)
 from blade_operator.render.internal import token_env, token_mounts, token_volumes
 from blade_operator.render.meta import (
     HOSTNAME,
@@ -56,8 +62,11 @@ def pod_template(service: LLMService, defaults: Defaults) -> Object:
         [_check(service, defaults)] if spec.check.mode != "Off" else []
     )
     metadata: Object = {"labels": labels(service, ROLE_ENGINE)}
+    annotations = template_annotations(service)
     if restarted := service.annotations.get(RESTARTED_AT):
-        metadata["annotations"] = {RESTARTED_AT: restarted}
+        annotations[RESTARTED_AT] = restarted
+    if annotations:
+        metadata["annotations"] = annotations
     template = {
         "metadata": metadata,
         "spec": {
@@ -74,6 +83,7 @@ def pod_template(service: LLMService, defaults: Defaults) -> Object:
                 {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(spec.engine.shm_size)}},
                 tmp_volume(),
                 *model_volumes(service),
+                *template_volumes(service),
                 *token_volumes(service, defaults),
             ],
         },
@@ -131,6 +141,8 @@ def _engine(service: LLMService, defaults: Defaults) -> Object:
     args += ["--drain_timeout", str(parse_duration(service.spec.rollout.drain_timeout))]
     args += _flag("dtype", None if engine.dtype == "auto" else engine.dtype) + _memory_flags(service)
     args += ["--deterministic=true"] if engine.deterministic else []
+    args += _text_flags(service)
+    args += _flag("api_server_count", None if engine.api_servers == 1 else engine.api_servers)
     args += engine.extra_args
     return _container(
         service,
@@ -145,7 +157,7 @@ def _engine(service: LLMService, defaults: Defaults) -> Object:
             **token_env(defaults),
             **hub_env(service, offline=True),
         },
-        mounts=token_mounts(defaults),
+        mounts=[*template_mounts(service), *token_mounts(defaults)],
         ports=[
             {"name": "http", "containerPort": ENGINE_PORT},
             {"name": "internal", "containerPort": INTERNAL_PORT},
@@ -182,10 +194,18 @@ def _check(service: LLMService, defaults: Defaults) -> Object:
     args = ["--items", ",".join(CHECK_ITEMS[item] for item in check.items), "--model", model_argument(service)]
     args += ["--mode", check.mode.lower()]
     args += _flag("dtype", None if engine.dtype == "auto" else engine.dtype) + _memory_flags(service)
+    args += _text_flags(service)
     env = hub_env(service, offline=True)
     # The engine's limits and devices: a pod's request is the larger of both, so the check costs no other GPU.
     return _container(
-        service, defaults, CHECK, ["blade_llm_check"], args, env, **resources(engine.resources, engine.gpus)
+        service,
+        defaults,
+        CHECK,
+        ["blade_llm_check"],
+        args,
+        env,
+        mounts=template_mounts(service),
+        **resources(engine.resources, engine.gpus),
     )
 
 
@@ -223,6 +243,19 @@ def _container(
 
 def _variable(name: str, value: Any) -> Object:
     return {"name": name, "value": value} if isinstance(value, str) else {"name": name, "valueFrom": value}
+
+
+def _text_flags(service: LLMService) -> list[str]:
+    """What shapes requests and answers: the check gets the same."""
+    engine = service.spec.engine
+    return (
+        template_flags(service)
+        + _flag("task", None if engine.task == "generate" else engine.task)
+        + _flag("pooling", engine.pooling)
+        + _flag("tool_call_parser", engine.tool_call_parser)
+        + _flag("reasoning_parser", engine.reasoning_parser)
+        + (["--enable_json_warmup=true"] if engine.json_warmup else [])
+    )
 
 
 def _memory_flags(service: LLMService) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
+from blade_operator.spec.api_fields import ChatTemplate, Pooling, ReasoningParser, Task, ToolCallParser
 from blade_operator.spec.model_fields import Model
 from blade_operator.spec.pod_fields import EnvVar, Gpus, PodTemplate, Resources
 from blade_operator.spec.types import Bytes, Duration, Fraction, Image, ListType, Record, Unique
@@ -72,6 +73,38 @@ class Engine(Record):
     deterministic: bool = Field(
         default=False,
         description="The same tokens whatever else is computed in the batch, at some cost (`--deterministic`).",
+    )
+    task: Task = Field(
+        default="generate",
+        description="`generate`: text, and embeddings too. `embed`: embeddings alone (`--task`).",
+    )
+    pooling: Pooling | None = Field(
+        default=None,
+        description="How hidden states become an embedding: the `last` token's, or their `mean` (`--pooling`). When "
+        "unset: as the model's folder says (`1_Pooling/config.json`), else `last`.",
+    )
+    chat_template: ChatTemplate | None = Field(
+        default=None, description="A chat template in place of the model's own (`--chat_template`)."
+    )
+    tool_call_parser: ToolCallParser | None = Field(
+        default=None,
+        description="How the model writes calls of tools (`--tool_call_parser`); `hermes` is Qwen's way, too. `none`: "
+        "calls stay text. Detected from the chat template when unset.",
+    )
+    reasoning_parser: ReasoningParser | None = Field(
+        default=None,
+        description="How the model writes its reasoning (`--reasoning_parser`). `none`: it stays text. Detected from "
+        "the chat template when unset.",
+    )
+    json_warmup: bool = Field(
+        default=False,
+        description="Prepare guided decoding before the engine is ready, not just after (`--enable_json_warmup`).",
+    )
+    api_servers: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Processes for HTTP and text in each engine (`--api_server_count`); more for many short requests.",
     )
     extra_args: tuple[Annotated[str, StringConstraints(min_length=1, max_length=1024)], ...] = Field(
         default=(),

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from blade_operator.spec.fields import CudaGraphs, LLMServiceSpec
+from blade_operator.spec.fields import CudaGraphs, Engine, LLMServiceSpec
 from blade_operator.spec.model_fields import ModelCache
 from blade_operator.spec.pod_fields import PodTemplate
 from blade_operator.spec.quantity import parse_duration
@@ -38,6 +38,13 @@ OWNED_FLAGS: Final[dict[str, str]] = {
     "cuda_graph_max_batch_size": "spec.engine.cudaGraphs",
     "quant": "spec.engine.quant",
     "deterministic": "spec.engine.deterministic",
+    "task": "spec.engine.task",
+    "pooling": "spec.engine.pooling",
+    "chat_template": "spec.engine.chatTemplate",
+    "tool_call_parser": "spec.engine.toolCallParser",
+    "reasoning_parser": "spec.engine.reasoningParser",
+    "enable_json_warmup": "spec.engine.jsonWarmup",
+    "api_server_count": "spec.engine.apiServers",
     "drain_timeout": "spec.rollout.drainTimeout",
 }
 """Engine flags the operator sets, and what sets each."""
@@ -86,6 +93,19 @@ _FREE_LABELS: Final = (
     "!has(self.podTemplate) || !has(self.podTemplate.metadata) || !has(self.podTemplate.metadata.labels) "
     f"|| !self.podTemplate.metadata.labels.exists(k, k.startsWith('{GROUP}/'))"
 )
+
+_NOT_OF_EMBEDDINGS: Final = "is of generated text, which a service with task embed has none of: remove it"
+
+
+def _of_text(field: str, unset: Callable[[Engine], bool]) -> Rule:
+    """An optional field of the engine that says something of generated text only."""
+    return Rule(
+        at=("spec", "engine"),
+        field=f"spec.engine.{field}",
+        cel=f"self.task != 'embed' || !has(self.{field})",
+        holds=lambda name, spec: spec.engine.task != "embed" or unset(spec.engine),
+        message=_NOT_OF_EMBEDDINGS,
+    )
 
 
 RULES: Final[tuple[Rule, ...]] = (
@@ -162,6 +182,25 @@ RULES: Final[tuple[Rule, ...]] = (
         cel="!has(self.cudaGraphs) || !has(self.cudaGraphs.batchSizes) || self.cudaGraphs.batchSizes.isSorted()",
         holds=lambda name, spec: list(_graphs(spec).batch_sizes) == sorted(_graphs(spec).batch_sizes),
         message="must grow from one to the next",
+    ),
+    Rule(
+        at=("spec", "engine"),
+        field="spec.engine.chatTemplate",
+        cel="!has(self.chatTemplate) || has(self.chatTemplate.inline) != has(self.chatTemplate.configMapKeyRef)",
+        holds=lambda name, spec: (
+            spec.engine.chat_template is None
+            or (spec.engine.chat_template.inline is None) != (spec.engine.chat_template.config_map_key_ref is None)
+        ),
+        message="set exactly one of inline and configMapKeyRef",
+    ),
+    _of_text("toolCallParser", lambda engine: engine.tool_call_parser is None),
+    _of_text("reasoningParser", lambda engine: engine.reasoning_parser is None),
+    Rule(
+        at=("spec", "engine"),
+        field="spec.engine.jsonWarmup",
+        cel="self.task != 'embed' || !self.jsonWarmup",
+        holds=lambda name, spec: spec.engine.task != "embed" or not spec.engine.json_warmup,
+        message=_NOT_OF_EMBEDDINGS,
     ),
     Rule(
         at=("spec", "engine"),

@@ -87,7 +87,7 @@ def find_program(name: str) -> str:
 def _from_source(entry: Object, pod: Object, lookup: Lookup) -> str | None:
     source = entry["valueFrom"]
     if "fieldRef" in source:
-        return _field(pod, source["fieldRef"]["fieldPath"])
+        return field_of(pod, source["fieldRef"]["fieldPath"])
     kind, reference = (
         ("Secret", source["secretKeyRef"])
         if "secretKeyRef" in source
@@ -116,7 +116,12 @@ def contents(obj: Object | None) -> dict[str, bytes] | None:
     return {key: value.encode() for key, value in (obj.get("data") or {}).items()}
 
 
-def _field(pod: Object, path: str) -> str:
+def field_of(pod: Object, path: str) -> str:
+    """What a ``fieldPath`` names.
+
+    Raises:
+        ContainerConfigError: it names something else than what pods may learn of themselves here.
+    """
     if path in ("status.podIP", "status.hostIP"):
         return "127.0.0.1"
     if path == "spec.nodeName":

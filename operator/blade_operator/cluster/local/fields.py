@@ -87,6 +87,10 @@ _POD: Rule = {
                 "optional": HONOURED,
                 "defaultMode": IGNORED,
             },
+            "downwardAPI": {
+                "items": [{"path": HONOURED, "fieldRef": {"fieldPath": HONOURED, "apiVersion": IGNORED}}],
+                "defaultMode": IGNORED,
+            },
             "emptyDir": {"medium": IGNORED, "sizeLimit": IGNORED},
             "ephemeral": IGNORED,  # scratch space like an emptyDir
             "persistentVolumeClaim": {"claimName": HONOURED, "readOnly": IGNORED},

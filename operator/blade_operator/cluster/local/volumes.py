@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from blade_operator.cluster.local import files
-from blade_operator.cluster.local.environment import Lookup, contents
+from blade_operator.cluster.local.environment import Lookup, contents, field_of
 from blade_operator.cluster.local.errors import ContainerConfigError
 from blade_operator.objects import Object
 
@@ -17,6 +18,7 @@ class Volumes:
     """The volumes of one pod, below ``folder``; claims live in ``claims`` and outlive it."""
 
     def __init__(self, pod: Object, folder: Path, claims: Path, lookup: Lookup) -> None:
+        self._pod = pod
         self._volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes", [])}
         self._folder = folder
         self._claims = claims / pod["metadata"]["namespace"]
@@ -35,6 +37,10 @@ class Volumes:
                 self._write(volume["configMap"], "ConfigMap", volume["configMap"]["name"], path, 0o644)
             elif "secret" in volume:
                 self._write(volume["secret"], "Secret", volume["secret"]["secretName"], path, 0o600)
+            elif "downwardAPI" in volume:
+                items = volume["downwardAPI"]["items"]
+                fields = {item["path"]: field_of(self._pod, item["fieldRef"]["fieldPath"]) for item in items}
+                _bring_up_to_date(path, {name: text.encode() for name, text in fields.items()}, 0o644)
 
     def mounts(self, container: Object) -> dict[str, Path]:
         """Mount path in the container → folder here; what the machine has itself is left out."""
@@ -61,10 +67,15 @@ class Volumes:
             if absent:
                 raise ContainerConfigError(f'{kind.lower()} "{name}" has no key "{absent[0]}"')
             content = {item["path"]: content[item["key"]] for item in source["items"]}
-        for key, value in content.items():
-            path = folder / key
-            if not path.is_file() or path.read_bytes() != value:
-                files.write_atomic(path, value, mode=mode, durable=False)
-        for path in folder.iterdir():
-            if path.is_file() and path.name not in content:
-                path.unlink()
+        _bring_up_to_date(folder, content, mode)
+
+
+def _bring_up_to_date(folder: Path, content: Mapping[str, bytes], mode: int) -> None:
+    """Make the files in ``folder`` those of ``content``."""
+    for key, value in content.items():
+        path = folder / key
+        if not path.is_file() or path.read_bytes() != value:
+            files.write_atomic(path, value, mode=mode, durable=False)
+    for path in folder.iterdir():
+        if path.is_file() and path.name not in content:
+            path.unlink()

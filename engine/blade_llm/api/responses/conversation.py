@@ -1,0 +1,112 @@
+"""Input items become the messages a chat template knows.
+
+What the model said in one turn (reasoning, text, calls) is one assistant message there, but several items here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from blade_llm.api.errors import ApiError, bad_request
+
+_ROLES: Final = {"user": "user", "system": "system", "developer": "system", "assistant": "assistant"}
+_TEXT_PARTS: Final = frozenset({"input_text", "output_text", "text", "reasoning_text", "summary_text"})
+
+
+def messages_of(items: str | list[Any], instructions: str | None) -> list[dict[str, Any]]:
+    """Chat messages for a request's ``input`` and ``instructions``. Raises :class:`ApiError` 400 (which item)."""
+    conversation = _Conversation()
+    if instructions is not None:
+        conversation.messages.append({"role": "system", "content": instructions})
+    if isinstance(items, str):
+        items = [{"role": "user", "content": items}]
+    if not items:
+        raise bad_request("input must hold at least one item", "input")
+    for index, item in enumerate(items):
+        conversation.add(item, f"input[{index}]")
+    return conversation.messages
+
+
+class _Conversation:
+    def __init__(self) -> None:
+        self.messages: list[dict[str, Any]] = []
+
+    def add(self, item: Any, where: str) -> None:
+        if not isinstance(item, dict):
+            raise bad_request(f'{where} must be an item, e.g. {{"role": "user", "content": …}}', "input")
+        kind = item.get("type") or ("message" if "role" in item else None)
+        match kind:
+            case "message":
+                self._message(item, where)
+            case "reasoning":
+                text = _text(item.get("content") or item.get("summary") or [], where)
+                if text:
+                    self._turn("reasoning_content", "content", "tool_calls")["reasoning_content"] = text
+            case "function_call":
+                self._turn().setdefault("tool_calls", []).append(_call(item, where))
+            case "function_call_output":
+                content = _text(item.get("output"), f"{where}.output")
+                self.messages.append(
+                    {"role": "tool", "tool_call_id": _string(item, "call_id", where), "content": content}
+                )
+            case "item_reference":
+                reason = "responses are not stored, so items cannot be referred to; send the item itself"
+                raise bad_request(f"{where}: {reason}", "input", "unsupported")
+            case str():
+                raise bad_request(f"{where}: items of type {kind!r} are not supported", "input", "unsupported")
+            case _:
+                raise bad_request(f"{where} needs a 'type', or 'role' and 'content'", "input")
+
+    def _message(self, item: dict[str, Any], where: str) -> None:
+        role = item.get("role")
+        if not isinstance(role, str) or role not in _ROLES:
+            raise bad_request(f"{where}.role must be user, assistant, system or developer", "input")
+        content = _text(item.get("content"), f"{where}.content")
+        if role == "assistant":
+            self._turn("content", "tool_calls")["content"] = content
+        else:
+            self.messages.append({"role": _ROLES[role], "content": content})
+
+    def _turn(self, *before: str) -> dict[str, Any]:
+        """The assistant message at the end, a new one unless none of ``before`` has come in it yet."""
+        last = self.messages[-1] if self.messages else {}
+        if last.get("role") == "assistant" and not any(last.get(name) for name in before):
+            return last
+        self.messages.append({"role": "assistant", "content": ""})
+        return self.messages[-1]
+
+
+def _text(content: Any, where: str) -> str:
+    """Text, or text parts joined as in a chat."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise bad_request(f"{where} must be a string or a list of text parts", "input")
+    return "\n".join(_part(part, f"{where}[{index}]") for index, part in enumerate(content))
+
+
+def _part(part: Any, where: str) -> str:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind in _TEXT_PARTS and isinstance(part.get("text"), str):
+        return str(part["text"])
+    if kind == "refusal" and isinstance(part.get("refusal"), str):
+        return str(part["refusal"])
+    if kind in ("input_image", "input_file", "input_audio"):
+        raise bad_request(f"{where}: {kind} is not supported by this model; send text", "input", "unsupported")
+    raise bad_request(f'{where} must be {{"type": "input_text", "text": …}}', "input")
+
+
+def _call(item: dict[str, Any], where: str) -> dict[str, Any]:
+    function = {"name": _string(item, "name", where), "arguments": _string(item, "arguments", where)}
+    return {"id": _string(item, "call_id", where), "type": "function", "function": function}
+
+
+def _string(item: dict[str, Any], name: str, where: str) -> str:
+    value = item.get(name)
+    if not isinstance(value, str):
+        raise _missing(name, where)
+    return value
+
+
+def _missing(name: str, where: str) -> ApiError:
+    return bad_request(f"{where}.{name} must be a string", "input")

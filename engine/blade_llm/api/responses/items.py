@@ -1,0 +1,129 @@
+"""Output items: how each kind looks when it begins, grows and ends, and the events that tell of it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Protocol
+
+Event = dict[str, Any]
+"""One event of a stream, without its ``sequence_number``."""
+Status = Literal["in_progress", "completed", "incomplete"]
+Logprobs = list[dict[str, Any]]
+
+
+class Item(Protocol):
+    """One element of ``output``."""
+
+    def body(self, status: Status) -> dict[str, Any]:
+        """The element as it is now."""
+
+    def opened(self) -> list[Event]:
+        """What follows the event that the item was added."""
+
+    def grow(self, text: str, logprobs: Logprobs) -> Event:
+        """Append ``text``."""
+
+    def closed(self) -> list[Event]:
+        """What comes before the event that the item is done."""
+
+
+class Message:
+    """Text for the user."""
+
+    def __init__(self, number: str, index: int) -> None:
+        self._id = f"msg_{number}"
+        self._where = {"item_id": self._id, "output_index": index, "content_index": 0}
+        self._texts: list[str] = []
+        self._logprobs: Logprobs = []
+
+    def body(self, status: Status) -> dict[str, Any]:
+        content = [] if status == "in_progress" else [self._part()]
+        return {"id": self._id, "type": "message", "status": status, "role": "assistant", "content": content}
+
+    def opened(self) -> list[Event]:
+        return [{"type": "response.content_part.added", **self._where, "part": self._part()}]
+
+    def grow(self, text: str, logprobs: Logprobs) -> Event:
+        self._texts.append(text)
+        self._logprobs += logprobs
+        return {"type": "response.output_text.delta", **self._where, "delta": text, "logprobs": _brief(logprobs)}
+
+    def closed(self) -> list[Event]:
+        part = self._part()
+        done = {"text": part["text"], "logprobs": _brief(self._logprobs)}
+        return [
+            {"type": "response.output_text.done", **self._where, **done},
+            {"type": "response.content_part.done", **self._where, "part": part},
+        ]
+
+    def _part(self) -> dict[str, Any]:
+        return {"type": "output_text", "text": "".join(self._texts), "annotations": [], "logprobs": [*self._logprobs]}
+
+
+class ReasoningItem:
+    """What the model thought, as it is; a summary there is none."""
+
+    def __init__(self, number: str, index: int) -> None:
+        self._id = f"rs_{number}"
+        self._where = {"item_id": self._id, "output_index": index, "content_index": 0}
+        self._texts: list[str] = []
+
+    def body(self, status: Status) -> dict[str, Any]:
+        content = [] if status == "in_progress" else [self._part()]
+        return {
+            "id": self._id, "type": "reasoning", "status": status, "summary": [], "content": content,
+            "encrypted_content": None,
+        }  # fmt: skip
+
+    def opened(self) -> list[Event]:
+        return [{"type": "response.content_part.added", **self._where, "part": self._part()}]
+
+    def grow(self, text: str, logprobs: Logprobs) -> Event:
+        self._texts.append(text)
+        return {"type": "response.reasoning_text.delta", **self._where, "delta": text}
+
+    def closed(self) -> list[Event]:
+        part = self._part()
+        return [
+            {"type": "response.reasoning_text.done", **self._where, "text": part["text"]},
+            {"type": "response.content_part.done", **self._where, "part": part},
+        ]
+
+    def _part(self) -> dict[str, Any]:
+        return {"type": "reasoning_text", "text": "".join(self._texts)}
+
+
+class FunctionCall:
+    """A call for the client to carry out."""
+
+    def __init__(self, number: str, index: int, call_id: str, name: str) -> None:
+        self._id = f"fc_{number}"
+        self._where = {"item_id": self._id, "output_index": index}
+        self._call_id = call_id
+        self._name = name
+        self._arguments: list[str] = []
+
+    def body(self, status: Status) -> dict[str, Any]:
+        return {
+            "id": self._id, "type": "function_call", "status": status, "call_id": self._call_id, "name": self._name,
+            "arguments": "".join(self._arguments),
+        }  # fmt: skip
+
+    def opened(self) -> list[Event]:
+        return []
+
+    def grow(self, text: str, logprobs: Logprobs) -> Event:
+        self._arguments.append(text)
+        return {"type": "response.function_call_arguments.delta", **self._where, "delta": text}
+
+    def closed(self) -> list[Event]:
+        done = {"name": self._name, "arguments": "".join(self._arguments)}
+        return [{"type": "response.function_call_arguments.done", **self._where, **done}]
+
+
+def _brief(logprobs: Logprobs) -> Logprobs:
+    """As events have them: without the tokens' bytes."""
+
+    def brief(entry: dict[str, Any]) -> dict[str, Any]:
+        return {"token": entry["token"], "logprob": entry["logprob"]}
+
+    return [{**brief(entry), "top_logprobs": [brief(top) for top in entry["top_logprobs"]]} for entry in logprobs]

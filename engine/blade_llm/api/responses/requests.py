@@ -1,0 +1,129 @@
+"""The body of ``POST /v1/responses``: which fields exist, and which are refused with a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from blade_llm.api.errors import bad_request
+from blade_llm.api.fields import Refusal, parse
+from blade_llm.api.requests import SamplingFields
+
+LOGPROBS: Final = "message.output_text.logprobs"
+Include = Literal[
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "message.input_image.image_url",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+]
+"""Reasoning comes as plain text, so that it need not be encrypted; the others concern items that never occur."""
+
+
+_Key = Annotated[str, msgspec.Meta(max_length=64)]
+_Value = Annotated[str, msgspec.Meta(max_length=512)]
+
+
+class TextOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    format: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "text"})
+    """``text``, ``json_object``, or ``json_schema`` with ``name``, ``schema`` and ``strict``."""
+    verbosity: Literal["low", "medium", "high"] = "medium"
+    """Accepted; there is nothing to tell the model."""
+
+
+class ReasoningOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    """As ``reasoning_effort`` of a chat."""
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    """Accepted; the reasoning comes as it is, not summarised."""
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None
+
+
+class ResponseStreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    include_obfuscation: bool = False
+    """OpenAI's padding against traffic analysis; events are never padded here."""
+
+
+class ResponsesRequest(SamplingFields, msgspec.Struct, frozen=True, kw_only=True):
+    """``POST /v1/responses``"""
+
+    input: str | list[Any]
+    """A user's message, or items: messages, function calls, their outputs, reasoning."""
+    instructions: str | None = None
+    """A system message before ``input``."""
+    stream_options: ResponseStreamOptions | None = None
+    max_output_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """All that fits when left out."""
+    include: list[Include] = []
+    top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None
+    """Needs ``include: ["message.output_text.logprobs"]``."""
+    text: TextOptions = TextOptions()
+    reasoning: ReasoningOptions | None = None
+    tools: list[dict[str, Any]] = []
+    """Functions; nothing runs on the server."""
+    tool_choice: str | dict[str, Any] = "auto"
+    parallel_tool_calls: bool = True
+    max_tool_calls: int | None = None
+    """Limits tools that run on the server, and there are none."""
+    metadata: Annotated[dict[_Key, _Value], msgspec.Meta(max_length=16)] = {}
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    chat_template: str | None = None
+    """In place of the model's."""
+    chat_template_kwargs: dict[str, Any] = {}
+    """Further arguments for the chat template."""
+
+    @property
+    def with_logprobs(self) -> bool:
+        return LOGPROBS in self.include
+
+
+AS_IN_CHAT: Final = frozenset(
+    {*SamplingFields.__struct_fields__, "chat_template", "chat_template_kwargs"}
+)
+"""Fields that mean the same in a chat request."""
+
+IGNORED: Final[Mapping[str, str]] = {
+    "store": "nothing is stored",
+    "service_tier": "there is one tier; see priority",
+    "prompt_cache_retention": "blocks stay until others need the room",
+}
+"""Fields that may be sent and do not change the answer → why."""
+
+_NOT_STORED: Final = "responses are not stored"
+REFUSED: Final[Mapping[str, Refusal]] = {
+    "previous_response_id": Refusal(f"{_NOT_STORED}; send the earlier items in 'input'"),
+    "conversation": Refusal(f"{_NOT_STORED}; send the earlier items in 'input'"),
+    "background": Refusal(f"{_NOT_STORED}, so none can be fetched later; use 'stream'", (False,)),
+    "background_options": Refusal(f"{_NOT_STORED}, so none can be fetched later"),
+    "prompt": Refusal("prompts are not stored; send 'instructions' and 'input'"),
+    "truncation": Refusal("nothing is dropped from a conversation that is too long", ("disabled",)),
+    "context_management": Refusal("conversations are not compacted", ([],)),
+    "moderation": Refusal("there is no moderation"),
+    "image": Refusal("answers are text"),
+    "prompt_cache_options": Refusal("the prompt cache finds equal beginnings by itself; see cache_salt"),
+    "access_programs": Refusal("there are none"),
+    "messages": Refusal("belongs to /v1/chat/completions; here it is input"),
+    "reasoning_effort": Refusal("belongs to /v1/chat/completions; here it is reasoning.effort"),
+    "max_tokens": Refusal("belongs to /v1/chat/completions; here it is max_output_tokens"),
+    "max_completion_tokens": Refusal("belongs to /v1/chat/completions; here it is max_output_tokens"),
+    "logprobs": Refusal(f'belongs to /v1/chat/completions; here it is include: ["{LOGPROBS}"]', (False,)),
+    "n": Refusal("a response is one answer", (1,)),
+}
+"""What is refused, the values that ask for nothing apart → why."""
+
+
+def parse_request(raw: dict[str, Any]) -> ResponsesRequest:
+    """``raw`` as a request. Raises :class:`ApiError` 400 that names the field."""
+    request = parse(raw, ResponsesRequest, ignored=IGNORED, refused=REFUSED, unavailable={})
+    if request.top_logprobs is not None and not request.with_logprobs:
+        raise bad_request(f'top_logprobs needs include: ["{LOGPROBS}"]', "top_logprobs")
+    if request.response_format is not None and request.text.format["type"] != "text":
+        raise bad_request("text.format and response_format both constrain the answer; send one of them", "text")
+    return request

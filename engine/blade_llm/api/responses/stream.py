@@ -1,0 +1,57 @@
+"""The events of a streamed response, numbered, each with its name on a line of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from blade_llm.api.answers import Answers, Piece
+from blade_llm.api.context import ServerContext
+from blade_llm.api.errors import ApiError
+from blade_llm.api.generate import encode
+from blade_llm.api.responses.envelope import Envelope
+from blade_llm.api.responses.output import Output
+from blade_llm.engine.client import Outputs
+
+
+class ResponseEvents:
+    """Implements :class:`blade_llm.api.sse.Events`."""
+
+    def __init__(self, context: ServerContext, answers: Answers, envelope: Envelope, output: Output) -> None:
+        self._context = context
+        self._answers = answers
+        self._envelope = envelope
+        self._output = output
+        self._number = 0
+
+    @property
+    def finished(self) -> bool:
+        return self._answers.finished
+
+    def add(self, outputs: Outputs) -> bytes:
+        return b"".join([self._piece(piece) for piece in self._answers.add(outputs)])
+
+    def end(self) -> bytes:
+        body = self._envelope.ended(self._output, self._answers)
+        return self._event({"type": f"response.{body['status']}", "response": body})
+
+    def failed(self, error: ApiError) -> bytes:
+        body = self._envelope.failed(self._output, error)
+        return self._event({"type": "response.failed", "response": body})
+
+    def close(self) -> None:
+        self._context.metrics.observe(self._answers)
+
+    def _piece(self, piece: Piece) -> bytes:
+        data = b""
+        if not self._number:
+            body = self._envelope.begun()
+            data += self._event({"type": "response.created", "response": body})
+            data += self._event({"type": "response.in_progress", "response": body})
+        for event in self._output.add(piece):
+            data += self._event(event)
+        return data
+
+    def _event(self, event: dict[str, Any]) -> bytes:
+        event["sequence_number"] = self._number
+        self._number += 1
+        return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), encode(event))

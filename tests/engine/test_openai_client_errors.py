@@ -1,0 +1,140 @@
+"""What is refused, through the official client: its exception for the status, before a stream begins, ``param`` set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import openai
+import pytest
+from engine_support.openai_calls import Reply, Way, chat, completion, each_way, response
+from engine_support.server_process import ServerProcess
+
+NAN = float("nan")
+BOTH: dict[str, Any] = {
+    "temperature": -1,
+    "top_p": 0,
+    "seed": 2**65,
+    "stop": ["s"] * 10_000,
+    "stop_token_ids": [10**6],
+    "min_tokens": 100,
+    "top_k": -2,
+    "repetition_penalty": 0,
+    "presence_penalty": 3,
+    "frequency_penalty": "much",
+    "priority": 2**40,
+    "min_p": 2,
+    "logit_bias": {"100000": 1},
+    "cache_salt": 5,
+    "temperatur": 1,
+}
+STRUCTURES: dict[str, Any] = {
+    "guided_json": {"type": "nothing"},
+    "guided_regex": "(",
+    "guided_choice": [],
+    "guided_grammar": "start: start",
+    "structured_outputs": {"json": "{"},
+    "guided_decoding_backend": "xgrammar",
+}
+CHAT = {
+    **BOTH,
+    **STRUCTURES,
+    "response_format": {"type": "yaml"},
+    "best_of": 0,
+    "prompt_logprobs": 30,
+    "n": 0,
+    "max_completion_tokens": 0,
+    "messages": [],
+    "top_logprobs": 3,
+}
+COMPLETION = {
+    **BOTH,
+    **STRUCTURES,
+    "suffix": "x",
+    "best_of": 0,
+    "lora_path": "x",
+    "n": 200,
+    "max_tokens": 0,
+    "prompt": [],
+    "logprobs": 21,
+}
+RESPONSE = {
+    **BOTH,
+    **STRUCTURES,
+    "max_output_tokens": 0,
+    "input": [],
+    "include": ["everything"],
+    "top_logprobs": 3,
+    "previous_response_id": "resp_1",
+    "conversation": "conv_1",
+    "prompt": {"id": "pmpt_1"},
+    "background": True,
+    "truncation": "auto",
+    "metadata": {"key": 1},
+    "text": {"format": {"type": "yaml"}},
+    "tools": [{"type": "web_search"}],
+    "tool_choice": "required",
+    "reasoning": {"effort": "heroic"},
+    "n": 2,
+    "max_tokens": 5,
+}
+CASES = [
+    *((chat, name, value) for name, value in CHAT.items()),
+    *((completion, name, value) for name, value in COMPLETION.items()),
+    *((response, name, value) for name, value in RESPONSE.items()),
+]
+
+
+@each_way
+@pytest.mark.parametrize(
+    ("call", "name", "value"), CASES, ids=lambda value: getattr(value, "__name__", str(value)[:20])
+)
+def test_a_400_that_names_the_field(
+    server: ServerProcess, way: Way, call: Callable[..., Reply], name: str, value: Any
+) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        call(server, way, **{name: value})
+    error = caught.value
+    assert (error.param or "").partition(".")[0] == name
+    assert error.type == "invalid_request_error"
+    assert name in error.message
+
+
+@each_way
+@pytest.mark.parametrize("call", [chat, completion, response])
+def test_an_unknown_model(server: ServerProcess, way: Way, call: Callable[..., Reply]) -> None:
+    with pytest.raises(openai.NotFoundError) as caught:
+        call(server, way, model="gpt-9")
+    assert (caught.value.param, caught.value.code) == ("model", "model_not_found")
+
+
+@each_way
+@pytest.mark.parametrize(
+    ("call", "field"), [(chat, "messages"), (completion, "prompt"), (response, "input")], ids=lambda v: str(v)[:20]
+)
+def test_a_prompt_that_is_too_long(server: ServerProcess, way: Way, call: Callable[..., Reply], field: str) -> None:
+    long = "word " * 3000
+    with pytest.raises(openai.BadRequestError) as caught:
+        call(server, way, **{field: [{"role": "user", "content": long}] if field == "messages" else long})
+    assert (caught.value.param, caught.value.code) == (field, "context_length_exceeded")
+
+
+ITEMS: dict[str, Any] = {
+    "text": "hello",
+    "nothing": {},
+    "role": {"role": "robot", "content": "x"},
+    "content": {"role": "user", "content": 3},
+    "part": {"role": "user", "content": [{"type": "input_text"}]},
+    "image": {"role": "user", "content": [{"type": "input_image", "image_url": "data:x"}]},
+    "kind": {"type": "web_search_call", "id": "ws_1"},
+    "reference": {"type": "item_reference", "id": "msg_1"},
+    "call": {"type": "function_call", "call_id": "c", "name": "f"},
+    "output": {"type": "function_call_output", "output": "x"},
+}
+
+
+@pytest.mark.parametrize("item", ITEMS.values(), ids=ITEMS.keys())
+def test_a_bad_item_is_named(server: ServerProcess, item: Any) -> None:
+    with pytest.raises(openai.BadRequestError, match=r"input\[1\]") as caught:
+        response(server, Way(False, False), input=[{"role": "user", "content": "x"}, item])
+    assert caught.value.param == "input"
