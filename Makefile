@@ -66,6 +66,7 @@ format: install ## let ruff write the code's form
 
 generate: install ## the CRD and the field reference, from the pydantic models
 	$(BIN)/python -m blade_operator.spec.generate
+	$(BIN)/python -m blade_llm.api.compatibility > docs/compatibility.md
 
 demo-model: install ## train the demo model anew (under 3 minutes on 2 cores)
 	GOMP_SPINCOUNT=5000 $(BIN)/python -m examples.demo_model.train

@@ -9,11 +9,12 @@ import pytest
 import torch
 from engine_support.runner_driver import GREEDY, Driver
 from engine_support.tiny_models import engine_config, reference_greedy, save_model
+from engine_support.token_masks import masks_for
 
 from blade_llm.models.errors import NotEnoughMemoryError
 from blade_llm.runner import build_runner
 from blade_llm.sampling.parameters import SamplingParams
-from blade_llm.scheduling.plan import ScheduledRow, StepPlan
+from blade_llm.scheduling.plan import BlockCopy, BlockUpdate, NewRow, ScheduledRow, StepPlan, TokenUpdate
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
@@ -67,6 +68,48 @@ def test_launching_never_waits_for_the_device(model: tuple[Path, Any], disabled:
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert [len(step.result().tokens) for step in pending] == [3] * 6
+
+
+def test_masks_questions_and_changes_of_rows_never_wait_either(model: tuple[Path, Any]) -> None:
+    runner = build_runner(engine_config(model[0]))
+    vocabulary = runner.model_config.vocab_size
+    free, asking = (
+        SamplingParams(temperature=0.9, seed=1, max_tokens=50, logit_bias={3: 1.0}),
+        SamplingParams(temperature=0.0, prompt_logprobs=3, max_tokens=50),
+    )
+    prompt = list(range(30, 50))
+    new = [
+        NewRow(0, "r0", prompt, 20, free),
+        NewRow(1, "r1", prompt, 20, asking),
+        NewRow(2, "r2", prompt, 20, GREEDY, pooling="mean"),
+        NewRow(3, "r3", prompt, 20, GREEDY, pooling="last"),
+    ]
+    blocks = [BlockUpdate(row, 0, [3 * row, 3 * row + 1]) for row in range(4)]
+    first = [ScheduledRow(row, 0, 20 if row else 19, row == 1, f"r{row}") for row in range(4)]
+    forced = [ScheduledRow(0, 19, 3, True, "r0"), ScheduledRow(1, 20, 1, True, "r1")]
+    plans = [
+        StepPlan(0, first, new, blocks),
+        StepPlan(1, forced, block_copies=[BlockCopy(0, 20)], token_updates=[TokenUpdate(0, 20, [8, 9])]),
+    ]
+    results = []
+    for mode in ("default", "error"):  # first once to compile and load
+        torch.cuda.set_sync_debug_mode(mode)
+        try:
+            pending = []
+            for plan in plans:
+                forward = runner.launch_forward(plan)
+                drawing = [share.row for share in plan.rows if share.sample]
+                masks = masks_for(drawing, {1: [5, 6], 0: [11]}, vocabulary)
+                pending.append(runner.launch_sampling(forward, masks))
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        results.append([step.result() for step in pending])
+    assert results[0] == results[1]
+    begun, went_on = results[1]
+    assert begun.tokens[0][0] in (5, 6)
+    assert went_on.tokens[0] == [11]
+    assert len(begun.prompt_logprobs[1]) == 19
+    assert {index: len(state) for index, state in begun.embeddings.items()} == {2: 4 * 64, 3: 4 * 64}
 
 
 def test_the_plan_keeps_to_its_share(model: tuple[Path, Any]) -> None:

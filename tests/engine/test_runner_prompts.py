@@ -108,6 +108,21 @@ def test_a_row_does_not_answer_for_the_request_before(driver: Driver) -> None:
     assert driver.prompt_logprobs == {}
 
 
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("bfloat16", 0.05)])
+def test_a_prompt_is_scored_as_the_same_output_was(model: tuple[Path, Any], dtype: str, tolerance: float) -> None:
+    """Also where all layers but the last are one native operator."""
+    driver = Driver(build_runner(engine_config(model[0], dtype=dtype)))
+    prompt = prompt_of(30, seed=11)
+    sampling = SamplingParams(temperature=1.0, seed=1, logprobs=0, max_tokens=50)
+    written = driver.enter(0, prompt, sampling)
+    driver.step({0: 30})
+    driver.decode([0], 20)
+    driver.enter(1, written.tokens, asking(0))
+    driver.step({1: len(written.tokens)})
+    found = [entry.chosen for entry in driver.prompt_logprobs[1]][29:]
+    assert found == pytest.approx([entry.chosen for entry in written.logprobs], abs=tolerance)
+
+
 def test_few_rows_of_logits_exist_at_once(driver: Driver, runner: TorchRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     logits = runner.model.logits

@@ -74,6 +74,23 @@ def test_a_bad_template_hurts_nobody_else(server: ServerProcess, template: str, 
     assert _chat(server, chat_template="{{ messages[0].content }}")["usage"]["prompt_tokens"] > 0
 
 
+@pytest.mark.parametrize("template", [None, "{{ messages[0].content }}{{ x }}"])
+def test_odd_values_in_a_conversation(server: ServerProcess, template: str | None) -> None:
+    deep: Any = 1
+    for _ in range(900):
+        deep = [deep]
+    for value in (2**70, deep, "\U0001f600"):
+        arguments = {"x": value}
+        response = server.post(
+            CHAT,
+            messages=[{**TALK[0], **arguments}],
+            chat_template=template,
+            chat_template_kwargs=arguments,
+            max_tokens=1,
+        )
+        assert response.status_code in (200, 400), value
+
+
 def test_contradictions(server: ServerProcess) -> None:
     for fields, param in (
         ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),

@@ -89,6 +89,19 @@ def test_the_prompt_tells_where_the_answer_begins(form: ReasoningForm, prompt: s
 
 
 @pytest.mark.parametrize(
+    ("prompt", "said", "inside"),
+    [
+        ("<|im_start|>assistant\n", "<think>\nHm, ", True),
+        ("<|im_start|>assistant\n<think>\n", "Hm, ", True),
+        ("<|im_start|>assistant\n", "<think>\nHm.\n</think>\n\nYes, ", False),
+        ("What is <think>?<|im_start|>assistant\n", "A tag that", False),
+    ],
+)
+def test_an_answer_that_is_gone_on_with(prompt: str, said: str, inside: bool) -> None:
+    assert QWEN3.begins_inside(prompt + said, said) is inside
+
+
+@pytest.mark.parametrize(
     ("template", "form"),
     [
         ("{{ messages[0].content }}", None),

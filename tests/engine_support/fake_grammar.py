@@ -1,4 +1,4 @@
-"""Grammars of token ids: a list of places, each with the tokens allowed there. Compiled at once, or when a test says so.
+"""Grammars of token ids: a list of places with the tokens allowed there. Compiled at once, or when a test says so.
 
 A structure's value is the JSON of the list. ``[]`` as the last place stands for the end of the sequence, which must
 then be drawn; without it the answer is finished after the last place.

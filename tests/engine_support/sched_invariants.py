@@ -6,13 +6,12 @@ from collections import Counter
 from operator import attrgetter
 
 from blade_llm.cache.blocks import BlockPool
-from blade_llm.scheduling.request import NO_ROW, Status
+from blade_llm.scheduling.request import NO_ROW, Request, Status
 from blade_llm.scheduling.scheduler import Scheduler
 
 # Called a hundred thousand times, for dozens of requests each: attributes are read in C.
 _ORDER = attrgetter("priority", "arrival")
 _ROW = attrgetter("row")
-_BLOCKS = attrgetter("block_table")
 
 
 def check_invariants(scheduler: Scheduler) -> None:
@@ -24,9 +23,11 @@ def check_invariants(scheduler: Scheduler) -> None:
 
 
 def _check_requests(scheduler: Scheduler) -> None:
-    running, waiting = list(scheduler._running), list(scheduler._waiting)
-    assert set(map(id, running + waiting)) == set(map(id, scheduler._requests.values()))
-    assert len(running) + len(waiting) == len(scheduler._requests)
+    residents = scheduler._residents
+    running, waiting = list(residents.running), list(residents.waiting)
+    live = set(map(id, scheduler._requests.values()))
+    assert set(map(id, running + waiting)) == live
+    assert len(running) + len(waiting) == len(live)
     launched: Counter[int] = Counter()
     drawing: Counter[int] = Counter()
     for step in scheduler._launched.values():
@@ -40,30 +41,48 @@ def _check_requests(scheduler: Scheduler) -> None:
             assert request.status is status
             assert launched[id(request)] == request.steps_in_flight, "steps in flight miscounted"
             assert drawing[id(request)] == request.num_in_flight, "tokens in flight miscounted"
-            assert len(request.token_ids) + request.num_in_flight <= request.max_total, "scheduled beyond its end"
+            if request.beams is None:
+                assert len(request.token_ids) + request.num_in_flight <= request.max_total, "scheduled beyond its end"
     for step in scheduler._launched.values():
         assert sum(row.count for row in step.rows) <= scheduler.config.max_batch_tokens, "over the token budget"
 
 
+def _rows_of(request: Request) -> list[int]:
+    beams = request.beams
+    if beams is None:
+        return [request.row]
+    return beams.spare_rows + ([lane.row for lane in beams.lanes] or [request.row])
+
+
 def _check_rows(scheduler: Scheduler) -> None:
-    rows = [request.row for request in scheduler._running]
-    assert sorted(rows + scheduler._free_rows) == list(range(scheduler.config.max_num_seqs)), "rows lost or shared"
-    assert set(map(_ROW, scheduler._waiting)) <= {NO_ROW}
+    residents = scheduler._residents
+    rows = [row for request in residents.running for row in _rows_of(request)]
+    assert sorted(rows + residents.free_rows) == list(range(scheduler.config.max_num_seqs)), "rows lost or shared"
+    assert set(map(_ROW, residents.waiting)) <= {NO_ROW}
 
 
 def _check_blocks(scheduler: Scheduler) -> None:
-    cache, pool = scheduler.cache, scheduler.cache.pool
-    holders = Counter(block for request in scheduler._running for block in request.block_table)
-    counted = [holders.get(block, 0) for block in range(pool.num_blocks)]
+    cache, pool, residents = scheduler.cache, scheduler.cache.pool, scheduler._residents
+    tables = [request.block_table for request in residents.running]
+    beams = [request.beams for request in residents.running if request.beams is not None]
+    tables += [lane.blocks for each in beams for lane in each.lanes]
+    in_tables = Counter(block for table in tables for block in table)
+    held = Counter(residents.held())
+    counted = [in_tables.get(block, 0) + held.get(block, 0) for block in range(pool.num_blocks)]
     assert pool._ref_counts == counted, "wrong reference counts"
-    for request in scheduler._running:
-        table = request.block_table
+    for table in tables:
         assert len(set(table)) == len(table), "a block twice in one table"
+    for request in residents.running:
+        if request.beams is not None:
+            continue
+        table = request.block_table
         launched = len(request.token_ids) + request.num_in_flight - 1 if request.decoding else request.num_computed
         assert cache.blocks_for(launched) <= len(table), "computed beyond its blocks"
-        for block in table[request.num_registered :]:
-            assert counted[block] == 1, "a block that is still written is shared"
-    assert not any(map(_BLOCKS, scheduler._waiting))
+        for block in table[launched // cache.block_size :]:
+            assert in_tables[block] == 1, "a block that is still written is shared"
+    for request in residents.waiting:
+        assert not request.block_table
+        assert request.beams is None or not request.beams.lanes
 
 
 def check_pool(pool: BlockPool) -> None:

@@ -23,8 +23,7 @@ _HERMES_MESSAGES = """\
 {%- if message.role == 'user' or (message.role == 'system' and not loop.first) %}
 {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
 {%- elif message.role == 'assistant' %}{{- '<|im_start|>assistant\\n' }}
-{%- if message.reasoning_content and loop.last %}{{ '<think>\\n' + message.reasoning_content + '\\n</think>\\n\\n' }}
-{%- endif %}{{- message.content }}
+REASONING{{- message.content }}
 {%- for call in message.tool_calls %}{% set call = call.function or call %}
 {{- '\\n<tool_call>\\n{"name": "' + call.name + '", "arguments": ' + (call.arguments | tojson) + '}\\n</tool_call>' }}
 {%- endfor %}{{- '<|im_end|>\\n' }}
@@ -35,16 +34,20 @@ _HERMES_MESSAGES = """\
 {%- endif %}{% endfor %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}
 """
-QWEN25 = _HERMES_TOOLS + _HERMES_MESSAGES + "{%- endif %}"
+_REASONING = """\
+{%- if message.reasoning_content and loop.last %}{{ '<think>\\n' + message.reasoning_content + '\\n</think>\\n\\n' }}
+{%- endif %}"""
+_THINKING_MESSAGES = _HERMES_MESSAGES.replace("REASONING", _REASONING)
+QWEN25 = _HERMES_TOOLS + _HERMES_MESSAGES.replace("REASONING", "") + "{%- endif %}"
 """Tools, no reasoning."""
 QWEN3 = (
     _HERMES_TOOLS
-    + _HERMES_MESSAGES
+    + _THINKING_MESSAGES
     + "{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}{% endif %}"
     + "{%- endif %}"
 )
 """Tools and reasoning that the answer begins by itself."""
-THINKING = _HERMES_TOOLS + _HERMES_MESSAGES + "{{- '<think>\\n' }}{%- endif %}"
+THINKING = _HERMES_TOOLS + _THINKING_MESSAGES + "{{- '<think>\\n' }}{%- endif %}"
 """The same begun by the prompt."""
 LLAMA3 = """\
 {%- if not tools is defined %}{% set tools = none %}{% endif %}

@@ -19,9 +19,8 @@ from blade_llm.api.prompts import encode_text, truncated
 from blade_llm.api.requests import ChatRequest, check_length, sampling_params
 from blade_llm.api.search import Search, search_of
 from blade_llm.api.structured import checked_structure
-from blade_llm.api.tools.parsing import answer_parsing, chat_tools, guided
+from blade_llm.api.tools.parsing import answer_parsing, guided, offered_tools
 from blade_llm.api.tools.shape import ParsedChatShape
-from blade_llm.api.tools.use import template_arguments
 
 _AFTER_TEXT: Final = b'},"logprobs":null,"finish_reason":null}]}\n\n'
 
@@ -49,8 +48,14 @@ async def chat_completions(context: ServerContext, request: Request) -> Response
 
 async def chat_prompt(context: ServerContext, chat: ChatRequest, search: Search) -> Prompt:
     """The conversation as tokens, and how to answer it. Raises :class:`ApiError` 400."""
-    tools = chat_tools(context.model, chat)
-    text = await render(context, chat, template_arguments(tools))
+    tools = offered_tools(
+        context.model,
+        chat.tools,
+        chat.tool_choice,
+        parallel=chat.parallel_tool_calls,
+        own_template=chat.chat_template is not None,
+    )
+    text = await render(context, chat, tools)
     token_ids = await encode_text(context.model.tokenizer, text, add_special_tokens=chat.add_special_tokens or False)
     if not token_ids:
         raise bad_request("the chat template made an empty prompt of these messages", "messages")
@@ -66,7 +71,7 @@ async def chat_prompt(context: ServerContext, chat: ChatRequest, search: Search)
         prompt_logprobs=chat.prompt_logprobs,
         structure=await checked_structure(chat, context.structures),
     )
-    parsing = answer_parsing(context.model, tools, text)
+    parsing = answer_parsing(context.model, tools, text, _said(chat))
     sampling = await guided(sampling, parsing, tools, context.model.tokenizer, context.structures)
     return Prompt(token_ids, sampling, parsing=parsing)
 
@@ -145,6 +150,14 @@ def _length(context: ServerContext, chat: ChatRequest, prompt_tokens: int) -> in
     if chat.token_limit == 0:
         raise bad_request(f"{name} must be at least 1, not 0", name)
     return check_length(prompt_tokens, chat.token_limit, None, context.max_model_len, "messages")
+
+
+def _said(chat: ChatRequest) -> str:
+    """What the answer that is gone on with has said."""
+    if not chat.continue_final_message:
+        return chat.resume_response
+    content = chat.messages[-1].get("content")
+    return content if isinstance(content, str) else ""
 
 
 def _top_logprobs(chat: ChatRequest) -> int | None:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from blade_llm.api.context import ServerContext
 from blade_llm.api.errors import bad_request
 from blade_llm.api.tools.messages import with_calls
+from blade_llm.api.tools.use import ToolUse, template_arguments
 from blade_llm.text.chat_template import RESERVED
 from blade_llm.text.errors import ChatTemplateError
 
@@ -32,11 +33,11 @@ class Conversation(Protocol):
     def documents(self) -> list[dict[str, str]]: ...
 
 
-async def render(context: ServerContext, chat: Conversation, tools: Mapping[str, Any]) -> str:
+async def render(context: ServerContext, chat: Conversation, tools: ToolUse | None = None) -> str:
     """The prompt's text. Raises :class:`ApiError` 400.
 
     Args:
-        tools: what the template shall know of them.
+        tools: what the model may call.
     """
     if not chat.messages:
         raise bad_request("messages must hold at least one message", "messages")
@@ -49,7 +50,9 @@ async def render(context: ServerContext, chat: Conversation, tools: Mapping[str,
         mark = f"|{secrets.token_hex(16)}|"
         messages[-1]["content"] += mark
     begin = not chat.continue_final_message if chat.add_generation_prompt is None else chat.add_generation_prompt
-    arguments = {**chat.chat_template_kwargs, **({"documents": chat.documents} if chat.documents else {}), **tools}
+    arguments = {**chat.chat_template_kwargs, **template_arguments(tools)}
+    if chat.documents:
+        arguments["documents"] = chat.documents
     text = await _render(context, chat.chat_template, messages, begin, arguments)
     if mark:
         before, found, _ = text.rpartition(mark)

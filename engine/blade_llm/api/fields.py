@@ -103,6 +103,10 @@ def parse(
             raise bad_request(f"unknown field {name!r}{hint}", name, "unknown_field")
     try:
         return msgspec.convert(fields, kind, str_keys=True)
+    except msgspec.ValidationError:
+        pass
+    try:
+        return msgspec.convert(integral(fields), kind, str_keys=True)
     except msgspec.ValidationError as error:
         message = str(error)
         where = _PATH.search(message)
@@ -111,6 +115,15 @@ def parse(
         param = re.split(r"[.\[]", where[1])[0] if where else None
         text = _PATH.sub("", message)
         raise bad_request(f"{where[1]}: {text}" if where else text, param) from None
+
+
+def integral(value: Any) -> Any:
+    """``value`` with 5 for 5.0, which are one number in JSON."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
+    if isinstance(value, dict):
+        return {key: integral(item) for key, item in value.items()}
+    return [integral(item) for item in value] if isinstance(value, list) else value
 
 
 @functools.cache

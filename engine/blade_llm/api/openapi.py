@@ -32,6 +32,12 @@ _ERRORS: Final = {
     503: "Nothing is served now; retry elsewhere or later",
 }
 _NULL: Final = {"type": "null"}
+_EVENT: Final = {
+    "description": "One event: a chunk as JSON, and at the end [DONE]",
+    "type": "object",
+    "required": ["data"],
+    "properties": {"data": {"type": "string"}},
+}
 _NO_NULL_BYTES: Final = "^[^\\u0000]*$"
 
 
@@ -59,7 +65,7 @@ def _operation(route: Route) -> dict[str, Any]:
     if route.answer is not None:
         content = {"application/json": {"schema": _reference(route.answer)}}
     if route.streams:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+        content["text/event-stream"] = {"schema": _EVENT}
     name = re.sub(r"\W+", "_", f"{route.method.lower()}{route.path}").strip("_")
     operation: dict[str, Any] = {
         "operationId": name,
@@ -142,29 +148,37 @@ def _own_schemas(body: type[msgspec.Struct], context: ServerContext) -> dict[str
     if issubclass(body, GenerationFields):
         found["stop_token_ids"] = {"type": "array", "items": token_id, "maxItems": 128, "default": []}
         found["prompt"] = prompts(MAX_CHOICES)
+    if "truncate_prompt_tokens" in body.__struct_fields__:
+        found["truncate_prompt_tokens"] = {"anyOf": [{"const": -1}, {"type": "integer", "minimum": 1}]}
     if body is EmbeddingRequest:
         found["input"] = prompts(MAX_INPUTS)
     found["tokens"] = {"type": "array", "items": token_id}
     return found
 
 
-_MESSAGE: Final[dict[str, Any]] = {
-    "type": "object",
-    "required": ["role", "content"],
-    "properties": {
-        "role": {"enum": ["system", "developer", "user", "assistant"]},
-        "content": {
-            "anyOf": [
-                {"type": "string"},
-                {
-                    "type": "array",
-                    "items": {
-                        "type": "object",
-                        "required": ["type", "text"],
-                        "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
-                    },
-                },
-            ]
+_CONTENT: Final[list[dict[str, Any]]] = [
+    {"type": "string"},
+    {
+        "type": "array",
+        "items": {
+            "type": "object",
+            "required": ["type", "text"],
+            "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
         },
     },
+]
+_MESSAGE: Final[dict[str, Any]] = {
+    "anyOf": [
+        {
+            "type": "object",
+            "required": ["role", "content"],
+            "properties": {"role": {"type": "string"}, "content": {"anyOf": _CONTENT}},
+        },
+        {
+            "type": "object",
+            "required": ["role"],
+            "properties": {"role": {"const": "assistant"}, "content": {"anyOf": [*_CONTENT, _NULL]}},
+        },
+    ]
 }
+"""Roles are the chat template's affair."""

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any, Final
 
 from blade_llm.api.errors import bad_request
+from blade_llm.api.fields import integral
 from blade_llm.text.infill import Infill
 from blade_llm.text.tokenizer import Tokenizer
 
@@ -38,7 +39,7 @@ async def completion_prompts(
         n: answers to each prompt; both together are at most ``most``.
         param: the field's name.
     """
-    parts: list[Any] = [prompt] if isinstance(prompt, str) or (prompt and isinstance(prompt[0], int)) else prompt
+    parts: list[Any] = [prompt] if isinstance(prompt, str) or (prompt and _is_number(prompt[0])) else prompt
     if not parts:
         raise bad_request(f"{param} must not be empty", param)
     if len(parts) * n > most:
@@ -69,11 +70,17 @@ def infill_prompts(
 
 def checked_ids(value: Any, vocab_size: int, param: str) -> list[int]:
     """``value``, a list of the model's token ids. Raises :class:`ApiError` 400."""
+    if isinstance(value, list) and any(type(token_id) is float for token_id in value):
+        value = integral(value)
     if not isinstance(value, list) or not all(type(token_id) is int for token_id in value):
         raise bad_request(f"{param} must be text, a list of token ids, or a list of either", param)
     if wrong := [token_id for token_id in value if not 0 <= token_id < vocab_size]:
         raise bad_request(f"{param}: token id {wrong[0]} is not between 0 and {vocab_size - 1}", param)
     return value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float))
 
 
 def truncated(token_ids: list[int], keep: int | None, room: int) -> list[int]:

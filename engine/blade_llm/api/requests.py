@@ -54,12 +54,14 @@ class GenerationFields(StructureFields, msgspec.Struct, frozen=True, kw_only=Tru
     model: str | None = None
     """A name the server answers to; the only model when left out."""
     stream: bool = False
+    """Answer with server-sent events."""
     stream_options: StreamOptions | None = None
     n: _Count = 1
     """Answers to each prompt."""
     best_of: _Count | None = None
     """Draw so many, answer with the ``n`` of the highest mean log-probability; with a beam search: its width."""
     use_beam_search: bool | None = None
+    """Search for the likeliest answers in place of drawing them."""
     beam_width: _Count | None = None
     """Of a beam search, which it asks for; ``best_of``, else ``n``, when left out."""
     length_penalty: float = 1.0
@@ -67,20 +69,25 @@ class GenerationFields(StructureFields, msgspec.Struct, frozen=True, kw_only=Tru
     early_stopping: bool = False
     """End a beam search once it has enough complete answers, not when none can be better any more."""
     max_tokens: _Natural | None = None
+    """Tokens to generate at most; 16 for completions, all that fits for chats when left out."""
     min_tokens: _Natural = 0
     """End-of-sequence and stop token ids cannot come before."""
     temperature: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    """0 is greedy. The model's own default when left out, as for top_p, top_k and repetition_penalty."""
     top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, msgspec.Meta(ge=-1)] | None = None
     """0 or -1: off."""
     min_p: _Share = 0.0
+    """Keeps tokens at least this many times as likely as the likeliest."""
     repetition_penalty: Annotated[float, msgspec.Meta(gt=0)] | None = None
     presence_penalty: _Penalty = 0.0
     frequency_penalty: _Penalty = 0.0
     logit_bias: _Biases = {}
     """Token id → what is added to its logit."""
     seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    """Same seed, same answer; the samples of one request differ all the same."""
     stop: _Text | Annotated[list[_Text], msgspec.Meta(max_length=16)] = []
+    """At most 16 texts of at most 1,024 characters."""
     stop_token_ids: Annotated[list[_TokenId], msgspec.Meta(max_length=_MAX_STOP_IDS)] = []
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
@@ -103,10 +110,13 @@ class ChatRequest(GenerationFields, frozen=True, kw_only=True):
     """``POST /v1/chat/completions``"""
 
     messages: Annotated[list[dict[str, Any]], msgspec.Meta(min_length=1)]
+    """Texts, or lists of text parts."""
     max_completion_tokens: _Natural | None = None
     """Newer name of ``max_tokens``; wins over it."""
     logprobs: bool = False
+    """Tell each token's log-probability."""
     top_logprobs: _TopLogprobs | None = None
+    """And those of so many most likely ones."""
     add_generation_prompt: bool | None = None
     """Let the template begin the answer; true unless ``continue_final_message``."""
     continue_final_message: bool = False
@@ -143,6 +153,7 @@ class CompletionRequest(GenerationFields, frozen=True, kw_only=True):
     echo: bool = False
     """Begin the answer with the prompt; with ``max_tokens`` 0 that is all."""
     logprobs: _TopLogprobs | None = None
+    """Tell each token's log-probability and those of so many most likely ones."""
 
 
 def sampling_params(

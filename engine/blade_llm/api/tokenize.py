@@ -15,6 +15,8 @@ from blade_llm.api.conversation import render
 from blade_llm.api.errors import bad_request
 from blade_llm.api.fields import parse
 from blade_llm.api.prompts import checked_ids, encode_text
+from blade_llm.api.tools.parsing import offered_tools
+from blade_llm.api.tools.requests import Tool, ToolChoice
 
 
 class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,12 +36,15 @@ class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] = {}
     documents: list[dict[str, str]] = []
+    tools: list[Tool] = []
+    tool_choice: ToolChoice | None = None
+    """``none`` leaves the tools out."""
 
 
 class DetokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """``POST /detokenize``"""
 
-    tokens: list[int]
+    tokens: list[Any]
     model: str | None = None
     """A name the server answers to; the only model when left out."""
 
@@ -52,7 +57,7 @@ async def tokenize(context: ServerContext, request: Request) -> Response:
         raise bad_request("send either prompt or messages", "prompt")
     tokenizer = context.model.tokenizer
     special = fields.messages is None if fields.add_special_tokens is None else fields.add_special_tokens
-    text = fields.prompt if fields.prompt is not None else await render(context, fields, {})
+    text = fields.prompt if fields.prompt is not None else await _conversation(context, fields)
     token_ids = await encode_text(tokenizer, text, add_special_tokens=special)
     body = {
         "count": len(token_ids),
@@ -61,6 +66,12 @@ async def tokenize(context: ServerContext, request: Request) -> Response:
         "token_strs": [tokenizer.token(token_id) for token_id in token_ids] if fields.return_token_strs else None,
     }
     return Response(msgspec.json.encode(body), media_type="application/json")
+
+
+async def _conversation(context: ServerContext, fields: TokenizeRequest) -> str:
+    own_template = fields.chat_template is not None
+    tools = offered_tools(context.model, fields.tools, fields.tool_choice, own_template=own_template)
+    return await render(context, fields, tools)
 
 
 async def detokenize(context: ServerContext, request: Request) -> Response:

@@ -84,6 +84,15 @@ class KVCacheManager:
         fresh = [self.pool.take() for _ in range(match.num_fresh)]
         return match.cached + [block for block in fresh if block is not None]
 
+    def share(self, blocks: list[int]) -> None:
+        """Hold blocks that someone else holds once more."""
+        for block in blocks:
+            self.pool.share(block)
+
+    def is_blank(self, block: int) -> bool:
+        """Whether it is held once, and not for what is in it: then its holder may write there."""
+        return self.pool.ref_count(block) == 1 and self.pool.digest(block) is None
+
     def take(self) -> int | None:
         """One more block, or None when none is free."""
         return self.pool.take()

@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from blade_llm.cache.manager import KVCacheManager
 from blade_llm.config import EngineConfig
 from blade_llm.engine.guidance import Guidance
@@ -23,7 +25,7 @@ from blade_llm.models.memory import BLOCK_SIZE
 from blade_llm.scheduling.grammar import Grammars
 from blade_llm.scheduling.limits import SchedulerConfig
 from blade_llm.scheduling.plan import PendingStep, Runner, StepPlan
-from blade_llm.scheduling.request import Request
+from blade_llm.scheduling.request import Request, RequestRefusedError
 from blade_llm.scheduling.scheduler import Scheduler
 from blade_protocol.state import EngineState, MemoryPlan
 
@@ -111,19 +113,29 @@ class EngineCore:
         Raises:
             ValueError: it can never run as it is; the message says what to change.
         """
+        ids = (message.request_id, *message.sibling_ids)
+        if len(set(ids)) < len(ids):
+            raise RequestRefusedError("request_id and sibling_ids name one request twice")
+        if message.pooling and message.sibling_ids:
+            raise RequestRefusedError("sibling_ids does not go together with pooling; send one request")
+        beams = message.sampling.beam_width != 0
+        others = message.sampling
+        if others.prompt_logprobs is not None:  # told once
+            others = msgspec.structs.replace(others, prompt_logprobs=None)
         requests = [
             Request(
                 request_id=request_id,
                 prompt_token_ids=message.prompt_token_ids,
-                sampling=message.sampling,
+                sampling=others if index else message.sampling,
                 sample_index=message.sample_index + index,
                 cache_salt=message.cache_salt,
                 priority=message.priority,
                 pooling=message.pooling,
+                answer_ids=ids if beams else (),
             )
-            for index, request_id in enumerate((message.request_id, *message.sibling_ids))
+            for index, request_id in enumerate(ids[:1] if beams else ids)
         ]
-        if message.sampling.structure is None:
+        if message.sampling.structure is None or beams:
             self.scheduler.add(*requests)
         else:
             self._guidance.add(requests)

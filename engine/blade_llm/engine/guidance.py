@@ -60,7 +60,7 @@ class Guidance:
         assert structure is not None
         if self._grammars is None:
             raise RequestRefusedError(
-                "this engine has no grammars for its model's tokenizer and cannot guide answers; leave out the structure"
+                "this engine has no grammars for its model's tokenizer to guide answers with; leave out the structure"
             )
         taken = {request.request_id for each in self._compiling for request in each.requests}
         if twice := [request.request_id for request in requests if request.request_id in taken]:
@@ -103,7 +103,7 @@ class Guidance:
         wait([each.grammar for each in self._compiling], WAIT_S, FIRST_COMPLETED)
 
     def masks(self, plan: StepPlan) -> tuple[TokenMasks | None, list[RequestOutput]]:
-        """What the launched step's draw may draw, and the ends of requests whose grammar leaves nothing to draw."""
+        """What the launched step's draw may draw, and the ends of requests whose grammar is broken."""
         indices: list[int] = []
         ended: list[RequestOutput] = []
         for index, request, grammar in self._scheduler.guided(plan):
@@ -117,9 +117,10 @@ class Guidance:
                 continue
             if _can_go_on(request, mask):
                 indices.append(index)
+            elif mask.any() or grammar.finished:
+                request.closing = True
             else:
-                error_text = None if mask.any() or grammar.finished else "the grammar allows no token here"
-                ended.append(self._scheduler.end(request, error_text))
+                ended.append(self._scheduler.end(request, "the grammar allows no token here"))
         if self._masks is None or not indices:
             return None, ended
         return TokenMasks(indices, self._masks[: len(indices)]), ended

@@ -17,7 +17,7 @@ from blade_llm.kernels.argmax import argmax, masked_argmax
 from blade_llm.kernels.gumbel_argmax import gumbel_argmax
 from blade_llm.kernels.penalties import apply_penalties
 from blade_llm.kernels.top_k_top_p import top_k_top_p_thresholds
-from blade_llm.sampling.masks import TokenMasks
+from blade_llm.sampling.masks import TokenMasks, mask_words
 from blade_llm.sampling.stages import SampledRows, Stages, stages_of
 from blade_llm.sampling.table import SamplingTable
 
@@ -59,6 +59,9 @@ class Sampler:
 
     def draw(self, logits: Tensor, sampled: SampledRows, masks: TokenMasks | None = None) -> Drawn:
         """``logits``: [rows, vocabulary] of the model's type, contiguous, one for each of ``sampled``."""
+        if masks is not None:
+            expected = len(masks.indices), mask_words(logits.shape[1])
+            assert masks.words.shape == expected, f"masks are {masks.words.shape}, the model wants {expected}"
         stages = stages_of(sampled, self._table, logits.device, masks)
         raw = None if stages.asking is None else logits.index_select(0, stages.asking).float().log_softmax(-1)
         tokens = self._tokens(logits, sampled, stages)

@@ -44,6 +44,8 @@ def follow(
     request: Request, grammar: Grammar, drawn: list[int], reason: FinishReason | None, stop_token_id: int | None
 ) -> Progress:
     """``drawn`` was appended, and ends the request for ``reason``, if for any."""
+    if request.closing:
+        return Progress(request.undelivered, "stop", None, None)
     tokens, request.undelivered = request.undelivered + drawn, []
     if stop_token_id is not None:
         return Progress(tokens, reason, stop_token_id, None)
@@ -71,7 +73,9 @@ def _jump(request: Request, grammar: Grammar, tokens: list[int], forced: list[in
     stop_token_id: int | None = None
     for token in forced:
         if token in request.stop_ids:
-            reason, stop_token_id = "stop", token
+            # Before min_tokens it could not be drawn; then the answer ends for want of another token.
+            too_early = len(known) - request.num_prompt_tokens < request.sampling.min_tokens
+            reason, stop_token_id = "stop", None if too_early else token
             break
         known.append(token)
         if len(known) >= request.max_total:

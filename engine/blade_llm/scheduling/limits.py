@@ -33,6 +33,37 @@ class SchedulerConfig:
             raise ValueError(f"max_drafts must not be negative, got {self.max_drafts}")
 
 
+def check_beams(request: Request, total: int, config: SchedulerConfig, cache: KVCacheManager) -> None:
+    """``total``: see :func:`max_total_tokens`.
+
+    Raises:
+        RequestRefusedError: the beam search cannot run within the engine's limits, or not with what else is asked for.
+    """
+    sampling = request.sampling
+    width, answers = sampling.beam_width, len(request.answer_ids)
+    if width < 2:
+        raise RequestRefusedError(f"beam_width is {width}; give at least 2, or 0 for no beam search")
+    if sampling.structure is not None:
+        raise RequestRefusedError("beam_width does not go together with a structure; leave out one of them")
+    if request.pooling:
+        raise RequestRefusedError("beam_width does not go together with pooling; leave out one of them")
+    if sampling.logit_bias:
+        raise RequestRefusedError("beam_width does not go together with logit_bias; leave out one of them")
+    if answers > width:
+        raise RequestRefusedError(f"beam_width is {width}, but n asks for {answers} answers; raise it to {answers}")
+    for name, limit in (("max_num_seqs", config.max_num_seqs), ("max_batch_tokens", config.max_batch_tokens)):
+        if width > limit:
+            raise RequestRefusedError(f"beam_width is {width}, but {name} is {limit}; lower it to at most {limit}")
+    shared = request.num_prompt_tokens // cache.block_size
+    blocks = shared + width * (cache.blocks_for(total - 1) - shared)
+    if blocks > cache.num_blocks:
+        raise RequestRefusedError(
+            f"beam_width {width} with {request.num_prompt_tokens} prompt tokens and up to "
+            f"{total - request.num_prompt_tokens} output tokens may need {blocks} KV blocks, but there are "
+            f"{cache.num_blocks}; lower beam_width or max_tokens, or give the engine a larger KV cache"
+        )
+
+
 def max_total_tokens(request: Request, config: SchedulerConfig, cache: KVCacheManager) -> int:
     """How long prompt and output of a request may get together. Without output the prompt may fill it all.
 
@@ -46,7 +77,7 @@ def max_total_tokens(request: Request, config: SchedulerConfig, cache: KVCacheMa
         if cache.blocks_for(prompt) > cache.num_blocks:
             raise RequestRefusedError(
                 f"{prompt} prompt tokens do not fit into the KV cache, which holds "
-                f"{cache.num_blocks * cache.block_size} tokens; shorten the prompt, or give the engine a larger KV cache"
+                f"{cache.num_blocks * cache.block_size} tokens; shorten it, or give the engine a larger KV cache"
             )
         return prompt
     if prompt >= limit:

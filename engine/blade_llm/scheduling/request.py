@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import random
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -13,6 +13,10 @@ from blade_llm.cache.prompt_cache import HashChain
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
 from blade_llm.scheduling.grammar import Grammar
 from blade_llm.scheduling.plan import InputEmbeddings
+
+if TYPE_CHECKING:
+    from blade_llm.scheduling.beam_rows import BeamRows
+    from blade_llm.scheduling.samples import SampleGroup
 
 NO_ROW = -1
 
@@ -48,6 +52,8 @@ class Request:
     """Positions of the prompt that are fed with embeddings."""
     pooling: Literal["", "last", "mean"] = ""
     """Not empty: see :class:`~blade_llm.scheduling.plan.NewRow`."""
+    answer_ids: tuple[str, ...] = ()
+    """Of a beam search: where its answers go, the best one's first."""
     grammar: Grammar | None = None
     """Follows the answer; None: it is free."""
     image_digest: bytes = b""
@@ -90,6 +96,12 @@ class Request:
     jumping: bool = False
     """Forced tokens, from ``num_computed + 1`` to ``prefill_end - 1``, are still to be computed: a decode of several
     positions."""
+    closing: bool = False
+    """Its grammar allows no more than to end: what is being drawn is thrown away."""
+    group: SampleGroup | None = None
+    """The samples of its prompt, when there are several."""
+    beams: BeamRows | None = None
+    """Its beam search."""
     undelivered: list[int] = field(default_factory=list)
     """Tokens that the grammar forced before the first draw; they come with its output."""
     prompt_logprobs: list[TokenLogprobs | None] | None = None
@@ -107,6 +119,11 @@ class Request:
     def order(self) -> tuple[int, int]:
         """Sort key: who goes first. Unique."""
         return self.priority, self.arrival
+
+    @property
+    def num_rows(self) -> int:
+        """Rows it needs to run."""
+        return max(1, self.sampling.beam_width)
 
     @property
     def cacheable(self) -> int | None:

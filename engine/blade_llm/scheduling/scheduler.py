@@ -14,15 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from blade_llm.cache.manager import KVCacheManager
 from blade_llm.sampling.parameters import TokenLogprobs
+from blade_llm.scheduling.beam_rows import BeamRows
+from blade_llm.scheduling.beams import BeamSearch
 from blade_llm.scheduling.budget import PrefillBudget
 from blade_llm.scheduling.grammar import Grammar
 from blade_llm.scheduling.guided import begin, follow
-from blade_llm.scheduling.limits import SchedulerConfig, max_total_tokens
+from blade_llm.scheduling.limits import SchedulerConfig, check_beams, max_total_tokens
 from blade_llm.scheduling.output import RequestOutput
 from blade_llm.scheduling.plan import (
-    BlockUpdate,
     FinishReason,
     NewRow,
     ScheduledRow,
@@ -30,8 +33,8 @@ from blade_llm.scheduling.plan import (
     StepResult,
     TokenUpdate,
 )
-from blade_llm.scheduling.queue import RequestQueue
 from blade_llm.scheduling.request import NO_ROW, Request, RequestRefusedError, Status
+from blade_llm.scheduling.residents import Residents
 from blade_llm.scheduling.step import SchedulerStats, Step
 
 
@@ -43,18 +46,14 @@ class Scheduler:
         self.cache = cache
         self.budget = budget or PrefillBudget()
         self._requests: dict[str, Request] = {}
-        self._waiting = RequestQueue()
-        self._running = RequestQueue()
-        self._free_rows = list(range(config.max_num_seqs - 1, -1, -1))
-        self._freed_rows: list[int] = []
-        """Rows whose request left since the last plan: the next plan tells the runner."""
+        """By every id that their outputs bear."""
+        self._residents = Residents(config, cache)
         self._launched: dict[int, Step] = {}
         self._num_steps = 0
         self._num_arrivals = 0
         self._prompt_tokens = 0
         self._cached_tokens = 0
         self._generation_tokens = 0
-        self._preemptions = 0
         self._num_guided = 0
         """Live requests with a grammar."""
 
@@ -67,12 +66,15 @@ class Scheduler:
             RequestRefusedError: it could never run: no prompt, too long for the model or for the whole KV cache, or
                 its id is in use.
         """
-        if request.request_id in self._requests:
-            raise RequestRefusedError(f"request id {request.request_id!r} is in use; choose another")
+        for request_id in request.answer_ids or (request.request_id,):
+            if request_id in self._requests:
+                raise RequestRefusedError(f"request id {request_id!r} is in use; choose another")
         request.max_total = max_total_tokens(request, self.config, self.cache)
         request.stop_ids = frozenset(request.sampling.stop_token_ids)
         if not request.sampling.ignore_eos:
             request.stop_ids |= frozenset(self.config.eos_token_ids)
+        if request.sampling.beam_width:
+            check_beams(request, request.max_total, self.config, self.cache)
 
     def add(self, *requests: Request) -> None:
         """Queue a new request; several: samples of one prompt, all or none.
@@ -89,14 +91,26 @@ class Scheduler:
             request.arrival = self._num_arrivals
             self._num_arrivals += 1
             self._num_guided += request.grammar is not None
-            self._requests[request.request_id] = request
-            self._waiting.add(request)
+            if request.sampling.beam_width:
+                search = BeamSearch(request.sampling, request.stop_ids, request.max_total - request.num_prompt_tokens)
+                answer_ids = request.answer_ids or (request.request_id,)
+                request.beams = BeamRows(search, list(answer_ids))
+                self._requests.update(dict.fromkeys(answer_ids, request))
+            else:
+                self._requests[request.request_id] = request
+        self._residents.add(list(requests))
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """Forget these requests, whatever they are doing; unknown ids are ignored. Rows and blocks are free at once."""
         for request_id in request_ids:
             request = self._requests.get(request_id)
-            if request is not None:
+            if request is None:
+                continue
+            if request.beams is None:
+                self._finish(request)
+                continue
+            del self._requests[request_id]
+            if request.beams.unwanted(request_id):
                 self._finish(request)
 
     @property
@@ -106,14 +120,14 @@ class Scheduler:
 
     def stats(self) -> SchedulerStats:
         return SchedulerStats(
-            running=len(self._running),
-            waiting=len(self._waiting),
+            running=len(self._residents.running),
+            waiting=len(self._residents.waiting),
             kv_blocks_total=self.cache.num_blocks,
             kv_blocks_free=self.cache.num_free,
             prompt_tokens_total=self._prompt_tokens,
             cached_tokens_total=self._cached_tokens,
             generation_tokens_total=self._generation_tokens,
-            preemptions_total=self._preemptions,
+            preemptions_total=self._residents.preemptions,
         )
 
     # ── the next step ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -121,11 +135,13 @@ class Scheduler:
     def schedule(self) -> StepPlan | None:
         """The next step, or None when there is nothing to compute now (all done, or waiting for results)."""
         step = Step(self._num_steps, self.config.max_batch_tokens)
-        preemptions = self._preemptions
+        residents = self._residents
+        waiting, free_rows = residents.waiting, residents.free_rows
+        preemptions = residents.preemptions
         prefills = self._schedule_decodes(step)
-        may_admit = bool(self._waiting and self._free_rows and self._preemptions == preemptions)
+        may_admit = bool(waiting and free_rows and residents.preemptions == preemptions)
         if step.tokens_left and (prefills or may_admit):
-            num_prefills = len(prefills) + (min(len(self._waiting), len(self._free_rows)) if may_admit else 0)
+            num_prefills = len(prefills) + (min(len(waiting), len(free_rows)) if may_admit else 0)
             allowance = self.budget.allowance(step.num_decodes, num_prefills)
             if allowance is not None:
                 step.tokens_left = min(step.tokens_left, allowance)
@@ -136,10 +152,10 @@ class Scheduler:
                 self._admit(step)
         if not step.rows:
             return None
-        plan = step.plan(self._freed_rows)
+        plan = step.plan(residents.freed_rows)
         self._launched[self._num_steps] = step
         self._num_steps += 1
-        self._freed_rows = []
+        residents.freed_rows = []
         return plan
 
     def _schedule_decodes(self, step: Step) -> list[Request]:
@@ -147,14 +163,17 @@ class Scheduler:
         prefills = []
         rows, requests = step.rows, step.requests
         block_size, most_drafts = self.cache.block_size, self.config.max_drafts
+        running, grow = self._residents.running, self._residents.grow
         wait_for_token = self.config.pipeline_stages > 1
         tokens_left = step.tokens_left
         if wait_for_token:  # share the rows among the steps in flight
-            tokens_left = min(tokens_left, -(-len(self._running) // self.config.pipeline_stages) * (1 + most_drafts))
-        for request in self._running:  # preemption removes from its end
+            tokens_left = min(tokens_left, -(-len(running) // self.config.pipeline_stages) * (1 + most_drafts))
+        for request in running:  # preemption removes from its end
             if not request.decoding:
                 if request.jumping:
                     tokens_left -= self._schedule_jump(step, request, tokens_left)
+                elif request.beams is not None and request.beams.branches:
+                    tokens_left -= self._schedule_beams(step, request, tokens_left)
                 elif request.num_computed < request.prefill_end:
                     prefills.append(request)
                 continue
@@ -165,7 +184,7 @@ class Scheduler:
             if room <= 0 or (wait_for_token and request.num_in_flight):  # its last token may be in flight
                 continue
             drafts = min(most_drafts, room - 1, tokens_left - 1) if most_drafts and request.grammar is None else 0
-            if total + drafts > len(request.block_table) * block_size and not self._grow(step, request, total + drafts):
+            if total + drafts > len(request.block_table) * block_size and not grow(step, request, total + drafts):
                 continue
             rows.append(ScheduledRow(request.row, total - 1, 1 + drafts, True, request.request_id, drafts))
             requests.append(request)
@@ -184,7 +203,7 @@ class Scheduler:
         start, end = request.num_computed, request.prefill_end
         if not tokens_left:
             return 0
-        if self.cache.blocks_for(end) > len(request.block_table) and not self._grow(step, request, end):
+        if self.cache.blocks_for(end) > len(request.block_table) and not self._residents.grow(step, request, end):
             return 0
         step.token_updates.append(TokenUpdate(request.row, start + 1, request.token_ids[start + 1 : end]))
         request.jumping = False
@@ -193,27 +212,14 @@ class Scheduler:
         step.prefill_tokens += count - 1
         return count
 
-    def _grow(self, step: Step, request: Request, num_tokens: int) -> bool:
-        """Take blocks until ``num_tokens`` fit, preempting others if need be; False when it had to go itself.
-
-        The victim is always the last of the running, so none that this step has scheduled already.
-        """
-        start = len(request.block_table)
-        blocks: list[int] = []
-        while start + len(blocks) < self.cache.blocks_for(num_tokens):
-            block = self.cache.take()
-            if block is not None:
-                blocks.append(block)
-                continue
-            victim = self._running[-1]
-            if victim is request:
-                request.block_table += blocks
-            self._preempt(victim)
-            if victim is request:
-                return False
-        request.block_table += blocks
-        step.block_updates.append(BlockUpdate(request.row, start, blocks))
-        return True
+    def _schedule_beams(self, step: Step, request: Request, tokens_left: int) -> int:
+        """Compute the next beams of a search, all or none; returns how many there are."""
+        beams, residents = request.beams, self._residents
+        assert beams is not None
+        count = len(beams.branches)
+        if count > tokens_left or not beams.schedule(step, request, self.cache, residents.take, residents.freed_rows):
+            return 0
+        return count
 
     def _schedule_prefill(self, step: Step, request: Request) -> None:
         """Give a request with a row as much of the step as it can use."""
@@ -230,50 +236,47 @@ class Scheduler:
         step.rows.append(ScheduledRow(request.row, start, count, sample, request.request_id))
         step.requests.append(request)
         request.num_computed = start + count
-        request.decoding = sample
+        request.decoding = sample and request.beams is None
         request.num_in_flight += sample
         request.steps_in_flight += 1
+        self._residents.launched(request, step.number)
 
     def _admit(self, step: Step) -> None:
         """Let waiting requests in, in order, while tokens, rows and blocks last."""
-        while step.tokens_left and self._waiting and self._free_rows:
-            request = self._waiting[0]
-            # A preempted request comes back when its last launched step is delivered and all its tokens are known.
-            if request.steps_in_flight or not self._has_room(request):
+        residents, index = self._residents, 0
+        waiting = residents.waiting
+        while step.tokens_left and index < len(waiting) and residents.free_rows:
+            request = waiting[index]
+            if not residents.may_enter(request, step.number):
+                index += 1
+                continue
+            entry = residents.entry(request, step.number)
+            if entry is None:
                 return
-            match = self.cache.match(request.chain, request.token_ids, request.cacheable)
-            request.blocks_needed = match.num_needed
-            if not self._has_room(request):
-                return
-            self._waiting.remove(request)
-            self._running.add(request)
-            request.status = Status.RUNNING
-            request.row = self._free_rows.pop()
-            request.block_table = self.cache.enter(match)
-            request.num_registered = len(match.cached)
-            request.num_computed = len(match.cached) * self.cache.block_size
-            request.prefill_end = len(request.token_ids)
-            if request.cached_tokens is None:
+            residents.enter(step, request, entry)
+            group = request.group
+            if request.cached_tokens is None and not (group is not None and group.counted):
                 request.cached_tokens = request.num_computed
                 self._prompt_tokens += request.num_prompt_tokens
                 self._cached_tokens += request.cached_tokens
+                if group is not None:
+                    group.counted = True
             step.new_rows.append(self._new_row(request))
-            step.block_updates.append(BlockUpdate(request.row, 0, list(request.block_table)))
             self._schedule_prefill(step, request)
 
-    def _has_room(self, request: Request) -> bool:
-        """Whether it fits with one block to spare for each running request, so that none is preempted right after."""
-        return not self._running or request.blocks_needed + len(self._running) <= self.cache.num_free
-
     def _new_row(self, request: Request) -> NewRow:
+        sampling, beams = request.sampling, request.beams
+        if beams is not None:
+            asked = sampling.prompt_logprobs
+            sampling = msgspec.structs.replace(beams.search.row_sampling, prompt_logprobs=asked)
         return NewRow(
             row=request.row,
             request_id=request.request_id,
             token_ids=list(request.token_ids),
             num_prompt_tokens=request.num_prompt_tokens,
-            sampling=request.sampling,
+            sampling=sampling,
             sample_index=request.sample_index,
-            masked_until_min_tokens=tuple(sorted(request.stop_ids)) if request.sampling.min_tokens else (),
+            masked_until_min_tokens=tuple(sorted(request.stop_ids)) if sampling.min_tokens else (),
             adapter_slot=request.adapter_slot,
             embeddings=request.embeddings,
             pooling=request.pooling,
@@ -307,7 +310,9 @@ class Scheduler:
             if request.status is finished:
                 continue
             request.num_in_flight -= 1 + share.drafts
-            if tokens:
+            if request.beams is not None:
+                outputs += self._search(request, request.beams, tokens, logprobs)
+            elif tokens:
                 outputs.append(self._accept(request, tokens, logprobs))
         for index, embedding in result.embeddings.items():
             if step.requests[index].status is not finished:
@@ -354,6 +359,23 @@ class Scheduler:
             error=error,
         )
 
+    def _search(
+        self, request: Request, beams: BeamRows, tokens: list[int], logprobs: list[TokenLogprobs] | None
+    ) -> list[RequestOutput]:
+        """One row of a beam search brought its offers; the answers when the search is over."""
+        if request.row == NO_ROW:  # preempted: it starts again
+            return []
+        assert logprobs is not None
+        if not beams.lanes:
+            self._register(request, request.num_prompt_tokens)
+        beams.collect(tokens[0], logprobs[0])
+        if request.num_in_flight or beams.advance(request):
+            return []
+        outputs = beams.answers(request)
+        self._generation_tokens += sum(len(output.token_ids) for output in outputs)
+        self._finish(request)
+        return outputs
+
     def _embedded(self, request: Request, embedding: bytes) -> RequestOutput:
         self._finish(request)
         return RequestOutput(
@@ -380,17 +402,10 @@ class Scheduler:
             if request.grammar is not None and request.status is not Status.FINISHED
         ]
 
-    def end(self, request: Request, error: str | None = None) -> RequestOutput:
-        """End a live request because its grammar leaves nothing to draw, or because of an error."""
-        tokens, request.undelivered = request.undelivered, []
+    def end(self, request: Request, error: str) -> RequestOutput:
+        """End a live request because of an error that is its own."""
         self._finish(request)
-        return RequestOutput(
-            request_id=request.request_id,
-            token_ids=tokens if error is None else [],
-            finish_reason="stop" if error is None else "abort",
-            cached_tokens=None if request.answered else request.cached_tokens,
-            error=error,
-        )
+        return RequestOutput(request_id=request.request_id, finish_reason="abort", error=error)
 
     def _register(self, request: Request, num_computed: int) -> None:
         """Name the blocks that the first ``num_computed`` positions fill."""
@@ -399,40 +414,15 @@ class Scheduler:
             self.cache.register(request.chain, request.token_ids, request.block_table, request.num_registered, full)
             request.num_registered = full
 
-    # ── leaving ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _preempt(self, request: Request) -> None:
-        """Take row and blocks away; it will be computed again from the tokens it has (often found in the prompt cache).
-
-        A token of it in flight still counts: it is delivered while the request waits.
-        """
-        self._running.remove(request)
-        self._release(request)
-        request.status = Status.WAITING
-        request.blocks_needed = 0
-        self._waiting.add(request)
-        self._preemptions += 1
-
     def _finish(self, request: Request) -> None:
-        if request.status is Status.RUNNING:
-            self._running.remove(request)
-            self._release(request)
-        else:
-            self._waiting.remove(request)
-        request.status = Status.FINISHED
+        self._residents.leave(request)
         if request.grammar is not None:
             self._num_guided -= 1
-        del self._requests[request.request_id]
-
-    def _release(self, request: Request) -> None:
-        """Free row and blocks. Launched steps may still write to them; the device runs later plans after those."""
-        self.cache.release(request.block_table)
-        self._freed_rows.append(request.row)
-        self._free_rows.append(request.row)
-        request.row = NO_ROW
-        request.block_table = []
-        request.num_registered = request.num_computed = request.prefill_end = 0
-        request.decoding = request.jumping = False
+        if request.beams is None:
+            del self._requests[request.request_id]
+        else:
+            for request_id in request.beams.answer_ids:
+                self._requests.pop(request_id or "", None)
 
 
 def _collect_prompt_logprobs(step: Step, result: StepResult) -> None:

@@ -43,7 +43,10 @@ class RequestTemplates:
         if len(source) > _MAX_SOURCE:
             raise ChatTemplateError(f"the chat template has more than {_MAX_SOURCE} characters")
         job = Job(source, dict(special_tokens), messages, add_generation_prompt, dict(arguments))
-        payload = msgspec.msgpack.encode(job)
+        try:
+            payload = msgspec.msgpack.encode(job)
+        except (OverflowError, RecursionError) as error:
+            raise ChatTemplateError(f"the conversation cannot be put into a template of a request: {error}") from None
         async with self._free:
             rendered = await self._render(payload)
         if rendered.error:

@@ -93,9 +93,13 @@ def main() -> None:
     write.flush()
     decoder = msgspec.msgpack.Decoder(Job)
     while len(head := read.read(LENGTH_BYTES)) == LENGTH_BYTES:
-        job = decoder.decode(read.read(int.from_bytes(head, "little")))
+        data = read.read(int.from_bytes(head, "little"))
         signal.setitimer(signal.ITIMER_REAL, SECONDS)
-        payload = _encode(render(job))
+        try:
+            result = render(decoder.decode(data))
+        except (msgspec.DecodeError, RecursionError, MemoryError) as error:
+            result = Rendered(error=f"the conversation cannot be put into a template of a request: {error}")
+        payload = _encode(result)
         signal.setitimer(signal.ITIMER_REAL, 0)
         write.write(len(payload).to_bytes(LENGTH_BYTES, "little") + payload)
         write.flush()

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Final
+from typing import Any, Final
 
 import llguidance
-import msgspec
 
 from blade_llm.api.tools.use import ToolUse
+from blade_llm.sampling.guided.text import choices, schema_of
 from blade_llm.sampling.structure import Structure
 from blade_llm.text.answer_parser import AnswerParsing
 from blade_llm.text.reasoning.think import BEGIN, END
@@ -64,13 +64,11 @@ class _Grammar:
         """A structure as part of a larger one."""
         match content.kind:
             case "json":
-                value = msgspec.json.decode(content.value)
-                return f"%json {json.dumps({} if value is True else value)}"
+                return _json(schema_of(content.value))
             case "regex":
                 return f"/{llguidance.regex_to_lark(content.value, _ASCII_CLASSES)}/"
             case "choice":
-                choices = msgspec.json.decode(content.value, type=list[str])
-                return "(" + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices) + ")"
+                return "(" + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices(content)) + ")"
             case "grammar":
                 return f"%lark {{\n{content.value}\n}}"
 
@@ -78,10 +76,11 @@ class _Grammar:
         """Calls of the functions that may be called and, where none has to be, other content."""
         functions = []
         for index, function in enumerate(use.allowed):
-            head = f'{{"name": {json.dumps(function.name)}, {json.dumps(form.arguments_key)}: '
-            schema = json.dumps(use.schema(function), ensure_ascii=False)
-            self._rule(f"arguments_{index}", f"%json {schema}")
-            self._rule(f"function_{index}", f'{json.dumps(head)} arguments_{index} "}}"')
+            head = ["{", '"name"', ": ", json.dumps(function.name), ", ", json.dumps(form.arguments_key), ": "]
+            if not (form.begins_bare and content is not None):
+                head = ["".join(head)]  # else in pieces: the content may begin with the same bracket
+            self._rule(f"arguments_{index}", _json(use.schema(function)))
+            self._rule(f"function_{index}", f'{" ".join(map(json.dumps, head))} arguments_{index} "}}"')
             functions.append(f"function_{index}")
         around = json.dumps(form.around)
         body = f"({' | '.join(functions)})"
@@ -127,6 +126,12 @@ class _Grammar:
 
     def _rule(self, name: str, expression: str) -> None:
         self._rules.append(f"{name}: {expression}")
+
+
+def _json(schema: Any) -> str:
+    """A value that follows ``schema``. Which draft that is written in is for the validation, not for llguidance."""
+    read = {key: value for key, value in schema.items() if key != "$schema"} if isinstance(schema, dict) else {}
+    return f"%json {json.dumps(read, ensure_ascii=False)}"
 
 
 def _literal(text: str) -> str:

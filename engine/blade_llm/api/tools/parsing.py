@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
 
 import msgspec
 
@@ -20,27 +20,29 @@ from blade_llm.text.tokenizer import Tokenizer
 from blade_llm.text.tool_parsers import TOOL_PARSERS
 
 
-class ToolFields(Protocol):
-    """The fields of a chat request that are about tools."""
+def offered_tools(
+    model: ServedModel,
+    tools: Sequence[Tool],
+    choice: ToolChoice | None,
+    *,
+    parallel: bool = True,
+    own_template: bool = False,
+) -> ToolUse | None:
+    """What a request offers the model to call; see :func:`read_tools`.
 
-    @property
-    def tools(self) -> list[Tool]: ...
-    @property
-    def tool_choice(self) -> ToolChoice | None: ...
-    @property
-    def parallel_tool_calls(self) -> bool: ...
+    Args:
+        own_template: the request brings a chat template in place of the model's.
 
-
-def chat_tools(model: ServedModel, chat: ToolFields) -> ToolUse | None:
-    """What ``chat`` offers the model to call. Raises :class:`ApiError` 400, also for a model that cannot call."""
-    use = read_tools([tool.function for tool in chat.tools], chat.tool_choice, parallel=chat.parallel_tool_calls)
+    Raises :class:`ApiError` 400, also for a model that cannot call.
+    """
+    use = read_tools([tool.function for tool in tools], choice, parallel=parallel)
     if use is not None:
-        _require_tools(model)
+        _require_tools(model, own_template=own_template)
     return use
 
 
-def _require_tools(model: ServedModel) -> None:
-    if model.chat_template is None or not model.chat_template.takes_tools:
+def _require_tools(model: ServedModel, *, own_template: bool) -> None:
+    if not own_template and (model.chat_template is None or not model.chat_template.takes_tools):
         raise bad_request("this model's chat template has no place for tools; leave tools out", "tools", "unsupported")
     if model.call_form is None:
         known = " or ".join(TOOL_PARSERS)
@@ -48,8 +50,11 @@ def _require_tools(model: ServedModel) -> None:
         raise bad_request(message, "tools", "unsupported")
 
 
-def answer_parsing(model: ServedModel, use: ToolUse | None, prompt: str) -> AnswerParsing | None:
-    """For answers to the rendered ``prompt``; None: their text is all content."""
+def answer_parsing(model: ServedModel, use: ToolUse | None, prompt: str, said: str = "") -> AnswerParsing | None:
+    """For answers to the rendered ``prompt``, which ends with what an answer has ``said`` already.
+
+    None: the answers' text is all content.
+    """
     if use is None and model.reasoning_form is None:
         return None
     return AnswerParsing(
@@ -57,7 +62,7 @@ def answer_parsing(model: ServedModel, use: ToolUse | None, prompt: str) -> Answ
         names=frozenset() if use is None else use.names,
         asked=use is not None and use.mode == "named",
         reasoning=model.reasoning_form,
-        inside=model.reasoning_form is not None and model.reasoning_form.begins_inside(prompt),
+        inside=model.reasoning_form is not None and model.reasoning_form.begins_inside(prompt, said),
     )
 
 

@@ -26,9 +26,15 @@ class ReasoningForm:
         """Texts that the parser has to see even where they are special tokens."""
         return BEGIN, END
 
-    def begins_inside(self, prompt: str) -> bool:
-        """Whether the answer to ``prompt`` begins in the middle of the reasoning."""
-        end = prompt.rstrip(WHITESPACE)
+    def begins_inside(self, prompt: str, said: str = "") -> bool:
+        """Whether the answer to ``prompt`` goes on in the middle of the reasoning.
+
+        Args:
+            said: the end of the prompt that belongs to the answer already.
+        """
+        if BEGIN in said or END in said:
+            return said.rfind(BEGIN) > said.rfind(END)
+        end = prompt.rstrip(WHITESPACE).removesuffix(said.rstrip(WHITESPACE)).rstrip(WHITESPACE)
         return end.endswith(BEGIN) or (self.always and not end.endswith(END))
 
 
