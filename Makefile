@@ -75,12 +75,13 @@ demo-model: install ## train the demo model anew (under 3 minutes on 2 cores)
 bench: install ## the engine beside the best CPU engines; QUICK=1: OpenVINO and transformers only, under 10 minutes
 	$(BIN)/python -m benchmarks.peers
 
-bench-engine: install ## the engine's parts: host's time a step, front process, linear layers, CPU operators, replicas
+bench-engine: install ## the engine's parts: host's time a step, front process, linear layers, CPU operators, guided decoding, replicas
 	$(BIN)/python -m benchmarks.engine.host_step
 	$(BIN)/python -m benchmarks.engine.front
 	$(BIN)/python -m benchmarks.engine.linear
 	$(BIN)/python -m benchmarks.engine.cpu_ops
 	$(BIN)/python -m benchmarks.engine.step_profile
+	$(BIN)/python -m benchmarks.engine.guided
 	$(BIN)/python -m benchmarks.engine_replicas
 
 gpu: ## everything that needs a GPU: PART=kernels, engine or bench (docs/gpu.md)

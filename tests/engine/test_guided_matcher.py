@@ -199,6 +199,8 @@ def test_an_answer_that_takes_the_time_of_others_ends(driver: Driver, monkeypatc
         Structure("json", "{"),
         Structure("json", '{"type": "nonsense"}'),
         Structure("json", "[]"),
+        Structure("json", '{"type": "array", "minContains": 1, "maxlength": 3}'),
+        Structure("json", '{"type": "string", "contentEncoding": "base64"}'),
         Structure("regex", "(a"),
         Structure("regex", r"[^\s\S]"),
         Structure("choice", "[]"),

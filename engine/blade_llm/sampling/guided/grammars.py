@@ -15,6 +15,7 @@ from typing import Any, Final
 import llguidance
 import numpy as np
 
+from blade_llm.sampling.guided.checks import check_text
 from blade_llm.sampling.guided.errors import StructureError, readable
 from blade_llm.sampling.guided.limits import COMPILE_SECONDS, STEP_LIMIT_ADVICE, parser_limits
 from blade_llm.sampling.guided.matcher import MatcherGrammar
@@ -112,6 +113,7 @@ class GuidedGrammars:
             late.cancel()
 
     def _matcher(self, structure: Structure, vocabulary: llguidance.LLTokenizer) -> MatcherGrammar:
+        check_text(structure)
         matcher = llguidance.LLMatcher(vocabulary, grammar_text(structure), log_level=0, limits=parser_limits())
         if matcher.is_error():
             raise StructureError(readable(matcher.get_error()))

@@ -23,7 +23,7 @@ MAX_PATTERN_PROPERTIES: Final = 50
 COMPILE_SECONDS: Final = 5.0
 """After this nobody waits for a structure any longer."""
 ANSWER_SECONDS: Final = 2.0
-"""What masks and the like of one answer may take on top of the share of each of its tokens."""
+"""CPU time that masks and the like of one answer may take on top of the share of each of its tokens."""
 TOKEN_SECONDS: Final = 0.01
 """A token's share. Usual structures take 0.03 ms; ambiguous grammars may take more with every token."""
 

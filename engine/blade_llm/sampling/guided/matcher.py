@@ -44,16 +44,16 @@ class MatcherGrammar:
         """The answer grew. Raises :class:`StructureError` for tokens that were not allowed, or when a limit is hit."""
         if self.finished and self._eos_token_ids.issuperset(token_ids):
             return  # the mask of a finished answer still has them
-        started = time.perf_counter()
+        started = time.thread_time()
         if not self._matcher.consume_tokens(token_ids):
             raise self._error("the answer left its structure")
-        self._spend(time.perf_counter() - started - len(token_ids) * limits.TOKEN_SECONDS)
+        self._spend(time.thread_time() - started - len(token_ids) * limits.TOKEN_SECONDS)
 
     def forced(self) -> list[int]:
         """Tokens that must come next. Does not change the state."""
-        started = time.perf_counter()
+        started = time.thread_time()
         found = self._matcher.compute_ff_tokens()
-        self._spend(time.perf_counter() - started)
+        self._spend(time.thread_time() - started)
         return found
 
     def fill(self, mask: np.ndarray) -> None:
@@ -61,11 +61,11 @@ class MatcherGrammar:
 
         Raises :class:`StructureError` when a limit is hit; the answer cannot go on.
         """
-        started = time.perf_counter()
+        started = time.thread_time()
         self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
         if self._matcher.is_error():
             raise self._error("the structure cannot be followed any further")
-        self._spend(time.perf_counter() - started)
+        self._spend(time.thread_time() - started)
 
     def copy(self) -> MatcherGrammar:
         """An independent one in the same state."""

@@ -17,11 +17,10 @@ import llguidance
 import numpy as np
 
 from blade_llm.sampling.guided import limits
+from blade_llm.sampling.guided.checks import check_text
 from blade_llm.sampling.guided.errors import StructureError, readable
-from blade_llm.sampling.guided.lark import check_recursion, embedded_schemas
 from blade_llm.sampling.guided.matcher import MatcherGrammar
-from blade_llm.sampling.guided.schema import check_schema
-from blade_llm.sampling.guided.text import choices, grammar_text, schema_of
+from blade_llm.sampling.guided.text import grammar_text
 from blade_llm.sampling.masks import mask_words
 from blade_llm.sampling.structure import Structure
 
@@ -33,24 +32,9 @@ _BYTES: Final = 256
 
 def validate(structure: Structure) -> None:
     """Raise :class:`StructureError` for a structure that cannot be followed. Blocks while it compiles."""
-    kind, text = structure.kind, structure.value
-    if len(text) > limits.MAX_CHARACTERS[kind]:
-        raise StructureError(f"has {len(text)} characters; the limit is {limits.MAX_CHARACTERS[kind]}")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise StructureError("contains a lone surrogate, which is no character") from None
-    match kind:
-        case "json":
-            check_schema(schema_of(text))
-        case "choice":
-            choices(structure)
-        case "grammar":
-            for schema in embedded_schemas(text):
-                check_schema(schema)
-            check_recursion(text)
+    check_text(structure)
     grammar = grammar_text(structure)
-    if kind == "grammar":
+    if structure.kind == "grammar":
         failed, messages = llguidance.LLMatcher.validate_grammar_with_warnings(grammar, limits=limits.parser_limits())
         if not failed and any("no tokenizer" in message for message in messages):
             return  # names special tokens, which only the engine knows

@@ -1,0 +1,138 @@
+"""What guided decoding costs: ``python -m benchmarks.engine.guided``.
+
+Sixteen answers at once from the model of ``make bench`` (Qwen2.5-0.5B's shape, random weights) with a tokenizer of
+151,643 tokens: free ones and such that follow a schema take turns, so that both see the same machine. The schema is a
+long list of small objects; an answer never completes it, so all have the same length, and each is held against the
+schema's text in the end.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+from benchmarks.engine.wide_tokenizer import wide_tokenizer
+from benchmarks.figures import QUICK, Figure, report
+from benchmarks.peers.model import CONFIG, KNOWN_TOKENS, random_model
+from benchmarks.peers.peers import CACHE
+from blade_llm.config import EngineConfig
+from blade_llm.engine.build import build_core
+from blade_llm.engine.core import EngineCore
+from blade_llm.engine.messages import GenerateRequest
+from blade_llm.sampling.guided.grammars import GuidedGrammars
+from blade_llm.sampling.guided.vocabulary import load_vocabulary
+from blade_llm.sampling.masks import mask_words
+from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.sampling.structure import Structure
+
+BATCH = 16
+TOKENS = 64 if QUICK else 128
+ROUNDS = 2 if QUICK else 5
+NEW_SCHEMAS = 20
+
+
+def schema(number: int = 0) -> dict[str, Any]:
+    """A new one for each ``number``."""
+    person = {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string"},
+            "age": {"type": "integer", "minimum": 0, "maximum": 150},
+            "skills": {"type": "array", "items": {"type": "string", "maxLength": 10}, "minItems": 1},
+            f"note {number}": {"type": "string"},
+        },
+        "required": ["name", "age", "skills"],
+    }
+    return {"type": "array", "items": person, "minItems": 200}
+
+
+def main() -> int:
+    model = random_model(CACHE / "models" / "qwen2-0.5b")
+    folder = wide_tokenizer(CACHE / "models" / "wide-tokenizer")
+    vocab_size = CONFIG["vocab_size"]
+    started = time.perf_counter()
+    vocabulary = load_vocabulary(folder, vocab_size, [KNOWN_TOKENS])
+    figures = [Figure("vocabulary", time.perf_counter() - started, "s")]
+    grammars = GuidedGrammars(lambda: vocabulary, vocab_size)
+    figures += _first_uses(grammars)
+    figures += _masks(grammars, vocab_size)
+    core = build_core(
+        EngineConfig(
+            model=str(model),
+            served_names=("m",),
+            max_model_len=2048,
+            kv_cache_bytes=512 << 20,
+            tokenizer_dir=str(folder),
+            enable_json_warmup=True,
+        )
+    )
+    _round(core, "warm-up", None)
+    _round(core, "warm-up", Structure("json", json.dumps(schema())))
+    free, guided = [], []
+    for number in range(ROUNDS):
+        free.append(_round(core, f"free-{number}", None))
+        guided.append(_round(core, f"guided-{number}", Structure("json", json.dumps(schema()))))
+    ratios = [mine / theirs for mine, theirs in zip(guided, free, strict=True)]
+    figures += [
+        Figure("free_b16", statistics.median(free), "tokens/s"),
+        Figure("guided_b16", statistics.median(guided), "tokens/s"),
+        Figure("guided_over_free_b16", statistics.median(ratios), "times", ">=", 0.95),
+    ]
+    return report("guided", figures)
+
+
+def _first_uses(grammars: GuidedGrammars) -> list[Figure]:
+    """From a schema nobody has used to a grammar that can be followed."""
+    grammars.warm_up().result()
+    taken = []
+    for number in range(1, NEW_SCHEMAS + 1):
+        started = time.perf_counter()
+        grammars.start(Structure("json", json.dumps(schema(number)))).result()
+        taken.append(1e3 * (time.perf_counter() - started))
+    return [Figure("first_use", statistics.median(taken), "ms"), Figure("first_use_worst", max(taken), "ms", "<=", 50)]
+
+
+def _masks(grammars: GuidedGrammars, vocab_size: int) -> list[Figure]:
+    """One row's mask, along answers drawn at random."""
+    mask = np.empty(mask_words(vocab_size), np.int32)
+    dice = np.random.default_rng(0)
+    taken = []
+    for _ in range(BATCH):
+        grammar = grammars.start(Structure("json", json.dumps(schema()))).result()
+        for _ in range(TOKENS):
+            started = time.perf_counter()
+            grammar.fill(mask)
+            taken.append(1e6 * (time.perf_counter() - started))
+            allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
+            grammar.accept([int(dice.choice(allowed))])
+    return [Figure("mask", statistics.mean(taken), "us"), Figure("mask_p99", float(np.percentile(taken, 99)), "us")]
+
+
+def _round(core: EngineCore, name: str, structure: Structure | None) -> float:
+    """Tokens a second of all answers, from the first step to the last."""
+    dice = np.random.default_rng(1)
+    for number in range(BATCH):
+        sampling = SamplingParams(
+            temperature=1.0, seed=number, max_tokens=TOKENS, ignore_eos=structure is None, structure=structure
+        )
+        prompt = [int(token) for token in dice.integers(256, KNOWN_TOKENS, 32)]
+        core.add(GenerateRequest(request_id=f"{name}-{number}", prompt_token_ids=prompt, sampling=sampling))
+    tokens, started = 0, time.perf_counter()
+    while core.has_work:
+        for output in core.step():
+            if output.error:
+                raise RuntimeError(output.error)
+            tokens += len(output.token_ids)
+    seconds = time.perf_counter() - started
+    if tokens != BATCH * TOKENS:
+        raise RuntimeError(f"{name}: {tokens} tokens instead of {BATCH * TOKENS}")
+    return tokens / seconds
+
+
+if __name__ == "__main__":
+    sys.exit(main())
