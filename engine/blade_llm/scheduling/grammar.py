@@ -27,7 +27,7 @@ class Grammar(Protocol):
         """Tokens that must come next whatever the model says; often none. Does not change the state."""
 
     def fill(self, mask: np.ndarray) -> None:
-        """Write the tokens allowed now into ``mask``, [words] int32, all of it (see :mod:`blade_llm.sampling.masks`)."""
+        """Write the tokens allowed now into all of ``mask``, [words] int32 (see :mod:`blade_llm.sampling.masks`)."""
 
     def copy(self) -> Grammar:
         """An independent one in the same state, for another sample of the same prompt."""
