@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from server import API_KEY, BASE_URL, model
 
 
 class Fact(BaseModel):
-    """A fact about Python."""
+    """A fact about Python. A schema that allows nothing else, and bounded texts, end with any model."""
 
+    model_config = ConfigDict(extra="forbid")
     name: str = Field(max_length=20)
     useful: bool
 
 
 @tool
-def lookup(name: str) -> str:
+def lookup(name: Annotated[str, Field(max_length=20)]) -> str:
     """Look a built-in function up in Python's documentation."""
     return f"{name} is documented"
 
@@ -53,7 +56,11 @@ def structured() -> None:
 
 def tools() -> None:
     """The model has to call a function."""
-    answer = chat_model().bind_tools([lookup], tool_choice="any").invoke("What does len do?")
+    answer = (
+        chat_model()
+        .bind_tools([lookup], tool_choice="any", strict=True, parallel_tool_calls=False)
+        .invoke("What does len do?")
+    )
     print("tools      ", answer.tool_calls)  # type: ignore[attr-defined]
 
 

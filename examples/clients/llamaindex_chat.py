@@ -5,15 +5,16 @@ from __future__ import annotations
 from llama_index.core.llms import ChatMessage
 from llama_index.embeddings.openai_like import OpenAILikeEmbedding
 from llama_index.llms.openai_like import OpenAILike
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from server import API_KEY, BASE_URL, model
 
 QUESTION = [ChatMessage(role="user", content="What does len do?")]
 
 
 class Fact(BaseModel):
-    """A fact about Python."""
+    """A fact about Python. A schema that allows nothing else, and bounded texts, end with any model."""
 
+    model_config = ConfigDict(extra="forbid")
     name: str = Field(max_length=20)
     useful: bool
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 from typing import Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from server import client, model
 
 
 class Fact(BaseModel):
-    """What the model shall fill in. Bounded texts and lists end."""
+    """What the model shall fill in. A schema that allows nothing else, and bounded texts, end with any model."""
 
+    model_config = ConfigDict(extra="forbid")
     name: str = Field(max_length=20)
     kind: Literal["function", "method", "statement", "module"]
-    tags: list[str] = Field(min_length=1, max_length=3)
+    useful: bool
 
 
 MESSAGES = [{"role": "user", "content": "What does len do?"}]

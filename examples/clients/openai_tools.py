@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 from typing import Any
 
@@ -18,7 +19,7 @@ DESCRIPTION = "Look up a built-in function in Python's documentation"
 
 def lookup(name: str) -> str:
     """What ``name`` is documented as."""
-    return str(getattr(__builtins__, name, None).__doc__ or f"there is no function {name}").partition("\n")[0]
+    return str(getattr(getattr(builtins, name, None), "__doc__", None) or f"there is no {name}").partition("\n")[0]
 
 
 def with_chat(question: str) -> str:

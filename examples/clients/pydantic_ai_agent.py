@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic_ai import Agent, NativeOutput
 from pydantic_ai.models import Model
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
@@ -11,8 +11,9 @@ from server import API_KEY, BASE_URL, model
 
 
 class Fact(BaseModel):
-    """A fact about Python."""
+    """A fact about Python. A schema that allows nothing else, and bounded texts, end with any model."""
 
+    model_config = ConfigDict(extra="forbid")
     name: str = Field(max_length=20)
     useful: bool
 

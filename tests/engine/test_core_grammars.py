@@ -232,3 +232,14 @@ def test_what_can_never_run_is_refused_before_it_is_compiled() -> None:
     with pytest.raises(ValueError, match="KV cache"):
         core.add(request("a", JSON, [1] * 40))
     assert grammars.pending == []
+
+
+def test_forced_tokens_are_no_cached_part_of_the_prompt() -> None:
+    core = guided_core(FakeRunner())
+    places = [[11]] * 40 + [ANY, []]
+    counts = []
+    for name in ("first", "second"):
+        core.add(request(name, places, prompt=list(range(3, 23))))
+        outputs = run(core)[name]
+        counts.append([output.cached_tokens for output in outputs if output.cached_tokens is not None])
+    assert counts == [[0], [20]]

@@ -7,17 +7,13 @@ from __future__ import annotations
 
 import ast
 import inspect
-import json
 import textwrap
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import msgspec
 
-from blade_llm.api.embeddings import IGNORED as IGNORED_BY_EMBEDDINGS
-from blade_llm.api.embeddings import EmbeddingRequest
-from blade_llm.api.fields import IGNORED, REFUSED, UNAVAILABLE
-from blade_llm.api.requests import GenerationFields
+from blade_llm.api.body_tables import ignored_by, refused_by, unavailable_to
 from blade_llm.api.routes import ROUTES
 
 _HEAD: Final = """# Compatibility
@@ -54,17 +50,13 @@ def rows() -> Iterator[Row]:
         for field in known:
             yield Row(where, field.name, "works", _default(field), notes.get(field.name, ""))
         names = {field.name for field in known}
-        generating = issubclass(route.body, GenerationFields)
-        ignored = IGNORED if generating else IGNORED_BY_EMBEDDINGS if route.body is EmbeddingRequest else {}
-        for name, reason in ignored.items():
+        for name, reason in ignored_by(route.body).items():
             if name not in names:
                 yield Row(where, name, "ignored", "", reason)
-        if not generating:
-            continue
-        for name in UNAVAILABLE:
+        for name in unavailable_to(route.body):
             if name not in names:
                 yield Row(where, name, "planned", "", "not available in this version")
-        for name, refusal in REFUSED.items():
+        for name, refusal in refused_by(route.body).items():
             if name not in names:
                 yield Row(where, name, "refused", "", refusal.reason)
 
@@ -103,7 +95,7 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
     if field.required:
         return "required"
     value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
-    return "" if value is None else json.dumps(value)
+    return "" if value is None else msgspec.json.encode(value).decode()
 
 
 def _summary(doc: str | None) -> str:

@@ -7,20 +7,18 @@ What the decoder takes beyond JSON Schema's view of a type stands here too: null
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
 
+from blade_llm.api.body_tables import ignored_by, refused_by, unavailable_to
 from blade_llm.api.context import ServerContext
-from blade_llm.api.embeddings import IGNORED as IGNORED_BY_EMBEDDINGS
 from blade_llm.api.embeddings import MAX_INPUTS, EmbeddingRequest
-from blade_llm.api.fields import IGNORED, REFUSED, UNAVAILABLE, Refusal
 from blade_llm.api.prompts import MAX_CHOICES
-from blade_llm.api.requests import GenerationFields, SamplingFields
-from blade_llm.api.responses.requests import IGNORED as IGNORED_BY_RESPONSES
-from blade_llm.api.responses.requests import REFUSED as REFUSED_BY_RESPONSES
+from blade_llm.api.requests import SamplingFields
 from blade_llm.api.responses.requests import ResponsesRequest
+from blade_llm.api.responses.schemas import FIELDS as RESPONSE_FIELDS
 from blade_llm.api.routes import Route
 from blade_llm.api.version import package_version
 from blade_protocol.openai import ErrorBody
@@ -101,25 +99,13 @@ def _request(schema: dict[str, Any], body: type[msgspec.Struct], context: Server
     for name, given in schema["properties"].items():
         known = own.get(name, given)
         properties[name] = known if name in required else _optional(known)
-    for name, reason in _ignored(body).items():
+    for name, reason in ignored_by(body).items():
         properties.setdefault(name, {"description": f"Ignored: {reason}."})
-    for name, refusal in _refused(body).items():
-        properties.setdefault(name, {"description": f"Refused: {refusal.reason}.", "enum": [None, *refusal.off]})
+    refused = {name: (refusal.reason, refusal.off) for name, refusal in refused_by(body).items()}
+    refused |= {name: ("not available in this version", off) for name, off in unavailable_to(body).items()}
+    for name, (reason, off) in refused.items():
+        properties.setdefault(name, {"description": f"Refused: {reason}.", "enum": [None, *off]})
     return {**schema, "properties": properties, "additionalProperties": False}
-
-
-def _ignored(body: type[msgspec.Struct]) -> Mapping[str, str]:
-    if issubclass(body, GenerationFields):
-        return IGNORED
-    if body is ResponsesRequest:
-        return IGNORED_BY_RESPONSES
-    return IGNORED_BY_EMBEDDINGS if body is EmbeddingRequest else {}
-
-
-def _refused(body: type[msgspec.Struct]) -> Mapping[str, Refusal]:
-    if issubclass(body, GenerationFields):
-        return {**REFUSED, **{name: Refusal("not available in this version", off) for name, off in UNAVAILABLE.items()}}
-    return REFUSED_BY_RESPONSES if body is ResponsesRequest else {}
 
 
 def _optional(schema: dict[str, Any]) -> dict[str, Any]:
@@ -158,6 +144,8 @@ def _own_schemas(body: type[msgspec.Struct], context: ServerContext) -> dict[str
         found["prompt"] = prompts(MAX_CHOICES)
     if "truncate_prompt_tokens" in body.__struct_fields__:
         found["truncate_prompt_tokens"] = {"anyOf": [{"const": -1}, {"type": "integer", "minimum": 1}]}
+    if body is ResponsesRequest:
+        found |= RESPONSE_FIELDS
     if body is EmbeddingRequest:
         found["input"] = prompts(MAX_INPUTS)
     found["tokens"] = {"type": "array", "items": token_id}

@@ -215,7 +215,8 @@ class Scheduler:
             residents.enter(step, request, entry)
             group = request.group
             if request.cached_tokens is None and not (group is not None and group.counted):
-                request.cached_tokens = request.num_computed
+                # What a grammar leaves no choice about may already stand behind the prompt, and be cached with it.
+                request.cached_tokens = min(request.num_computed, request.num_prompt_tokens)
                 self._prompt_tokens += request.num_prompt_tokens
                 self._cached_tokens += request.cached_tokens
                 if group is not None:

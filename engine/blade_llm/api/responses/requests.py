@@ -60,20 +60,27 @@ class ResponsesRequest(SamplingFields, msgspec.Struct, frozen=True, kw_only=True
     max_output_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
     """All that fits when left out."""
     include: list[Include] = []
+    """``message.output_text.logprobs`` shows log-probabilities; what else OpenAI knows never occurs here."""
     top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None
     """Needs ``include: ["message.output_text.logprobs"]``."""
     text: TextOptions = TextOptions()
+    """``format``: ``text``, ``json_object`` or ``json_schema``."""
     reasoning: ReasoningOptions | None = None
+    """``effort`` as ``reasoning_effort`` of a chat; the reasoning is shown as it is, not summarised."""
     tools: list[dict[str, Any]] = []
     """Functions; nothing runs on the server."""
     tool_choice: str | dict[str, Any] = "auto"
+    """``none``, ``auto``, ``required``, a function, or ``allowed_tools``."""
     parallel_tool_calls: bool = True
     max_tool_calls: int | None = None
     """Limits tools that run on the server, and there are none."""
     metadata: Annotated[dict[_Key, _Value], msgspec.Meta(max_length=16)] = {}
     user: str | None = None
+    """Comes back in the answer, as ``metadata`` does; nothing else is done with it."""
     safety_identifier: str | None = None
+    """Comes back in the answer, as ``metadata`` does; nothing else is done with it."""
     prompt_cache_key: str | None = None
+    """Comes back in the answer, as ``metadata`` does; nothing else is done with it."""
     chat_template: str | None = None
     """In place of the model's."""
     chat_template_kwargs: dict[str, Any] = {}
@@ -84,9 +91,7 @@ class ResponsesRequest(SamplingFields, msgspec.Struct, frozen=True, kw_only=True
         return LOGPROBS in self.include
 
 
-AS_IN_CHAT: Final = frozenset(
-    {*SamplingFields.__struct_fields__, "chat_template", "chat_template_kwargs"}
-)
+AS_IN_CHAT: Final = frozenset({*SamplingFields.__struct_fields__, "chat_template", "chat_template_kwargs"})
 """Fields that mean the same in a chat request."""
 
 IGNORED: Final[Mapping[str, str]] = {

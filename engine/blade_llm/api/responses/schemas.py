@@ -1,0 +1,81 @@
+"""JSON Schemas of the fields that a response's request takes more narrowly than their types say."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+_TEXT: Final[dict[str, Any]] = {"type": "string"}
+
+
+def _parts(kind: str) -> dict[str, Any]:
+    part = {"type": "object", "required": ["type", "text"], "properties": {"type": {"const": kind}, "text": _TEXT}}
+    return {"anyOf": [_TEXT, {"type": "array", "items": part}]}
+
+
+def _item(required: list[str], **properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "required": required, "properties": properties}
+
+
+_ITEM: Final[dict[str, Any]] = {
+    "anyOf": [
+        _item(
+            ["role", "content"],
+            type={"const": "message"},
+            role={"enum": ["user", "system", "developer"]},
+            content=_parts("input_text"),
+        ),
+        _item(
+            ["role", "content"], type={"const": "message"}, role={"const": "assistant"}, content=_parts("output_text")
+        ),
+        _item(["type", "content"], type={"const": "reasoning"}, content=_parts("reasoning_text")),
+        _item(
+            ["type", "call_id", "name", "arguments"],
+            type={"const": "function_call"},
+            call_id=_TEXT,
+            name=_TEXT,
+            arguments=_TEXT,
+        ),
+        _item(
+            ["type", "call_id", "output"],
+            type={"const": "function_call_output"},
+            call_id=_TEXT,
+            output=_parts("input_text"),
+        ),
+    ]
+}
+_FUNCTION: Final[dict[str, Any]] = _item(
+    ["type", "name"],
+    type={"const": "function"},
+    name={"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,64}$"},
+    description={"type": ["string", "null"]},
+    parameters={"type": ["object", "null"]},
+    strict={"type": ["boolean", "null"]},
+)
+_FORMAT: Final[dict[str, Any]] = {
+    "anyOf": [
+        _item(["type"], type={"enum": ["text", "json_object"]}),
+        _item(["type", "name", "schema"], type={"const": "json_schema"}, name=_TEXT, schema={"type": "object"}),
+    ]
+}
+FIELDS: Final[dict[str, dict[str, Any]]] = {
+    "input": {"anyOf": [_TEXT, {"type": "array", "minItems": 1, "items": _ITEM}]},
+    "tools": {"type": "array", "items": _FUNCTION},
+    "tool_choice": {
+        "anyOf": [
+            {"enum": ["none", "auto", "required"]},
+            _item(["type", "name"], type={"const": "function"}, name=_TEXT),
+            _item(
+                ["type", "mode", "tools"],
+                type={"const": "allowed_tools"},
+                mode={"enum": ["auto", "required"]},
+                tools={"type": "array", "items": _item(["type", "name"], type={"const": "function"}, name=_TEXT)},
+            ),
+        ]
+    },
+    "text": {
+        "type": "object",
+        "properties": {"format": _FORMAT, "verbosity": {"enum": ["low", "medium", "high"]}},
+        "additionalProperties": False,
+    },
+}
+"""By name. The rest is what the types say."""
