@@ -31,7 +31,7 @@ class Residents:
 
     def add(self, requests: list[Request]) -> None:
         """Let new requests wait; several are samples of one prompt."""
-        if len(requests) > 1 and requests[0].num_prompt_tokens > 1:
+        if len(requests) > 1:
             group = SampleGroup(list(requests))
             self._groups.append(group)
             for request in requests:
