@@ -12,8 +12,19 @@ import zmq
 from engine_support.fake_core import make_core
 from engine_support.fake_runner import FakeRunner
 
-from blade_llm.engine.messages import DrainUpdate, EngineReady, EngineToFront, FrontToEngine, Hello, StateUpdate
+from blade_llm.engine.messages import (
+    AbortRequest,
+    DrainUpdate,
+    EngineReady,
+    EngineToFront,
+    FrontToEngine,
+    GenerateRequest,
+    Hello,
+    StateUpdate,
+    StepOutputs,
+)
 from blade_llm.engine.process import EngineProcess
+from blade_llm.sampling.parameters import SamplingParams
 
 
 class Engine:
@@ -60,3 +71,35 @@ def test_a_front_that_comes_late_takes_no_news_from_the_others(engine: Engine) -
     assert isinstance(update, StateUpdate)
     assert update == late
     assert (update.state.draining, update.state.sequence) == (True, ready.state.sequence + 1)
+
+
+def _samples(prompt: list[int], *names: str) -> GenerateRequest:
+    sampling = SamplingParams(max_tokens=3, temperature=0.8, seed=1, ignore_eos=True)
+    return GenerateRequest(request_id=names[0], sibling_ids=list(names[1:]), prompt_token_ids=prompt, sampling=sampling)
+
+
+def _outputs(messages: list[EngineToFront]) -> dict[str, list[str | None]]:
+    """Request id → the finish reasons of its outputs."""
+    found: dict[str, list[str | None]] = {}
+    for message in messages:
+        if isinstance(message, StepOutputs):
+            for output in message.outputs:
+                found.setdefault(output.request_id, []).append(output.finish_reason)
+    return found
+
+
+def test_each_sample_goes_to_the_front_that_asked(engine: Engine) -> None:
+    engine.turn((0, _samples([3] * 5, "a", "b")), (1, _samples([4] * 5, "c", "d", "e")))
+    engine.turn((1, AbortRequest(request_ids=["d"])))
+    for _ in range(12):
+        engine.turn((0, Hello()))
+    assert _outputs(engine.heard(0)) == {"a": [None, None, "length"], "b": [None, None, "length"]}
+    heard = _outputs(engine.heard(1))
+    assert set(heard) <= {"c", "d", "e"}
+    assert (heard["c"], heard["e"]) == ([None, None, "length"],) * 2
+    assert "length" not in heard.get("d", [])
+
+
+def test_a_refusal_ends_every_sample(engine: Engine) -> None:
+    engine.turn((0, _samples([3] * 64, "a", "b")))
+    assert _outputs(engine.heard(0)) == {"a": ["abort"], "b": ["abort"]}

@@ -182,11 +182,14 @@ class EngineClient:
         return await asyncio.shield(self._ready)
 
     def submit(self, requests: Sequence[GenerateRequest]) -> Generation:
-        """Start ``requests``; their ids must be new (see :meth:`new_id`). Raises :class:`EngineDeadError`."""
+        """Start ``requests``; their ids must be new (see :meth:`new_id`). Raises :class:`EngineDeadError`.
+
+        The generation counts answers: those of the first request and its siblings, then those of the second, ….
+        """
         if self._dead is not None:
             raise self._dead
         messages = [self._encoder.encode(request) for request in requests]  # all or none, should one fail
-        ids = [request_id for request in requests for request_id in (request.request_id, *request.sibling_ids)]
+        ids = [request_id for request in requests for request_id in request.answer_ids]
         generation = Generation(self, ids)
         if not self._routes:
             self._progress()

@@ -113,7 +113,7 @@ class EngineCore:
         Raises:
             ValueError: it can never run as it is; the message says what to change.
         """
-        ids = (message.request_id, *message.sibling_ids)
+        ids = tuple(message.answer_ids)
         if len(set(ids)) < len(ids):
             raise RequestRefusedError("request_id and sibling_ids name one request twice")
         if message.pooling and message.sibling_ids:

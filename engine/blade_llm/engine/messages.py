@@ -30,6 +30,11 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate")
     priority: int = 0
     """Lower runs earlier; equal ones first come, first served."""
 
+    @property
+    def answer_ids(self) -> list[str]:
+        """The ids that outputs bear, in order."""
+        return [self.request_id, *self.sibling_ids]
+
 
 class AbortRequest(msgspec.Struct, frozen=True, kw_only=True, tag="abort"):
     """Front → engine: forget these (client gone, or a stop string was found). Unknown ids are ignored."""

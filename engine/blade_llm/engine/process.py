@@ -123,13 +123,13 @@ class EngineProcess:
     def _handle(self, front: bytes, message: FrontToEngine) -> None:
         match message:
             case GenerateRequest():
-                ids = (message.request_id, *message.sibling_ids)
+                ids = message.answer_ids
                 self._owners.update(dict.fromkeys(ids, front))
                 try:
                     self._core.add(message)
                 except ValueError as error:  # this request alone is at fault
                     failed = RequestOutput(request_id=message.request_id, finish_reason="abort", error=str(error))
-                    self._send_outputs([failed])
+                    self._send_outputs([msgspec.structs.replace(failed, request_id=each) for each in ids])
             case AbortRequest():
                 self._core.abort(message.request_ids)
                 for request_id in message.request_ids:
