@@ -11,9 +11,10 @@ import itertools
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
 import msgspec
+import numpy as np
 
 from blade_llm.config import EngineConfig
 from blade_llm.engine.core import EngineCore
@@ -33,6 +34,7 @@ Prompt = str | Sequence[int]
 """Text, or token ids."""
 Message = Mapping[str, Any]
 """``{"role": "user", "content": "…"}``"""
+_NO_TOKENS: Final = SamplingParams(max_tokens=1, seed=0)
 
 
 class CompletionOutput(msgspec.Struct, kw_only=True):
@@ -58,6 +60,8 @@ class RequestOutput(msgspec.Struct, kw_only=True):
     outputs: list[CompletionOutput]
     cached_tokens: int = 0
     """Prompt tokens found in the prompt cache."""
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    """One for each of ``prompt_token_ids``, None for the first, when asked for."""
 
 
 class LLM:
@@ -112,6 +116,8 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answer one prompt or many, ``n`` times each, in one continuous batch; results are in the prompts' order.
 
+        The ``n`` answers share the prompt's part of the cache; those of a beam search come best first.
+
         Raises ``ValueError`` for parameters or prompts that cannot work; nothing is generated then.
         """
         several = _as_prompts(prompts)
@@ -139,6 +145,37 @@ class LLM:
         ids = [self.tokenizer.encode(text or "", add_special_tokens=False) for text in texts]
         return self._run(texts, ids, sampling_params, n)
 
+    def embed(
+        self, prompts: Prompt | Sequence[Prompt], *, pooling: Literal["last", "mean"] = "last"
+    ) -> list[list[float]]:
+        """The hidden states of one prompt or many after the last norm: the last token's, or the mean of all tokens'.
+
+        They are not scaled to length 1. Raises ``ValueError`` for prompts that cannot work; nothing is computed then.
+        """
+        if pooling not in ("last", "mean"):
+            raise ValueError(f"pooling is {pooling!r}; give 'last' or 'mean'")
+        token_ids = [
+            self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+            for prompt in _as_prompts(prompts)
+        ]
+        for each in token_ids:
+            self._check_tokens(each, [])
+        states: dict[str, list[float]] = {}
+        names = [f"offline.{next(self._numbers)}" for _ in token_ids]
+        try:
+            for name, each in zip(names, token_ids, strict=True):
+                self._core.add(
+                    GenerateRequest(request_id=name, prompt_token_ids=each, sampling=_NO_TOKENS, pooling=pooling)
+                )
+            while len(states) < len(names):
+                for output in self._core.step():
+                    assert output.embedding is not None
+                    states[output.request_id] = np.frombuffer(output.embedding, dtype="<f4").tolist()
+        except BaseException:
+            self._core.abort(names)
+            raise
+        return [states[name] for name in names]
+
     def _run(
         self,
         texts: Sequence[str | None],
@@ -162,19 +199,18 @@ class LLM:
         try:
             for result, params in zip(results, sampling_params, strict=True):
                 seeded = msgspec.structs.replace(params, seed=secrets.randbits(63)) if params.seed is None else params
-                for sample in range(n):
-                    request_id = f"offline.{next(self._numbers)}"
-                    text = AnswerText(self.tokenizer, result.prompt_token_ids, seeded)
-                    answer = _Running(result, sample, text, seeded.logprobs is not None)
-                    self._core.add(
-                        GenerateRequest(
-                            request_id=request_id,
-                            prompt_token_ids=result.prompt_token_ids,
-                            sampling=seeded,
-                            sample_index=sample,
-                        )
+                names = [f"offline.{next(self._numbers)}" for _ in range(n)]
+                self._core.add(
+                    GenerateRequest(
+                        request_id=names[0],
+                        sibling_ids=names[1:],
+                        prompt_token_ids=result.prompt_token_ids,
+                        sampling=seeded,
                     )
-                    running[request_id] = answer
+                )
+                for sample, name in enumerate(names):
+                    text = AnswerText(self.tokenizer, result.prompt_token_ids, seeded)
+                    running[name] = _Running(result, sample, text, seeded.logprobs is not None)
             while running:
                 for output in self._core.step():
                     answer = running[output.request_id]
@@ -190,16 +226,19 @@ class LLM:
     def _check(self, token_ids: list[int], params: SamplingParams) -> None:
         if problem := params.problem():
             raise ValueError(" ".join(problem))
-        if not token_ids:
-            raise ValueError("a prompt is empty")
-        if wrong := [token for token in (*token_ids, *params.stop_token_ids) if not 0 <= token < self._vocab_size]:
-            raise ValueError(f"token id {wrong[0]} is not between 0 and {self._vocab_size - 1}")
+        self._check_tokens(token_ids, [*params.stop_token_ids, *params.logit_bias])
         limit = self._core.info.max_model_len
         if len(token_ids) + params.max_tokens > limit:
             raise ValueError(
                 f"a prompt has {len(token_ids)} tokens and max_tokens asks for {params.max_tokens}: more than "
                 f"max_model_len {limit}; shorten the prompt or lower max_tokens"
             )
+
+    def _check_tokens(self, prompt: list[int], others: list[int]) -> None:
+        if not prompt:
+            raise ValueError("a prompt is empty")
+        if wrong := [token for token in (*prompt, *others) if not 0 <= token < self._vocab_size]:
+            raise ValueError(f"token id {wrong[0]} is not between 0 and {self._vocab_size - 1}")
 
 
 class _Running:
@@ -221,6 +260,8 @@ class _Running:
             raise ValueError(step.error)
         if step.cached_tokens and output.index == 0:
             self._result.cached_tokens = step.cached_tokens
+        if step.prompt_logprobs is not None:
+            self._result.prompt_logprobs = step.prompt_logprobs
         for position, token_id in enumerate(step.token_ids):
             output.token_ids.append(token_id)
             if output.logprobs is not None and step.logprobs is not None:

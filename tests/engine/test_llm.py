@@ -10,6 +10,7 @@ from engine_support.server_process import running_server
 
 from blade_llm import LLM, SamplingParams
 from blade_llm.models.errors import ModelFilesError
+from blade_llm.sampling.structure import Structure
 
 OPTIONS = {"load_format": "dummy", "dtype": "float32", "kv_cache_bytes": 32 << 20, "num_threads": 1, "max_num_seqs": 8}
 GREEDY = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
@@ -70,6 +71,7 @@ def test_chat_uses_the_template(llm: LLM) -> None:
         ([1, 9999], SamplingParams(), "9999"),
         ("hello", SamplingParams(stop_token_ids=(9999,), min_tokens=1), "9999"),
         ("hello", SamplingParams(max_tokens=4000), "max_model_len"),
+        ("hello", SamplingParams(logit_bias={9999: 1.0}), "9999"),
         (["a", "b"], [SamplingParams()], "2 prompts but 1"),
     ],
 )
@@ -82,6 +84,61 @@ def test_bad_input(llm: LLM, prompt: object, params: object, says: str) -> None:
 def test_no_answers_are_refused(llm: LLM) -> None:
     with pytest.raises(ValueError, match="n must be at least 1"):
         llm.generate("hello", GREEDY, n=0)
+
+
+def test_samples_share_their_prompt(llm: LLM) -> None:
+    prompt = llm.tokenizer.encode("the quick brown fox " * 8)
+    before = llm._core.scheduler.stats().prompt_tokens_total
+    (result,) = llm.generate(prompt, SamplingParams(max_tokens=6, seed=5, ignore_eos=True, prompt_logprobs=1), n=12)
+    assert llm._core.scheduler.stats().prompt_tokens_total - before == len(prompt)
+    assert [output.index for output in result.outputs] == list(range(12))
+    assert len({tuple(output.token_ids) for output in result.outputs}) == 12
+    assert result.prompt_logprobs is not None
+    assert result.prompt_logprobs[0] is None
+    assert all(entry is not None and len(entry.token_ids) == 1 for entry in result.prompt_logprobs[1:])
+    assert len(result.prompt_logprobs) == len(prompt)
+
+
+def test_beams_come_best_first(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=8, beam_width=4, logprobs=0, ignore_eos=True)
+    first, second, third = llm.generate("hello", params, n=3)[0].outputs
+    scores = [sum(entry.chosen for entry in output.logprobs or []) for output in (first, second, third)]
+    assert scores == sorted(scores, reverse=True)
+    assert len({tuple(output.token_ids) for output in (first, second, third)}) == 3
+    assert llm.generate("hello", params)[0].outputs[0].token_ids == first.token_ids
+    with pytest.raises(ValueError, match="beam_width is 4, but n asks for 5"):
+        llm.generate("hello", params, n=5)
+
+
+def test_a_structure_holds_for_every_answer(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=20, seed=1, structure=Structure("choice", '["yes", "no, never"]'))
+    (result,) = llm.generate("hello", params, n=6)
+    assert {output.text for output in result.outputs} <= {"yes", "no, never"}
+    assert {output.finish_reason for output in result.outputs} == {"stop"}
+    with pytest.raises(ValueError, match="Invalid type"):
+        llm.generate("hello", SamplingParams(structure=Structure("json", '{"type": "nothing"}')))
+    assert llm.generate("hello", GREEDY)[0].outputs[0].token_ids, "the next call works"
+
+
+def test_logit_bias(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=5, temperature=0, ignore_eos=True, logit_bias={77: 100.0})
+    assert llm.generate("hello", params)[0].outputs[0].token_ids == [77] * 5
+
+
+def test_embeddings(llm: LLM) -> None:
+    one, two = llm.embed(["hello", "the quick brown fox"])
+    assert len(one) == len(two) == 64
+    assert one != two
+    assert llm.embed("the quick brown fox")[0] == pytest.approx(two, abs=1e-5)
+    (token,) = llm.tokenizer.encode("h")
+    assert llm.embed([token], pooling="mean")[0] == pytest.approx(llm.embed([token])[0], abs=1e-6)
+    with pytest.raises(ValueError, match="give 'last' or 'mean'"):
+        llm.embed("hello", pooling="first")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="empty"):
+        llm.embed(["hello", ""])
+    with pytest.raises(ValueError, match="may have 2048"):
+        llm.embed([[5] * 2049])
+    assert len(llm.embed([[5] * 2048])[0]) == 64, "the prompt may fill the model"
 
 
 def test_a_missing_model(tmp_path: Path) -> None:
