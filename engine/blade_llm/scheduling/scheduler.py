@@ -14,27 +14,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import msgspec
-
 from blade_llm.cache.manager import KVCacheManager
 from blade_llm.sampling.parameters import TokenLogprobs
+from blade_llm.scheduling.answers import accept, collect_prompt_logprobs, embedded, register
 from blade_llm.scheduling.beam_rows import BeamRows
 from blade_llm.scheduling.beams import BeamSearch
 from blade_llm.scheduling.budget import PrefillBudget
 from blade_llm.scheduling.grammar import Grammar
-from blade_llm.scheduling.guided import begin, follow
+from blade_llm.scheduling.guided import begin
 from blade_llm.scheduling.limits import SchedulerConfig, check_beams, max_total_tokens
 from blade_llm.scheduling.output import RequestOutput
-from blade_llm.scheduling.plan import (
-    FinishReason,
-    NewRow,
-    ScheduledRow,
-    StepPlan,
-    StepResult,
-    TokenUpdate,
-)
+from blade_llm.scheduling.plan import ScheduledRow, StepPlan, StepResult
 from blade_llm.scheduling.request import NO_ROW, Request, RequestRefusedError, Status
 from blade_llm.scheduling.residents import Residents
+from blade_llm.scheduling.rows import new_row
+from blade_llm.scheduling.shares import share_jump, share_prefill
 from blade_llm.scheduling.step import SchedulerStats, Step
 
 
@@ -147,7 +141,7 @@ class Scheduler:
                 step.tokens_left = min(step.tokens_left, allowance)
             for request in prefills:
                 if step.tokens_left and request.status is Status.RUNNING:
-                    self._schedule_prefill(step, request)
+                    share_prefill(step, request, residents)
             if may_admit:
                 self._admit(step)
         if not step.rows:
@@ -163,7 +157,8 @@ class Scheduler:
         prefills = []
         rows, requests = step.rows, step.requests
         block_size, most_drafts = self.cache.block_size, self.config.max_drafts
-        running, grow = self._residents.running, self._residents.grow
+        residents = self._residents
+        running, grow = residents.running, residents.grow
         wait_for_token = self.config.pipeline_stages > 1
         tokens_left = step.tokens_left
         if wait_for_token:  # share the rows among the steps in flight
@@ -171,9 +166,9 @@ class Scheduler:
         for request in running:  # preemption removes from its end
             if not request.decoding:
                 if request.jumping:
-                    tokens_left -= self._schedule_jump(step, request, tokens_left)
+                    tokens_left -= share_jump(step, request, residents, tokens_left)
                 elif request.beams is not None and request.beams.branches:
-                    tokens_left -= self._schedule_beams(step, request, tokens_left)
+                    tokens_left = max(0, tokens_left - self._schedule_beams(step, request))
                 elif request.num_computed < request.prefill_end:
                     prefills.append(request)
                 continue
@@ -195,51 +190,15 @@ class Scheduler:
         step.tokens_left -= sum(row.count for row in rows) if most_drafts else len(rows) + step.prefill_tokens
         return prefills
 
-    def _schedule_jump(self, step: Step, request: Request, tokens_left: int) -> int:
-        """Compute the last token drawn and those forced after it, then draw; returns how many tokens that takes.
-
-        What does not fit into the step is left as a prefill.
-        """
-        start, end = request.num_computed, request.prefill_end
-        if not tokens_left:
-            return 0
-        if self.cache.blocks_for(end) > len(request.block_table) and not self._residents.grow(step, request, end):
-            return 0
-        step.token_updates.append(TokenUpdate(request.row, start + 1, request.token_ids[start + 1 : end]))
-        request.jumping = False
-        count = min(end - start, tokens_left)
-        self._take_share(step, request, count)
-        step.prefill_tokens += count - 1
-        return count
-
-    def _schedule_beams(self, step: Step, request: Request, tokens_left: int) -> int:
+    def _schedule_beams(self, step: Step, request: Request) -> int:
         """Compute the next beams of a search, all or none; returns how many there are."""
         beams, residents = request.beams, self._residents
         assert beams is not None
         count = len(beams.branches)
+        tokens_left = step.tokens_left - sum(row.count for row in step.rows)
         if count > tokens_left or not beams.schedule(step, request, self.cache, residents.take, residents.freed_rows):
             return 0
         return count
-
-    def _schedule_prefill(self, step: Step, request: Request) -> None:
-        """Give a request with a row as much of the step as it can use."""
-        count = min(request.prefill_end - request.num_computed, step.tokens_left)
-        self._take_share(step, request, count)
-        step.tokens_left -= count
-        step.prefill_tokens += count
-
-    def _take_share(self, step: Step, request: Request, count: int) -> None:
-        """Compute ``count`` known positions; draw after the last of them, unless only its state is wanted."""
-        start = request.num_computed
-        last = start + count == request.prefill_end
-        sample = last and not request.pooling
-        step.rows.append(ScheduledRow(request.row, start, count, sample, request.request_id))
-        step.requests.append(request)
-        request.num_computed = start + count
-        request.decoding = sample and request.beams is None
-        request.num_in_flight += sample
-        request.steps_in_flight += 1
-        self._residents.launched(request, step.number)
 
     def _admit(self, step: Step) -> None:
         """Let waiting requests in, in order, while tokens, rows and blocks last."""
@@ -261,26 +220,8 @@ class Scheduler:
                 self._cached_tokens += request.cached_tokens
                 if group is not None:
                     group.counted = True
-            step.new_rows.append(self._new_row(request))
-            self._schedule_prefill(step, request)
-
-    def _new_row(self, request: Request) -> NewRow:
-        sampling, beams = request.sampling, request.beams
-        if beams is not None:
-            asked = sampling.prompt_logprobs
-            sampling = msgspec.structs.replace(beams.search.row_sampling, prompt_logprobs=asked)
-        return NewRow(
-            row=request.row,
-            request_id=request.request_id,
-            token_ids=list(request.token_ids),
-            num_prompt_tokens=request.num_prompt_tokens,
-            sampling=sampling,
-            sample_index=request.sample_index,
-            masked_until_min_tokens=tuple(sorted(request.stop_ids)) if sampling.min_tokens else (),
-            adapter_slot=request.adapter_slot,
-            embeddings=request.embeddings,
-            pooling=request.pooling,
-        )
+            step.new_rows.append(new_row(request))
+            share_prefill(step, request, residents)
 
     # ── its result ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -296,15 +237,15 @@ class Scheduler:
         if seconds is not None:
             self.budget.observe(step.num_decodes, step.prefill_tokens, seconds)
         if result.prompt_logprobs:
-            _collect_prompt_logprobs(step, result)
+            collect_prompt_logprobs(step, result)
         outputs: list[RequestOutput] = []
         draws = zip(result.tokens, result.logprobs, strict=True)
-        finished = Status.FINISHED
+        cache, finished = self.cache, Status.FINISHED
         for share, request in zip(step.rows, step.requests, strict=True):
             request.steps_in_flight -= 1
             if not share.sample:
                 if request.row != NO_ROW:
-                    self._register(request, share.start + share.count)
+                    register(request, share.start + share.count, cache)
                 continue
             tokens, logprobs = next(draws)
             if request.status is finished:
@@ -313,51 +254,17 @@ class Scheduler:
             if request.beams is not None:
                 outputs += self._search(request, request.beams, tokens, logprobs)
             elif tokens:
-                outputs.append(self._accept(request, tokens, logprobs))
+                output = accept(request, tokens, logprobs, cache)
+                self._generation_tokens += len(output.token_ids) + (output.stop_token_id is not None)
+                if output.finish_reason is not None:
+                    self._finish(request)
+                outputs.append(output)
         for index, embedding in result.embeddings.items():
-            if step.requests[index].status is not finished:
-                outputs.append(self._embedded(step.requests[index], embedding))
+            request = step.requests[index]
+            if request.status is not finished:
+                self._finish(request)
+                outputs.append(embedded(request, embedding))
         return outputs
-
-    def _accept(self, request: Request, tokens: list[int], logprobs: list[TokenLogprobs] | None) -> RequestOutput:
-        """Append drawn tokens up to the first that ends the request."""
-        known = request.token_ids
-        length = len(known)
-        kept = 0
-        reason: FinishReason | None = None
-        stop_token_id: int | None = None
-        for token in tokens:
-            known.append(token)
-            if token in request.stop_ids:
-                reason, stop_token_id = "stop", token
-                break
-            kept += 1
-            if length + kept >= request.max_total:
-                reason = "length"
-                break
-        if reason is not None:
-            tokens = tokens[:kept]
-            logprobs = logprobs[:kept] if logprobs is not None else None
-        if request.row != NO_ROW:
-            self._register(request, len(known) - 1)
-        error: str | None = None
-        if request.grammar is not None:
-            tokens, reason, stop_token_id, error = follow(request, request.grammar, tokens, reason, stop_token_id)
-        self._generation_tokens += len(tokens) + (stop_token_id is not None)
-        if reason is not None:
-            self._finish(request)
-        first = not request.answered
-        request.answered = True
-        return RequestOutput(
-            request_id=request.request_id,
-            token_ids=tokens,
-            logprobs=logprobs,
-            finish_reason=reason,
-            stop_token_id=stop_token_id,
-            cached_tokens=request.cached_tokens if first else None,
-            prompt_logprobs=request.prompt_logprobs if first else None,
-            error=error,
-        )
 
     def _search(
         self, request: Request, beams: BeamRows, tokens: list[int], logprobs: list[TokenLogprobs] | None
@@ -367,7 +274,7 @@ class Scheduler:
             return []
         assert logprobs is not None
         if not beams.lanes:
-            self._register(request, request.num_prompt_tokens)
+            register(request, request.num_prompt_tokens, self.cache)
         beams.collect(tokens[0], logprobs[0])
         if request.num_in_flight or beams.advance(request):
             return []
@@ -375,16 +282,6 @@ class Scheduler:
         self._generation_tokens += sum(len(output.token_ids) for output in outputs)
         self._finish(request)
         return outputs
-
-    def _embedded(self, request: Request, embedding: bytes) -> RequestOutput:
-        self._finish(request)
-        return RequestOutput(
-            request_id=request.request_id,
-            finish_reason="stop",
-            cached_tokens=request.cached_tokens,
-            prompt_logprobs=request.prompt_logprobs,
-            embedding=embedding,
-        )
 
     def guided(self, plan: StepPlan) -> list[tuple[int, Request, Grammar]]:
         """The drawing rows of a launched plan whose request has a grammar and goes on: which of the drawing rows, the
@@ -407,13 +304,6 @@ class Scheduler:
         self._finish(request)
         return RequestOutput(request_id=request.request_id, finish_reason="abort", error=error)
 
-    def _register(self, request: Request, num_computed: int) -> None:
-        """Name the blocks that the first ``num_computed`` positions fill."""
-        full = num_computed // self.cache.block_size
-        if full > request.num_registered:
-            self.cache.register(request.chain, request.token_ids, request.block_table, request.num_registered, full)
-            request.num_registered = full
-
     def _finish(self, request: Request) -> None:
         self._residents.leave(request)
         if request.grammar is not None:
@@ -423,11 +313,3 @@ class Scheduler:
         else:
             for request_id in request.beams.answer_ids:
                 self._requests.pop(request_id or "", None)
-
-
-def _collect_prompt_logprobs(step: Step, result: StepResult) -> None:
-    """Keep each position's once: after a preemption some are computed again."""
-    for index, pieces in result.prompt_logprobs.items():
-        collected = step.requests[index].prompt_logprobs
-        if collected is not None:
-            collected += pieces[max(0, len(collected) - 1 - step.rows[index].start) :]
