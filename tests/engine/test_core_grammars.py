@@ -186,6 +186,7 @@ def test_a_request_waits_for_its_grammar_and_others_do_not() -> None:
     core.add(request("free", None, max_tokens=3))
     assert [output.request_id for _ in range(3) for output in core.step()] == ["free"] * 3
     assert core.has_work
+    assert core.state(epoch="e", sequence=0, draining=False).waiting == 1
     start = time.perf_counter()
     assert core.step() == []
     assert time.perf_counter() - start > 0.005, "it spins while there is nothing to do"

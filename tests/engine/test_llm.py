@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import msgspec
@@ -118,6 +119,21 @@ def test_a_structure_holds_for_every_answer(llm: LLM) -> None:
     with pytest.raises(ValueError, match="Invalid type"):
         llm.generate("hello", SamplingParams(structure=Structure("json", '{"type": "nothing"}')))
     assert llm.generate("hello", GREEDY)[0].outputs[0].token_ids, "the next call works"
+
+
+def test_a_jump_over_forced_tokens_changes_nothing(llm: LLM) -> None:
+    schema = (
+        '{"type": "object", "properties": {"name": {"enum": ["fox", "dog"]}, "age": {"type": "integer", '
+        '"maximum": 9, "minimum": 0}}, "required": ["name", "age"], "additionalProperties": false}'
+    )
+    params = SamplingParams(max_tokens=60, seed=4, structure=Structure("json", schema))
+    jumping = llm.generate("hello", params, n=4)[0].outputs
+    stepping = llm.generate("hello", msgspec.structs.replace(params, logprobs=0), n=4)[0].outputs
+    assert [output.token_ids for output in jumping] == [output.token_ids for output in stepping]
+    assert [output.text for output in jumping] == [output.text for output in stepping]
+    for output in jumping:
+        assert output.finish_reason == "stop"
+        assert json.loads(output.text)["name"] in ("fox", "dog")
 
 
 def test_logit_bias(llm: LLM) -> None:

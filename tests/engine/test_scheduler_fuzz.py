@@ -7,9 +7,18 @@ its part, finds any block that was shared wrongly or reused too early.
 from __future__ import annotations
 
 from collections import deque
+from typing import Any, Literal
 
+from engine_support.fake_beams import beams_alone
 from engine_support.fake_core import EOS
-from engine_support.fake_runner import FakePendingStep, FakeRow, FakeRunner, tokens_alone
+from engine_support.fake_runner import (
+    FakePendingStep,
+    FakeRow,
+    FakeRunner,
+    context_of,
+    fake_embedding,
+    tokens_alone,
+)
 from engine_support.sched_invariants import check_invariants
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -123,6 +132,57 @@ class SchedulerMachine(RuleBasedStateMachine):
         for length in prompts:
             self.add(0, length, [len(self.requests) % VOCABULARY], max_tokens, 0, 1, (), True, 0, "")
 
+    @rule(
+        shared=st.integers(0, 60),
+        own=st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=20),
+        count=st.integers(2, 8),
+        max_tokens=st.integers(1, 40),
+    )
+    def add_samples(self, shared: int, own: list[int], count: int, max_tokens: int) -> None:
+        """Of one prompt: they share its blocks."""
+        sampling = SamplingParams(max_tokens=max_tokens, temperature=0.8, seed=1)
+        names = [str(len(self.requests) + index) for index in range(count)]
+        samples = [Request(name, SHARED[:shared] + own, sampling, index) for index, name in enumerate(names)]
+        try:
+            self.scheduler.add(*samples)
+        except RequestRefusedError:
+            return
+        for name, request in zip(names, samples, strict=True):
+            self.requests[name] = request
+            self.tokens[name] = []
+
+    @rule(
+        shared=st.integers(0, 60),
+        own=st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=20),
+        pooling=st.sampled_from(["last", "mean"]),
+        logprobs=st.none() | st.just(1),
+    )
+    def add_pooled(self, shared: int, own: list[int], pooling: Literal["last", "mean"], logprobs: int | None) -> None:
+        name, sampling = str(len(self.requests)), SamplingParams(prompt_logprobs=logprobs)
+        request = Request(name, SHARED[:shared] + own, sampling, pooling=pooling)
+        try:
+            self.scheduler.add(request)
+        except RequestRefusedError:
+            return
+        self.requests[name] = request
+        self.tokens[name] = []
+
+    @precondition(lambda self: not self.speculate)
+    @rule(
+        prompt=st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=40),
+        width=st.integers(2, 5),
+        max_tokens=st.integers(1, 30),
+    )
+    def add_beams(self, prompt: list[int], width: int, max_tokens: int) -> None:
+        name = str(len(self.requests))
+        request = Request(name, prompt, SamplingParams(max_tokens=max_tokens, beam_width=width))
+        try:
+            self.scheduler.add(request)
+        except RequestRefusedError:
+            return
+        self.requests[name] = request
+        self.tokens[name] = []
+
     @precondition(lambda self: self.requests)
     @rule(data=st.data())
     def abort(self, data: st.DataObject) -> None:
@@ -182,13 +242,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.scheduler.cache.num_free == self.runner.num_blocks
         assert self.scheduler.stats().running == self.scheduler.stats().waiting == 0
         for name, request in self.requests.items():
-            expected, reason, stop = tokens_alone(
-                request.prompt_token_ids,
-                request.sampling,
-                vocab_size=VOCABULARY,
-                eos_token_ids=(EOS,),
-                max_model_len=MAX_MODEL_LEN,
-            )
+            expected, reason, stop = _alone(request)
             got = self.tokens[name]
             if name in self.aborted:
                 assert got == expected[: len(got)]
@@ -201,14 +255,33 @@ class SchedulerMachine(RuleBasedStateMachine):
         name = output.request_id
         assert name not in self.ended, "output after the end"
         assert name not in self.aborted, "output after the abort"
+        request = self.requests[name]
         if not self.tokens[name]:
-            assert output.cached_tokens is not None
-            assert output.cached_tokens < self.requests[name].num_prompt_tokens
+            assert (output.cached_tokens or 0) < request.num_prompt_tokens
+            assert request.group is not None or output.cached_tokens is not None
         else:
             assert output.cached_tokens is None
+        if request.pooling:
+            context = context_of(request.prompt_token_ids)
+            assert output.embedding == fake_embedding(context, request.pooling)
+            assert (output.prompt_logprobs is None) == (request.sampling.prompt_logprobs is None)
+            assert len(output.prompt_logprobs or context) == len(context)
         self.tokens[name] += output.token_ids
         if output.finish_reason is not None:
             self.ended[name] = (output.finish_reason, output.stop_token_id)
+
+
+def _alone(request: Request) -> tuple[list[int], str, int | None]:
+    if request.pooling:
+        return [], "stop", None
+    limits: dict[str, Any] = {
+        "vocab_size": VOCABULARY,
+        "eos_token_ids": (EOS,),
+        "max_model_len": MAX_MODEL_LEN,
+    }
+    if request.beams is not None:
+        return beams_alone(request.prompt_token_ids, request.sampling, **limits)[0]
+    return tokens_alone(request.prompt_token_ids, request.sampling, sample_index=request.sample_index, **limits)
 
 
 class SpeculatingMachine(SchedulerMachine):

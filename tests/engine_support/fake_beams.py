@@ -21,12 +21,13 @@ def beams_alone(
     width = sampling.beam_width
     stops = set(sampling.stop_token_ids) | (set() if sampling.ignore_eos else set(eos_token_ids))
     most = min(sampling.max_tokens, max_model_len - len(prompt))
+    start = context_of(prompt)[-1]
     live: list[tuple[float, list[int]]] = [(0.0, [])]
     done: list[tuple[float, list[int], str, int | None]] = []
     for length in range(1, most + 1):
         candidates: list[tuple[float, list[int]]] = []
         for score, tokens in live:
-            context = context_of([*prompt, *tokens])[-1]
+            context = context_of(tokens, start)[-1] if tokens else start
             allowed = set(range(vocab_size)) - (set() if length > sampling.min_tokens else stops)
             candidates += [(score + fake_logprob(context, token), [*tokens, token]) for token in allowed]
         candidates.sort(key=lambda each: -each[0])

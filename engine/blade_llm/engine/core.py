@@ -153,7 +153,9 @@ class EngineCore:
 
     def state(self, *, epoch: str, sequence: int, draining: bool) -> EngineState:
         """What the engine tells on its internal port; the owner counts epochs and sequence numbers."""
-        info = self.info
+        info, stats = self.info, self.scheduler.stats()
+        if self._guidance.waiting:
+            stats = stats._replace(waiting=stats.waiting + self._guidance.num_waiting)
         return EngineState(
             model=info.model,
             revision=info.revision,
@@ -162,7 +164,7 @@ class EngineCore:
             epoch=epoch,
             sequence=sequence,
             memory=info.memory,
-            **self.scheduler.stats()._asdict(),
+            **stats._asdict(),
         )
 
     def ready(self, state: EngineState) -> EngineReady:

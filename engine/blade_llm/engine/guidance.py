@@ -50,6 +50,11 @@ class Guidance:
         """Whether a request waits for its grammar."""
         return bool(self._compiling)
 
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait for their grammars."""
+        return sum(len(each.requests) for each in self._compiling)
+
     def add(self, requests: list[Request]) -> None:
         """Compile the structure that ``requests``, the samples of one prompt, share; they are scheduled when that is
         done.

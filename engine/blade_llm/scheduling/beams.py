@@ -10,12 +10,16 @@ length penalty. The rules are those of transformers, so that both find the same 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
 from blade_llm.scheduling.plan import FinishReason
+
+
+_MOST_OFFERS: Final = 32
+"""For each beam: a request may name thousands of stop tokens."""
 
 
 class Node(NamedTuple):
@@ -60,8 +64,8 @@ class BeamSearch:
         self._sampling = sampling
         self._stop_ids = stop_ids
         self._max_length = max_length
-        self._offers = max(2, 1 + len(stop_ids)) * self.width
-        """So many of the best continuations leave at least ``width`` that do not end."""
+        self._offers = min(max(2, 1 + len(stop_ids)), _MOST_OFFERS) * self.width
+        """So many of the best continuations leave at least ``width`` that do not end (with fewer the search goes on)."""
         self.row_sampling = msgspec.structs.replace(
             sampling,
             temperature=0.0,

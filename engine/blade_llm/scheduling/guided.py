@@ -66,6 +66,12 @@ def follow(
         return Progress([], "abort", None, f"the answer left its grammar: {error}")
 
 
+def resume(request: Request) -> None:
+    """Nothing was drawn: go on, if it was held back for that."""
+    if request.grammar is not None and request.status is Status.RUNNING and not request.num_in_flight:
+        request.decoding = request.decoding or request.num_computed == request.prefill_end
+
+
 def _jump(request: Request, grammar: Grammar, tokens: list[int], forced: list[int]) -> Progress:
     """Append ``forced`` up to the first that ends the request."""
     known, start = request.token_ids, len(request.token_ids)

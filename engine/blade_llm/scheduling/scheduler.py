@@ -21,7 +21,7 @@ from blade_llm.scheduling.beam_rows import BeamRows
 from blade_llm.scheduling.beams import BeamSearch
 from blade_llm.scheduling.budget import PrefillBudget
 from blade_llm.scheduling.grammar import Grammar
-from blade_llm.scheduling.guided import begin
+from blade_llm.scheduling.guided import begin, resume
 from blade_llm.scheduling.limits import SchedulerConfig, check_beams, max_total_tokens
 from blade_llm.scheduling.output import RequestOutput
 from blade_llm.scheduling.plan import ScheduledRow, StepPlan, StepResult
@@ -259,6 +259,8 @@ class Scheduler:
                 if output.finish_reason is not None:
                     self._finish(request)
                 outputs.append(output)
+            else:  # a guess was wrong, and nothing came
+                resume(request)
         for index, embedding in result.embeddings.items():
             request = step.requests[index]
             if request.status is not finished:
