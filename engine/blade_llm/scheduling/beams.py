@@ -17,7 +17,6 @@ import msgspec
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
 from blade_llm.scheduling.plan import FinishReason
 
-
 _MOST_OFFERS: Final = 32
 """For each beam: a request may name thousands of stop tokens."""
 
@@ -65,7 +64,7 @@ class BeamSearch:
         self._stop_ids = stop_ids
         self._max_length = max_length
         self._offers = min(max(2, 1 + len(stop_ids)), _MOST_OFFERS) * self.width
-        """So many of the best continuations leave at least ``width`` that do not end (with fewer the search goes on)."""
+        """So many of the best continuations leave at least ``width`` that do not end; with fewer the search goes on."""
         self.row_sampling = msgspec.structs.replace(
             sampling,
             temperature=0.0,
