@@ -1,0 +1,102 @@
+"""A streamed answer with reasoning and calls says the same as the whole one, however its text is cut."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from engine_support.pieces import BORDERS, cut
+from engine_support.tiny_text import write_tokenizer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blade_llm.api.answers import Piece
+from blade_llm.api.chat import ChatShape
+from blade_llm.api.logprobs import TokenNames
+from blade_llm.api.tools.shape import ParsedChatShape, call_id
+from blade_llm.text.answer_parser import AnswerParsing
+from blade_llm.text.reasoning import QWEN3
+from blade_llm.text.tokenizer import Tokenizer
+from blade_llm.text.tool_parsers import HERMES
+
+CALL = '<tool_call>\n{"name": "f", "arguments": {"a": "\u00e9\\n"}}\n</tool_call>'
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory: pytest.TempPathFactory) -> TokenNames:
+    return TokenNames(Tokenizer(write_tokenizer(tmp_path_factory.mktemp("tokenizer"))), by_id=False)
+
+
+def _shape(names: TokenNames, *, include_reasoning: bool, asked: bool = False) -> ParsedChatShape:
+    parsing = AnswerParsing(calls=HERMES, reasoning=QWEN3, asked=asked)
+    return ParsedChatShape(ChatShape("chatcmpl-1", "m", names), parsing, include_reasoning=include_reasoning)
+
+
+def _whole(shape: ParsedChatShape, text: str, reason: str) -> dict[str, Any]:
+    choice = shape.choice(Piece(2, text, [], reason))
+    return {"finish_reason": choice["finish_reason"], **choice["message"]}
+
+
+def _streamed(shape: ParsedChatShape, pieces: list[str], reason: str) -> dict[str, Any]:
+    """The message a client puts together, with the checks a strict one would make."""
+    data = shape.first(2) + b"".join(shape.chunk(Piece(2, piece, [])) for piece in pieces)
+    data += shape.chunk(Piece(2, "", [], reason))
+    message: dict[str, Any] = {"finish_reason": None, "refusal": None}
+    for number, event in enumerate(data.decode().split("\n\n")[:-1]):
+        chunk = json.loads(event.removeprefix("data: "))
+        (choice,) = chunk["choices"]
+        assert chunk["object"] == "chat.completion.chunk"
+        assert choice["index"] == 2
+        assert message["finish_reason"] is None, "nothing comes after the end"
+        message["finish_reason"] = choice["finish_reason"]
+        delta = choice["delta"]
+        assert ("role" in delta) is (number == 0)
+        message |= {"role": delta["role"]} if number == 0 else {}
+        for name in ("content", "reasoning", "reasoning_content"):
+            if delta.get(name) is not None:
+                message[name] = (message.get(name) or "") + delta[name]
+        for call in delta.get("tool_calls", ()):
+            calls = message.setdefault("tool_calls", [])
+            if call["index"] == len(calls):
+                assert call["function"]["arguments"] == ""
+                calls.append({key: call[key] for key in ("id", "type", "function")})
+            else:
+                assert set(call) == {"index", "function"}
+                assert call["index"] == len(calls) - 1
+                calls[-1]["function"]["arguments"] += call["function"]["arguments"]
+    return {"content": None, **message}
+
+
+_PARTS = ["<think>", "</think>", CALL, "<tool_call>", "</tool_call>", "{", "text", " ", "\n", "\u00e9"]
+
+
+@given(
+    parts=st.lists(st.sampled_from(_PARTS), max_size=8),
+    borders=BORDERS,
+    include_reasoning=st.booleans(),
+    reason=st.sampled_from(["stop", "length"]),
+)
+@settings(max_examples=300, deadline=None)
+def test_a_stream_says_what_the_whole_answer_says(
+    names: TokenNames, parts: list[str], borders: list[int], include_reasoning: bool, reason: str
+) -> None:
+    text = "".join(parts)
+    whole = _whole(_shape(names, include_reasoning=include_reasoning), text, reason)
+    streamed = _streamed(_shape(names, include_reasoning=include_reasoning), cut(text, borders), reason)
+    for message in (whole, streamed):
+        message["content"] = message["content"] or None  # in a stream both stand for "none came"
+    assert streamed == whole
+
+
+def test_a_call_asked_for_by_name_ends_with_stop(names: TokenNames) -> None:
+    for asked, reason in ((False, "tool_calls"), (True, "stop")):
+        assert _whole(_shape(names, include_reasoning=True, asked=asked), CALL, "stop")["finish_reason"] == reason
+        assert _streamed(_shape(names, include_reasoning=True, asked=asked), [CALL], "stop")["finish_reason"] == reason
+
+
+def test_ids_of_calls_follow_from_the_answers() -> None:
+    ids = {call_id(response, choice, index) for response in "ab" for choice in (0, 1) for index in (0, 1)}
+    assert len(ids) == 8
+    assert call_id("a", 0, 0) == call_id("a", 0, 0)
+    assert all(found.startswith("call_") and found[5:].isalnum() for found in ids)
