@@ -52,7 +52,7 @@ def test_many_inputs_in_order(server: ServerProcess) -> None:
     ids = [[40 + number % 50] for number in range(300)]
     assert _embed(server, ids, normalize=False) == [fake_embedding(each, "last") for each in ids]
     cut = server.post(PATH, input=[40] * 3000, truncate_prompt_tokens=-1).json()
-    assert cut["usage"]["prompt_tokens"] == 2047
+    assert cut["usage"]["prompt_tokens"] == 2048
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_many_inputs_in_order(server: ServerProcess) -> None:
         ({"input": []}, "input"),
         ({"input": [[]]}, "input"),
         ({"input": ["x"] * 2049}, "input"),
-        ({"input": [40] * 2048}, "input"),
+        ({"input": [40] * 2049}, "input"),
         ({"input": [384]}, "input"),
         ({"input": {"a": 1}}, "input"),
         ({}, "input"),

@@ -55,15 +55,13 @@ class ApiCore(EngineCore):
         if sampling.prompt_logprobs is not None:
             found = fake_prompt_logprobs(message.prompt_token_ids, sampling.prompt_logprobs)
             self._first[message.request_id] = found
-        beams = bool(sampling.beam_width)
         alone = msgspec.structs.replace(sampling, beam_width=0, prompt_logprobs=None)
+        if not sampling.beam_width:
+            super().add(msgspec.structs.replace(message, sampling=alone))
+            return
         for index, request_id in enumerate([message.request_id, *message.sibling_ids]):
-            own = msgspec.structs.replace(alone, temperature=float(index), seed=index) if beams else alone
-            super().add(
-                msgspec.structs.replace(
-                    message, request_id=request_id, sibling_ids=[], sample_index=index, sampling=own
-                )
-            )
+            own = msgspec.structs.replace(alone, temperature=float(index), seed=index)
+            super().add(msgspec.structs.replace(message, request_id=request_id, sibling_ids=[], sampling=own))
 
     def abort(self, request_ids: Iterable[str]) -> None:
         self._prepare()

@@ -74,7 +74,7 @@ class Choice:
         if self.finish_reason is not None:
             return None  # came while the engine was being told to stop
         if output.error is not None:
-            raise ApiError(400, output.error, param=self._param)
+            raise ApiError(400, output.error, param=_param_of(output.error, self._param))
         self.last_token_at = time.monotonic()
         if self.first_token_at is None:
             self.first_token_at = self.last_token_at
@@ -114,6 +114,12 @@ class Choice:
         if token_id in self._stop_ids:
             self._stop_reason = token_id
         return self._text.add(token_id) if self._shows_stop else ""
+
+
+def _param_of(error: str, default: str) -> str:
+    """The field that the engine's ``error`` begins with."""
+    word = error.partition(" ")[0]
+    return word if word in SamplingParams.__struct_fields__ else default
 
 
 class PromptOnly(Choice):

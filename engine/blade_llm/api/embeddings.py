@@ -64,7 +64,7 @@ async def embeddings(context: ServerContext, request: Request) -> Response:
         param="input",
         most=MAX_INPUTS,
     )
-    room = context.max_model_len - 1  # the engine counts on one token more
+    room = context.max_model_len
     prompts = [truncated(token_ids, fields.truncate_prompt_tokens, room) for token_ids in found]
     if too_long := [len(token_ids) for token_ids in prompts if len(token_ids) > room]:
         message = f"an input has {too_long[0]} tokens; the model takes at most {room}: shorten it, or truncate it"
