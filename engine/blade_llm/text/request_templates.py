@@ -69,10 +69,12 @@ class RequestTemplates:
                 _end(process)
         return msgspec.msgpack.decode(answer, type=Rendered)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """End the processes."""
         while self._idle:
-            _end(self._idle.pop())
+            process = self._idle.pop()
+            _end(process)
+            await process.wait()
 
 
 async def _start() -> asyncio.subprocess.Process:
