@@ -167,6 +167,19 @@ _CONTENT: Final[list[dict[str, Any]]] = [
         },
     },
 ]
+_CALL: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["id", "type", "function"],
+    "properties": {
+        "id": {"type": "string"},
+        "type": {"const": "function"},
+        "function": {
+            "type": "object",
+            "required": ["name", "arguments"],
+            "properties": {"name": {"type": "string"}, "arguments": {"type": "string"}},
+        },
+    },
+}
 _MESSAGE: Final[dict[str, Any]] = {
     "anyOf": [
         {
@@ -177,7 +190,20 @@ _MESSAGE: Final[dict[str, Any]] = {
         {
             "type": "object",
             "required": ["role"],
-            "properties": {"role": {"const": "assistant"}, "content": {"anyOf": [*_CONTENT, _NULL]}},
+            "properties": {
+                "role": {"const": "assistant"},
+                "content": {"anyOf": [*_CONTENT, _NULL]},
+                "tool_calls": {"type": "array", "items": _CALL},
+            },
+        },
+        {
+            "type": "object",
+            "required": ["role", "content", "tool_call_id"],
+            "properties": {
+                "role": {"const": "tool"},
+                "content": {"anyOf": _CONTENT},
+                "tool_call_id": {"type": "string"},
+            },
         },
     ]
 }

@@ -35,10 +35,24 @@ class ChatLogprobs(msgspec.Struct):
     refusal: None
 
 
-class ChatMessage(msgspec.Struct):
+class CalledFunction(msgspec.Struct):
+    name: str
+    arguments: str
+    """JSON, as the model wrote it; incomplete where the answer was cut short."""
+
+
+class ToolCall(msgspec.Struct):
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
+class ChatMessage(msgspec.Struct, kw_only=True):
     role: Literal["assistant"]
     content: str | None
     refusal: None
+    reasoning_content: str | msgspec.UnsetType | None = msgspec.UNSET
+    tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChoice(msgspec.Struct):
