@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
 import pytest
-from engine_support.server_process import ServerProcess
+from engine_support.server_process import ServerProcess, running_server
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
@@ -167,6 +168,17 @@ def test_texts_that_only_look_suspicious(server: ServerProcess) -> None:
     assert server.post(TEXT, prompt=prompt, max_tokens=1).status_code == 200
     nested = {"role": "user", "content": "x", "messages": [{"messages": 1}]}
     assert server.post(CHAT, messages=[nested], max_tokens=1).status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_more_than_the_kv_cache_holds(tmp_path: Path, text_model: Path, stream: bool) -> None:
+    """Samples of one prompt wait for each other where they do not fit together; what never fits is refused."""
+    with running_server(tmp_path, text_model, "--max_num_seqs", "8", "--max_kv_blocks", "40") as server:
+        error = _error(server.post(TEXT, prompt=[5] * 600, max_tokens=100, n=8, stream=stream), 400)
+        assert error["param"] == "prompt"
+        assert "640" in error["message"]
+        fits = server.post(TEXT, prompt=[5] * 600, max_tokens=20, n=8, stream=stream)
+        assert fits.status_code == 200
 
 
 def test_wrong_content_type(server: ServerProcess) -> None:
