@@ -40,7 +40,10 @@ class CompletionShape:
         self._names = names
         self._prompts = prompts
         self._n = n
-        self._echoes = [Echo(names.tokenizer, prompt, skip_special_tokens) for prompt in prompts] if echo else []
+        self._echoes = [
+            Echo(names.tokenizer, prompt, skip_special_tokens, with_offsets=with_logprobs)
+            for prompt in (prompts if echo else ())
+        ]
         self._with_logprobs = with_logprobs
         self._with_prompt_logprobs = with_prompt_logprobs
         self.prompt_logprobs: dict[int, PromptLogprobs] = {}
@@ -109,13 +112,18 @@ class CompletionShape:
 
 
 class Echo:
-    """A prompt's text as an answer shows it, and where each of its tokens begins in it."""
+    """A prompt's text as an answer shows it and, ``with_offsets``, where each of its tokens begins in it."""
 
-    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], skip_special_tokens: bool) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, prompt: list[int], skip_special_tokens: bool, *, with_offsets: bool
+    ) -> None:
+        self.offsets: list[int] = []
+        if not with_offsets:
+            self.text = tokenizer.decode(prompt, skip_special_tokens=skip_special_tokens)
+            return
         detokenizer = make_detokenizer(tokenizer, skip_special_tokens=skip_special_tokens)
         pieces: list[str] = []
         length = 0
-        self.offsets: list[int] = []
         for token_id in prompt:
             self.offsets.append(length)
             pieces.append(detokenizer.add(token_id))
