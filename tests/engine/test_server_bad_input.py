@@ -181,6 +181,27 @@ def test_more_than_the_kv_cache_holds(tmp_path: Path, text_model: Path, stream: 
         assert fits.status_code == 200
 
 
+@pytest.mark.parametrize("depth", [300, 900, 5000])
+@pytest.mark.parametrize("inside", ["1", '"\\u0000"', "1.5", '{"prompt": 1, "prompt": 2}', "NaN"])
+@pytest.mark.parametrize("field", ["prompt", "messages", "chat_template_kwargs"])
+def test_deep_values(server: ServerProcess, depth: int, inside: str, field: str) -> None:
+    """Wherever the depth is noticed, it is the request's fault."""
+    value = "[" * depth + inside + "]" * depth
+    bodies = {
+        "prompt": f'{{"prompt": {value}, "max_tokens": 1.5}}',
+        "messages": f'{{"messages": [{{"role": "user", "content": "x", "more": {value}}}], "max_tokens": 1.0}}',
+        "chat_template_kwargs": (
+            f'{{"messages": [{{"role": "user", "content": "x"}}], "chat_template_kwargs": {{"a": {value}}}, '
+            f'"max_tokens": 1, "chat_template": "{{{{ a | tojson }}}}"}}'
+        ),
+    }
+    path = TEXT if field == "prompt" else CHAT
+    body = bodies[field].encode()
+    response = httpx.post(server.url + path, content=body, headers={"content-type": "application/json"}, timeout=60)
+    taken = field != "prompt" and inside not in ("NaN", '"\\u0000"')
+    assert response.status_code == 400 or (response.status_code == 200 and taken), response.text
+
+
 def test_wrong_content_type(server: ServerProcess) -> None:
     body = json.dumps({"prompt": "x"}).encode()
     error = _error(httpx.post(server.url + TEXT, content=body, headers={"content-type": "text/plain"}), 415)

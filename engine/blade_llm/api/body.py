@@ -25,7 +25,10 @@ async def read_json(request: Request) -> dict[str, Any]:
         raise malformed(body, error) from None
     if not isinstance(value, dict):
         raise bad_request("the body must be a JSON object")
-    check_text(body, value)
+    try:
+        check_text(body, value)
+    except RecursionError as error:
+        raise malformed(body, error) from None
     return value
 
 

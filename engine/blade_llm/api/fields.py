@@ -107,6 +107,8 @@ def parse(
         pass
     try:
         return msgspec.convert(integral(fields), kind, str_keys=True)
+    except RecursionError:
+        raise bad_request("a value is nested too deeply") from None
     except msgspec.ValidationError as error:
         message = str(error)
         where = _PATH.search(message)

@@ -18,17 +18,18 @@ _MOST_LOOKED_AT: Final = 1024 * 1024
 def malformed(body: bytes, error: Exception) -> ApiError:
     """What to answer to a ``body`` that the decoder refused with ``error``: Python's own decoder takes more, and so
     shows where the numbers are that JSON does not have, and the halves of characters."""
-    if isinstance(error, RecursionError):
-        return bad_request("the body is not valid JSON: it is nested too deeply")
-    if len(body) <= _MOST_LOOKED_AT:
-        try:
-            value = json.loads(body)
-        except (ValueError, RecursionError):
-            value = None
+    try:
+        if isinstance(error, RecursionError):
+            raise error
+        value = json.loads(body) if len(body) <= _MOST_LOOKED_AT else None
         if isinstance(value, dict):
             for name, field in value.items():
                 if fault := _fault(field):
                     return bad_request(f"{_printable(name)}: {fault}", _printable(name))
+    except RecursionError:
+        return bad_request("the body is not valid JSON: it is nested too deeply")
+    except ValueError:
+        pass
     return bad_request(f"the body is not valid JSON: {_printable(str(error))}")
 
 
