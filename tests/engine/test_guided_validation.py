@@ -249,3 +249,21 @@ async def test_memory_of_answers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
         await validator.validate(Structure("regex", f"a{index}"))
     assert [structure.value for structure in validator._known] == ["a6", "a7", "a8", "a9"]
     validator.close()
+
+
+class PanicException(BaseException):
+    """As Rust's failed assertions arrive."""
+
+
+@pytest.mark.parametrize("error", [PanicException("assertion failed: a < b"), RuntimeError("assertion failed: a < b")])
+async def test_a_failure_of_the_library_is_the_structures_alone(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def fail(structure: Structure) -> None:
+        raise error
+
+    monkeypatch.setattr(validation, "validate", fail)
+    validator = Validator()
+    with pytest.raises(StructureError, match="assertion failed: a < b"):
+        await validator.validate(Structure("regex", "a"))
+    validator.close()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from typing import Final
 
 from blade_llm.sampling.guided.limits import STEP_LIMIT_ADVICE
+
+logger = logging.getLogger(__name__)
 
 _MOST_CHARACTERS: Final = 500
 _PATTERN_ERROR: Final = re.compile(r"regex parse error:.*^error: ([^\n]+)", re.DOTALL | re.MULTILINE)
@@ -34,3 +37,13 @@ def readable(message: str) -> str:
     if any(word in text for word in ("too large", "Too many", "too many", "limit", "fuel", "too complex", "max is ")):
         text += f"; {STEP_LIMIT_ADVICE}"
     return text or f"no answer can satisfy it; {STEP_LIMIT_ADVICE}"
+
+
+def as_structure_error(error: BaseException) -> StructureError:
+    """What to tell whoever sent the structure that llguidance failed over. Raises what is no failure at all."""
+    if isinstance(error, StructureError):
+        return error
+    if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # a failed assertion in Rust
+        raise error
+    logger.warning("llguidance failed: %r", error)
+    return StructureError(readable(str(error)))

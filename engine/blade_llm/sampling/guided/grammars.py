@@ -16,7 +16,7 @@ import llguidance
 import numpy as np
 
 from blade_llm.sampling.guided.checks import check_text
-from blade_llm.sampling.guided.errors import StructureError, readable
+from blade_llm.sampling.guided.errors import StructureError, as_structure_error, readable
 from blade_llm.sampling.guided.limits import COMPILE_SECONDS, STEP_LIMIT_ADVICE, parser_limits
 from blade_llm.sampling.guided.matcher import MatcherGrammar
 from blade_llm.sampling.guided.text import grammar_text
@@ -107,8 +107,8 @@ class GuidedGrammars:
         late.start()
         try:
             _settle(made, self._matcher(structure, vocabulary.result()))
-        except Exception as error:
-            _settle(made, error if isinstance(error, StructureError) else StructureError(str(error)))
+        except BaseException as error:
+            _settle(made, as_structure_error(error))
         finally:
             late.cancel()
 

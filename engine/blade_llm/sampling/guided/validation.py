@@ -18,7 +18,7 @@ import numpy as np
 
 from blade_llm.sampling.guided import limits
 from blade_llm.sampling.guided.checks import check_text
-from blade_llm.sampling.guided.errors import StructureError, readable
+from blade_llm.sampling.guided.errors import StructureError, as_structure_error, readable
 from blade_llm.sampling.guided.matcher import MatcherGrammar
 from blade_llm.sampling.guided.text import grammar_text
 from blade_llm.sampling.masks import mask_words
@@ -90,8 +90,8 @@ class Validator:
 def _problem(structure: Structure) -> str | None:
     try:
         validate(structure)
-    except StructureError as error:
-        return str(error)
+    except BaseException as error:
+        return str(as_structure_error(error))
     return None
 
 

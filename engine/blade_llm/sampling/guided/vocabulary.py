@@ -13,7 +13,7 @@ from typing import Any
 
 import llguidance
 
-from blade_llm.sampling.guided.errors import StructureError, readable
+from blade_llm.sampling.guided.errors import StructureError, as_structure_error
 
 
 def load_vocabulary(folder: Path, vocab_size: int, eos_token_ids: Iterable[int]) -> llguidance.LLTokenizer:
@@ -27,13 +27,9 @@ def load_vocabulary(folder: Path, vocab_size: int, eos_token_ids: Iterable[int])
             raise ValueError("the model names no end-of-sequence token")
         text = _without_padding((folder / "tokenizer.json").read_text(encoding="utf-8"))
         return llguidance.LLTokenizer(text, n_vocab=vocab_size, eos_token=eos)
-    except Exception as error:
-        reason = readable(str(error))
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # how a failed assertion in Rust arrives
-            raise
-        reason = readable(str(error))
-    raise StructureError(f"guided decoding is not possible with this model's tokenizer: {reason}")
+        reason = as_structure_error(error)
+        raise StructureError(f"guided decoding is not possible with this model's tokenizer: {reason}") from None
 
 
 def _without_padding(text: str) -> str:
