@@ -20,7 +20,7 @@ E2E_PACKAGES := etcd-server runc containernetworking-plugins iptables conntrack 
 TEST_ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test e2e e2e-deps soak lint format generate demo-model \
+.PHONY: help install clients run test e2e e2e-deps soak lint format generate demo-model \
 	bench bench-engine bench-router bench-operator gpu gpu-wheels clean
 
 help: ## list the targets
@@ -36,6 +36,13 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --editable '.[dev]'
 	@touch $@
+
+.venv-clients/.installed: examples/clients/requirements.txt
+	@$(PYTHON) -m venv .venv-clients
+	@.venv-clients/bin/pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
+
+clients: .venv-clients/.installed ## client libraries for examples/clients, which `make test` then runs too
 
 run: install ## serve an LLMService on this machine: MODEL=<folder or hub id>, PORT=8080
 	@$(BIN)/blade_operator local up --port $(PORT) --model $(MODEL) --replicas 2 --ask "What does len do?"

@@ -1,8 +1,10 @@
-"""The programs of ``examples/clients`` run against the demo model; those whose package is not installed are skipped."""
+"""The programs of ``examples/clients`` run against the demo model; those whose package is not installed are skipped.
+
+``CLIENTS_PYTHON`` names an interpreter that has them, if it is not that of ``make clients``.
+"""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import pytest
 from engine_support.server_process import ServerProcess, running_server
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+CLIENTS = Path(os.environ.get("CLIENTS_PYTHON", EXAMPLES.parent / ".venv-clients" / "bin" / "python"))
 PROGRAMS = {
     "openai_tools": ("openai", ["with_chat", "with_responses", "calls lookup("]),
     "openai_structured": ("openai", ["chat, pydantic    name=", "responses         name=", "guided_regex"]),
@@ -40,20 +43,24 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         yield process
 
 
-def _installed(package: str) -> bool:
-    try:
-        return importlib.util.find_spec(package) is not None
-    except ModuleNotFoundError:  # of a parent package
-        return False
+def _python(package: str) -> str | None:
+    """An interpreter that has ``package``: the clients' own (``make clients``), or this one."""
+    found = (python for python in (str(CLIENTS), sys.executable) if Path(python).exists() and _has(python, package))
+    return next(found, None)
+
+
+def _has(python: str, package: str) -> bool:
+    return subprocess.run([python, "-c", f"import {package}"], capture_output=True, check=False).returncode == 0
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_an_example_runs(server: ServerProcess, name: str) -> None:
     package, shown = PROGRAMS[name]
-    if not _installed(package):
-        pytest.skip(f"{package} is not installed")
+    python = _python(package)
+    if python is None:
+        pytest.skip(f"{package} is not installed; make clients")
     found = subprocess.run(
-        [sys.executable, str(EXAMPLES / "clients" / f"{name}.py")],
+        [python, str(EXAMPLES / "clients" / f"{name}.py")],
         env={**os.environ, "BASE_URL": f"{server.url}/v1", "NO_PROXY": "127.0.0.1"},
         capture_output=True,
         text=True,
