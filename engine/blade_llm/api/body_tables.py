@@ -1,15 +1,14 @@
-"""Fields that a request's body may hold beside those of its type: which are ignored, refused, and not there yet."""
+"""Fields that a request's body may hold beside those of its type: which are ignored and which refused."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
 from blade_llm.api.embeddings import IGNORED as IGNORED_BY_EMBEDDINGS
 from blade_llm.api.embeddings import EmbeddingRequest
-from blade_llm.api.fields import IGNORED, REFUSED, UNAVAILABLE, Refusal
+from blade_llm.api.fields import IGNORED, REFUSED, Refusal
 from blade_llm.api.requests import GenerationFields
 from blade_llm.api.responses.requests import IGNORED as IGNORED_BY_RESPONSES
 from blade_llm.api.responses.requests import REFUSED as REFUSED_BY_RESPONSES
@@ -28,8 +27,3 @@ def refused_by(body: type[msgspec.Struct]) -> Mapping[str, Refusal]:
     if issubclass(body, GenerationFields):
         return REFUSED
     return REFUSED_BY_RESPONSES if body is ResponsesRequest else {}
-
-
-def unavailable_to(body: type[msgspec.Struct]) -> Mapping[str, tuple[Any, ...]]:
-    """Field whose feature is not there yet → the values that ask for nothing."""
-    return UNAVAILABLE if issubclass(body, GenerationFields) else {}

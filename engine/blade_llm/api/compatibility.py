@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from blade_llm.api.body_tables import ignored_by, refused_by, unavailable_to
+from blade_llm.api.body_tables import ignored_by, refused_by
 from blade_llm.api.routes import ROUTES
 
 _HEAD: Final = """# Compatibility
@@ -53,9 +53,6 @@ def rows() -> Iterator[Row]:
         for name, reason in ignored_by(route.body).items():
             if name not in names:
                 yield Row(where, name, "ignored", "", reason)
-        for name in unavailable_to(route.body):
-            if name not in names:
-                yield Row(where, name, "planned", "", "not available in this version")
         for name, refusal in refused_by(route.body).items():
             if name not in names:
                 yield Row(where, name, "refused", "", refusal.reason)

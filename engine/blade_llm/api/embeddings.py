@@ -55,7 +55,7 @@ class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True):
 async def embeddings(context: ServerContext, request: Request) -> Response:
     """Turn texts into vectors."""
     context.require_service()
-    fields = parse(await read_json(request), EmbeddingRequest, ignored=IGNORED, refused={}, unavailable={})
+    fields = parse(await read_json(request), EmbeddingRequest, ignored=IGNORED, refused={})
     model = context.resolve_model(fields.model)
     found = await completion_prompts(
         fields.input,

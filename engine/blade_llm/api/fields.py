@@ -32,9 +32,6 @@ IGNORED: Final[Mapping[str, str]] = {
 }
 """Fields that may be sent and do not change the answer → why."""
 
-UNAVAILABLE: Final[Mapping[str, tuple[Any, ...]]] = {}
-"""Fields whose feature does not exist yet → values that ask for nothing (``null`` always does)."""
-
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
@@ -79,7 +76,6 @@ def parse(
     *,
     ignored: Mapping[str, str] = IGNORED,
     refused: Mapping[str, Refusal] = REFUSED,
-    unavailable: Mapping[str, tuple[Any, ...]] = UNAVAILABLE,
 ) -> _Request:
     """``raw`` as a ``kind``. ``null`` means a field's default; ``"true"`` and ``"false"`` are taken for booleans.
 
@@ -91,14 +87,11 @@ def parse(
         if name in types:
             if value is not None:
                 fields[name] = _to_boolean(value) if types[name] in _BOOLEANS else value
-        elif name in unavailable:
-            if value is not None and not any(_same(value, off) for off in unavailable[name]):
-                raise bad_request(f"{name!r} is not available in this version; leave it out", name, "unsupported")
         elif name in refused:
             if value is not None and not any(_same(value, off) for off in refused[name].off):
                 raise bad_request(f"{name!r} is not taken: {refused[name].reason}", name, "unsupported")
         elif name not in ignored:
-            near = difflib.get_close_matches(name, [*types, *unavailable, *ignored], 1)
+            near = difflib.get_close_matches(name, [*types, *ignored], 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise bad_request(f"unknown field {name!r}{hint}", name, "unknown_field")
     try:

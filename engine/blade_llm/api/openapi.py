@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from blade_llm.api.body_tables import ignored_by, refused_by, unavailable_to
+from blade_llm.api.body_tables import ignored_by, refused_by
 from blade_llm.api.context import ServerContext
 from blade_llm.api.embeddings import MAX_INPUTS, EmbeddingRequest
 from blade_llm.api.prompts import MAX_CHOICES
@@ -101,10 +101,8 @@ def _request(schema: dict[str, Any], body: type[msgspec.Struct], context: Server
         properties[name] = known if name in required else _optional(known)
     for name, reason in ignored_by(body).items():
         properties.setdefault(name, {"description": f"Ignored: {reason}."})
-    refused = {name: (refusal.reason, refusal.off) for name, refusal in refused_by(body).items()}
-    refused |= {name: ("not available in this version", off) for name, off in unavailable_to(body).items()}
-    for name, (reason, off) in refused.items():
-        properties.setdefault(name, {"description": f"Refused: {reason}.", "enum": [None, *off]})
+    for name, refusal in refused_by(body).items():
+        properties.setdefault(name, {"description": f"Refused: {refusal.reason}.", "enum": [None, *refusal.off]})
     return {**schema, "properties": properties, "additionalProperties": False}
 
 

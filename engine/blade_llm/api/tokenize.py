@@ -51,7 +51,7 @@ class DetokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 async def tokenize(context: ServerContext, request: Request) -> Response:
     """Token ids of a text or a conversation."""
-    fields = parse(await read_json(request), TokenizeRequest, ignored={}, refused={}, unavailable={})
+    fields = parse(await read_json(request), TokenizeRequest, ignored={}, refused={})
     context.resolve_model(fields.model)
     if (fields.prompt is None) == (fields.messages is None):
         raise bad_request("send either prompt or messages", "prompt")
@@ -76,7 +76,7 @@ async def _conversation(context: ServerContext, fields: TokenizeRequest) -> str:
 
 async def detokenize(context: ServerContext, request: Request) -> Response:
     """The text of token ids."""
-    fields = parse(await read_json(request), DetokenizeRequest, ignored={}, refused={}, unavailable={})
+    fields = parse(await read_json(request), DetokenizeRequest, ignored={}, refused={})
     context.resolve_model(fields.model)
     token_ids = checked_ids(fields.tokens, context.model.vocab_size, "tokens")
     text = await asyncio.to_thread(context.model.tokenizer.decode, token_ids, skip_special_tokens=False)

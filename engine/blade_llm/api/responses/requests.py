@@ -126,7 +126,7 @@ REFUSED: Final[Mapping[str, Refusal]] = {
 
 def parse_request(raw: dict[str, Any]) -> ResponsesRequest:
     """``raw`` as a request. Raises :class:`ApiError` 400 that names the field."""
-    request = parse(raw, ResponsesRequest, ignored=IGNORED, refused=REFUSED, unavailable={})
+    request = parse(raw, ResponsesRequest, ignored=IGNORED, refused=REFUSED)
     if request.top_logprobs is not None and not request.with_logprobs:
         raise bad_request(f'top_logprobs needs include: ["{LOGPROBS}"]', "top_logprobs")
     if request.response_format is not None and request.text.format["type"] != "text":
