@@ -125,6 +125,9 @@ ITEMS: dict[str, Any] = {
     "role": {"role": "robot", "content": "x"},
     "content": {"role": "user", "content": 3},
     "part": {"role": "user", "content": [{"type": "input_text"}]},
+    "odd part": {"role": "user", "content": [{"type": ["input_text"], "text": "x"}]},
+    "odd role": {"role": ["user"], "content": "x"},
+    "odd kind": {"type": {"a": 1}},
     "image": {"role": "user", "content": [{"type": "input_image", "image_url": "data:x"}]},
     "kind": {"type": "web_search_call", "id": "ws_1"},
     "reference": {"type": "item_reference", "id": "msg_1"},
@@ -138,3 +141,28 @@ def test_a_bad_item_is_named(server: ServerProcess, item: Any) -> None:
     with pytest.raises(openai.BadRequestError, match=r"input\[1\]") as caught:
         response(server, Way(False, False), input=[{"role": "user", "content": "x"}, item])
     assert caught.value.param == "input"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"name": {}}]}}, "tool_choice"),
+        ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": ["x"]}}, "tool_choice"),
+        ({"tool_choice": {}}, "tool_choice"),
+        ({"tools": [{"type": ["function"]}]}, "tools"),
+        ({"tools": [{"type": "function", "name": ["f"]}]}, "tools"),
+        ({"text": {"format": {}}}, "text.format"),
+        ({"text": {"format": {"type": ["text"]}}}, "text.format"),
+        ({"text": {"format": {"type": "json_schema", "name": 1, "schema": {}}}}, "text.format"),
+        ({"text": {"format": {}}, "response_format": {"type": "json_object"}}, "text"),
+        ({"text": {"colour": "red"}}, "text"),
+        ({"reasoning": {"effort": []}}, "reasoning"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"metadata": {str(number): "x" for number in range(17)}}, "metadata"),
+    ],
+    ids=str,
+)
+def test_odd_values_of_a_response(server: ServerProcess, fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        response(server, Way(False, False), **fields)
+    assert caught.value.param == param

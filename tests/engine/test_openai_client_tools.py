@@ -37,7 +37,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("Oslo", THINKING),
         ("Rome", CALL),
         ("cold", "It is <cold>."),
-        ("think", "<think>\nwell\n</think>\n\nhello"),
+        ("think", "<think>\nwell\n</think>\n\n" + "xyz" * 20),
     )
     return folder
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from blade_llm.api.errors import ApiError, bad_request
 
 _ROLES: Final = {"user": "user", "system": "system", "developer": "system", "assistant": "assistant"}
-_TEXT_PARTS: Final = frozenset({"input_text", "output_text", "text", "reasoning_text", "summary_text"})
+_TEXT_PARTS: Final = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 
 
 def messages_of(items: str | list[Any], instructions: str | None) -> list[dict[str, Any]]:

@@ -48,9 +48,10 @@ def _allowed(tools: list[dict[str, Any]], choice: dict[str, Any]) -> tuple[list[
     mode, allowed = choice.get("mode"), choice.get("tools")
     if mode not in ("auto", "required") or not isinstance(allowed, list):
         raise bad_request("tool_choice: allowed_tools needs mode, auto or required, and tools", "tool_choice")
-    names = {entry.get("name") for entry in allowed if isinstance(entry, dict)}
-    if missing := names - {tool["function"]["name"] for tool in tools}:
-        raise bad_request(f"tool_choice: {sorted(map(str, missing))[0]!r} is not among tools", "tool_choice")
+    names = [entry.get("name") if isinstance(entry, dict) else None for entry in allowed]
+    known = [tool["function"]["name"] for tool in tools]
+    if missing := [name for name in names if name not in known]:
+        raise bad_request(f"tool_choice: {missing[0]!r} is not among tools", "tool_choice")
     return [tool for tool in tools if tool["function"]["name"] in names], mode
 
 

@@ -129,6 +129,6 @@ def parse_request(raw: dict[str, Any]) -> ResponsesRequest:
     request = parse(raw, ResponsesRequest, ignored=IGNORED, refused=REFUSED)
     if request.top_logprobs is not None and not request.with_logprobs:
         raise bad_request(f'top_logprobs needs include: ["{LOGPROBS}"]', "top_logprobs")
-    if request.response_format is not None and request.text.format["type"] != "text":
+    if request.response_format is not None and request.text.format.get("type") != "text":
         raise bad_request("text.format and response_format both constrain the answer; send one of them", "text")
     return request
