@@ -220,7 +220,7 @@ def test_minimum_and_end_tokens_give_way_to_a_complete_structure(real: ServerPro
         ({"guided_choice": "a"}, "guided_choice", "Expected"),
         ({"guided_grammar": 'start: start "a" | "b"'}, "guided_grammar", "left recursion: start → start"),
         ({"guided_whitespace_pattern": " *"}, "guided_whitespace_pattern", "no other white space"),
-        ({"guided_decoding_backend": "outlines"}, "guided_decoding_backend", "not available"),
+        ({"guided_decoding_backend": "outlines"}, "guided_decoding_backend", "outlines"),
         ({"response_format": {"type": "json_schema"}}, "response_format", "json_schema is required"),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},

@@ -56,16 +56,19 @@ class StructureFields(msgspec.Struct, frozen=True, kw_only=True):
     """Part of every request that generates text. At most one constraint."""
 
     response_format: ResponseFormat | None = None
+    """Text, any JSON object, or one that follows a schema."""
     guided_json: dict[str, Any] | str | None = None
     """A JSON Schema, as an object or as its text."""
     guided_regex: str | None = None
     """The whole answer matches."""
     guided_choice: list[str] | None = None
+    """The answer is one of these."""
     guided_grammar: str | None = None
     """In Lark's syntax."""
-    guided_whitespace_pattern: str | None = None
-    guided_decoding_backend: str | None = None
+    guided_decoding_backend: Literal["auto", "guidance", "llguidance"] | None = None
+    """There is one, llguidance."""
     structured_outputs: StructuredOutputs | None = None
+    """One of `json`, `regex`, `choice`, `grammar` and `json_object`."""
 
 
 def asked_structure(fields: StructureFields) -> tuple[Structure, str] | None:
@@ -119,15 +122,6 @@ def _field(name: str) -> str:
 
 
 def _check_options(fields: StructureFields) -> None:
-    if fields.guided_decoding_backend not in (None, "auto", "guidance", "llguidance"):
-        raise bad_request(
-            f"guided_decoding_backend {fields.guided_decoding_backend!r} is not available; "
-            'the only one is "guidance": leave it out',
-            "guided_decoding_backend",
-            "unsupported",
-        )
-    if fields.guided_whitespace_pattern is not None:
-        raise bad_request(f"guided_whitespace_pattern: {_WHITE_SPACE}", "guided_whitespace_pattern", "unsupported")
     if (outputs := fields.structured_outputs) is None:
         return
     refused = {
