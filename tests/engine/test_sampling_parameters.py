@@ -76,7 +76,7 @@ def test_a_bias_is_finite_and_at_most_100(value: float) -> None:
         ({**BEAMS, "presence_penalty": 0.1}, "presence_penalty"),
         ({**BEAMS, "frequency_penalty": 0.1}, "frequency_penalty"),
         ({**BEAMS, "logit_bias": {3: 1.0}}, "logit_bias"),
-        ({**BEAMS, "structure": JSON}, "structure"),
+        ({**BEAMS, "structure": JSON}, "beam_width"),
     ],
     ids=str,
 )

@@ -179,6 +179,9 @@ def sampling_params(
         end_ids: further tokens that end an answer.
     """
 
+    if search.greedy:
+        defaults = SamplingDefaults()  # the model's own are for draws, and a search refuses them
+
     def pick(name: str) -> Any:
         value = getattr(fields, name)
         return getattr(defaults, name) if value is None else value

@@ -61,10 +61,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     def problem(self) -> tuple[str, str] | None:
         """The first invalid field and what to change, or None. NaN and infinities never pass."""
         checks = self._ranges()
+        if self.structure is not None:
+            checks += self._free_of_structure()
         if self.beam_width:
             checks += self._neutral_for_beams()
-        if self.structure is not None:
-            checks += ((not self.ignore_eos, "ignore_eos", "contradicts a structured answer, which ends by itself"),)
         return next(((name, advice) for holds, name, advice in checks if not holds), None)
 
     def _ranges(self) -> tuple[_Check, ...]:
@@ -87,16 +87,6 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
                 "takes values between -100 and 100",
             ),
             (self.seed is None or -(2**63) <= self.seed < 2**64, "seed", "must fit into 64 bits"),
-            (
-                self.structure is None or not self.ignore_eos,
-                "ignore_eos",
-                "cannot be combined with a structure: the answer ends where its structure is complete",
-            ),
-            (
-                self.structure is None or not self.beam_width,
-                "beam_width",
-                "cannot be combined with a structure: beams are free; leave one of the two out",
-            ),
             (all(self.stop) and len(self.stop) <= 16, "stop", "takes at most 16 strings, none of them empty"),
             (self.beam_width == 0 or 2 <= self.beam_width <= 64, "beam_width", "must lie between 2 and 64, or be 0"),
             (-inf < self.length_penalty < inf, "length_penalty", "must be finite"),
@@ -114,7 +104,16 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             (self.presence_penalty == 0.0, "presence_penalty", off),
             (self.frequency_penalty == 0.0, "frequency_penalty", off),
             (not self.logit_bias, "logit_bias", off),
-            (self.structure is None, "structure", off),
+        )
+
+    def _free_of_structure(self) -> tuple[_Check, ...]:
+        return (
+            (
+                not self.ignore_eos,
+                "ignore_eos",
+                "cannot be combined with a structure: the answer ends where that is complete",
+            ),
+            (not self.beam_width, "beam_width", "cannot be combined with a structure: leave one of the two out"),
         )
 
 
