@@ -47,7 +47,7 @@ clients: .venv-clients/.installed ## client libraries for examples/clients, whic
 run: install ## serve an LLMService on this machine: MODEL=<folder or hub id>, PORT=8080
 	@$(BIN)/blade_operator local up --port $(PORT) --model $(MODEL) --replicas 2 --ask "What does len do?"
 
-test: install ## all fast tests
+test: install clients ## all fast tests
 	$(TEST_ENV) $(BIN)/pytest -q -n 2 --dist loadfile -m "not soak and not gpu"
 
 e2e: install ## everything on a real Kubernetes: KUBE_ASSETS=<folder>, E2E_KUBECONFIG=<file> or kind (docs/e2e.md)
