@@ -116,7 +116,7 @@ def test_a_structure_holds_for_every_answer(llm: LLM) -> None:
     (result,) = llm.generate("hello", params, n=6)
     assert {output.text for output in result.outputs} <= {"yes", "no, never"}
     assert {output.finish_reason for output in result.outputs} == {"stop"}
-    with pytest.raises(ValueError, match="Invalid type"):
+    with pytest.raises(ValueError, match="must be one of"):
         llm.generate("hello", SamplingParams(structure=Structure("json", '{"type": "nothing"}')))
     assert llm.generate("hello", GREEDY)[0].outputs[0].token_ids, "the next call works"
 

@@ -255,11 +255,12 @@ def test_a_grammar_that_only_the_engine_can_refuse_is_a_400_too(real: ServerProc
         assert "unknown special token" in response.json()["error"]["message"]
 
 
-def test_a_tokenizer_that_cannot_be_used_refuses_structures_and_serves_the_rest(tmp_path: Path) -> None:
+def test_an_unusable_tokenizer(tmp_path: Path) -> None:
+    """Structures are refused with the reason, and the rest is served."""
     model = write_model(tmp_path / "words")
     words = {word: index for index, word in enumerate(["[UNK]", "a", "b", "c", "<|im_end|>", "<|endoftext|>"])}
     write_tokenizer(model, Tokenizer(models.WordLevel(words, unk_token="[UNK]")))
-    with running_server(tmp_path / "server", model, module="blade_llm.cli.server") as server:
+    with running_server(tmp_path, model, module="blade_llm.cli.server") as server:
         for stream in (False, True):
             response = server.post("/v1/completions", prompt=[1], guided_json={}, stream=stream)
             assert response.status_code == 400, response.text
