@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
+from concurrent.futures import Future
 
 import pytest
 from engine_support.fake_core import EOS, make_core
@@ -14,6 +17,7 @@ from blade_llm.engine.core import EngineCore
 from blade_llm.engine.messages import GenerateRequest, RequestOutput
 from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.sampling.structure import Structure
+from blade_llm.scheduling.grammar import Grammar
 
 ANY = list(range(3, 40))
 FREE = [ANY] * 30
@@ -202,10 +206,10 @@ def test_an_abort_while_the_grammar_is_compiled() -> None:
     core.add(request("a", JSON))
     core.abort(["a"])
     assert not core.has_work
-    (_, future) = grammars.pending[0]
-    assert future.cancelled()
     grammars.finish()
+    assert len(grammars.made) == 1  # for whoever asks next
     assert core.step() == []
+    assert not core.has_work
 
 
 def test_a_structure_that_cannot_be_compiled() -> None:
@@ -224,6 +228,43 @@ def test_a_structure_that_cannot_be_compiled() -> None:
     grammars.late = False  # remembered ones are there at once
     with pytest.raises(ValueError, match="is no structure"):
         core.add(bad)
+
+
+class Prompt(list[int]):
+    """Can be watched, as a plain list cannot."""
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("error", [ValueError("it is no structure"), MemoryError("none left")])
+def test_one_failure_does_not_keep_all_whom_it_refused(late: bool, error: Exception) -> None:
+    future: Future[Grammar] = Future()
+
+    class Failing:
+        def start(self, structure: Structure) -> Future[Grammar]:
+            return future
+
+    core = make_core(FakeRunner(), grammars=Failing())
+    if not late:
+        future.set_exception(error)
+    prompts = []
+    says = []
+    for index in range(20):
+        prompt = Prompt(PROMPT)
+        prompts.append(weakref.ref(prompt))
+        try:
+            core.add(request(str(index), JSON, prompt))
+        except ValueError as refusal:
+            says.append(str(refusal))
+        del prompt
+    if late:
+        future.set_exception(error)
+        says = [output.error or "" for output in core.step()]
+    assert len(says) == 20
+    assert all(str(error) in each for each in says)
+    assert not core.has_work
+    gc.collect()
+    assert not any(prompt() for prompt in prompts)
+    assert error.__traceback__ is None
 
 
 def test_what_can_never_run_is_refused_before_it_is_compiled() -> None:

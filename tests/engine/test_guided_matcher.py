@@ -31,6 +31,19 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Driver:
     return Driver(tmp_path_factory.mktemp("tokenizer"), merges=True)
 
 
+def test_structures_do_not_share_the_exception_of_a_vocabulary_that_cannot_be_read() -> None:
+    """Raised for each of them, it would hold on to all."""
+    failure = StructureError("this tokenizer cannot be used")
+
+    def load() -> llguidance.LLTokenizer:
+        raise failure
+
+    grammars = GuidedGrammars(load, 272)
+    errors = [grammars.start(Structure("regex", str(index))).exception(30) for index in range(3)]
+    assert {str(error) for error in errors} == {str(failure)}
+    assert len({id(error) for error in [*errors, failure]}) == 4
+
+
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(5)

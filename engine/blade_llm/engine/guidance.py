@@ -79,13 +79,11 @@ class Guidance:
             self._compiling.append(compiling)
 
     def abort(self, request_ids: Iterable[str]) -> None:
-        """Forget requests that wait; a grammar that nobody waits for any more is not compiled, if that is not too
-        late."""
+        """Forget requests that wait. Their structure is compiled all the same: others may wait for it, the next
+        request finds it, and its time is bounded."""
         gone = set(request_ids)
         for each in self._compiling:
             each.requests = [request for request in each.requests if request.request_id not in gone]
-            if not each.requests:
-                each.grammar.cancel()
         self._compiling = [each for each in self._compiling if each.requests]
 
     def enter(self) -> list[RequestOutput]:
@@ -131,12 +129,12 @@ class Guidance:
         return TokenMasks(indices, self._masks[: len(indices)]), ended
 
     def _enter(self, compiling: _Compiling) -> None:
-        try:
-            grammar = compiling.grammar.result()
-        except ValueError:
-            raise
-        except Exception as error:
-            raise RequestRefusedError(f"the structure could not be compiled: {error!r}") from error
+        # One exception may be that of many requests: raised again, its traceback would keep all of them alive.
+        error = compiling.grammar.exception()
+        if error is not None:
+            known = isinstance(error, ValueError)
+            raise RequestRefusedError(str(error) if known else f"the structure could not be compiled: {error!r}")
+        grammar = compiling.grammar.result()
         for index, request in enumerate(compiling.requests):
             request.grammar = grammar.copy() if index else grammar
         self._scheduler.add(*compiling.requests)

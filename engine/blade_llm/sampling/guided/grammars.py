@@ -106,7 +106,9 @@ class GuidedGrammars:
         late.daemon = True
         late.start()
         try:
-            _settle(made, self._matcher(structure, vocabulary.result()))
+            failure = vocabulary.exception()  # everybody's: raised again, its traceback would grow with each structure
+            fresh = StructureError(str(as_structure_error(failure))) if failure else None
+            _settle(made, fresh or self._matcher(structure, vocabulary.result()))
         except BaseException as error:
             _settle(made, as_structure_error(error))
         finally:
