@@ -66,7 +66,9 @@ class LaunchedStep:
         tokens = [[token] for token in self._host[0].tolist()]
         logprobs: list[list[TokenLogprobs] | None] = [None] * len(tokens)
         if asked := self._drawn.logprobs:
-            _, chosen, values, ids = (tensor.tolist() for tensor in self._host)
+            chosen = self._host[1].tolist()
+            values, ids = (tensor.numpy() for tensor in self._host[2:])  # as wide as the row that asks for most
             for i, (index, count) in enumerate(zip(asked.indices, asked.counts, strict=True)):
-                logprobs[index] = [TokenLogprobs(chosen[i], tuple(ids[i][:count]), tuple(values[i][:count]))]
+                best = tuple(ids[i, :count].tolist()), tuple(values[i, :count].tolist())
+                logprobs[index] = [TokenLogprobs(chosen[i], *best)]
         return tokens, logprobs

@@ -9,7 +9,10 @@ length penalty. The rules are those of transformers, so that both find the same 
 
 from __future__ import annotations
 
+import heapq
 import math
+from collections.abc import Iterator
+from itertools import islice
 from typing import Final, NamedTuple
 
 import msgspec
@@ -50,6 +53,10 @@ class Hypothesis(NamedTuple):
     stop_token_id: int | None
 
 
+_Offer = tuple[float, int, int, float]
+"""Cumulative log-probability, beam, token, its log-probability."""
+
+
 class BeamSearch:
     """One prompt's search.
 
@@ -75,7 +82,8 @@ class BeamSearch:
             presence_penalty=0.0,
             frequency_penalty=0.0,
             min_tokens=0,
-            logprobs=max(self._offers, sampling.logprobs or 0),
+            # All may come from one row, and of those no more go on, whatever ends between them.
+            logprobs=max(min(self._offers, self.width + len(stop_ids)), sampling.logprobs or 0),
             prompt_logprobs=None,
         )
         """What a beam's row asks of the runner: the likeliest tokens, and nothing changed."""
@@ -96,6 +104,8 @@ class BeamSearch:
         at_end = self.length >= self._max_length
         live: list[Branch] = []
         for rank, (score, parent, token, logprob) in enumerate(offers):
+            if rank >= self.width and (at_end or len(live) == self.width):
+                break  # no more is looked at than is needed, of what may be thousands
             stops = token in self._stop_ids
             if not stops and not at_end:
                 if len(live) < self.width:
@@ -117,17 +127,14 @@ class BeamSearch:
         wanted = self._sampling.logprobs is not None
         return [node.token for node in nodes], [node.logprobs for node in nodes] if wanted else None
 
-    def _best_offers(self, rows: list[TokenLogprobs]) -> list[tuple[float, int, int, float]]:
-        """(cumulative log-probability, beam, token, its log-probability), best first."""
-        too_short = self.length < self._sampling.min_tokens
+    def _best_offers(self, rows: list[TokenLogprobs]) -> Iterator[_Offer]:
+        """The best of all, best first; of equal ones the earlier beam's, and then in the row's order."""
+        ends: frozenset[int] = frozenset() if self.length >= self._sampling.min_tokens else self._stop_ids
         offers = [
-            (beam.score + logprob, parent, token, logprob)
+            _offers_of(parent, beam.score, row, ends)
             for parent, (beam, row) in enumerate(zip(self.live, rows, strict=True))
-            for token, logprob in zip(row.token_ids, row.logprobs, strict=True)
-            if not (too_short and token in self._stop_ids)
         ]
-        offers.sort(key=lambda offer: (-offer[0], offer[1], offer[2]))
-        return offers[: self._offers]
+        return islice(heapq.merge(*offers, key=lambda offer: -offer[0]), self._offers)
 
     def _ranked(self, score: float) -> float:
         return score / math.pow(self.length, self._sampling.length_penalty)
@@ -143,6 +150,13 @@ class BeamSearch:
     def _node(self, parent: int, token: int, logprob: float, rows: list[TokenLogprobs]) -> Node:
         count, row = self._sampling.logprobs or 0, rows[parent]
         return Node(token, TokenLogprobs(logprob, row.token_ids[:count], row.logprobs[:count]), self._last(parent))
+
+
+def _offers_of(parent: int, score: float, row: TokenLogprobs, forbidden: frozenset[int]) -> Iterator[_Offer]:
+    """``row`` has its tokens best first."""
+    for token, logprob in zip(row.token_ids, row.logprobs, strict=True):
+        if token not in forbidden:
+            yield score + logprob, parent, token, logprob
 
 
 def nodes_of(node: Node | None) -> list[Node]:
