@@ -238,6 +238,8 @@ class FakeRunner:
         self._apply(plan)
         assert plan.rows, "an empty step"
         assert len({share.row for share in plan.rows}) == len(plan.rows), "a row twice in one step"
+        longer = [share.count > 1 for share in plan.rows]
+        assert longer == sorted(longer), "a share of one position behind longer ones"
         assert self.max_batch_tokens is None or plan.num_tokens <= self.max_batch_tokens, "over budget"
         starts = [self._start(share) for share in plan.rows]
         if self.verify:

@@ -99,7 +99,8 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     step: int
     rows: list[ScheduledRow]
-    """Decodes first, then prefill chunks."""
+    """First those of one position, which is what most decodes and all beams compute; then longer ones: jumps over
+    forced tokens, decodes with drafts, prefill chunks."""
     new_rows: list[NewRow] = []
     block_updates: list[BlockUpdate] = []
     freed_rows: list[int] = []

@@ -146,6 +146,8 @@ class Scheduler:
                 self._admit(step)
         if not step.rows:
             return None
+        if step.prefill_tokens or self.config.max_drafts:
+            step.order()
         plan = step.plan(residents.freed_rows)
         self._launched[self._num_steps] = step
         self._num_steps += 1
@@ -315,4 +317,5 @@ class Scheduler:
             del self._requests[request.request_id]
         else:
             for request_id in request.beams.answer_ids:
-                self._requests.pop(request_id or "", None)
+                if request_id is not None:
+                    del self._requests[request_id]

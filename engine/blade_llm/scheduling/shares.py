@@ -3,10 +3,17 @@ its grammar forced."""
 
 from __future__ import annotations
 
+from typing import Final
+
 from blade_llm.scheduling.plan import ScheduledRow, TokenUpdate
 from blade_llm.scheduling.request import Request
 from blade_llm.scheduling.residents import Residents
 from blade_llm.scheduling.step import Step
+
+LONGEST_JUMP_BESIDE_OTHERS: Final = 16
+"""Positions. A jump saves its request steps, but all others wait for it: so many make a step with decodes hardly
+longer (:class:`~blade_llm.scheduling.budget.PrefillBudget` begins with as many), and most jumps, over the names and the
+punctuation of JSON, are shorter."""
 
 
 def share_prefill(step: Step, request: Request, residents: Residents) -> None:
@@ -20,7 +27,7 @@ def share_prefill(step: Step, request: Request, residents: Residents) -> None:
 def share_jump(step: Step, request: Request, residents: Residents, tokens_left: int) -> int:
     """Compute the last token drawn and those forced after it, then draw; returns how many tokens that takes.
 
-    What does not fit into the step is left as a prefill.
+    What does not fit into the step, or is more than others should wait for, is left as a prefill.
     """
     start, end = request.num_computed, request.prefill_end
     if not tokens_left:
@@ -30,6 +37,8 @@ def share_jump(step: Step, request: Request, residents: Residents, tokens_left: 
     step.token_updates.append(TokenUpdate(request.row, start + 1, request.token_ids[start + 1 : end]))
     request.jumping = False
     count = min(end - start, tokens_left)
+    if len(residents.running) > 1:
+        count = min(count, LONGEST_JUMP_BESIDE_OTHERS)
     _take(step, request, count, residents)
     step.prefill_tokens += count - 1
     return count

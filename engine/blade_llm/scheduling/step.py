@@ -49,3 +49,11 @@ class Step:
             block_copies=self.block_copies,
             token_updates=self.token_updates,
         )
+
+    def order(self) -> None:
+        """Put the rows in :attr:`StepPlan.rows`'s order, and keep the one they are in otherwise: a search tells its
+        beams by it."""
+        longer = [row.count > 1 for row in self.rows]
+        order = sorted(range(len(longer)), key=longer.__getitem__)
+        self.rows = [self.rows[index] for index in order]
+        self.requests = [self.requests[index] for index in order]
