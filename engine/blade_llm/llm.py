@@ -213,7 +213,9 @@ class LLM:
                     running[name] = _Running(result, sample, text, seeded.logprobs is not None)
             while running:
                 for output in self._core.step():
-                    answer = running[output.request_id]
+                    answer = running.get(output.request_id)
+                    if answer is None:  # a device that is ahead may deliver more of an answer that is complete
+                        continue
                     if answer.take(output):
                         del running[output.request_id]
                         if output.finish_reason is None:

@@ -55,6 +55,20 @@ def test_stop_strings_and_logprobs(llm: LLM) -> None:
     assert cut.text == whole.text[: whole.text.index(stop)]
 
 
+def test_what_a_device_that_is_ahead_brings_after_the_end_is_left_out(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One call of step() may deliver several outputs of a request."""
+    params = SamplingParams(max_tokens=40, seed=11, ignore_eos=True)
+    whole = llm.generate("hello", params)[0].outputs[0]
+    stop = whole.text[8:11]
+    step = llm._core.step
+    monkeypatch.setattr(llm._core, "step", lambda: [output for _ in range(40) for output in step()])
+    cut, other = llm.generate(["hello", "bye"], [msgspec.structs.replace(params, stop=(stop,)), params])
+    assert cut.outputs[0].text == whole.text[: whole.text.index(stop)]
+    assert len(other.outputs[0].token_ids) == 40
+
+
 def test_chat_uses_the_template(llm: LLM) -> None:
     (output,) = llm.chat([{"role": "user", "content": "hello"}], GREEDY)
     assert output.prompt == "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
