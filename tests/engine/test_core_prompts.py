@@ -87,6 +87,21 @@ def test_a_preempted_prompt_is_told_once(late: bool, prompt_cache: bool) -> None
 
 
 @pytest.mark.parametrize("late", [False, True])
+def test_a_prompt_that_is_known_is_not_scored_again(late: bool) -> None:
+    """Preempted after its first output."""
+    runner = FakeRunner(num_blocks=12, max_num_seqs=4, max_model_len=200, late=late)
+    core = make_core(runner)
+    core.add(plain("running", prompt_of(20, 1), 120))
+    core.add(with_prompt_logprobs("a", prompt_of(50), 100))
+    outputs = run(core)
+    assert core.scheduler.stats().preemptions_total > 0
+    assert outputs["a"][0].prompt_logprobs == expected_logprobs(prompt_of(50))
+    entries = [new for plan in runner.plans for new in plan.new_rows if new.request_id == "a"]
+    assert [new.sampling.prompt_logprobs for new in entries] == [2, *[None] * (len(entries) - 1)]
+    assert len(entries) > 1
+
+
+@pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("pooling", ["last", "mean"])
 @pytest.mark.parametrize("budget", [7, 128])
 def test_pooled_states(late: bool, pooling: str, budget: int) -> None:

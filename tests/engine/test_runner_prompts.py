@@ -86,6 +86,15 @@ def test_rows_that_ask_and_rows_that_do_not_share_a_step(model: tuple[Path, Any]
     assert len(other.logprobs) == 5
 
 
+def test_a_question_that_is_answered_is_forgotten(driver: Driver) -> None:
+    driver.enter(3, prompt_of(20), asking(2))
+    driver.step({3: 19})
+    assert 3 in driver.runner.tables.questions
+    driver.step({3: 1})
+    driver.decode([3], 1)
+    assert 3 not in driver.runner.tables.questions
+
+
 def test_output_that_is_computed_again_after_a_preemption_is_not_scored(
     model: tuple[Path, Any], driver: Driver
 ) -> None:

@@ -79,11 +79,15 @@ class StepQuestions:
     def of(
         cls, plan: StepPlan, query_starts: np.ndarray, questions: dict[int, PromptQuestion], table_width: int
     ) -> StepQuestions | None:
-        """``query_starts``: where each share's tokens begin among the step's. ``questions``: by row. None for none."""
+        """``query_starts``: where each share's tokens begin among the step's. ``questions``: by row;
+        those of rows past their prompt are forgotten. None for none."""
         step = cls()
         for index, share in enumerate(plan.rows):
             question = questions.get(share.row)
-            if question is None or share.start >= question.num_prompt_tokens:
+            if question is None:
+                continue
+            if share.start >= question.num_prompt_tokens:
+                del questions[share.row]
                 continue
             tokens = np.arange(share.count) + query_starts[index]
             end = share.start + share.count

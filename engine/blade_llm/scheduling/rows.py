@@ -11,9 +11,13 @@ from blade_llm.scheduling.request import Request
 def new_row(request: Request) -> NewRow:
     """What the runner has to know of ``request``, which has just got its row."""
     sampling, beams = request.sampling, request.beams
+    asked = sampling.prompt_logprobs
+    if request.prompt_logprobs is not None and len(request.prompt_logprobs) == request.num_prompt_tokens:
+        asked = None  # preempted since: all of them are known
     if beams is not None:
-        asked = sampling.prompt_logprobs
-        sampling = msgspec.structs.replace(beams.search.row_sampling, prompt_logprobs=asked)
+        sampling = beams.search.row_sampling
+    if sampling.prompt_logprobs != asked:
+        sampling = msgspec.structs.replace(sampling, prompt_logprobs=asked)
     return NewRow(
         row=request.row,
         request_id=request.request_id,
