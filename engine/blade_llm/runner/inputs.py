@@ -74,6 +74,8 @@ def send_inputs(plan: StepPlan, tables: RowTables) -> StepInputs:
     rest = iter(sent[6:])
     tables.apply(plan, rest)
     wanted = next(rest)
+    targets = None if questions is None else next(rest)
+    copies = (next(rest), next(rest)) if plan.block_copies else None
     return StepInputs(
         batch=RaggedBatch(
             rows=sent[0],
@@ -87,6 +89,6 @@ def send_inputs(plan: StepPlan, tables: RowTables) -> StepInputs:
         selected=None if questions is None and len(selected) == num_tokens else wanted,
         sampled=SampledRows(sampled_rows.tolist(), sampled_positions.tolist(), sent[4], sent[5]),
         questions=questions,
-        targets=None if questions is None else next(rest),
-        copies=(next(rest), next(rest)) if plan.block_copies else None,
+        targets=targets,
+        copies=copies,
     )

@@ -74,12 +74,16 @@ def stages_of(
     if bias is not None:
         vectors += bias
     sent = iter(all_to_device(vectors, device) if vectors else [])
+    sent_drawing = next(sent) if mixed else None
+    sent_asking = next(sent) if asking is not None else None
+    sent_masks = RowMasks(next(sent), words_to_device(masks.words, device)) if masked and masks is not None else None
+    sent_bias = SparseBias(next(sent), next(sent), next(sent)) if bias is not None else None
     return Stages(
-        drawing=next(sent) if mixed else None,
-        asking=next(sent) if asking is not None else None,
+        drawing=sent_drawing,
+        asking=sent_asking,
         asking_indices=[] if asking is None else asking.tolist(),
-        masks=RowMasks(next(sent), words_to_device(masks.words, device)) if masked and masks is not None else None,
-        bias=SparseBias(next(sent), next(sent), next(sent)) if bias is not None else None,
+        masks=sent_masks,
+        bias=sent_bias,
         penalised=bool(union & PENALISED),
         greedy=bool(union & GREEDY),
         random=bool(union & RANDOM),

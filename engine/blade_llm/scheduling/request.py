@@ -35,7 +35,18 @@ class Status(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """What the scheduler knows of one request. Compared by identity: a client may use an id again."""
+    """What the scheduler knows of one request. Compared by identity: a client may use an id again.
+
+    Three booleans say what a running request does in the next steps; a waiting one has the first two false:
+
+    - ``decoding``: every position but that of the last known token is launched, and each step draws one more.
+    - ``jumping``: a grammar forced tokens, from ``num_computed + 1`` to ``prefill_end - 1``, that are still to be
+      computed, in a decode of several positions. Never together with ``decoding``.
+    - neither: it is in its prefill (which may be the rest of a jump) or its beam search, or, with a grammar, waits for
+      what is in flight so that it can jump.
+    - ``closing``, beside any of these and for good: its grammar allows no more than to end, and what is being drawn is
+      thrown away.
+    """
 
     request_id: str
     prompt_token_ids: list[int]
@@ -91,13 +102,8 @@ class Request:
     answered: bool = False
     """Its first output has been made."""
     decoding: bool = False
-    """Every position but that of the last known token is launched: each step draws one more. False: it is in its
-    prefill, or has forced tokens to compute, or waits for what is in flight."""
     jumping: bool = False
-    """Forced tokens, from ``num_computed + 1`` to ``prefill_end - 1``, are still to be computed: a decode of several
-    positions."""
     closing: bool = False
-    """Its grammar allows no more than to end: what is being drawn is thrown away."""
     group: SampleGroup | None = None
     """The samples of its prompt, when there are several."""
     beams: BeamRows | None = None

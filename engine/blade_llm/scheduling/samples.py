@@ -76,10 +76,11 @@ class SampleGroup:
             self._hold(donor, step - 1, cache)
         full, partial = divmod(self.shared, cache.block_size)
         copied = self._held[full] if partial else None
+        taken = full
         if copied is not None and self.num_waiting() == 1 and cache.is_blank(copied):
-            full, copied = full + 1, None  # nobody else needs it any more
-        fresh = cache.blocks_for(len(request.token_ids)) - full
-        return Entry(PrefixMatch(self._held[:full], fresh, fresh), self.shared, copied=copied)
+            taken, copied = full + 1, None  # nobody else needs it any more
+        fresh = cache.blocks_for(len(request.token_ids)) - taken
+        return Entry(PrefixMatch(self._held[:taken], fresh, fresh), self.shared, copied=copied)
 
     def entered(self, request: Request, entry: Entry, cache: KVCacheManager) -> BlockCopy | None:
         """``request`` has entered with ``entry``. The copy that this takes."""
