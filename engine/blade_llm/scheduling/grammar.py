@@ -37,4 +37,5 @@ class Grammars(Protocol):
     """Compiles structures, off the caller's thread, and remembers the compiled ones."""
 
     def start(self, structure: Structure) -> Future[Grammar]:
-        """A fresh grammar for one answer. The future's exception is a ValueError that says what to change."""
+        """A fresh grammar for one answer. The future's exception is a ValueError that says what to change; it may be
+        other requests' too, so it is read and not raised. Nobody cancels the future."""
