@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from blade_llm.api.context import ServerContext
-from blade_llm.api.errors import bad_request
+from blade_llm.api.errors import ApiError, bad_request
 from blade_llm.api.tools.messages import with_calls
 from blade_llm.api.tools.use import ToolUse, template_arguments
 from blade_llm.text.chat_template import RESERVED
-from blade_llm.text.errors import ChatTemplateError
+from blade_llm.text.errors import ChatTemplateError, TemplatesBusyError
 
 
 class Conversation(Protocol):
@@ -34,7 +34,7 @@ class Conversation(Protocol):
 
 
 async def render(context: ServerContext, chat: Conversation, tools: ToolUse | None = None) -> str:
-    """The prompt's text. Raises :class:`ApiError` 400.
+    """The prompt's text. Raises :class:`ApiError` 400, and 503 when a template of the request cannot be run now.
 
     Args:
         tools: what the model may call.
@@ -80,6 +80,8 @@ async def _render(
             )
         except ChatTemplateError as error:
             raise bad_request(str(error), "chat_template") from None
+        except TemplatesBusyError as error:
+            raise ApiError(503, str(error), kind="overloaded_error", headers={"retry-after": "2"}) from None
     if context.model.chat_template is None:
         raise bad_request(
             "this model has no chat template; start the server with --chat_template FILE, send chat_template, "
