@@ -57,6 +57,7 @@ async def embeddings(context: ServerContext, request: Request) -> Response:
     context.require_service()
     fields = parse(await read_json(request), EmbeddingRequest, ignored=IGNORED, refused={})
     model = context.resolve_model(fields.model)
+    room = context.max_model_len
     found = await completion_prompts(
         fields.input,
         context.model.tokenizer,
@@ -64,8 +65,8 @@ async def embeddings(context: ServerContext, request: Request) -> Response:
         add_special_tokens=fields.add_special_tokens,
         param="input",
         most=MAX_INPUTS,
+        limit=room if fields.truncate_prompt_tokens is None else None,
     )
-    room = context.max_model_len
     prompts = [truncated(token_ids, fields.truncate_prompt_tokens, room) for token_ids in found]
     if too_long := [len(token_ids) for token_ids in prompts if len(token_ids) > room]:
         message = f"an input has {too_long[0]} tokens; the model takes at most {room}: shorten it, or truncate it"
