@@ -111,7 +111,7 @@ async def test_others_get_their_turn_between_many_vectors(encoding: Any) -> None
     response = await _answer(generation, fields, "m", 50, 50)
     task.cancel()
     assert turns >= 50
-    data = json.loads(response.body)["data"]
+    data = json.loads(bytes(response.body))["data"]
     expected = [0.5, 0.25] if encoding == "float" else base64.b64encode(struct.pack("<2f", 0.5, 0.25)).decode()
     assert [entry["embedding"] for entry in data] == [expected] * 50
 

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from blade_llm.api.body import read_json
-from blade_llm.api.completion_shape import CompletionShape
+from blade_llm.api.completion_shape import completion_shape
 from blade_llm.api.context import ServerContext
 from blade_llm.api.errors import bad_request
 from blade_llm.api.fields import parse
@@ -21,6 +21,8 @@ from blade_llm.api.structured import checked_structure
 from blade_llm.text.infill import Infill, infill_of
 
 DEFAULT_MAX_TOKENS: Final = 16
+_MAX_STREAMED_ECHO: Final = 50_000
+"""Log-probabilities."""
 
 
 async def completions(context: ServerContext, request: Request) -> Response:
@@ -71,7 +73,9 @@ async def completions(context: ServerContext, request: Request) -> Response:
             structure=structure,
         )
         prompts.append(Prompt(token_ids, sampling, only_prompt))
-    shape = CompletionShape(
+    if fields.stream and fields.echo and fields.logprobs is not None:
+        _check_streamed_echo(sum(len(prompt.token_ids) for prompt in prompts) * search.n, fields.logprobs)
+    shape = await completion_shape(
         f"cmpl-{request.state.request_id}",
         model,
         TokenNames(tokenizer, by_id=fields.return_tokens_as_token_ids),
@@ -83,6 +87,13 @@ async def completions(context: ServerContext, request: Request) -> Response:
         skip_special_tokens=fields.skip_special_tokens,
     )
     return await answer(context, request, fields, prompts, shape, search, "prompt")
+
+
+def _check_streamed_echo(tokens: int, logprobs: int) -> None:
+    """A stream writes an echo in one event, where other requests' events wait; a whole answer is written elsewhere."""
+    if tokens * (1 + logprobs) > _MAX_STREAMED_ECHO:
+        message = f"echo with logprobs of {tokens} prompt tokens cannot be streamed; send stream: false, or fewer"
+        raise bad_request(message, "stream")
 
 
 def _prompt_logprobs(fields: CompletionRequest) -> int | None:
