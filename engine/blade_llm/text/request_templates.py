@@ -25,6 +25,7 @@ _MAX_WAITING: Final = 16
 """Requests; the template of each may take its whole time."""
 _WAIT_SECONDS: Final = 10.0
 _START_SECONDS: Final = 60.0
+_EXIT_SECONDS: Final = 1.0
 _MAX_SOURCE: Final = 128 * 1024
 _BROKEN: Final = (asyncio.IncompleteReadError, ConnectionError, RuntimeError)
 """What a process that is gone shows as; ``RuntimeError`` is uvloop's for a pipe that is closed already."""
@@ -111,8 +112,7 @@ class RequestTemplates:
         except TimeoutError:
             return _TOO_MUCH
         except _BROKEN:
-            _end(process)
-            if await process.wait() == -signal.SIGALRM:
+            if await _exit_code(process) == -signal.SIGALRM:
                 return _TOO_MUCH
             raise
         finally:  # also when the request is cancelled: an answer nobody took would be the next one's
@@ -167,6 +167,15 @@ async def _read(process: asyncio.subprocess.Process) -> bytes:
     assert process.stdout is not None
     length = int.from_bytes(await process.stdout.readexactly(LENGTH_BYTES), "little")
     return await process.stdout.readexactly(length)
+
+
+async def _exit_code(process: asyncio.subprocess.Process) -> int | None:
+    """Of a process whose pipes are closed. Not killed before: asyncio's own loop may then lose the code."""
+    try:
+        async with asyncio.timeout(_EXIT_SECONDS):
+            return await process.wait()
+    except TimeoutError:
+        return None
 
 
 def _end(process: asyncio.subprocess.Process) -> None:
