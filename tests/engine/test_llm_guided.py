@@ -71,3 +71,10 @@ def test_the_warm_up_is_part_of_the_start(tmp_path: Path) -> None:
     )
     core = build_core(config)
     assert "grammars" in core.info.timings
+
+
+def test_fronts_are_told_the_size_of_embeddings(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model")
+    core = build_core(EngineConfig(model=str(model), served_names=("m",), load_format="dummy", num_threads=1))
+    state = core.state(epoch="e", sequence=0, draining=False)
+    assert core.ready(state).hidden_size == 64

@@ -88,6 +88,17 @@ def test_echo_puts_the_prompt_first(server: ServerProcess) -> None:
     assert "".join(chunk.choices[0].text for chunk in stream) == echoed
 
 
+def test_a_large_echo_with_logprobs_is_not_streamed(server: ServerProcess) -> None:
+    fields: dict[str, Any] = {"prompt": [40] * 2000, "echo": True, "logprobs": 1, "max_tokens": 0, "n": 13}
+    response = server.post("/v1/completions", **fields, stream=True)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "stream"
+    cut = server.post("/v1/completions", **fields, stream=True, truncate_prompt_tokens=9)
+    assert cut.status_code == 200
+    for choice in server.post("/v1/completions", **fields).json()["choices"]:
+        assert len(choice["logprobs"]["tokens"]) == 2000
+
+
 def test_stop_token_ids_and_min_tokens(server: ServerProcess) -> None:
     params = SamplingParams(max_tokens=9, temperature=0)
     free, _, _ = tokens_alone([40, 41], params, vocab_size=97)

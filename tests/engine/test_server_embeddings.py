@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import json
 import math
 import struct
 from typing import Any
@@ -11,6 +13,9 @@ import httpx
 import pytest
 from engine_support.api_core import HIDDEN, fake_embedding
 from engine_support.server_process import ServerProcess
+
+from blade_llm.api.embeddings import EmbeddingRequest, _answer
+from blade_llm.engine.messages import RequestOutput
 
 PATH = "/v1/embeddings"
 HELLO = [{"role": "user", "content": "hello"}]
@@ -67,6 +72,7 @@ def test_many_inputs_in_order(server: ServerProcess) -> None:
         ({"input": {"a": 1}}, "input"),
         ({}, "input"),
         ({"input": "x", "dimensions": HIDDEN + 1}, "dimensions"),
+        ({"input": [40] * 2049, "dimensions": HIDDEN + 1}, "dimensions"),
         ({"input": "x", "dimensions": 0}, "dimensions"),
         ({"input": "x", "encoding_format": "int8"}, "encoding_format"),
         ({"input": "x", "pooling": "max"}, "pooling"),
@@ -77,6 +83,37 @@ def test_bad_inputs(server: ServerProcess, fields: dict[str, Any], param: str) -
     response = server.post(PATH, **fields)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == param
+
+
+class _Together:
+    """A generation whose outputs all come at once."""
+
+    async def get(self) -> list[tuple[int, RequestOutput]]:
+        data = struct.pack("<2f", 0.5, 0.25)
+        return [
+            (index, RequestOutput(request_id=str(index), embedding=data, finish_reason="stop")) for index in range(50)
+        ]
+
+
+@pytest.mark.parametrize("encoding", ["float", "base64"])
+async def test_others_get_their_turn_between_many_vectors(encoding: Any) -> None:
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.ensure_future(other())
+    generation: Any = _Together()
+    fields = EmbeddingRequest(input="x", normalize=False, encoding_format=encoding)
+    response = await _answer(generation, fields, "m", 50, 50)
+    task.cancel()
+    assert turns >= 50
+    data = json.loads(bytes(response.body))["data"]
+    expected = [0.5, 0.25] if encoding == "float" else base64.b64encode(struct.pack("<2f", 0.5, 0.25)).decode()
+    assert [entry["embedding"] for entry in data] == [expected] * 50
 
 
 def test_tokenize_and_back(server: ServerProcess) -> None:

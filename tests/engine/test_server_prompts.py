@@ -118,10 +118,43 @@ def test_filling_in(tmp_path: Path) -> None:
     tokenizer = Tokenizer(write_tokenizer(tmp_path, backend))
     infill = infill_of(tokenizer)
     assert infill is not None
-    ids = infill.encode("hello", "world", add_special_tokens=True)
+    hello, world = (tokenizer.encode(text) for text in ("hello", "world"))
+    ids = infill.join(hello, world, add_special_tokens=True)
     assert tokenizer.decode(ids, skip_special_tokens=False) == "<|fim_prefix|>hello<|fim_suffix|>world<|fim_middle|>"
     assert {tokenizer.token_id(mark) for mark in (*marks, "<|endoftext|>")} == set(infill.end_ids)
     assert infill_of(Tokenizer(write_tokenizer(tmp_path / "plain"))) is None
+
+
+def test_a_suffix_and_truncation_contradict_each_other(server: ServerProcess) -> None:
+    response = server.post(TEXT, prompt="hello", suffix="world", truncate_prompt_tokens=2)
+    assert response.status_code == 400
+    assert "truncate_prompt_tokens" in response.json()["error"]["message"]
+
+
+def test_texts_that_cannot_fit(server: ServerProcess) -> None:
+    text = "x" * 1_000_001
+    talk = [{"role": "user", "content": text}]
+    for path, fields, param in (
+        (TEXT, {"prompt": text}, "prompt"),
+        ("/v1/embeddings", {"input": text}, "input"),
+        (CHAT, {"messages": talk}, "messages"),
+    ):
+        error = server.post(path, **fields).json()["error"]
+        assert (error["code"], error["param"]) == ("context_length_exceeded", param)
+        assert "characters" in error["message"]
+    assert server.post("/tokenize", prompt=text[1:]).json()["count"] == 1_000_000
+    spelled = server.post("/tokenize", prompt=text[:30_000], return_token_strs=True).json()["token_strs"]
+    assert spelled == ["x"] * 30_000
+    for path, fields, param in (
+        ("/tokenize", {"prompt": text}, "prompt"),
+        ("/tokenize", {"messages": talk}, "messages"),
+        ("/detokenize", {"tokens": [40] * 1_000_001}, "tokens"),
+    ):
+        response = server.post(path, **fields)
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == param
+    assert server.post("/detokenize", tokens=[384] * 30_000).json()["error"]["param"] == "tokens"
+    assert _complete(server, text, truncate_prompt_tokens=5)["usage"]["prompt_tokens"] == 5
 
 
 def test_stop_tokens_are_shown_where_asked(server: ServerProcess) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from engine_support.api_core import ApiCore
+from engine_support.api_core import HIDDEN, ApiCore
 from engine_support.fake_runner import FakeForward, FakeRunner
 
 from blade_llm.config import EngineConfig
@@ -45,6 +45,7 @@ def build_core(config: EngineConfig) -> EngineCore:
         max_model_len=runner.max_model_len,
         device="cpu",
         dtype="float32",
+        hidden_size=HIDDEN,
         revision=config.revision,
         memory=runner.memory_plan,
         timings={"weights": 0.0},

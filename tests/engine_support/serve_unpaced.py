@@ -2,7 +2,7 @@
 
 import sys
 
-from engine_support.api_core import ApiCore
+from engine_support.api_core import HIDDEN, ApiCore
 from engine_support.fake_core import EOS
 from engine_support.fake_runner import FakeRunner
 
@@ -25,6 +25,7 @@ def build_core(config: EngineConfig) -> EngineCore:
         max_model_len=runner.max_model_len,
         device="cpu",
         dtype="float32",
+        hidden_size=HIDDEN,
         memory=runner.memory_plan,
     )
     return ApiCore.from_config(config, runner, info, num_blocks=runner.num_blocks, eos_token_ids=(EOS,))

@@ -56,7 +56,13 @@ async def chat_prompt(context: ServerContext, chat: ChatRequest, search: Search)
         own_template=chat.chat_template is not None,
     )
     text = await render(context, chat, tools)
-    token_ids = await encode_text(context.model.tokenizer, text, add_special_tokens=chat.add_special_tokens or False)
+    token_ids = await encode_text(
+        context.model.tokenizer,
+        text,
+        add_special_tokens=chat.add_special_tokens or False,
+        limit=context.max_model_len if chat.truncate_prompt_tokens is None else None,
+        param="messages",
+    )
     if not token_ids:
         raise bad_request("the chat template made an empty prompt of these messages", "messages")
     room = context.max_model_len - (chat.token_limit or 1)

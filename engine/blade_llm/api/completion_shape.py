@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
 from blade_llm.api.answers import Piece, PromptLogprobs
 from blade_llm.api.generate import encode, event, response_head
 from blade_llm.api.logprobs import CompletionLogprobs, TokenNames, prompt_logprobs
+from blade_llm.api.prompts import LONG_IDS
 from blade_llm.text.detokenizer import make_detokenizer
 from blade_llm.text.tokenizer import Tokenizer
 
@@ -109,6 +111,17 @@ class CompletionShape:
         for entry in piece.entries:
             found.add(entry.token_id, entry.logprobs, before + entry.text_offset)
         return found.value()
+
+
+async def completion_shape(
+    *arguments: Any, prompts: Sequence[list[int]], echo: bool, **options: Any
+) -> CompletionShape:
+    """A :class:`CompletionShape`, made off the event loop when there is much to echo."""
+
+    def make() -> CompletionShape:
+        return CompletionShape(*arguments, prompts=prompts, echo=echo, **options)
+
+    return await asyncio.to_thread(make) if echo and sum(map(len, prompts)) > LONG_IDS else make()
 
 
 class Echo:

@@ -31,6 +31,8 @@ class ServerContext:
     """Set when endless streams shall end."""
     templates: RequestTemplates = field(default_factory=RequestTemplates)
     """Renders the chat templates that requests bring."""
+    hidden_size: int = 0
+    """Numbers in an embedding; 0: not known."""
     structures: Validator = field(default_factory=Validator)
     """Says which schemas, expressions and grammars answers can be held to."""
     created: int = field(default_factory=lambda: int(time.time()))

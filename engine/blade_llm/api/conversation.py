@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from blade_llm.api.context import ServerContext
-from blade_llm.api.errors import bad_request
+from blade_llm.api.errors import ApiError, bad_request
 from blade_llm.api.tools.messages import with_calls
 from blade_llm.api.tools.use import ToolUse, template_arguments
 from blade_llm.text.chat_template import RESERVED
-from blade_llm.text.errors import ChatTemplateError
+from blade_llm.text.errors import ChatTemplateError, TemplatesBusyError
+
+_LARGE: Final = 100_000
+"""Characters from which rendering would hold up other requests' tokens."""
+_PER_MESSAGE: Final = 100
+"""What a message costs beyond its text, in characters."""
 
 
 class Conversation(Protocol):
@@ -34,7 +40,7 @@ class Conversation(Protocol):
 
 
 async def render(context: ServerContext, chat: Conversation, tools: ToolUse | None = None) -> str:
-    """The prompt's text. Raises :class:`ApiError` 400.
+    """The prompt's text. Raises :class:`ApiError` 400, and 503 when a template of the request cannot be run now.
 
     Args:
         tools: what the model may call.
@@ -43,7 +49,11 @@ async def render(context: ServerContext, chat: Conversation, tools: ToolUse | No
         raise bad_request("messages must hold at least one message", "messages")
     if taken := RESERVED & chat.chat_template_kwargs.keys():
         raise bad_request(f"chat_template_kwargs may not set {sorted(taken)[0]!r}", "chat_template_kwargs")
-    messages = [_message(message, index) for index, message in enumerate(chat.messages)]
+    if len(chat.messages) > context.max_model_len:  # each is a token at the least
+        message = f"{len(chat.messages)} messages do not fit into the context of {context.max_model_len} tokens"
+        raise bad_request(f"{message} (--max_model_len); send fewer", "messages", "context_length_exceeded")
+    large = _is_large(chat.messages)
+    messages = await asyncio.to_thread(_checked, chat.messages) if large else _checked(chat.messages)
     mark = ""
     if chat.continue_final_message:
         _check_continued(chat)
@@ -53,7 +63,7 @@ async def render(context: ServerContext, chat: Conversation, tools: ToolUse | No
     arguments = {**chat.chat_template_kwargs, **template_arguments(tools)}
     if chat.documents:
         arguments["documents"] = chat.documents
-    text = await _render(context, chat.chat_template, messages, begin, arguments)
+    text = await _render(context, chat.chat_template, messages, begin, arguments, large=large)
     if mark:
         before, found, _ = text.rpartition(mark)
         if not found:
@@ -68,6 +78,8 @@ async def _render(
     messages: list[dict[str, Any]],
     add_generation_prompt: bool,
     arguments: dict[str, Any],
+    *,
+    large: bool,
 ) -> str:
     if source is not None:
         try:
@@ -80,18 +92,39 @@ async def _render(
             )
         except ChatTemplateError as error:
             raise bad_request(str(error), "chat_template") from None
-    if context.model.chat_template is None:
+        except TemplatesBusyError as error:
+            raise ApiError(503, str(error), kind="overloaded_error", headers={"retry-after": "2"}) from None
+    template = context.model.chat_template
+    if template is None:
         raise bad_request(
             "this model has no chat template; start the server with --chat_template FILE, send chat_template, "
             "or use /v1/completions",
             "messages",
         )
+    options: dict[str, Any] = {"add_generation_prompt": add_generation_prompt, "arguments": arguments}
     try:
-        return context.model.chat_template.render(
-            messages, add_generation_prompt=add_generation_prompt, arguments=arguments
-        )
+        if large:
+            return await asyncio.to_thread(template.render, messages, **options)
+        return template.render(messages, **options)
     except ChatTemplateError as error:
         raise bad_request(str(error), "messages") from None
+
+
+def _is_large(messages: list[dict[str, Any]]) -> bool:
+    size = 0
+    for message in messages:
+        content = message.get("content")
+        size += _PER_MESSAGE
+        for part in content if isinstance(content, list) else [content]:
+            text = part.get("text") if isinstance(part, dict) else part
+            size += len(text) if isinstance(text, str) else 1
+        if size > _LARGE:
+            return True
+    return False
+
+
+def _checked(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [_message(message, index) for index, message in enumerate(messages)]
 
 
 def _check_continued(chat: Conversation) -> None:

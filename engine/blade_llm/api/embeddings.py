@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from typing import Annotated, Any, Final, Literal
 
@@ -57,6 +58,8 @@ async def embeddings(context: ServerContext, request: Request) -> Response:
     context.require_service()
     fields = parse(await read_json(request), EmbeddingRequest, ignored=IGNORED, refused={})
     model = context.resolve_model(fields.model)
+    _check_dimensions(fields.dimensions, context.hidden_size)
+    room = context.max_model_len
     found = await completion_prompts(
         fields.input,
         context.model.tokenizer,
@@ -64,8 +67,8 @@ async def embeddings(context: ServerContext, request: Request) -> Response:
         add_special_tokens=fields.add_special_tokens,
         param="input",
         most=MAX_INPUTS,
+        limit=room if fields.truncate_prompt_tokens is None else None,
     )
-    room = context.max_model_len
     prompts = [truncated(token_ids, fields.truncate_prompt_tokens, room) for token_ids in found]
     if too_long := [len(token_ids) for token_ids in prompts if len(token_ids) > room]:
         message = f"an input has {too_long[0]} tokens; the model takes at most {room}: shorten it, or truncate it"
@@ -89,10 +92,11 @@ async def embeddings(context: ServerContext, request: Request) -> Response:
 
 
 async def _answer(generation: Generation, fields: EmbeddingRequest, model: str, count: int, tokens: int) -> Response:
-    vectors: dict[int, Any] = {}
+    vectors: dict[int, msgspec.Raw] = {}
     while len(vectors) < count:
         for index, output in await generation.get():
             vectors[index] = _vector(output, fields)
+            await asyncio.sleep(0)  # many vectors come at once, and writing one takes long
     body = {
         "object": "list",
         "data": [{"object": "embedding", "index": index, "embedding": vectors[index]} for index in range(count)],
@@ -102,19 +106,23 @@ async def _answer(generation: Generation, fields: EmbeddingRequest, model: str, 
     return Response(msgspec.json.encode(body), media_type="application/json")
 
 
-def _vector(output: RequestOutput, fields: EmbeddingRequest) -> list[float] | str:
+def _check_dimensions(dimensions: int | None, hidden_size: int) -> None:
+    if dimensions is not None and 0 < hidden_size < dimensions:
+        raise bad_request(f"dimensions must be at most {hidden_size}, the model's hidden size", "dimensions")
+
+
+def _vector(output: RequestOutput, fields: EmbeddingRequest) -> msgspec.Raw:
+    """As JSON, which is a fourth of what its numbers take as objects."""
     if output.error is not None:
         raise bad_request(output.error, "input")
     if output.embedding is None:
         raise ApiError(500, "the engine made no embedding", kind="server_error")
     vector = np.frombuffer(output.embedding, dtype="<f4")
     if fields.dimensions is not None:
-        if fields.dimensions > len(vector):
-            raise bad_request(f"dimensions must be at most {len(vector)}, the model's hidden size", "dimensions")
+        _check_dimensions(fields.dimensions, len(vector))
         vector = vector[: fields.dimensions]
     if fields.normalize:
         vector = vector / max(float(np.linalg.norm(vector)), 1e-12)
     if fields.encoding_format == "base64":
-        return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
-    numbers: list[float] = vector.tolist()
-    return numbers
+        return msgspec.Raw(b'"%b"' % base64.b64encode(vector.astype("<f4").tobytes()))
+    return msgspec.Raw(msgspec.json.encode(vector.tolist()))

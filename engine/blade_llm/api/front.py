@@ -37,8 +37,16 @@ async def _run(start: FrontStart, control: int) -> int:
         ready = asyncio.ensure_future(client.ready())
         order = await _order(reader, ready)
         if order is None and ready.done():
-            limit = ready.result().max_model_len
-            context = ServerContext(client, model, limit, board, front=start.number, live_timeout=start.live_timeout)
+            engine = ready.result()
+            context = ServerContext(
+                client,
+                model,
+                engine.max_model_len,
+                board,
+                front=start.number,
+                live_timeout=start.live_timeout,
+                hidden_size=engine.hidden_size,
+            )
             writer.write(READY)
             order = await _order(reader)
             if isinstance(order, Serve):

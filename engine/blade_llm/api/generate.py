@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ from blade_llm.text.answer_parser import AnswerParsing
 
 encode = msgspec.json.encode
 _FINGERPRINT: Final = f"bladellm-{package_version()}"
+
+_MANY_LOGPROBS: Final = 1_000
+"""Tokens with log-probabilities from which writing them would hold up other requests' tokens."""
 
 
 class Shape(Protocol):
@@ -148,14 +152,21 @@ async def _whole(context: ServerContext, answers: Answers, shape: Shape, search:
         choices = [piece for start in starts for piece in best(choices[start : start + search.samples], search.n)]
         for index, piece in enumerate(choices):
             piece.index = index
-    body = {
-        **shape.head(),
-        "object": shape.whole(),
-        "choices": [shape.choice(piece) for piece in choices],
-        "usage": answers.usage(),
-        **shape.around(),
-    }
-    return Response(encode(body), media_type="application/json")
+
+    def write() -> bytes:
+        return encode(
+            {
+                **shape.head(),
+                "object": shape.whole(),
+                "choices": [shape.choice(piece) for piece in choices],
+                "usage": answers.usage(),
+                **shape.around(),
+            }
+        )
+
+    many = sum(map(len, answers.prompt_logprobs.values())) * search.n + sum(len(piece.entries) for piece in choices)
+    body = await asyncio.to_thread(write) if many > _MANY_LOGPROBS else write()
+    return Response(body, media_type="application/json")
 
 
 def stream_events(

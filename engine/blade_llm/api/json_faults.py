@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any, Final
 
 from blade_llm.api.errors import ApiError, bad_request
@@ -39,8 +40,14 @@ def check_text(body: bytes, value: dict[str, Any]) -> None:
         for name, field in value.items():
             if "\0" in name or _any_text(field, lambda text: "\0" in text):
                 raise bad_request(f"{name!r} holds a null byte, which no text may", name.replace("\0", ""))
-    if len(body) <= _MOST_LOOKED_AT and any(body.count(f'"{name}"'.encode()) > 1 for name in value):
+    if len(body) <= _MOST_LOOKED_AT and any(_may_be_twice(body, name) for name in value):
         _check_twice(body)
+
+
+def _may_be_twice(body: bytes, name: str) -> bool:
+    """``"user"`` is also a role, and many names are words of texts: only those before a colon count."""
+    spelled = f'"{name}"'.encode()
+    return body.count(spelled) > 1 and len(re.findall(re.escape(spelled) + rb"\s*:", body)) > 1
 
 
 def _check_twice(body: bytes) -> None:

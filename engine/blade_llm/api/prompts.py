@@ -1,26 +1,61 @@
-"""Prompts as token ids: text is tokenized (a long one off the event loop), ids are checked."""
+"""Prompts as token ids: text is tokenized (a long one off the event loop), ids are checked.
+
+What cannot fit into the context however it is tokenized is refused before that is done.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+import functools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
 
-from blade_llm.api.errors import bad_request
+from blade_llm.api.errors import ApiError, bad_request
 from blade_llm.api.fields import integral
 from blade_llm.text.infill import Infill
 from blade_llm.text.tokenizer import Tokenizer
 
 _LONG_TEXT: Final = 20_000
 """Characters from which tokenizing would hold up other requests' tokens; the library releases the GIL."""
+LONG_IDS: Final = 20_000
+"""Token ids from which a loop over them would."""
 MAX_CHOICES: Final = 1024
 """Prompts times ``n``: every choice is an engine request of its own."""
+_MAX_SUFFIXES: Final = 1_000_000
+"""Tokens of a suffix, times the prompts it is put to: a small request could ask for a huge one."""
+_POOL: Final = ThreadPoolExecutor(2, "tokenize")
+"""Its own, for a text of megabytes takes seconds, and others need the event loop's threads."""
+_Result = TypeVar("_Result")
 
 
-async def encode_text(tokenizer: Tokenizer, text: str, *, add_special_tokens: bool) -> list[int]:
-    """Token ids of ``text``."""
+async def in_tokenizer_thread(function: Callable[..., _Result], *arguments: Any, **options: Any) -> _Result:
+    """Run a call that takes the tokenizer long."""
+    return await asyncio.get_running_loop().run_in_executor(_POOL, functools.partial(function, *arguments, **options))
+
+
+async def encode_text(
+    tokenizer: Tokenizer, text: str, *, add_special_tokens: bool, limit: int | None = None, param: str = "prompt"
+) -> list[int]:
+    """Token ids of ``text``.
+
+    Args:
+        limit: tokens the context holds; None: what does not fit will be cut off.
+        param: the field the text came in.
+
+    Raises :class:`ApiError` 400 for a text that surely has more than ``limit`` tokens.
+    """
+    if limit is not None and len(text) > limit * tokenizer.longest_token:
+        raise too_long(f"{len(text)} characters", limit, param)
     if len(text) < _LONG_TEXT:
         return tokenizer.encode(text, add_special_tokens=add_special_tokens)
-    return await asyncio.to_thread(tokenizer.encode, text, add_special_tokens=add_special_tokens)
+    return await in_tokenizer_thread(tokenizer.encode, text, add_special_tokens=add_special_tokens)
+
+
+def too_long(length: str, limit: int, param: str) -> ApiError:
+    """A 400 for a prompt whose ``length`` alone says that the context cannot hold it."""
+    message = f"{param}: {length} do not fit into the context of {limit} tokens (--max_model_len); send less"
+    return bad_request(message, param, "context_length_exceeded")
 
 
 async def completion_prompts(
@@ -32,40 +67,72 @@ async def completion_prompts(
     add_special_tokens: bool = True,
     param: str = "prompt",
     most: int = MAX_CHOICES,
+    limit: int | None = None,
 ) -> list[list[int]]:
     """Token ids of a request's ``prompt``: text, ids, or a list of either. Raises :class:`ApiError` 400.
 
     Args:
         n: answers to each prompt; both together are at most ``most``.
         param: the field's name.
+        limit: see :func:`encode_text`.
     """
-    parts: list[Any] = [prompt] if isinstance(prompt, str) or (prompt and _is_number(prompt[0])) else prompt
-    if not parts:
-        raise bad_request(f"{param} must not be empty", param)
-    if len(parts) * n > most:
-        with_n = f" with n {n}" if n > 1 else ""
-        raise bad_request(f"{param} holds {len(parts)} prompts; send at most {most // n}{with_n} in one request", param)
     found = []
-    for part in parts:
+    for part in _parts(prompt, n, param, most):
         if isinstance(part, str):
-            ids = await encode_text(tokenizer, part, add_special_tokens=add_special_tokens)
-            await asyncio.sleep(0)  # many short texts hold up others as one long one does
+            ids = await encode_text(tokenizer, part, add_special_tokens=add_special_tokens, limit=limit, param=param)
         else:
-            ids = checked_ids(part, vocab_size, param)
+            ids = await long_ids(part, vocab_size, param, limit)
+        await asyncio.sleep(0)  # many short prompts hold up others as one long one does
         if not ids:
             raise bad_request(f"{param} must not be empty", param)
         found.append(ids)
     return found
 
 
-def infill_prompts(
-    infill: Infill, prompt: str | list[Any], suffix: str, *, add_special_tokens: bool
+def _parts(prompt: str | list[Any], n: int, param: str, most: int) -> list[Any]:
+    """The single prompts, not too many. Raises :class:`ApiError` 400."""
+    parts: list[Any] = [prompt] if isinstance(prompt, str) or (prompt and _is_number(prompt[0])) else prompt
+    if not parts:
+        raise bad_request(f"{param} must not be empty", param)
+    if len(parts) * n > most:
+        with_n = f" with n {n}" if n > 1 else ""
+        raise bad_request(f"{param} holds {len(parts)} prompts; send at most {most // n}{with_n} in one request", param)
+    return parts
+
+
+async def infill_prompts(
+    infill: Infill,
+    prompt: str | list[Any],
+    suffix: str,
+    tokenizer: Tokenizer,
+    *,
+    n: int,
+    add_special_tokens: bool,
+    limit: int,
 ) -> list[list[int]]:
-    """``prompt`` and ``suffix`` in the format the model learned, as token ids. Raises :class:`ApiError` 400."""
-    parts = [prompt] if isinstance(prompt, str) else prompt
+    """``prompt`` and ``suffix`` in the format the model learned, as token ids; see :func:`completion_prompts`."""
+    parts = _parts(prompt, n, "prompt", MAX_CHOICES)
     if not all(isinstance(part, str) for part in parts):
         raise bad_request("suffix needs a prompt that is text", "suffix")
-    return [infill.encode(part, suffix, add_special_tokens=add_special_tokens) for part in parts]
+    after = await encode_text(tokenizer, suffix, add_special_tokens=False, limit=limit, param="suffix")
+    if len(parts) * len(after) > _MAX_SUFFIXES:
+        message = f"suffix has {len(after)} tokens, too many for {len(parts)} prompts at once; send fewer prompts"
+        raise bad_request(message, "suffix")
+    found = []
+    for part in parts:
+        before = await encode_text(tokenizer, part, add_special_tokens=False, limit=limit)
+        found.append(infill.join(before, after, add_special_tokens=add_special_tokens))
+        await asyncio.sleep(0)
+    return found
+
+
+async def long_ids(value: Any, vocab_size: int, param: str, limit: int | None) -> list[int]:
+    """:func:`checked_ids`, off the event loop for many, and at most ``limit`` of them."""
+    if not isinstance(value, list) or len(value) < LONG_IDS:
+        return checked_ids(value, vocab_size, param)
+    if limit is not None and len(value) > limit:
+        raise too_long(f"{len(value)} tokens", limit, param)
+    return await asyncio.to_thread(checked_ids, value, vocab_size, param)
 
 
 def checked_ids(value: Any, vocab_size: int, param: str) -> list[int]:

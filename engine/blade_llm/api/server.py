@@ -148,7 +148,14 @@ async def run_server(
             ready = await client.ready()
             engine.remove_folder()
             listen.listen()
-            context = ServerContext(client, model, ready.max_model_len, board, live_timeout=options.live_timeout)
+            context = ServerContext(
+                client,
+                model,
+                ready.max_model_len,
+                board,
+                live_timeout=options.live_timeout,
+                hidden_size=ready.hidden_size,
+            )
             await _serve(context, listen, fronts, options, watch, stop, lambda: on_ready(ready))
         return watch.failure
     finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 from starlette.requests import Request
@@ -14,9 +14,15 @@ from blade_llm.api.context import ServerContext
 from blade_llm.api.conversation import render
 from blade_llm.api.errors import bad_request
 from blade_llm.api.fields import parse
-from blade_llm.api.prompts import checked_ids, encode_text
+from blade_llm.api.prompts import LONG_IDS, encode_text, in_tokenizer_thread, long_ids
 from blade_llm.api.tools.parsing import offered_tools
 from blade_llm.api.tools.requests import Tool, ToolChoice
+from blade_llm.text.tokenizer import Tokenizer
+
+_MAX_CHARACTERS: Final = 1_000_000
+_CHARACTERS_A_TOKEN: Final = 16
+"""More than any text has on the average: a context's worth of text can always be counted."""
+_MAX_IDS: Final = 1_000_000
 
 
 class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,14 +64,28 @@ async def tokenize(context: ServerContext, request: Request) -> Response:
     tokenizer = context.model.tokenizer
     special = fields.messages is None if fields.add_special_tokens is None else fields.add_special_tokens
     text = fields.prompt if fields.prompt is not None else await _conversation(context, fields)
+    _check_size(len(text), context.max_model_len, "messages" if fields.prompt is None else "prompt")
     token_ids = await encode_text(tokenizer, text, add_special_tokens=special)
     body = {
         "count": len(token_ids),
         "max_model_len": context.max_model_len,
         "tokens": token_ids,
-        "token_strs": [tokenizer.token(token_id) for token_id in token_ids] if fields.return_token_strs else None,
+        "token_strs": await _spelled(tokenizer, token_ids) if fields.return_token_strs else None,
     }
     return Response(msgspec.json.encode(body), media_type="application/json")
+
+
+def _check_size(characters: int, max_model_len: int, param: str) -> None:
+    most = max(_MAX_CHARACTERS, max_model_len * _CHARACTERS_A_TOKEN)
+    if characters > most:
+        raise bad_request(f"{param}: {characters} characters are more than {most}; send less at once", param)
+
+
+async def _spelled(tokenizer: Tokenizer, token_ids: list[int]) -> list[str | None]:
+    def spell() -> list[str | None]:
+        return [tokenizer.token(token_id) for token_id in token_ids]
+
+    return spell() if len(token_ids) < LONG_IDS else await asyncio.to_thread(spell)
 
 
 async def _conversation(context: ServerContext, fields: TokenizeRequest) -> str:
@@ -78,6 +98,9 @@ async def detokenize(context: ServerContext, request: Request) -> Response:
     """The text of token ids."""
     fields = parse(await read_json(request), DetokenizeRequest, ignored={}, refused={})
     context.resolve_model(fields.model)
-    token_ids = checked_ids(fields.tokens, context.model.vocab_size, "tokens")
-    text = await asyncio.to_thread(context.model.tokenizer.decode, token_ids, skip_special_tokens=False)
+    most = max(_MAX_IDS, context.max_model_len)
+    if len(fields.tokens) > most:
+        raise bad_request(f"tokens: {len(fields.tokens)} are more than {most}; send less at once", "tokens")
+    token_ids = await long_ids(fields.tokens, context.model.vocab_size, "tokens", None)
+    text = await in_tokenizer_thread(context.model.tokenizer.decode, token_ids, skip_special_tokens=False)
     return Response(msgspec.json.encode({"prompt": text}), media_type="application/json")

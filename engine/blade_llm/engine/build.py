@@ -29,6 +29,7 @@ def build_core(config: EngineConfig) -> EngineCore:
         device=runner.description,
         dtype=runner.dtype_name,
         vocab_size=model_config.vocab_size,
+        hidden_size=model_config.hidden_size,
         revision=config.revision,
         memory=runner.memory_plan,
         timings=runner.timings,

@@ -48,6 +48,8 @@ class EngineInfo:
     dtype: str
     vocab_size: int = 0
     """Tokens that the logits have, for the masks of grammars."""
+    hidden_size: int = 0
+    """Numbers in a hidden state; 0: not known."""
     revision: str = ""
     memory: MemoryPlan | None = None
     timings: dict[str, float] = field(default_factory=dict)
@@ -176,6 +178,7 @@ class EngineCore:
             dtype=info.dtype,
             timings=info.timings,
             state=state,
+            hidden_size=info.hidden_size,
         )
 
     def step(self) -> list[RequestOutput]:

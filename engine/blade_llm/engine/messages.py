@@ -73,6 +73,8 @@ class EngineReady(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     timings: dict[str, float]
     """Start-up stage → seconds, in order."""
     state: EngineState
+    hidden_size: int = 0
+    """Numbers in an embedding; 0: not known."""
 
 
 class EngineStart(msgspec.Struct, frozen=True, kw_only=True):

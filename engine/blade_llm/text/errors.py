@@ -7,3 +7,7 @@ class TokenizerFilesError(ValueError):
 
 class ChatTemplateError(ValueError):
     """A conversation the chat template cannot render (the template's own complaint, where it has one)."""
+
+
+class TemplatesBusyError(Exception):
+    """A chat template of a request cannot be rendered just now; the same request may succeed later."""

@@ -44,17 +44,14 @@ class Infill:
         self.end_ids: tuple[int, ...] = tuple(token_id for token_id in ends if token_id is not None)
         """Tokens that end an answer beside the end of sequence."""
 
-    def encode(self, prefix: str, suffix: str, *, add_special_tokens: bool) -> list[int]:
-        """Token ids of a prompt whose answer stands between the texts."""
+    def join(self, prefix: list[int], suffix: list[int], *, add_special_tokens: bool) -> list[int]:
+        """Token ids of a prompt whose answer stands between the two texts, given without special tokens."""
         form = self._form
-        before = [*self._mark(form.prefix), *self._text(prefix)]
-        after = [*self._mark(form.suffix), *self._text(suffix)]
+        before = [*self._mark(form.prefix), *prefix]
+        after = [*self._mark(form.suffix), *suffix]
         start = self._tokenizer.encode("", add_special_tokens=True) if add_special_tokens else []
         texts = after + before if form.suffix_first else before + after
         return [*start, *texts, *self._mark(form.middle)]
-
-    def _text(self, text: str) -> list[int]:
-        return self._tokenizer.encode(text, add_special_tokens=False) if text else []
 
     def _mark(self, token: str) -> list[int]:
         token_id = self._tokenizer.token_id(token) if token else None

@@ -7,20 +7,29 @@ request that needs it. Other requests, with the model's own template, never wait
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 import msgspec
 
-from blade_llm.text.errors import ChatTemplateError
+from blade_llm.text.errors import ChatTemplateError, TemplatesBusyError
 from blade_llm.text.template_process import LENGTH_BYTES, MAX_CHARACTERS, SECONDS, Job, Rendered
 
 _PROCESSES: Final = 2
 """At once; more requests wait."""
+_MAX_WAITING: Final = 16
+"""Requests; the template of each may take its whole time."""
+_WAIT_SECONDS: Final = 10.0
 _START_SECONDS: Final = 60.0
+_EXIT_SECONDS: Final = 1.0
 _MAX_SOURCE: Final = 128 * 1024
+_BROKEN: Final = (asyncio.IncompleteReadError, ConnectionError, RuntimeError)
+"""What a process that is gone shows as; ``RuntimeError`` is uvloop's for a pipe that is closed already."""
+_TOO_MUCH: Final = Rendered(error=f"the chat template takes more than {SECONDS:g} s, or too much memory")
 
 
 class RequestTemplates:
@@ -29,6 +38,7 @@ class RequestTemplates:
     def __init__(self) -> None:
         self._idle: list[asyncio.subprocess.Process] = []
         self._free = asyncio.Semaphore(_PROCESSES)
+        self._waiting = 0
 
     async def render(
         self,
@@ -39,7 +49,8 @@ class RequestTemplates:
         add_generation_prompt: bool,
         arguments: Mapping[str, Any],
     ) -> str:
-        """The prompt text. Raises :class:`ChatTemplateError`."""
+        """The prompt text. Raises :class:`ChatTemplateError`, and :class:`TemplatesBusyError` when too many wait or no
+        process can be started."""
         if len(source) > _MAX_SOURCE:
             raise ChatTemplateError(f"the chat template has more than {_MAX_SOURCE} characters")
         job = Job(source, dict(special_tokens), messages, add_generation_prompt, dict(arguments))
@@ -47,21 +58,63 @@ class RequestTemplates:
             payload = msgspec.msgpack.encode(job)
         except (OverflowError, RecursionError) as error:
             raise ChatTemplateError(f"the conversation cannot be put into a template of a request: {error}") from None
-        async with self._free:
+        async with self._turn():
             rendered = await self._render(payload)
         if rendered.error:
             raise ChatTemplateError(rendered.error)
         return rendered.text
 
+    @contextlib.asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """One of the processes' turns. Raises :class:`TemplatesBusyError`."""
+        if self._waiting >= _MAX_WAITING:
+            raise TemplatesBusyError("too many requests with a chat_template of their own wait; try again later")
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(_WAIT_SECONDS):
+                await self._free.acquire()
+        except TimeoutError:
+            raise TemplatesBusyError(
+                f"other requests' chat templates took more than {_WAIT_SECONDS:g} s; try again later"
+            ) from None
+        finally:
+            self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._free.release()
+
     async def _render(self, payload: bytes) -> Rendered:
-        process = self._idle.pop() if self._idle else await _start()
+        process = self._take()
+        if process is not None:
+            with contextlib.suppress(*_BROKEN):  # ended while it was idle, which is no template's fault
+                return await self._rendered(process, payload)
+        try:
+            return await self._rendered(await _start(), payload)
+        except _BROKEN:
+            return _TOO_MUCH
+
+    def _take(self) -> asyncio.subprocess.Process | None:
+        """An idle process that lives."""
+        while self._idle:
+            process = self._idle.pop()
+            if process.returncode is None:
+                return process
+        return None
+
+    async def _rendered(self, process: asyncio.subprocess.Process, payload: bytes) -> Rendered:
+        """Raises one of :data:`_BROKEN` when the process ended in another way than by its own alarm."""
         done = False
         try:
             async with asyncio.timeout(SECONDS + _START_SECONDS):  # its own alarm comes long before
                 answer = await _ask(process, payload)
             done = True
-        except (asyncio.IncompleteReadError, ConnectionError, TimeoutError):
-            return Rendered(error=f"the chat template takes more than {SECONDS:g} s, or too much memory")
+        except TimeoutError:
+            return _TOO_MUCH
+        except _BROKEN:
+            if await _exit_code(process) == -signal.SIGALRM:
+                return _TOO_MUCH
+            raise
         finally:  # also when the request is cancelled: an answer nobody took would be the next one's
             if done:
                 self._idle.append(process)
@@ -78,18 +131,25 @@ class RequestTemplates:
 
 
 async def _start() -> asyncio.subprocess.Process:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "blade_llm.text.template_process",
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        limit=MAX_CHARACTERS,
-        env={"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},  # no secrets
-    )
+    """Raises :class:`TemplatesBusyError`: the machine has no room for a process, most likely."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "blade_llm.text.template_process",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=MAX_CHARACTERS,
+            env={"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},  # no secrets
+        )
+    except OSError as error:
+        raise TemplatesBusyError(f"the process that renders chat templates does not start: {error}") from None
     try:
         async with asyncio.timeout(_START_SECONDS):
             await _read(process)
+    except (TimeoutError, *_BROKEN):
+        _end(process)
+        raise TemplatesBusyError("the process that renders chat templates does not start") from None
     except BaseException:
         _end(process)
         raise
@@ -109,6 +169,16 @@ async def _read(process: asyncio.subprocess.Process) -> bytes:
     return await process.stdout.readexactly(length)
 
 
+async def _exit_code(process: asyncio.subprocess.Process) -> int | None:
+    """Of a process whose pipes are closed. Not killed before: asyncio's own loop may then lose the code."""
+    try:
+        async with asyncio.timeout(_EXIT_SECONDS):
+            return await process.wait()
+    except TimeoutError:
+        return None
+
+
 def _end(process: asyncio.subprocess.Process) -> None:
     if process.returncode is None:
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()

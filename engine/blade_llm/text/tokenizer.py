@@ -53,7 +53,11 @@ class Tokenizer:
         """Ids that ``skip_special_tokens`` leaves out of the text."""
         self.added_ids = {str(token.content): token_id for token_id, token in added.items()}
         """Tokens that stand for a text of their own, special or not, which no other tokens are merged into."""
-        self.largest_id: int = max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1)
+        vocabulary = self._backend.get_vocab(with_added_tokens=True)
+        self.largest_id: int = max(vocabulary.values(), default=-1)
+        self.longest_token: int = max(map(len, vocabulary), default=1)
+        """Characters of it as the vocabulary spells it, so at least as many as its text has. (Only a tokenizer that
+        writes any stretch of unknown text as one token makes fewer tokens of a text than this says.)"""
         self.is_byte_level = _is_byte_level(json.loads(self._backend.to_str()).get("decoder"))
         self._bytes: dict[int, bytes] = {}
         self.known_texts: dict[frozenset[int], dict[int, str]] = {}

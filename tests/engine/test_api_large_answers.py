@@ -1,0 +1,89 @@
+"""Large answers are put together off the event loop."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_support.tiny_text import write_tokenizer
+
+from blade_llm.api import completion_shape
+from blade_llm.api.answers import Piece
+from blade_llm.api.completion_shape import CompletionShape, Echo
+from blade_llm.api.generate import _whole
+from blade_llm.api.logprobs import TokenNames
+from blade_llm.api.search import Search
+from blade_llm.sampling.parameters import TokenLogprobs
+from blade_llm.text.tokenizer import Tokenizer
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Tokenizer:
+    return Tokenizer(write_tokenizer(tmp_path))
+
+
+@pytest.mark.parametrize(("length", "aside"), [(20_001, True), (20, False)])
+async def test_a_long_echo(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, length: int, aside: bool) -> None:
+    threads: list[threading.Thread] = []
+
+    class Noted(Echo):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            threads.append(threading.current_thread())
+            super().__init__(*arguments, **options)
+
+    monkeypatch.setattr(completion_shape, "Echo", Noted)
+    await completion_shape.completion_shape(
+        "cmpl-1", "m", TokenNames(tokenizer), prompts=[[40] * length], echo=True, with_logprobs=True
+    )
+    assert (threads != [threading.main_thread()]) is aside
+
+
+class _Answers:
+    """One choice, finished at once."""
+
+    def __init__(self, prompt_tokens: int) -> None:
+        self.choices = [0]
+        self.finished = False
+        self.prompt_logprobs = {0: [None, *[TokenLogprobs(-1.0, (), ())] * (prompt_tokens - 1)]}
+
+    async def next(self) -> list[Piece]:
+        self.finished = True
+        return [Piece(0, "a", [], "stop")]
+
+    def usage(self) -> dict[str, object]:
+        return {}
+
+
+class _Context:
+    """Measures nothing."""
+
+    @property
+    def metrics(self) -> _Context:
+        return self
+
+    def observe(self, answers: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("length", "aside"), [(1_001, True), (20, False)])
+async def test_many_logprobs_of_a_prompt(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, length: int, aside: bool
+) -> None:
+    threads: list[threading.Thread] = []
+    choice = CompletionShape.choice
+
+    def noted(self: CompletionShape, piece: Piece) -> dict[str, Any]:
+        threads.append(threading.current_thread())
+        return choice(self, piece)
+
+    monkeypatch.setattr(CompletionShape, "choice", noted)
+    shape = CompletionShape("cmpl-1", "m", TokenNames(tokenizer), prompts=[[40] * length], with_prompt_logprobs=True)
+    answers: Any = _Answers(length)
+    shape.prompt_logprobs = answers.prompt_logprobs
+    context: Any = _Context()
+    response = await _whole(context, answers, shape, Search())
+    assert (threads != [threading.main_thread()]) is aside
+    assert len(json.loads(bytes(response.body))["choices"][0]["prompt_logprobs"]) == length
