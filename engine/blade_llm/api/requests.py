@@ -16,7 +16,12 @@ from blade_llm.api.search import Search
 from blade_llm.api.served_model import SamplingDefaults
 from blade_llm.api.structured import StructureFields
 from blade_llm.api.tools.requests import Tool, ToolChoice
-from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.sampling.parameters import (
+    MAX_LENGTH_PENALTY,
+    MAX_REPETITION_PENALTY,
+    MAX_TEMPERATURE,
+    SamplingParams,
+)
 from blade_llm.sampling.structure import Structure
 
 MAX_TEXT: Final = 1024
@@ -30,6 +35,8 @@ _Count = Annotated[int, msgspec.Meta(ge=1, le=128)]
 _Natural = Annotated[int, msgspec.Meta(ge=0)]
 _Positive = Annotated[int, msgspec.Meta(ge=1)]
 _Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
+_RepetitionPenalty = Annotated[float, msgspec.Meta(ge=1 / MAX_REPETITION_PENALTY, le=MAX_REPETITION_PENALTY)]
+_LengthPenalty = Annotated[float, msgspec.Meta(ge=-MAX_LENGTH_PENALTY, le=MAX_LENGTH_PENALTY)]
 _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 _TopLogprobs = Annotated[int, msgspec.Meta(ge=0, le=20)]
 Priority = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
@@ -57,14 +64,14 @@ class SamplingFields(StructureFields, msgspec.Struct, frozen=True, kw_only=True)
     """Answer with server-sent events."""
     min_tokens: _Natural = 0
     """End-of-sequence and stop token ids cannot come before."""
-    temperature: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    temperature: Annotated[float, msgspec.Meta(ge=0, le=MAX_TEMPERATURE)] | None = None
     """0 is greedy. The model's own default when left out, as for top_p, top_k and repetition_penalty."""
     top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, msgspec.Meta(ge=-1)] | None = None
     """0 or -1: off."""
     min_p: _Share = 0.0
     """Keeps tokens at least this many times as likely as the likeliest."""
-    repetition_penalty: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    repetition_penalty: _RepetitionPenalty | None = None
     presence_penalty: _Penalty = 0.0
     frequency_penalty: _Penalty = 0.0
     logit_bias: _Biases = {}
@@ -95,7 +102,7 @@ class GenerationFields(SamplingFields, msgspec.Struct, frozen=True, kw_only=True
     """Search for the likeliest answers in place of drawing them."""
     beam_width: _Count | None = None
     """Of a beam search, which it asks for; ``best_of``, else ``n``, when left out."""
-    length_penalty: float = 1.0
+    length_penalty: _LengthPenalty = 1.0
     """Beams are ranked by the sum of their log-probabilities divided by length to this power."""
     early_stopping: bool = False
     """End a beam search once it has enough complete answers, not when none can be better any more."""
