@@ -11,10 +11,11 @@ import msgspec
 import pytest
 from engine_support.tiny_text import write_tokenizer
 
+from blade_llm.api.answers import Piece, TokenEntry, best
 from blade_llm.api.requests import CompletionRequest, sampling_params
 from blade_llm.api.search import search_of
 from blade_llm.api.served_model import ModelSource, SamplingDefaults, load_served_model
-from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
 from blade_llm.text.errors import TokenizerFilesError
 
 DEFAULTS = SamplingDefaults(temperature=0.7, top_p=0.8, top_k=20, repetition_penalty=1.1)
@@ -55,3 +56,10 @@ def test_a_models_defaults_that_cannot_be_used_are_told_at_the_start(tmp_path: P
 def test_the_schema_tells_the_same_bounds(name: str, value: float) -> None:
     with pytest.raises(msgspec.ValidationError, match=name):
         msgspec.convert({"prompt": "x", name: value}, CompletionRequest)
+
+
+def test_an_answer_without_a_token_is_never_the_best() -> None:
+    entries = [TokenEntry(5, TokenLogprobs(-9.0), 0)]
+    said, silent = Piece(0, "well", entries, "stop"), Piece(1, "", [], "stop")
+    assert best([silent, said], 1) == [said]
+    assert best([silent, said], 2) == [said, silent]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import TypeAlias
 
 from blade_llm.api.errors import ApiError
@@ -221,6 +222,6 @@ def best(pieces: Sequence[Piece], n: int) -> list[Piece]:
 
     def mean(piece: Piece) -> float:
         values = [entry.logprobs.chosen for entry in piece.entries]
-        return sum(values) / len(values) if values else 0.0
+        return sum(values) / len(values) if values else -inf  # an answer that says nothing is the last
 
     return sorted(pieces, key=mean, reverse=True)[:n]
