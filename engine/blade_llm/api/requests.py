@@ -219,6 +219,8 @@ def sampling_params(
     )
     if problem := params.problem():
         name, advice = problem
+        if name == "beam_width":
+            name = search.width_field if structure is None else _asks_for_beams(fields)
         raise bad_request(f"{name} {advice}", name)
     for name, ids in (("stop_token_ids", params.stop_token_ids), ("logit_bias", params.logit_bias)):
         if wrong := [token_id for token_id in ids if not 0 <= token_id < vocab_size]:
@@ -226,14 +228,24 @@ def sampling_params(
     return params
 
 
-def check_length(prompt_tokens: int, asked: int | None, default: int | None, limit: int, param: str) -> int:
+def _asks_for_beams(fields: GenerationFields) -> str:
+    return "use_beam_search" if fields.use_beam_search else "beam_width"
+
+
+def check_length(
+    prompt_tokens: int, asked: int | None, default: int | None, limit: int, param: str, name: str = "max_tokens"
+) -> int:
     """The number of tokens to generate: ``asked``, else ``default`` (or all that fits) cut to what is left.
+
+    Args:
+        param: the field the prompt came in.
+        name: the field that ``asked`` is of.
 
     Raises :class:`ApiError` 400 with the numbers when the prompt, or prompt and ``asked``, exceed ``limit``.
     """
     left = limit - prompt_tokens
     if asked is not None and asked < 1:
-        raise bad_request(f"max_tokens must be at least 1, not {asked}", "max_tokens")
+        raise bad_request(f"{name} must be at least 1, not {asked}", name)
     if left < 1:
         message = (
             f"the prompt has {prompt_tokens} tokens; the context of {limit} tokens (--max_model_len) "
@@ -244,8 +256,8 @@ def check_length(prompt_tokens: int, asked: int | None, default: int | None, lim
         return left if default is None else min(default, left)
     if asked > left:
         message = (
-            f"the prompt has {prompt_tokens} tokens and max_tokens asks for {asked}: together {prompt_tokens + asked}, "
+            f"the prompt has {prompt_tokens} tokens and {name} asks for {asked}: together {prompt_tokens + asked}, "
             f"more than the context of {limit} tokens (--max_model_len); shorten the prompt or ask for at most {left}"
         )
-        raise bad_request(message, "max_tokens" if asked >= limit else param, "context_length_exceeded")
+        raise bad_request(message, name if asked >= limit else param, "context_length_exceeded")
     return asked
