@@ -10,7 +10,7 @@ from starlette.responses import Response
 from blade_llm.api.answers import Piece, PromptLogprobs
 from blade_llm.api.body import read_json
 from blade_llm.api.context import ServerContext
-from blade_llm.api.conversation import render
+from blade_llm.api.conversation import content_of, render
 from blade_llm.api.errors import bad_request
 from blade_llm.api.fields import parse
 from blade_llm.api.generate import Prompt, Shape, answer, encode, event, response_head
@@ -156,8 +156,7 @@ def _said(chat: ChatRequest) -> str:
     """What the answer that is gone on with has said."""
     if not chat.continue_final_message:
         return chat.resume_response
-    content = chat.messages[-1].get("content")
-    return content if isinstance(content, str) else ""
+    return content_of(chat.messages[-1])
 
 
 def _top_logprobs(chat: ChatRequest) -> int | None:
