@@ -173,3 +173,20 @@ def test_a_row_forgets_the_request_before() -> None:
     sampled = SampledRows([2], [2], index, index)
     tokens = [Sampler(which, token_ids).draw(logits, sampled).tokens.tolist() for which in (table, fresh)]
     assert tokens[0] == tokens[1]
+
+
+@pytest.mark.parametrize("extreme", [5e-324, 1e-300, 1e-45, 1e-40, 1e-30])
+def test_numbers_that_are_too_small_for_the_device(extreme: float) -> None:
+    """As top-p they keep the likeliest token, as min-p they keep all, as a temperature they are 0."""
+    table = SamplingTable(3, CPU)
+    table.enter(0, SamplingParams(top_p=extreme), num_prompt_tokens=1)
+    table.enter(1, SamplingParams(min_p=extreme), num_prompt_tokens=1)
+    table.enter(2, SamplingParams(temperature=1e6, repetition_penalty=1e6), num_prompt_tokens=1)
+    assert table.values[0, SamplingTable.TOP_P] >= torch.finfo(torch.float32).tiny
+    assert table.values[1, SamplingTable.MIN_P] == 0
+    assert table.values.isfinite().all()
+    logits = torch.tensor([0.0, 3.0, 2.9, -5.0])
+    assert probabilities(Row(SamplingParams(top_p=extreme)), logits).tolist() == [0.0, 1.0, 0.0, 0.0]
+    torch.testing.assert_close(probabilities(Row(SamplingParams(min_p=extreme)), logits), logits.softmax(-1))
+    assert probabilities(Row(SamplingParams(temperature=1e6, repetition_penalty=1e-6)), logits).isfinite().all()
+    assert draw({0: Row(SamplingParams(temperature=extreme))}, logits.unsqueeze(0)).tokens.tolist() == [1]

@@ -229,7 +229,7 @@ def test_minimum_and_end_tokens_give_way_to_a_complete_structure(real: ServerPro
         ),
         ({"response_format": {"type": "yaml"}}, "response_format", "yaml"),
         ({"guided_json": {}, "ignore_eos": True}, "ignore_eos", "cannot be combined with a structure"),
-        ({"guided_json": {}, "use_beam_search": True, "n": 2}, None, "structure"),
+        ({"guided_json": {}, "use_beam_search": True, "n": 2}, "use_beam_search", "structure"),
         ({"guided_json": {"properties": {f"p{i}": {} for i in range(10_000)}}}, "guided_json", "the limit is"),
     ],
 )
@@ -252,7 +252,19 @@ def test_a_grammar_that_only_the_engine_can_refuse_is_a_400_too(real: ServerProc
     for stream in (False, True):
         response = real.post("/v1/completions", prompt="x", stream=stream, guided_grammar='start: <|nosuch|> "a"')
         assert response.status_code == 400, response.text
-        assert "unknown special token" in response.json()["error"]["message"]
+        error = response.json()["error"]
+        assert error["param"] == "guided_grammar"
+        assert error["message"].startswith("guided_grammar: ")
+        assert "unknown special token" in error["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_it_is_named_as_it_was_sent(real: ServerProcess, stream: bool) -> None:
+    grammar = {"grammar": 'start: <|nosuch|> "b"'}
+    for path, prompt in (("chat/completions", {"messages": [{"role": "user", "content": "x"}]}), ("responses", {})):
+        response = real.post(f"/v1/{path}", stream=stream, structured_outputs=grammar, **(prompt or {"input": "x"}))
+        assert response.status_code == 400, response.text
+        assert response.json()["error"]["param"] == "structured_outputs"
 
 
 def test_an_unusable_tokenizer(tmp_path: Path) -> None:
@@ -265,4 +277,9 @@ def test_an_unusable_tokenizer(tmp_path: Path) -> None:
             response = server.post("/v1/completions", prompt=[1], guided_json={}, stream=stream)
             assert response.status_code == 400, response.text
             assert "not possible with this model's tokenizer" in response.json()["error"]["message"]
+            assert response.json()["error"]["param"] == "guided_json"
+            asked = {"type": "json_schema", "name": "x", "schema": {}}
+            response = server.post("/v1/responses", input="a", text={"format": asked}, stream=stream)
+            assert response.status_code == 400, response.text
+            assert response.json()["error"]["param"] == "text.format"
         assert server.post("/v1/completions", prompt=[1, 2], max_tokens=3).status_code == 200

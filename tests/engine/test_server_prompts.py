@@ -10,6 +10,8 @@ from engine_support.server_process import ServerProcess
 from engine_support.tiny_text import byte_level_tokenizer, write_tokenizer
 from tokenizers import AddedToken
 
+from blade_llm.api.chat import _said
+from blade_llm.api.requests import ChatRequest
 from blade_llm.text.infill import infill_of
 from blade_llm.text.tokenizer import Tokenizer
 
@@ -42,6 +44,23 @@ def test_the_last_message_goes_on(server: ServerProcess) -> None:
     _same(_chat(server, messages=TALK[:1], resume_response=" the quick "), _complete(server, prompt))
     begun = "<|im_start|>user\nhello<|im_end|>\n"
     _same(_chat(server, messages=TALK[:1], add_generation_prompt=False), _complete(server, begun))
+
+
+def test_the_last_message_goes_on_in_parts_too(server: ServerProcess) -> None:
+    parts = [{"type": "text", "text": "<think>\nwell"}, {"type": "refusal", "refusal": "no"}]
+    messages = [TALK[0], {"role": "assistant", "content": parts}]
+    prompt = "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n<think>\nwell\nno"
+    _same(_chat(server, messages=messages, continue_final_message=True), _complete(server, prompt))
+    assert _said(ChatRequest(messages=messages, continue_final_message=True)) == "<think>\nwell\nno"
+    assert _said(ChatRequest(messages=messages)) == ""
+
+
+def test_a_developer_is_heard_as_the_system_is(server: ServerProcess) -> None:
+    """Templates that know no such role leave its messages out."""
+    by_role = "{% for m in messages if m.role in ('system', 'user') %}{{ m.content }};{% endfor %}"
+    for role in ("system", "developer"):
+        messages = [{"role": role, "content": "be brief"}, TALK[0]]
+        _same(_chat(server, messages=messages, chat_template=by_role), _complete(server, "be brief;hello;"))
 
 
 def test_a_template_in_the_request(server: ServerProcess) -> None:

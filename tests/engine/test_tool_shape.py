@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from blade_llm.api.answers import Piece
 from blade_llm.api.chat import ChatShape
 from blade_llm.api.logprobs import TokenNames
-from blade_llm.api.tools.shape import ParsedChatShape, call_id
+from blade_llm.api.tools.shape import CallIds, ParsedChatShape
 from blade_llm.text.answer_parser import AnswerParsing
 from blade_llm.text.reasoning import QWEN3
 from blade_llm.text.tokenizer import Tokenizer
@@ -86,6 +86,8 @@ def test_a_stream_says_what_the_whole_answer_says(
     streamed = _streamed(_shape(names, include_reasoning=include_reasoning), cut(text, borders), reason)
     for message in (whole, streamed):
         message["content"] = message["content"] or None  # in a stream both stand for "none came"
+        calls = message.get("tool_calls", [])
+        assert len({call.pop("id") for call in calls}) == len(calls)
     assert streamed == whole
 
 
@@ -95,8 +97,24 @@ def test_a_call_asked_for_by_name_ends_with_stop(names: TokenNames) -> None:
         assert _streamed(_shape(names, include_reasoning=True, asked=asked), [CALL], "stop")["finish_reason"] == reason
 
 
-def test_ids_of_calls_follow_from_the_answers() -> None:
-    ids = {call_id(response, choice, index) for response in "ab" for choice in (0, 1) for index in (0, 1)}
+def test_ids_of_calls_are_those_of_one_response() -> None:
+    responses = [CallIds(), CallIds()]
+    ids = {response.id_of(choice, index) for response in responses for choice in (0, 1) for index in (0, 1)}
     assert len(ids) == 8
-    assert call_id("a", 0, 0) == call_id("a", 0, 0)
+    assert responses[0].id_of(0, 1) == responses[0].id_of(0, 1)
     assert all(found.startswith("call_") and found[5:].isalnum() for found in ids)
+
+
+def test_two_answers_to_one_request_id_name_their_calls_differently(names: TokenNames) -> None:
+    calls = [_whole(_shape(names, include_reasoning=True), CALL, "stop")["tool_calls"][0] for _ in range(2)]
+    assert calls[0]["id"] != calls[1]["id"]
+
+
+def test_reasoning_that_is_not_shown_begins_the_stream_all_the_same(names: TokenNames) -> None:
+    shape = _shape(names, include_reasoning=False)
+    data = shape.first(0) + shape.chunk(Piece(0, "<think>\nwell, I", []))
+    (choice,) = json.loads(data.removeprefix(b"data: "))["choices"]
+    assert choice["delta"] == {"role": "assistant", "content": None}
+    assert shape.chunk(Piece(0, " wonder", [])) == b""
+    after = shape.chunk(Piece(0, "</think>\n\nyes", []))
+    assert json.loads(after.removeprefix(b"data: "))["choices"][0]["delta"] == {"content": "yes"}

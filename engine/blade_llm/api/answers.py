@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import TypeAlias
 
-from blade_llm.api.errors import ApiError
+from blade_llm.api.errors import ApiError, bad_request
 from blade_llm.engine.client import Generation, Outputs
 from blade_llm.engine.messages import RequestOutput
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
@@ -51,9 +52,11 @@ class Choice:
         sampling: SamplingParams,
         param: str = "prompt",
         parsing: AnswerParsing | None = None,
+        asked_by: Mapping[str, str] | None = None,
     ) -> None:
         self._index = index
         self._param = param
+        self._asked_by = asked_by or {}
         self._stop_ids = frozenset(sampling.stop_token_ids)
         self._shows_stop = sampling.include_stop_str_in_output
         shown_ids = frozenset[int]() if parsing is None else parsing.shown_ids(tokenizer)
@@ -74,7 +77,7 @@ class Choice:
         if self.finish_reason is not None:
             return None  # came while the engine was being told to stop
         if output.error is not None:
-            raise ApiError(400, output.error, param=_param_of(output.error, self._param))
+            raise self._refused(output.error)
         self.last_token_at = time.monotonic()
         if self.first_token_at is None:
             self.first_token_at = self.last_token_at
@@ -109,17 +112,19 @@ class Choice:
             self.finish_reason, self._stop_reason = "stop", answer.stop_string
         return text
 
+    def _refused(self, error: str) -> ApiError:
+        """The engine's ``error``, which may begin with the field that it is about."""
+        word = error.partition(" ")[0].removesuffix(":")
+        if word not in SamplingParams.__struct_fields__:
+            return bad_request(error, self._param)
+        name = self._asked_by.get(word, word)
+        return bad_request(name + error[len(word) :], name)
+
     def _stop_at(self, token_id: int) -> str:
         """The text of the token that ended the answer, where that is asked for."""
         if token_id in self._stop_ids:
             self._stop_reason = token_id
         return self._text.add(token_id) if self._shows_stop else ""
-
-
-def _param_of(error: str, default: str) -> str:
-    """The field that the engine's ``error`` begins with."""
-    word = error.partition(" ")[0]
-    return word if word in SamplingParams.__struct_fields__ else default
 
 
 class PromptOnly(Choice):
@@ -221,6 +226,6 @@ def best(pieces: Sequence[Piece], n: int) -> list[Piece]:
 
     def mean(piece: Piece) -> float:
         values = [entry.logprobs.chosen for entry in piece.entries]
-        return sum(values) / len(values) if values else 0.0
+        return sum(values) / len(values) if values else -inf  # an answer that says nothing is the last
 
     return sorted(pieces, key=mean, reverse=True)[:n]

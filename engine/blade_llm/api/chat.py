@@ -10,7 +10,7 @@ from starlette.responses import Response
 from blade_llm.api.answers import Piece, PromptLogprobs
 from blade_llm.api.body import read_json
 from blade_llm.api.context import ServerContext
-from blade_llm.api.conversation import render
+from blade_llm.api.conversation import content_of, render
 from blade_llm.api.errors import bad_request
 from blade_llm.api.fields import parse
 from blade_llm.api.generate import Prompt, Shape, answer, encode, event, response_head
@@ -67,6 +67,7 @@ async def chat_prompt(context: ServerContext, chat: ChatRequest, search: Search)
         raise bad_request("the chat template made an empty prompt of these messages", "messages")
     room = context.max_model_len - (chat.token_limit or 1)
     token_ids = truncated(token_ids, chat.truncate_prompt_tokens, room)
+    structure, asked_in = await checked_structure(chat, context.structures)
     sampling = sampling_params(
         chat,
         context.model.sampling_defaults,
@@ -75,11 +76,12 @@ async def chat_prompt(context: ServerContext, chat: ChatRequest, search: Search)
         logprobs=_top_logprobs(chat),
         vocab_size=context.model.vocab_size,
         prompt_logprobs=chat.prompt_logprobs,
-        structure=await checked_structure(chat, context.structures),
+        structure=structure,
     )
     parsing = answer_parsing(context.model, tools, text, _said(chat))
     sampling = await guided(sampling, parsing, tools, context.model.tokenizer, context.structures)
-    return Prompt(token_ids, sampling, parsing=parsing)
+    asked_by = {"structure": asked_in or "tools", "beam_width": search.width_field}
+    return Prompt(token_ids, sampling, parsing=parsing, asked_by=asked_by)
 
 
 class ChatShape:
@@ -153,17 +155,14 @@ class ChatShape:
 
 def _length(context: ServerContext, chat: ChatRequest, prompt_tokens: int) -> int:
     name = "max_tokens" if chat.max_completion_tokens is None else "max_completion_tokens"
-    if chat.token_limit == 0:
-        raise bad_request(f"{name} must be at least 1, not 0", name)
-    return check_length(prompt_tokens, chat.token_limit, None, context.max_model_len, "messages")
+    return check_length(prompt_tokens, chat.token_limit, None, context.max_model_len, "messages", name)
 
 
 def _said(chat: ChatRequest) -> str:
     """What the answer that is gone on with has said."""
     if not chat.continue_final_message:
         return chat.resume_response
-    content = chat.messages[-1].get("content")
-    return content if isinstance(content, str) else ""
+    return content_of(chat.messages[-1])
 
 
 def _top_logprobs(chat: ChatRequest) -> int | None:

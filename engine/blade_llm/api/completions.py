@@ -32,7 +32,7 @@ async def completions(context: ServerContext, request: Request) -> Response:
     model = context.resolve_model(fields.model)
     search = search_of(fields)
     infill = _infill(context, fields)
-    structure = await checked_structure(fields, context.structures)
+    structure, asked_in = await checked_structure(fields, context.structures)
     tokenizer, vocab_size = context.model.tokenizer, context.model.vocab_size
     special = fields.add_special_tokens is not False
     limit = context.max_model_len
@@ -58,6 +58,7 @@ async def completions(context: ServerContext, request: Request) -> Response:
     only_prompt = fields.echo and fields.max_tokens == 0
     asked = 1 if only_prompt else fields.max_tokens
     room = limit - (asked or 1)
+    asked_by = {"structure": asked_in, "beam_width": search.width_field}
     prompts = []
     for token_ids in found:
         token_ids = truncated(token_ids, fields.truncate_prompt_tokens, room)
@@ -72,7 +73,7 @@ async def completions(context: ServerContext, request: Request) -> Response:
             end_ids=() if infill is None or fields.ignore_eos else infill.end_ids,
             structure=structure,
         )
-        prompts.append(Prompt(token_ids, sampling, only_prompt))
+        prompts.append(Prompt(token_ids, sampling, only_prompt, asked_by=asked_by))
     if fields.stream and fields.echo and fields.logprobs is not None:
         _check_streamed_echo(sum(len(prompt.token_ids) for prompt in prompts) * search.n, fields.logprobs)
     shape = await completion_shape(

@@ -19,6 +19,15 @@ _LARGE: Final = 100_000
 _PER_MESSAGE: Final = 100
 """What a message costs beyond its text, in characters."""
 
+ROLES: Final[Mapping[str, str]] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+}
+"""Roles of messages → what chat templates call them: they would leave out a message of a role they do not know."""
+
 
 class Conversation(Protocol):
     """Fields of the requests that hold messages."""
@@ -137,24 +146,33 @@ def _check_continued(chat: Conversation) -> None:
 
 
 def _message(message: Mapping[str, Any], index: int) -> dict[str, Any]:
-    """Checked, and with content parts joined to one string."""
+    """Checked, with a role that templates know, and with content parts joined to one string."""
     where = f"messages[{index}]"
-    if not isinstance(message.get("role"), str):
-        raise bad_request(f"{where}.role must be a string: system, user or assistant", "messages")
-    content = message.get("content")
+    role = message.get("role")
+    if role == "function":
+        raise bad_request(f"{where}: role function is the older form of role tool; send that", "messages")
+    if not isinstance(role, str) or role not in ROLES:
+        raise bad_request(f"{where}.role must be {', '.join([*ROLES][:-1])} or {[*ROLES][-1]}", "messages")
+    return with_calls({**message, "role": ROLES[role], "content": content_of(message, where)}, where)
+
+
+def content_of(message: Mapping[str, Any], where: str = "messages[-1]") -> str:
+    """The text of a message, that of its parts joined. Raises :class:`ApiError` 400."""
+    content, by_model = message.get("content"), message.get("role") == "assistant"
     if isinstance(content, list):
-        content = "\n".join(_part(part, f"{where}.content[{i}]") for i, part in enumerate(content))
-    elif content is None and message["role"] == "assistant":
-        content = ""
-    elif not isinstance(content, str):
+        return "\n".join(_part(part, f"{where}.content[{i}]", by_model) for i, part in enumerate(content))
+    if content is None and by_model:
+        return ""
+    if not isinstance(content, str):
         raise bad_request(f"{where}.content must be a string or a list of text parts", "messages")
-    return with_calls({**message, "content": content}, where)
+    return content
 
 
-def _part(part: Any, where: str) -> str:
+def _part(part: Any, where: str, by_model: bool) -> str:
     kind = part.get("type") if isinstance(part, dict) else None
-    if kind == "text" and isinstance(part.get("text"), str):
-        return str(part["text"])
+    for name in ("text", "refusal") if by_model else ("text",):
+        if kind == name and isinstance(part.get(name), str):
+            return str(part[name])
     if kind in ("image_url", "input_audio", "file", "video_url", "audio_url"):
         raise bad_request(f"{where}: {kind} is not supported by this model; send text", "messages", "unsupported")
     raise bad_request(f'{where} must be {{"type": "text", "text": …}}', "messages")

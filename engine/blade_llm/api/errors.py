@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 from fastapi import FastAPI
@@ -16,6 +17,8 @@ from blade_protocol.openai import ErrorBody, ErrorDetail
 
 CLIENT_CLOSED_REQUEST = 499
 """nginx's number for a client that left; nobody receives it, it only shows in logs."""
+
+LONGEST_ECHO: Final = 100
 
 
 class ApiError(Exception):
@@ -46,6 +49,11 @@ class ApiError(Exception):
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
     return ApiError(400, message, param=param, code=code)
+
+
+def shortened(text: str) -> str:
+    """``text`` that a client sent, fit to be repeated to it: at most :data:`LONGEST_ECHO` characters and a mark."""
+    return text if len(text) <= LONGEST_ECHO else f"{text[:LONGEST_ECHO]}…"
 
 
 def draining() -> ApiError:

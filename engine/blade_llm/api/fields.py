@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from blade_llm.api.errors import bad_request
+from blade_llm.api.errors import LONGEST_ECHO, ApiError, bad_request, shortened
 
 IGNORED: Final[Mapping[str, str]] = {
     "user": "names the client's user; nothing is kept about users",
@@ -67,7 +67,8 @@ REFUSED: Final[Mapping[str, Refusal]] = {
 }
 """What generating routes refuse, where the route does not have the field → why."""
 
-_PATH: Final = re.compile(r" - at (?:`key` in )?`\$\.?(.*)`$")
+_MESSAGE: Final = re.compile(r"(.*) - at (?:`key` in )?`\$\.?(.*)`", re.DOTALL)
+"""What is wrong, and where: after the last mark, as what is wrong may hold one in a value."""
 _Request = TypeVar("_Request", bound=msgspec.Struct)
 
 
@@ -92,9 +93,7 @@ def parse(
             if value is not None and not any(_same(value, off) for off in refused[name].off):
                 raise bad_request(f"{name!r} is not taken: {refused[name].reason}", name, "unsupported")
         elif name not in ignored:
-            near = difflib.get_close_matches(name, [*types, *ignored], 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise bad_request(f"unknown field {name!r}{hint}", name, "unknown_field")
+            raise _unknown(name, [*types, *ignored])
     try:
         return msgspec.convert(fields, kind, str_keys=True)
     except msgspec.ValidationError:
@@ -105,12 +104,25 @@ def parse(
         raise bad_request("a value is nested too deeply") from None
     except msgspec.ValidationError as error:
         message = str(error)
-        where = _PATH.search(message)
+        where = _MESSAGE.fullmatch(message)
         if where is None and (missing := re.search(r"missing required field `(\w+)`", message)):
             raise bad_request(f"{missing[1]!r} is required", missing[1]) from None
-        param = re.split(r"[.\[]", where[1])[0] if where else None
-        text = _PATH.sub("", message)
-        raise bad_request(f"{where[1]}: {text}" if where else text, param) from None
+        if where is None:
+            raise bad_request(_cut(message)) from None
+        raise bad_request(f"{where[2]}: {_cut(where[1])}", re.split(r"[.\[]", where[2])[0]) from None
+
+
+def _unknown(name: str, known: list[str]) -> ApiError:
+    if len(name) > LONGEST_ECHO:  # the nearest name takes time that grows with its length, and there is none near
+        return bad_request(f"unknown field {shortened(name)!r}", shortened(name), "unknown_field")
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return bad_request(f"unknown field {name!r}{hint}", name, "unknown_field")
+
+
+def _cut(message: str) -> str:
+    """Without most of a long value that ``message`` repeats."""
+    return message if len(message) <= 4 * LONGEST_ECHO else f"{message[: 4 * LONGEST_ECHO]}…"
 
 
 def integral(value: Any) -> Any:

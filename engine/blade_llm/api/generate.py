@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -70,6 +70,8 @@ class Prompt:
     """Answer with the prompt itself; see :class:`PromptOnly`."""
     parsing: AnswerParsing | None = None
     """How its answers are taken apart; None: they are all content."""
+    asked_by: Mapping[str, str] = field(default_factory=dict)
+    """What the engine calls a thing → the request's field that asks for it, where it does not have that name."""
 
 
 async def answer(
@@ -128,6 +130,7 @@ def submit(
                 prompt.sampling,
                 param,
                 prompt.parsing,
+                prompt.asked_by,
             )
             for number, prompt in enumerate(prompts)
             for sample in range(samples)

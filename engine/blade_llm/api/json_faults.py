@@ -10,10 +10,12 @@ import math
 import re
 from typing import Any, Final
 
-from blade_llm.api.errors import ApiError, bad_request
+from blade_llm.api.errors import ApiError, bad_request, shortened
 
 _MOST_LOOKED_AT: Final = 1024 * 1024
 """Bytes; beyond, the field is not looked for, as that would hold up other requests."""
+_MOST_NAMES: Final = 200
+"""No route knows so many fields: a body with more is refused for one that is unknown."""
 
 
 def malformed(body: bytes, error: Exception) -> ApiError:
@@ -26,7 +28,8 @@ def malformed(body: bytes, error: Exception) -> ApiError:
         if isinstance(value, dict):
             for name, field in value.items():
                 if fault := _fault(field):
-                    return bad_request(f"{_printable(name)}: {fault}", _printable(name))
+                    name = _printable(shortened(name))
+                    return bad_request(f"{name}: {fault}", name)
     except RecursionError:
         return bad_request("the body is not valid JSON: it is nested too deeply")
     except ValueError:
@@ -39,8 +42,10 @@ def check_text(body: bytes, value: dict[str, Any]) -> None:
     if b"\\u0000" in body:
         for name, field in value.items():
             if "\0" in name or _any_text(field, lambda text: "\0" in text):
+                name = shortened(name)
                 raise bad_request(f"{name!r} holds a null byte, which no text may", name.replace("\0", ""))
-    if len(body) <= _MOST_LOOKED_AT and any(_may_be_twice(body, name) for name in value):
+    few = len(body) <= _MOST_LOOKED_AT and len(value) <= _MOST_NAMES  # as each name is searched for in it all
+    if few and any(_may_be_twice(body, name) for name in value):
         _check_twice(body)
 
 
@@ -52,26 +57,28 @@ def _may_be_twice(body: bytes, name: str) -> bool:
 
 def _check_twice(body: bytes) -> None:
     """A name may also be that of a field further in, or a text: look exactly."""
-    twice: list[str] = []
+    outermost: list[tuple[str, Any]] = []
 
     def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
-        nonlocal twice
-        names = [name for name, _ in found]
-        twice = [name for name in names if names.count(name) > 1] if len(names) < 200 else []
+        nonlocal outermost
+        outermost = found
         return {}  # the last call is for the outermost object
 
     json.loads(body, object_pairs_hook=pairs)
-    if twice:
-        raise bad_request(f"{twice[0]!r} is given twice", twice[0])
+    seen: set[str] = set()
+    for name, _ in outermost:
+        if name in seen:
+            raise bad_request(f"{shortened(name)!r} is given twice", shortened(name))
+        seen.add(name)
 
 
 def _fault(value: Any) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return "must be a finite number"
-    if _any_text(value, lambda text: not _is_unicode(text)):
-        return "holds half of a surrogate pair, which is no character"
+    if isinstance(value, str):
+        return "" if _is_unicode(value) else "holds half of a surrogate pair, which is no character"
     if isinstance(value, dict):
-        value = list(value.values())
+        return next((fault for pair in value.items() for item in pair if (fault := _fault(item))), "")
     if isinstance(value, list):
         return next((fault for item in value if (fault := _fault(item))), "")
     return ""

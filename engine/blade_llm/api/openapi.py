@@ -150,16 +150,18 @@ def _own_schemas(body: type[msgspec.Struct], context: ServerContext) -> dict[str
     return found
 
 
-_CONTENT: Final[list[dict[str, Any]]] = [
+def _part(kind: str) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "required": ["type", kind],
+        "properties": {"type": {"const": kind}, kind: {"type": "string"}},
+    }
+
+
+_CONTENT: Final[list[dict[str, Any]]] = [{"type": "string"}, {"type": "array", "items": _part("text")}]
+_SAID: Final[list[dict[str, Any]]] = [
     {"type": "string"},
-    {
-        "type": "array",
-        "items": {
-            "type": "object",
-            "required": ["type", "text"],
-            "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
-        },
-    },
+    {"type": "array", "items": {"anyOf": [_part("text"), _part("refusal")]}},
 ]
 _CALL: Final[dict[str, Any]] = {
     "type": "object",
@@ -179,14 +181,14 @@ _MESSAGE: Final[dict[str, Any]] = {
         {
             "type": "object",
             "required": ["role", "content"],
-            "properties": {"role": {"type": "string"}, "content": {"anyOf": _CONTENT}},
+            "properties": {"role": {"enum": ["system", "developer", "user"]}, "content": {"anyOf": _CONTENT}},
         },
         {
             "type": "object",
             "required": ["role"],
             "properties": {
                 "role": {"const": "assistant"},
-                "content": {"anyOf": [*_CONTENT, _NULL]},
+                "content": {"anyOf": [*_SAID, _NULL]},
                 "tool_calls": {"type": "array", "items": _CALL},
             },
         },
@@ -201,4 +203,3 @@ _MESSAGE: Final[dict[str, Any]] = {
         },
     ]
 }
-"""Roles are the chat template's affair."""

@@ -16,7 +16,12 @@ from blade_llm.api.search import Search
 from blade_llm.api.served_model import SamplingDefaults
 from blade_llm.api.structured import StructureFields
 from blade_llm.api.tools.requests import Tool, ToolChoice
-from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.sampling.parameters import (
+    MAX_LENGTH_PENALTY,
+    MAX_REPETITION_PENALTY,
+    MAX_TEMPERATURE,
+    SamplingParams,
+)
 from blade_llm.sampling.structure import Structure
 
 MAX_TEXT: Final = 1024
@@ -30,6 +35,8 @@ _Count = Annotated[int, msgspec.Meta(ge=1, le=128)]
 _Natural = Annotated[int, msgspec.Meta(ge=0)]
 _Positive = Annotated[int, msgspec.Meta(ge=1)]
 _Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
+_RepetitionPenalty = Annotated[float, msgspec.Meta(ge=1 / MAX_REPETITION_PENALTY, le=MAX_REPETITION_PENALTY)]
+_LengthPenalty = Annotated[float, msgspec.Meta(ge=-MAX_LENGTH_PENALTY, le=MAX_LENGTH_PENALTY)]
 _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 _TopLogprobs = Annotated[int, msgspec.Meta(ge=0, le=20)]
 Priority = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
@@ -57,14 +64,14 @@ class SamplingFields(StructureFields, msgspec.Struct, frozen=True, kw_only=True)
     """Answer with server-sent events."""
     min_tokens: _Natural = 0
     """End-of-sequence and stop token ids cannot come before."""
-    temperature: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    temperature: Annotated[float, msgspec.Meta(ge=0, le=MAX_TEMPERATURE)] | None = None
     """0 is greedy. The model's own default when left out, as for top_p, top_k and repetition_penalty."""
     top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, msgspec.Meta(ge=-1)] | None = None
     """0 or -1: off."""
     min_p: _Share = 0.0
     """Keeps tokens at least this many times as likely as the likeliest."""
-    repetition_penalty: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    repetition_penalty: _RepetitionPenalty | None = None
     presence_penalty: _Penalty = 0.0
     frequency_penalty: _Penalty = 0.0
     logit_bias: _Biases = {}
@@ -95,7 +102,7 @@ class GenerationFields(SamplingFields, msgspec.Struct, frozen=True, kw_only=True
     """Search for the likeliest answers in place of drawing them."""
     beam_width: _Count | None = None
     """Of a beam search, which it asks for; ``best_of``, else ``n``, when left out."""
-    length_penalty: float = 1.0
+    length_penalty: _LengthPenalty = 1.0
     """Beams are ranked by the sum of their log-probabilities divided by length to this power."""
     early_stopping: bool = False
     """End a beam search once it has enough complete answers, not when none can be better any more."""
@@ -212,6 +219,8 @@ def sampling_params(
     )
     if problem := params.problem():
         name, advice = problem
+        if name == "beam_width":
+            name = search.width_field if structure is None else _asks_for_beams(fields)
         raise bad_request(f"{name} {advice}", name)
     for name, ids in (("stop_token_ids", params.stop_token_ids), ("logit_bias", params.logit_bias)):
         if wrong := [token_id for token_id in ids if not 0 <= token_id < vocab_size]:
@@ -219,14 +228,24 @@ def sampling_params(
     return params
 
 
-def check_length(prompt_tokens: int, asked: int | None, default: int | None, limit: int, param: str) -> int:
+def _asks_for_beams(fields: GenerationFields) -> str:
+    return "use_beam_search" if fields.use_beam_search else "beam_width"
+
+
+def check_length(
+    prompt_tokens: int, asked: int | None, default: int | None, limit: int, param: str, name: str = "max_tokens"
+) -> int:
     """The number of tokens to generate: ``asked``, else ``default`` (or all that fits) cut to what is left.
+
+    Args:
+        param: the field the prompt came in.
+        name: the field that ``asked`` is of.
 
     Raises :class:`ApiError` 400 with the numbers when the prompt, or prompt and ``asked``, exceed ``limit``.
     """
     left = limit - prompt_tokens
     if asked is not None and asked < 1:
-        raise bad_request(f"max_tokens must be at least 1, not {asked}", "max_tokens")
+        raise bad_request(f"{name} must be at least 1, not {asked}", name)
     if left < 1:
         message = (
             f"the prompt has {prompt_tokens} tokens; the context of {limit} tokens (--max_model_len) "
@@ -237,8 +256,8 @@ def check_length(prompt_tokens: int, asked: int | None, default: int | None, lim
         return left if default is None else min(default, left)
     if asked > left:
         message = (
-            f"the prompt has {prompt_tokens} tokens and max_tokens asks for {asked}: together {prompt_tokens + asked}, "
+            f"the prompt has {prompt_tokens} tokens and {name} asks for {asked}: together {prompt_tokens + asked}, "
             f"more than the context of {limit} tokens (--max_model_len); shorten the prompt or ask for at most {left}"
         )
-        raise bad_request(message, "max_tokens" if asked >= limit else param, "context_length_exceeded")
+        raise bad_request(message, name if asked >= limit else param, "context_length_exceeded")
     return asked

@@ -26,6 +26,8 @@ class Search:
     """Engine requests for it; beyond ``n`` only the best are answered."""
     beam_width: int = 0
     """0: tokens are drawn."""
+    width_field: str = "beam_width"
+    """The field that gives it."""
     greedy: bool = False
     """Neither temperature nor filters: a beam search, one of a single beam included."""
 
@@ -54,7 +56,8 @@ def search_of(fields: GenerationFields) -> Search:
 
 
 def _beams(fields: GenerationFields) -> Search:
-    width = fields.beam_width or fields.best_of or fields.n
+    field = next(name for name in ("beam_width", "best_of", "n") if getattr(fields, name) is not None)
+    width: int = getattr(fields, field)
     if fields.best_of not in (None, width):
         raise bad_request(f"best_of and beam_width ({width}) both give the beam search's width; send one", "best_of")
     if width < fields.n:
@@ -64,4 +67,4 @@ def _beams(fields: GenerationFields) -> Search:
     for name, off in (("top_p", (None, 1.0)), ("top_k", (None, 0, -1)), ("min_p", (0.0,))):
         if getattr(fields, name) not in off:
             raise bad_request(f"a beam search draws nothing: leave {name} out", name)
-    return Search(fields.n, fields.n, beam_width=width if width > 1 else 0, greedy=True)
+    return Search(fields.n, fields.n, beam_width=width if width > 1 else 0, width_field=field, greedy=True)

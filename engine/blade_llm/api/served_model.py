@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, TypeVar
 import msgspec
 
 from blade_llm.api.pooling import Pooling, find_pooling, require_causal
+from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.text.chat_template import ChatTemplate, load_chat_template
 from blade_llm.text.errors import TokenizerFilesError
 from blade_llm.text.json_files import read_json_object
@@ -134,6 +135,11 @@ def _sampling_defaults(path: Path) -> SamplingDefaults:
         return SamplingDefaults()  # temperatures that are not meant to be used
     known = {name: raw[name] for name in SamplingDefaults.__struct_fields__ if raw.get(name) is not None}
     try:
-        return msgspec.convert(known, SamplingDefaults)
+        defaults = msgspec.convert(known, SamplingDefaults)
     except msgspec.ValidationError as error:
         raise TokenizerFilesError(f"{path}: {error}") from None
+    # Every request that says nothing would be refused for it.
+    if problem := SamplingParams(**msgspec.structs.asdict(defaults)).problem():
+        name, advice = problem
+        raise TokenizerFilesError(f"{path}: {name} {advice}, not {known[name]}; correct the file")
+    return defaults

@@ -99,14 +99,15 @@ def asked_structure(fields: StructureFields) -> tuple[Structure, str] | None:
     return found[0] if found else None
 
 
-async def checked_structure(fields: StructureFields, validator: Validator) -> Structure | None:
-    """:func:`asked_structure`, valid. Raises :class:`ApiError` 400 that names the field and says what is wrong."""
+async def checked_structure(fields: StructureFields, validator: Validator) -> tuple[Structure | None, str]:
+    """:func:`asked_structure`, valid, and the field to name where only the engine finds a fault; None and nothing for
+    a free answer. Raises :class:`ApiError` 400 that names the field and says what is wrong."""
     asked = asked_structure(fields)
     if asked is None:
-        return None
+        return None, ""
     structure, name = asked
     await check_structure(structure, validator, name)
-    return structure
+    return structure, _field(name)
 
 
 async def check_structure(structure: Structure, validator: Validator, name: str) -> None:

@@ -59,13 +59,14 @@ class Guidance:
         """Compile the structure that ``requests``, the samples of one prompt, share; they are scheduled when that is
         done.
 
-        Raises ValueError when there are no grammars, and when it is known at once that the structure is none.
+        Raises :class:`RequestRefusedError` when there are no grammars, and when it is known at once that the
+        structure is none. What is the structure's fault begins with ``structure``, for who has to name the field.
         """
         structure = requests[0].sampling.structure
         assert structure is not None
         if self._grammars is None:
             raise RequestRefusedError(
-                "this engine has no grammars for its model's tokenizer to guide answers with; leave out the structure"
+                "structure: this engine has no grammars for its model's tokenizer to guide answers with; leave it out"
             )
         taken = {request.request_id for each in self._compiling for request in each.requests}
         if twice := [request.request_id for request in requests if request.request_id in taken]:
@@ -96,7 +97,7 @@ class Guidance:
                 continue
             try:
                 self._enter(each)
-            except ValueError as error:  # of this structure, or of these requests: nobody else is at fault
+            except RequestRefusedError as error:  # of this structure, or of these requests: nobody else is at fault
                 failed += [_failed(request, error) for request in each.requests]
         self._compiling = waiting
         return failed
@@ -116,14 +117,14 @@ class Guidance:
             try:
                 grammar.fill(mask)
             except ValueError as error:
-                ended.append(self._scheduler.end(request, str(error)))
+                ended.append(self._scheduler.end(request, f"structure: {error}"))
                 continue
             if _can_go_on(request, mask):
                 indices.append(index)
             elif mask.any() or grammar.finished:
                 request.closing = True
             else:
-                ended.append(self._scheduler.end(request, "the grammar allows no token here"))
+                ended.append(self._scheduler.end(request, "structure: the grammar allows no token here"))
         if self._masks is None or not indices:
             return None, ended
         return TokenMasks(indices, self._masks[: len(indices)]), ended
@@ -133,11 +134,16 @@ class Guidance:
         error = compiling.grammar.exception()
         if error is not None:
             known = isinstance(error, ValueError)
-            raise RequestRefusedError(str(error) if known else f"the structure could not be compiled: {error!r}")
+            raise RequestRefusedError(f"structure: {error if known else f'it could not be compiled: {error!r}'}")
         grammar = compiling.grammar.result()
         for index, request in enumerate(compiling.requests):
             request.grammar = grammar.copy() if index else grammar
-        self._scheduler.add(*compiling.requests)
+        try:
+            self._scheduler.add(*compiling.requests)
+        except RequestRefusedError:
+            raise
+        except ValueError as error:  # of the tokens that every answer begins with
+            raise RequestRefusedError(f"structure: {error}") from error
 
 
 def _can_go_on(request: Request, mask: np.ndarray) -> bool:
@@ -151,5 +157,5 @@ def _can_go_on(request: Request, mask: np.ndarray) -> bool:
     return bool(bits.any())
 
 
-def _failed(request: Request, error: ValueError) -> RequestOutput:
+def _failed(request: Request, error: RequestRefusedError) -> RequestOutput:
     return RequestOutput(request_id=request.request_id, finish_reason="abort", error=str(error) or repr(error))

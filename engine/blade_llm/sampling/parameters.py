@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from math import inf
+from typing import Final
 
 import msgspec
 
 from blade_llm.sampling.structure import Structure
+
+MAX_TEMPERATURE: Final = 1e6
+MAX_REPETITION_PENALTY: Final = 1e6
+"""Its inverse is the least one. Beyond, logits leave the range of the 32-bit numbers that the device computes with."""
+MAX_LENGTH_PENALTY: Final = 10.0
+"""Either way: beyond, the power of a long answer's length is no number any more."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -71,11 +77,19 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         return (
             (self.max_tokens >= 1, "max_tokens", "must be at least 1"),
             (0 <= self.min_tokens <= self.max_tokens, "min_tokens", "must lie between 0 and max_tokens"),
-            (0.0 <= self.temperature < inf, "temperature", "must be 0 (greedy) or greater"),
+            (
+                0.0 <= self.temperature <= MAX_TEMPERATURE,
+                "temperature",
+                f"must lie between 0 (greedy) and {MAX_TEMPERATURE:,.0f}",
+            ),
             (0.0 < self.top_p <= 1.0, "top_p", "must be greater than 0 and at most 1"),
             (-1 <= self.top_k < 2**31, "top_k", "must be positive (below 2^31), or 0 or -1 to switch it off"),
             (0.0 <= self.min_p <= 1.0, "min_p", "must lie between 0 (off) and 1"),
-            (0.0 < self.repetition_penalty < inf, "repetition_penalty", "must be finite and greater than 0"),
+            (
+                1 / MAX_REPETITION_PENALTY <= self.repetition_penalty <= MAX_REPETITION_PENALTY,
+                "repetition_penalty",
+                f"must lie between 0.000001 and {MAX_REPETITION_PENALTY:,.0f}; 1 switches it off",
+            ),
             (-2.0 <= self.presence_penalty <= 2.0, "presence_penalty", "must lie between -2 and 2"),
             (-2.0 <= self.frequency_penalty <= 2.0, "frequency_penalty", "must lie between -2 and 2"),
             (_is_count_of_logprobs(self.logprobs), "logprobs", "must lie between 0 and 20"),
@@ -89,7 +103,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             (self.seed is None or -(2**63) <= self.seed < 2**64, "seed", "must fit into 64 bits"),
             (all(self.stop) and len(self.stop) <= 16, "stop", "takes at most 16 strings, none of them empty"),
             (self.beam_width == 0 or 2 <= self.beam_width <= 64, "beam_width", "must lie between 2 and 64, or be 0"),
-            (-inf < self.length_penalty < inf, "length_penalty", "must be finite"),
+            (
+                -MAX_LENGTH_PENALTY <= self.length_penalty <= MAX_LENGTH_PENALTY,
+                "length_penalty",
+                f"must lie between -{MAX_LENGTH_PENALTY:.0f} and {MAX_LENGTH_PENALTY:.0f}",
+            ),
         )
 
     def _neutral_for_beams(self) -> tuple[_Check, ...]:

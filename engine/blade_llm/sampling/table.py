@@ -21,6 +21,9 @@ WORDS: Final = 8
 """64-bit words that describe a request to the device: its row, floats two by two, top-k, noise key, prompt length."""
 _FLOATS: Final = struct.Struct("<6f")
 _WORDS_OF_FLOATS: Final = struct.Struct("<3q")
+_LEAST: Final = 1e-30
+"""A smaller share would be 0 in 32 bits, or lose its digits. No token is drawn that is so unlikely, and the likeliest
+has more than that, so that as top-p this keeps it alone."""
 GREEDY_BELOW = 1e-5
 """Temperatures below this are greedy: dividing by them would overflow, and the draw would be greedy anyway."""
 
@@ -119,7 +122,8 @@ class SamplingTable:
         self.rows[row] = state
         self.asks[row] = state.asks
         penalties = params.repetition_penalty, params.presence_penalty, params.frequency_penalty
-        floats = _WORDS_OF_FLOATS.unpack(_FLOATS.pack(params.temperature, params.top_p, params.min_p, *penalties))
+        top_p, min_p = max(params.top_p, _LEAST), params.min_p if params.min_p > _LEAST else 0.0
+        floats = _WORDS_OF_FLOATS.unpack(_FLOATS.pack(params.temperature, top_p, min_p, *penalties))
         return (row, *floats, max(params.top_k, 0), *noise_key(params.seed or 0, sample_index), num_prompt_tokens)
 
     def enter_recorded(self, words: Tensor) -> None:

@@ -63,7 +63,7 @@ def follow(
             return Progress(tokens, None, None, None)
         return _jump(request, grammar, tokens, forced)
     except ValueError as error:
-        return Progress([], "abort", None, f"the answer left its grammar: {error}")
+        return Progress([], "abort", None, f"structure: the answer left its grammar: {error}")
 
 
 def resume(request: Request) -> None:

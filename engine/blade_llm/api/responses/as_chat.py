@@ -55,6 +55,11 @@ def in_our_words() -> Iterator[None]:
         ) from None
 
 
+def asked_in_our_words(asked_by: Mapping[str, str]) -> dict[str, str]:
+    """:attr:`~blade_llm.api.generate.Prompt.asked_by` with the fields of a response's request."""
+    return {thing: _NAMES.get(name, name) for thing, name in asked_by.items()}
+
+
 def _response_format(form: dict[str, Any]) -> dict[str, Any] | None:
     match form.get("type"):
         case "text":

@@ -7,7 +7,7 @@ from typing import Any
 from blade_llm.api.answers import Piece
 from blade_llm.api.logprobs import TokenNames, chat_logprobs
 from blade_llm.api.responses.items import Event, FunctionCall, Item, Logprobs, Message, ReasoningItem, Status
-from blade_llm.api.tools.shape import call_id
+from blade_llm.api.tools.shape import CallIds
 from blade_llm.text.answer_parser import AnswerParser
 from blade_llm.text.events import CallBegun, CallEnded, Content, Reasoning, merged
 from blade_llm.text.events import Event as Found
@@ -19,6 +19,7 @@ class Output:
 
     def __init__(self, number: str, parser: AnswerParser, tokenizer: Tokenizer, *, with_logprobs: bool) -> None:
         self._number = number
+        self._call_ids = CallIds()
         self._parser = parser
         self._names = TokenNames(tokenizer)
         self._with_logprobs = with_logprobs
@@ -53,7 +54,7 @@ class Output:
         match found:
             case CallBegun(index, name):
                 events = self._end("completed")
-                call = FunctionCall(self._id(), len(self.items), call_id(self._number, 0, index), name)
+                call = FunctionCall(self._id(), len(self.items), self._call_ids.id_of(0, index), name)
                 return events + self._begin(call)
             case CallEnded():
                 return self._end("completed")

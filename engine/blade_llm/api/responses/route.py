@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -11,7 +13,7 @@ from blade_llm.api.chat import chat_prompt
 from blade_llm.api.context import ServerContext
 from blade_llm.api.errors import ApiError
 from blade_llm.api.generate import encode, submit
-from blade_llm.api.responses.as_chat import as_chat, in_our_words
+from blade_llm.api.responses.as_chat import as_chat, asked_in_our_words, in_our_words
 from blade_llm.api.responses.envelope import Envelope
 from blade_llm.api.responses.output import Output
 from blade_llm.api.responses.requests import parse_request
@@ -30,6 +32,7 @@ async def create(context: ServerContext, request: Request) -> Response:
     model = context.resolve_model(chat.model)
     with in_our_words():
         prompt = await chat_prompt(context, chat, Search())
+    prompt = replace(prompt, asked_by=asked_in_our_words(prompt.asked_by))
     answers = submit(context, request, chat, [prompt], Search(), "input")
     number = request.state.request_id
     envelope = Envelope(f"resp_{number}", model, fields, prompt.sampling)

@@ -23,8 +23,8 @@ def with_calls(message: Mapping[str, Any], where: str) -> dict[str, Any]:
             found["reasoning_content"] = found["reasoning"]
     if found.get("role") == "tool" and not isinstance(found.get("tool_call_id"), str):
         raise bad_request(f"{where}.tool_call_id must name the call that this is the result of", "messages")
-    if found.get("role") == "function" or found.get("function_call") is not None:
-        raise bad_request(f"{where}: functions are the older form of tools; use tool_calls and role tool", "messages")
+    if found.get("function_call") is not None:
+        raise bad_request(f"{where}: function_call is the older form of tool_calls; send those", "messages")
     calls = found.pop("tool_calls", None)
     if not calls:
         return found  # without the key: templates look whether it is there

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 from typing import Any, Final
 
 from blade_llm.api.answers import Piece, PromptLogprobs, TokenEntry
@@ -13,9 +14,16 @@ from blade_llm.text.events import Arguments, CallBegun, CallEnded, Content, Even
 _AFTER_DELTA: Final = b',"logprobs":null,"finish_reason":null}]}\n\n'
 
 
-def call_id(response_id: str, choice: int, index: int) -> str:
-    """The id of a call. It follows from the answer's, so that a stream that another replica goes on with keeps it."""
-    return f"call_{hashlib.sha256(f'{response_id}/{choice}/{index}'.encode()).hexdigest()[:24]}"
+class CallIds:
+    """The ids of one response's calls. The response's own id may be the client's choice, and the same in every turn of
+    a conversation, where the ids of calls must all differ."""
+
+    def __init__(self) -> None:
+        self._response = secrets.token_hex(16)
+
+    def id_of(self, choice: int, index: int) -> str:
+        """That of a choice's call, the same whenever it is asked for."""
+        return f"call_{hashlib.sha256(f'{self._response}/{choice}/{index}'.encode()).hexdigest()[:24]}"
 
 
 class ParsedChatShape:
@@ -26,6 +34,7 @@ class ParsedChatShape:
         self._parsing = parsing
         self._include_reasoning = include_reasoning
         self._streams: dict[int, _Stream] = {}
+        self._call_ids = CallIds()
         self._chunk_head = {**plain.head(), "object": "chat.completion.chunk"}
         self._before_index = b"data: " + encode(self._chunk_head)[:-1] + b',"choices":[{"index":'
 
@@ -64,10 +73,12 @@ class ParsedChatShape:
         stream.entries += piece.entries
         data = b""
         for found in merged(events):
-            if isinstance(found, CallEnded) or (isinstance(found, Reasoning) and not self._include_reasoning):
+            if isinstance(found, CallEnded):
                 continue
-            if not stream.begun:
+            if not stream.begun:  # also for reasoning that is not shown: clients time the first sign of an answer
                 data += self._begin(piece.index, stream, is_content=isinstance(found, Content))
+            if isinstance(found, Reasoning) and not self._include_reasoning:
+                continue
             data += self._event(piece.index, found, stream)
         if piece.finish_reason is not None:
             if not stream.begun:
@@ -121,8 +132,11 @@ class ParsedChatShape:
 
     def _call(self, choice: int, index: int, name: str) -> dict[str, Any]:
         """A call without its arguments."""
-        made = call_id(self.head()["id"], choice, index)
-        return {"id": made, "type": "function", "function": {"name": name, "arguments": ""}}
+        return {
+            "id": self._call_ids.id_of(choice, index),
+            "type": "function",
+            "function": {"name": name, "arguments": ""},
+        }
 
 
 class _Stream:
