@@ -20,6 +20,10 @@ class StructureError(ValueError):
     """The structure cannot be served; the message says why and is meant for whoever sent it."""
 
 
+class BusyError(Exception):
+    """Nobody has time to look at the structure now; there may be nothing wrong with it."""
+
+
 def readable(message: str) -> str:
     """The telling part of an llguidance message: no state dump, bounded, with advice where a limit was hit."""
     text = message.split("<state>")[0].replace("<non-verbose/>", "").split("; following special tokens")[0]
