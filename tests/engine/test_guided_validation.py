@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -13,9 +15,12 @@ import pytest
 from engine_support.hard_schemas import EMPLOYEE
 from engine_support.schemas import UNSUPPORTED
 
+from blade_llm.api.errors import ApiError
+from blade_llm.api.structured import check_structure
 from blade_llm.sampling.guided import validation
 from blade_llm.sampling.guided.errors import StructureError
 from blade_llm.sampling.guided.lark import check_recursion
+from blade_llm.sampling.guided.threads import DaemonThreads
 from blade_llm.sampling.guided.validation import Validator, validate
 from blade_llm.sampling.structure import Structure
 
@@ -220,26 +225,84 @@ async def test_answers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     validator.close()
 
 
-async def test_the_event_loop_goes_on_and_waiting_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    release = threading.Event()
+class Stuck:
+    """Stands in for validation: what begins with ``slow`` takes until :attr:`release`."""
 
-    def slow(structure: Structure) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.release = threading.Event()
+        self.begun: list[str] = []
+        monkeypatch.setattr(validation, "validate", self._validate)
+
+    def _validate(self, structure: Structure) -> None:
+        self.begun.append(structure.value)
         if structure.value.startswith("slow"):
-            release.wait(10)
+            self.release.wait(10)
 
-    monkeypatch.setattr(validation, "validate", slow)
+
+async def test_stuck_structures_do_not_keep_others_waiting_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = Stuck(monkeypatch)
     validator = Validator(seconds=0.1)
-    stuck = [asyncio.ensure_future(validator.validate(Structure("regex", f"slow{index}"))) for index in range(2)]
+    slow = [Structure("regex", f"slow{index}") for index in range(2)]
+    stuck = [asyncio.ensure_future(validator.validate(structure)) for structure in slow]
     await asyncio.sleep(0.01)
-    waiting = asyncio.ensure_future(validator.validate(Structure("regex", "quick")))
+    waiting = asyncio.ensure_future(check_structure(Structure("regex", "quick"), validator, "guided_regex"))
     for each in stuck:
         with pytest.raises(StructureError, match=r"longer than the limit of 0.1 s"):
             await each
-    await asyncio.sleep(0.15)
-    assert not waiting.done()  # both threads are taken: it waits, and is not blamed
-    release.set()
-    await asyncio.wait_for(waiting, 5)
+    with pytest.raises(ApiError, match="busy") as caught:  # both threads are taken, and nothing is said against it
+        await asyncio.wait_for(waiting, 5)
+    assert (caught.value.status, caught.value.headers) == (503, {"retry-after": "1"})
+    library.release.set()
+    await asyncio.wait_for(validator.validate(Structure("regex", "quick")), 5)
     validator.close()
+
+
+async def test_taking_too_long_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = Stuck(monkeypatch)
+    validator = Validator(seconds=0.1)
+    slow = Structure("regex", "slow")
+    for _ in range(3):
+        with pytest.raises(StructureError, match=r"longer than the limit of 0.1 s"):
+            await validator.validate(slow)
+    assert library.begun == ["slow"]  # all three waited for the same thread
+    assert validator._known == {}
+    library.release.set()
+    await asyncio.wait_for(validator.validate(slow), 5)
+    validator.close()
+
+
+def test_a_stuck_thread_does_not_keep_the_process_from_ending() -> None:
+    script = """
+import asyncio, time
+from blade_llm.api.errors import ApiError
+from blade_llm.api.structured import check_structure
+from blade_llm.sampling.guided import validation
+validation.validate = lambda structure: time.sleep(60)
+async def main():
+    validator = validation.Validator(seconds=0.1)
+    try:
+        await validator.validate(validation.Structure("regex", "a"))
+    except ValueError as error:
+        print(error)
+    validator.close()
+asyncio.run(main())
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=40, check=True)
+    assert "longer than the limit" in ended.stdout
+
+
+def test_closed_threads_take_nothing_and_cancel_what_waits() -> None:
+    release = threading.Event()
+    threads = DaemonThreads(1, "test")
+    running, waiting = threads.submit(release.wait, 10), threads.submit(int)
+    while not running.running():
+        time.sleep(0.001)
+    threads.close()
+    assert waiting.cancelled()
+    with pytest.raises(RuntimeError, match="closed"):
+        threads.submit(int)
+    release.set()
+    assert running.result(10)
 
 
 async def test_memory_of_answers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -137,3 +138,15 @@ def test_an_answer_without_reasoning_has_no_reasoning_tokens(tmp_path: Path) -> 
     counter.add(tokenizer.encode("<thinking about it"))
     assert counter.count == 0
     assert AnswerParsing(calls=HERMES).reasoning_counter(tokenizer) is None
+
+
+@pytest.mark.parametrize(
+    ("begin", "inside"), [("", False), ("", True), ("<think>a", False), ("<think></think>", False)]
+)
+def test_white_space_without_end_is_read_once(begin: str, inside: bool) -> None:
+    parser = ThinkParser(inside=inside)
+    parser.add(begin)
+    started = time.thread_time()
+    for _ in range(8_000):
+        assert parser.add(" " * 64) == []
+    assert time.thread_time() - started < 2  # about 0.02; read again with each piece it took half a minute

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from engine_support.pieces import BORDERS, calls, check_cuts, content
@@ -182,3 +183,22 @@ def test_any_text_is_read_alike_however_it_is_cut(form: CallForm, parts: list[st
 )
 def test_the_template_tells_the_form(template: str, form: CallForm | None) -> None:
     assert detect_tool_parser(template) is form
+
+
+@pytest.mark.parametrize(
+    ("form", "begin"),
+    [
+        (HERMES, "a"),
+        (HERMES, "<tool_call>"),
+        (HERMES, f"<tool_call>{OBJECT}"),
+        (LLAMA3_JSON, ""),
+        (LLAMA3_JSON, '{"name": "add", "parameters": {}};'),
+    ],
+)
+def test_white_space_without_end_is_read_once(form: CallForm, begin: str) -> None:
+    parser = CallParser(form, NAMES)
+    parser.add(begin)
+    started = time.thread_time()
+    for _ in range(8_000):
+        assert parser.add(" " * 64) == []
+    assert time.thread_time() - started < 2  # about 0.2; read again with each piece it took half a minute

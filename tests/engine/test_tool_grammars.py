@@ -173,6 +173,51 @@ def test_a_named_function_is_called_once_and_so_is_one_without_parallel_calls(en
             assert choice != NAMED or name == "get_weather"
 
 
+_A = {"a": {"type": "integer"}}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "closed"),
+    [
+        (None, True),
+        ({"properties": _A}, True),
+        ({"type": "object", "properties": _A, "required": ["a"], "description": "d"}, True),
+        ({"type": "object"}, False),
+        ({"properties": _A, "required": ["b"]}, False),
+        ({"properties": _A, "additionalProperties": {"type": "string"}}, False),
+        ({"properties": _A, "patternProperties": {"^x": {}}}, False),
+        ({"properties": _A, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}, False),
+        ({"properties": _A, "$ref": "#/$defs/more", "$defs": {"more": {"properties": {"b": {}}}}}, False),
+    ],
+)
+def test_guided_arguments_are_those_the_schema_names(parameters: dict[str, Any] | None, closed: bool) -> None:
+    function = FunctionDefinition(name="f", parameters=parameters)
+    use = read_tools([function], "required")
+    free = read_tools([function], "auto")
+    assert use is not None
+    assert free is not None
+    schema = use.schema(function)
+    assert (schema.get("additionalProperties") is False) is closed
+    assert {**schema, "additionalProperties": 0} == {
+        "type": "object",
+        **(parameters or {"properties": {}}),
+        "additionalProperties": 0,
+    }
+    assert free.schema(function) == {"type": "object"}
+
+
+def test_a_model_cannot_invent_arguments(engine: Engine) -> None:
+    inner = {"type": "object", "properties": _A}
+    function = FunctionDefinition(name="f", parameters={"type": "object", "properties": {**_A, "o": inner}})
+    use = read_tools([function], "required")
+    structure = answer_structure(None, AnswerParsing(calls=HERMES, names=frozenset({"f"})), use, engine.tokenizer)
+    assert structure is not None
+    call = '<tool_call>\n{"name": "f", "arguments": %s}\n</tool_call>'
+    for arguments in ("{}", '{"a": 1}', '{"o": {"a": 1, "x": 2}}'):
+        assert engine.allows(structure, call % arguments), arguments
+    assert not engine.allows(structure, call % '{"a": 1, "x": 2}')
+
+
 CALLS = {
     "hermes": '<tool_call>\n{"name": "get_weather", "arguments": {"unit": "\u00b0C"}}\n</tool_call>',
     "llama3_json": '{"name": "get_weather", "parameters": {"unit": "\u00b0C"}}',

@@ -61,6 +61,11 @@ class ServerContext:
         """Work is present and the engine has said nothing for too long."""
         return self.board.stalled(self.live_timeout)
 
+    async def close(self) -> None:
+        """End the processes and threads that looked at requests' templates and structures."""
+        self.structures.close()
+        await self.templates.close()
+
     def set_draining(self, value: bool) -> None:
         """Refuse new requests, or take them again; that is not taken back once the server ends."""
         self.board.set_draining(value)

@@ -67,7 +67,7 @@ async def _serve(
     context.client.stop_open()
     server.should_exit = True
     await task
-    await context.templates.close()
+    await context.close()
     return order
 
 

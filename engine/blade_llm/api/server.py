@@ -203,7 +203,7 @@ async def _serve(
     for server in servers:
         server.should_exit = True
     await asyncio.gather(*tasks)
-    await context.templates.close()
+    await context.close()
 
 
 async def _drain(context: ServerContext, watch: _Watch, timeout: float) -> None:

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from blade_llm.api.errors import bad_request
-from blade_llm.sampling.guided.errors import StructureError
+from blade_llm.api.errors import ApiError, bad_request
+from blade_llm.sampling.guided.errors import BusyError, StructureError
 from blade_llm.sampling.guided.validation import Validator
 from blade_llm.sampling.structure import Structure
 
@@ -111,11 +111,18 @@ async def checked_structure(fields: StructureFields, validator: Validator) -> tu
 
 
 async def check_structure(structure: Structure, validator: Validator, name: str) -> None:
-    """Raise :class:`ApiError` 400 when ``structure``, asked for by the field ``name``, cannot be followed."""
+    """Raise :class:`ApiError` 400 when ``structure``, asked for by the field ``name``, cannot be followed.
+
+    503 when nobody has the time to find out.
+    """
     try:
         await validator.validate(structure)
     except StructureError as error:
         raise bad_request(f"{name}: {error}", _field(name)) from None
+    except BusyError as error:
+        raise ApiError(
+            503, str(error), kind="overloaded_error", param=_field(name), code="busy", headers={"retry-after": "1"}
+        ) from None
 
 
 def _field(name: str) -> str:

@@ -12,6 +12,13 @@ from blade_llm.api.tools.requests import FunctionDefinition, NamedToolChoice, To
 
 MAX_TOOLS: Final = 128
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_OPENING: Final = frozenset(
+    {
+        "additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames", "minProperties",
+        "maxProperties", "allOf", "anyOf", "oneOf", "not", "if", "$ref", "$dynamicRef",
+    }
+)  # fmt: skip
+"""Keywords that speak of arguments other than those in ``properties``, or may do so."""
 _NO_PARAMETERS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 
 
@@ -49,7 +56,7 @@ class ToolUse:
         """What guided arguments of ``function`` have to follow."""
         if self.mode == "auto" and not function.strict:
             return {"type": "object"}
-        return {"type": "object", **(function.parameters or _NO_PARAMETERS)}
+        return _closed({"type": "object", **(function.parameters or _NO_PARAMETERS)})
 
 
 def read_tools(
@@ -82,6 +89,17 @@ def read_tools(
         name=name,
         parallel=parallel,
     )
+
+
+def _closed(schema: dict[str, Any]) -> dict[str, Any]:
+    """``schema`` without arguments that it does not name: a weak model might invent them until ``max_tokens``.
+
+    Whatever follows it follows the original too. One that says itself what other arguments there are stays as it is.
+    """
+    properties = schema.get("properties")
+    if properties is None or _OPENING.intersection(schema) or not set(schema.get("required", ())) <= set(properties):
+        return schema
+    return {**schema, "additionalProperties": False}
 
 
 def template_arguments(use: ToolUse | None) -> dict[str, Any]:

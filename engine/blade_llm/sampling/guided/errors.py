@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from typing import Final
 
 from blade_llm.sampling.guided.limits import STEP_LIMIT_ADVICE
@@ -11,8 +10,6 @@ from blade_llm.sampling.guided.limits import STEP_LIMIT_ADVICE
 logger = logging.getLogger(__name__)
 
 _MOST_CHARACTERS: Final = 500
-_PATTERN_ERROR: Final = re.compile(r"regex parse error:.*^error: ([^\n]+)", re.DOTALL | re.MULTILINE)
-
 _OVERLAP: Final = (
     "oneOf is supported only where no value can match two of its cases, such as different types or a required property "
     "with different constant strings; write anyOf"
@@ -23,11 +20,16 @@ class StructureError(ValueError):
     """The structure cannot be served; the message says why and is meant for whoever sent it."""
 
 
+class BusyError(Exception):
+    """Nobody has time to look at the structure now; there may be nothing wrong with it."""
+
+
 def readable(message: str) -> str:
     """The telling part of an llguidance message: no state dump, bounded, with advice where a limit was hit."""
     text = message.split("<state>")[0].replace("<non-verbose/>", "").split("; following special tokens")[0]
-    if pattern := _PATTERN_ERROR.search(text):
-        return f"regular expression: {pattern[1]}"
+    _, quoted, report = text.partition("regex parse error:")  # no expression: what is quoted may be long
+    if quoted and (reason := report.rpartition("\nerror: ")[2]) != report:
+        return "regular expression: " + reason.partition("\n")[0]
     text = " ".join(text.split(":  (And ")[0].split())
     if text.startswith("oneOf constraints"):
         return _OVERLAP

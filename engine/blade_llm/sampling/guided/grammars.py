@@ -1,7 +1,8 @@
 """Compiled structures: made off the step loop, kept for the next request, copied for each answer.
 
 A structure takes about a millisecond to compile; the first one of a server may have to wait for the vocabulary. Both
-happen in threads (llguidance releases the GIL). What has failed is kept too, so that a bad structure costs once.
+happen in threads (llguidance releases the GIL). What has failed is kept too, so that a bad structure costs once, but
+not what took too long: the machine may have been busy.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from concurrent.futures import Future, InvalidStateError
 from typing import Any, Final
 
 import llguidance
@@ -20,6 +21,7 @@ from blade_llm.sampling.guided.errors import StructureError, as_structure_error,
 from blade_llm.sampling.guided.limits import COMPILE_SECONDS, STEP_LIMIT_ADVICE, parser_limits
 from blade_llm.sampling.guided.matcher import MatcherGrammar
 from blade_llm.sampling.guided.text import grammar_text
+from blade_llm.sampling.guided.threads import DaemonThreads
 from blade_llm.sampling.masks import mask_words
 from blade_llm.sampling.structure import Structure
 
@@ -44,7 +46,7 @@ class GuidedGrammars:
         self._words = mask_words(vocab_size)
         self._seconds = seconds
         self._load = load
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="grammar")
+        self._threads = DaemonThreads(_THREADS, "grammar")
         self._lock = threading.Lock()
         self._vocabulary: Future[llguidance.LLTokenizer] | None = None
         self._compiled: OrderedDict[Structure, Future[MatcherGrammar]] = OrderedDict()
@@ -70,8 +72,8 @@ class GuidedGrammars:
         return self.start(WARM_UP)
 
     def close(self) -> None:
-        """Take no more structures; running threads end by themselves."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        """Take no more structures; nobody waits for threads that are at work."""
+        self._threads.close()
 
     def _compile(self, structure: Structure) -> Future[MatcherGrammar]:
         with self._lock:
@@ -102,7 +104,7 @@ class GuidedGrammars:
     def _run(
         self, structure: Structure, vocabulary: Future[llguidance.LLTokenizer], made: Future[MatcherGrammar]
     ) -> None:
-        late = threading.Timer(self._seconds, _settle, (made, _too_slow(self._seconds)))
+        late = threading.Timer(self._seconds, self._give_up, (structure, made))
         late.daemon = True
         late.start()
         try:
@@ -113,6 +115,13 @@ class GuidedGrammars:
             _settle(made, as_structure_error(error))
         finally:
             late.cancel()
+
+    def _give_up(self, structure: Structure, made: Future[MatcherGrammar]) -> None:
+        with self._lock:
+            if not made.done() and self._compiled.get(structure) is made:
+                del self._compiled[structure]
+                self._characters -= len(structure.value)
+        _settle(made, _too_slow(self._seconds))
 
     def _matcher(self, structure: Structure, vocabulary: llguidance.LLTokenizer) -> MatcherGrammar:
         check_text(structure)

@@ -10,19 +10,16 @@ This is no full parser: a grammar with constructs it does not know is left to ll
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from blade_llm.sampling.guided import limits
 from blade_llm.sampling.guided.errors import StructureError
+from blade_llm.sampling.guided.lark_tokens import Token, read_tokens
 
-_TOKEN: Final = re.compile(
-    r"""(?P<newline>\n)|(?P<space>[^\S\n]+|//[^\n]*|\#[^\n]*)|(?P<string>"(?:\\.|[^"\\\n])*"i?)
-    |(?P<json>%json\s*(?=\{))|(?P<directive>%\w+)|(?P<regex>/(?:\\.|[^/\\\n])+/\w*)|(?P<special><[^>\n]*>)
-    |(?P<repeat>\{\s*\d*\s*,?\s*\d*\s*\})|(?P<name>[A-Za-z_][\w-]*)|(?P<alias>->\s*\w+)|(?P<operator>.)""",
-    re.VERBOSE,
-)
+_MOST_SHOWN: Final = 8
+"""Rules of a cycle."""
 _Expression = list[list["_Item"]]
 """Alternatives, each a sequence."""
 
@@ -34,15 +31,6 @@ class _Item:
     optional: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
-    kind: str
-    text: str
-    start: int
-    value: Any = None
-    """A schema, for ``json``."""
-
-
 class _Unknown(Exception):
     """A construct this reader does not know."""
 
@@ -50,7 +38,7 @@ class _Unknown(Exception):
 def with_json_options(text: str, options: Mapping[str, Any]) -> str:
     """``text`` with llguidance's ``options`` written into each of its schemas."""
     parts, end = [], 0
-    for token in _tokens(text):
+    for token in read_tokens(text):
         if token.kind == "json" and isinstance(token.value, dict):
             parts += [text[end : token.start], "%json ", json.dumps({**token.value, "x-guidance": dict(options)})]
             end = token.start + len(token.text)
@@ -59,47 +47,34 @@ def with_json_options(text: str, options: Mapping[str, Any]) -> str:
 
 def embedded_schemas(text: str) -> list[dict[str, Any]]:
     """The schemas written into a grammar, in order."""
-    return [token.value for token in _tokens(text) if token.kind == "json" and isinstance(token.value, dict)]
+    return [token.value for token in read_tokens(text) if token.kind == "json" and isinstance(token.value, dict)]
 
 
 def check_recursion(text: str) -> None:
     """Raise :class:`StructureError` for left recursion and for a start rule that cannot end."""
     try:
-        rules = _rules([token for token in _tokens(text) if token.kind != "space"])
+        rules = _rules([token for token in read_tokens(text) if token.kind != "space"])
     except (_Unknown, IndexError, RecursionError):
         return
-    nullable = _fixpoint(rules, lambda item, known: item.optional or _in(item, known))
-    lefts = {name: _first(expression, nullable) for name, expression in rules.items()}
+    nullable = _holding(rules, lambda item: item.optional)
+    lefts: dict[str, set[str]] = {}
+    for name, expression in rules.items():
+        _add_first(expression, nullable, lefts.setdefault(name, set()))
     if cycle := _cycle(lefts):
         name = cycle[0]
+        shown = [*cycle, name] if len(cycle) <= _MOST_SHOWN else [*cycle[:_MOST_SHOWN], "…", name]
         raise StructureError(
-            f"left recursion: {' → '.join([*cycle, name])}; write repetition instead, "
-            f'for example {name}: item ("," item)*'
+            f'left recursion: {" → ".join(shown)}; write repetition instead, for example {name}: item ("," item)*'
         )
-    ending = _fixpoint(rules, lambda item, known: item.optional or _leaves(item, rules) or _in(item, known))
+    ending = _holding(rules, lambda item: item.optional or _leaves(item, rules))
     if "start" in rules and "start" not in ending:
         raise StructureError("rule start never ends: each of its alternatives leads back into itself")
 
 
-def _tokens(text: str) -> list[_Token]:
-    found, position = [], 0
-    decoder = json.JSONDecoder()
-    while match := _TOKEN.match(text, position):
-        kind, end, value = str(match.lastgroup), match.end(), None
-        if kind == "json":
-            try:
-                value, end = decoder.raw_decode(text, match.end())
-            except (ValueError, RecursionError):
-                kind = "directive"
-        found.append(_Token(kind, text[match.start() : end], match.start(), value))
-        position = end
-    return found
-
-
-def _rules(tokens: list[_Token]) -> dict[str, _Expression]:
+def _rules(tokens: list[Token]) -> dict[str, _Expression]:
     """Rule → its alternatives."""
     rules: dict[str, _Expression] = {}
-    tokens = [*tokens, _Token("newline", "\n", 0), _Token("end", "", 0)]
+    tokens = [*tokens, Token("newline", "\n", 0), Token("end", "", 0)]
     position = 0
     while tokens[position].kind != "end":
         token = tokens[position]
@@ -111,12 +86,14 @@ def _rules(tokens: list[_Token]) -> dict[str, _Expression]:
         elif body := _definition(tokens, position):
             expression, position = _alternatives(tokens, body)
             rules[token.text] = expression
+            if len(rules) > limits.MAX_RULES:
+                raise StructureError(f"the grammar has more than {limits.MAX_RULES} rules and terminals, the limit")
         else:
             raise _Unknown
     return rules
 
 
-def _definition(tokens: list[_Token], position: int) -> int:
+def _definition(tokens: list[Token], position: int) -> int:
     """Where the body of the rule begins that is defined at ``position``; 0 when none is."""
     if tokens[position].kind != "name":
         return 0
@@ -128,7 +105,7 @@ def _definition(tokens: list[_Token], position: int) -> int:
     return position + 1 if tokens[position].text == ":" else 0
 
 
-def _alternatives(tokens: list[_Token], position: int, closing: str = "") -> tuple[_Expression, int]:
+def _alternatives(tokens: list[Token], position: int, closing: str = "") -> tuple[_Expression, int]:
     """The expression at ``position`` up to ``closing``, or to the end of the rule, and where it ends."""
     expression: _Expression = [[]]
     while True:
@@ -163,7 +140,7 @@ def _alternatives(tokens: list[_Token], position: int, closing: str = "") -> tup
 def _append(
     sequence: list[_Item],
     atom: str | _Expression | None,
-    tokens: list[_Token],
+    tokens: list[Token],
     position: int,
     *,
     optional: bool = False,
@@ -185,42 +162,59 @@ def _leaves(item: _Item, rules: dict[str, _Expression]) -> bool:
     return item.atom is None or (isinstance(item.atom, str) and item.atom not in rules)
 
 
-def _in(item: _Item, known: set[str]) -> bool:
-    return isinstance(item.atom, str) and item.atom in known
+def _key(item: _Item) -> str | int | None:
+    """What :func:`_holding` calls an item: a rule by its name, a group by its identity."""
+    return id(item.atom) if isinstance(item.atom, list) else item.atom
 
 
-def _fixpoint(rules: dict[str, _Expression], holds: Any) -> set[str]:
-    """Rules with an alternative whose items all hold, ``holds`` being told the rules known so far."""
-    known: set[str] = set()
+def _holding(rules: dict[str, _Expression], given: Callable[[_Item], bool]) -> set[str | int]:
+    """Rules and groups with an alternative whose items all hold: because they are ``given``, or hold themselves.
 
-    def item_holds(item: _Item) -> bool:
-        return holds(item, known) or (isinstance(item.atom, list) and expression_holds(item.atom))
+    Each sequence counts the items it waits for, so every item is looked at once or twice, however the rules depend on
+    each other.
+    """
+    missing: list[int] = []
+    owners: list[str | int] = []
+    waiting: dict[str | int | None, list[int]] = {}
+    """Rule or group → the sequences that wait for it, as often as they do."""
+    found: list[str | int] = []
+    stack: list[tuple[str | int, _Expression]] = list(rules.items())
+    while stack:
+        owner, expression = stack.pop()
+        for sequence in expression:
+            missing.append(0)
+            owners.append(owner)
+            for item in sequence:
+                if isinstance(item.atom, list):
+                    stack.append((id(item.atom), item.atom))
+                if not given(item):
+                    missing[-1] += 1
+                    waiting.setdefault(_key(item), []).append(len(missing) - 1)
+            if not missing[-1]:
+                found.append(owner)
+    holding: set[str | int] = set()
+    while found:
+        key = found.pop()
+        if key in holding:
+            continue
+        holding.add(key)
+        for index in waiting.get(key, ()):
+            missing[index] -= 1
+            if not missing[index]:
+                found.append(owners[index])
+    return holding
 
-    def expression_holds(expression: _Expression) -> bool:
-        return any(all(map(item_holds, sequence)) for sequence in expression)
 
-    while True:
-        more = {name for name, expression in rules.items() if name not in known and expression_holds(expression)}
-        if not more:
-            return known
-        known |= more
-
-
-def _first(expression: _Expression, nullable: set[str]) -> set[str]:
-    """Rules that may stand at the very beginning."""
-    found: set[str] = set()
+def _add_first(expression: _Expression, nullable: set[str | int], found: set[str]) -> None:
+    """Add the rules that may stand at the very beginning to ``found``."""
     for sequence in expression:
         for item in sequence:
             if isinstance(item.atom, list):
-                found |= _first(item.atom, nullable)
+                _add_first(item.atom, nullable, found)
             elif item.atom is not None:
                 found.add(item.atom)
-            empty = isinstance(item.atom, list) and any(
-                all(inner.optional or _in(inner, nullable) for inner in inside) for inside in item.atom
-            )
-            if not (item.optional or empty or _in(item, nullable)):
+            if not (item.optional or _key(item) in nullable):
                 break
-    return found
 
 
 def _cycle(edges: dict[str, set[str]]) -> list[str]:

@@ -20,6 +20,8 @@ MAX_PROPERTIES: Final = 5_000
 """In all of a schema."""
 MAX_PATTERN_PROPERTIES: Final = 50
 """In one ``patternProperties``: every pair is checked for overlap."""
+MAX_RULES: Final = 2_000
+"""Rules and terminals of a grammar together."""
 COMPILE_SECONDS: Final = 5.0
 """After this nobody waits for a structure any longer."""
 ANSWER_SECONDS: Final = 2.0

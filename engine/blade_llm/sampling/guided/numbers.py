@@ -10,6 +10,7 @@ from math import ceil, floor
 from typing import Any, Final
 
 from blade_llm.sampling.guided.errors import StructureError
+from blade_llm.sampling.guided.references import Place
 
 _BOUNDS: Final = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
 
@@ -18,10 +19,10 @@ class NumberBounds:
     """The bounds of all parts of a schema. Parts that are joined by ``allOf`` and the like may meet in one number."""
 
     def __init__(self) -> None:
-        self._parts: list[tuple[dict[str, Any], str]] = []
+        self._parts: list[tuple[dict[str, Any], Place]] = []
         self._joined = False
 
-    def add(self, schema: dict[str, Any], path: str) -> None:
+    def add(self, schema: dict[str, Any], path: Place) -> None:
         """Another part."""
         bounds = any(keyword in schema for keyword in _BOUNDS)
         if bounds and schema.get("type") != "integer":
@@ -37,7 +38,7 @@ class NumberBounds:
             _check([part])
 
 
-def _check(parts: list[tuple[dict[str, Any], str]]) -> None:
+def _check(parts: list[tuple[dict[str, Any], Place]]) -> None:
     lower = [part[key] for part, _ in parts for key in ("minimum", "exclusiveMinimum") if key in part]
     upper = [part[key] for part, _ in parts for key in ("maximum", "exclusiveMaximum") if key in part]
     above = {floor(value) for value in upper if value != floor(value)}

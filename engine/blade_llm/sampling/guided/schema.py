@@ -9,12 +9,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterator
 from typing import Any, Final
-from urllib.parse import unquote
 
 from blade_llm.sampling.guided import limits
 from blade_llm.sampling.guided.errors import StructureError
 from blade_llm.sampling.guided.numbers import NumberBounds
 from blade_llm.sampling.guided.recursion import check_ends
+from blade_llm.sampling.guided.references import Place, References
 
 FORMATS: Final = frozenset(
     {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"}
@@ -42,8 +42,9 @@ _HINTS: Final = {
 def check_schema(schema: Any) -> None:
     """Raise :class:`StructureError` for a schema that cannot be followed to the letter."""
     _check_size(schema)
-    _Walk(schema).run()
-    check_ends(schema, lambda reference: _resolve(schema, reference, "#"))
+    references = References(schema)
+    _Walk(schema, references).run()
+    check_ends(schema, lambda reference: references.resolve(reference, "#"))
 
 
 def _check_size(schema: Any) -> None:
@@ -71,11 +72,12 @@ def _check_size(schema: Any) -> None:
 class _Walk:
     """Visits every schema once that an answer may have to follow."""
 
-    def __init__(self, root: Any) -> None:
+    def __init__(self, root: Any, references: References) -> None:
         self._root = root
+        self._references = references
         self._seen: set[int] = set()
         self._bounds = NumberBounds()
-        self._waiting: list[tuple[Any, str]] = [(root, "#")]
+        self._waiting: list[tuple[Any, Place]] = [(root, Place("#"))]
 
     def run(self) -> None:
         while self._waiting:
@@ -87,12 +89,12 @@ class _Walk:
             if id(schema) not in self._seen:
                 self._seen.add(id(schema))
                 for keyword, value in schema.items():
-                    self._keyword(schema, keyword, value, f"{path}/{_escape(keyword)}")
+                    self._keyword(schema, keyword, value, path / keyword)
                 _check_counts(schema, path)
                 self._bounds.add(schema, path)
         self._bounds.check()
 
-    def _keyword(self, schema: dict[str, Any], keyword: str, value: Any, path: str) -> None:
+    def _keyword(self, schema: dict[str, Any], keyword: str, value: Any, path: Place) -> None:
         if keyword in _VALUES:
             expected, holds = _VALUES[keyword]
             if not holds(value):
@@ -106,7 +108,7 @@ class _Walk:
             if value not in FORMATS:
                 raise StructureError(f"{path}: format {value!r} is not supported; known: {', '.join(sorted(FORMATS))}")
         elif keyword == "$ref":
-            self._waiting.append((_resolve(self._root, value, path), value))
+            self._waiting.append((self._references.resolve(value, path), Place(value)))
         elif keyword in ("enum", "const"):
             for number in _numbers(value):
                 if abs(number) >= _EXACT:
@@ -114,14 +116,14 @@ class _Walk:
         elif keyword in _ONE:
             self._waiting.append((value, path))
         elif keyword in _LISTS:
-            self._waiting += [(item, f"{path}/{index}") for index, item in enumerate(value)]
+            self._waiting += [(item, path / str(index)) for index, item in enumerate(value)]
         elif keyword in _MAPS:
-            self._waiting += [(item, f"{path}/{_escape(name)}") for name, item in value.items()]
+            self._waiting += [(item, path / name) for name, item in value.items()]
         elif keyword not in _VALUES and keyword not in ANNOTATIONS:
             _refuse(keyword, path)
 
 
-def _refuse(keyword: str, path: str) -> None:
+def _refuse(keyword: str, path: Place) -> None:
     if keyword.startswith("x-") and keyword != "x-guidance":
         return
     near = difflib.get_close_matches(keyword, _VALUES, 1, 0.8)
@@ -129,7 +131,7 @@ def _refuse(keyword: str, path: str) -> None:
     raise StructureError(f"{path}: keyword {keyword!r} is not supported; {hint}")
 
 
-def _check_counts(schema: dict[str, Any], path: str) -> None:
+def _check_counts(schema: dict[str, Any], path: Place) -> None:
     """Keys that are not listed may repeat in an answer, so they count only as far as repeats cannot deceive."""
     required = set(schema.get("required", ()))
     listed = required <= set(schema.get("properties", ()))
@@ -142,52 +144,12 @@ def _check_counts(schema: dict[str, Any], path: str) -> None:
         raise StructureError(f"{path}/patternProperties: the limit is {limits.MAX_PATTERN_PROPERTIES} patterns")
 
 
-def _resolve(root: Any, reference: str, path: str) -> Any:
-    """The schema that a ``$ref`` names. Raises :class:`StructureError`."""
-    own = root.get("$id") if isinstance(root, dict) else None
-    local = reference.removeprefix(own) if isinstance(own, str) else reference
-    if not local.startswith("#") and local:
-        raise StructureError(f"{path}: external reference {reference!r} is not supported; put the schema under $defs")
-    if local in ("", "#"):
-        return root
-    if not local.startswith("#/"):
-        for schema in _dictionaries(root):
-            if schema.get("$anchor") == local[1:]:
-                return schema
-        raise StructureError(f"{path}: {reference!r} does not exist")
-    found = root
-    for part in unquote(local[2:]).split("/"):
-        key = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, dict) and key in found:
-            found = found[key]
-        elif isinstance(found, list) and key.isdigit() and int(key) < len(found):
-            found = found[int(key)]
-        else:
-            raise StructureError(f"{path}: {reference!r} does not exist")
-    return found
-
-
-def _dictionaries(value: Any) -> Iterator[dict[str, Any]]:
-    stack = [value]
-    while stack:
-        found = stack.pop()
-        if isinstance(found, dict):
-            yield found
-            stack += found.values()
-        elif isinstance(found, list):
-            stack += found
-
-
 def _numbers(value: Any) -> Iterator[int | float]:
     if isinstance(value, dict | list):
         for item in value.values() if isinstance(value, dict) else value:
             yield from _numbers(item)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         yield value
-
-
-def _escape(key: str) -> str:
-    return key.replace("~", "~0").replace("/", "~1")
 
 
 def _name(value: Any) -> str:

@@ -2,14 +2,14 @@
 
 The texts are checked by ourselves first (size, keywords, recursion), then compiled by llguidance for a vocabulary of
 bytes. That needs about a millisecond, but a few patterns in a short schema can take seconds, so it happens in threads:
-the event loop serves others meanwhile. Answers are remembered, errors too.
+the event loop serves others meanwhile. Answers are remembered, errors too, but not that one took too long: the machine
+may have been busy.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Final
 
@@ -18,9 +18,10 @@ import numpy as np
 
 from blade_llm.sampling.guided import limits
 from blade_llm.sampling.guided.checks import check_text
-from blade_llm.sampling.guided.errors import StructureError, as_structure_error, readable
+from blade_llm.sampling.guided.errors import BusyError, StructureError, as_structure_error, readable
 from blade_llm.sampling.guided.matcher import MatcherGrammar
 from blade_llm.sampling.guided.text import grammar_text
+from blade_llm.sampling.guided.threads import DaemonThreads
 from blade_llm.sampling.masks import mask_words
 from blade_llm.sampling.structure import Structure
 
@@ -46,36 +47,61 @@ class Validator:
 
     def __init__(self, seconds: float = limits.COMPILE_SECONDS) -> None:
         self._seconds = seconds
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="validate")
+        self._threads = DaemonThreads(_THREADS, "validate")
         self._free = asyncio.Semaphore(_THREADS)
         """Free threads: the time limit of a structure begins when one takes it up."""
+        self._running: dict[Structure, asyncio.Future[str | None]] = {}
+        """Also those that took too long: asking again for one waits for the same thread."""
         self._known: OrderedDict[Structure, str | None] = OrderedDict()
         """What is wrong with a structure, or None; least recently used first."""
         self._characters = 0
 
     async def validate(self, structure: Structure) -> None:
-        """Raise :class:`StructureError` for a structure that cannot be followed."""
+        """Raise :class:`StructureError` for a structure that cannot be followed.
+
+        Raises :class:`BusyError` when no thread becomes free to find out.
+        """
         if structure in self._known:
             self._known.move_to_end(structure)
             problem = self._known[structure]
         else:
             problem = await self._find(structure)
-            self._remember(structure, problem)
         if problem is not None:
             raise StructureError(problem)
 
     def close(self) -> None:
-        """Validate nothing more."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        """Validate nothing more. Nobody waits for threads that are at work."""
+        self._threads.close()
 
     async def _find(self, structure: Structure) -> str | None:
-        await self._free.acquire()
-        found = asyncio.get_running_loop().run_in_executor(self._threads, _problem, structure)
-        found.add_done_callback(lambda _: self._free.release())
+        if structure not in self._running:
+            try:
+                async with asyncio.timeout(self._seconds):
+                    await self._free.acquire()
+            except TimeoutError:
+                raise BusyError("the server is busy with other schemas and grammars; try again") from None
+            if structure in self._running:  # another request came first
+                self._free.release()
+            else:
+                self._begin(structure)
+        found = self._running[structure]
         done, _ = await asyncio.wait((found,), timeout=self._seconds)
         if done:
             return found.result()
-        return f"validating took longer than the limit of {self._seconds:g} s; {limits.STEP_LIMIT_ADVICE}"
+        raise StructureError(
+            f"validating took longer than the limit of {self._seconds:g} s; {limits.STEP_LIMIT_ADVICE}"
+        )
+
+    def _begin(self, structure: Structure) -> None:
+        found = asyncio.wrap_future(self._threads.submit(_problem, structure))
+        self._running[structure] = found
+        found.add_done_callback(lambda found: self._end(structure, found))
+
+    def _end(self, structure: Structure, found: asyncio.Future[str | None]) -> None:
+        self._free.release()
+        del self._running[structure]
+        if not found.cancelled() and found.exception() is None:
+            self._remember(structure, found.result())
 
     def _remember(self, structure: Structure, problem: str | None) -> None:
         if structure in self._known or len(structure.value) > _REMEMBERED_CHARACTERS // 8:

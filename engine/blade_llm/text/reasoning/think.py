@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from blade_llm.text.events import Content, Event, Reasoning
-from blade_llm.text.markers import WHITESPACE, settled
+from blade_llm.text.markers import WHITESPACE, HeldText, settled
 
 BEGIN: Final = "<think>"
 END: Final = "</think>"
@@ -51,7 +51,7 @@ class ThinkParser:
     def __init__(self, *, inside: bool) -> None:
         self._inside = inside
         self._state: Literal["start", "reasoning", "gap", "content"] = "start"
-        self._held = ""
+        self._held = HeldText()
         self._begun = False
         """Some reasoning was given out."""
         self.thinks = False
@@ -66,7 +66,9 @@ class ThinkParser:
         """What ``piece`` brings."""
         if self._state == "content":
             return [Content(piece)] if piece else []
-        text, self._held = self._held + piece, ""
+        if self._state != "gap" and self._held.keeps(piece):
+            return []
+        text = self._held.take() + piece
         events: list[Event] = []
         if self._state == "start":
             text = self._start(text)
@@ -82,7 +84,7 @@ class ThinkParser:
 
     def finish(self) -> list[Event]:
         """What was held back, now that nothing more comes."""
-        held, self._held = self._held, ""
+        held = self._held.take()
         if not held:
             return []
         if self._state == "start" and not self._inside:
@@ -92,7 +94,7 @@ class ThinkParser:
     def _start(self, text: str) -> str:
         found = text.lstrip(WHITESPACE)
         if len(found) < len(BEGIN) and BEGIN.startswith(found):
-            self._held = text
+            self._held.hold(text)
             return ""
         self.thinks = self._inside or found.startswith(BEGIN)
         self._state = "reasoning" if self.thinks else "content"
@@ -103,7 +105,7 @@ class ThinkParser:
         given = len(text[:end].rstrip(WHITESPACE)) if end >= 0 else settled(text, END)
         self._give(text[:given], events)
         if end < 0:
-            self._held = text[given:]
+            self._held.hold(text[given:])
             return ""
         self._state = "gap"
         return text[end + len(END) :]

@@ -33,7 +33,7 @@ class CallObject:
         """``{``, ``key`` (or the end), ``:``, ``value``, ``,`` (or the end)."""
         self._value: JsonValue | None = None
         """The key or value that is being read, and its text unless that is given on or left out."""
-        self._text = ""
+        self._pieces: list[str] = []
         self._key = ""
         self._name: str | None = None
         self._arguments: str | None = None
@@ -88,7 +88,7 @@ class CallObject:
         return position + 1
 
     def _begin_value(self, position: int) -> int:
-        self._value, self._text = JsonValue(), ""
+        self._value, self._pieces = JsonValue(), []
         return position
 
     def _go_on(self, value: JsonValue, text: str, position: int, events: list[Event]) -> int:
@@ -98,7 +98,7 @@ class CallObject:
             if piece:
                 events.append(Arguments(self._index, piece))
         elif not self.begun:
-            self._text += piece
+            self._pieces.append(piece)
         if value.done:
             self._value = None
             if value.broken:
@@ -115,7 +115,8 @@ class CallObject:
         self._expected = ":" if is_key else ","
         if self.begun:
             return  # after the arguments: whatever it is, it is not needed
-        found = _decoded(self._text)
+        text = "".join(self._pieces)
+        found = _decoded(text)
         if is_key:
             self._key = found if isinstance(found, str) else ""
         elif self._key == "name":
@@ -124,7 +125,7 @@ class CallObject:
             else:
                 self._fail(events)
         elif self._key in _ARGUMENTS and self._arguments is None:
-            self._arguments = _as_object(self._text, found)
+            self._arguments = _as_object(text, found)
             if self._arguments is None:
                 self._fail(events)
 

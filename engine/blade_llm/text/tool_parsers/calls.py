@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from blade_llm.text.events import Content, Event
-from blade_llm.text.markers import WHITESPACE, settled
+from blade_llm.text.markers import WHITESPACE, HeldText, settled
 from blade_llm.text.tool_parsers.call_object import CallObject
 
 
@@ -48,10 +48,12 @@ class CallParser:
         self._form = form
         self._names = names
         self._state: Literal["text", "call", "after"] = "text"
-        self._held = ""
-        """Text that is not decided yet. In a call that has not begun: all of it, with what stands before."""
+        self._held = HeldText()
+        """Text outside calls that is not decided yet."""
+        self._read: list[str] = []
+        """In a call that has not begun, in pieces: all of it, with what stands before."""
         self._prefix = 0
-        """How much of ``_held`` is content should it be no call: up to its marker, or without one its bracket."""
+        """How much of ``_read`` is content should it be no call: up to its marker, or without one its bracket."""
         self._call: CallObject | None = None
         self._num_calls = 0
         self._bare_here = form.begins_bare
@@ -70,33 +72,34 @@ class CallParser:
         return self._run("", final=True)
 
     def _run(self, piece: str, *, final: bool) -> list[Event]:
+        if self._state != "call" and not final and self._held.keeps(piece):
+            return []
         events: list[Event] = []
         rest: str | None = piece
         while rest is not None:
             match self._state:
                 case "text":
-                    rest = self._text(self._held + rest, events, final)
+                    rest = self._text(self._held.take() + rest, events, final)
                 case "call":
                     rest = self._object(rest, events, final)
                 case "after":
-                    rest = self._after(self._held + rest, events, final)
+                    rest = self._after(self._held.take() + rest, events, final)
         return events
 
     # Each state's method takes the undecided text, and returns what the next state shall go on with; None: wait.
 
     def _text(self, text: str, events: list[Event], final: bool) -> str | None:
-        self._held = ""
         begin = self._form.begin
         if self._bare_here:
             first = len(text) - len(text.lstrip(WHITESPACE))
             if first == len(text) and not final:
-                self._held = text
+                self._held.hold(text)
                 return None
             if text[first : first + 1] == "{":
                 return self._begin_call(text, first, "")
             if not text.startswith(begin, first):
                 if begin.startswith(text[first:]) and not final:
-                    self._held = text
+                    self._held.hold(text)
                     return None
                 self._bare_here = False
                 text, self._before = self._before + text, ""
@@ -109,14 +112,14 @@ class CallParser:
             return self._begin_call(text, found, begin)
         keep = len(text) if final else settled(text, begin)
         self._content(text[:keep], events)
-        self._held = text[keep:]
+        self._held.hold(text[keep:])
         return None
 
     def _begin_call(self, text: str, position: int, marker: str) -> str:
         """At ``position`` of ``text``, which is whitespace up to there."""
         self._state, self._bare_here = "call", False
-        self._held = self._before + text[:position] + marker
-        self._before, self._prefix = "", len(self._held) + (not marker)
+        self._read = [before := self._before + text[:position] + marker]
+        self._before, self._prefix = "", len(before) + (not marker)
         names = None if marker else self._names
         self._call = CallObject(self._num_calls, names=names, needs_arguments=not marker)
         return text[position + len(marker) :]
@@ -127,7 +130,9 @@ class CallParser:
         end = call.add(text, 0, events)
         if final and not (call.done or call.broken):
             call.finish(events)
-        self._held = "" if call.begun else self._held + text[:end]
+        self._read.append(text[:end])
+        if call.begun:
+            self._read.clear()
         if call.broken:
             return self._fall_back(text[end:], events)
         if not call.done:
@@ -139,7 +144,7 @@ class CallParser:
     def _fall_back(self, rest: str, events: list[Event]) -> str:
         """It was no call: what stood before its object is content, and the object may yet hold a marker."""
         self._state = "text"
-        text, self._held = self._held + rest, ""
+        text, self._read = "".join([*self._read, rest]), []
         self._content(text[: self._prefix], events)
         return text[self._prefix :]
 
@@ -148,9 +153,8 @@ class CallParser:
         expected = self._form.end or self._form.separator
         first = len(text) - len(text.lstrip(WHITESPACE))
         found = text[first:]
-        self._held = ""
         if not final and len(found) < len(expected) and expected.startswith(found):
-            self._held = text
+            self._held.hold(text)
             return None
         self._state = "text"
         if final and expected == self._form.end and expected.startswith(found):
