@@ -20,6 +20,8 @@ MAX_PROPERTIES: Final = 5_000
 """In all of a schema."""
 MAX_PATTERN_PROPERTIES: Final = 50
 """In one ``patternProperties``: every pair is checked for overlap."""
+MAX_LENGTHS: Final = 10_000
+"""Characters that all different bounds of strings add up to. A lexer needs 9 states for each."""
 COMPILE_SECONDS: Final = 5.0
 """After this nobody waits for a structure any longer."""
 ANSWER_SECONDS: Final = 2.0
