@@ -103,10 +103,16 @@ class _Grammar:
     def _between_text(self, form: CallForm, use: ToolUse) -> str:
         """Calls with any text around."""
         if form.begins_bare:
-            # the parser takes any object with a function's name for a call, whatever its order and white space
-            named = rf'"name"{_SPACE}:{_SPACE}"({"|".join(map(_literal, sorted(use.names)))})"'
-            bare = rf"{_SPACE}\{{{_ANYTHING}({named}|{_ESCAPED_ASCII}){_ANYTHING}"
-            self._free_text("TEXT", bare, _ANYTHING + _literal(form.begin) + _ANYTHING)
+            # what begins like a call is one, of a function that exists; and the parser takes any object with such a
+            # function's name for a call, whatever its order and white space
+            key = rf'"name"{_SPACE}:{_SPACE}"'
+            named = rf'{key}({"|".join(map(_literal, sorted(use.names)))})"'
+            self._free_text(
+                "TEXT",
+                rf"{_SPACE}\{{{_SPACE}{key}{_ANYTHING}",
+                rf"{_SPACE}\{{{_ANYTHING}({named}|{_ESCAPED_ASCII}){_ANYTHING}",
+                _ANYTHING + _literal(form.begin) + _ANYTHING,
+            )
             return "(calls | TEXT)"
         single = use.single
         self._free_text("TEXT", _ANYTHING + _literal(form.begin) + _ANYTHING)
