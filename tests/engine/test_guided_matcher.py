@@ -20,6 +20,7 @@ from tokenizers import Tokenizer, models
 
 from blade_llm.sampling.guided.errors import StructureError
 from blade_llm.sampling.guided.grammars import GuidedGrammars
+from blade_llm.sampling.guided.matcher import MatcherGrammar
 from blade_llm.sampling.guided.vocabulary import load_vocabulary
 from blade_llm.sampling.structure import Structure
 
@@ -76,7 +77,7 @@ def test_expressions(driver: Driver, expression: str, yes: list[str], no: list[s
 
 
 def test_a_choice_is_one_of_its_strings(driver: Driver, rng: np.random.Generator) -> None:
-    choices = ["yes", "no", "yes, but", 'quo"te\\\n', "漢字 😀", "null\x00byte"]
+    choices = ["yes", "no", "yes, but", 'quo"te\\\n', "漢字 😀", "null\x00byte", "\x7f"]
     structure = Structure("choice", json.dumps(choices))
     answers = [driver.answer(structure, rng) for _ in range(60)]
     assert {answer.text for answer in answers} == set(choices)
@@ -204,6 +205,140 @@ def test_an_answer_that_takes_the_time_of_others_ends(driver: Driver, monkeypatc
     with pytest.raises(StructureError, match="longer than the limit of -500 ms a token; simplify"):
         copy.accept(a * 5)
     grammar.accept(a)  # what it has left is its own
+
+
+def test_a_structure_whose_lexer_is_full_is_compiled_anew(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = llguidance.LLParserLimits(max_lexer_states=2000, verbose_errors=False)
+    monkeypatch.setattr("blade_llm.sampling.guided.grammars.parser_limits", lambda: limits)
+    grammars = GuidedGrammars(lambda: driver.vocabulary, driver.vocab_size)
+    structure = Structure("json", '{"type": "string", "maxLength": 9000}')
+    text = driver.vocabulary.tokenize_str('"' + "a b c d e " * 100)
+    for _ in range(2):
+        grammar = grammars.start(structure).result(10)
+        assert not grammar.worn_out
+        with pytest.raises(StructureError, match="too many states"):
+            _follow(driver, grammar, text)
+        assert grammar.worn_out
+    grammars.close()
+
+
+def _follow(driver: Driver, grammar: MatcherGrammar, token_ids: list[int]) -> None:
+    for token_id in token_ids:
+        driver.allowed(grammar)
+        grammar.accept([token_id])
+
+
+def test_a_worn_out_structure_is_forgotten_first(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("blade_llm.sampling.guided.grammars._MOST_STRUCTURES", 3)
+    grammars = GuidedGrammars(lambda: driver.vocabulary, driver.vocab_size)
+    made = [grammars.start(Structure("regex", letter)).result(10) for letter in "abc"]
+    made[1]._faults.append("worn out")
+    grammars.start(Structure("regex", "d")).result(10)
+    assert [structure.value for structure in grammars._compiled] == ["a", "c", "d"]
+    grammars.close()
+
+
+def test_the_longest_strings_that_are_taken_can_be_answered_twice(driver: Driver) -> None:
+    structure = Structure("json", '{"type": "string", "maxLength": 10000}')
+    token_ids = driver.vocabulary.tokenize_str(json.dumps("ab 漢" * 2500, ensure_ascii=False))
+    for _ in range(2):
+        grammar = driver.start(structure)
+        for begin in range(0, len(token_ids), 50):
+            grammar.accept(token_ids[begin : begin + 50])
+            driver.allowed(grammar)
+        assert grammar.finished
+
+
+class PanicException(BaseException):
+    """As Rust's failed assertions arrive."""
+
+
+class _Panics:
+    """A matcher that fails in all it is asked to do."""
+
+    def __getattr__(self, name: str) -> Any:
+        def fail(*arguments: Any) -> bool:
+            if name in ("is_stopped", "is_error"):
+                return False
+            raise PanicException("assertion failed")
+
+        return fail
+
+
+def test_a_panic_is_an_error_of_the_structure(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    panics: Any = _Panics()
+    for call in (
+        lambda grammar: grammar.accept([5]),
+        lambda grammar: grammar.forced(),
+        lambda grammar: grammar.fill(np.empty(8, np.int32)),
+        lambda grammar: grammar.copy(),
+    ):
+        grammar = MatcherGrammar(panics, frozenset(EOS))
+        with pytest.raises(StructureError, match="assertion failed"):
+            call(grammar)
+        assert grammar.worn_out
+    grammars = GuidedGrammars(lambda: driver.vocabulary, driver.vocab_size)
+    monkeypatch.setattr(grammars, "_matcher", lambda *_: MatcherGrammar(panics, frozenset(EOS)))
+    with pytest.raises(StructureError, match="assertion failed"):
+        grammars.start(Structure("regex", "a")).result(10)
+    grammars.close()
+
+
+@pytest.mark.parametrize(
+    ("schema", "yes", "no"),
+    [
+        ({"format": "date"}, ['"2020-02-29"', '"2021-12-31"', '"2000-02-29"', "3"],
+         ['"2021-02-29"', '"1900-02-29"', '"0000-01-01"', '"2021-04-31"']),
+        ({"format": "date", "pattern": "^2020"}, ['"2020-02-29"'], ['"2021-02-28"']),
+        ({"type": ["string", "null"], "format": "time"}, ['"12:00:59.5+01:00"', "null"],
+         ['"12:00:60Z"', '"24:00:00Z"']),
+        ({"format": "date-time"}, ['"2020-02-29T12:00:59Z"'], ['"2020-02-29T12:00:60Z"', '"2021-02-29T12:00:59Z"']),
+        ({"const": {"format": "date"}}, ['{"format": "date"}'], []),
+        ({"type": "object", "properties": {"const": {"format": "date"}}, "required": ["const"]},
+         ['{"const": "2021-02-28"}'], ['{"const": "2021-02-29"}']),
+        ({"type": "integer", "format": "int32"}, ["2147483647", "-2147483648"], ["2147483648"]),
+        ({"type": "integer", "format": "int64", "minimum": 0}, [str(2**63 - 1)], [str(2**63), "-1"]),
+        ({"type": "array", "uniqueItems": False}, ["[1, 1]"], []),
+        ({"properties": {"uniqueItems": {"type": "null"}}, "type": "object"}, ['{"uniqueItems": null}'],
+         ['{"uniqueItems": 1}']),
+    ],
+)  # fmt: skip
+def test_keywords_that_are_put_in_other_words(driver: Driver, schema: Any, yes: list[str], no: list[str]) -> None:
+    structure = Structure("json", json.dumps(schema))
+    assert [text for text in yes if not driver.takes(structure, text)] == []
+    assert [text for text in no if driver.takes(structure, text)] == []
+
+
+OPEN = {"type": "object", "properties": {"a": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        OPEN,
+        {**OPEN, "required": ["a"], "additionalProperties": {"type": "string"}},
+        {
+            "type": "object",
+            "patternProperties": {"^a": {"type": "integer"}},
+            "additionalProperties": {"type": "string"},
+        },
+    ],
+)
+def test_a_listed_key_has_one_spelling(driver: Driver, schema: Any) -> None:
+    """Else a value of another type could stand under it, and would be the one that counts."""
+    for structure in (
+        Structure("json", json.dumps(schema)),
+        Structure("grammar", f"start: %json {json.dumps(schema)}"),
+    ):
+        for text in ('{"\\u0061": "x"}', '{"a": 1, "\\u0061": "x"}'):
+            assert not driver.takes(structure, text), text
+        assert driver.takes(structure, '{"a": 1, "\\n\\"b": "x\\t"}')
+
+
+def test_control_characters_that_are_asked_for_can_be_written(driver: Driver) -> None:
+    assert driver.takes(Structure("json", '{"const": "a\\u0001"}'), '"a\\u0001"')
+    closed = {"type": "object", "properties": {"a": {"pattern": r"^\x01$"}}, "additionalProperties": False}
+    assert driver.takes(Structure("json", json.dumps(closed)), '{"a": "\\u0001"}')
 
 
 @pytest.mark.parametrize(

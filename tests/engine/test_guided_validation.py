@@ -16,7 +16,7 @@ from engine_support.hard_schemas import EMPLOYEE
 from engine_support.schemas import UNSUPPORTED
 
 from blade_llm.api.errors import ApiError
-from blade_llm.api.structured import check_structure
+from blade_llm.api.structured import StructureFields, asked_structure, check_structure
 from blade_llm.sampling.guided import validation
 from blade_llm.sampling.guided.errors import StructureError
 from blade_llm.sampling.guided.lark import check_recursion
@@ -25,6 +25,7 @@ from blade_llm.sampling.guided.validation import Validator, validate
 from blade_llm.sampling.structure import Structure
 
 _STRING = {"type": "string"}
+_LONG, _LONGER = '{"type": "string", "maxLength": 5000}', '{"type": "string", "maxLength": 5001}'
 
 
 def _refused(structure: Structure, message: str) -> None:
@@ -62,7 +63,12 @@ def test_unsupported_keywords_are_refused_with_their_place(keyword: str, value: 
         ({"type": "string", "pattern": "(a"}, "regular expression: unclosed group"),
         ({"type": "string", "pattern": "a(?=b)"}, "regular expression: look-around"),
         ({"type": "string", "format": "credit-card"}, "#/format: format 'credit-card' is not supported; known: date,"),
-        ({"type": "integer", "format": "int32"}, "#/format"),
+        ({"type": "string", "format": "int32"}, "#/format"),
+        ({"type": "array", "uniqueItems": True}, "#/uniqueItems: keyword"),
+        ({"type": "string", "maxLength": 10_001}, "add up to 10001 characters; the limit is 10000"),
+        ({"anyOf": [{"minLength": 6000}, {"maxLength": 5000}]}, "add up to 11000 characters"),
+        ({"properties": {"a": {"enum": ["x", "\u0001"]}}}, "control character .*additionalProperties"),
+        ({"properties": {"a": {"pattern": r"^\x7f+$"}}}, "control character"),
         ({"maxlength": 3}, "keyword 'maxlength' is not supported; did you mean 'maxLength'"),
         ({"nullable": True}, r'write "type": \["string", "null"\]'),
         ({"$schema": "http://json-schema.org/draft-04/schema#"}, r"#/\$schema: only drafts 6, 7"),
@@ -83,6 +89,11 @@ def test_unsupported_keywords_are_refused_with_their_place(keyword: str, value: 
         ({"type": "number", "exclusiveMinimum": 10, "maximum": 10.5}, "#/exclusiveMinimum: 10 with an upper bound"),
         ({"type": "number", "exclusiveMaximum": 0, "minimum": -0.5}, "#/exclusiveMaximum: 0 with a lower bound"),
         ({"allOf": [{"exclusiveMinimum": 0}, {"maximum": 0.5}]}, "#/allOf/0/exclusiveMinimum: 0 with an upper bound"),
+        (
+            {"allOf": [{"properties": {"x": {"exclusiveMinimum": 0}}}, {"$ref": "#/$defs/b"}],
+             "$defs": {"b": {"properties": {"x": {"maximum": 0.5}}}}},
+            "exclusiveMinimum: 0 with an upper bound",
+        ),
         ({"$ref": "#"}, "endless recursion: the schema with '#'"),
         ({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}, "endless recursion"),
         ({"type": "array", "items": {"$ref": "#"}, "minItems": 1}, "endless recursion"),
@@ -113,6 +124,13 @@ def test_schemas_that_are_refused(schema: Any, message: str) -> None:
         {"default": {"type": "strng"}, "examples": [{"$ref": "x"}], "x-anything": {"not": 1}},
         {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
         {"properties": {"a": {"exclusiveMinimum": 0}, "b": {"maximum": 0.5}}},
+        {"properties": {"a": {"exclusiveMinimum": 0}, "b": {"maximum": 0.5}, "c": {"allOf": [_STRING]}}},
+        {"type": "array", "uniqueItems": False},
+        {"type": "integer", "format": "int64"},
+        {"type": "array", "items": {"type": "string", "maxLength": 10_000}, "maxItems": 3},
+        {"properties": {f"p{index}": {"type": "string", "maxLength": 2000} for index in range(9)}},
+        {"type": "object", "properties": {"a": {"const": "\u0001"}}, "additionalProperties": False},
+        {"properties": {"a": {"pattern": r"^[^\x00-\x1f]*$"}}},
         {"type": "array", "items": {"$ref": "#"}},
         {"type": ["array", "null"], "items": {"$ref": "#"}, "minItems": 1},
         {"type": "object", "properties": {"a": {"$ref": "#"}}},
@@ -153,6 +171,7 @@ def test_texts_that_are_no_schema(text: str, message: str) -> None:
         (Structure("regex", "\ud800"), "lone surrogate"),
         (Structure("choice", "[]"), "at least one alternative"),
         (Structure("choice", "5"), "must be a JSON list of strings"),
+        (Structure("grammar", f"start: %json {_LONG} %json {{}} | %json {_LONGER}"), "add up to 10001 characters"),
         (Structure("grammar", 'root ::= "a"'), "Expected token"),
         (Structure("grammar", "start: b"), 'unknown name: "b"'),
         (Structure("grammar", 'start: "a" %json {"not": {}}'), "#/not: keyword 'not' is not supported"),
@@ -210,6 +229,11 @@ def test_large_schemas_are_refused_quickly_with_the_limit(schema: Any, limit: st
     started = time.perf_counter()
     _refused(Structure("json", json.dumps(schema)), limit)
     assert time.perf_counter() - started < 2
+
+
+def test_an_expression_may_be_a_space() -> None:
+    assert asked_structure(StructureFields(guided_regex=" ")) == (Structure("regex", " "), "guided_regex")
+    validate(Structure("regex", " "))
 
 
 async def test_answers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

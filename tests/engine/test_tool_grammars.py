@@ -240,6 +240,59 @@ def test_a_free_choice_leaves_text_free_and_strict_calls_valid(engine: Engine, f
             _check_calls(parsed(parsing.parser(), [found]), loosely=["flag"])
 
 
+def _loose_call(random_: random.Random) -> str:
+    """Something that may be taken for a call: keys in any order, white space, escapes, keys nobody asked for."""
+
+    def spelled(text: str) -> str:
+        return "".join(f"\\u{ord(letter):04x}" if random_.random() < 0.02 else letter for letter in text)
+
+    def space() -> str:
+        return random_.choice(["", "", " ", "\n"])
+
+    members = [("name", '"' + spelled(random_.choice(["get_weather", "get_weather", "flag", "other"])) + '"')]
+    for _ in range(random_.choice([1, 1, 2])):
+        arguments = random_.choice(['{"unit": "\u00b0C"}', '{"unit": "K"}', "{}", '{"on": true}', '"{}"', "null"])
+        members.append((random_.choice(["parameters", "arguments"]), arguments))
+    if random_.random() < 0.3:
+        members.append(("type", '"function"'))
+    if random_.random() < 0.5:
+        random_.shuffle(members)
+    inner = ",".join(
+        f'{space()}"{spelled(key)}"{space()}:{random_.choice([" ", space()])}{value}' for key, value in members
+    )
+    return random_.choice(["", "", "", " ", "\n"]) + "{" + inner + space() + "}"
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+def test_whatever_the_parser_takes_for_a_call_is_valid(engine: Engine, parallel: bool) -> None:
+    """The parser of bare calls is lenient, so what the grammar lets through as text must be no call for it."""
+    structure, parsing = _structure(engine, LLAMA3_JSON, "auto", parallel=parallel)
+    assert structure is not None
+    random_, read, refused = random.Random(3), 0, 0
+    for number in range(150):
+        text = _loose_call(random_)
+        if number % 3 == 0:
+            text += ";" + _loose_call(random_)
+        if number % 10 == 0:
+            text = CALLS["llama3_json"] + "; " + CALLS["llama3_json"]
+        found = calls(parsed(parsing.parser(), [text]))
+        read += bool(found)
+        if not engine.allows(structure, text):
+            refused += 1
+            continue
+        _check_calls(parsed(parsing.parser(), [text]), loosely=["flag"])
+        assert parallel or len(found) <= 1
+    assert read > 50
+    assert refused > 50
+    for text in (
+        '{"x": 1, "name": "other"}',
+        '{"city": "\u00e9"} and {"name"',
+        '{"name": 5, "x": "get_weather"}',
+        " {",
+    ):
+        assert engine.allows(structure, text), text
+
+
 def test_text_around_calls_of_hermes(engine: Engine) -> None:
     structure, _ = _structure(engine, HERMES, "auto")
     single, _ = _structure(engine, HERMES, "auto", parallel=False)

@@ -19,6 +19,9 @@ class Example:
     spec: dict[str, Any]
 
 
+TEMPLATE = "serving.bladellm.io/chat-template"
+
+
 def _spec(uri: str = FILE, **spec: Any) -> dict[str, Any]:
     model = {"uri": uri, **spec.pop("model", {})}
     return {"model": model, **spec}
@@ -26,6 +29,10 @@ def _spec(uri: str = FILE, **spec: Any) -> dict[str, Any]:
 
 def _labels(labels: dict[str, str]) -> dict[str, Any]:
     return {"metadata": {"labels": labels}}
+
+
+def _annotations(name: str) -> dict[str, Any]:
+    return {"metadata": {"annotations": {name: "x"}}}
 
 
 EXAMPLES: tuple[Example, ...] = (
@@ -71,6 +78,13 @@ EXAMPLES: tuple[Example, ...] = (
     Example("", "qwen", _spec(engine={"podTemplate": {"spec": {"nodeSelector": {"disk": "ssd"}}}})),
     Example("spec.engine.podTemplate.metadata.labels", "qwen", _spec(engine={"podTemplate": _labels({OWN: "x"})})),
     Example("spec.router.podTemplate.metadata.labels", "qwen", _spec(router={"podTemplate": _labels({OWN: "x"})})),
+    Example(
+        "spec.engine.podTemplate.metadata.annotations", "qwen", _spec(engine={"podTemplate": _annotations(TEMPLATE)})
+    ),
+    Example(
+        "spec.router.podTemplate.metadata.annotations", "qwen", _spec(router={"podTemplate": _annotations(TEMPLATE)})
+    ),
+    Example("", "qwen", _spec(engine={"podTemplate": _annotations("example.com/chat-template")})),
     Example("", "qwen", _spec(engine={"extraArgs": ["--models_are_fun", "--disable_prompt_cache", "model"]})),
     Example("spec.engine.extraArgs", "qwen", _spec(engine={"extraArgs": ["--model", "/x"]})),
     Example("spec.engine.extraArgs", "qwen", _spec(engine={"extraArgs": ["--port=1"]})),

@@ -173,7 +173,7 @@ def _text(
 ) -> list[tuple[Structure, str]]:
     if value is None:
         return []
-    if not value.strip():
+    if not (value if kind == "regex" else value.strip()):  # an expression may be a space
         raise bad_request(f"{name} is empty; leave it out for a free answer", _field(name))
     return [(Structure(kind, value), name)]
 

@@ -56,7 +56,9 @@ class PodMetadata(Record):
     labels: Labels = Field(
         default_factory=dict, description="Further labels. Those of `serving.bladellm.io` are the operator's."
     )
-    annotations: Annotations = Field(default_factory=dict, description="Further annotations.")
+    annotations: Annotations = Field(
+        default_factory=dict, description="Further annotations. Those of `serving.bladellm.io` are the operator's."
+    )
 
 
 class PodTemplate(Record):

@@ -7,13 +7,13 @@ Python form for files and the local runtime. Only CEL that every supported Kuber
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from blade_operator.spec.fields import CudaGraphs, Engine, LLMServiceSpec
 from blade_operator.spec.model_fields import ModelCache
-from blade_operator.spec.pod_fields import PodTemplate
+from blade_operator.spec.pod_fields import PodMetadata, PodTemplate
 from blade_operator.spec.quantity import parse_duration
 from blade_protocol.labels import GROUP
 
@@ -84,15 +84,36 @@ def _graphs(spec: LLMServiceSpec) -> CudaGraphs:
     return spec.engine.cuda_graphs or CudaGraphs()
 
 
-def _owned_labels(template: PodTemplate | None) -> list[str]:
-    labels = template.metadata.labels if template and template.metadata else {}
-    return [label for label in labels if label.startswith(f"{GROUP}/")]
+def _owned(keys: Iterable[str]) -> list[str]:
+    return [key for key in keys if key.startswith(f"{GROUP}/")]
 
 
-_FREE_LABELS: Final = (
-    "!has(self.podTemplate) || !has(self.podTemplate.metadata) || !has(self.podTemplate.metadata.labels) "
-    f"|| !self.podTemplate.metadata.labels.exists(k, k.startsWith('{GROUP}/'))"
-)
+def _metadata(template: PodTemplate | None) -> PodMetadata:
+    return (template and template.metadata) or PodMetadata()
+
+
+def _not_ours(part: str, template: Callable[[LLMServiceSpec], PodTemplate | None]) -> tuple[Rule, Rule]:
+    """Labels and annotations that a user may add to the pods of ``part``."""
+    field = f"spec.{part}.podTemplate.metadata"
+    unset = "!has(self.podTemplate) || !has(self.podTemplate.metadata) || !has(self.podTemplate.metadata"
+    free = f"exists(k, k.startsWith('{GROUP}/'))"
+    return (
+        Rule(
+            at=("spec", part),
+            field=f"{field}.labels",
+            cel=f"{unset}.labels) || !self.podTemplate.metadata.labels.{free}",
+            holds=lambda name, spec: not _owned(_metadata(template(spec)).labels),
+            message=f"labels of {GROUP} select the pods and are the operator's; use another prefix",
+        ),
+        Rule(
+            at=("spec", part),
+            field=f"{field}.annotations",
+            cel=f"{unset}.annotations) || !self.podTemplate.metadata.annotations.{free}",
+            holds=lambda name, spec: not _owned(_metadata(template(spec)).annotations),
+            message=f"annotations of {GROUP} are the operator's; use another prefix",
+        ),
+    )
+
 
 _NOT_OF_EMBEDDINGS: Final = "is of generated text, which a service with task embed has none of: remove it"
 
@@ -202,20 +223,8 @@ RULES: Final[tuple[Rule, ...]] = (
         holds=lambda name, spec: spec.engine.task != "embed" or not spec.engine.json_warmup,
         message=_NOT_OF_EMBEDDINGS,
     ),
-    Rule(
-        at=("spec", "engine"),
-        field="spec.engine.podTemplate.metadata.labels",
-        cel=_FREE_LABELS,
-        holds=lambda name, spec: not _owned_labels(spec.engine.pod_template),
-        message=f"labels of {GROUP} select the pods and are the operator's; use another prefix",
-    ),
-    Rule(
-        at=("spec", "router"),
-        field="spec.router.podTemplate.metadata.labels",
-        cel=_FREE_LABELS,
-        holds=lambda name, spec: not _owned_labels(spec.router.pod_template),
-        message=f"labels of {GROUP} select the pods and are the operator's; use another prefix",
-    ),
+    *_not_ours("engine", lambda spec: spec.engine.pod_template),
+    *_not_ours("router", lambda spec: spec.router.pod_template),
     Rule(
         at=("spec",),
         field="spec.model.tokenSecretRef.name",

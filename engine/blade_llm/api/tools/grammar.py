@@ -14,7 +14,7 @@ from typing import Any, Final
 import llguidance
 
 from blade_llm.api.tools.use import ToolUse
-from blade_llm.sampling.guided.text import choices, schema_of
+from blade_llm.sampling.guided.text import choices, literal, schema_of
 from blade_llm.sampling.structure import Structure
 from blade_llm.text.answer_parser import AnswerParsing
 from blade_llm.text.reasoning.think import BEGIN, END
@@ -22,6 +22,9 @@ from blade_llm.text.tokenizer import Tokenizer
 from blade_llm.text.tool_parsers import CallForm
 
 _ANYTHING: Final = r"(.|\n)*"
+_SPACE: Final = r"[ \t\r\n]*"
+_ESCAPED_ASCII: Final = r"\\u00[2-7]"
+"""A key or a name may be spelled with these."""
 _AFTER_REASONING: Final = "\n\n"
 """Between ``</think>`` and the content, as Qwen3 and DeepSeek-R1 write it."""
 _ASCII_CLASSES: Final = "dws"
@@ -68,7 +71,7 @@ class _Grammar:
             case "regex":
                 return f"/{llguidance.regex_to_lark(content.value, _ASCII_CLASSES)}/"
             case "choice":
-                return "(" + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices(content)) + ")"
+                return "(" + " | ".join(map(literal, choices(content))) + ")"
             case "grammar":
                 return f"%lark {{\n{content.value}\n}}"
 
@@ -95,13 +98,23 @@ class _Grammar:
         if content is not None:
             self._rule("content", self.structure(content))
             return "(calls | content)"
-        return self._between_text(form, single=use.single)
+        return self._between_text(form, use)
 
-    def _between_text(self, form: CallForm, *, single: bool) -> str:
+    def _between_text(self, form: CallForm, use: ToolUse) -> str:
         """Calls with any text around."""
         if form.begins_bare:
-            self._free_text("TEXT", rf'[ \t\r\n]*\{{"name": "{_ANYTHING}', _ANYTHING + _literal(form.begin) + _ANYTHING)
+            # what begins like a call is one, of a function that exists; and the parser takes any object with such a
+            # function's name for a call, whatever its order and white space
+            key = rf'"name"{_SPACE}:{_SPACE}"'
+            named = rf'{key}({"|".join(map(_literal, sorted(use.names)))})"'
+            self._free_text(
+                "TEXT",
+                rf"{_SPACE}\{{{_SPACE}{key}{_ANYTHING}",
+                rf"{_SPACE}\{{{_ANYTHING}({named}|{_ESCAPED_ASCII}){_ANYTHING}",
+                _ANYTHING + _literal(form.begin) + _ANYTHING,
+            )
             return "(calls | TEXT)"
+        single = use.single
         self._free_text("TEXT", _ANYTHING + _literal(form.begin) + _ANYTHING)
         if form.begin in self._tokenizer.added_ids:
             return "TEXT call?" if single else "TEXT (call TEXT)*"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from blade_llm.sampling.guided import limits
 from blade_llm.sampling.guided.errors import StructureError
 from blade_llm.sampling.guided.lark import check_recursion, embedded_schemas
+from blade_llm.sampling.guided.lengths import TextLengths
 from blade_llm.sampling.guided.schema import check_schema
 from blade_llm.sampling.guided.text import choices, schema_of
 from blade_llm.sampling.structure import Structure
@@ -28,6 +29,7 @@ def check_text(structure: Structure) -> None:
         case "choice":
             choices(structure)
         case "grammar":
+            lengths = TextLengths()
             for schema in embedded_schemas(text):
-                check_schema(schema)
+                check_schema(schema, lengths)
             check_recursion(text)

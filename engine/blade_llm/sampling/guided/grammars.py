@@ -26,7 +26,8 @@ from blade_llm.sampling.masks import mask_words
 from blade_llm.sampling.structure import Structure
 
 _THREADS: Final = 2
-_MOST_STRUCTURES: Final = 256
+_MOST_STRUCTURES: Final = 32
+"""Few: a lexer grows with its answers up to the limit of its states, and nothing tells its size."""
 _MOST_CHARACTERS: Final = 8 * 2**20
 WARM_UP: Final = Structure("json", '{"type": "object", "properties": {"answer": {"type": "string"}}}')
 
@@ -61,8 +62,13 @@ class GuidedGrammars:
         def deliver(compiled: Future[MatcherGrammar]) -> None:
             if error := compiled.exception():
                 answer.set_exception(error)
+                return
+            try:
+                copied = compiled.result().copy()
+            except Exception as error:
+                answer.set_exception(as_structure_error(error))
             else:
-                answer.set_result(compiled.result().copy())
+                answer.set_result(copied)
 
         self._compile(structure).add_done_callback(deliver)
         return answer
@@ -78,9 +84,11 @@ class GuidedGrammars:
     def _compile(self, structure: Structure) -> Future[MatcherGrammar]:
         with self._lock:
             found = self._compiled.get(structure)
-            if found is not None:
+            if found is not None and not _worn_out(found):
                 self._compiled.move_to_end(structure)
                 return found
+            if found is not None:
+                self._drop(structure)
             made: Future[MatcherGrammar] = Future()
             made.set_running_or_notify_cancel()
             self._compiled[structure] = made
@@ -139,8 +147,17 @@ class GuidedGrammars:
         while len(self._compiled) > _MOST_STRUCTURES or (
             self._characters > _MOST_CHARACTERS and len(self._compiled) > 1
         ):
-            structure, _ = self._compiled.popitem(last=False)
-            self._characters -= len(structure.value)
+            worn = (structure for structure, compiled in self._compiled.items() if _worn_out(compiled))
+            self._drop(next(worn, next(iter(self._compiled))))
+
+    def _drop(self, structure: Structure) -> None:
+        del self._compiled[structure]
+        self._characters -= len(structure.value)
+
+
+def _worn_out(compiled: Future[MatcherGrammar]) -> bool:
+    """Whether it was usable and no longer is. What has failed stays as it is."""
+    return compiled.done() and compiled.exception() is None and compiled.result().worn_out
 
 
 def _settle(future: Future[MatcherGrammar], outcome: MatcherGrammar | Exception) -> None:

@@ -10,7 +10,7 @@ This is no full parser: a grammar with constructs it does not know is left to ll
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -35,12 +35,12 @@ class _Unknown(Exception):
     """A construct this reader does not know."""
 
 
-def with_json_options(text: str, options: Mapping[str, Any]) -> str:
-    """``text`` with llguidance's ``options`` written into each of its schemas."""
+def with_json_options(text: str, prepare: Callable[[dict[str, Any]], dict[str, Any]]) -> str:
+    """``text`` with each of its schemas as ``prepare`` makes it, llguidance's options included."""
     parts, end = [], 0
     for token in read_tokens(text):
         if token.kind == "json" and isinstance(token.value, dict):
-            parts += [text[end : token.start], "%json ", json.dumps({**token.value, "x-guidance": dict(options)})]
+            parts += [text[end : token.start], "%json ", json.dumps(prepare(token.value))]
             end = token.start + len(token.text)
     return "".join([*parts, text[end:]])
 

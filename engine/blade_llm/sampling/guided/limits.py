@@ -15,25 +15,28 @@ MAX_CHARACTERS: Final = {"json": 262_144, "regex": 16_384, "choice": 262_144, "g
 MAX_DEPTH: Final = 60
 """Levels of a JSON Schema, counted in objects and lists of its text (llguidance's reader stops at 128)."""
 MAX_OBJECT_PROPERTIES: Final = 1_000
-"""In one ``properties``. Compiling is quadratic in the optional ones: 1,000 take 0.13 s, 10,000 took 22 s."""
+"""In one ``properties``. Compiling is quadratic in the optional ones."""
 MAX_PROPERTIES: Final = 5_000
 """In all of a schema."""
 MAX_PATTERN_PROPERTIES: Final = 50
 """In one ``patternProperties``: every pair is checked for overlap."""
 MAX_RULES: Final = 2_000
 """Rules and terminals of a grammar together."""
+MAX_LENGTHS: Final = 10_000
+"""Characters that all different bounds of strings add up to. A lexer needs 9 states for each."""
 COMPILE_SECONDS: Final = 5.0
 """After this nobody waits for a structure any longer."""
 ANSWER_SECONDS: Final = 2.0
 """CPU time that masks and the like of one answer may take on top of the share of each of its tokens."""
 TOKEN_SECONDS: Final = 0.01
-"""A token's share. Usual structures take 0.03 ms; ambiguous grammars may take more with every token."""
+"""A token's share. Usual structures take a small part of it (``mask`` in what ``python -m benchmarks.engine.guided``
+prints); ambiguous grammars may take more with every token."""
 
 STEP_LIMIT_ADVICE: Final = "simplify the schema, expression or grammar"
 
 
 def parser_limits() -> llguidance.LLParserLimits:
-    """llguidance's own, all stated: fuel is work (50,000 units of lexer fuel or 20,000 items are about 1 ms)."""
+    """llguidance's own, all stated: fuel is work."""
     return llguidance.LLParserLimits(
         max_items_in_row=2_000,
         initial_lexer_fuel=1_000_000,

@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import time
+from typing import Final
 
 import llguidance
 import numpy as np
 
 from blade_llm.sampling.guided import limits
-from blade_llm.sampling.guided.errors import StructureError, readable
+from blade_llm.sampling.guided.errors import StructureError, as_structure_error, readable
+
+_LEXER_FULL: Final = "too many states"
+"""In llguidance's message. States are counted over all copies and never given back."""
 
 
 class MatcherGrammar:
-    """Wraps a matcher that belongs to this answer alone. Copies share what the lexer has learnt.
+    """Wraps a matcher that belongs to this answer alone. Copies share what the lexer has learnt, and its end.
 
     Args:
         eos_token_ids: those of the vocabulary.
+        faults: what went wrong with the lexer, of all copies.
     """
 
-    __slots__ = ("_eos_token_ids", "_matcher", "_seconds_left")
+    __slots__ = ("_eos_token_ids", "_faults", "_matcher", "_seconds_left")
 
     def __init__(
         self,
         matcher: llguidance.LLMatcher,
         eos_token_ids: frozenset[int],
         seconds_left: float = limits.ANSWER_SECONDS,
+        faults: list[str] | None = None,
     ) -> None:
         self._matcher = matcher
+        self._faults: list[str] = [] if faults is None else faults
         self._eos_token_ids = eos_token_ids
         self._seconds_left = seconds_left
 
@@ -34,6 +41,11 @@ class MatcherGrammar:
     def finished(self) -> bool:
         """The answer is complete and cannot go on."""
         return self._matcher.is_stopped() and not self._matcher.is_error()
+
+    @property
+    def worn_out(self) -> bool:
+        """The lexer is full or broken: this and every copy, whatever its state, cannot go on."""
+        return bool(self._faults)
 
     @property
     def complete(self) -> bool:
@@ -45,14 +57,21 @@ class MatcherGrammar:
         if self.finished and self._eos_token_ids.issuperset(token_ids):
             return  # the mask of a finished answer still has them
         started = time.thread_time()
-        if not self._matcher.consume_tokens(token_ids):
+        try:
+            taken = self._matcher.consume_tokens(token_ids)
+        except BaseException as error:
+            raise self._broken(error) from None
+        if not taken:
             raise self._error("the answer left its structure")
         self._spend(time.thread_time() - started - len(token_ids) * limits.TOKEN_SECONDS)
 
     def forced(self) -> list[int]:
-        """Tokens that must come next. Does not change the state."""
+        """Tokens that must come next. Does not change the state. Raises :class:`StructureError` as :meth:`fill`."""
         started = time.thread_time()
-        found = self._matcher.compute_ff_tokens()
+        try:
+            found = self._matcher.compute_ff_tokens()
+        except BaseException as error:
+            raise self._broken(error) from None
         self._spend(time.thread_time() - started)
         return found
 
@@ -62,14 +81,21 @@ class MatcherGrammar:
         Raises :class:`StructureError` when a limit is hit; the answer cannot go on.
         """
         started = time.thread_time()
-        self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        try:
+            self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        except BaseException as error:
+            raise self._broken(error) from None
         if self._matcher.is_error():
             raise self._error("the structure cannot be followed any further")
         self._spend(time.thread_time() - started)
 
     def copy(self) -> MatcherGrammar:
-        """An independent one in the same state."""
-        return MatcherGrammar(self._matcher.deep_copy(), self._eos_token_ids, self._seconds_left)
+        """An independent one in the same state. Raises :class:`StructureError` when the structure is broken."""
+        try:
+            matcher = self._matcher.deep_copy()
+        except BaseException as error:
+            raise self._broken(error) from None
+        return MatcherGrammar(matcher, self._eos_token_ids, self._seconds_left, self._faults)
 
     def _spend(self, seconds: float) -> None:
         """Others of the batch wait meanwhile: an answer that costs too much of their time ends."""
@@ -81,4 +107,13 @@ class MatcherGrammar:
             )
 
     def _error(self, what: str) -> StructureError:
-        return StructureError(f"{what}: {readable(self._matcher.get_error())}")
+        found = self._matcher.get_error()
+        if _LEXER_FULL in found:
+            self._faults.append(_LEXER_FULL)
+        return StructureError(f"{what}: {readable(found)}")
+
+    def _broken(self, error: BaseException) -> StructureError:
+        """A failed assertion of llguidance, which may have happened in the middle of changing what copies share."""
+        found = as_structure_error(error)
+        self._faults.append(str(found))
+        return found

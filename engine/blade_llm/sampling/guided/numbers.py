@@ -13,32 +13,55 @@ from blade_llm.sampling.guided.errors import StructureError
 from blade_llm.sampling.guided.references import Place
 
 _BOUNDS: Final = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
+_MOST_WORK: Final = 100_000
+"""Parts that are looked at in search of those that meet; then any may."""
+_Part = tuple[dict[str, Any], Place]
+"""A schema and its place."""
 
 
 class NumberBounds:
-    """The bounds of all parts of a schema. Parts that are joined by ``allOf`` and the like may meet in one number."""
+    """The bounds of all parts of a schema. Those below an ``allOf`` and the like may meet in one number."""
 
     def __init__(self) -> None:
-        self._parts: list[tuple[dict[str, Any], Place]] = []
-        self._joined = False
+        self._parts: dict[int, _Part] = {}
+        self._children: dict[int, list[Any]] = {}
+        self._joining: list[int] = []
 
-    def add(self, schema: dict[str, Any], path: Place) -> None:
-        """Another part."""
+    def add(self, schema: dict[str, Any], path: Place, children: list[Any]) -> None:
+        """Another part, and the schemas it names."""
         bounds = any(keyword in schema for keyword in _BOUNDS)
         if bounds and schema.get("type") != "integer":
-            self._parts.append((schema, path))
+            self._parts[id(schema)] = (schema, path)
+        self._children[id(schema)] = children
         if "allOf" in schema or (bounds and any(keyword in schema for keyword in ("$ref", "anyOf", "oneOf"))):
-            self._joined = True
+            self._joining.append(id(schema))
 
     def check(self) -> None:
         """Raise :class:`StructureError` where the excluded bound would be allowed."""
-        if self._joined:
-            _check(self._parts)
-        for part in self._parts:
+        for part in self._parts.values():
             _check([part])
+        try:
+            _check(list(self._parts.values()))
+        except StructureError:  # perhaps of parts that never meet
+            work = _MOST_WORK
+            for joining in self._joining:
+                below = self._below(joining)
+                work -= len(below)
+                if work < 0:
+                    raise
+                _check([self._parts[part] for part in below if part in self._parts])
+
+    def _below(self, start: int) -> list[int]:
+        found, waiting = {start: None}, [start]
+        while waiting:
+            for child in map(id, self._children.get(waiting.pop(), ())):
+                if child not in found:
+                    found[child] = None
+                    waiting.append(child)
+        return list(found)
 
 
-def _check(parts: list[tuple[dict[str, Any], Place]]) -> None:
+def _check(parts: list[_Part]) -> None:
     lower = [part[key] for part, _ in parts for key in ("minimum", "exclusiveMinimum") if key in part]
     upper = [part[key] for part, _ in parts for key in ("maximum", "exclusiveMaximum") if key in part]
     above = {floor(value) for value in upper if value != floor(value)}

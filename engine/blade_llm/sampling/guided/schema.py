@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from blade_llm.sampling.guided import limits
 from blade_llm.sampling.guided.errors import StructureError
+from blade_llm.sampling.guided.lengths import TextLengths
 from blade_llm.sampling.guided.numbers import NumberBounds
 from blade_llm.sampling.guided.recursion import check_ends
 from blade_llm.sampling.guided.references import Place, References
@@ -19,6 +20,7 @@ from blade_llm.sampling.guided.references import Place, References
 FORMATS: Final = frozenset(
     {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"}
 )  # fmt: skip
+INTEGER_FORMATS: Final = ("int32", "int64")
 ANNOTATIONS: Final = frozenset(
     {
         "title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly", "$comment",
@@ -39,11 +41,15 @@ _HINTS: Final = {
 }
 
 
-def check_schema(schema: Any) -> None:
-    """Raise :class:`StructureError` for a schema that cannot be followed to the letter."""
+def check_schema(schema: Any, lengths: TextLengths | None = None) -> None:
+    """Raise :class:`StructureError` for a schema that cannot be followed to the letter.
+
+    Args:
+        lengths: of the schemas checked before that answers may have to follow as well.
+    """
     _check_size(schema)
     references = References(schema)
-    _Walk(schema, references).run()
+    _Walk(schema, references, lengths or TextLengths()).run()
     check_ends(schema, lambda reference: references.resolve(reference, "#"))
 
 
@@ -72,9 +78,10 @@ def _check_size(schema: Any) -> None:
 class _Walk:
     """Visits every schema once that an answer may have to follow."""
 
-    def __init__(self, root: Any, references: References) -> None:
+    def __init__(self, root: Any, references: References, lengths: TextLengths) -> None:
         self._root = root
         self._references = references
+        self._lengths = lengths
         self._seen: set[int] = set()
         self._bounds = NumberBounds()
         self._waiting: list[tuple[Any, Place]] = [(root, Place("#"))]
@@ -88,11 +95,14 @@ class _Walk:
                 raise StructureError(f"{path}: a schema must be an object or a boolean, not {_name(schema)}")
             if id(schema) not in self._seen:
                 self._seen.add(id(schema))
+                before = len(self._waiting)
                 for keyword, value in schema.items():
                     self._keyword(schema, keyword, value, path / keyword)
                 _check_counts(schema, path)
-                self._bounds.add(schema, path)
+                self._bounds.add(schema, path, [child for child, _ in self._waiting[before:]])
+                self._lengths.add(schema)
         self._bounds.check()
+        self._lengths.check()
 
     def _keyword(self, schema: dict[str, Any], keyword: str, value: Any, path: Place) -> None:
         if keyword in _VALUES:
@@ -105,7 +115,7 @@ class _Walk:
             if not any(draft in value for draft in _DRAFTS):
                 raise StructureError(f"{path}: only drafts 6, 7, 2019-09 and 2020-12 are supported")
         elif keyword == "format":
-            if value not in FORMATS:
+            if value not in FORMATS and not (value in INTEGER_FORMATS and schema.get("type") == "integer"):
                 raise StructureError(f"{path}: format {value!r} is not supported; known: {', '.join(sorted(FORMATS))}")
         elif keyword == "$ref":
             self._waiting.append((self._references.resolve(value, path), Place(value)))
@@ -119,7 +129,7 @@ class _Walk:
             self._waiting += [(item, path / str(index)) for index, item in enumerate(value)]
         elif keyword in _MAPS:
             self._waiting += [(item, path / name) for name, item in value.items()]
-        elif keyword not in _VALUES and keyword not in ANNOTATIONS:
+        elif keyword not in _VALUES and keyword not in ANNOTATIONS and (keyword, value) != ("uniqueItems", False):
             _refuse(keyword, path)
 
 

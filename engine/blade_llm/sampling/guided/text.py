@@ -14,15 +14,9 @@ import msgspec
 
 from blade_llm.sampling.guided.errors import StructureError
 from blade_llm.sampling.guided.lark import with_json_options
+from blade_llm.sampling.guided.prepare import json_options, prepared
 from blade_llm.sampling.structure import Structure
 
-JSON_OPTIONS: Final[dict[str, Any]] = {
-    "whitespace_flexible": False,
-    "item_separator": ", ",
-    "key_separator": ": ",
-    "coerce_one_of": False,
-    "lenient": False,
-}
 _ASCII_CLASSES: Final = "dws"
 """``\\d``, ``\\w`` and ``\\s`` mean ASCII: an address of full-width digits is no address."""
 
@@ -35,11 +29,9 @@ def grammar_text(structure: Structure) -> str:
         case "regex":
             return _lark(f"start: /{llguidance.regex_to_lark(structure.value, _ASCII_CLASSES)}/")
         case "choice":
-            return _lark(
-                "start: " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices(structure))
-            )
+            return _lark("start: " + " | ".join(map(literal, choices(structure))))
         case "grammar":
-            return _lark(with_json_options(structure.value, JSON_OPTIONS))
+            return _lark(with_json_options(structure.value, _for_lark))
 
 
 def choices(structure: Structure) -> list[str]:
@@ -51,6 +43,11 @@ def choices(structure: Structure) -> list[str]:
     if not found:
         raise StructureError("a choice needs at least one alternative")
     return found
+
+
+def literal(text: str) -> str:
+    """``text`` as a string of llguidance's Lark, which takes no DEL as it is."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def schema_of(text: str) -> Any:
@@ -71,8 +68,15 @@ def _json(text: str) -> str:
         raise StructureError("a JSON Schema must be an object")
     # every schema is read as draft 2020-12: other drafts' keywords that differ are refused (schema.py)
     read = {key: value for key, value in schema.items() if key != "$schema"}
-    grammar: str = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(read), overrides=JSON_OPTIONS)  # type: ignore[arg-type]
+    grammar: str = llguidance.LLMatcher.grammar_from_json_schema(
+        json.dumps(prepared(read)),
+        overrides=json_options(read),  # type: ignore[arg-type]
+    )
     return grammar
+
+
+def _for_lark(schema: dict[str, Any]) -> dict[str, Any]:
+    return {**prepared(schema), "x-guidance": json_options(schema)}
 
 
 def _lark(text: str) -> str:
