@@ -100,6 +100,26 @@ def test_every_instance_is_an_answer(driver: Driver) -> None:
     assert checked > 500
 
 
+def test_a_key_in_another_spelling_is_no_way_around_its_schema(driver: Driver) -> None:
+    """Whoever reads the answer sees one key, and the last of its values."""
+    tried, draws = 0, np.random.default_rng(41)
+    for closed in _random_schemas(41, 120):
+        if closed.get("type") != "object" or "properties" not in closed:
+            continue
+        schema = {**closed, "additionalProperties": {"type": ["string", "null"]}}
+        answer = driver.answer(_structure(schema), draws)
+        if not answer.finished:
+            continue
+        assert problems(schema, answer.text) == []
+        for name in schema["properties"]:
+            spelled = "".join(f"\\u{ord(letter):04x}" for letter in name)
+            for wrong in ("null", '"x"'):
+                text = answer.text[:-1] + (", " if answer.text != "{}" else "") + f'"{spelled}": {wrong}' + "}"
+                assert not driver.takes(_structure(schema), text) or not problems(schema, text), (schema, text)
+                tried += 1
+    assert tried > 40
+
+
 def test_an_unsupported_keyword_is_refused_wherever_it_stands() -> None:
     rng = random.Random(17)
     for schema in _random_schemas(99, 200):
