@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from blade_llm.sampling.guided.errors import StructureError
+from blade_llm.sampling.guided.references import dictionaries
 
 _OPTIONS: Final[dict[str, Any]] = {
     "whitespace_flexible": False,
@@ -58,7 +59,7 @@ def json_options(schema: dict[str, Any]) -> dict[str, Any]:
     """
     escapes = _SHORT_ESCAPES
     if needing := _needing(schema):
-        if any(map(_is_open, _dictionaries(schema))):
+        if any(map(_is_open, dictionaries(schema))):
             raise StructureError(
                 f"{needing[0]!r} has a control character that is written as an escape, which is supported only where "
                 'no object lists properties and has others too; write "additionalProperties": false into each'
@@ -95,7 +96,7 @@ def _is_open(schema: dict[str, Any]) -> bool:
 def _needing(schema: dict[str, Any]) -> list[str]:
     """Values and patterns with characters that have no short escape."""
     found = []
-    for part in _dictionaries(schema):
+    for part in dictionaries(schema):
         for keyword in _DATA:
             found += [text for text in _texts(part.get(keyword)) if _NEEDS_LONG.search(text)]
         pattern = part.get("pattern")
@@ -104,18 +105,6 @@ def _needing(schema: dict[str, Any]) -> list[str]:
             if _NEEDS_LONG.search(wanted) or _NAMES_LONG.search(wanted):
                 found.append(pattern)
     return found
-
-
-def _dictionaries(value: Any) -> Iterator[dict[str, Any]]:
-    """More than the schemas in it, never less."""
-    stack = [value]
-    while stack:
-        found = stack.pop()
-        if isinstance(found, dict):
-            yield found
-            stack += found.values()
-        elif isinstance(found, list):
-            stack += found
 
 
 def _texts(value: Any) -> Iterator[str]:

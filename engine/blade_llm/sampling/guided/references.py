@@ -76,13 +76,14 @@ class References:
 
 def _anchors(root: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for schema in _dictionaries(root):
+    for schema in dictionaries(root):
         if isinstance(anchor := schema.get("$anchor"), str):
             found.setdefault(anchor, schema)
     return found
 
 
-def _dictionaries(value: Any) -> Iterator[dict[str, Any]]:
+def dictionaries(value: Any) -> Iterator[dict[str, Any]]:
+    """Every object within ``value``: more than the schemas in it, never less."""
     stack = [value]
     while stack:
         found = stack.pop()
