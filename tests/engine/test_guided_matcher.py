@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
-import time
-from concurrent.futures import Future
-from pathlib import Path
 from typing import Any
 
 import llguidance
@@ -15,13 +11,10 @@ import numpy as np
 import pytest
 from engine_support.guided_driver import EOS, Driver
 from engine_support.hard_schemas import EMPLOYEE
-from engine_support.tiny_text import byte_fallback_tokenizer, write_tokenizer
-from tokenizers import Tokenizer, models
 
 from blade_llm.sampling.guided.errors import StructureError
 from blade_llm.sampling.guided.grammars import GuidedGrammars
 from blade_llm.sampling.guided.matcher import MatcherGrammar
-from blade_llm.sampling.guided.vocabulary import load_vocabulary
 from blade_llm.sampling.structure import Structure
 
 IPV4 = r"((25[0-5]|(2[0-4]|1\d|[1-9]|)\d)\.){3}(25[0-5]|(2[0-4]|1\d|[1-9]|)\d)"
@@ -30,19 +23,6 @@ IPV4 = r"((25[0-5]|(2[0-4]|1\d|[1-9]|)\d)\.){3}(25[0-5]|(2[0-4]|1\d|[1-9]|)\d)"
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Driver:
     return Driver(tmp_path_factory.mktemp("tokenizer"), merges=True)
-
-
-def test_structures_do_not_share_the_exception_of_a_vocabulary_that_cannot_be_read() -> None:
-    """Raised for each of them, it would hold on to all."""
-    failure = StructureError("this tokenizer cannot be used")
-
-    def load() -> llguidance.LLTokenizer:
-        raise failure
-
-    grammars = GuidedGrammars(load, 272)
-    errors = [grammars.start(Structure("regex", str(index))).exception(30) for index in range(3)]
-    assert {str(error) for error in errors} == {str(failure)}
-    assert len({id(error) for error in [*errors, failure]}) == 4
 
 
 @pytest.fixture
@@ -339,161 +319,3 @@ def test_control_characters_that_are_asked_for_can_be_written(driver: Driver) ->
     assert driver.takes(Structure("json", '{"const": "a\\u0001"}'), '"a\\u0001"')
     closed = {"type": "object", "properties": {"a": {"pattern": r"^\x01$"}}, "additionalProperties": False}
     assert driver.takes(Structure("json", json.dumps(closed)), '{"a": "\\u0001"}')
-
-
-@pytest.mark.parametrize(
-    "structure",
-    [
-        Structure("json", "{"),
-        Structure("json", '{"type": "nonsense"}'),
-        Structure("json", "[]"),
-        Structure("json", '{"type": "array", "minContains": 1, "maxlength": 3}'),
-        Structure("json", '{"type": "string", "contentEncoding": "base64"}'),
-        Structure("regex", "(a"),
-        Structure("regex", r"[^\s\S]"),
-        Structure("choice", "[]"),
-        Structure("choice", "[1]"),
-        Structure("grammar", "start: nowhere"),
-    ],
-)
-def test_a_structure_that_cannot_be_compiled_fails_alone(driver: Driver, structure: Structure) -> None:
-    for _ in range(2):
-        with pytest.raises(StructureError):
-            driver.start(structure)
-    assert driver.takes(Structure("choice", '["a"]'), "a")
-
-
-class _Loads:
-    """A vocabulary that is made when the test says so."""
-
-    def __init__(self, vocabulary: llguidance.LLTokenizer | Exception) -> None:
-        self.allowed = threading.Event()
-        self.count = 0
-        self._vocabulary = vocabulary
-
-    def __call__(self) -> llguidance.LLTokenizer:
-        self.count += 1
-        assert self.allowed.wait(10)
-        if isinstance(self._vocabulary, Exception):
-            raise self._vocabulary
-        return self._vocabulary
-
-
-def test_start_never_waits_and_structures_are_compiled_once(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = []
-    make = GuidedGrammars._matcher
-    monkeypatch.setattr(GuidedGrammars, "_matcher", lambda self, *args: compiled.append(args[0]) or make(self, *args))
-    loads = _Loads(driver.vocabulary)
-    grammars = GuidedGrammars(loads, driver.vocab_size)
-    structure = Structure("regex", "[0-9]+")
-    waiting = [grammars.start(structure) for _ in range(5)]
-    assert not any(each.done() for each in waiting)
-    loads.allowed.set()
-    found = [each.result(10) for each in waiting]
-    assert len({id(each) for each in found}) == 5
-    assert loads.count == 1
-    assert compiled == [structure]
-    assert grammars.start(structure).done()  # known: the request does not wait for a thread
-    grammars.close()
-
-
-def test_a_tokenizer_that_cannot_be_used_fails_every_request_and_nothing_else() -> None:
-    loads = _Loads(StructureError("guided decoding is not possible"))
-    loads.allowed.set()
-    grammars = GuidedGrammars(loads, 64)
-    for value in ("a", "b"):
-        with pytest.raises(StructureError, match="not possible"):
-            grammars.start(Structure("regex", value)).result(10)
-    assert loads.count == 1
-
-
-def test_a_slow_compilation_is_given_up(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    release = threading.Event()
-    make = GuidedGrammars._matcher
-
-    def slow(self: GuidedGrammars, structure: Structure, vocabulary: Any) -> Any:
-        if structure.value == "slow":
-            release.wait(10)
-        return make(self, structure, vocabulary)
-
-    monkeypatch.setattr(GuidedGrammars, "_matcher", slow)
-    grammars = GuidedGrammars(lambda: driver.vocabulary, driver.vocab_size, seconds=0.1)
-    late = grammars.start(Structure("regex", "slow"))
-    assert grammars.start(Structure("regex", "quick")).result(10)
-    with pytest.raises(StructureError, match=r"longer than the limit of 0.1 s"):
-        late.result(10)
-    assert [structure.value for structure in grammars._compiled] == ["quick"]  # the machine may have been busy
-    release.set()
-    assert grammars.start(Structure("regex", "slow")).result(10)
-    grammars.close()
-
-
-def test_old_structures_are_forgotten(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("blade_llm.sampling.guided.grammars._MOST_STRUCTURES", 3)
-    grammars = GuidedGrammars(lambda: driver.vocabulary, driver.vocab_size)
-    made: list[Future[Any]] = [grammars.start(Structure("regex", letter)) for letter in "abcdeabc"]
-    assert all(each.result(10) for each in made)
-    assert [structure.value for structure in grammars._compiled] == ["a", "b", "c"]
-    monkeypatch.setattr("blade_llm.sampling.guided.grammars._MOST_CHARACTERS", 10)
-    grammars.start(Structure("regex", "x" * 9)).result(10)
-    assert [structure.value for structure in grammars._compiled] == ["c", "x" * 9]
-    grammars.close()
-
-
-def test_a_first_use_is_quick(driver: Driver) -> None:
-    grammars = GuidedGrammars(lambda: driver.vocabulary, driver.vocab_size)
-    grammars.warm_up().result(10)
-    taken = []
-    for index in range(5):
-        started = time.perf_counter()
-        grammars.start(Structure("json", json.dumps({**EMPLOYEE, "title": str(index)}))).result(10)
-        taken.append(time.perf_counter() - started)
-    assert min(taken) < 0.05
-    grammars.close()
-
-
-def test_the_vocabulary_of_a_byte_fallback_tokenizer(tmp_path: Path) -> None:
-    tokenizer = byte_fallback_tokenizer()
-    vocabulary = load_vocabulary(write_tokenizer(tmp_path, tokenizer), 288, [2, 2, 999])
-    assert vocabulary.vocab_size == 288
-    assert vocabulary.eos_tokens == [2]
-    assert vocabulary.decode_bytes([tokenizer.token_to_id("\u2581hello")]) == b" hello"
-
-
-def test_padding_and_truncation_of_a_tokenizer_do_not_matter(tmp_path: Path) -> None:
-    folder = write_tokenizer(tmp_path)
-    path = folder / "tokenizer.json"
-    values = json.loads(path.read_text())
-    values["truncation"] = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
-    values["padding"] = {"strategy": {"Fixed": 9}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0,
-                         "pad_type_id": 0, "pad_token": "<|endoftext|>"}  # fmt: skip
-    path.write_text(json.dumps(values))
-    assert (
-        load_vocabulary(folder, 384, [2]).decode_str(load_vocabulary(folder, 384, [2]).tokenize_str("hello there"))
-        == "hello there"
-    )
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"),
-        models.WordLevel({"[UNK]": 0, "a": 1}, unk_token="[UNK]"),
-        models.Unigram([("<unk>", 0.0), ("a", -1.0)], 0),
-    ],
-)
-def test_tokenizers_whose_tokens_stand_for_no_bytes_are_refused_with_the_reason(tmp_path: Path, model: Any) -> None:
-    write_tokenizer(tmp_path, Tokenizer(model))
-    with pytest.raises(StructureError, match=r"not possible with this model's tokenizer: can't determine decoder"):
-        load_vocabulary(tmp_path, 32, [1])
-
-
-def test_files_that_are_missing_or_broken_are_refused_with_the_reason(tmp_path: Path) -> None:
-    with pytest.raises(StructureError, match="No such file"):
-        load_vocabulary(tmp_path, 32, [1])
-    (tmp_path / "tokenizer.json").write_text("{")
-    with pytest.raises(StructureError, match="not possible with this model's tokenizer"):
-        load_vocabulary(tmp_path, 32, [1])
-    write_tokenizer(tmp_path)
-    with pytest.raises(StructureError, match="no end-of-sequence token"):
-        load_vocabulary(tmp_path, 384, [])
