@@ -225,10 +225,8 @@ def test_a_grammar_that_cannot_end_is_refused() -> None:
         ({"allOf": [{"anyOf": [{"required": [f"p{i}_{j}"]} for j in range(4)]} for i in range(12)]}, "too large"),
     ],
 )  # fmt: skip
-def test_large_schemas_are_refused_quickly_with_the_limit(schema: Any, limit: str) -> None:
-    started = time.perf_counter()
+def test_large_schemas_are_refused_with_the_limit(schema: Any, limit: str) -> None:
     _refused(Structure("json", json.dumps(schema)), limit)
-    assert time.perf_counter() - started < 2
 
 
 def test_an_expression_may_be_a_space() -> None:
