@@ -8,10 +8,9 @@ import weakref
 from concurrent.futures import Future
 
 import pytest
-from engine_support.fake_core import EOS, make_core
+from engine_support.fake_core import EOS, make_core, run
 from engine_support.fake_grammar import FakeGrammar, FakeGrammars, structure_of
 from engine_support.fake_runner import FakeRunner, tokens_alone
-from engine_support.sched_invariants import check_invariants
 
 from blade_llm.engine.core import EngineCore
 from blade_llm.engine.messages import GenerateRequest, RequestOutput
@@ -38,18 +37,6 @@ def request(
 
 def guided_core(runner: FakeRunner, grammars: FakeGrammars | None = None, **options: object) -> EngineCore:
     return make_core(runner, grammars=grammars or FakeGrammars(), **options)
-
-
-def run(core: EngineCore) -> dict[str, list[RequestOutput]]:
-    outputs: dict[str, list[RequestOutput]] = {}
-    for _ in range(3000):
-        if not core.has_work:
-            assert core.scheduler.cache.num_free == core.scheduler.cache.num_blocks
-            return outputs
-        for output in core.step():
-            outputs.setdefault(output.request_id, []).append(output)
-        check_invariants(core.scheduler)
-    raise AssertionError("it does not end")
 
 
 def answer(outputs: list[RequestOutput]) -> tuple[list[int], str | None, int | None]:

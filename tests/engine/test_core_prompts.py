@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from engine_support.fake_core import make_core
+from engine_support.fake_core import make_core, run
 from engine_support.fake_runner import FakeRunner, context_of, fake_embedding, fake_logprobs
-from engine_support.sched_invariants import check_invariants
 
-from blade_llm.engine.core import EngineCore
-from blade_llm.engine.messages import GenerateRequest, RequestOutput
+from blade_llm.engine.messages import GenerateRequest
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
 
 
 def prompt_of(length: int, start: int = 0) -> list[int]:
     return [(start + 7 * i) % 91 for i in range(length)]
-
-
-def run(core: EngineCore) -> dict[str, list[RequestOutput]]:
-    outputs: dict[str, list[RequestOutput]] = {}
-    for _ in range(3000):
-        if not core.has_work:
-            assert core.scheduler.cache.num_free == core.scheduler.cache.num_blocks
-            return outputs
-        for output in core.step():
-            outputs.setdefault(output.request_id, []).append(output)
-        check_invariants(core.scheduler)
-    raise AssertionError("it does not end")
 
 
 def plain(name: str, prompt: list[int], max_tokens: int = 5, priority: int = 0) -> GenerateRequest:

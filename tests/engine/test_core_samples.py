@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from engine_support.fake_core import EOS, make_core
+from engine_support.fake_core import EOS, make_core, run
 from engine_support.fake_runner import FakeRunner, tokens_alone
 from engine_support.sched_invariants import check_invariants
 
-from blade_llm.engine.core import EngineCore
 from blade_llm.engine.messages import GenerateRequest, RequestOutput
 from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.sampling.structure import Structure
@@ -31,18 +30,6 @@ def samples(
         sampling=SamplingParams(max_tokens=max_tokens, **values),  # type: ignore[arg-type]
         pooling=pooling,  # type: ignore[arg-type]
     )
-
-
-def run(core: EngineCore, outputs: dict[str, list[RequestOutput]] | None = None) -> dict[str, list[RequestOutput]]:
-    outputs = {} if outputs is None else outputs
-    for _ in range(5000):
-        if not core.has_work:
-            assert core.scheduler.cache.num_free == core.scheduler.cache.num_blocks
-            return outputs
-        for output in core.step():
-            outputs.setdefault(output.request_id, []).append(output)
-        check_invariants(core.scheduler)
-    raise AssertionError("it does not end")
 
 
 def tokens(outputs: list[RequestOutput]) -> list[int]:

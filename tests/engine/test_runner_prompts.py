@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from engine_support.recording_graphs import RecordingGraphs, prepare_from_device
-from engine_support.runner_driver import Driver
+from engine_support.runner_driver import Driver, prompt_of
 from engine_support.tiny_models import engine_config, reference_greedy, reference_logits, save_model
 
 from blade_llm.models.config import load_model_config
@@ -36,10 +36,6 @@ def runner(model: tuple[Path, Any]) -> TorchRunner:
 @pytest.fixture
 def driver(runner: TorchRunner) -> Driver:
     return Driver(runner)
-
-
-def prompt_of(length: int, seed: int = 0) -> list[int]:
-    return torch.randint(2, 199, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
 def check(found: list[TokenLogprobs], reference: Any, prompt: list[int], top: int) -> None:

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from time import monotonic
 
 from engine_support.fake_runner import FakeRunner
+from engine_support.sched_invariants import check_invariants
 
 from blade_llm.cache.manager import KVCacheManager
 from blade_llm.config import EngineConfig
 from blade_llm.engine.core import EngineCore, EngineInfo
+from blade_llm.engine.messages import RequestOutput
 from blade_llm.models.memory import BLOCK_SIZE
 from blade_llm.scheduling.grammar import Grammars
 from blade_llm.scheduling.limits import SchedulerConfig
@@ -90,3 +92,17 @@ def _info(runner: FakeRunner, model: str) -> EngineInfo:
         memory=runner.memory_plan,
         timings=runner.timings,
     )
+
+
+def run(core: EngineCore, outputs: dict[str, list[RequestOutput]] | None = None) -> dict[str, list[RequestOutput]]:
+    """Step until nothing is left to do, adding to ``outputs`` by request; every invariant holds after each step, and
+    all blocks are free in the end."""
+    outputs = {} if outputs is None else outputs
+    for _ in range(3000):
+        if not core.has_work:
+            assert core.scheduler.cache.num_free == core.scheduler.cache.num_blocks
+            return outputs
+        for output in core.step():
+            outputs.setdefault(output.request_id, []).append(output)
+        check_invariants(core.scheduler)
+    raise AssertionError("it does not end")

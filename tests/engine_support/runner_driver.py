@@ -151,3 +151,8 @@ class Driver:
         self.decode([row], count - 1)
         self.leave(row)
         return request.tokens[len(prompt) :]
+
+
+def prompt_of(length: int, seed: int = 0) -> list[int]:
+    """Random tokens of the tiny models; the same for the same ``seed``."""
+    return torch.randint(2, 199, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
