@@ -102,7 +102,7 @@ class Router:
         if config.policy != self._policy:
             self._policy = config.policy
             self.proxy.policy = make_policy(config.policy)
-        self._models[:] = config.models
+        self._models[:] = [model.name for model in config.models]
 
 
 def make_sources(options: Options) -> Configuration:

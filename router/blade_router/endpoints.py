@@ -63,6 +63,9 @@ class Endpoint:
         self.name_header = name.encode("ascii")
         self.internal_url = config.internal_url
         self.draining = config.draining
+        self.service = config.service
+        self.engine = config.engine
+        self.kv_events = config.kv_events
 
     @property
     def admits(self) -> bool:
@@ -158,17 +161,18 @@ class EndpointSet:
         self.all = current
         return new
 
-    def candidates(self, tried: Collection[Endpoint] = ()) -> tuple[list[Endpoint], bool]:
-        """Endpoints a request may go to, and whether this is panic mode.
+    def candidates(self, tried: Collection[Endpoint] = (), service: str = "") -> tuple[list[Endpoint], bool]:
+        """Endpoints of a service a request may go to, and whether this is panic mode.
 
         Usable ones first. When there is none, everything that is not draining: our belief may be wrong, and a request
         that fails costs no more than one that is not sent (panic mode).
         """
         now = time.monotonic()
-        usable = [endpoint for endpoint in self.all if endpoint.usable(now) and endpoint not in tried]
+        left = [endpoint for endpoint in self.all if endpoint.service == service and endpoint not in tried]
+        usable = [endpoint for endpoint in left if endpoint.usable(now)]
         if usable:
             return usable, False
-        return [endpoint for endpoint in self.all if endpoint.admits and endpoint not in tried], True
+        return [endpoint for endpoint in left if endpoint.admits], True
 
     def usable_count(self) -> int:
         now = time.monotonic()

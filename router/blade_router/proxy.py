@@ -11,14 +11,16 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from blade_protocol import headers as names
+from blade_router.admission import Gate, OpenGate, Ticket
 from blade_router.client import Client, Send
 from blade_router.endpoints import Endpoint, EndpointSet
 from blade_router.errors import ClientGone, Headers, Refused
 from blade_router.metrics import Metrics
-from blade_router.policies import Policy
+from blade_router.policies import Choice, Policy
 from blade_router.request import REQUEST_ID, ClientRequest, Receive, Scope, forwardable, read_request
 from blade_router.resume import EventStream
 from blade_router.upstream import ConnectFailed, Connection, UpstreamError
+from blade_router.usage import TAIL, usage_of, usage_of_stream
 
 logger = logging.getLogger("blade_router.proxy")
 
@@ -67,9 +69,11 @@ class Proxy:
         max_tries: int = 3,
         first_byte_timeout: float = 0.0,
         look_again: Callable[[], bool] = lambda: False,
+        gate: Gate | None = None,
     ) -> None:
         self.endpoints = endpoints
         self.policy = policy
+        self.gate: Gate = gate or OpenGate()
         self._metrics = metrics
         self._max_body_bytes = max_body_bytes
         self._max_tries = max_tries
@@ -85,7 +89,11 @@ class Proxy:
         try:
             request = await read_request(scope, receive, self._max_body_bytes)
             client.watch()
-            status = await self._serve(request, client, started)
+            ticket = await self.gate.admit(request, client)
+            try:
+                status = await self._serve(request, client, ticket, started)
+            finally:
+                ticket.close(request.usage)
         except ClientGone:
             pass
         except Refused as refusal:
@@ -98,30 +106,34 @@ class Proxy:
             metrics.requests[status] += 1
             metrics.duration.observe(time.perf_counter() - started)
 
-    async def _serve(self, request: ClientRequest, client: Client, started: float) -> int:
+    async def _serve(self, request: ClientRequest, client: Client, ticket: Ticket, started: float) -> int:
         """Try endpoints until one answers; returns the status the client got."""
         tried: list[Endpoint] = []
         worked = 0
         why = ""
         last: tuple[Answer, Headers] | None = None
         while worked < self._max_tries:
-            candidates, panic = self.endpoints.candidates(tried)
+            candidates, panic = self.endpoints.candidates(tried, ticket.service)
             if not candidates:
                 if self._look_again():
                     continue  # a replica that became ready since the last look
+                if not tried and await self.gate.hold(request, client, ticket):
+                    continue
                 break
-            endpoint = self.policy.choose(candidates, request)
+            choice = self.policy.choose(candidates, request)
+            endpoint = choice.endpoint
             if why:
                 self._metrics.retries[why] += 1
-            ours = self._headers(request, endpoint, panic, why)
+            ours = self._headers(request, choice, panic, why)
             tried.append(endpoint)
-            endpoint.in_flight += 1
+            choice.sent()
             connection: Connection | None = None
             try:
                 connection = await endpoint.pool.exchange(
                     request.head_for(endpoint.authority), request.body, client.attach, self._first_byte_timeout
                 )
                 answer = await hold(connection)
+                choice.first_byte()
                 if answer.status in RETRIED and answer.complete:
                     last = (answer, ours)
                     if _DRAINING in connection.headers:
@@ -134,7 +146,7 @@ class Proxy:
                     continue
                 if answer.status < 500:
                     endpoint.record_success()
-                await self._relay(answer, ours, endpoint, connection, client, started)
+                await self._relay(answer, ours, endpoint, connection, request, client, started)
                 return answer.status
             except UpstreamError as error:
                 why = error.reason
@@ -142,7 +154,7 @@ class Proxy:
                 endpoint.record_failure(str(error), error)
                 logger.debug("request %s failed on %s: %s", request.id.decode("latin-1"), endpoint.name, error)
             finally:
-                endpoint.in_flight -= 1
+                choice.ended(request.usage)
                 client.detach()
                 if connection is not None:
                     endpoint.pool.release(connection)
@@ -151,7 +163,7 @@ class Proxy:
         answer, ours = last
         if answer.status == 503 and all(name != b"retry-after" for name, _ in answer.headers):
             ours.append((b"retry-after", b"1"))
-        await self._relay(answer, ours, tried[-1], None, client, started)
+        await self._relay(answer, ours, tried[-1], None, request, client, started)
         return answer.status
 
     async def _relay(
@@ -160,6 +172,7 @@ class Proxy:
         ours: Headers,
         endpoint: Endpoint,
         connection: Connection | None,
+        request: ClientRequest,
         client: Client,
         started: float,
     ) -> None:
@@ -169,6 +182,7 @@ class Proxy:
         await client.start(answer.status, headers)
         self._metrics.first_byte.observe(time.perf_counter() - started)
         if answer.complete or connection is None:
+            request.usage = usage_of(answer.body) if answer.events is None else usage_of_stream(answer.body[-TAIL:])
             await client.finish(answer.body)
             return
         events = answer.events
@@ -189,16 +203,19 @@ class Proxy:
                 await client.finish(events.broken(error.reason))
             # Otherwise the answer stays incomplete and the server closes the connection: the client can tell.
             return
-        await client.finish(chunk + events.end() if events is not None else chunk)
+        if events is not None:
+            chunk += events.end()
+            request.usage = usage_of_stream(events.last)
+        await client.finish(chunk)
 
-    def _headers(self, request: ClientRequest, endpoint: Endpoint, panic: bool, why: str) -> Headers:
+    def _headers(self, request: ClientRequest, choice: Choice, panic: bool, why: str) -> Headers:
         """The headers the router adds to an answer: who answered, why that one, and the request's id."""
-        reason = self.policy.name
+        reason = choice.reason
         if panic:
             reason += " panic"
         if why:
             reason += f" retry={why}"
-        return [(REQUEST_ID, request.id), (_ENDPOINT, endpoint.name_header), (_REASON, reason.encode("ascii"))]
+        return [(REQUEST_ID, request.id), (_ENDPOINT, choice.endpoint.name_header), (_REASON, reason.encode("ascii"))]
 
     def _nobody(self, tried: Collection[Endpoint], why: str) -> Refused:
         if not self.endpoints.all:

@@ -1,7 +1,6 @@
 """A client's request: read with a limit, parsed once, and its head made ready for an engine.
 
-The body is forwarded as the bytes that came. Of its JSON the router reads only the fields routing needs; what it
-cannot judge (an unknown model, a wrong type) it leaves to the engine, which knows better.
+The body is forwarded as the bytes that came.
 """
 
 import itertools
@@ -10,10 +9,10 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from blade_protocol import headers as names
 from blade_router.errors import ClientGone, Headers, Refused
+from blade_router.fields import NOTHING, RoutingFields, parse_fields
+from blade_router.usage import Usage
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -42,16 +41,6 @@ _REPLACED = HOP_BY_HOP | {b"host", b"content-length", b"expect", REQUEST_ID}
 _NOT_FORWARDED = HOP_BY_HOP | {REQUEST_ID}
 _MEASURED = _NOT_FORWARDED | {b"content-length"}
 
-
-class RoutingFields(msgspec.Struct, frozen=True):
-    """The part of a request body that routing looks at."""
-
-    model: str | None = None
-    stream: bool | str | None = None
-
-
-_decode = msgspec.json.Decoder(RoutingFields).decode
-_NOTHING = RoutingFields()
 _prefix = secrets.token_hex(8)
 _counter = itertools.count()
 
@@ -67,6 +56,8 @@ class ClientRequest:
     id: bytes
     _start: bytes
     _end: bytes
+    usage: Usage | None = None
+    """What its answer said it used; known when it has ended."""
 
     def head_for(self, authority: bytes) -> bytes:
         """Request line and headers for the engine at ``authority`` (``host:port``)."""
@@ -103,9 +94,9 @@ async def read_request(scope: Scope, receive: Receive, max_body_bytes: int) -> C
         head += (name, b": ", value, b"\r\n")
 
     body = await _read_body(receive, max_body_bytes)
-    fields = _NOTHING
+    fields = NOTHING
     if method == "POST" and (not content_type or content_type.lower().startswith(b"application/json")):
-        fields = _parse(body)
+        fields = parse_fields(body)
 
     request_id = request_id or b"req-%b%x" % (_prefix.encode(), next(_counter))
     target = scope["raw_path"]
@@ -137,15 +128,6 @@ async def _read_body(receive: Receive, limit: int) -> bytes:
         if not message.get("more_body"):
             return b"".join((*parts, part)) if parts else part
         parts.append(part)
-
-
-def _parse(body: bytes) -> RoutingFields:
-    try:
-        return _decode(body)
-    except msgspec.ValidationError:
-        return _NOTHING  # JSON, but not of the expected shape: the engine has the better error
-    except msgspec.DecodeError as error:
-        raise Refused(400, f"the request body is not valid JSON: {error}", code="invalid_json") from None
 
 
 def _too_large(limit: int) -> Refused:

@@ -40,6 +40,8 @@ class EventStream:
         self._tail = b""
         self._sent = b""
         """The last bytes that were passed on: whole events."""
+        self._before = b""
+        """Those before them, which may hold the usage when the last ones only end the stream."""
 
     def feed(self, chunk: bytes) -> bytes:
         """The bytes that may be sent now: all up to the end of the last complete event."""
@@ -51,13 +53,18 @@ class EventStream:
             if len(chunk) - cut < MAX_HELD:
                 chunk, self._tail = chunk[:cut], chunk[cut:]
         if chunk:
-            self._sent = chunk
+            self._before, self._sent = self._sent, chunk
         return chunk
 
     def end(self) -> bytes:
         """The rest, when the engine has ended the stream properly."""
         rest, self._tail = self._tail, b""
         return rest
+
+    @property
+    def last(self) -> bytes:
+        """The last events that were passed on, together with what followed them."""
+        return self._before + self._sent
 
     def broken(self, why: str) -> bytes:
         """The last event of a stream whose engine is gone; nothing when the stream had said that it is over.

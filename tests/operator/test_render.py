@@ -43,7 +43,7 @@ from blade_operator.spec.api_fields import Pooling, ReasoningParser, Task, ToolC
 from blade_operator.spec.fields import CheckItemName
 from blade_operator.spec.rules import OWNED_FLAGS
 from blade_protocol.labels import CHAT_TEMPLATE, RESTARTED_AT
-from blade_protocol.routing import RouterConfig
+from blade_protocol.routing import ModelConfig, RouterConfig
 
 GOLDEN = Path(__file__).parent / "golden"
 DEFAULTS = Defaults(engine_image="bladellm/engine:0", router_image="bladellm/operator:0")
@@ -278,7 +278,7 @@ def test_what_the_user_sets_in_the_environment_wins() -> None:
 def test_the_router_reads_its_configuration_as_the_router_parses_it() -> None:
     [config] = [obj for obj in render(CASES["every_field"]) if obj["kind"] == "ConfigMap"]
     assert msgspec.json.decode(config["data"]["router.json"], type=RouterConfig) == RouterConfig(
-        policy="least-request", models=("qwen",)
+        policy="least-request", models=(ModelConfig(name="qwen"),)
     )
     flags = args(render(CASES["every_field"]), "router")
     assert flags[flags.index("--service") + 1] == "qwen-engine"

@@ -272,8 +272,8 @@ async def test_the_config_map_is_followed_and_a_mistake_in_it_changes_nothing(
     api: FakeApi, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     mounted = tmp_path / "router.json"
-    mounted.write_text('{"models": ["mounted"]}')
-    put_config(api, {"policy": "round-robin", "models": ["one"]})
+    mounted.write_text('{"models": [{"name": "mounted"}]}')
+    put_config(api, {"policy": "round-robin", "models": [{"name": "one"}]})
     async with serving(wait=False, config=mounted, config_map="demo-router", cluster=api.cluster) as router:
 
         async def told() -> tuple[str, list[str]]:
@@ -281,8 +281,8 @@ async def test_the_config_map_is_followed_and_a_mistake_in_it_changes_nothing(
             return status["policy"], status["models"]
 
         assert await told() == ("round-robin", ["one"]), "the API's is newer than the file"
-        mounted.write_text('{"models": ["older"]}')
-        put_config(api, {"models": ["two"]})
+        mounted.write_text('{"models": [{"name": "older"}]}')
+        put_config(api, {"models": [{"name": "two"}]})
         while await told() != ("least-request", ["two"]):  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         for mistake in ('{"models": 1}', "{", '{"modles": []}'):
@@ -293,7 +293,7 @@ async def test_the_config_map_is_followed_and_a_mistake_in_it_changes_nothing(
         await eventually(lambda: "it is not there" in caplog.text)
         await asyncio.sleep(0.3)  # the file has been looked at meanwhile
         assert await told() == ("least-request", ["two"])
-        put_config(api, {"models": ["three"]})
+        put_config(api, {"models": [{"name": "three"}]})
         while await told() != ("least-request", ["three"]):  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         assert {asked.query["fieldSelector"] for asked in api.asked} == {"metadata.name=demo-router"}
@@ -302,17 +302,17 @@ async def test_the_config_map_is_followed_and_a_mistake_in_it_changes_nothing(
 async def test_the_mounted_file_counts_while_the_api_is_away(api: FakeApi, tmp_path: Path) -> None:
     mounted = tmp_path / "router.json"
     mounted.write_text("{}")
-    put_config(api, {"models": ["one"]})
+    put_config(api, {"models": [{"name": "one"}]})
     async with serving(wait=False, config=mounted, config_map="demo-router", cluster=api.cluster) as router:
         await api.stop()
         while (await router.status())["sources"] != {"config": True, "config_map": False}:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         assert (await router.status())["models"] == ["one"]
-        mounted.write_text('{"models": ["mounted since"]}')
+        mounted.write_text('{"models": [{"name": "mounted since"}]}')
         while (await router.status())["models"] != ["mounted since"]:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         await api.start()
-        put_config(api, {"models": ["two"]})
+        put_config(api, {"models": [{"name": "two"}]})
         while (await router.status())["models"] != ["two"]:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         assert (await router.status())["sources"] == {"config": True, "config_map": True}
@@ -331,7 +331,7 @@ async def test_a_config_map_without_use_leaves_what_is_mounted(
     api: FakeApi, tmp_path: Path, content: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     mounted = tmp_path / "router.json"
-    mounted.write_text('{"models": ["mounted"]}')
+    mounted.write_text('{"models": [{"name": "mounted"}]}')
     if content is not None:
         put_config(api, content)
     async with serving(wait=False, config=mounted, config_map="demo-router", cluster=api.cluster) as router:

@@ -10,7 +10,7 @@ import pytest
 from router_support.engine import MockEngine
 from router_support.serving import eventually, question, raw_post, serving
 
-from blade_protocol.routing import EndpointConfig
+from blade_protocol.routing import EndpointConfig, ModelConfig
 from blade_router.config import ConfigError, parse_config, parse_endpoints
 from blade_router.sources import Configuration, WatchedFile
 
@@ -60,7 +60,7 @@ def test_endpoint_list_of_the_command_line() -> None:
 
 def test_sources_add_up(tmp_path: Path) -> None:
     config, service = tmp_path / "config.json", tmp_path / "service.json"
-    write(config, {"endpoints": [{"url": "http://b:1"}], "policy": "round-robin", "models": ["m"]})
+    write(config, {"endpoints": [{"url": "http://b:1"}], "policy": "round-robin", "models": [{"name": "m"}]})
     write(
         service, {"endpoints": [{"url": "http://c:1"}, {"url": "http://a:1", "name": "x"}], "policy": "least-request"}
     )
@@ -71,7 +71,7 @@ def test_sources_add_up(tmp_path: Path) -> None:
         ("http://b:1", ""),
         ("http://c:1", ""),
     ]
-    assert (current.policy, current.models) == ("round-robin", ("m",))
+    assert (current.policy, current.models) == ("round-robin", (ModelConfig(name="m"),))
     assert Configuration(static, config=WatchedFile(config), policy="auto").start().policy == "auto"
 
 
@@ -101,7 +101,7 @@ async def test_config_file_is_followed(tmp_path: Path, caplog: pytest.LogCapture
         async with serving(wait=False, config=path) as router:
             await eventually(lambda: router.router.endpoints.usable_count() == 1)
             await router.chat()
-            write(path, listing(a, b, policy="round-robin", models=["m"]))
+            write(path, listing(a, b, policy="round-robin", models=[{"name": "m"}]))
             await eventually(lambda: router.router.endpoints.usable_count() == 2)
             while not b.received:
                 await router.chat()

@@ -31,7 +31,7 @@ from blade_operator.spec.quantity import parse_duration
 from blade_protocol import paths
 from blade_protocol.labels import ROLE_ROUTER
 from blade_protocol.ports import ROUTER_PORT
-from blade_protocol.routing import PolicyName, RouterConfig
+from blade_protocol.routing import ModelConfig, PolicyName, RouterConfig
 
 CONFIG_PATH = "/etc/bladellm"
 CONFIG_FILE = "router.json"
@@ -48,9 +48,9 @@ def router_objects(service: LLMService, defaults: Defaults) -> list[Object]:
     name = router_name(service)
     deployment = _deployment(service, defaults)
     identity = deployment["spec"]["template"]["spec"]["serviceAccountName"]
-    config = RouterConfig(policy=POLICIES[service.spec.router.policy], models=service.served_names)
+    models = tuple(ModelConfig(name=name) for name in service.served_names)
+    config = RouterConfig(policy=POLICIES[service.spec.router.policy], models=models)
     settings = msgspec.to_builtins(config)
-    del settings["endpoints"]
     data = {CONFIG_FILE: msgspec.json.encode(settings, order="sorted").decode()}
     network = {
         "type": "ClusterIP",

@@ -4,24 +4,10 @@ A policy sees only endpoints that may be chosen and the parsed part of the reque
 does no I/O, because it runs once per request on the hot path.
 """
 
-from collections.abc import Sequence
-from typing import Protocol
-
 from blade_protocol.routing import PolicyName
-from blade_router.endpoints import Endpoint
+from blade_router.policies.base import Choice, Policy
 from blade_router.policies.least_request import LeastRequest
 from blade_router.policies.round_robin import RoundRobin
-from blade_router.request import ClientRequest
-
-
-class Policy(Protocol):
-    """Chooses an endpoint. ``name`` is what ``x-blade-route-reason`` shows."""
-
-    name: str
-
-    def choose(self, candidates: Sequence[Endpoint], request: ClientRequest) -> Endpoint:
-        """One of ``candidates``, which is never empty."""
-        ...
 
 
 def make_policy(name: PolicyName) -> Policy:
@@ -29,4 +15,4 @@ def make_policy(name: PolicyName) -> Policy:
     return RoundRobin() if name == "round-robin" else LeastRequest()
 
 
-__all__ = ["LeastRequest", "Policy", "RoundRobin", "make_policy"]
+__all__ = ["Choice", "LeastRequest", "Policy", "RoundRobin", "make_policy"]

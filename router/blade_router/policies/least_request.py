@@ -6,16 +6,17 @@ The rotating start matters: with a fixed one an idle service sends everything to
 from collections.abc import Sequence
 
 from blade_router.endpoints import Endpoint
+from blade_router.policies.base import Choice, Policy
 from blade_router.request import ClientRequest
 
 
-class LeastRequest:
+class LeastRequest(Policy):
     name = "least-request"
 
     def __init__(self) -> None:
         self._turn = 0
 
-    def choose(self, candidates: Sequence[Endpoint], request: ClientRequest) -> Endpoint:
+    def choose(self, candidates: Sequence[Endpoint], request: ClientRequest) -> Choice:
         count = len(candidates)
         start = self._turn % count
         self._turn += 1
@@ -24,4 +25,4 @@ class LeastRequest:
             endpoint = candidates[(start + offset) % count]
             if endpoint.in_flight < best.in_flight:
                 best = endpoint
-        return best
+        return Choice(best, self.name)

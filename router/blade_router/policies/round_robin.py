@@ -3,15 +3,16 @@
 from collections.abc import Sequence
 
 from blade_router.endpoints import Endpoint
+from blade_router.policies.base import Choice, Policy
 from blade_router.request import ClientRequest
 
 
-class RoundRobin:
+class RoundRobin(Policy):
     name = "round-robin"
 
     def __init__(self) -> None:
         self._turn = 0
 
-    def choose(self, candidates: Sequence[Endpoint], request: ClientRequest) -> Endpoint:
+    def choose(self, candidates: Sequence[Endpoint], request: ClientRequest) -> Choice:
         self._turn += 1
-        return candidates[(self._turn - 1) % len(candidates)]
+        return Choice(candidates[(self._turn - 1) % len(candidates)], self.name)

@@ -1,0 +1,81 @@
+"""What the router reads of a request's JSON: parsed once, and only what routing and limits need.
+
+What it cannot judge (an unknown model, a wrong type) it leaves to the engine, which has the better error.
+"""
+
+from typing import Any
+
+import msgspec
+
+from blade_router.errors import Refused
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One message of a conversation, as far as its text goes."""
+
+    role: str = ""
+    content: Any = None
+
+
+class RoutingFields(msgspec.Struct, frozen=True):
+    """The part of a request body that routing and limits look at."""
+
+    model: str | None = None
+    stream: bool | str | None = None
+    messages: list[Message] | None = None
+    prompt: Any = None
+    input: Any = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    max_output_tokens: int | None = None
+    n: int | None = None
+    best_of: int | None = None
+    seed: int | None = None
+    priority: int | None = None
+    user: str | None = None
+    cache_salt: str | None = None
+
+    @property
+    def token_limit(self) -> int | None:
+        """The most tokens one answer may have, where the request says it."""
+        for limit in (self.max_completion_tokens, self.max_tokens, self.max_output_tokens):
+            if limit is not None:
+                return max(0, limit)
+        return None
+
+    @property
+    def samples(self) -> int:
+        """How many answers are generated."""
+        return max(1, self.n or 1, self.best_of or 1)
+
+
+_decode = msgspec.json.Decoder(RoutingFields).decode
+NOTHING = RoutingFields()
+
+
+def parse_fields(body: bytes) -> RoutingFields:
+    """The fields of a JSON body.
+
+    Raises:
+        Refused: 400, the body is not JSON.
+    """
+    try:
+        return _decode(body)
+    except msgspec.ValidationError:
+        return _each_by_itself(body)
+    except msgspec.DecodeError as error:
+        raise Refused(400, f"the request body is not valid JSON: {error}", code="invalid_json") from None
+
+
+def _each_by_itself(body: bytes) -> RoutingFields:
+    """The fields that are of their type: one of a wrong type must not hide the others from limits."""
+    values = msgspec.json.decode(body)
+    if not isinstance(values, dict):
+        return NOTHING
+    kept: dict[str, Any] = {}
+    for field in msgspec.structs.fields(RoutingFields):
+        try:
+            kept[field.name] = msgspec.convert(values.get(field.name), field.type)
+        except msgspec.ValidationError:
+            continue
+    return RoutingFields(**kept)

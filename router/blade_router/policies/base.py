@@ -1,0 +1,49 @@
+"""What a policy is, and what it answers with."""
+
+from collections.abc import Sequence
+
+from blade_router.endpoints import Endpoint
+from blade_router.request import ClientRequest
+from blade_router.usage import Usage
+
+
+class Choice:
+    """One request placed on one endpoint. The proxy tells it how the request goes on, once each.
+
+    ``sent`` comes first (the request is on its way), then perhaps ``first_byte``, then ``ended``. A policy that learns
+    from what happened answers with a subclass.
+    """
+
+    __slots__ = ("endpoint", "reason")
+
+    def __init__(self, endpoint: Endpoint, reason: str) -> None:
+        self.endpoint = endpoint
+        self.reason = reason
+        """What ``x-blade-route-reason`` shows: ASCII, one line."""
+
+    def sent(self) -> None:
+        self.endpoint.in_flight += 1
+
+    def first_byte(self) -> None:
+        pass
+
+    def ended(self, usage: Usage | None) -> None:
+        """It is over, however that came; with what was used, where the engine said it."""
+        self.endpoint.in_flight -= 1
+
+
+class Policy:
+    """Chooses an endpoint. ``name`` is what ``x-blade-route-reason`` begins with."""
+
+    name: str
+
+    def choose(self, candidates: Sequence[Endpoint], request: ClientRequest) -> Choice:
+        """One of ``candidates``, which is never empty."""
+        raise NotImplementedError
+
+    def scores(self, candidates: Sequence[Endpoint], request: ClientRequest) -> dict[str, dict[str, float]]:
+        """What speaks for each candidate, by its name, for ``/debug/route``; changes nothing."""
+        return {endpoint.name: {"in_flight": float(endpoint.in_flight)} for endpoint in candidates}
+
+    def removed(self, endpoint: Endpoint) -> None:
+        """This endpoint will not come back: forget it."""
