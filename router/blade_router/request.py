@@ -6,7 +6,7 @@ The body is forwarded as the bytes that came.
 import itertools
 import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from blade_protocol import headers as names
@@ -47,21 +47,31 @@ _counter = itertools.count()
 
 @dataclass(slots=True)
 class ClientRequest:
-    """What a policy may look at, and what goes to the engine."""
+    """What limits and policies may look at, and what goes to the engine."""
 
     method: str
     path: str
     fields: RoutingFields
     body: bytes
     id: bytes
-    _start: bytes
-    _end: bytes
+    headers: Headers = field(default_factory=list)
+    """As the client sent them, names in lower case."""
+    _start: bytes = b""
+    _end: bytes = b""
     usage: Usage | None = None
     """What its answer said it used; known when it has ended."""
 
-    def head_for(self, authority: bytes) -> bytes:
-        """Request line and headers for the engine at ``authority`` (``host:port``)."""
-        return b"".join((self._start, authority, self._end))
+    def header(self, name: bytes) -> bytes:
+        """The first of that name, empty without one."""
+        return next((value for key, value in self.headers if key == name), b"")
+
+    def head_for(self, authority: bytes, extra: bytes = b"") -> bytes:
+        """Request line and headers for the engine at ``authority`` (``host:port``).
+
+        ``extra`` are further header lines, each with its line end.
+        """
+        length = b"content-length: %d\r\n%b: %b\r\n%b\r\n" % (len(self.body), REQUEST_ID, self.id, extra)
+        return b"".join((self._start, authority, self._end, length))
 
 
 async def read_request(scope: Scope, receive: Receive, max_body_bytes: int) -> ClientRequest:
@@ -102,13 +112,13 @@ async def read_request(scope: Scope, receive: Receive, max_body_bytes: int) -> C
     target = scope["raw_path"]
     if scope["query_string"]:
         target = target + b"?" + scope["query_string"]
-    head.append(b"content-length: %d\r\n%b: %b\r\n\r\n" % (len(body), REQUEST_ID, request_id))
     return ClientRequest(
         method=method,
         path=scope["path"],
         fields=fields,
         body=body,
         id=request_id,
+        headers=scope["headers"],
         _start=b"%b %b HTTP/1.1\r\nhost: " % (method.encode(), target),
         _end=b"\r\n" + b"".join(head),
     )

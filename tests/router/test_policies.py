@@ -13,7 +13,7 @@ from blade_router.fields import RoutingFields
 from blade_router.policies import LeastRequest, Policy, RoundRobin, make_policy
 from blade_router.request import ClientRequest
 
-REQUEST = ClientRequest("POST", "/v1/completions", RoutingFields(), b"", b"id", b"", b"")
+REQUEST = ClientRequest("POST", "/v1/completions", RoutingFields(), b"", b"id")
 
 
 def endpoints(count: int) -> list[Endpoint]:
