@@ -62,7 +62,7 @@ class EngineCore:
     Exceptions of the runner propagate out of :meth:`step`; the core is not usable afterwards.
 
     Args:
-        clock: seconds; measures steps for the prefill budget.
+        clock: seconds; measures steps for the prefill budget, and how long requests wait for their grammars.
         overlap: launch the next forward pass before the tokens of the last one are known. Tokens are the same without.
         grammars: compiles the structures that requests ask for; without it such requests are refused.
     """
@@ -78,7 +78,7 @@ class EngineCore:
         grammars: Grammars | None = None,
     ) -> None:
         self.scheduler = scheduler
-        self._guidance = Guidance(scheduler, grammars, info.vocab_size)
+        self._guidance = Guidance(scheduler, grammars, info.vocab_size, clock)
         self.info = info
         self._runner = runner
         self._clock = clock
