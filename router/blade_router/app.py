@@ -1,52 +1,51 @@
-"""The router as a process: the parts put together behind uvicorn, and the program ``blade_router``."""
+"""The router as a process: the parts put together behind its server, and the program ``blade_router``."""
 
 import asyncio
-import errno
 import gc
 import logging
 import signal
 import socket
 import sys
-import time
-from collections.abc import Awaitable, MutableMapping, Sequence
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Any, Self
+from typing import Self
 
-import uvicorn
 import uvloop
 
 from blade_protocol import environment, paths
 from blade_protocol.routing import PolicyName, RouterConfig
 from blade_router.admin import make_admin
 from blade_router.arguments import Options, parse_arguments
-from blade_router.client import Send
+from blade_router.client import Client
 from blade_router.config import ConfigError
 from blade_router.endpoints import EndpointSet
+from blade_router.errors import Refused
 from blade_router.health import HealthChecker
+from blade_router.http import asgi
+from blade_router.http.cors import Cors
+from blade_router.http.head import RawRequest
+from blade_router.http.server import HttpLimits, Server, inherited, listen
 from blade_router.internal import internal_api
 from blade_router.kubernetes import FollowedConfigMap, FollowedEndpoints
 from blade_router.metrics import Metrics
 from blade_router.policies import make_policy
-from blade_router.protocol import LimitedProtocol
 from blade_router.proxy import Proxy
-from blade_router.request import Receive, Scope
 from blade_router.sources import Configuration, Source, WatchedFile
 
 logger = logging.getLogger("blade_router")
 
-OF_ENGINES = frozenset((paths.TOKENIZE, paths.DETOKENIZE, paths.VERSION, paths.OPENAPI, paths.DOCS))
+OF_ENGINES = frozenset(
+    path.encode() for path in (paths.TOKENIZE, paths.DETOKENIZE, paths.VERSION, paths.OPENAPI, paths.DOCS)
+)
 """What clients ask outside ``/v1/`` and only an engine knows. Health, liveness and metrics are the router's own."""
 CLIENT_KEEP_ALIVE = 75
 """Seconds an idle client connection stays open."""
 FAREWELL = 1.0
 """Seconds at the end in which an open connection may bring another request."""
-ACCEPT_ROUNDS = 3
-"""Turns of the event loop before the sockets close: each accepts what has queued up, which would else be reset."""
 
 
 class Router:
-    """The ASGI application, and the background work it needs: use it as an async context manager.
+    """Answers requests, and does the background work that needs: use it as an async context manager.
 
     What engines answer (``/v1/*`` and ``OF_ENGINES``) goes straight to the data path, the rest to the admin
     application.
@@ -64,24 +63,35 @@ class Router:
             self.endpoints,
             make_policy(config.policy),
             self.metrics,
-            max_body_bytes=options.max_body_bytes,
             max_tries=options.max_tries,
             first_byte_timeout=options.first_byte_timeout,
             look_again=lambda: self._sources.refresh(self.apply),
         )
-        self.leaving = False
-        """The process is about to end: every answer is the last one of its connection."""
         self._policy: PolicyName = config.policy
         self._models: list[str] = []
         self._admin = make_admin(self.proxy, self.metrics, self._models, self._sources.live)
         self._health = HealthChecker(options.health_interval, on_up=internal_api().learn_revision)
         self._first = config
+        self._cors: Cors | None = None
+        self._server: Server | None = None
         self._following: asyncio.Task[None] | None = None
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        path = scope["path"]
-        application = self.proxy if path.startswith("/v1/") or path in OF_ENGINES else self._admin
-        return application(scope, receive, closing(send) if self.leaving else send)
+    def __call__(self, request: RawRequest, client: Client) -> Awaitable[None]:
+        """Answer one request."""
+        if self._cors is not None and self._cors.is_preflight(request):
+            return self._cors.answer_preflight(request, client)
+        if request.target.startswith(b"/v1/") or request.path in OF_ENGINES:
+            return self.proxy(request, client)
+        return asgi.ask(self._admin, request, client)
+
+    def serve_with(self, server: Server) -> None:
+        """The server that follows what the configuration says about it."""
+        self._server = server
+        server.cors = self._cors
+
+    def refused(self, refusal: Refused) -> None:
+        """Count a request that was none."""
+        self.metrics.requests[refusal.status] += 1
 
     async def __aenter__(self) -> Self:
         self.apply(self._first)
@@ -102,6 +112,9 @@ class Router:
         if config.policy != self._policy:
             self._policy = config.policy
             self.proxy.policy = make_policy(config.policy)
+        self._cors = Cors(config.cors_origins) if config.cors_origins else None
+        if self._server is not None:
+            self._server.cors = self._cors
         self._models[:] = [model.name for model in config.models]
 
 
@@ -126,102 +139,20 @@ def make_sources(options: Options) -> Configuration:
     )
 
 
-def closing(send: Send) -> Send:
-    """``send``, with ``connection: close`` in the answer."""
-
-    def send_last(message: MutableMapping[str, Any]) -> Awaitable[None]:
-        if message["type"] == "http.response.start":
-            message["headers"] = [*message["headers"], (b"connection", b"close")]
-        return send(message)
-
-    return send_last
-
-
-class Server(uvicorn.Server):
-    """uvicorn, except that a stop by signal is a normal end (status 0), and one that idle clients hardly notice."""
-
-    def __init__(self, config: uvicorn.Config, router: Router, farewell: float) -> None:
-        super().__init__(config)
-        self._router = router
-        self._farewell = farewell
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop listening, let clients go for ``farewell`` seconds, then close what is idle and wait for the rest.
-
-        A connection closed just when its client sends the next request costs that client an error. So for a while
-        requests on open connections are answered as ever, with ``connection: close``.
-        """
-        self._router.leaving = True
-        for _ in range(ACCEPT_ROUNDS):
-            await asyncio.sleep(0)
-        for server in self.servers:
-            server.close()
-        for listener in sockets or []:
-            listener.close()
-        end = time.monotonic() + self._farewell
-        connections = self.server_state.connections  # uvicorn tells nobody when one ends
-        while connections and time.monotonic() < end and not self.force_exit:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-        await super().shutdown(sockets)
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if self.should_exit and sig == signal.SIGINT:
-            self.force_exit = True
-        self.should_exit = True
-
-
 def make_server(router: Router, options: Options) -> Server:
-    """A server for ``serve(sockets=[...])``."""
+    """The server of a router; inside the event loop."""
     farewell = min(FAREWELL, options.drain_timeout / 2)
-    config = uvicorn.Config(
-        router,
-        http=LimitedProtocol,
-        loop="uvloop",
-        ws="none",
-        interface="asgi3",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        date_header=False,
-        timeout_keep_alive=CLIENT_KEEP_ALIVE,
-        timeout_graceful_shutdown=max(1, round(options.drain_timeout - farewell)),
+    limits = HttpLimits(
+        max_body_bytes=options.max_body_bytes,
+        header_timeout=options.header_timeout,
+        body_timeout=options.body_timeout,
+        keep_alive=CLIENT_KEEP_ALIVE,
     )
-    return Server(config, router, farewell)
-
-
-def inherited(number: int) -> socket.socket:
-    """The listening socket that came with the process as descriptor ``number``: others may accept from it as well.
-
-    Raises:
-        OSError: that is no listening socket.
-    """
-    listener = socket.socket(fileno=number)
-    if not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-        raise OSError(errno.EINVAL, "not a listening socket")
-    listener.set_inheritable(False)
-    return listener
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A bound socket.
-
-    Raises:
-        OSError: the port is in use, or the address is not this machine's.
-    """
-    family, kind, protocol, _, address = socket.getaddrinfo(
-        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(2048)
-    except OSError:
-        listener.close()
-        raise
-    return listener
+    server = Server(
+        router, limits, farewell=farewell, drain_timeout=options.drain_timeout - farewell, refused=router.refused
+    )
+    router.serve_with(server)
+    return server
 
 
 async def run(options: Options, listeners: list[socket.socket]) -> None:
@@ -234,7 +165,19 @@ async def run(options: Options, listeners: list[socket.socket]) -> None:
         gc.collect()
         gc.freeze()
         gc.set_threshold(20_000, 20, 50)
-        await make_server(router, options).serve(sockets=listeners)
+        server = make_server(router, options)
+        stop = asyncio.Event()
+
+        def interrupted() -> None:
+            if stop.is_set():
+                server.hurry()
+            stop.set()
+
+        server.loop.add_signal_handler(signal.SIGTERM, stop.set)
+        server.loop.add_signal_handler(signal.SIGINT, interrupted)
+        await server.start(listeners)
+        await stop.wait()
+        await server.stop()
         logger.info("stopped")
 
 
@@ -242,7 +185,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The program ``blade_router``."""
     options = parse_arguments(arguments)
     logging.basicConfig(level=options.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("uvicorn").setLevel(logging.DEBUG if options.log_level == "DEBUG" else logging.WARNING)
     try:
         listeners = [listen(options.host, options.port)]
     except OSError as error:

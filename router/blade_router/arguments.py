@@ -38,6 +38,8 @@ class Options:
     first_byte_timeout: float = 0.0
     health_interval: float = 2.0
     max_body_bytes: int = 16 << 20
+    header_timeout: float = 10.0
+    body_timeout: float = 30.0
     drain_timeout: float = 30.0
     log_level: str = "INFO"
 
@@ -98,10 +100,23 @@ def _parser() -> argparse.ArgumentParser:
     routing.add_argument(
         "--health_interval", type=_some_seconds, default=defaults.health_interval, help="seconds between health checks"
     )
-    process = parser.add_argument_group("process")
-    process.add_argument(
+    clients = parser.add_argument_group("clients")
+    clients.add_argument(
         "--max_body_bytes", type=_at_least_one, default=defaults.max_body_bytes, help="larger requests get a 413"
     )
+    clients.add_argument(
+        "--header_timeout",
+        type=_some_seconds,
+        default=defaults.header_timeout,
+        help="seconds for the head of a request, from its first byte; then it gets a 408",
+    )
+    clients.add_argument(
+        "--body_timeout",
+        type=_some_seconds,
+        default=defaults.body_timeout,
+        help="seconds without a byte of a body that is not complete; then the request gets a 408",
+    )
+    process = parser.add_argument_group("process")
     process.add_argument(
         "--drain_timeout",
         type=_seconds,
