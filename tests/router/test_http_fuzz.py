@@ -1,6 +1,7 @@
 """The boundary of the parser: however bytes are split or spoilt, a request is read whole, refused, or not there."""
 
 import asyncio
+import itertools
 
 import uvloop
 from hypothesis import HealthCheck, given, settings
@@ -12,7 +13,8 @@ from router_support.serving import eventually, serving
 from blade_router.client import Client
 from blade_router.errors import Refused
 from blade_router.http.head import RawRequest
-from blade_router.http.server import HttpLimits, Server, listen
+from blade_router.http.listening import listen
+from blade_router.http.server import HttpLimits, Server
 
 VALID = (
     post(),
@@ -45,7 +47,7 @@ mutations = st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 6), some_byt
 
 def pieces(data: bytes, places: list[int]) -> list[bytes]:
     cuts = sorted({place % (len(data) + 1) for place in places} | {0, len(data)})
-    return [data[start:end] for start, end in zip(cuts, cuts[1:], strict=False)]
+    return [data[start:end] for start, end in itertools.pairwise(cuts)]
 
 
 class Seen:

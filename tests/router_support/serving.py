@@ -11,7 +11,8 @@ import httpx
 from blade_protocol.routing import EndpointConfig
 from blade_router.app import Router, make_server
 from blade_router.arguments import Options
-from blade_router.http.server import Server, listen
+from blade_router.http.listening import listen
+from blade_router.http.server import Server
 from router_support.engine import MockEngine
 
 TEST_SECONDS = 60
