@@ -43,6 +43,8 @@ class RouterStatus(BaseModel):
     in_flight: int
     sources: dict[str, bool]
     """Which of them can be read at the moment; what is known stays in effect while one cannot."""
+    worker: int
+    """The process that was asked."""
     workers: list[WorkerStatus]
     """The processes of this router; the rest here is what the one knows that was asked."""
     endpoints: list[EndpointStatus]
@@ -104,6 +106,7 @@ def make_admin(
             models=models,
             in_flight=metrics.in_flight,
             sources=sources(),
+            worker=workers.index if workers is not None else 0,
             workers=[
                 WorkerStatus(worker=each.worker, pid=each.pid, in_flight=each.in_flight)
                 for each in (await workers.status() if workers is not None else [])

@@ -48,6 +48,10 @@ class WorkerPeers:
         assert self._server is not None
         self._server.close()
 
+    @property
+    def index(self) -> int:
+        return self._worker.index
+
     async def metrics(self) -> bytes:
         """Everybody's, added up."""
         return add_up([self._render(), *await self._ask_all(b"metrics\n")])
