@@ -16,6 +16,7 @@ import uvloop
 
 from blade_protocol import environment, paths
 from blade_protocol.routing import PolicyName, RouterConfig
+from blade_router.access_log import AccessLog
 from blade_router.arguments import Options, parse_arguments
 from blade_router.client import Client
 from blade_router.config import ConfigError
@@ -34,6 +35,7 @@ from blade_router.metrics import Metrics
 from blade_router.policies import make_policy
 from blade_router.proxy import Proxy
 from blade_router.sources import Configuration, Source, WatchedFile
+from blade_router.tracing import Tracer
 from blade_router.worker_peers import WorkerPeers
 from blade_router.workers import Supervisor, begin_child
 
@@ -81,7 +83,10 @@ class Router:
 
         self._admin = make_admin(self.proxy, self.metrics, self._models, self._sources.live, self.workers)
         self._health = HealthChecker(options.health_interval, on_up=internal_api().learn_revision)
-        self._first = config
+        self._access_log = AccessLog(options.access_log) if options.access_log is not None else None
+        self._tracer = Tracer(options.otlp_endpoint) if options.otlp_endpoint is not None else None
+        self.proxy.observers = [each.record for each in (self._access_log, self._tracer) if each is not None]
+        self.first = config
         self._cors: Cors | None = None
         self._server: Server | None = None
         self._following: asyncio.Task[None] | None = None
@@ -91,6 +96,8 @@ class Router:
         if self._cors is not None and self._cors.is_preflight(request):
             return self._cors.answer_preflight(request, client)
         if request.target.startswith(b"/v1/") or request.path in OF_ENGINES:
+            if self._tracer is not None:
+                self._tracer.begin(request)
             return self.proxy(request, client)
         return asgi.ask(self._admin, request, client)
 
@@ -104,9 +111,11 @@ class Router:
         self.metrics.requests[refusal.status] += 1
 
     async def __aenter__(self) -> Self:
-        self.apply(self._first)
+        self.apply(self.first)
         self._following = asyncio.create_task(self._sources.follow(self.apply), name="follow configuration")
         await self._sources.settled()
+        if self._tracer is not None:
+            await self._tracer.__aenter__()
         return self
 
     async def __aexit__(self, *exception: object) -> None:
@@ -115,6 +124,10 @@ class Router:
             await asyncio.gather(self._following, return_exceptions=True)
         await self._health.close()
         self.endpoints.update(())
+        if self._tracer is not None:
+            await self._tracer.__aexit__()
+        if self._access_log is not None:
+            await self._access_log.close()
 
     def apply(self, config: RouterConfig) -> None:
         """Make a configuration the one in effect."""

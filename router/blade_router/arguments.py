@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
+from urllib.parse import urlsplit
 
 from blade_protocol import environment, ports
 from blade_protocol.routing import EndpointConfig, PolicyName
@@ -137,7 +138,10 @@ def _parser() -> argparse.ArgumentParser:
         "--access_log", metavar="FILE", help="write a line of JSON for each request; '-' for standard output"
     )
     watching.add_argument(
-        "--otlp_endpoint", metavar="URL", help="send a span for each sampled request to this OpenTelemetry collector"
+        "--otlp_endpoint",
+        metavar="URL",
+        type=_collector,
+        help="send a span for each sampled request to this OpenTelemetry collector",
     )
     process = parser.add_argument_group("process")
     process.add_argument(
@@ -212,6 +216,13 @@ def _port(text: str) -> int:
     if not text.isdecimal() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port (0 to 65535)")
     return int(text)
+
+
+def _collector(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise argparse.ArgumentTypeError(f"{text!r} is not the URL of a collector (http://HOST:4318)")
+    return text
 
 
 def _at_least_one(text: str) -> int:
