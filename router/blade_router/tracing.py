@@ -6,8 +6,6 @@ a bounded queue and are sent in batches by one task; when the collector is away,
 
 import asyncio
 import logging
-import re
-import secrets
 import ssl
 import time
 from collections.abc import Iterable
@@ -19,6 +17,7 @@ import msgspec
 from blade_protocol import headers as names
 from blade_router.http.head import RawRequest
 from blade_router.outcome import Outcome
+from blade_router.trace_context import Span, join
 from blade_router.upstream import UpstreamError, connect
 
 logger = logging.getLogger("blade_router.tracing")
@@ -31,21 +30,11 @@ MAX_WAITING = 4096
 ANSWER_SECONDS = 5.0
 TRACES = "/v1/traces"
 
-_PARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
 _SERVER = 2
 _ERROR = 2
 _SHOWN = (("blade.endpoint", names.ENDPOINT.encode()), ("blade.route_reason", names.ROUTE_REASON.encode()))
 
 Attributes = list[dict[str, Any]]
-
-
-class Span(msgspec.Struct):
-    """The router's part of a trace."""
-
-    trace_id: str
-    span_id: str
-    parent_id: str
-    """Of the client's span; empty when the trace begins here."""
 
 
 class Tracer:
@@ -84,18 +73,7 @@ class Tracer:
 
         A client that does not sample its trace is taken at its word: the headers pass as they are.
         """
-        found = _PARENT.fullmatch(request.header(b"traceparent"))
-        if found is None:
-            trace_id, parent_id, dropped = secrets.token_hex(16), "", [b"traceparent", b"tracestate"]
-        elif not int(found[3], 16) & 1:
-            return
-        else:
-            trace_id, parent_id, dropped = found[1].decode(), found[2].decode(), [b"traceparent"]
-        span = Span(trace_id, secrets.token_hex(8), parent_id)
-        headers = [header for header in request.headers if header[0] not in dropped]
-        headers.append((b"traceparent", f"00-{span.trace_id}-{span.span_id}-01".encode()))
-        request.headers = headers
-        request.span = span
+        request.span, request.headers = join(request.headers)
 
     def record(self, outcome: Outcome) -> None:
         """Send the request's span soon, if it has one."""

@@ -6,12 +6,9 @@ not, because the engine behind it could understand it otherwise.
 """
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from blade_router.errors import Headers, Refused
-
-if TYPE_CHECKING:
-    from blade_router.tracing import Span
+from blade_router.trace_context import Span
 
 MAX_HEAD_BYTES = 128 * 1024
 """Request line and headers."""
@@ -37,7 +34,7 @@ class RawRequest:
     expects_continue: bool = field(default=False, compare=False)
     """It waits to be told to send its body."""
     body: bytes = b""
-    span: "Span | None" = None
+    span: Span | None = None
     """Where it is traced."""
 
     @property
