@@ -1,10 +1,12 @@
 """The router as a process: the parts put together behind its server, and the program ``blade_router``."""
 
 import asyncio
+import contextlib
 import gc
 import logging
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
@@ -14,7 +16,7 @@ import uvloop
 
 from blade_protocol import environment, paths
 from blade_protocol.routing import PolicyName, RouterConfig
-from blade_router.admin import make_admin
+from blade_router.access_log import AccessLog
 from blade_router.arguments import Options, parse_arguments
 from blade_router.client import Client
 from blade_router.config import ConfigError
@@ -24,13 +26,18 @@ from blade_router.health import HealthChecker
 from blade_router.http import asgi
 from blade_router.http.cors import Cors
 from blade_router.http.head import RawRequest
-from blade_router.http.server import HttpLimits, Server, inherited, listen
+from blade_router.http.listening import inherited, listen
+from blade_router.http.server import HttpLimits, Server
+from blade_router.http.tls import Certificate
 from blade_router.internal import internal_api
 from blade_router.kubernetes import FollowedConfigMap, FollowedEndpoints
 from blade_router.metrics import Metrics
 from blade_router.policies import make_policy
 from blade_router.proxy import Proxy
 from blade_router.sources import Configuration, Source, WatchedFile
+from blade_router.tracing import Tracer
+from blade_router.worker_peers import WorkerPeers
+from blade_router.workers import Supervisor, begin_child
 
 logger = logging.getLogger("blade_router")
 
@@ -69,9 +76,17 @@ class Router:
         )
         self._policy: PolicyName = config.policy
         self._models: list[str] = []
-        self._admin = make_admin(self.proxy, self.metrics, self._models, self._sources.live)
+        self.workers: WorkerPeers | None = None
+        if options.place is not None:
+            self.workers = WorkerPeers(options.place, self.metrics.render, lambda: self.metrics.in_flight)
+        from blade_router.admin import make_admin  # FastAPI: 20 MB that the parent of workers does without
+
+        self._admin = make_admin(self.proxy, self.metrics, self._models, self._sources.live, self.workers)
         self._health = HealthChecker(options.health_interval, on_up=internal_api().learn_revision)
-        self._first = config
+        self._access_log = AccessLog(options.access_log) if options.access_log is not None else None
+        self._tracer = Tracer(options.otlp_endpoint) if options.otlp_endpoint is not None else None
+        self.proxy.observers = [each.record for each in (self._access_log, self._tracer) if each is not None]
+        self.first = config
         self._cors: Cors | None = None
         self._server: Server | None = None
         self._following: asyncio.Task[None] | None = None
@@ -81,6 +96,8 @@ class Router:
         if self._cors is not None and self._cors.is_preflight(request):
             return self._cors.answer_preflight(request, client)
         if request.target.startswith(b"/v1/") or request.path in OF_ENGINES:
+            if self._tracer is not None:
+                self._tracer.begin(request)
             return self.proxy(request, client)
         return asgi.ask(self._admin, request, client)
 
@@ -94,9 +111,11 @@ class Router:
         self.metrics.requests[refusal.status] += 1
 
     async def __aenter__(self) -> Self:
-        self.apply(self._first)
+        self.apply(self.first)
         self._following = asyncio.create_task(self._sources.follow(self.apply), name="follow configuration")
         await self._sources.settled()
+        if self._tracer is not None:
+            await self._tracer.__aenter__()
         return self
 
     async def __aexit__(self, *exception: object) -> None:
@@ -105,6 +124,10 @@ class Router:
             await asyncio.gather(self._following, return_exceptions=True)
         await self._health.close()
         self.endpoints.update(())
+        if self._tracer is not None:
+            await self._tracer.__aexit__()
+        if self._access_log is not None:
+            await self._access_log.close()
 
     def apply(self, config: RouterConfig) -> None:
         """Make a configuration the one in effect."""
@@ -139,7 +162,7 @@ def make_sources(options: Options) -> Configuration:
     )
 
 
-def make_server(router: Router, options: Options) -> Server:
+def make_server(router: Router, options: Options, certificate: Certificate | None = None) -> Server:
     """The server of a router; inside the event loop."""
     farewell = min(FAREWELL, options.drain_timeout / 2)
     limits = HttpLimits(
@@ -149,23 +172,30 @@ def make_server(router: Router, options: Options) -> Server:
         keep_alive=CLIENT_KEEP_ALIVE,
     )
     server = Server(
-        router, limits, farewell=farewell, drain_timeout=options.drain_timeout - farewell, refused=router.refused
+        router,
+        limits,
+        farewell=farewell,
+        drain_timeout=options.drain_timeout - farewell,
+        tls=certificate.context if certificate is not None else None,
+        refused=router.refused,
     )
     router.serve_with(server)
     return server
 
 
-async def run(options: Options, listeners: list[socket.socket]) -> None:
-    """Serve until SIGTERM or SIGINT, then finish what is under way."""
-    async with Router(options) as router:
+async def run(options: Options, listeners: list[socket.socket], certificate: Certificate | None = None) -> None:
+    """Serve until SIGTERM or SIGINT, or until the parent of this worker is gone; then finish what is under way."""
+    async with contextlib.AsyncExitStack() as stack:
+        router = await stack.enter_async_context(Router(options))
+        scheme = "http" if certificate is None else "https"
         for listener in listeners:
             host, port = listener.getsockname()[:2]
-            logger.info("listening on http://%s:%d/v1", f"[{host}]" if ":" in host else host, port)
+            logger.info("listening on %s://%s:%d/v1", scheme, f"[{host}]" if ":" in host else host, port)
         # What exists now lives as long as the process: keep the collector off it, and let it come seldom.
         gc.collect()
         gc.freeze()
         gc.set_threshold(20_000, 20, 50)
-        server = make_server(router, options)
+        server = make_server(router, options, certificate)
         stop = asyncio.Event()
 
         def interrupted() -> None:
@@ -175,8 +205,18 @@ async def run(options: Options, listeners: list[socket.socket]) -> None:
 
         server.loop.add_signal_handler(signal.SIGTERM, stop.set)
         server.loop.add_signal_handler(signal.SIGINT, interrupted)
+        if options.place is not None:
+            server.loop.add_reader(options.place.parent, stop.set)
+            begin_child()
+        if certificate is not None:
+            following = asyncio.create_task(certificate.follow(), name="follow certificate")
+            stack.callback(following.cancel)
         await server.start(listeners)
+        if router.workers is not None:
+            await stack.enter_async_context(router.workers)
         await stop.wait()
+        if options.place is not None:
+            server.loop.remove_reader(options.place.parent)
         await server.stop()
         logger.info("stopped")
 
@@ -184,26 +224,65 @@ async def run(options: Options, listeners: list[socket.socket]) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """The program ``blade_router``."""
     options = parse_arguments(arguments)
-    logging.basicConfig(level=options.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    try:
-        listeners = [listen(options.host, options.port)]
-    except OSError as error:
-        sys.exit(
-            f"blade_router: cannot listen on {options.host}:{options.port}: {error.strerror}; choose another --port"
-        )
-    if options.listen_fd is not None:
-        try:
-            listeners.append(inherited(options.listen_fd))
-        except OSError as error:
-            sys.exit(f"blade_router: ${environment.LISTEN_FD}={options.listen_fd}: {error.strerror}; unset it")
+    where = f"[{options.worker}] " if options.place is not None else ""
+    logging.basicConfig(level=options.log_level, format=f"%(asctime)s %(levelname)s {where}%(name)s: %(message)s")
+    if options.workers > 1 and options.place is None:
+        sys.exit(supervise(sys.argv[1:] if arguments is None else arguments, options))
+    certificate = _certificate(options)
+    listeners = _listeners(options)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(run(options, listeners))
+            runner.run(run(options, listeners, certificate))
     except ConfigError as error:
         sys.exit(f"blade_router: {error}")
     finally:
         for listener in listeners:
             listener.close()
+
+
+def supervise(arguments: Sequence[str], options: Options) -> int:
+    """Be the parent of workers; the exit status."""
+    try:
+        supervisor = Supervisor(
+            arguments,
+            options.workers,
+            options.host,
+            options.port,
+            drain_timeout=options.drain_timeout,
+            pass_fds=() if options.listen_fd is None else (options.listen_fd,),
+        )
+    except OSError as error:
+        sys.exit(_cannot_listen(options, error))
+    return supervisor.run()
+
+
+def _listeners(options: Options) -> list[socket.socket]:
+    if options.place is not None:
+        listeners = [inherited(options.place.listener)]
+    else:
+        try:
+            listeners = [listen(options.host, options.port)]
+        except OSError as error:
+            sys.exit(_cannot_listen(options, error))
+    if options.listen_fd is not None:
+        try:
+            listeners.append(inherited(options.listen_fd))
+        except OSError as error:
+            sys.exit(f"blade_router: ${environment.LISTEN_FD}={options.listen_fd}: {error.strerror}; unset it")
+    return listeners
+
+
+def _cannot_listen(options: Options, error: OSError) -> str:
+    return f"blade_router: cannot listen on {options.host}:{options.port}: {error.strerror}; choose another --port"
+
+
+def _certificate(options: Options) -> Certificate | None:
+    if options.tls_cert is None or options.tls_key is None:
+        return None
+    try:
+        return Certificate(options.tls_cert, options.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        sys.exit(f"blade_router: --tls_cert {options.tls_cert}, --tls_key {options.tls_key}: {error}")
 
 
 if __name__ == "__main__":

@@ -9,11 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
+from urllib.parse import urlsplit
 
 from blade_protocol import environment, ports
 from blade_protocol.routing import EndpointConfig, PolicyName
+from blade_router import workers
 from blade_router.config import POLICIES, ConfigError, parse_endpoints
 from blade_router.kubernetes import Cluster, find_cluster
+from blade_router.workers import Worker
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +43,18 @@ class Options:
     max_body_bytes: int = 16 << 20
     header_timeout: float = 10.0
     body_timeout: float = 30.0
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    access_log: str | None = None
+    """A file; ``-`` for standard output."""
+    otlp_endpoint: str | None = None
+    worker: int = 0
+    workers: int = 1
+    """Which one this process is of how many that share their sockets."""
+    shared: int | None = None
+    """Descriptor of the memory they share."""
+    place: Worker | None = None
+    """Set in a worker: what its parent gave it."""
     drain_timeout: float = 30.0
     log_level: str = "INFO"
 
@@ -116,7 +131,22 @@ def _parser() -> argparse.ArgumentParser:
         default=defaults.body_timeout,
         help="seconds without a byte of a body that is not complete; then the request gets a 408",
     )
+    clients.add_argument("--tls_cert", metavar="FILE", help="serve HTTPS: certificate chain (PEM); followed")
+    clients.add_argument("--tls_key", metavar="FILE", help="the key of --tls_cert (PEM); followed")
+    watching = parser.add_argument_group("watching")
+    watching.add_argument(
+        "--access_log", metavar="FILE", help="write a line of JSON for each request; '-' for standard output"
+    )
+    watching.add_argument(
+        "--otlp_endpoint",
+        metavar="URL",
+        type=_collector,
+        help="send a span for each sampled request to this OpenTelemetry collector",
+    )
     process = parser.add_argument_group("process")
+    process.add_argument(
+        "--workers", type=_at_least_one, default=defaults.workers, help="processes that share the port, one CPU each"
+    )
     process.add_argument(
         "--drain_timeout",
         type=_seconds,
@@ -138,8 +168,14 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
         near = difflib.get_close_matches(flag, list(parser._option_string_actions), n=1)
         parser.error(f"unknown argument {unknown[0]}" + (f"; did you mean {near[0]}?" if near else ""))
     values = vars(known)
-    if "config" in values:
-        values["config"] = Path(values["config"])
+    for name in ("config", "tls_cert", "tls_key"):
+        if name in values:
+            values[name] = Path(values[name])
+    if ("tls_cert" in values) != ("tls_key" in values):
+        parser.error("--tls_cert and --tls_key belong together; give both")
+    if place := os.environ.get(workers.VARIABLE):
+        worker = Worker.decode(place)
+        values |= {"place": worker, "worker": worker.index, "shared": worker.shared}
     try:
         if "endpoints" in values:
             values["endpoints"] = parse_endpoints(values["endpoints"])
@@ -180,6 +216,13 @@ def _port(text: str) -> int:
     if not text.isdecimal() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port (0 to 65535)")
     return int(text)
+
+
+def _collector(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise argparse.ArgumentTypeError(f"{text!r} is not the URL of a collector (http://HOST:4318)")
+    return text
 
 
 def _at_least_one(text: str) -> int:

@@ -5,7 +5,8 @@ the moment the client's goes, whether the answer streams or not.
 """
 
 import asyncio
-from collections.abc import Awaitable, Generator
+import time
+from collections.abc import Awaitable, Callable, Generator
 from typing import Protocol
 
 from blade_router.errors import ClientGone, Headers, Refused
@@ -87,8 +88,10 @@ class Client:
         "_head",
         "_http11",
         "_refusal",
+        "_tell",
         "_waiting",
         "_work",
+        "began",
         "complete",
         "gone",
         "keep_alive",
@@ -108,6 +111,8 @@ class Client:
         self.keep_alive = keep_alive
         self.status = 0
         """Of the answer that has begun; 0 before."""
+        self.began = 0.0
+        """When the answer began (``time.perf_counter``); 0 before."""
         self.sent = 0
         """Bytes of body."""
         self.complete = False
@@ -121,6 +126,7 @@ class Client:
         self._waiting = False
         self._refusal: list[bytes] | None = None
         self._work: Abortable | None = None
+        self._tell: Callable[[], None] | None = None
 
     def attach(self, work: Abortable) -> None:
         """Abort this with ``ClientGone`` when the client goes.
@@ -136,11 +142,23 @@ class Client:
         """What was attached is another's from now on."""
         self._work = None
 
+    def on_gone(self, callback: Callable[[], None] | None) -> None:
+        """Call this when the client goes, in place of what was given before; None for nothing.
+
+        Raises:
+            ClientGone: it has gone already.
+        """
+        if self.gone and callback is not None:
+            raise ClientGone
+        self._tell = callback
+
     def lost(self) -> None:
         """The connection is gone."""
         self.gone = True
         if self._work is not None:
             self._work.abort(ClientGone())
+        if self._tell is not None:
+            self._tell()
 
     @property
     def unended(self) -> bool:
@@ -155,6 +173,7 @@ class Client:
         Raises:
             ClientGone: nobody reads it.
         """
+        self.began = time.perf_counter()
         if self._waiting:
             self.status = status
             if status != 200:  # the head said 200 already: what went wrong has to fit into an event

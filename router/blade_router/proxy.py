@@ -7,7 +7,7 @@ A web framework here would cost more than everything else the router does.
 
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from blade_protocol import headers as names
@@ -17,6 +17,7 @@ from blade_router.endpoints import Endpoint, EndpointSet
 from blade_router.errors import ClientGone, Headers, Refused
 from blade_router.http.head import RawRequest
 from blade_router.metrics import Metrics
+from blade_router.outcome import Observe, Outcome
 from blade_router.policies import Choice, Policy
 from blade_router.request import REQUEST_ID, ClientRequest, forwardable, read_request
 from blade_router.resume import EventStream
@@ -74,6 +75,8 @@ class Proxy:
         self.endpoints = endpoints
         self.policy = policy
         self.gate: Gate = gate or OpenGate()
+        self.observers: Sequence[Observe] = ()
+        """Hear of each request that has ended."""
         self._metrics = metrics
         self._max_tries = max_tries
         self._first_byte_timeout = first_byte_timeout
@@ -84,9 +87,12 @@ class Proxy:
         metrics = self._metrics
         metrics.in_flight += 1
         status = CLIENT_GONE
+        request: ClientRequest | None = None
+        key = ""
         try:
             request = read_request(raw)
             ticket = await self.gate.admit(request, client)
+            key = ticket.key_name
             try:
                 status = await self._serve(request, client, ticket, started)
             finally:
@@ -97,9 +103,14 @@ class Proxy:
             status = refusal.status
             await client.refuse(refusal)
         finally:
+            ended = time.perf_counter()
             metrics.in_flight -= 1
             metrics.requests[status] += 1
-            metrics.duration.observe(time.perf_counter() - started)
+            metrics.duration.observe(ended - started)
+            if self.observers:
+                outcome = Outcome(raw, client, request, key, status, started, ended)
+                for observe in self.observers:
+                    observe(outcome)
 
     async def _serve(self, request: ClientRequest, client: Client, ticket: Ticket, started: float) -> int:
         """Try endpoints until one answers; returns the status the client got."""
@@ -119,7 +130,8 @@ class Proxy:
             endpoint = choice.endpoint
             if why:
                 self._metrics.retries[why] += 1
-            ours = self._headers(request, choice, panic, why)
+            request.ours = ours = self._headers(request, choice, panic, why)
+            request.tries += 1
             tried.append(endpoint)
             choice.sent()
             connection: Connection | None = None

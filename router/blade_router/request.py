@@ -57,6 +57,10 @@ class ClientRequest:
     _end: bytes = b""
     usage: Usage | None = None
     """What its answer said it used; known when it has ended."""
+    tries: int = 0
+    """Endpoints that were asked."""
+    ours: Headers = field(default_factory=list)
+    """Headers the router adds to its answer."""
 
     def header(self, name: bytes) -> bytes:
         """The first of that name, empty without one."""

@@ -11,7 +11,9 @@ import httpx
 from blade_protocol.routing import EndpointConfig
 from blade_router.app import Router, make_server
 from blade_router.arguments import Options
-from blade_router.http.server import Server, listen
+from blade_router.http.listening import listen
+from blade_router.http.server import Server
+from blade_router.http.tls import Certificate
 from router_support.engine import MockEngine
 
 TEST_SECONDS = 60
@@ -51,14 +53,16 @@ def question(*, stream: bool = False) -> dict[str, Any]:
 
 
 @contextlib.asynccontextmanager
-async def serving(*engines: MockEngine, wait: bool = True, **options: Any) -> AsyncIterator[Running]:
+async def serving(
+    *engines: MockEngine, wait: bool = True, certificate: Certificate | None = None, **options: Any
+) -> AsyncIterator[Running]:
     """A router over these engines; with ``wait``, once it has found all of them healthy."""
     endpoints = tuple(EndpointConfig(url=engine.url, name=engine.name) for engine in engines)
     settings = Options(**{"endpoints": endpoints, "drain_timeout": 1, **options})
     async with Router(settings) as router:
         listener = listen("127.0.0.1", 0)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        server = make_server(router, settings)
+        server = make_server(router, settings, certificate)
         try:
             await server.start([listener])
             async with httpx.AsyncClient(base_url=url, timeout=20, trust_env=False, verify=False) as client:

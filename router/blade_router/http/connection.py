@@ -64,7 +64,8 @@ class HttpConnection(asyncio.Protocol):
         self._refusal: Refused | None = None
         """What a callback of the parser found wrong."""
         self._ahead = 0
-        self._not_read = False
+        self.not_read = False
+        """The client has sent too much ahead."""
         # the request that is being read
         self._target = b""
         self._headers: Headers = []
@@ -91,8 +92,8 @@ class HttpConnection(asyncio.Protocol):
             self._unfinished(len(data))
         if self._client is not None:
             self._ahead += len(data)
-            if self._ahead > READ_AHEAD and not self._not_read:
-                self._not_read = True
+            if self._ahead > READ_AHEAD and not self.not_read:
+                self.not_read = True
                 self._flow.transport.pause_reading()
 
     def eof_received(self) -> None:
@@ -122,6 +123,20 @@ class HttpConnection(asyncio.Protocol):
     def busy(self) -> bool:
         """A request is being answered, or waits for it."""
         return self._client is not None or bool(self._waiting)
+
+    @property
+    def answering(self) -> bool:
+        """The beginning of an answer has been sent."""
+        return self._client is not None and self._client.status > 0
+
+    @property
+    def stalls(self) -> bool:
+        """The client reads more slowly than its answer comes."""
+        return self._flow.paused
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        return self._flow.transport
 
     def leave(self) -> None:
         """Answers from now on are the last ones of this connection."""
@@ -342,8 +357,8 @@ class HttpConnection(asyncio.Protocol):
 
     def _next(self) -> None:
         """An answer is complete, and the connection stays."""
-        if self._not_read:
-            self._not_read = False
+        if self.not_read:
+            self.not_read = False
             self._flow.transport.resume_reading()
         if self._waiting:
             return
@@ -364,7 +379,7 @@ class HttpConnection(asyncio.Protocol):
         if transport.can_write_eof():
             transport.write_eof()
         self._stop_reading()
-        if self._not_read:
+        if self.not_read:
             transport.resume_reading()
         self._deadline = self._loop.time() + LINGER
 

@@ -5,9 +5,10 @@ names and targets, several or odd lengths, a length beside a transfer coding. He
 not, because the engine behind it could understand it otherwise.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from blade_router.errors import Headers, Refused
+from blade_router.trace_context import Span
 
 MAX_HEAD_BYTES = 128 * 1024
 """Request line and headers."""
@@ -30,8 +31,11 @@ class RawRequest:
     keep_alive: bool
     length: int | None = None
     """The Content-Length, where there is one."""
-    expects_continue: bool = False
+    expects_continue: bool = field(default=False, compare=False)
+    """It waits to be told to send its body."""
     body: bytes = b""
+    span: Span | None = None
+    """Where it is traced."""
 
     @property
     def path(self) -> bytes:

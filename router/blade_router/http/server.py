@@ -1,18 +1,19 @@
-"""Listening, and stopping so that clients hardly notice."""
+"""Serving, and stopping so that clients hardly notice."""
 
 import asyncio
-import errno
 import logging
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from blade_router.client import Client
 from blade_router.errors import Refused
 from blade_router.http.connection import HttpConnection
 from blade_router.http.cors import Cors
 from blade_router.http.head import RawRequest
+from blade_router.http.listening import BACKLOG
 
 logger = logging.getLogger("blade_router.http")
 
@@ -22,8 +23,6 @@ ACCEPT_ROUNDS = 3
 """Turns of the event loop before the sockets close: each accepts what has queued up, which would else be reset."""
 SWEEP = 1.0
 """Most seconds between two looks at the deadlines of the connections: a timer for each request would cost more."""
-DEAD_AFTER = 60
-"""Seconds after which a client counts as gone whose machine confirms nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +82,9 @@ class Server:
         """Accept from these sockets."""
         self._listeners = listeners
         for listener in listeners:
-            server = await self.loop.create_server(lambda: HttpConnection(self), sock=listener, ssl=self._tls)
+            server = await self.loop.create_server(
+                lambda: HttpConnection(self), sock=listener, backlog=BACKLOG, **self._tls_options()
+            )
             self._servers.append(server)
         self._sweep()
 
@@ -139,6 +140,12 @@ class Server:
 
     # inside
 
+    def _tls_options(self) -> dict[str, Any]:
+        if self._tls is None:
+            return {}
+        limit = self.limits.header_timeout
+        return {"ssl": self._tls, "ssl_handshake_timeout": limit, "ssl_shutdown_timeout": limit}
+
     def _stop_listening(self) -> None:
         for server in self._servers:
             server.close()
@@ -159,43 +166,3 @@ class Server:
         for connection in list(self.connections):
             connection.expire(now)
         self._sweeper = self.loop.call_later(self._interval, self._sweep)
-
-
-def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
-    """A bound socket; ``shared``: others of this machine's user may bind the same port and get their part.
-
-    Raises:
-        OSError: the port is in use, or the address is not this machine's.
-    """
-    family, kind, protocol, _, address = socket.getaddrinfo(
-        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if shared:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        # accepted sockets inherit these
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, DEAD_AFTER // 2)
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, DEAD_AFTER // 6)
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_AFTER * 1000)
-        listener.bind(address)
-        listener.listen(2048)
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
-def inherited(number: int) -> socket.socket:
-    """The listening socket that came with the process as descriptor ``number``: others may accept from it as well.
-
-    Raises:
-        OSError: that is no listening socket.
-    """
-    listener = socket.socket(fileno=number)
-    if not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-        raise OSError(errno.EINVAL, "not a listening socket")
-    listener.set_inheritable(False)
-    return listener
