@@ -36,6 +36,8 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that own a row."""
     waiting: int
     """Requests that wait for one."""
+    max_running: int = 0
+    """How many rows there are."""
     kv_blocks_total: int
     kv_blocks_free: int
     """Free blocks, those that still hold reusable prompt cache included."""

@@ -6,6 +6,7 @@ ejection). Nothing here does I/O.
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable, Collection, Iterable
 from urllib.parse import urlsplit
@@ -49,6 +50,22 @@ class Endpoint:
         self.ejected_until = 0.0
         self.engine_draining = False
         """The engine itself said so on a 503."""
+        self.running = 0
+        """Requests the engine computes, as it said last; with those of other routers. The same goes for what follows."""
+        self.waiting = 0
+        """Requests that wait inside the engine."""
+        self.kv_usage = 0.0
+        """Share of its KV cache that running requests hold, 0 to 1."""
+        self.capacity = 0
+        """Requests it computes at the same time; 0: it does not say."""
+        self.cache_tokens = 0
+        """Tokens that its KV cache, and so its prompt cache, has room for; 0: it does not say."""
+        self.models: frozenset[str] = frozenset()
+        """Names it serves, adapters included."""
+        self.adapters: frozenset[str] = frozenset()
+        """Adapters that are loaded."""
+        self.told_at = -math.inf
+        """When it said so (monotonic clock, seconds)."""
         self.removed = False
         self.suspect: Callable[[], None] = lambda: None
         """Asks the active check to look at once; set by the health checker."""
@@ -66,6 +83,11 @@ class Endpoint:
         self.service = config.service
         self.engine = config.engine
         self.kv_events = config.kv_events
+
+    @property
+    def state_age(self) -> float:
+        """Seconds since the engine last told its state; infinite before the first time."""
+        return time.monotonic() - self.told_at
 
     @property
     def admits(self) -> bool:

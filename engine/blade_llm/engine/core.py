@@ -167,6 +167,7 @@ class EngineCore:
             epoch=epoch,
             sequence=sequence,
             memory=info.memory,
+            max_running=self.scheduler.config.max_num_seqs,
             **stats._asdict(),
         )
 
