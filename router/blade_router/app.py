@@ -23,8 +23,8 @@ from blade_router.arguments import Options, parse_arguments
 from blade_router.client import Send
 from blade_router.config import ConfigError
 from blade_router.endpoints import EndpointSet
+from blade_router.engines import Followers
 from blade_router.health import HealthChecker
-from blade_router.internal import internal_api
 from blade_router.kubernetes import FollowedConfigMap, FollowedEndpoints
 from blade_router.metrics import Metrics
 from blade_router.policies import make_policy
@@ -74,7 +74,8 @@ class Router:
         self._policy: PolicyName = config.policy
         self._models: list[str] = []
         self._admin = make_admin(self.proxy, self.metrics, self._models, self._sources.live)
-        self._health = HealthChecker(options.health_interval, on_up=internal_api().learn_revision)
+        self.followers = Followers(cleared=lambda endpoint: self.proxy.policy.removed(endpoint))
+        self._health = HealthChecker(options.health_interval, on_up=self.followers.nudge)
         self._first = config
         self._following: asyncio.Task[None] | None = None
 
@@ -94,11 +95,14 @@ class Router:
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
         await self._health.close()
+        await self.followers.close()
         self.endpoints.update(())
 
     def apply(self, config: RouterConfig) -> None:
         """Make a configuration the one in effect."""
-        self._health.watch(self.endpoints.update(config.endpoints))
+        new = self.endpoints.update(config.endpoints)
+        self._health.watch(new)
+        self.followers.watch(new)
         if config.policy != self._policy:
             self._policy = config.policy
             self.proxy.policy = make_policy(config.policy)

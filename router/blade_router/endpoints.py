@@ -51,7 +51,7 @@ class Endpoint:
         self.engine_draining = False
         """The engine itself said so on a 503."""
         self.running = 0
-        """Requests the engine computes, as it said last; with those of other routers. The same goes for what follows."""
+        """Requests the engine computes, those of other routers included; this and what follows as it said last."""
         self.waiting = 0
         """Requests that wait inside the engine."""
         self.kv_usage = 0.0

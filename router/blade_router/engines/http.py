@@ -56,12 +56,13 @@ async def opened(url: str, header: str = "") -> AsyncIterator[Connection]:
     connection = await connect(parts.hostname or "", parts.port or 80, ANSWER_SECONDS)
     try:
         connection.send(head.encode("latin-1"), b"")
-        async with asyncio.timeout(ANSWER_SECONDS):
-            await connection.response()
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await connection.response()
+        except TimeoutError:
+            raise BadAnswer(f"no answer within {ANSWER_SECONDS:g} s") from None
         if connection.status != 200:
             raise Unwilling(url, connection.status)
         yield connection
-    except TimeoutError:
-        raise BadAnswer(f"no answer within {ANSWER_SECONDS:g} s") from None
     finally:
         connection.abort(ConnectionAbortedError())
