@@ -48,6 +48,8 @@ class MockEngine:
     """Added to the text of each answer."""
     records: bool = True
     """Keep what was received; off for benchmarks."""
+    pages: dict[str, str] = field(default_factory=dict)
+    """What ``GET`` of a path answers instead of the usual."""
     received: list[Received] = field(default_factory=list)
     probes: int = 0
     connections: int = 0
@@ -158,6 +160,9 @@ class _Protocol(asyncio.Protocol):
             extra = b"x-blade-draining: 1\r\n" if self.engine.mode == "draining" else b""
             status = 503 if self.engine.mode == "draining" else self.engine.health
             self.transport.write(answer(status, b'{"status":"mock"}', extra))
+            return
+        if request.method == "GET" and target in self.engine.pages:
+            self.transport.write(answer(200, self.engine.pages[target].encode()))
             return
         if self.engine.records:
             self.engine.received.append(request)

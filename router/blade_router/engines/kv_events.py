@@ -137,7 +137,7 @@ class KvSubscriber:
             return
         try:
             void = self.resident.take(int.from_bytes(frames[1], "big"), frames[2])
-        except ValueError as error:
+        except (ValueError, TypeError) as error:  # TypeError: a hash that is neither a number nor bytes
             logger.debug("kv_events of endpoint %s: %s", endpoint.name, error)
             return
         if void:
