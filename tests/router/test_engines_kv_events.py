@@ -106,6 +106,6 @@ async def test_events_over_zeromq(publisher: Publisher, engine: str, monkeypatch
 async def test_an_address_that_is_none_is_said_and_costs_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async with MockEngine("p") as mock:
         config = EndpointConfig(url=mock.url, name="p", engine="vllm", kv_events="nonsense")
-        async with serving(endpoints=(config,)) as router:
+        async with serving(endpoints=(config,), wait=False) as router:
             await eventually(lambda: "kv_events of endpoint p: nonsense" in caplog.text)
             assert (await router.chat()).status_code == 200
