@@ -6,7 +6,6 @@ ejection). Nothing here does I/O.
 """
 
 import logging
-import math
 import time
 from collections.abc import Callable, Collection, Iterable
 from urllib.parse import urlsplit
@@ -50,22 +49,22 @@ class Endpoint:
         self.ejected_until = 0.0
         self.engine_draining = False
         """The engine itself said so on a 503."""
+        # What it reports about itself.
         self.running = 0
-        """Requests the engine computes, those of other routers included; this and what follows as it said last."""
         self.waiting = 0
-        """Requests that wait inside the engine."""
-        self.kv_usage = 0.0
+        """Requests of all routers."""
+        self.kv_usage: float | None = None
         """Share of its KV cache that running requests hold, 0 to 1."""
         self.capacity = 0
-        """Requests it computes at the same time; 0: it does not say."""
+        """Requests it can run at the same time; 0: unknown."""
         self.cache_tokens = 0
-        """Tokens that its KV cache, and so its prompt cache, has room for; 0: it does not say."""
+        """Tokens that its KV cache, and so its prompt cache, has room for; 0: unknown."""
         self.models: frozenset[str] = frozenset()
-        """Names it serves, adapters included."""
+        """Names it serves, those of adapters included."""
         self.adapters: frozenset[str] = frozenset()
-        """Adapters that are loaded."""
-        self.told_at = -math.inf
-        """When it said so (monotonic clock, seconds)."""
+        """Names of the adapters it has loaded."""
+        self.state_age = 0.0
+        """When it reported last, or said that nothing changed (``time.monotonic``); 0: never."""
         self.removed = False
         self.suspect: Callable[[], None] = lambda: None
         """Asks the active check to look at once; set by the health checker."""
@@ -83,11 +82,6 @@ class Endpoint:
         self.service = config.service
         self.engine = config.engine
         self.kv_events = config.kv_events
-
-    @property
-    def state_age(self) -> float:
-        """Seconds since the engine last told its state; infinite before the first time."""
-        return time.monotonic() - self.told_at
 
     @property
     def admits(self) -> bool:

@@ -51,10 +51,13 @@ async def test_load_models_and_room_come_with_each_event() -> None:
     )
     async with MockEngine("a") as engine, InternalPort(memory=plan, max_running=8) as port:
         async with following(engine, port) as (_, endpoint):
-            assert Endpoint(EndpointConfig(url=engine.url)).state_age == float("inf")
             await eventually(lambda: endpoint.models == {"m"})
             assert (endpoint.capacity, endpoint.cache_tokens, endpoint.kv_usage) == (8, 1_600, 0.0)
-            assert endpoint.state_age < 60
+            before = endpoint.state_age
+            assert before > 0
+            for writer in port.listeners:
+                writer.write(chunk(b": alive\n\n"))
+            await eventually(lambda: endpoint.state_age > before)
             port.set(running=3, waiting=2, kv_blocks_free=25, adapters=("french",))
             await eventually(lambda: endpoint.running == 3)
             assert (endpoint.waiting, endpoint.kv_usage) == (2, 0.75)

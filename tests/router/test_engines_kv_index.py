@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from router_support.engine import MockEngine
+from router_support.engine import MockEngine, chunk
 from router_support.internal_port import InternalPort
 from router_support.serving import eventually, serving
 
@@ -274,3 +274,30 @@ async def test_the_index_follows_an_engine_through_gaps_breaks_and_new_lives(mon
                 port.change(set(rng.sample(names, 3)), set())
                 await eventually(is_exact)
             assert port.asked["/internal/kv"] == asked, "nothing was missed, so nothing is fetched anew"
+
+
+async def test_an_index_that_comes_later_is_filled_though_nothing_changes() -> None:
+    async with MockEngine("a") as engine, InternalPort() as port:
+        port.change({name(1), name(2)}, set())
+        config = EndpointConfig(url=engine.url, name="a", internal_url=port.url)
+        async with serving(endpoints=(config,), wait=False) as running:
+            endpoint = running.router.endpoints.all[0]
+            await eventually(lambda: endpoint.models)
+            assert port.asked["/internal/kv"] == 0, "without an index nobody wants it"
+            index = running.router.followers.index = KvIndex(Believer())
+            for writer in port.listeners:
+                writer.write(chunk(b": alive\n\n"))
+            await eventually(lambda: index.position(endpoint) == ("e", 1))
+            index.learn([10, 20], header(1, 2))
+            assert index.match([10, 20], [endpoint]) == [2]
+
+
+async def test_an_old_engine_without_a_prompt_cache_to_tell_of_is_followed_all_the_same() -> None:
+    async with MockEngine("a") as engine, InternalPort(running=4) as port:
+        port.statuses["/internal/kv"] = 404
+        config = EndpointConfig(url=engine.url, name="a", internal_url=port.url)
+        async with serving(endpoints=(config,), wait=False) as running:
+            running.router.followers.index = KvIndex(Believer())
+            endpoint = running.router.endpoints.all[0]
+            await eventually(lambda: endpoint.running == 4)
+            assert running.router.followers.index.match([1], [endpoint]) == [0]

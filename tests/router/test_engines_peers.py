@@ -42,7 +42,7 @@ async def test_a_vllm_engine_tells_load_room_models_and_adapters() -> None:
         assert endpoint.cache_tokens == 4_000
         assert endpoint.adapters == {"french", "dutch", "german"}
         assert endpoint.models == {"m", "alias", *endpoint.adapters}
-        assert endpoint.state_age < 60
+        assert endpoint.state_age > 0
         engine.pages["/metrics"] = 'vllm:gpu_cache_usage_perc{model_name="m"} 0.25\n'  # an older version
         await PeerEngine(endpoint).ask()
         assert (endpoint.running, endpoint.kv_usage) == (5, 0.25)
@@ -64,7 +64,7 @@ async def test_metrics_that_are_missing_fail_nothing(page: str) -> None:
         engine.pages.update({"/metrics": page, "/v1/models": models("m")})
         endpoint = Endpoint(EndpointConfig(url=engine.url, engine="vllm"))
         await PeerEngine(endpoint).ask()
-        assert (endpoint.running, endpoint.kv_usage, endpoint.models) == (0, 0.0, {"m"})
+        assert (endpoint.running, endpoint.kv_usage, endpoint.models) == (0, None, {"m"})
 
 
 async def test_a_mixed_fleet() -> None:

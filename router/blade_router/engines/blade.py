@@ -60,10 +60,13 @@ class BladeEngine:
         try:
             async with opened(self._url(paths.INTERNAL_EVENTS), self._header()) as connection:
                 async for data in _events(connection):
+                    if not data:
+                        self._endpoint.state_age = time.monotonic()
+                        await self._take_kv(None)  # there may be an index by now
+                        continue
                     event = _decode_event(data)
                     self._take(event)
-                    if event.kv is not None:
-                        await self._take_kv(event.epoch, event.kv)
+                    await self._take_kv(event.kv)
                     heard()
                     if self._endpoint.removed:
                         return
@@ -88,7 +91,7 @@ class BladeEngine:
         endpoint.cache_tokens = state.memory.kv_tokens if state.memory is not None else 0
         endpoint.adapters = frozenset(state.adapters)
         endpoint.models = endpoint.adapters | {state.model}
-        endpoint.told_at = time.monotonic()
+        endpoint.state_age = time.monotonic()
         if not endpoint.revision:
             endpoint.revision = state.revision
         if state.draining:
@@ -100,17 +103,19 @@ class BladeEngine:
                 self._cleared(endpoint)
             self._epoch = state.epoch
 
-    async def _take_kv(self, epoch: str, batch: KVBatch) -> None:
+    async def _take_kv(self, batch: KVBatch | None) -> None:
+        """Bring the index up to ``batch``, with a snapshot where something is missing. None: nothing has changed."""
         index, endpoint = self._index(), self._endpoint
         if index is None:
             return
         known = index.position(endpoint)
-        if known is None or known[0] != epoch or batch.lost or batch.sequence > known[1] + 1:
-            snapshot = _decode_snapshot(await get(self._url(paths.INTERNAL_KV), self._header(), _SNAPSHOT_SECONDS))
-            if snapshot.epoch != epoch:
+        if known is None or known[0] != self._epoch or (batch and (batch.lost or batch.sequence > known[1] + 1)):
+            url = self._url(paths.INTERNAL_KV)
+            snapshot = _decode_snapshot(await get(url, self._header(), _SNAPSHOT_SECONDS))
+            if snapshot.epoch != self._epoch:
                 raise BadAnswer("the engine started anew meanwhile")
             await index.replace(endpoint, snapshot)
-        elif batch.sequence == known[1] + 1:
+        elif batch is not None and batch.sequence == known[1] + 1:
             index.apply(endpoint, batch)
         index.set_live(endpoint, True)
 
@@ -133,7 +138,7 @@ def internal_url(endpoint: Endpoint) -> str:
 
 
 async def _events(connection: Connection) -> AsyncIterator[bytes]:
-    """The data of each server-sent event.
+    """The data of each server-sent event, and an empty one for a comment, which says that nothing changed.
 
     Raises:
         UpstreamError: the stream ended, broke, fell silent, or has an event that is too long.
@@ -154,3 +159,5 @@ async def _events(connection: Connection) -> AsyncIterator[bytes]:
             for line in event.split(b"\n"):
                 if line.startswith(b"data:"):
                     yield line[5:]
+                elif line.startswith(b":"):
+                    yield b""
