@@ -300,4 +300,7 @@ async def test_an_old_engine_without_a_prompt_cache_to_tell_of_is_followed_all_t
             running.router.followers.index = KvIndex(Believer())
             endpoint = running.router.endpoints.all[0]
             await eventually(lambda: endpoint.running == 4)
+            port.set(running=5)
+            await eventually(lambda: endpoint.running == 5)
+            assert (port.asked["/internal/events"], port.asked["/internal/kv"]) == (1, 1)
             assert running.router.followers.index.match([1], [endpoint]) == [0]

@@ -15,7 +15,7 @@ import msgspec
 from blade_protocol import headers, paths, ports
 from blade_protocol.state import EngineEvent, EngineState, KVBatch, KVSnapshot
 from blade_router.endpoints import Endpoint
-from blade_router.engines.http import get, opened
+from blade_router.engines.http import Unwilling, get, opened
 from blade_router.engines.kv_index import KvIndex
 from blade_router.upstream import BadAnswer, Connection, UpstreamError
 
@@ -50,6 +50,7 @@ class BladeEngine:
         self._index = index
         self._cleared = cleared
         self._epoch = ""
+        self._tells_kv = True
 
     async def follow(self, heard: Callable[[], None]) -> None:
         """Take in events until the connection ends, which raises; ``heard`` is called after each.
@@ -57,6 +58,7 @@ class BladeEngine:
         Raises:
             UpstreamError, OSError, ValueError: no events (any more), or they make no sense.
         """
+        self._tells_kv = True
         try:
             async with opened(self._url(paths.INTERNAL_EVENTS), self._header()) as connection:
                 async for data in _events(connection):
@@ -106,12 +108,18 @@ class BladeEngine:
     async def _take_kv(self, batch: KVBatch | None) -> None:
         """Bring the index up to ``batch``, with a snapshot where something is missing. None: nothing has changed."""
         index, endpoint = self._index(), self._endpoint
-        if index is None:
+        if index is None or not self._tells_kv:
             return
         known = index.position(endpoint)
         if known is None or known[0] != self._epoch or (batch and (batch.lost or batch.sequence > known[1] + 1)):
             url = self._url(paths.INTERNAL_KV)
-            snapshot = _decode_snapshot(await get(url, self._header(), _SNAPSHOT_SECONDS))
+            try:
+                snapshot = _decode_snapshot(await get(url, self._header(), _SNAPSHOT_SECONDS))
+            except Unwilling as error:
+                if error.status != 404:
+                    raise
+                self._tells_kv = False  # an older version, which tells of its load all the same
+                return
             if snapshot.epoch != self._epoch:
                 raise BadAnswer("the engine started anew meanwhile")
             await index.replace(endpoint, snapshot)
