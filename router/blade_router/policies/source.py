@@ -16,6 +16,22 @@ from blade_router.usage import Usage
 Chain = Sequence[int]
 
 
+class Placement:
+    """One prompt on its way into one engine's cache. A source that learns from what happens makes a subclass."""
+
+    __slots__ = ()
+
+    def first_byte(self) -> None:
+        """The answer has begun, so the prompt has been computed. Comes at most once, before ``ended``."""
+
+    def ended(self, usage: Usage | None) -> None:
+        """The request is over; without ``first_byte`` before it, the engine may never have seen the prompt.
+
+        ``usage.cached_tokens`` of ``usage.prompt_tokens``, where the engine says it, is what the match should have
+        been.
+        """
+
+
 class PrefixSource(Protocol):
     """Knows, or believes to know, what engines' prompt caches hold. Does no I/O: it is asked once per request."""
 
@@ -23,25 +39,8 @@ class PrefixSource(Protocol):
         """How many blocks from the start of ``chain`` each of ``endpoints`` holds, in their order. Changes nothing."""
         ...
 
-    def sent(self, chain: Chain, endpoint: Endpoint, matched: int) -> int:
-        """A request with this chain is on its way to ``endpoint``, which was thought to hold ``matched`` of it.
-
-        Returns a number that ``ended`` gets back; it means something to the source only.
-        """
-        ...
-
-    def ended(
-        self, chain: Chain, endpoint: Endpoint, matched: int, sent: int, answered: bool, usage: Usage | None
-    ) -> None:
-        """That request is over. ``answered``: its first byte came, so the engine has computed the prompt.
-
-        ``usage.cached_tokens`` of ``usage.prompt_tokens``, where the engine says it, is what ``matched`` of
-        ``len(chain)`` should have been.
-        """
-        ...
-
-    def first_byte(self, endpoint: Endpoint, sent: int) -> None:
-        """That request's answer has begun: its prompt has been computed. Comes at most once, before ``ended``."""
+    def sent(self, chain: Chain, endpoint: Endpoint, matched: int) -> Placement:
+        """A request with this chain is on its way to ``endpoint``, which was thought to hold ``matched`` of it."""
         ...
 
     def removed(self, endpoint: Endpoint) -> None:
