@@ -12,6 +12,7 @@ from typing import Any
 from blade_protocol import headers as names
 from blade_router.errors import ClientGone, Headers, Refused
 from blade_router.fields import NOTHING, RoutingFields, parse_fields
+from blade_router.prompt_text import Prompt
 from blade_router.usage import Usage
 
 Scope = MutableMapping[str, Any]
@@ -60,6 +61,14 @@ class ClientRequest:
     _end: bytes = b""
     usage: Usage | None = None
     """What its answer said it used; known when it has ended."""
+    _prompt: Prompt | None = None
+
+    @property
+    def prompt(self) -> Prompt:
+        """Its text, for who routes by it: put together when first asked for."""
+        if self._prompt is None:
+            self._prompt = Prompt(self.fields)
+        return self._prompt
 
     def header(self, name: bytes) -> bytes:
         """The first of that name, empty without one."""
