@@ -17,7 +17,7 @@ import uvicorn
 import uvloop
 
 from blade_protocol import environment, paths
-from blade_protocol.routing import PolicyName, RouterConfig
+from blade_protocol.routing import RouterConfig
 from blade_router.admin import make_admin
 from blade_router.arguments import Options, parse_arguments
 from blade_router.client import Send
@@ -27,7 +27,8 @@ from blade_router.health import HealthChecker
 from blade_router.internal import internal_api
 from blade_router.kubernetes import FollowedConfigMap, FollowedEndpoints
 from blade_router.metrics import Metrics
-from blade_router.policies import make_policy
+from blade_router.policies import PolicyOptions, make_policy
+from blade_router.prefix_index import PrefixIndex
 from blade_router.protocol import LimitedProtocol
 from blade_router.proxy import Proxy
 from blade_router.request import Receive, Scope
@@ -52,7 +53,8 @@ class Router:
     application.
 
     Raises:
-        ConfigError: from the constructor, when the configuration file is missing or not valid.
+        ConfigError: from the constructor, when the configuration file is missing or not valid, or the policy cannot
+            be made.
     """
 
     def __init__(self, options: Options) -> None:
@@ -60,9 +62,16 @@ class Router:
         config = self._sources.start()
         self.endpoints = EndpointSet(connect_timeout=options.connect_timeout)
         self.metrics = Metrics(self.endpoints)
+        self._policy_options = PolicyOptions(
+            index=PrefixIndex(options.prefix_index_bytes), cost=options.cost, state_interval=options.health_interval
+        )
+        try:
+            policy = make_policy(config.policy, self._policy_options, config.canary)
+        except ValueError as error:
+            raise ConfigError(f"policy {config.policy}: {error}") from None
         self.proxy = Proxy(
             self.endpoints,
-            make_policy(config.policy),
+            policy,
             self.metrics,
             max_body_bytes=options.max_body_bytes,
             max_tries=options.max_tries,
@@ -71,7 +80,7 @@ class Router:
         )
         self.leaving = False
         """The process is about to end: every answer is the last one of its connection."""
-        self._policy: PolicyName = config.policy
+        self._policy = (config.policy, config.canary)
         self._models: list[str] = []
         self._admin = make_admin(self.proxy, self.metrics, self._models, self._sources.live)
         self._health = HealthChecker(options.health_interval, on_up=internal_api().learn_revision)
@@ -98,10 +107,18 @@ class Router:
 
     def apply(self, config: RouterConfig) -> None:
         """Make a configuration the one in effect."""
+        before = self.endpoints.all
         self._health.watch(self.endpoints.update(config.endpoints))
-        if config.policy != self._policy:
-            self._policy = config.policy
-            self.proxy.policy = make_policy(config.policy)
+        for endpoint in before:
+            if endpoint.removed:
+                self.proxy.policy.removed(endpoint)
+                self._policy_options.removed(endpoint)
+        if (config.policy, config.canary) != self._policy:
+            self._policy = (config.policy, config.canary)
+            try:
+                self.proxy.policy = make_policy(config.policy, self._policy_options, config.canary)
+            except ValueError as error:
+                logger.error("policy %s: %s; %s stays in effect", config.policy, error, self.proxy.policy.name)
         self._models[:] = [model.name for model in config.models]
 
 

@@ -9,7 +9,6 @@ import msgspec
 
 from blade_router.errors import Refused
 
-
 ABSENT = msgspec.Raw(b"")
 
 
