@@ -17,17 +17,18 @@ import uvicorn
 import uvloop
 
 from blade_protocol import environment, paths
-from blade_protocol.routing import PolicyName, RouterConfig
+from blade_protocol.routing import RouterConfig
 from blade_router.admin import make_admin
 from blade_router.arguments import Options, parse_arguments
 from blade_router.client import Send
 from blade_router.config import ConfigError
 from blade_router.endpoints import EndpointSet
-from blade_router.engines import Followers
+from blade_router.engines import Followers, KvIndex
 from blade_router.health import HealthChecker
 from blade_router.kubernetes import FollowedConfigMap, FollowedEndpoints
 from blade_router.metrics import Metrics
-from blade_router.policies import make_policy
+from blade_router.policies import PolicyOptions, make_policy
+from blade_router.prefix_index import PrefixIndex
 from blade_router.protocol import LimitedProtocol
 from blade_router.proxy import Proxy
 from blade_router.request import Receive, Scope
@@ -52,7 +53,8 @@ class Router:
     application.
 
     Raises:
-        ConfigError: from the constructor, when the configuration file is missing or not valid.
+        ConfigError: from the constructor, when the configuration file is missing or not valid, or the policy cannot
+            be made.
     """
 
     def __init__(self, options: Options) -> None:
@@ -60,9 +62,21 @@ class Router:
         config = self._sources.start()
         self.endpoints = EndpointSet(connect_timeout=options.connect_timeout)
         self.metrics = Metrics(self.endpoints)
+        self.prefixes = PrefixIndex(options.prefix_index_bytes)
+        self._kv_index = KvIndex(self.prefixes, options.kv_index_bytes)
+        self._policy_options = PolicyOptions(
+            index=self.prefixes,
+            exact=self._kv_index,
+            cost=options.cost,
+            state_interval=options.health_interval,
+        )
+        try:
+            policy = make_policy(config.policy, self._policy_options, config.canary)
+        except ValueError as error:
+            raise ConfigError(f"policy {config.policy}: {error}") from None
         self.proxy = Proxy(
             self.endpoints,
-            make_policy(config.policy),
+            policy,
             self.metrics,
             max_body_bytes=options.max_body_bytes,
             max_tries=options.max_tries,
@@ -71,10 +85,10 @@ class Router:
         )
         self.leaving = False
         """The process is about to end: every answer is the last one of its connection."""
-        self._policy: PolicyName = config.policy
+        self._policy = (config.policy, config.canary)
         self._models: list[str] = []
         self._admin = make_admin(self.proxy, self.metrics, self._models, self._sources.live)
-        self.followers = Followers(cleared=lambda endpoint: self.proxy.policy.removed(endpoint))
+        self.followers = Followers(cleared=self.prefixes.removed)
         self._health = HealthChecker(options.health_interval, on_up=self.followers.nudge)
         self._first = config
         self._following: asyncio.Task[None] | None = None
@@ -100,12 +114,22 @@ class Router:
 
     def apply(self, config: RouterConfig) -> None:
         """Make a configuration the one in effect."""
+        before = self.endpoints.all
         new = self.endpoints.update(config.endpoints)
         self._health.watch(new)
         self.followers.watch(new)
-        if config.policy != self._policy:
-            self._policy = config.policy
-            self.proxy.policy = make_policy(config.policy)
+        for endpoint in before:
+            if endpoint.removed:
+                self.proxy.policy.removed(endpoint)
+                self._policy_options.removed(endpoint)
+        if (config.policy, config.canary) != self._policy:
+            self._policy = (config.policy, config.canary)
+            try:
+                self.proxy.policy = make_policy(config.policy, self._policy_options, config.canary)
+            except ValueError as error:
+                logger.error("policy %s: %s; %s stays in effect", config.policy, error, self.proxy.policy.name)
+        kv_index = self._kv_index if config.policy == "kv-aware" else None
+        self.followers.index = self.proxy.kv_index = kv_index
         self._models[:] = [model.name for model in config.models]
 
 

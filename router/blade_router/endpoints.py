@@ -40,15 +40,11 @@ class Endpoint:
         self.authority = parts.netloc.encode("ascii")
         self.pool = ConnectionPool(host, port, connect_timeout=connect_timeout)
         self.in_flight = 0
-        self.name = ""
-        self.revision = ""
-        self.up: bool | None = None
-        """What the active check said last; None before the first."""
-        self.failures = 0
-        """Consecutive failed requests."""
-        self.ejected_until = 0.0
-        self.engine_draining = False
-        """The engine itself said so on a 503."""
+        """Requests of this router on it."""
+        self.backlog_tokens = 0
+        """Prompt tokens it has yet to compute for them: not in its prompt cache, and no first byte yet."""
+        self.tokens_in_flight = 0
+        """Prompt and answer tokens those requests may take, as far as policies estimate them."""
         # What it reports about itself.
         self.running = 0
         self.waiting = 0
@@ -65,6 +61,17 @@ class Endpoint:
         """Names of the adapters it has loaded."""
         self.state_age = 0.0
         """When it reported last, or said that nothing changed (``time.monotonic``); 0: never."""
+        self.weight = 1.0
+        """0 to 1: the share of a full load it should get while it is new."""
+        self.name = ""
+        self.revision = ""
+        self.up: bool | None = None
+        """What the active check said last; None before the first."""
+        self.failures = 0
+        """Consecutive failed requests."""
+        self.ejected_until = 0.0
+        self.engine_draining = False
+        """The engine itself said so on a 503."""
         self.removed = False
         self.suspect: Callable[[], None] = lambda: None
         """Asks the active check to look at once; set by the health checker."""

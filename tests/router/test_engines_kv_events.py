@@ -80,26 +80,32 @@ async def test_room_is_what_was_held_when_something_had_to_go(publisher: Publish
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
-async def test_events_over_zeromq(publisher: Publisher, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    cleared: list[str] = []
+async def test_events_over_zeromq(publisher: Publisher, engine: str) -> None:
+    chain = list(range(50))
     async with publisher, MockEngine("p") as mock:
         mock.pages["/v1/models"] = models("m")
         config = {"url": mock.url, "name": "p", "engine": engine, "kv_events": publisher.address}
         endpoints = (msgspec.convert(config, EndpointConfig),)
         async with serving(endpoints=endpoints, wait=False) as router:
-            policy = router.router.proxy.policy
-            monkeypatch.setattr(policy, "removed", lambda endpoint: cleared.append(endpoint.name))
+            index = router.router.prefixes
             endpoint = router.router.endpoints.all[0]
+
+            def believed() -> int:
+                return index.match(chain, [endpoint])[0]
+
             await publisher.subscribed()
-            await publisher.publish(publisher.stored(*range(8)))
-            await publisher.publish(publisher.removed(1), publisher.stored(20))
-            await eventually(lambda: endpoint.cache_tokens == 128)
-            assert not cleared
+            await publisher.publish(publisher.stored(*range(80)))
+            await publisher.publish(publisher.removed(1), publisher.stored(200))
+            await eventually(lambda: endpoint.cache_tokens == 80 * 16)
+            index.sent(chain, endpoint, 0).first_byte()
+            assert 0 < len(index) <= 80 * 16 * 4 // 256, "no more is believed than fits"
             await publisher.publish(publisher.cleared())
-            await eventually(lambda: cleared == ["p"])
+            await eventually(lambda: believed() == 0)
+            index.sent(chain[:10], endpoint, 0).first_byte()
+            assert believed() == 10
             next(publisher.numbers)  # one gets lost
             await publisher.publish(publisher.stored(3))
-            await eventually(lambda: cleared == ["p", "p"])
+            await eventually(lambda: believed() == 0)
             assert (await router.chat()).status_code == 200
 
 
