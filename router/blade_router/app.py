@@ -15,12 +15,13 @@ from typing import Self
 import uvloop
 
 from blade_protocol import environment, paths
-from blade_protocol.routing import PolicyName, RouterConfig
+from blade_protocol.routing import RouterConfig
 from blade_router.access_log import AccessLog
 from blade_router.arguments import Options, parse_arguments
 from blade_router.client import Client
 from blade_router.config import ConfigError
 from blade_router.endpoints import EndpointSet
+from blade_router.engines import Followers, KvIndex
 from blade_router.errors import Refused
 from blade_router.health import HealthChecker
 from blade_router.http import asgi
@@ -29,10 +30,10 @@ from blade_router.http.head import RawRequest
 from blade_router.http.listening import inherited, listen
 from blade_router.http.server import HttpLimits, Server
 from blade_router.http.tls import Certificate
-from blade_router.internal import internal_api
 from blade_router.kubernetes import FollowedConfigMap, FollowedEndpoints
 from blade_router.metrics import Metrics
-from blade_router.policies import make_policy
+from blade_router.policies import PolicyOptions, make_policy
+from blade_router.prefix_index import PrefixIndex
 from blade_router.proxy import Proxy
 from blade_router.sources import Configuration, Source, WatchedFile
 from blade_router.tracing import Tracer
@@ -58,7 +59,8 @@ class Router:
     application.
 
     Raises:
-        ConfigError: from the constructor, when the configuration file is missing or not valid.
+        ConfigError: from the constructor, when the configuration file is missing or not valid, or the policy cannot
+            be made.
     """
 
     def __init__(self, options: Options) -> None:
@@ -66,15 +68,27 @@ class Router:
         config = self._sources.start()
         self.endpoints = EndpointSet(connect_timeout=options.connect_timeout)
         self.metrics = Metrics(self.endpoints)
+        self.prefixes = PrefixIndex(options.prefix_index_bytes)
+        self._kv_index = KvIndex(self.prefixes, options.kv_index_bytes)
+        self._policy_options = PolicyOptions(
+            index=self.prefixes,
+            exact=self._kv_index,
+            cost=options.cost,
+            state_interval=options.health_interval,
+        )
+        try:
+            policy = make_policy(config.policy, self._policy_options, config.canary)
+        except ValueError as error:
+            raise ConfigError(f"policy {config.policy}: {error}") from None
         self.proxy = Proxy(
             self.endpoints,
-            make_policy(config.policy),
+            policy,
             self.metrics,
             max_tries=options.max_tries,
             first_byte_timeout=options.first_byte_timeout,
             look_again=lambda: self._sources.refresh(self.apply),
         )
-        self._policy: PolicyName = config.policy
+        self._policy = (config.policy, config.canary)
         self._models: list[str] = []
         self.workers: WorkerPeers | None = None
         if options.place is not None:
@@ -82,7 +96,8 @@ class Router:
         from blade_router.admin import make_admin  # FastAPI: 20 MB that the parent of workers does without
 
         self._admin = make_admin(self.proxy, self.metrics, self._models, self._sources.live, self.workers)
-        self._health = HealthChecker(options.health_interval, on_up=internal_api().learn_revision)
+        self.followers = Followers(cleared=self.prefixes.removed)
+        self._health = HealthChecker(options.health_interval, on_up=self.followers.nudge)
         self._access_log = AccessLog(options.access_log) if options.access_log is not None else None
         self._tracer = Tracer(options.otlp_endpoint) if options.otlp_endpoint is not None else None
         self.proxy.observers = [each.record for each in (self._access_log, self._tracer) if each is not None]
@@ -123,6 +138,7 @@ class Router:
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
         await self._health.close()
+        await self.followers.close()
         self.endpoints.update(())
         if self._tracer is not None:
             await self._tracer.__aexit__()
@@ -131,10 +147,22 @@ class Router:
 
     def apply(self, config: RouterConfig) -> None:
         """Make a configuration the one in effect."""
-        self._health.watch(self.endpoints.update(config.endpoints))
-        if config.policy != self._policy:
-            self._policy = config.policy
-            self.proxy.policy = make_policy(config.policy)
+        before = self.endpoints.all
+        new = self.endpoints.update(config.endpoints)
+        self._health.watch(new)
+        self.followers.watch(new)
+        for endpoint in before:
+            if endpoint.removed:
+                self.proxy.policy.removed(endpoint)
+                self._policy_options.removed(endpoint)
+        if (config.policy, config.canary) != self._policy:
+            self._policy = (config.policy, config.canary)
+            try:
+                self.proxy.policy = make_policy(config.policy, self._policy_options, config.canary)
+            except ValueError as error:
+                logger.error("policy %s: %s; %s stays in effect", config.policy, error, self.proxy.policy.name)
+        kv_index = self._kv_index if config.policy == "kv-aware" else None
+        self.followers.index = self.proxy.kv_index = kv_index
         self._cors = Cors(config.cors_origins) if config.cors_origins else None
         if self._server is not None:
             self._server.cors = self._cors

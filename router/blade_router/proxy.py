@@ -14,6 +14,7 @@ from blade_protocol import headers as names
 from blade_router.admission import Gate, OpenGate, Ticket
 from blade_router.client import Client
 from blade_router.endpoints import Endpoint, EndpointSet
+from blade_router.engines import KvIndex
 from blade_router.errors import ClientGone, Headers, Refused
 from blade_router.http.head import RawRequest
 from blade_router.metrics import Metrics
@@ -36,6 +37,8 @@ CLIENT_GONE = 499
 _ENDPOINT = names.ENDPOINT.encode()
 _REASON = names.ROUTE_REASON.encode()
 _DRAINING = (names.DRAINING.encode(), b"1")
+_KV_BLOCKS = names.KV_BLOCKS.encode()
+_ASK_FOR_BLOCKS = _KV_BLOCKS + b": 1\r\n"
 
 
 @dataclass(slots=True)
@@ -74,6 +77,8 @@ class Proxy:
     ) -> None:
         self.endpoints = endpoints
         self.policy = policy
+        self.kv_index: KvIndex | None = None
+        """Set while the policy is kv-aware: it learns from answers."""
         self.gate: Gate = gate or OpenGate()
         self.observers: Sequence[Observe] = ()
         """Hear of each request that has ended."""
@@ -135,12 +140,15 @@ class Proxy:
             tried.append(endpoint)
             choice.sent()
             connection: Connection | None = None
+            index = self.kv_index
+            asks = index is not None and endpoint.engine == "blade" and index.wanted(request.prompt.chain)
+            head = request.head_for(endpoint.authority, _ASK_FOR_BLOCKS if asks else b"")
             try:
-                connection = await endpoint.pool.exchange(
-                    request.head_for(endpoint.authority), request.body, client.attach, self._first_byte_timeout
-                )
+                connection = await endpoint.pool.exchange(head, request.body, client.attach, self._first_byte_timeout)
                 answer = await hold(connection)
                 choice.first_byte()
+                if asks and index is not None:
+                    index.learn(request.prompt.chain, header_of(connection.headers, _KV_BLOCKS))
                 if answer.status in RETRIED and answer.complete:
                     last = (answer, ours)
                     if _DRAINING in connection.headers:
@@ -233,6 +241,11 @@ class Proxy:
             message = f"no engine could answer ({len(tried)} tried, last failure: {why}); try again shortly"
             code = "engines_unavailable"
         return Refused(503, message, code=code, retry_after=1)
+
+
+def header_of(headers: Headers, wanted: bytes) -> bytes:
+    """The first header of that name; empty without one."""
+    return next((value for name, value in headers if name == wanted), b"")
 
 
 async def hold(connection: Connection) -> Answer:

@@ -11,6 +11,7 @@ from blade_protocol import headers as names
 from blade_router.errors import Headers, Refused
 from blade_router.fields import NOTHING, RoutingFields, parse_fields
 from blade_router.http.head import RawRequest
+from blade_router.prompt_text import Prompt
 from blade_router.usage import Usage
 
 METHODS = {b"GET": "GET", b"POST": "POST", b"DELETE": "DELETE"}
@@ -61,6 +62,14 @@ class ClientRequest:
     """Endpoints that were asked."""
     ours: Headers = field(default_factory=list)
     """Headers the router adds to its answer."""
+    _prompt: Prompt | None = None
+
+    @property
+    def prompt(self) -> Prompt:
+        """Its text, for who routes by it: put together when first asked for."""
+        if self._prompt is None:
+            self._prompt = Prompt(self.fields)
+        return self._prompt
 
     def header(self, name: bytes) -> bytes:
         """The first of that name, empty without one."""
