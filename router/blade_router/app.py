@@ -19,6 +19,7 @@ import uvloop
 from blade_protocol import environment, paths
 from blade_protocol.routing import PolicyName, RouterConfig
 from blade_router.admin import make_admin
+from blade_router.admission.waiting import WaitingGate, WaitingRooms
 from blade_router.arguments import Options, parse_arguments
 from blade_router.client import Send
 from blade_router.config import ConfigError
@@ -58,8 +59,9 @@ class Router:
     def __init__(self, options: Options) -> None:
         self._sources = make_sources(options)
         config = self._sources.start()
-        self.endpoints = EndpointSet(connect_timeout=options.connect_timeout)
-        self.metrics = Metrics(self.endpoints)
+        self.endpoints = EndpointSet(connect_timeout=options.connect_timeout, slow_start=options.slow_start)
+        self.rooms = WaitingRooms(self.endpoints)
+        self.metrics = Metrics(self.endpoints, self.rooms)
         self.proxy = Proxy(
             self.endpoints,
             make_policy(config.policy),
@@ -68,6 +70,7 @@ class Router:
             max_tries=options.max_tries,
             first_byte_timeout=options.first_byte_timeout,
             look_again=lambda: self._sources.refresh(self.apply),
+            gate=WaitingGate(self.rooms),
         )
         self.leaving = False
         """The process is about to end: every answer is the last one of its connection."""
@@ -98,6 +101,7 @@ class Router:
 
     def apply(self, config: RouterConfig) -> None:
         """Make a configuration the one in effect."""
+        self.rooms.configure(config.queue, config.hold)
         self._health.watch(self.endpoints.update(config.endpoints))
         if config.policy != self._policy:
             self._policy = config.policy

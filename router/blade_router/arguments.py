@@ -37,6 +37,7 @@ class Options:
     connect_timeout: float = 1.0
     first_byte_timeout: float = 0.0
     health_interval: float = 2.0
+    slow_start: float = 10.0
     max_body_bytes: int = 16 << 20
     drain_timeout: float = 30.0
     log_level: str = "INFO"
@@ -97,6 +98,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     routing.add_argument(
         "--health_interval", type=_some_seconds, default=defaults.health_interval, help="seconds between health checks"
+    )
+    resilience = parser.add_argument_group("resilience")
+    resilience.add_argument(
+        "--slow_start",
+        type=_seconds,
+        default=defaults.slow_start,
+        help="seconds in which an engine that has become ready gets up to its full share of requests; 0: at once",
     )
     process = parser.add_argument_group("process")
     process.add_argument(

@@ -23,6 +23,9 @@ class Client:
         self._send = send
         self._gone = False
         self._connection: Connection | None = None
+        self._tell: Callable[[], None] | None = None
+        self._kept_alive = False
+        self._late_status = 0
         self._receiving: Generator[Any, None, MutableMapping[str, Any]]
 
     def watch(self) -> None:
@@ -41,6 +44,8 @@ class Client:
                 self._gone = True
                 if self._connection is not None:
                     self._connection.abort(ClientGone())
+                if self._tell is not None:
+                    self._tell()
             else:
                 self.watch()
             return
@@ -62,13 +67,43 @@ class Client:
         """The connection is another's from now on."""
         self._connection = None
 
+    def on_gone(self, callback: Callable[[], None] | None) -> None:
+        """Call this when the client goes, in place of what was given before; None for nothing.
+
+        Raises:
+            ClientGone: it has gone already.
+        """
+        if self._gone and callback is not None:
+            raise ClientGone
+        self._tell = callback
+
+    async def heartbeat(self, comment: bytes) -> None:
+        """Write a comment into an event stream that has not begun; the first one begins it, with a 200.
+
+        What comes later keeps the 200: an error's body is sent as an event.
+        """
+        if not self._kept_alive:
+            self._kept_alive = True
+            headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        await self._send({"type": "http.response.body", "body": b": %b\n\n" % comment, "more_body": True})
+
     # The three below hand on the server's own awaitable: a coroutine around each would cost, and add nothing.
 
     def start(self, status: int, headers: Headers) -> Awaitable[None]:
+        if self._kept_alive:
+            self._late_status = status
+            return _nothing()
         return self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     def write(self, body: bytes) -> Awaitable[None]:
         return self._send({"type": "http.response.body", "body": body, "more_body": True})
 
     def finish(self, body: bytes = b"") -> Awaitable[None]:
+        if self._late_status >= 400:
+            body = b"data: %b\n\n" % body.replace(b"\n", b" ")
         return self._send({"type": "http.response.body", "body": body})
+
+
+async def _nothing() -> None:
+    pass

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from blade_protocol import headers as names
 from blade_router.admission import Gate, OpenGate, Ticket
 from blade_router.client import Client, Send
-from blade_router.endpoints import Endpoint, EndpointSet
+from blade_router.endpoints import Endpoint, EndpointSet, settle
 from blade_router.errors import ClientGone, Headers, Refused
 from blade_router.metrics import Metrics
 from blade_router.policies import Choice, Policy
 from blade_router.request import REQUEST_ID, ClientRequest, Receive, Scope, forwardable, read_request
 from blade_router.resume import EventStream
-from blade_router.upstream import ConnectFailed, Connection, UpstreamError
+from blade_router.retries import RetryBudget, asked_to_wait
+from blade_router.upstream import ConnectFailed, Connection, ConnectionLost, UpstreamError
 from blade_router.usage import TAIL, usage_of, usage_of_stream
 
 logger = logging.getLogger("blade_router.proxy")
@@ -75,6 +76,8 @@ class Proxy:
         self.policy = policy
         self.gate: Gate = gate or OpenGate()
         self._metrics = metrics
+        self._budget = RetryBudget(metrics.arrivals, lambda: metrics.in_flight)
+        metrics.retries_exhausted = lambda: self._budget.exhausted
         self._max_body_bytes = max_body_bytes
         self._max_tries = max_tries
         self._first_byte_timeout = first_byte_timeout
@@ -84,12 +87,15 @@ class Proxy:
         started = time.perf_counter()
         client = Client(receive, send)
         metrics = self._metrics
-        metrics.in_flight += 1
+        metrics.begin(started)
         status = CLIENT_GONE
+        request: ClientRequest | None = None
+        key = ""
         try:
             request = await read_request(scope, receive, self._max_body_bytes)
             client.watch()
             ticket = await self.gate.admit(request, client)
+            key = ticket.key_name
             try:
                 status = await self._serve(request, client, ticket, started)
             finally:
@@ -98,18 +104,23 @@ class Proxy:
             pass
         except Refused as refusal:
             status = refusal.status
+            metrics.refused[refusal.code] += 1
             body = refusal.body
             await client.start(status, [*refusal.headers, (b"content-length", b"%d" % len(body))])
             await client.finish(body)
         finally:
-            metrics.in_flight -= 1
-            metrics.requests[status] += 1
-            metrics.duration.observe(time.perf_counter() - started)
+            if request is None:
+                metrics.end(status, started, key="", model="", streamed_at=0.0, usage=None)
+            else:
+                model = request.fields.model or ""
+                metrics.end(status, started, key=key, model=model, streamed_at=request.streamed_at, usage=request.usage)
 
     async def _serve(self, request: ClientRequest, client: Client, ticket: Ticket, started: float) -> int:
         """Try endpoints until one answers; returns the status the client got."""
         tried: list[Endpoint] = []
+        failed: list[Endpoint] = []
         worked = 0
+        careful = False
         why = ""
         last: tuple[Answer, Headers] | None = None
         while worked < self._max_tries:
@@ -117,9 +128,15 @@ class Proxy:
             if not candidates:
                 if self._look_again():
                     continue  # a replica that became ready since the last look
-                if not tried and await self.gate.hold(request, client, ticket):
+                if not worked and await self.gate.hold(request, client, ticket):
+                    tried.clear()
+                    last, why, careful = None, "", False
                     continue
                 break
+            if careful:
+                if not self._budget.take(time.perf_counter()):
+                    break
+                await self._budget.pause(worked)
             choice = self.policy.choose(candidates, request)
             endpoint = choice.endpoint
             if why:
@@ -127,6 +144,7 @@ class Proxy:
             ours = self._headers(request, choice, panic, why)
             tried.append(endpoint)
             choice.sent()
+            trial = endpoint.breaker.enter()
             connection: Connection | None = None
             try:
                 connection = await endpoint.pool.exchange(
@@ -139,25 +157,39 @@ class Proxy:
                     if _DRAINING in connection.headers:
                         why = "draining"
                         endpoint.mark_draining()
+                        careful = False
+                        continue
+                    why = str(answer.status)
+                    if seconds := asked_to_wait(answer.status, answer.headers):
+                        endpoint.pause(seconds)
                     else:
-                        why = str(answer.status)
-                        worked += 1
-                        endpoint.record_failure(f"it answered {why}")
+                        failed.append(endpoint)
+                    # An engine that was thought not to be ready, and says so, has not worked on it either.
+                    careful = not (panic and answer.status == 503)
+                    worked += careful
                     continue
                 if answer.status < 500:
                     endpoint.record_success()
+                    if failed:
+                        settle(failed, answered=True)
+                        failed.clear()
                 await self._relay(answer, ours, endpoint, connection, request, client, started)
                 return answer.status
             except UpstreamError as error:
                 why = error.reason
-                worked += not isinstance(error, ConnectFailed)
+                absent = isinstance(error, ConnectFailed)
+                careful = not absent and (worked > 0 or not isinstance(error, ConnectionLost))
+                worked += not absent
                 endpoint.record_failure(str(error), error)
                 logger.debug("request %s failed on %s: %s", request.id.decode("latin-1"), endpoint.name, error)
             finally:
                 choice.ended(request.usage)
+                if trial:
+                    endpoint.breaker.leave()
                 client.detach()
                 if connection is not None:
                     endpoint.pool.release(connection)
+        settle(failed, answered=False)
         if last is None:
             raise self._nobody(tried, why)
         answer, ours = last
@@ -180,7 +212,10 @@ class Proxy:
         whole = answer.complete and answer.status not in (204, 304)
         headers = forwardable(answer.headers, len(answer.body) if whole else None) + ours
         await client.start(answer.status, headers)
-        self._metrics.first_byte.observe(time.perf_counter() - started)
+        now = time.perf_counter()
+        self._metrics.first_byte.observe(now - started)
+        if answer.events is not None:
+            request.streamed_at = now
         if answer.complete or connection is None:
             request.usage = usage_of(answer.body) if answer.events is None else usage_of_stream(answer.body[-TAIL:])
             await client.finish(answer.body)

@@ -60,6 +60,8 @@ class ClientRequest:
     _end: bytes = b""
     usage: Usage | None = None
     """What its answer said it used; known when it has ended."""
+    streamed_at: float = 0.0
+    """When the first byte of its streamed answer went out (``time.perf_counter``); 0 when it did not stream."""
 
     def header(self, name: bytes) -> bytes:
         """The first of that name, empty without one."""

@@ -12,6 +12,8 @@ class Ticket:
 
     service: str = ""
     """Whose endpoints it may go to."""
+    key_name: str = ""
+    """Who asked, for metrics."""
 
     def close(self, usage: Usage | None) -> None:
         """Give back what was reserved, and settle with what was used where the engine said it."""
