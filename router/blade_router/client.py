@@ -6,13 +6,18 @@ the moment the client's goes, whether the answer streams or not.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, MutableMapping
-from typing import Any
+from typing import Any, Protocol
 
 from blade_router.errors import ClientGone, Headers
 from blade_router.request import Receive
-from blade_router.upstream import Connection
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class Abortable(Protocol):
+    """What a client's leaving puts an end to."""
+
+    def abort(self, error: Exception) -> None: ...
 
 
 class Client:
@@ -22,8 +27,7 @@ class Client:
         self._receive = receive
         self._send = send
         self._gone = False
-        self._connection: Connection | None = None
-        self._tell: Callable[[], None] | None = None
+        self._work: Abortable | None = None
         self._kept_alive = False
         self._late_status = 0
         self._receiving: Generator[Any, None, MutableMapping[str, Any]]
@@ -42,10 +46,8 @@ class Client:
         except StopIteration as stop:
             if stop.value["type"] == "http.disconnect":
                 self._gone = True
-                if self._connection is not None:
-                    self._connection.abort(ClientGone())
-                if self._tell is not None:
-                    self._tell()
+                if self._work is not None:
+                    self._work.abort(ClientGone())
             else:
                 self.watch()
             return
@@ -53,29 +55,19 @@ class Client:
         waiting._asyncio_future_blocking = False
         waiting.add_done_callback(self._step)
 
-    def attach(self, connection: Connection) -> None:
-        """Abort this connection when the client goes.
+    def attach(self, work: Abortable) -> None:
+        """Abort this with ``ClientGone`` when the client goes.
 
         Raises:
             ClientGone: it has gone already.
         """
         if self._gone:
             raise ClientGone
-        self._connection = connection
+        self._work = work
 
     def detach(self) -> None:
-        """The connection is another's from now on."""
-        self._connection = None
-
-    def on_gone(self, callback: Callable[[], None] | None) -> None:
-        """Call this when the client goes, in place of what was given before; None for nothing.
-
-        Raises:
-            ClientGone: it has gone already.
-        """
-        if self._gone and callback is not None:
-            raise ClientGone
-        self._tell = callback
+        """What was attached is another's from now on."""
+        self._work = None
 
     async def heartbeat(self, comment: bytes) -> None:
         """Write a comment into an event stream that has not begun; the first one begins it, with a 200.

@@ -14,7 +14,7 @@ from blade_protocol.routing import HoldConfig
 from blade_router.admission.queue import FREE, RETRY_MOST, Slot
 from blade_router.client import Client
 from blade_router.endpoints import EndpointSet
-from blade_router.errors import ClientGone, Refused
+from blade_router.errors import Refused
 
 START_SECONDS = 10.0
 """How long an engine is thought to take to become ready, before one has been seen to do so."""
@@ -23,13 +23,17 @@ START_SECONDS = 10.0
 class Held(Slot):
     """A request that is held. Without a queue it has no slot of its own, so this is one."""
 
-    __slots__ = ("place", "service")
+    __slots__ = ("holding", "place", "service")
 
-    def __init__(self, place: Slot, service: str, size: int, now: float) -> None:
+    def __init__(self, holding: "Holding", place: Slot, service: str, size: int, now: float) -> None:
         super().__init__(None, place.key, place.weight, place.priority, size, place.cost)
+        self.holding = holding
         self.place = place
         self.service = service
         self.since = now
+
+    def abort(self, error: Exception) -> None:
+        self.holding.refuse(self, error)
 
 
 class Holding:
@@ -93,7 +97,7 @@ class Holding:
         if len(self._held) >= config.max_requests or self._bytes + size > config.max_bytes:
             message = "no engine is ready, and as many requests as allowed wait for one; try again shortly"
             raise Refused(503, message, code="hold_full", retry_after=self._retry_after())
-        held = Held(slot, service, size, self._clock())
+        held = Held(self, slot, service, size, self._clock())
         future = asyncio.get_running_loop().create_future()
         held.future = future
         if slot is not FREE:
@@ -101,7 +105,7 @@ class Holding:
         self._give_back(slot)
         self._push(held)
         try:
-            client.on_gone(lambda: self._refuse(held, ClientGone()))
+            client.attach(held)
             while streams and not future.done():
                 done, _ = await asyncio.wait((future,), timeout=self._config.heartbeat)
                 if not done:
@@ -112,7 +116,7 @@ class Holding:
             future.cancel()
             raise
         finally:
-            client.on_gone(None)
+            client.detach()
         return True
 
     # inside
@@ -143,7 +147,8 @@ class Holding:
                 else:
                     held.grant()
 
-    def _refuse(self, held: Held, error: Exception) -> None:
+    def refuse(self, held: Held, error: Exception) -> None:
+        """End a wait, here or in the queue."""
         self._withdraw(held)
         held.refuse(error)
 
@@ -190,4 +195,4 @@ class Holding:
                 self._set_timer()
                 return
             message = f"no engine became ready within {limit:g} s, which is the limit; try again later"
-            self._refuse(held, Refused(503, message, code="hold_timeout", retry_after=self._retry_after()))
+            self.refuse(held, Refused(503, message, code="hold_timeout", retry_after=self._retry_after()))

@@ -18,7 +18,7 @@ from blade_router.admission.fair import FairQueue, Waiting
 from blade_router.client import Client
 from blade_router.distribution import Distribution
 from blade_router.endpoints import EndpointSet
-from blade_router.errors import ClientGone, Refused
+from blade_router.errors import Refused
 from blade_router.rates import Rate
 
 AGED = 0.5
@@ -54,6 +54,11 @@ class Slot(Waiting):
         """Its turn has come."""
         if self.future is not None and not self.future.done():
             self.future.set_result(None)
+
+    def abort(self, error: Exception) -> None:
+        """Its client left."""
+        if self.queue is not None and self.queue.withdraw(self):
+            self.refuse(error)
 
     def refuse(self, error: Exception) -> None:
         """It waits no more."""
@@ -159,14 +164,14 @@ class Queue:
         slot.future = asyncio.get_running_loop().create_future()
         self._push(slot)
         try:
-            client.on_gone(lambda: slot.refuse(ClientGone()) if self.withdraw(slot) else None)
+            client.attach(slot)
             await slot.future
         except BaseException:
             self.withdraw(slot)
             slot.leave()
             raise
         finally:
-            client.on_gone(None)
+            client.detach()
         return slot
 
     def ended(self) -> None:
