@@ -120,7 +120,7 @@ class Proxy:
         tried: list[Endpoint] = []
         failed: list[Endpoint] = []
         worked = 0
-        careful = False
+        careful = lost = False
         why = ""
         last: tuple[Answer, Headers] | None = None
         while worked < self._max_tries:
@@ -128,9 +128,14 @@ class Proxy:
             if not candidates:
                 if self._look_again():
                     continue  # a replica that became ready since the last look
-                if not worked and await self.gate.hold(request, client, ticket):
+                if not failed and await self.gate.hold(request, client, ticket):
                     tried.clear()
                     last, why, careful = None, "", False
+                    continue
+                if lost and not failed:
+                    # Nobody is left but who lost the connection: asking again tells whether it is still there.
+                    tried.clear()
+                    lost, careful = False, True
                     continue
                 break
             if careful:
@@ -160,13 +165,15 @@ class Proxy:
                         careful = False
                         continue
                     why = str(answer.status)
+                    if panic and answer.status == 503:  # thought not to be ready, and says so
+                        careful = False
+                        continue
+                    careful = True
+                    worked += 1
                     if seconds := asked_to_wait(answer.status, answer.headers):
                         endpoint.pause(seconds)
                     else:
                         failed.append(endpoint)
-                    # An engine that was thought not to be ready, and says so, has not worked on it either.
-                    careful = not (panic and answer.status == 503)
-                    worked += careful
                     continue
                 if answer.status < 500:
                     endpoint.record_success()
@@ -178,7 +185,8 @@ class Proxy:
             except UpstreamError as error:
                 why = error.reason
                 absent = isinstance(error, ConnectFailed)
-                careful = not absent and (worked > 0 or not isinstance(error, ConnectionLost))
+                lost = isinstance(error, ConnectionLost)
+                careful = not absent and (worked > 0 or not lost)
                 worked += not absent
                 endpoint.record_failure(str(error), error)
                 logger.debug("request %s failed on %s: %s", request.id.decode("latin-1"), endpoint.name, error)
