@@ -4,17 +4,17 @@ A labelled prometheus-client counter costs more per request than choosing an end
 """
 
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from blade_protocol import metrics as names
 from blade_router.admission.waiting import WaitingRooms
-from blade_router.distribution import TOKEN_BUCKETS, Distribution
+from blade_router.distribution import BUCKETS, SLOT_SECONDS, SLOTS, TOKEN_BUCKETS, Distribution, family
 from blade_router.endpoints import EndpointSet
-from blade_router.rates import Rate
 from blade_router.usage import Usage
 
 MOST_LABELS = 100
@@ -32,11 +32,21 @@ class Account:
     __slots__ = ("cached_tokens", "completion_tokens", "prompt_tokens", "requests")
 
     def __init__(self) -> None:
-        self.requests: dict[int, int] = {}
+        self.requests: defaultdict[int, int] = defaultdict(int)
         """By status."""
         self.prompt_tokens = 0
         self.cached_tokens = 0
         self.completion_tokens = 0
+
+
+class Mark(NamedTuple):
+    """Counters at one moment: what has passed since then is a rate."""
+
+    time: float
+    arrivals: int
+    ended: int
+    prompt_tokens: int
+    cached_tokens: int
 
 
 class Metrics:
@@ -46,10 +56,7 @@ class Metrics:
         self.endpoints = endpoints
         self.rooms = rooms or WaitingRooms(endpoints)
         self.in_flight = 0
-        self.arrivals = Rate(60)
-        self.ends = Rate(10)
-        self.requests: defaultdict[int, int] = defaultdict(int)
-        """Finished requests by status; 499 when the client left."""
+        self.arrivals = 0
         self.retries: defaultdict[str, int] = defaultdict(int)
         """Requests sent to another endpoint, by what was wrong with the one before."""
         self.refused: defaultdict[str, int] = defaultdict(int)
@@ -58,18 +65,26 @@ class Metrics:
         """Streams that lost their engine, by what became of them."""
         self.retries_exhausted: Callable[[], int] = lambda: 0
         """How many retries there was no budget for; set by who keeps the budget."""
-        self.first_byte = Distribution()
-        self.duration = Distribution()
         self.ttft = Distribution()
-        self.tpot = Distribution(TOKEN_BUCKETS)
+        """Until the first byte of streams."""
+        self.unary = Distribution()
+        """The same of other answers."""
+        self.tpot = Distribution()
         self.e2e = Distribution()
-        """Durations of successful requests; ``duration`` counts all."""
+        """Until the end of successful requests."""
+        self.failed = Distribution()
+        """The same of all others."""
+        self._distributions = (self.ttft, self.unary, self.tpot, self.e2e, self.failed, self.rooms.waited)
         self.accounts: dict[tuple[str, str], Account] = {}
         """By key and model."""
-        self.prompt_tokens = Rate(60)
-        self.cached_tokens = Rate(60)
+        self._prompt_tokens = 0
+        """Of requests whose engine tells how many of them were cached."""
+        self._cached_tokens = 0
         self._keys: set[str] = set()
         self._models: set[str] = set()
+        now = time.perf_counter()
+        self._turn_at = now + SLOT_SECONDS
+        self._marks = deque([Mark(now, 0, 0, 0, 0)], maxlen=SLOTS)
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
@@ -78,43 +93,62 @@ class Metrics:
     def begin(self, now: float) -> None:
         """A request has come."""
         self.in_flight += 1
-        self.arrivals.add(now)
+        self.arrivals += 1
+        if now >= self._turn_at:
+            self._turn(now)
 
     def end(
-        self, status: int, started: float, *, key: str, model: str, streamed_at: float, usage: Usage | None
+        self,
+        status: int,
+        started: float,
+        answered: float,
+        streamed: bool,
+        key: str,
+        model: str | None,
+        usage: Usage | None,
     ) -> None:
         """It has ended.
 
         Args:
-            streamed_at: when the first byte of its streamed answer went out; 0 when it did not stream.
-            key, model: names; those that are many or come from failed requests only are counted together.
+            answered: when the first byte of its answer went out; 0 when none of an engine's did.
+            key, model: names; those that are many, or come from failed requests only, are counted together.
         """
         now = time.perf_counter()
+        if now >= self._turn_at:
+            self._turn(now)
         self.in_flight -= 1
-        self.requests[status] += 1
-        self.ends.add(now)
-        duration = now - started
-        self.duration.observe(duration)
-        account = self.accounts.get((key, model))
+        account = self.accounts.get((key, model or ""))
         if account is None:
-            account = self._account(key, model, status)
-        account.requests[status] = account.requests.get(status, 0) + 1
+            account = self._account(key, model or "", status)
+        account.requests[status] += 1
+        if answered:
+            (self.ttft if streamed else self.unary).observe(answered - started)
         if status >= 400:
+            self.failed.observe(now - started)
             return
-        self.e2e.observe(duration)
-        if streamed_at:
-            self.ttft.observe(streamed_at - started)
+        self.e2e.observe(now - started)
         if usage is None:
             return
         tokens = usage.completion_tokens
-        if streamed_at and tokens > 1:
-            self.tpot.observe((now - streamed_at) / (tokens - 1))
+        if streamed and tokens > 1:
+            self.tpot.observe((now - answered) / (tokens - 1))
         account.completion_tokens += tokens
         account.prompt_tokens += usage.prompt_tokens
         if usage.cached_tokens is not None:
             account.cached_tokens += usage.cached_tokens
-            self.prompt_tokens.add(now, usage.prompt_tokens)
-            self.cached_tokens.add(now, usage.cached_tokens)
+            self._prompt_tokens += usage.prompt_tokens
+            self._cached_tokens += usage.cached_tokens
+
+    def _turn(self, now: float) -> None:
+        """Another slot of the last minute begins."""
+        slots = int((now - self._turn_at) / SLOT_SECONDS) + 1
+        self._turn_at += slots * SLOT_SECONDS
+        for distribution in self._distributions:
+            distribution.turn(slots)
+        self._marks.append(self._mark(now))
+
+    def _mark(self, now: float) -> Mark:
+        return Mark(now, self.arrivals, self.ended, self._prompt_tokens, self._cached_tokens)
 
     def _account(self, key: str, model: str, status: int) -> Account:
         """A new one, or the one for what is not told apart: clients choose names, and must not choose how many."""
@@ -133,11 +167,42 @@ class Metrics:
     # what is told
 
     @property
+    def ended(self) -> int:
+        return self.arrivals - self.in_flight
+
+    @property
+    def requests(self) -> dict[int, int]:
+        """Ended requests by status; 499 when the client left."""
+        counts: defaultdict[int, int] = defaultdict(int)
+        for account in self.accounts.values():
+            for status, count in account.requests.items():
+                counts[status] += count
+        return counts
+
+    def passed(self, seconds: float) -> Mark:
+        """What has come since ``seconds`` ago, or a slot longer; its ``time`` is how long that is."""
+        now = time.perf_counter()
+        if now >= self._turn_at:
+            self._turn(now)
+        then = next((mark for mark in reversed(self._marks) if mark.time <= now - seconds), self._marks[0])
+        return Mark(
+            now - then.time,
+            self.arrivals - then.arrivals,
+            self.ended - then.ended,
+            self._prompt_tokens - then.prompt_tokens,
+            self._cached_tokens - then.cached_tokens,
+        )
+
+    @property
+    def live(self) -> int:
+        """The traffic there is: requests that came in the last ten seconds, and those under way."""
+        return self.passed(10.0).arrivals + self.in_flight
+
+    @property
     def hit_ratio(self) -> float | None:
         """Cached by prompt tokens of the last minute; None when no engine told."""
-        now = time.perf_counter()
-        prompt = self.prompt_tokens.recent(now)
-        return self.cached_tokens.recent(now) / prompt if prompt else None
+        passed = self.passed(60.0)
+        return passed.cached_tokens / passed.prompt_tokens if passed.prompt_tokens else None
 
     @property
     def drain_seconds(self) -> float | None:
@@ -145,8 +210,8 @@ class Metrics:
         under_way = self.in_flight - self.rooms.holding.count()
         if under_way <= 0:
             return 0.0
-        rate = self.ends.per_second(time.perf_counter())
-        return under_way / rate if rate else None
+        passed = self.passed(10.0)
+        return under_way * passed.time / passed.ended if passed.ended else None
 
     def render(self) -> bytes:
         """The Prometheus text format."""
@@ -161,10 +226,16 @@ class Metrics:
         yield _counter(names.ROUTER_REFUSED, "Requests the router refused, by error code.", "reason", self.refused)
         yield _counter(names.ROUTER_RESUMES, "Streams that lost their engine, by outcome.", "outcome", self.resumes)
         yield GaugeMetricFamily(names.ROUTER_IN_FLIGHT, "Requests under way.", value=self.in_flight)
-        yield self.first_byte.family(names.ROUTER_TTFT, "From the request to the first byte of its answer.")
-        yield self.ttft.family(names.ROUTER_TTFT_STREAM, "From the request to the first byte of its stream.")
-        yield self.tpot.family(names.ROUTER_TPOT, "Per output token after the first, of streams that tell their usage.")
-        yield self.duration.family(names.ROUTER_E2E, "From the request to the last byte of its answer.")
+        yield family(
+            names.ROUTER_TTFT, "From the request to the first byte of its answer.", BUCKETS, self.ttft, self.unary
+        )
+        yield family(names.ROUTER_TTFT_STREAM, "The same, of streams.", BUCKETS, self.ttft)
+        yield family(
+            names.ROUTER_TPOT, "Per output token after the first, of streams that tell it.", TOKEN_BUCKETS, self.tpot
+        )
+        yield family(
+            names.ROUTER_E2E, "From the request to the last byte of its answer.", BUCKETS, self.e2e, self.failed
+        )
         yield from self._collect_accounts()
         yield from self._collect_load()
         yield from self._collect_endpoints()
@@ -196,7 +267,7 @@ class Metrics:
         if (seconds := self.drain_seconds) is not None:
             drain.add_metric([], seconds)
         yield drain
-        yield self.rooms.waited.family(names.ROUTER_QUEUE_WAIT, "In the queue; requests that had to wait.")
+        yield family(names.ROUTER_QUEUE_WAIT, "In the queue; requests that had to wait.", BUCKETS, self.rooms.waited)
         requests = _of_service(names.ROUTER_QUEUE_REQUESTS, "Requests in the queue.")
         tokens = _of_service(names.ROUTER_QUEUE_TOKENS, "Tokens of the requests in the queue, answers included.")
         size = _of_service(names.ROUTER_QUEUE_BYTES, "Bytes of the requests in the queue.")

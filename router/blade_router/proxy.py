@@ -76,7 +76,7 @@ class Proxy:
         self.policy = policy
         self.gate: Gate = gate or OpenGate()
         self._metrics = metrics
-        self._budget = RetryBudget(metrics.arrivals, lambda: metrics.in_flight)
+        self._budget = RetryBudget(lambda: metrics.live)
         metrics.retries_exhausted = lambda: self._budget.exhausted
         self._max_body_bytes = max_body_bytes
         self._max_tries = max_tries
@@ -97,7 +97,7 @@ class Proxy:
             ticket = await self.gate.admit(request, client)
             key = ticket.key_name
             try:
-                status = await self._serve(request, client, ticket, started)
+                status = await self._serve(request, client, ticket)
             finally:
                 ticket.close(request.usage)
         except ClientGone:
@@ -110,12 +110,12 @@ class Proxy:
             await client.finish(body)
         finally:
             if request is None:
-                metrics.end(status, started, key="", model="", streamed_at=0.0, usage=None)
+                metrics.end(status, started, 0.0, False, "", None, None)
             else:
-                model = request.fields.model or ""
-                metrics.end(status, started, key=key, model=model, streamed_at=request.streamed_at, usage=request.usage)
+                fields, answered = request.fields, request.answered
+                metrics.end(status, started, answered, request.streamed, key, fields.model, request.usage)
 
-    async def _serve(self, request: ClientRequest, client: Client, ticket: Ticket, started: float) -> int:
+    async def _serve(self, request: ClientRequest, client: Client, ticket: Ticket) -> int:
         """Try endpoints until one answers; returns the status the client got."""
         tried: list[Endpoint] = []
         failed: list[Endpoint] = []
@@ -180,7 +180,7 @@ class Proxy:
                     if failed:
                         settle(failed, answered=True)
                         failed.clear()
-                await self._relay(answer, ours, endpoint, connection, request, client, started)
+                await self._relay(answer, ours, endpoint, connection, request, client)
                 return answer.status
             except UpstreamError as error:
                 why = error.reason
@@ -203,7 +203,7 @@ class Proxy:
         answer, ours = last
         if answer.status == 503 and all(name != b"retry-after" for name, _ in answer.headers):
             ours.append((b"retry-after", b"1"))
-        await self._relay(answer, ours, tried[-1], None, request, client, started)
+        await self._relay(answer, ours, tried[-1], None, request, client)
         return answer.status
 
     async def _relay(
@@ -214,16 +214,13 @@ class Proxy:
         connection: Connection | None,
         request: ClientRequest,
         client: Client,
-        started: float,
     ) -> None:
         """Send what was held back, then the rest as it comes."""
         whole = answer.complete and answer.status not in (204, 304)
         headers = forwardable(answer.headers, len(answer.body) if whole else None) + ours
         await client.start(answer.status, headers)
-        now = time.perf_counter()
-        self._metrics.first_byte.observe(now - started)
-        if answer.events is not None:
-            request.streamed_at = now
+        request.answered = time.perf_counter()
+        request.streamed = answer.events is not None
         if answer.complete or connection is None:
             request.usage = usage_of(answer.body) if answer.events is None else usage_of_stream(answer.body[-TAIL:])
             await client.finish(answer.body)

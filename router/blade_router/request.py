@@ -60,8 +60,10 @@ class ClientRequest:
     _end: bytes = b""
     usage: Usage | None = None
     """What its answer said it used; known when it has ended."""
-    streamed_at: float = 0.0
-    """When the first byte of its streamed answer went out (``time.perf_counter``); 0 when it did not stream."""
+    answered: float = 0.0
+    """When the first byte of its answer went out (``time.perf_counter``); 0 before."""
+    streamed: bool = False
+    """That answer is an event stream."""
 
     def header(self, name: bytes) -> bytes:
         """The first of that name, empty without one."""

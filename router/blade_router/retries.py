@@ -26,21 +26,18 @@ class RetryBudget:
     at the same moment, and all of them must find another.
 
     Args:
-        arrivals: requests that came.
-        in_flight: requests under way.
+        traffic: how many requests came in the last ``WINDOW`` seconds or are under way.
     """
 
-    def __init__(self, arrivals: Rate, in_flight: Callable[[], int]) -> None:
-        self._arrivals = arrivals
-        self._in_flight = in_flight
+    def __init__(self, traffic: Callable[[], int]) -> None:
+        self._traffic = traffic
         self._spent = Rate(WINDOW)
         self.exhausted = 0
         """Retries that were not allowed."""
 
     def take(self, now: float) -> bool:
         """Another retry is allowed, and counted."""
-        traffic = self._arrivals.recent(now) + self._in_flight()
-        if self._spent.recent(now) >= AT_LEAST * WINDOW + SHARE * traffic:
+        if self._spent.recent(now) >= AT_LEAST * WINDOW + SHARE * self._traffic():
             self.exhausted += 1
             return False
         self._spent.add(now)

@@ -15,15 +15,15 @@ _STARTED = time.time()
 
 def router_signals(metrics: Metrics) -> RouterSignals:
     """The present numbers."""
-    now = time.perf_counter()
+    passed = metrics.passed(60.0)
     accounts = metrics.accounts.values()
     return RouterSignals(
         started=_STARTED,
         time=time.time(),
         in_flight=metrics.in_flight,
-        arrivals=metrics.arrivals.count,
-        arrivals_per_second=metrics.arrivals.per_second(now),
-        finished=metrics.ends.count,
+        arrivals=metrics.arrivals,
+        arrivals_per_second=passed.arrivals / max(1.0, passed.time),
+        finished=metrics.ended,
         failed=sum(count for status, count in metrics.requests.items() if status >= 500),
         prompt_tokens=sum(account.prompt_tokens for account in accounts),
         cached_tokens=sum(account.cached_tokens for account in accounts),

@@ -13,7 +13,6 @@ from router_support.serving import Running, eventually, serving
 from blade_protocol.routing import EndpointConfig
 from blade_router.breaker import MOST_PAUSE, OPEN_AFTER, OPEN_FIRST, UNDECIDED, Breaker
 from blade_router.endpoints import COLD_WEIGHT, Endpoint, EndpointSet, settle
-from blade_router.rates import Rate
 from blade_router.retries import AT_LEAST, SHARE, WINDOW, RetryBudget, asked_to_wait
 from blade_router.retries import MOST_PAUSE as LONGEST
 from blade_router.upstream import ConnectFailed, ConnectionLost, FirstByteTimeout
@@ -184,13 +183,13 @@ async def test_engine_that_answers_500_where_others_do_not_is_ejected() -> None:
 
 
 def test_budget_follows_the_traffic() -> None:
-    arrivals = Rate(60)
-    budget = RetryBudget(arrivals, lambda: 100)
+    traffic = 100
+    budget = RetryBudget(lambda: traffic)
     allowed = 0
     while budget.take(1000.0):
         allowed += 1
     assert allowed == AT_LEAST * WINDOW + SHARE * 100
-    arrivals.add(1000.0, 500)
+    traffic += 500
     assert sum(budget.take(1000.0) for _ in range(500)) == SHARE * 500
     assert budget.exhausted == 1 + 400
     assert budget.take(1000.0 + WINDOW + 1), "it is a sliding window"
