@@ -92,10 +92,10 @@ class Metrics:
 
     def begin(self, now: float) -> None:
         """A request has come."""
-        self.in_flight += 1
-        self.arrivals += 1
         if now >= self._turn_at:
             self._turn(now)
+        self.in_flight += 1
+        self.arrivals += 1
 
     def end(
         self,
@@ -140,12 +140,14 @@ class Metrics:
             self._cached_tokens += usage.cached_tokens
 
     def _turn(self, now: float) -> None:
-        """Another slot of the last minute begins."""
+        """Another slot of the last minute has begun. Nothing was counted since the end of the one before."""
+        self._marks.append(self._mark(self._turn_at))
         slots = int((now - self._turn_at) / SLOT_SECONDS) + 1
         self._turn_at += slots * SLOT_SECONDS
         for distribution in self._distributions:
             distribution.turn(slots)
-        self._marks.append(self._mark(now))
+        if slots > 1:
+            self._marks.append(self._mark(self._turn_at - SLOT_SECONDS))
 
     def _mark(self, now: float) -> Mark:
         return Mark(now, self.arrivals, self.ended, self._prompt_tokens, self._cached_tokens)
