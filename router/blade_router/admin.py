@@ -3,18 +3,23 @@
 These are asked a few times a second at most, so they use FastAPI.
 """
 
+import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 
+import msgspec
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from blade_protocol import paths
+from blade_protocol import environment, paths
+from blade_protocol import headers as header_names
 from blade_router.errors import error_body
 from blade_router.metrics import Metrics
 from blade_router.proxy import Proxy
+from blade_router.signals import may_ask, router_signals
 from blade_router.worker_peers import WorkerPeers
 
 
@@ -28,6 +33,10 @@ class EndpointStatus(BaseModel):
     ejected_for: float
     """Seconds it stays ejected."""
     failures: int
+    breaker: str
+    """closed, half-open or open."""
+    weight: float
+    """Below 1 while it starts slowly."""
     in_flight: int
 
 
@@ -97,6 +106,17 @@ def make_admin(
         text = metrics.render() if workers is None else await workers.metrics()
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
+    token = os.environ.get(environment.INTERNAL_TOKEN_FILE)
+    token_file = Path(token) if token else None
+
+    @app.get(paths.INTERNAL_SIGNALS)
+    async def signals(request: Request) -> Response:
+        """For an autoscaler."""
+        host = request.client.host if request.client is not None else ""
+        if not may_ask(token_file, request.headers.get(header_names.INTERNAL_TOKEN, ""), host):
+            raise HTTPException(403, f"send the service's token in {header_names.INTERNAL_TOKEN}")
+        return Response(msgspec.json.encode(router_signals(metrics)), media_type="application/json")
+
     @app.get("/status")
     async def status() -> RouterStatus:
         """What the router knows, for people and for the operator."""
@@ -120,6 +140,8 @@ def make_admin(
                     draining=not endpoint.admits,
                     ejected_for=max(0.0, endpoint.ejected_until - now),
                     failures=endpoint.failures,
+                    breaker=endpoint.breaker.state(now),
+                    weight=endpoint.weight,
                     in_flight=endpoint.in_flight,
                 )
                 for endpoint in proxy.endpoints.all

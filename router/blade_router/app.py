@@ -17,6 +17,7 @@ import uvloop
 from blade_protocol import environment, paths
 from blade_protocol.routing import RouterConfig
 from blade_router.access_log import AccessLog
+from blade_router.admission.waiting import WaitingGate, WaitingRooms
 from blade_router.arguments import Options, parse_arguments
 from blade_router.client import Client
 from blade_router.config import ConfigError
@@ -66,8 +67,9 @@ class Router:
     def __init__(self, options: Options) -> None:
         self._sources = make_sources(options)
         config = self._sources.start()
-        self.endpoints = EndpointSet(connect_timeout=options.connect_timeout)
-        self.metrics = Metrics(self.endpoints)
+        self.endpoints = EndpointSet(connect_timeout=options.connect_timeout, slow_start=options.slow_start)
+        self.rooms = WaitingRooms(self.endpoints)
+        self.metrics = Metrics(self.endpoints, self.rooms)
         self.prefixes = PrefixIndex(options.prefix_index_bytes)
         self._kv_index = KvIndex(self.prefixes, options.kv_index_bytes)
         self._policy_options = PolicyOptions(
@@ -87,6 +89,7 @@ class Router:
             max_tries=options.max_tries,
             first_byte_timeout=options.first_byte_timeout,
             look_again=lambda: self._sources.refresh(self.apply),
+            gate=WaitingGate(self.rooms),
         )
         self._policy = (config.policy, config.canary)
         self._models: list[str] = []
@@ -147,6 +150,7 @@ class Router:
 
     def apply(self, config: RouterConfig) -> None:
         """Make a configuration the one in effect."""
+        self.rooms.configure(config.queue, config.hold)
         before = self.endpoints.all
         new = self.endpoints.update(config.endpoints)
         self._health.watch(new)

@@ -47,6 +47,7 @@ class Options:
     connect_timeout: float = 1.0
     first_byte_timeout: float = 0.0
     health_interval: float = 2.0
+    slow_start: float = 10.0
     max_body_bytes: int = 16 << 20
     header_timeout: float = 10.0
     body_timeout: float = 30.0
@@ -172,6 +173,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="URL",
         type=_collector,
         help="send a span for each sampled request to this OpenTelemetry collector",
+    )
+    resilience = parser.add_argument_group("resilience")
+    resilience.add_argument(
+        "--slow_start",
+        type=_seconds,
+        default=defaults.slow_start,
+        help="seconds in which an engine that has become ready gets up to its full share of requests; 0: at once",
     )
     process = parser.add_argument_group("process")
     process.add_argument(

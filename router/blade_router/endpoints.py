@@ -8,26 +8,20 @@ ejection). Nothing here does I/O.
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from urllib.parse import urlsplit
 
 from blade_protocol.routing import EndpointConfig
+from blade_router.breaker import Breaker
 from blade_router.pool import ConnectionPool
 from blade_router.upstream import ConnectFailed, UpstreamError
 
 logger = logging.getLogger("blade_router.endpoints")
 
-EJECT_AFTER = 3
-"""Consecutive failures from which on an endpoint is ejected."""
-EJECT_FIRST = 0.5
-EJECT_MOST = 30.0
-"""Seconds of the first and of the longest ejection; each further failure doubles it."""
-
-
-def ejection_seconds(failures: int) -> float:
-    """How long an endpoint stays out after that many consecutive failures."""
-    if failures < EJECT_AFTER:
-        return 0.0
-    return min(EJECT_MOST, EJECT_FIRST * 2.0 ** min(failures - EJECT_AFTER, 16))
+COLD_WEIGHT = 0.1
+"""Weight of an endpoint that has just become usable."""
+MAX_EJECTED = 0.5
+"""The part of a service's endpoints that failed requests may leave out at the same time; the rest stays in."""
 
 
 class Endpoint:
@@ -67,14 +61,21 @@ class Endpoint:
         self.revision = ""
         self.up: bool | None = None
         """What the active check said last; None before the first."""
-        self.failures = 0
-        """Consecutive failed requests."""
-        self.ejected_until = 0.0
+        self.breaker = Breaker()
+        self.weight = 1.0
+        """How much of the load it should get, next to others: rises from ``COLD_WEIGHT`` to 1 after it has become
+        usable. Policies divide its load by it."""
+        self.warm_from = 0.0
+        """Since when it rises (monotonic); 0 when it does not."""
         self.engine_draining = False
         """The engine itself said so on a 503."""
         self.removed = False
         self.suspect: Callable[[], None] = lambda: None
         """Asks the active check to look at once; set by the health checker."""
+        self.changed: Callable[[], None] = lambda: None
+        """Called when it may have become usable, or stopped to be; set by its ``EndpointSet``."""
+        self.may_eject: Callable[[], bool] = lambda: True
+        """Whether its service can do without one more; set by its ``EndpointSet``."""
         self.configure(config)
 
     def configure(self, config: EndpointConfig) -> None:
@@ -97,23 +98,38 @@ class Endpoint:
 
     def usable(self, now: float) -> bool:
         """Healthy, not ejected, not draining."""
-        return self.up is True and self.ejected_until <= now and not self.draining and not self.engine_draining
+        return self.up is True and not self.draining and not self.engine_draining and self.breaker.lets_through(now)
+
+    @property
+    def failures(self) -> int:
+        """Consecutive failed requests."""
+        return self.breaker.failures
+
+    @property
+    def ejected_until(self) -> float:
+        """Until when its breaker is open (monotonic)."""
+        return self.breaker.open_until
 
     # active health
 
     def mark_up(self) -> None:
         """The active check passed. A replica that was down starts with a clean record."""
-        if self.up is not True:
+        if self.up is True and not self.engine_draining:
+            return
+        if self.up is False:
             logger.info("endpoint %s is up", self.name)
-            self.failures = 0
-            self.ejected_until = 0.0
+            self.breaker.reset()
         self.up = True
         self.engine_draining = False
+        self.warm_from = time.monotonic()
+        self.changed()
 
     def mark_down(self, why: str) -> None:
-        if self.up is not False:
-            logger.warning("endpoint %s is down: %s", self.name, why)
+        if self.up is False:
+            return
+        logger.warning("endpoint %s is down: %s", self.name, why)
         self.up = False
+        self.changed()
 
     def mark_draining(self) -> None:
         """The engine answered that it drains: nothing new for it until its health check passes again."""
@@ -121,42 +137,71 @@ class Endpoint:
             logger.info("endpoint %s is draining", self.name)
             self.engine_draining = True
             self.suspect()
+            self.changed()
 
     # passive health
 
     def record_success(self) -> None:
         """It answered a request, with whatever status below 500."""
-        if self.failures:
-            self.failures = 0
-            self.ejected_until = 0.0
+        if self.breaker.succeed():
+            logger.info("endpoint %s answers again", self.name)
+            self.warm_from = time.monotonic()
+            self.changed()
 
     def record_failure(self, why: str, error: UpstreamError | None = None) -> None:
         """A request failed on it: no answer (``error``), or a 5xx.
 
         A connection that is refused, or has nowhere to go, takes it out until the active check passes again. Other
-        failures eject it from the third in a row on; those of requests already under way when it was ejected are the
-        same event and do not count.
+        failures eject it from the third in a row on.
         """
         self.suspect()
         if isinstance(error, ConnectFailed) and error.absent:
             self.mark_down(why)
             return
-        now = time.monotonic()
-        if now < self.ejected_until:
-            return
-        self.failures += 1
-        seconds = ejection_seconds(self.failures)
-        if seconds:
-            self.ejected_until = now + seconds
+        if seconds := self.breaker.fail(time.monotonic(), self.may_eject()):
             logger.warning("endpoint %s ejected for %g s after %d failures: %s", self.name, seconds, self.failures, why)
+            self.changed()
+
+    def record_undecided(self, why: str) -> None:
+        """It answered 5xx to a request that no other endpoint answered better: that weighs little."""
+        if seconds := self.breaker.undecided(time.monotonic(), self.may_eject()):
+            logger.warning("endpoint %s ejected for %g s: again and again %s", self.name, seconds, why)
+            self.changed()
+
+    def pause(self, seconds: float) -> None:
+        """The engine asked for a pause (``Retry-After`` on a 503): that is no failure."""
+        if self.may_eject() and self.breaker.pause(time.monotonic(), seconds):
+            self.changed()
+
+
+def settle(failed: Iterable[Endpoint], *, answered: bool) -> None:
+    """Say whose fault it was that these endpoints answered a request with 5xx.
+
+    Theirs, if another endpoint ``answered`` it. If none did it may as well be the request, sent again and again by its
+    client: one such request must not take every endpoint out, so this counts a fourth.
+    """
+    for endpoint in failed:
+        if answered:
+            endpoint.record_failure("it answered 5xx where another endpoint did not")
+        else:
+            endpoint.record_undecided("it answered 5xx")
 
 
 class EndpointSet:
-    """The endpoints in the order of the configuration."""
+    """The endpoints in the order of the configuration.
 
-    def __init__(self, *, connect_timeout: float = 1.0) -> None:
+    Args:
+        connect_timeout: seconds to connect to one.
+        slow_start: seconds in which the weight of an endpoint that has become usable rises to 1; 0: it is 1 at once.
+    """
+
+    def __init__(self, *, connect_timeout: float = 1.0, slow_start: float = 0.0) -> None:
         self._connect_timeout = connect_timeout
+        self._slow_start = slow_start
+        self._warming: list[Endpoint] = []
         self.all: list[Endpoint] = []
+        self.listeners: list[Callable[[], None]] = []
+        """Called whenever an endpoint may have become usable, or stopped to be."""
 
     def update(self, configs: Iterable[EndpointConfig]) -> list[Endpoint]:
         """Follow the configuration; returns the endpoints that are new.
@@ -171,6 +216,8 @@ class EndpointSet:
             endpoint = known.pop(config.url, None)
             if endpoint is None:
                 endpoint = Endpoint(config, connect_timeout=self._connect_timeout)
+                endpoint.changed = self._changed
+                endpoint.may_eject = partial(self._may_eject, endpoint)
                 new.append(endpoint)
                 logger.info("endpoint %s added (%s)", endpoint.name, endpoint.url)
             else:
@@ -182,6 +229,7 @@ class EndpointSet:
             endpoint.pool.close()
             endpoint.suspect()
         self.all = current
+        self._changed()
         return new
 
     def candidates(self, tried: Collection[Endpoint] = (), service: str = "") -> tuple[list[Endpoint], bool]:
@@ -191,12 +239,43 @@ class EndpointSet:
         that fails costs no more than one that is not sent (panic mode).
         """
         now = time.monotonic()
+        if self._warming:
+            self._warm(now)
         left = [endpoint for endpoint in self.all if endpoint.service == service and endpoint not in tried]
         usable = [endpoint for endpoint in left if endpoint.usable(now)]
         if usable:
             return usable, False
         return [endpoint for endpoint in left if endpoint.admits], True
 
-    def usable_count(self) -> int:
+    def usable_count(self, service: str | None = None) -> int:
+        """Of one service, or of all."""
         now = time.monotonic()
-        return sum(endpoint.usable(now) for endpoint in self.all)
+        return sum(endpoint.usable(now) for endpoint in self.all if service is None or endpoint.service == service)
+
+    def serving_count(self, service: str) -> int:
+        """How many share a service's load: the usable ones, or, in panic, all that do not drain."""
+        usable = self.usable_count(service)
+        return usable or sum(endpoint.admits for endpoint in self.all if endpoint.service == service)
+
+    def _changed(self) -> None:
+        now = time.monotonic()
+        self._warming = [endpoint for endpoint in self.all if endpoint.warm_from]
+        self._warm(now)
+        for listener in self.listeners:
+            listener()
+
+    def _warm(self, now: float) -> None:
+        """Let the weights rise."""
+        for endpoint in self._warming:
+            passed = now - endpoint.warm_from
+            if passed >= self._slow_start:
+                endpoint.weight, endpoint.warm_from = 1.0, 0.0
+            else:
+                endpoint.weight = COLD_WEIGHT + (1.0 - COLD_WEIGHT) * passed / self._slow_start
+        self._warming = [endpoint for endpoint in self._warming if endpoint.warm_from]
+
+    def _may_eject(self, endpoint: Endpoint) -> bool:
+        """Its service keeps enough others."""
+        peers = [each for each in self.all if each.service == endpoint.service]
+        out = sum(not each.breaker.closed for each in peers if each is not endpoint)
+        return out + 1 <= MAX_EJECTED * len(peers)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from blade_protocol import headers as names
 from blade_router.admission import Gate, OpenGate, Ticket
 from blade_router.client import Client
-from blade_router.endpoints import Endpoint, EndpointSet
+from blade_router.endpoints import Endpoint, EndpointSet, settle
 from blade_router.engines import KvIndex
 from blade_router.errors import ClientGone, Headers, Refused
 from blade_router.http.head import RawRequest
@@ -22,7 +22,8 @@ from blade_router.outcome import Observe, Outcome
 from blade_router.policies import Choice, Policy
 from blade_router.request import REQUEST_ID, ClientRequest, forwardable, read_request
 from blade_router.resume import EventStream
-from blade_router.upstream import ConnectFailed, Connection, UpstreamError
+from blade_router.retries import RetryBudget, asked_to_wait
+from blade_router.upstream import ConnectFailed, Connection, ConnectionLost, UpstreamError
 from blade_router.usage import TAIL, usage_of, usage_of_stream
 
 logger = logging.getLogger("blade_router.proxy")
@@ -83,6 +84,8 @@ class Proxy:
         self.observers: Sequence[Observe] = ()
         """Hear of each request that has ended."""
         self._metrics = metrics
+        self._budget = RetryBudget(lambda: metrics.live)
+        metrics.retries_exhausted = lambda: self._budget.exhausted
         self._max_tries = max_tries
         self._first_byte_timeout = first_byte_timeout
         self._look_again = look_again
@@ -90,7 +93,7 @@ class Proxy:
     async def __call__(self, raw: RawRequest, client: Client) -> None:
         started = time.perf_counter()
         metrics = self._metrics
-        metrics.in_flight += 1
+        metrics.begin(started)
         status = CLIENT_GONE
         request: ClientRequest | None = None
         key = ""
@@ -99,28 +102,33 @@ class Proxy:
             ticket = await self.gate.admit(request, client)
             key = ticket.key_name
             try:
-                status = await self._serve(request, client, ticket, started)
+                status = await self._serve(request, client, ticket)
             finally:
                 ticket.close(request.usage)
         except ClientGone:
             pass
         except Refused as refusal:
             status = refusal.status
+            metrics.refused[refusal.code] += 1
             await client.refuse(refusal)
         finally:
             ended = time.perf_counter()
-            metrics.in_flight -= 1
-            metrics.requests[status] += 1
-            metrics.duration.observe(ended - started)
+            if request is None:
+                metrics.end(status, started, 0.0, False, "", None, None)
+            else:
+                fields, answered = request.fields, request.answered
+                metrics.end(status, started, answered, request.streamed, key, fields.model, request.usage)
             if self.observers:
                 outcome = Outcome(raw, client, request, key, status, started, ended)
                 for observe in self.observers:
                     observe(outcome)
 
-    async def _serve(self, request: ClientRequest, client: Client, ticket: Ticket, started: float) -> int:
+    async def _serve(self, request: ClientRequest, client: Client, ticket: Ticket) -> int:
         """Try endpoints until one answers; returns the status the client got."""
         tried: list[Endpoint] = []
+        failed: list[Endpoint] = []
         worked = 0
+        careful = lost = False
         why = ""
         last: tuple[Answer, Headers] | None = None
         while worked < self._max_tries:
@@ -128,9 +136,20 @@ class Proxy:
             if not candidates:
                 if self._look_again():
                     continue  # a replica that became ready since the last look
-                if not tried and await self.gate.hold(request, client, ticket):
+                if not failed and await self.gate.hold(request, client, ticket):
+                    tried.clear()
+                    last, why, careful = None, "", False
+                    continue
+                if lost and not failed:
+                    # Nobody is left but who lost the connection: asking again tells whether it is still there.
+                    tried.clear()
+                    lost, careful = False, True
                     continue
                 break
+            if careful:
+                if not self._budget.take(time.perf_counter()):
+                    break
+                await self._budget.pause(worked)
             choice = self.policy.choose(candidates, request)
             endpoint = choice.endpoint
             if why:
@@ -139,6 +158,7 @@ class Proxy:
             request.tries += 1
             tried.append(endpoint)
             choice.sent()
+            trial = endpoint.breaker.enter()
             connection: Connection | None = None
             index = self.kv_index
             asks = index is not None and endpoint.engine == "blade" and index.wanted(request.prompt.chain)
@@ -154,31 +174,48 @@ class Proxy:
                     if _DRAINING in connection.headers:
                         why = "draining"
                         endpoint.mark_draining()
+                        careful = False
+                        continue
+                    why = str(answer.status)
+                    if panic and answer.status == 503:  # thought not to be ready, and says so
+                        careful = False
+                        continue
+                    careful = True
+                    worked += 1
+                    if seconds := asked_to_wait(answer.status, answer.headers):
+                        endpoint.pause(seconds)
                     else:
-                        why = str(answer.status)
-                        worked += 1
-                        endpoint.record_failure(f"it answered {why}")
+                        failed.append(endpoint)
                     continue
                 if answer.status < 500:
                     endpoint.record_success()
-                await self._relay(answer, ours, endpoint, connection, request, client, started)
+                    if failed:
+                        settle(failed, answered=True)
+                        failed.clear()
+                await self._relay(answer, ours, endpoint, connection, request, client)
                 return answer.status
             except UpstreamError as error:
                 why = error.reason
-                worked += not isinstance(error, ConnectFailed)
+                absent = isinstance(error, ConnectFailed)
+                lost = isinstance(error, ConnectionLost)
+                careful = not absent and (worked > 0 or not lost)
+                worked += not absent
                 endpoint.record_failure(str(error), error)
                 logger.debug("request %s failed on %s: %s", request.id.decode("latin-1"), endpoint.name, error)
             finally:
                 choice.ended(request.usage)
+                if trial:
+                    endpoint.breaker.leave()
                 client.detach()
                 if connection is not None:
                     endpoint.pool.release(connection)
+        settle(failed, answered=False)
         if last is None:
             raise self._nobody(tried, why)
         answer, ours = last
         if answer.status == 503 and all(name != b"retry-after" for name, _ in answer.headers):
             ours.append((b"retry-after", b"1"))
-        await self._relay(answer, ours, tried[-1], None, request, client, started)
+        await self._relay(answer, ours, tried[-1], None, request, client)
         return answer.status
 
     async def _relay(
@@ -189,13 +226,13 @@ class Proxy:
         connection: Connection | None,
         request: ClientRequest,
         client: Client,
-        started: float,
     ) -> None:
         """Send what was held back, then the rest as it comes."""
         whole = answer.complete and answer.status not in (204, 304)
         headers = forwardable(answer.headers, len(answer.body) if whole else None) + ours
         await client.start(answer.status, headers)
-        self._metrics.first_byte.observe(time.perf_counter() - started)
+        request.answered = time.perf_counter()
+        request.streamed = answer.events is not None
         if answer.complete or connection is None:
             request.usage = usage_of(answer.body) if answer.events is None else usage_of_stream(answer.body[-TAIL:])
             await client.finish(answer.body)

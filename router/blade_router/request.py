@@ -62,6 +62,10 @@ class ClientRequest:
     """Endpoints that were asked."""
     ours: Headers = field(default_factory=list)
     """Headers the router adds to its answer."""
+    answered: float = 0.0
+    """When the first byte of its answer went out (``time.perf_counter``); 0 before."""
+    streamed: bool = False
+    """That answer is an event stream."""
     _prompt: Prompt | None = None
 
     @property

@@ -8,7 +8,8 @@ from router_support.engine import MockEngine
 from router_support.serving import Running, eventually, question, raw_post, serving
 
 from blade_protocol.routing import EndpointConfig
-from blade_router.endpoints import EJECT_MOST, Endpoint, ejection_seconds
+from blade_router.breaker import OPEN_MOST, open_seconds
+from blade_router.endpoints import Endpoint
 from blade_router.upstream import ConnectFailed, ConnectionLost
 
 
@@ -20,7 +21,7 @@ def by_name(router: Running, name: str) -> Endpoint:
     ("failures", "seconds"), [(0, 0), (2, 0), (3, 0.5), (4, 1), (5, 2), (8, 16), (9, 30), (10_000, 30)]
 )
 def test_ejection_doubles_up_to_a_limit(failures: int, seconds: float) -> None:
-    assert ejection_seconds(failures) == seconds <= EJECT_MOST
+    assert open_seconds(failures) == seconds <= OPEN_MOST
 
 
 async def test_third_failure_in_a_row_ejects() -> None:

@@ -12,9 +12,9 @@ from typing import Any, Literal, Self, cast
 
 import httptools
 
-Mode = Literal["ok", "status", "draining", "reset", "reset-after-head", "hang", "break", "garbage"]
-"""What happens to a ``/v1/`` request: an answer; ``status``; a 503 that says draining; the connection reset before a
-byte, after the headers, or in the middle of the body; silence; bytes that are not HTTP."""
+Mode = Literal["ok", "status", "busy", "draining", "reset", "reset-after-head", "hang", "break", "garbage"]
+"""What happens to a ``/v1/`` request: an answer; ``status``; a 503 with ``Retry-After``; a 503 that says draining; the
+connection reset before a byte, after the headers, or in the middle of the body; silence; bytes that are not HTTP."""
 
 
 @dataclass
@@ -188,9 +188,9 @@ class _Protocol(asyncio.Protocol):
             return self.transport.abort()
         if mode == "garbage":
             return write(b"SSH-2.0-nonsense\r\n\r\n")
-        if mode in ("status", "draining"):
+        if mode in ("status", "busy", "draining"):
             status = engine.status if mode == "status" else 503
-            extra = b"x-blade-draining: 1\r\n" if mode == "draining" else b""
+            extra = {"busy": b"retry-after: 30\r\n", "draining": b"x-blade-draining: 1\r\n"}.get(mode, b"")
             error = {"message": f"{engine.name} says {status}", "type": "server_error", "param": None, "code": None}
             return write(answer(status, json.dumps({"error": error}).encode(), extra))
         path = request.target.partition("?")[0]

@@ -1,0 +1,188 @@
+"""With no engine ready a request waits for one, within bounds, and streams hear that they are not forgotten."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from router_support.engine import MockEngine
+from router_support.serving import Running, eventually, question, raw_post, serving
+
+from blade_protocol.routing import EndpointConfig
+from blade_router.admission.holding import Holding
+
+
+def configured(folder: Path, *, queue: dict[str, Any] | None = None, **hold: Any) -> Path:
+    path = folder / "router.json"
+    path.write_text(json.dumps({"hold": {"max_requests": 100, **hold}, "queue": queue or {}}))
+    return path
+
+
+async def port_of(engine: MockEngine) -> EndpointConfig:
+    """An endpoint nobody listens at until the engine is started."""
+    await engine.start()
+    await engine.kill()
+    return EndpointConfig(url=engine.url, name=engine.name)
+
+
+def holding(router: Running) -> Holding:
+    return router.router.rooms.holding
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_unary_request_is_answered_late(tmp_path: Path, known: bool) -> None:
+    """Whether its endpoint is listed and does not answer, or is not listed yet."""
+    engine = MockEngine("a")
+    endpoint = await port_of(engine)
+    async with serving(wait=False, endpoints=(endpoint,) if known else (), config=configured(tmp_path)) as router:
+        pending = asyncio.create_task(router.chat())
+        await eventually(lambda: holding(router).count() == 1)
+        async with engine:
+            if not known:
+                router.router.apply(router.router._first.__class__(endpoints=(endpoint,)))
+            answer = await pending
+        assert answer.status_code == 200
+        assert answer.headers["x-blade-endpoint"] == "a"
+        assert holding(router).arrivals == {"": 1}
+        assert holding(router).count() == 0
+
+
+@pytest.mark.parametrize("mode", ["draining", "status"])
+async def test_engine_that_is_not_ready_yet_and_says_so_is_waited_for(tmp_path: Path, mode: Any) -> None:
+    async with MockEngine("a", mode=mode, status=503, health=503) as engine:
+        async with serving(engine, wait=False, config=configured(tmp_path)) as router:
+            await eventually(lambda: engine.probes > 0)
+            pending = asyncio.create_task(router.chat())
+            await eventually(lambda: holding(router).count() == 1)
+            engine.mode, engine.health = "ok", 200
+            assert (await pending).status_code == 200
+
+
+async def test_stream_gets_comments_and_then_its_events(tmp_path: Path) -> None:
+    engine = MockEngine("a")
+    endpoint = await port_of(engine)
+    async with serving(wait=False, endpoints=(endpoint,), config=configured(tmp_path, heartbeat=0.02)) as router:
+        async with router.client.stream("POST", "/v1/chat/completions", json=question(stream=True)) as answer:
+            assert answer.status_code == 200
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            parts = answer.aiter_raw()
+            assert await anext(parts) == b": waiting\n\n"
+            assert b": waiting\n\n" in await anext(parts)
+            async with engine:
+                text = b"".join([part async for part in parts])
+        events = text.replace(b": waiting\n\n", b"")
+        assert events == b"".join(engine.event(index) for index in range(3)) + b"data: [DONE]\n\n"
+
+
+async def test_fast_start_leaves_the_answer_as_it_is(tmp_path: Path) -> None:
+    """Before the first comment the head is not sent: status and headers are still the engine's."""
+    engine = MockEngine("a", mode="status", status=418)
+    endpoint = await port_of(engine)
+    async with serving(wait=False, endpoints=(endpoint,), config=configured(tmp_path)) as router:
+        pending = asyncio.create_task(router.chat(stream=True))
+        await eventually(lambda: holding(router).count() == 1)
+        async with engine:
+            assert (await pending).status_code == 418
+
+
+async def test_error_after_a_comment_is_an_event(tmp_path: Path) -> None:
+    path = configured(tmp_path, heartbeat=0.02, max_age=0.1)
+    async with serving(wait=False, config=path) as router:
+        answer = await router.chat(stream=True)
+        assert answer.status_code == 200
+        *comments, event, rest = answer.content.split(b"\n\n")
+        assert set(comments) == {b": waiting"}
+        assert rest == b""
+        error = json.loads(event.removeprefix(b"data: "))["error"]
+        assert (error["type"], error["code"]) == ("overloaded_error", "hold_timeout")
+
+
+async def test_too_long_is_refused_with_503(tmp_path: Path) -> None:
+    async with serving(wait=False, config=configured(tmp_path, max_age=0.05)) as router:
+        answer = await router.chat()
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "hold_timeout")
+        assert 1 <= int(answer.headers["retry-after"]) <= 60
+        assert holding(router).count() == 0
+
+
+@pytest.mark.parametrize("bound", [{"max_requests": 1}, {"max_bytes": 100}])
+async def test_beyond_the_bounds_requests_are_refused(tmp_path: Path, bound: dict[str, int]) -> None:
+    async with serving(wait=False, config=configured(tmp_path, **bound)) as router:
+        _, writer = await raw_post(router.port, question())
+        await eventually(lambda: holding(router).count() == 1)
+        answer = await router.chat()
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "hold_full")
+        assert 1 <= int(answer.headers["retry-after"]) <= 60
+        assert await router.metric('blade_router_refused_requests_total{reason="hold_full"}') == 1
+        writer.close()
+        await eventually(lambda: holding(router).count() == 0, "a client that leaves is held no more")
+        assert holding(router)._bytes == 0
+
+
+async def test_nothing_is_held_unless_it_is_configured(tmp_path: Path) -> None:
+    async with serving(wait=False, config=configured(tmp_path, max_requests=0)) as router:
+        assert (await router.chat()).status_code == 503
+
+
+async def test_released_in_order_and_no_faster_than_the_queue_allows(tmp_path: Path) -> None:
+    permits = asyncio.Semaphore(0)
+    engine = MockEngine("a", gate=permits)
+    endpoint = await port_of(engine)
+    path = configured(tmp_path, queue={"endpoint_requests": 2, "max_requests": 1})
+    async with serving(wait=False, endpoints=(endpoint,), config=path) as router:
+        pending: list[asyncio.Task[Any]] = []
+        for number in range(6):
+            pending.append(asyncio.create_task(router.chat(headers={"x-number": str(number)})))
+            await eventually(lambda number=number: holding(router).count() == number + 1)  # type: ignore[misc]
+        queue = router.router.rooms.queue()
+        assert queue.state().running == 0, "what is held has no place with the engines"
+        async with engine:
+            await eventually(lambda: engine.active == 2)
+            assert queue.state().requests == 4, "admitted once: the queue's bounds do not apply again"
+            for ended in range(6):
+                permits.release()
+                await eventually(lambda ended=ended: len(engine.received) == min(6, ended + 3))  # type: ignore[misc]
+                assert engine.active <= 2
+            assert [(await each).status_code for each in pending] == [200] * 6
+            assert [received.header("x-number") for received in engine.received[2:]] == [[str(n)] for n in range(2, 6)]
+            assert {received.header("x-number")[0] for received in engine.received[:2]} == {"0", "1"}
+
+
+async def test_client_that_leaves_after_its_release_leaves_the_queue(tmp_path: Path) -> None:
+    permits = asyncio.Semaphore(0)
+    engine = MockEngine("a", gate=permits)
+    endpoint = await port_of(engine)
+    async with serving(
+        wait=False, endpoints=(endpoint,), config=configured(tmp_path, queue={"endpoint_requests": 1})
+    ) as router:
+        writers = []
+        for number in range(2):
+            _, writer = await raw_post(router.port, question())
+            await eventually(lambda number=number: holding(router).count() == number + 1)  # type: ignore[misc]
+            writers.append(writer)
+        queue = router.router.rooms.queue()
+        async with engine:
+            await eventually(lambda: engine.active == 1 and queue.state().requests == 1)
+            writers[1].close()
+            await eventually(lambda: queue.state().requests == 0)
+            writers[0].close()
+            await eventually(lambda: queue.state().running == 0)
+            assert len(engine.received) == 1
+
+
+async def test_service_that_comes_back_serves_what_it_lost(tmp_path: Path) -> None:
+    """An engine that dies with requests before their first byte: they wait for its successor."""
+    gate = asyncio.Semaphore(0)
+    async with MockEngine("a", gate=gate) as engine:
+        async with serving(engine, config=configured(tmp_path)) as router:
+            pending = [asyncio.create_task(router.chat()) for _ in range(3)]
+            await eventually(lambda: engine.active == 3)
+            await engine.kill()
+            late = asyncio.create_task(router.chat())
+            await eventually(lambda: holding(router).count() > 0)
+            for _ in range(10):
+                gate.release()
+            await engine.start()
+            assert (await late).status_code == 200
+            assert {(await each).status_code for each in pending} == {200}

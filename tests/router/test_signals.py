@@ -1,0 +1,254 @@
+"""What is counted, how little of it depends on clients, and who may see it."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from router_support.engine import MockEngine
+from router_support.serving import Running, eventually, question, raw_post, serving
+
+from blade_protocol import environment, headers, paths
+from blade_protocol.signals import RouterSignals
+from blade_router.distribution import BUCKETS, SLOTS, Distribution, family
+from blade_router.endpoints import EndpointSet
+from blade_router.metrics import MOST_ACCOUNTS, MOST_LABELS, OTHER, Metrics
+from blade_router.rates import Rate
+from blade_router.signals import may_ask
+from blade_router.usage import Usage
+
+
+async def signals(router: Running) -> RouterSignals:
+    answer = await router.client.get(paths.INTERNAL_SIGNALS)
+    assert answer.status_code == 200
+    return msgspec.json.decode(answer.content, type=RouterSignals)
+
+
+class UsageEngine(MockEngine):
+    """Its streams end with their usage."""
+
+    def event(self, index: int) -> bytes:
+        if index < self.tokens - 1:
+            return super().event(index)
+        usage = {"prompt_tokens": 80, "completion_tokens": 11, "prompt_tokens_details": {"cached_tokens": 60}}
+        return b"data: " + json.dumps({"id": "c", "choices": [], "usage": usage}).encode() + b"\n\n"
+
+
+# distributions and rates
+
+
+@given(st.lists(st.floats(0.0002, 900.0), min_size=1, max_size=200), st.sampled_from([0.5, 0.9, 0.99, 1.0]))
+def test_percentiles_are_close_and_never_too_low(durations: list[float], part: float) -> None:
+    distribution = Distribution()
+    for seconds in durations:
+        distribution.observe(seconds)
+    below = sorted(durations)
+    exact = next(value for index, value in enumerate(below, 1) if index >= part * len(below))
+    (found,) = distribution.percentiles(part)
+    assert min(exact, 800.0) <= found <= exact * 1.3
+
+
+def test_histogram_buckets_are_cumulative_and_inclusive() -> None:
+    one, other = Distribution(), Distribution()
+    for seconds in (0.001, BUCKETS[0], 1e9):
+        one.observe(seconds)
+    other.observe(0.02)
+    samples = family("h", "text", BUCKETS, one, other).samples
+    values = {sample.labels.get("le"): sample.value for sample in samples}
+    assert (values["0.005"], values["0.01"], values["0.025"], values["300.0"], values["+Inf"]) == (2, 2, 3, 3, 4)
+
+
+def test_percentiles_forget_and_histograms_do_not() -> None:
+    distribution = Distribution()
+    distribution.observe(4.0)
+    distribution.turn(SLOTS - 1)
+    assert distribution.percentiles(0.5) == [4.0]
+    distribution.turn()
+    distribution.observe(1.0)
+    assert distribution.percentiles(0.5, 1.0) == [1.0, 1.0]
+    counts, total = distribution.totals()
+    assert (sum(counts), total) == (2, 5.0)
+
+
+@given(st.lists(st.floats(0.0, 3.0), max_size=60))
+def test_rate_counts_a_sliding_window(gaps: list[float]) -> None:
+    rate, now, times = Rate(10), 0.0, []
+    for gap in gaps:
+        now += gap
+        rate.add(now)
+        times.append(now)
+    assert rate.recent(now) == sum(int(now) - int(time) <= 10 for time in times)
+    assert rate.count == len(times)
+    assert rate.recent(now + 20.0) == 0
+
+
+def test_rate_is_per_second_from_the_start() -> None:
+    rate = Rate(10)
+    assert rate.per_second(5.0) == 0.0
+    for tick in range(20):
+        rate.add(100.0 + tick / 4)
+    assert rate.per_second(105.0) == pytest.approx(4.0)
+
+
+# counters
+
+
+def finish(metrics: Metrics, *, key: str = "", model: str = "m", status: int = 200, usage: Usage | None = None) -> None:
+    metrics.begin(0.0)
+    metrics.end(status, 0.0, 0.0, False, key, model, usage)
+
+
+def test_clients_cannot_make_the_router_count_names_for_ever() -> None:
+    metrics = Metrics(EndpointSet())
+    for number in range(3 * MOST_LABELS):
+        finish(metrics, model=f"guess {number}", status=404)
+    assert set(metrics.accounts) == {("", OTHER)}, "names that were never served are not kept"
+    for number in range(3 * MOST_LABELS):
+        finish(metrics, key=f"key {number}")
+    assert len({key for key, _ in metrics.accounts}) <= MOST_LABELS + 1
+    for number in range(3 * MOST_LABELS):
+        for key in range(20):
+            finish(metrics, key=f"key {key}", model=f"model {number}")
+    assert len(metrics.accounts) <= MOST_ACCOUNTS + 1
+    assert metrics.requests == {404: 3 * MOST_LABELS, 200: 3 * MOST_LABELS * 21}
+    assert metrics.accounts[OTHER, OTHER].requests[200] > 0
+
+
+def test_tokens_are_counted_by_kind_and_hits_only_where_they_are_told() -> None:
+    metrics = Metrics(EndpointSet())
+    assert metrics.hit_ratio is None
+    finish(metrics, usage=Usage(prompt_tokens=1000, completion_tokens=7))
+    assert metrics.hit_ratio is None
+    finish(metrics, usage=Usage(prompt_tokens=100, completion_tokens=5, cached_tokens=75))
+    finish(metrics, usage=Usage(prompt_tokens=100, completion_tokens=5, cached_tokens=0))
+    account = metrics.accounts["", "m"]
+    assert (account.prompt_tokens, account.cached_tokens, account.completion_tokens) == (1200, 75, 17)
+    assert metrics.hit_ratio == pytest.approx(0.375)
+
+
+def test_rates_are_of_the_recent_past(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("blade_router.metrics.time.perf_counter", lambda: now)
+    metrics = Metrics(EndpointSet())
+    for _ in range(40):  # one request per second comes, and ends in the one after
+        metrics.begin(now)
+        now += 1.0
+        metrics.end(200, now - 1.0, 0.0, False, "", "m", None)
+    passed = metrics.passed(10.0)
+    assert 10.0 <= passed.time <= 16.0
+    assert passed.arrivals == pytest.approx(passed.time, abs=1.0)
+    assert passed.ended == pytest.approx(passed.time, abs=1.0)
+    for _ in range(5):
+        metrics.begin(now)
+    assert metrics.drain_seconds == pytest.approx(5.0, rel=0.1)
+    assert metrics.live == pytest.approx(5 + 5 + passed.arrivals, abs=1)
+    now += 200.0
+    assert metrics.passed(60.0).arrivals == 0
+    assert metrics.drain_seconds is None, "nothing ends any more"
+
+
+def test_counting_keeps_nothing_per_request() -> None:
+    metrics = Metrics(EndpointSet())
+    usage = Usage(100, 10, 50)
+    finish(metrics, usage=usage)
+    accounts, marks = len(metrics.accounts), len(metrics._marks)
+    for _ in range(1000):
+        finish(metrics, usage=usage)
+    assert (len(metrics.accounts), len(metrics._marks)) == (accounts, marks)
+
+
+# the whole router
+
+
+async def test_signals_of_streams_and_others() -> None:
+    async with UsageEngine("a", tokens=4, delay=0.005) as engine, serving(engine) as router:
+        for stream in (True, True, False):
+            assert (await router.chat(stream=stream)).status_code == 200
+        found = await signals(router)
+        assert (found.arrivals, found.finished, found.failed, found.in_flight) == (3, 3, 0, 0)
+        assert (found.prompt_tokens, found.cached_tokens, found.completion_tokens) == (161, 120, 23)
+        assert found.prefix_hit_ratio == pytest.approx(0.75)
+        assert 0.005 <= found.ttft_seconds.p50 <= found.e2e_seconds.p99
+        assert 0.0 < found.tpot_seconds.p50 < found.ttft_seconds.p50
+        assert found.arrivals_per_second > 0
+        assert found.time >= found.started
+        (service,) = found.services
+        assert (service.endpoints, service.usable, service.capacity, service.saturation) == (1, 1, 0, None)
+        assert await router.metric("blade_router_time_to_first_token_seconds_count") == 2
+        assert await router.metric("blade_router_time_per_output_token_seconds_count") == 2
+        assert await router.metric('blade_router_tokens_total{key="",kind="cached",model="mock"}') == 120
+        assert await router.metric('blade_router_model_requests_total{code="200",key="",model="mock"}') == 3
+        assert await router.metric("blade_router_prefix_hit_ratio") == pytest.approx(0.75)
+
+
+async def test_signals_of_a_busy_and_of_an_absent_service(tmp_path: Path) -> None:
+    config = tmp_path / "router.json"
+    config.write_text(json.dumps({"queue": {"endpoint_requests": 1}, "hold": {"max_requests": 9}}))
+    gate = asyncio.Semaphore(0)
+    async with MockEngine("a", gate=gate) as engine, serving(engine, config=config) as router:
+        writers = [(await raw_post(router.port, question()))[1] for _ in range(3)]
+        rooms = router.router.rooms
+        await eventually(lambda: rooms.queue().state().requests == 2 and engine.active == 1)
+        found = await signals(router)
+        (service,) = found.services
+        assert (service.running, service.capacity, service.saturation) == (1, 1, 1.0)
+        assert service.queued_requests == 2
+        assert service.queued_tokens > 0
+        assert service.queued_bytes == 2 * len(json.dumps(question()))
+        assert service.queue_oldest_seconds >= service.queue_p95_seconds > 0
+        assert found.in_flight == 3
+        assert await router.metric('blade_router_queue_requests{service=""}') == 2
+        assert await router.metric('blade_router_pool_saturation_ratio{service=""}') == 1
+        for writer in writers:
+            writer.close()
+        await eventually(lambda: router.router.metrics.in_flight == 0)
+        await engine.kill()
+        await eventually(lambda: not router.router.endpoints.usable_count())
+        _, writer = await raw_post(router.port, question())
+        await eventually(lambda: rooms.holding.count() == 1)
+        (service,) = (await signals(router)).services
+        assert (service.usable, service.held_requests, service.held_arrivals) == (0, 1, 1)
+        assert service.held_oldest_seconds > 0
+        assert await router.metric('blade_router_held_requests{service=""}') == 1
+        assert await router.metric('blade_router_held_arrivals_total{service=""}') == 1
+        writer.close()
+
+
+async def test_refusals_are_counted_by_reason() -> None:
+    async with serving() as router:
+        await router.chat()
+        await router.client.post("/v1/completions", content=b"{", headers={"content-type": "application/json"})
+        assert (await signals(router)).refused == {"no_endpoint": 1, "invalid_json": 1}
+        assert await router.metric('blade_router_refused_requests_total{reason="invalid_json"}') == 1
+
+
+# who may see it
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "10.0.0.7", "", "unix"])
+def test_without_a_token_only_this_machine_may_ask(host: str) -> None:
+    assert may_ask(None, "anything", host) == (host in ("127.0.0.1", "::1"))
+
+
+async def test_token_is_asked_for_when_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "token"
+    file.write_text("secret-1\n")
+    monkeypatch.setenv(environment.INTERNAL_TOKEN_FILE, str(file))
+    async with MockEngine("a") as engine, serving(engine) as router:
+
+        async def ask(token: str | None) -> httpx.Response:
+            extra = {headers.INTERNAL_TOKEN: token} if token is not None else {}
+            return await router.client.get(paths.INTERNAL_SIGNALS, headers=extra)
+
+        assert [(await ask(token)).status_code for token in (None, "", "secret", "secret-1")] == [403, 403, 403, 200]
+        assert headers.INTERNAL_TOKEN in (await ask(None)).json()["error"]["message"]
+        file.write_text("secret-2")
+        assert [(await ask(token)).status_code for token in ("secret-1", "secret-2")] == [403, 200]
+        file.write_text("")
+        assert (await ask("")).status_code == 403
+        file.unlink()
+        assert (await ask("secret-2")).status_code == 403
