@@ -258,19 +258,27 @@ class Client:
         if flow.last:
             self.keep_alive = False
         framing = b"\r\n"
-        if not writing.has_body(status):
+        if status in writing.BODILESS:
             self._bodiless = True
-        elif not writing.is_measured(headers):
-            if self._http11:
-                framing = b"transfer-encoding: chunked\r\n\r\n"
-                self._chunked = not self._bodiless
+        else:
+            for name, _ in headers:
+                if name == b"content-length":
+                    break
             else:
-                self.keep_alive = False
+                framing = self._unmeasured()
         if not self.keep_alive:
             framing = b"connection: close\r\n" + framing
         elif not self._http11:
             framing = b"connection: keep-alive\r\n" + framing
         self._head = b"%b%b%b" % (writing.status_line(status), writing.lines(headers), framing)
+
+    def _unmeasured(self) -> bytes:
+        """How a client is to tell the end of a body whose length nobody knows."""
+        if not self._http11:
+            self.keep_alive = False
+            return b"\r\n"
+        self._chunked = not self._bodiless
+        return b"transfer-encoding: chunked\r\n\r\n"
 
     def _send(self, body: bytes) -> None:
         transport = self._flow.transport
