@@ -82,7 +82,9 @@ class Router:
         """The process is about to end: every answer is the last one of its connection."""
         self._policy = (config.policy, config.canary)
         self._models: list[str] = []
-        self._admin = make_admin(self.proxy, self.metrics, self._models, self._sources.live)
+        self._admin = make_admin(
+            self.proxy, self.metrics, self._models, self._sources.live, debug_routes=options.debug_routes
+        )
         self._health = HealthChecker(options.health_interval, on_up=internal_api().learn_revision)
         self._first = config
         self._following: asyncio.Task[None] | None = None

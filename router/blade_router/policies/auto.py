@@ -19,7 +19,7 @@ from blade_router.policies.balance import Balance
 from blade_router.policies.base import Choice, Policy
 from blade_router.policies.load import MIN_WEIGHT, expected_tokens, requests_on
 from blade_router.policies.options import PolicyOptions
-from blade_router.policies.placed import PlacedChoice
+from blade_router.policies.placed import CountedChoice
 from blade_router.policies.ring import Ring, hashed
 from blade_router.policies.source import PrefixSource
 from blade_router.prompt_text import BLOCK, BYTES_PER_TOKEN
@@ -104,12 +104,10 @@ class Auto(Policy):
         if warm:
             colder = balance.behind(candidates, endpoint, prompt.blocks)
             if colder >= 0 and 2 * matched[colder] <= len(chain):
-                balance.moved()
                 place, endpoint, why = colder, candidates[colder], " balance"
         held = matched[place]
         uncached = prompt.blocks - held
-        balance.count(endpoint, prompt.blocks, uncached / (prompt.blocks or 1.0))
-        return PlacedChoice(
+        return CountedChoice(
             endpoint,
             f"{self.name} prefix={held}/{len(chain)} in_flight={endpoint.in_flight} score={scores[place]:.3g}{why}",
             expected_tokens(request),
@@ -117,6 +115,9 @@ class Auto(Policy):
             chain=chain,
             matched=held,
             uncached=int(uncached * BLOCK_TOKENS),
+            balance=balance,
+            blocks=prompt.blocks,
+            moved=why == " balance",
         )
 
     def _among_close(

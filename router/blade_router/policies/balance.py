@@ -55,11 +55,9 @@ class Balance:
         least = min(candidates, key=requests.__getitem__)
         return candidates.index(least) if least.in_flight <= endpoint.in_flight else -1
 
-    def moved(self) -> None:
-        self._moves -= 1
-
-    def count(self, endpoint: Endpoint, blocks: float, cold: float) -> None:
-        """A request went there; ``cold`` is the part of it the endpoint did not hold, 0 to 1."""
+    def count(self, endpoint: Endpoint, blocks: float, cold: float, moved: bool) -> None:
+        """A request went there. ``cold`` is the part of it the endpoint did not hold, 0 to 1; ``moved``: by our wish."""
+        self._moves -= moved
         requests = self.requests
         requests[endpoint] += 1
         self.cold[endpoint] += 1 + cold * COLD_WEIGHT

@@ -1,6 +1,7 @@
-"""A choice that is recorded where prompts are looked up, and that counts what its endpoint still has to compute."""
+"""Choices that are recorded where prompts are looked up, and that count what their endpoint still has to compute."""
 
 from blade_router.endpoints import Endpoint
+from blade_router.policies.balance import Balance
 from blade_router.policies.base import TokenChoice
 from blade_router.policies.source import Chain, Placement, PrefixSource
 from blade_router.usage import Usage
@@ -48,3 +49,33 @@ class PlacedChoice(TokenChoice):
     def _computed(self) -> None:
         self.endpoint.backlog_tokens -= self._uncached
         self._uncached = 0
+
+
+class CountedChoice(PlacedChoice):
+    """``blocks``: the size of its prompt; ``moved``: it goes where it goes only for the sake of balance."""
+
+    __slots__ = ("_balance", "_blocks", "_moved")
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        reason: str,
+        tokens: int,
+        *,
+        source: PrefixSource,
+        chain: Chain,
+        matched: int,
+        uncached: int,
+        balance: Balance,
+        blocks: float,
+        moved: bool,
+    ) -> None:
+        super().__init__(endpoint, reason, tokens, source=source, chain=chain, matched=matched, uncached=uncached)
+        self._balance = balance
+        self._blocks = blocks
+        self._moved = moved
+
+    def sent(self) -> None:
+        cold = 1.0 - self._matched / self._blocks if self._blocks else 1.0
+        self._balance.count(self.endpoint, self._blocks, cold, self._moved)
+        super().sent()
