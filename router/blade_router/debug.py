@@ -30,7 +30,7 @@ class Candidate(BaseModel):
     excluded: str | None
     """Why it may not be chosen at the moment; null: it may."""
     scores: dict[str, float]
-    """What the policy weighs, by name; which way ``score`` goes is the policy's matter (of ``auto`` the lowest wins)."""
+    """What the policy weighs, by name; the lowest ``score`` or ``cost`` wins."""
 
 
 class Route(BaseModel):
@@ -106,7 +106,7 @@ def _why_not(endpoint: Endpoint, service: str, now: float) -> str:
 
 
 def _trusted(request: Request) -> bool:
-    """From this machine, or with the token engines want as well."""
+    """From this machine and not through a proxy on it, or with the token engines want as well."""
     given = request.headers.get(headers.INTERNAL_TOKEN, "")
     file = os.environ.get(environment.INTERNAL_TOKEN_FILE)
     if given and file:
@@ -115,6 +115,8 @@ def _trusted(request: Request) -> bool:
         except OSError:
             return False
         return bool(token) and hmac.compare_digest(given.encode(), token.encode())
+    if "forwarded" in request.headers or "x-forwarded-for" in request.headers:
+        return False
     try:
         return request.client is not None and ipaddress.ip_address(request.client.host).is_loopback
     except ValueError:

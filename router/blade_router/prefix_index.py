@@ -93,33 +93,30 @@ class PrefixIndex:
 
     def match(self, chain: Chain, endpoints: Sequence[Endpoint]) -> list[int]:
         """How many blocks from the start of ``chain`` each endpoint holds. Changes nothing."""
-        lengths = [0] * len(endpoints)
         caches = self._caches
-        places: dict[int, int] = {}
-        for place, endpoint in enumerate(endpoints):
-            cache = caches.get(endpoint)
-            if cache is not None:
-                places[cache.mask] = place
-        alive = sum(places)
+        masks = [caches[endpoint].mask if endpoint in caches else 0 for endpoint in endpoints]
+        alive = everyone = sum(masks)
         holders = self._holders
         depth = 0
+        left: list[tuple[int, int]] = []
         for block in chain:
             still = alive & holders.get(block, 0)
             if still != alive:
-                lost = alive ^ still
-                while lost:
-                    mask = lost & -lost
-                    lengths[places[mask]] = depth
-                    lost ^= mask
-                if not still:
-                    return lengths
+                left.append((alive ^ still, depth))
                 alive = still
+                if not still:
+                    break
             depth += 1
-        while alive:
-            mask = alive & -alive
-            lengths[places[mask]] = depth
-            alive ^= mask
-        return lengths
+        if alive == everyone:
+            return [depth if mask else 0 for mask in masks]
+        lengths = dict.fromkeys(masks, depth)
+        lengths[0] = 0
+        for lost, depth in left:
+            while lost:
+                mask = lost & -lost
+                lengths[mask] = depth
+                lost ^= mask
+        return [lengths[mask] for mask in masks]
 
     def sent(self, chain: Chain, endpoint: Endpoint, matched: int) -> Recorded:
         """Record that the endpoint is about to hold all of ``chain``, of which it held ``matched`` blocks."""

@@ -109,11 +109,11 @@ class External(Policy):
         return PlacedChoice(
             candidates[place],
             f"{self.name} cost={costs[place]:.4g} prefix={held}/{len(prompt.chain)}",
+            self._source,
+            prompt.chain,
+            held,
             expected_tokens(request),
-            source=self._source,
-            chain=prompt.chain,
-            matched=held,
-            uncached=prompt.tokens - held * BLOCK // BYTES_PER_TOKEN,
+            (len(prompt.text) - held * BLOCK) // BYTES_PER_TOKEN,
         )
 
     def _costs(self, candidates: Sequence[Endpoint], matched: Sequence[int], request: ClientRequest) -> list[float]:
