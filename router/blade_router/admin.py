@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from blade_protocol import paths
+from blade_router.debug import add_debug_route
 from blade_router.errors import error_body
 from blade_router.metrics import Metrics
 from blade_router.proxy import Proxy
@@ -46,7 +47,14 @@ class Health(BaseModel):
     usable: int
 
 
-def make_admin(proxy: Proxy, metrics: Metrics, models: list[str], sources: Callable[[], dict[str, bool]]) -> FastAPI:
+def make_admin(
+    proxy: Proxy,
+    metrics: Metrics,
+    models: list[str],
+    sources: Callable[[], dict[str, bool]],
+    *,
+    debug_routes: bool = False,
+) -> FastAPI:
     """The ASGI application for every path that is not the engines'. ``models`` is kept up to date by the caller."""
     app = FastAPI(title="BladeLLM router", docs_url=None, redoc_url=None, openapi_url=None)
 
@@ -103,4 +111,5 @@ def make_admin(proxy: Proxy, metrics: Metrics, models: list[str], sources: Calla
             ],
         )
 
+    add_debug_route(app, proxy, open_to_all=debug_routes)
     return app

@@ -87,7 +87,9 @@ class Router:
         """The process is about to end: every answer is the last one of its connection."""
         self._policy = (config.policy, config.canary)
         self._models: list[str] = []
-        self._admin = make_admin(self.proxy, self.metrics, self._models, self._sources.live)
+        self._admin = make_admin(
+            self.proxy, self.metrics, self._models, self._sources.live, debug_routes=options.debug_routes
+        )
         self.followers = Followers(cleared=self.prefixes.removed)
         self._health = HealthChecker(options.health_interval, on_up=self.followers.nudge)
         self._first = config
