@@ -29,6 +29,14 @@ class EndpointStatus(BaseModel):
     """Seconds it stays ejected."""
     failures: int
     in_flight: int
+    engine: str
+    running: int
+    """This and what follows as the engine said last."""
+    waiting: int
+    kv_usage: float | None
+    cache_tokens: int
+    models: list[str]
+    adapters: list[str]
 
 
 class RouterStatus(BaseModel):
@@ -106,6 +114,13 @@ def make_admin(
                     ejected_for=max(0.0, endpoint.ejected_until - now),
                     failures=endpoint.failures,
                     in_flight=endpoint.in_flight,
+                    engine=endpoint.engine,
+                    running=endpoint.running,
+                    waiting=endpoint.waiting,
+                    kv_usage=endpoint.kv_usage,
+                    cache_tokens=endpoint.cache_tokens,
+                    models=sorted(endpoint.models),
+                    adapters=sorted(endpoint.adapters),
                 )
                 for endpoint in proxy.endpoints.all
             ],
