@@ -98,7 +98,14 @@ class Router:
             self.workers = WorkerPeers(options.place, self.metrics.render, lambda: self.metrics.in_flight)
         from blade_router.admin import make_admin  # FastAPI: 20 MB that the parent of workers does without
 
-        self._admin = make_admin(self.proxy, self.metrics, self._models, self._sources.live, self.workers)
+        self._admin = make_admin(
+            self.proxy,
+            self.metrics,
+            self._models,
+            self._sources.live,
+            self.workers,
+            debug_routes=options.debug_routes,
+        )
         self.followers = Followers(cleared=self.prefixes.removed)
         self._health = HealthChecker(options.health_interval, on_up=self.followers.nudge)
         self._access_log = AccessLog(options.access_log) if options.access_log is not None else None
