@@ -94,7 +94,7 @@ class EventStream(Response):
         with closing_on_disconnect(self._generation, receive):
             try:
                 data = b""
-                while not data:
+                while not data and not self._events.finished:
                     data = self._events.add(await self._generation.get())
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                 started = True
