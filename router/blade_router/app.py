@@ -31,6 +31,7 @@ from blade_router.policies import make_policy
 from blade_router.protocol import LimitedProtocol
 from blade_router.proxy import Proxy
 from blade_router.request import Receive, Scope
+from blade_router.resume import Resumer, token_file
 from blade_router.sources import Configuration, Source, WatchedFile
 
 logger = logging.getLogger("blade_router")
@@ -68,6 +69,14 @@ class Router:
             max_tries=options.max_tries,
             first_byte_timeout=options.first_byte_timeout,
             look_again=lambda: self._sources.refresh(self.apply),
+            resumer=Resumer(
+                self.endpoints,
+                self.metrics,
+                token_file(),
+                connect_timeout=options.connect_timeout,
+                max_tries=options.max_tries,
+                first_byte_timeout=options.first_byte_timeout,
+            ),
         )
         self.leaving = False
         """The process is about to end: every answer is the last one of its connection."""

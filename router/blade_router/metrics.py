@@ -47,6 +47,9 @@ class Metrics:
         """Finished requests by status; 499 when the client left."""
         self.retries: defaultdict[str, int] = defaultdict(int)
         """Requests sent to another endpoint, by what was wrong with the one before."""
+        self.resumes: defaultdict[str, int] = defaultdict(int)
+        """Streams whose engine was lost after their first byte, by what became of them: ``resumed``; ``refused`` by the
+        replica that was asked; ``failed`` on all that were; ``nobody`` was there to ask; ``unknown`` what was sent."""
         self.first_byte = Histogram()
         self.duration = Histogram()
         self._registry = CollectorRegistry(auto_describe=False)
@@ -65,6 +68,10 @@ class Metrics:
         for reason, count in sorted(self.retries.items()):
             retries.add_metric([reason], count)
         yield retries
+        resumes = CounterMetricFamily(names.ROUTER_RESUMES, "Streams that lost their engine.", labels=["outcome"])
+        for outcome, count in sorted(self.resumes.items()):
+            resumes.add_metric([outcome], count)
+        yield resumes
         yield GaugeMetricFamily(names.ROUTER_IN_FLIGHT, "Requests under way.", value=self.in_flight)
         yield self.first_byte.family(names.ROUTER_TTFT, "From the request to the first byte of its answer.")
         yield self.duration.family(names.ROUTER_E2E, "From the request to the last byte of its answer.")

@@ -18,8 +18,17 @@ from blade_router.errors import ClientGone, Headers, Refused
 from blade_router.metrics import Metrics
 from blade_router.policies import Choice, Policy
 from blade_router.request import REQUEST_ID, ClientRequest, Receive, Scope, forwardable, read_request
-from blade_router.resume import EventStream
-from blade_router.upstream import ConnectFailed, Connection, UpstreamError
+from blade_router.resume import (
+    Continuation,
+    EventStream,
+    ResumableStream,
+    Resumer,
+    answers_resume,
+    asking,
+    event_stream,
+    ticket_of,
+)
+from blade_router.upstream import ConnectFailed, Connection, GivenUp, UpstreamError
 from blade_router.usage import TAIL, usage_of, usage_of_stream
 
 logger = logging.getLogger("blade_router.proxy")
@@ -57,6 +66,7 @@ class Proxy:
             be connected to or say that they drain have not worked on it and do not count.
         first_byte_timeout: seconds an endpoint has for the first byte of a body; 0 for no limit.
         look_again: looks for endpoints before a request is refused for want of any; True when something changed.
+        resumer: asks replicas for the rest of streams; one without a token when left out.
     """
 
     def __init__(
@@ -70,10 +80,12 @@ class Proxy:
         first_byte_timeout: float = 0.0,
         look_again: Callable[[], bool] = lambda: False,
         gate: Gate | None = None,
+        resumer: Resumer | None = None,
     ) -> None:
         self.endpoints = endpoints
         self.policy = policy
         self.gate: Gate = gate or OpenGate()
+        self._resumer = resumer or Resumer(endpoints, metrics, None, max_tries=max_tries)
         self._metrics = metrics
         self._max_body_bytes = max_body_bytes
         self._max_tries = max_tries
@@ -111,6 +123,7 @@ class Proxy:
         tried: list[Endpoint] = []
         worked = 0
         why = ""
+        ids = asking(request) if len(self.endpoints.all) > 1 else b""
         last: tuple[Answer, Headers] | None = None
         while worked < self._max_tries:
             candidates, panic = self.endpoints.candidates(tried, ticket.service)
@@ -129,9 +142,8 @@ class Proxy:
             choice.sent()
             connection: Connection | None = None
             try:
-                connection = await endpoint.pool.exchange(
-                    request.head_for(endpoint.authority), request.body, client.attach, self._first_byte_timeout
-                )
+                head = request.head_for(endpoint.authority, ids if ids and answers_resume(endpoint) else b"")
+                connection = await endpoint.pool.exchange(head, request.body, client.attach, self._first_byte_timeout)
                 answer = await hold(connection)
                 choice.first_byte()
                 if answer.status in RETRIED and answer.complete:
@@ -185,28 +197,40 @@ class Proxy:
             request.usage = usage_of(answer.body) if answer.events is None else usage_of_stream(answer.body[-TAIL:])
             await client.finish(answer.body)
             return
-        events = answer.events
         await client.write(answer.body)
+        lost = await forward(connection, answer.events, request, client)
+        if lost is not None:
+            await self._go_on(lost, answer, endpoint, request, client)
+
+    async def _go_on(
+        self, why: UpstreamError, answer: Answer, endpoint: Endpoint, request: ClientRequest, client: Client
+    ) -> None:
+        """Have other replicas write the rest of a stream, as often as one is lost; else end it in an error event."""
+        lost: UpstreamError | None = why
+        events = answer.events
+        ticket = ticket_of(request, answer.headers, endpoint)
+        rest: Continuation | None = None
         try:
-            while True:
-                chunk = await connection.read()
-                if events is not None:
-                    chunk = events.feed(chunk)
-                if connection.at_end:
-                    break
-                if chunk:
-                    await client.write(chunk)
-        except UpstreamError as error:
-            logger.warning("an answer of %s broke off after it had begun: %s", endpoint.name, error)
-            endpoint.record_failure(str(error), error)
-            if events is not None:
-                await client.finish(events.broken(error.reason))
-            # Otherwise the answer stays incomplete and the server closes the connection: the client can tell.
-            return
-        if events is not None:
-            chunk += events.end()
-            request.usage = usage_of_stream(events.last)
-        await client.finish(chunk)
+            while lost is not None:
+                logger.warning("an answer of %s broke off after it had begun: %s", endpoint.name, lost)
+                endpoint.record_failure(str(lost), lost)
+                if rest is not None:
+                    rest.close(None)
+                    rest = None
+                if events is None:
+                    return  # It stays incomplete and the server closes the connection: the client can tell.
+                if events.over:
+                    request.usage = usage_of_stream(events.last)
+                elif ticket is not None and isinstance(events, ResumableStream):
+                    rest = await self._resumer.resume(ticket, events, endpoint, self.policy.choose, client)
+                if rest is None:
+                    await client.finish(events.broken(lost.reason))
+                    return
+                endpoint = rest.endpoint
+                lost = await forward(rest.connection, events, request, client)
+        finally:
+            if rest is not None:
+                rest.close(request.usage)
 
     def _headers(self, request: ClientRequest, choice: Choice, panic: bool, why: str) -> Headers:
         """The headers the router adds to an answer: who answered, why that one, and the request's id."""
@@ -228,6 +252,37 @@ class Proxy:
         return Refused(503, message, code=code, retry_after=1)
 
 
+async def forward(
+    connection: Connection, events: EventStream | None, request: ClientRequest, client: Client
+) -> UpstreamError | None:
+    """Send the rest of an answer as it comes; returns why it broke off, if it did.
+
+    Raises:
+        ClientGone: nobody reads it any more.
+    """
+    try:
+        while True:
+            if events is not None and events.lost:
+                return GivenUp("the engine shut down in the middle of it")
+            chunk = await connection.read()
+            if events is not None:
+                chunk = events.feed(chunk)
+                if events.lost:
+                    await client.write(chunk)
+                    continue
+            if connection.at_end:
+                break
+            if chunk:
+                await client.write(chunk)
+    except UpstreamError as error:
+        return error
+    if events is not None:
+        chunk += events.end()
+        request.usage = usage_of_stream(events.last)
+    await client.finish(chunk)
+    return None
+
+
 async def hold(connection: Connection) -> Answer:
     """Read the part of an answer that has to be there before the client gets any of it.
 
@@ -235,22 +290,25 @@ async def hold(connection: Connection) -> Answer:
         UpstreamError: the engine failed while nothing had been sent: the request can go elsewhere.
     """
     headers = connection.headers
-    event_stream = encoded = False
+    streams = encoded = False
     for name, value in headers:
         if name == b"content-type":
-            event_stream = value.lower().startswith(b"text/event-stream")
+            streams = value.lower().startswith(b"text/event-stream")
         elif name == b"content-encoding":
             encoded = True
-    events = EventStream() if event_stream and not encoded else None
+    events = event_stream(headers) if streams and not encoded else None
     parts: list[bytes] = []
     size = 0
     while chunk := await connection.read():
         part = events.feed(chunk) if events is not None else chunk
         parts.append(part)
         size += len(part)
-        if connection.at_end or (size and (event_stream or size >= MAX_HELD)):
+        if connection.at_end or (size and (streams or size >= MAX_HELD)):
             break
-    complete = connection.at_end
+    lost = events is not None and events.lost
+    if lost and not size:
+        raise GivenUp("the engine shut down")
+    complete = connection.at_end and not lost
     if complete and events is not None:
         parts.append(events.end())
     return Answer(
