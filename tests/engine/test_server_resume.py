@@ -173,7 +173,8 @@ def test_what_differs_or_is_no_answer_is_refused(server: ServerProcess, model: P
         return response.status_code, response.json()["error"]["message"]
 
     assert refused(prompt_digest="0" * 64)[0] == 409
-    assert refused(request={**stream.body, "max_tokens": 41})[0] == 409
+    assert refused(request={**stream.body, "temperature": 0.5})[0] == 409
+    assert refused(request={**stream.body, "response_format": {"type": "json_object"}})[0] == 409
     assert refused(request={**stream.body, "messages": [{"role": "user", "content": "other"}]})[0] == 409
     assert refused(seed=3 if stream.headers[headers.SEED] != "3" else 4)[0] == 409
     for changed, complaint in (

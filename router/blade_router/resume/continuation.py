@@ -97,6 +97,7 @@ class Resumer:
             found = await self._ask(choice, body, client)
             if isinstance(found, Continuation):
                 self._metrics.resumes["resumed"] += 1
+                logger.info("endpoint %s goes on with a stream of %s", endpoint.name, dead.name)
                 events.resumed()
                 return found
             if 400 <= found < 500:

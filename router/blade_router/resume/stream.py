@@ -109,7 +109,7 @@ class ResumableStream(EventStream):
     def __init__(self) -> None:
         super().__init__()
         self._ids = bytearray()
-        """As they came, each group with a semicolon behind it: lists of numbers would take ten times the memory."""
+        """As they came, a line for each group: lists of numbers would take ten times the memory."""
         self._plain = False
         """No ids come, whatever was announced: it is passed on like any other stream."""
 
@@ -122,7 +122,7 @@ class ResumableStream(EventStream):
         begin = chunk.find(_IDS_BEGIN)
         end = chunk.find(b"\n\n", begin + 4) if begin >= 0 else -1
         if end + 2 == len(chunk) and end >= 0:  # nearly always: one group
-            self._ids += chunk[begin + 4 : end] + b";"
+            self._ids += chunk[begin + 4 : end + 1]
             events = chunk[: begin + 2]
         else:
             events = self._groups(chunk)
@@ -144,7 +144,7 @@ class ResumableStream(EventStream):
         """
         if self._plain:
             raise msgspec.ValidationError("an event without ids was passed on")
-        groups = bytes(self._ids[:-1]).replace(b";", b"],[")
+        groups = bytes(self._ids[:-1]).replace(b"\n", b"],[")
         return msgspec.json.decode(b"[[%b]]" % groups, type=list[list[int]])
 
     def _groups(self, chunk: bytes) -> bytes:
@@ -153,7 +153,7 @@ class ResumableStream(EventStream):
         start = 0
         while (begin := chunk.find(_IDS_BEGIN, start)) >= 0 and (end := chunk.find(b"\n\n", begin + 4)) >= 0:
             parts.append(chunk[start : begin + 2])
-            self._ids += chunk[begin + 4 : end] + b";"
+            self._ids += chunk[begin + 4 : end + 1]
             start = end + 2
         rest = chunk[start:]
         if rest == LOST:
