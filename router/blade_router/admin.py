@@ -39,12 +39,6 @@ class EndpointStatus(BaseModel):
     weight: float
     """Below 1 while it starts slowly."""
     in_flight: int
-
-
-class WorkerStatus(BaseModel):
-    worker: int
-    pid: int
-    in_flight: int
     engine: str
     running: int
     """This and what follows as the engine said last."""
@@ -53,6 +47,12 @@ class WorkerStatus(BaseModel):
     cache_tokens: int
     models: list[str]
     adapters: list[str]
+
+
+class WorkerStatus(BaseModel):
+    worker: int
+    pid: int
+    in_flight: int
 
 
 class RouterStatus(BaseModel):

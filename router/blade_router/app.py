@@ -36,6 +36,7 @@ from blade_router.metrics import Metrics
 from blade_router.policies import PolicyOptions, make_policy
 from blade_router.prefix_index import PrefixIndex
 from blade_router.proxy import Proxy
+from blade_router.resume import Resumer, token_file
 from blade_router.sources import Configuration, Source, WatchedFile
 from blade_router.tracing import Tracer
 from blade_router.worker_peers import WorkerPeers
@@ -90,6 +91,14 @@ class Router:
             first_byte_timeout=options.first_byte_timeout,
             look_again=lambda: self._sources.refresh(self.apply),
             gate=WaitingGate(self.rooms),
+            resumer=Resumer(
+                self.endpoints,
+                self.metrics,
+                token_file(),
+                connect_timeout=options.connect_timeout,
+                max_tries=options.max_tries,
+                first_byte_timeout=options.first_byte_timeout,
+            ),
         )
         self._policy = (config.policy, config.canary)
         self._models: list[str] = []

@@ -63,6 +63,12 @@ class FirstByteTimeout(UpstreamError):
     reason = "timeout"
 
 
+class GivenUp(UpstreamError):
+    """The engine has said that it cannot go on with the answer, as it ends; another one can."""
+
+    reason = "shutdown"
+
+
 class BadAnswer(UpstreamError):
     """What came back is not HTTP/1.1."""
 
