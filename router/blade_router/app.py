@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
@@ -19,21 +19,29 @@ import uvloop
 from blade_protocol import environment, paths
 from blade_protocol.routing import PolicyName, RouterConfig
 from blade_router.admin import make_admin
+from blade_router.admission import hash_key
+from blade_router.admission.admission import Admission
+from blade_router.admission.key_sources import Keys, SecretKeys, WatchedKeys
+from blade_router.admission.keys import Keyring
 from blade_router.arguments import Options, parse_arguments
 from blade_router.client import Send
 from blade_router.config import ConfigError
 from blade_router.endpoints import EndpointSet
 from blade_router.health import HealthChecker
 from blade_router.internal import internal_api
-from blade_router.kubernetes import FollowedConfigMap, FollowedEndpoints
+from blade_router.kubernetes import FollowedConfigMap, FollowedEndpoints, FollowedPeers
 from blade_router.metrics import Metrics
+from blade_router.model_list import ModelList
 from blade_router.policies import make_policy
 from blade_router.protocol import LimitedProtocol
 from blade_router.proxy import Proxy
 from blade_router.request import Receive, Scope
+from blade_router.shared import SharedMemory
 from blade_router.sources import Configuration, Source, WatchedFile
 
 logger = logging.getLogger("blade_router")
+
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 OF_ENGINES = frozenset((paths.TOKENIZE, paths.DETOKENIZE, paths.VERSION, paths.OPENAPI, paths.DOCS))
 """What clients ask outside ``/v1/`` and only an engine knows. Health, liveness and metrics are the router's own."""
@@ -60,6 +68,15 @@ class Router:
         config = self._sources.start()
         self.endpoints = EndpointSet(connect_timeout=options.connect_timeout)
         self.metrics = Metrics(self.endpoints)
+        self.keys = make_keys(options)
+        self.admission = Admission(
+            self.endpoints,
+            Keyring(required=self.keys is not None),
+            SharedMemory(options.shared, options.worker, options.workers),
+            find_model=lambda name: self._model_list.find(name),
+        )
+        self.admission.set_replicas(options.replicas)
+        self._peers = FollowedPeers(options.cluster, options.peers) if options.cluster and options.peers else None
         self.proxy = Proxy(
             self.endpoints,
             make_policy(config.policy),
@@ -68,7 +85,9 @@ class Router:
             max_tries=options.max_tries,
             first_byte_timeout=options.first_byte_timeout,
             look_again=lambda: self._sources.refresh(self.apply),
+            gate=self.admission,
         )
+        self._model_list = ModelList(self.proxy, self.admission, self.endpoints, self.metrics)
         self.leaving = False
         """The process is about to end: every answer is the last one of its connection."""
         self._policy: PolicyName = config.policy
@@ -80,13 +99,18 @@ class Router:
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         path = scope["path"]
-        application = self.proxy if path.startswith("/v1/") or path in OF_ENGINES else self._admin
+        application: Application = self._admin
+        if path.startswith("/v1/") or path in OF_ENGINES:
+            application = self._model_list if path.startswith(paths.MODELS) else self.proxy
         return application(scope, receive, closing(send) if self.leaving else send)
 
     async def __aenter__(self) -> Self:
         self.apply(self._first)
-        self._following = asyncio.create_task(self._sources.follow(self.apply), name="follow configuration")
+        self._keys_changed()
+        self._following = asyncio.create_task(self._follow(), name="follow configuration")
         await self._sources.settled()
+        if self.keys is not None:
+            await self.keys.settled()
         return self
 
     async def __aexit__(self, *exception: object) -> None:
@@ -96,12 +120,25 @@ class Router:
         await self._health.close()
         self.endpoints.update(())
 
+    async def _follow(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._sources.follow(self.apply))
+            if self.keys is not None:
+                group.create_task(self.keys.follow(self._keys_changed))
+            if self._peers is not None:
+                group.create_task(self._peers.follow(self.admission.set_replicas))
+
+    def _keys_changed(self) -> None:
+        if self.keys is not None and self.keys.keys is not None:
+            self.admission.set_keys(self.keys.keys)
+
     def apply(self, config: RouterConfig) -> None:
         """Make a configuration the one in effect."""
         self._health.watch(self.endpoints.update(config.endpoints))
         if config.policy != self._policy:
             self._policy = config.policy
             self.proxy.policy = make_policy(config.policy)
+        self.admission.configure(config)
         self._models[:] = [model.name for model in config.models]
 
 
@@ -111,19 +148,42 @@ def make_sources(options: Options) -> Configuration:
     Raises:
         ConfigError: the API is to be followed, and this pod has no ServiceAccount.
     """
-    cluster, service = options.cluster, options.service
-    followed: Source | None = None
-    if isinstance(service, Path):
-        followed = WatchedFile(service)
-    elif service is not None and cluster is not None:
-        followed = FollowedEndpoints(cluster, service)
+    cluster = options.cluster
+
+    def followed(service: Path | str) -> Source:
+        if isinstance(service, Path):
+            return WatchedFile(service)
+        if cluster is None:
+            raise ConfigError(f"service {service}: there is no cluster to find it in")
+        return FollowedEndpoints(cluster, service)
+
     return Configuration(
         options.endpoints,
         config=WatchedFile(options.config) if options.config else None,
         config_map=FollowedConfigMap(cluster, options.config_map) if cluster and options.config_map else None,
-        service=followed,
+        service=followed(options.service) if options.service is not None else None,
+        services={each.stem if isinstance(each, Path) else each: followed(each) for each in options.services},
         policy=options.policy,
     )
+
+
+def make_keys(options: Options) -> Keys | None:
+    """The API keys the command line says to follow; None: everybody may ask.
+
+    Raises:
+        ConfigError: the file is missing or not valid, and there is no Secret that would say the same: a person must
+            see that now.
+    """
+    path = WatchedKeys(options.keys) if options.keys is not None else None
+    secret = SecretKeys(options.cluster, options.keys_secret) if options.cluster and options.keys_secret else None
+    if path is not None:
+        try:
+            path.load()
+        except ConfigError as error:
+            if secret is None:
+                raise
+            logger.error("%s; the Secret's keys are waited for", error)
+    return Keys(path, secret) if path is not None or secret is not None else None
 
 
 def closing(send: Send) -> Send:
@@ -240,6 +300,10 @@ async def run(options: Options, listeners: list[socket.socket]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The program ``blade_router``."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["hash-key"]:
+        hash_key.main(arguments[1:])
+        return
     options = parse_arguments(arguments)
     logging.basicConfig(level=options.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("uvicorn").setLevel(logging.DEBUG if options.log_level == "DEBUG" else logging.WARNING)

@@ -49,6 +49,8 @@ class Endpoint:
         self.ejected_until = 0.0
         self.engine_draining = False
         """The engine itself said so on a 503."""
+        self.adapters: frozenset[str] = frozenset()
+        """LoRA names it serves beside its model."""
         self.removed = False
         self.suspect: Callable[[], None] = lambda: None
         """Asks the active check to look at once; set by the health checker."""

@@ -31,6 +31,8 @@ MAX_HELD = 8 << 20
 CLIENT_GONE = 499
 """Status under which requests are counted whose client left (nginx's)."""
 
+EVENT_END = b"\n\n"
+
 _ENDPOINT = names.ENDPOINT.encode()
 _REASON = names.ROUTE_REASON.encode()
 _DRAINING = (names.DRAINING.encode(), b"1")
@@ -92,6 +94,9 @@ class Proxy:
             ticket = await self.gate.admit(request, client)
             try:
                 status = await self._serve(request, client, ticket, started)
+            except Refused as refusal:
+                request.status = refusal.status
+                raise
             finally:
                 ticket.close(request.usage)
         except ClientGone:
@@ -124,7 +129,7 @@ class Proxy:
             endpoint = choice.endpoint
             if why:
                 self._metrics.retries[why] += 1
-            ours = self._headers(request, choice, panic, why)
+            ours = self._headers(request, choice, panic, why) + ticket.headers
             tried.append(endpoint)
             choice.sent()
             connection: Connection | None = None
@@ -177,10 +182,13 @@ class Proxy:
         started: float,
     ) -> None:
         """Send what was held back, then the rest as it comes."""
+        request.status = answer.status
         whole = answer.complete and answer.status not in (204, 304)
         headers = forwardable(answer.headers, len(answer.body) if whole else None) + ours
         await client.start(answer.status, headers)
         self._metrics.first_byte.observe(time.perf_counter() - started)
+        if answer.events is not None:
+            request.events = answer.body.count(EVENT_END)
         if answer.complete or connection is None:
             request.usage = usage_of(answer.body) if answer.events is None else usage_of_stream(answer.body[-TAIL:])
             await client.finish(answer.body)
@@ -192,6 +200,7 @@ class Proxy:
                 chunk = await connection.read()
                 if events is not None:
                     chunk = events.feed(chunk)
+                    request.events += chunk.count(EVENT_END)
                 if connection.at_end:
                     break
                 if chunk:
