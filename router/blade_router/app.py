@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, MutableMapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
@@ -41,8 +41,6 @@ from blade_router.sources import Configuration, Source, WatchedFile
 
 logger = logging.getLogger("blade_router")
 
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
-
 OF_ENGINES = frozenset((paths.TOKENIZE, paths.DETOKENIZE, paths.VERSION, paths.OPENAPI, paths.DOCS))
 """What clients ask outside ``/v1/`` and only an engine knows. Health, liveness and metrics are the router's own."""
 CLIENT_KEEP_ALIVE = 75
@@ -73,8 +71,9 @@ class Router:
             self.endpoints,
             Keyring(required=self.keys is not None),
             SharedMemory(options.shared, options.worker, options.workers),
-            find_model=lambda name: self._model_list.find(name),
+            find_model=lambda name: model_list.find(name),
         )
+        model_list = ModelList(self.admission, self.endpoints)
         self.admission.set_replicas(options.replicas)
         self._peers = FollowedPeers(options.cluster, options.peers) if options.cluster and options.peers else None
         self.proxy = Proxy(
@@ -86,8 +85,8 @@ class Router:
             first_byte_timeout=options.first_byte_timeout,
             look_again=lambda: self._sources.refresh(self.apply),
             gate=self.admission,
+            list_models=model_list.answer,
         )
-        self._model_list = ModelList(self.proxy, self.admission, self.endpoints, self.metrics)
         self.leaving = False
         """The process is about to end: every answer is the last one of its connection."""
         self._policy: PolicyName = config.policy
@@ -99,9 +98,7 @@ class Router:
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         path = scope["path"]
-        application: Application = self._admin
-        if path.startswith("/v1/") or path in OF_ENGINES:
-            application = self._model_list if path.startswith(paths.MODELS) else self.proxy
+        application = self.proxy if path.startswith("/v1/") or path in OF_ENGINES else self._admin
         return application(scope, receive, closing(send) if self.leaving else send)
 
     async def __aenter__(self) -> Self:

@@ -8,19 +8,16 @@ import asyncio
 import time
 from collections.abc import Iterable
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 
 from blade_protocol import paths
 from blade_router.admission.admission import Admission
 from blade_router.admission.keys import Key
-from blade_router.client import Send
 from blade_router.endpoints import Endpoint, EndpointSet
-from blade_router.errors import Headers, Refused
-from blade_router.metrics import Metrics
 from blade_router.models import not_found
-from blade_router.proxy import Proxy
-from blade_router.request import Receive, Scope
+from blade_router.request import ClientRequest
 from blade_router.upstream import BadAnswer
 
 FRESH_SECONDS = 2.0
@@ -44,41 +41,35 @@ _decode = msgspec.json.Decoder(_List).decode
 
 
 class ModelList:
-    """The ASGI callable for ``/v1/models`` and what is below it."""
+    """Answers ``/v1/models`` and what is below it."""
 
-    def __init__(self, proxy: Proxy, admission: Admission, endpoints: EndpointSet, metrics: Metrics) -> None:
-        self._proxy = proxy
+    def __init__(self, admission: Admission, endpoints: EndpointSet) -> None:
         self._admission = admission
         self._endpoints = endpoints
-        self._metrics = metrics
         self._created = int(time.time())
         self._cards: dict[str, list[Card]] = {}
         """What engines listed last, by service."""
         self._asked_at = float("-inf")
         self._asking = asyncio.Lock()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            if scope["method"] != "GET":
-                await self._proxy(scope, receive, send)
-                return
-            key = self._admission.keyring.find(scope["headers"])
-            catalog = self._admission.catalog
-            if not (catalog.models or catalog.several or key.models is not None):
-                await self._proxy(scope, receive, send)
-                return
-            cards = await self._list(key)
-            wanted = scope["path"].removeprefix(paths.MODELS).strip("/")
-            answer: Any = {"object": "list", "data": cards}
-            if wanted:
-                answer = next((card for card in cards if card["id"] == wanted), None)
-                if answer is None:
-                    raise not_found(wanted)
-            status, body, headers = 200, _encode(answer), [(b"content-type", b"application/json")]
-        except Refused as refusal:
-            status, body, headers = refusal.status, refusal.body, refusal.headers
-        self._metrics.requests[status] += 1
-        await _send(send, status, headers, body)
+    async def answer(self, request: ClientRequest) -> bytes | None:
+        """The answer to a GET of the list, or of one model; None where an engine's is as good.
+
+        Raises:
+            Refused: 401, whoever asks is nobody; 404, there is no such model.
+        """
+        key = self._admission.keyring.find(request.headers)
+        catalog = self._admission.catalog
+        if not (catalog.models or catalog.several or key.models is not None):
+            return None
+        cards = await self._list(key)
+        name = unquote(request.path.removeprefix(paths.MODELS)).strip("/")
+        if not name:
+            return _encode({"object": "list", "data": cards})
+        card = next((card for card in cards if card["id"] == name), None)
+        if card is None:
+            raise not_found(name)
+        return _encode(card)
 
     async def find(self, name: str) -> str | None:
         """The service whose engines list a model; None when none does."""
@@ -91,14 +82,14 @@ class ModelList:
         catalog = self._admission.catalog
         listed: dict[str, Card] = {}
         for model in catalog.models:
-            own = {"id": model.name, "object": "model", "created": self._created, "owned_by": "bladellm"}
+            own: Card = {"id": model.name, "object": "model", "created": self._created, "owned_by": "bladellm"}
             card = next((card for card in self._cards.get(model.service, []) if card["id"] == model.name), own)
             if key.allows(model.name, *model.aliases):
                 listed[model.name] = card
                 listed |= {alias: card | {"id": alias, "root": model.name} for alias in model.aliases}
         for service in catalog.services:
             for card in self._cards.get(service, []):
-                name: str = card["id"]
+                name = card["id"]
                 target = catalog.find(name)
                 if target is not None and target.service != service:
                     continue  # requests of this name go elsewhere
@@ -163,9 +154,3 @@ async def fetch(endpoint: Endpoint) -> list[Card]:
 
 def _named(cards: Iterable[Card]) -> Iterable[Card]:
     return (card for card in cards if isinstance(card.get("id"), str))
-
-
-async def _send(send: Send, status: int, headers: Headers, body: bytes) -> None:
-    headers = [*headers, (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

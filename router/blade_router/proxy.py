@@ -7,10 +7,11 @@ This is plain ASGI; a web framework here would cost more than everything else th
 
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
 from blade_protocol import headers as names
+from blade_protocol import paths
 from blade_router.admission import Gate, OpenGate, Ticket
 from blade_router.client import Client, Send
 from blade_router.endpoints import Endpoint, EndpointSet
@@ -35,6 +36,7 @@ EVENT_END = b"\n\n"
 
 _ENDPOINT = names.ENDPOINT.encode()
 _REASON = names.ROUTE_REASON.encode()
+_JSON = [(b"content-type", b"application/json")]
 _DRAINING = (names.DRAINING.encode(), b"1")
 
 
@@ -59,6 +61,7 @@ class Proxy:
             be connected to or say that they drain have not worked on it and do not count.
         first_byte_timeout: seconds an endpoint has for the first byte of a body; 0 for no limit.
         look_again: looks for endpoints before a request is refused for want of any; True when something changed.
+        list_models: answers a GET of ``/v1/models``; None where an engine is to do it.
     """
 
     def __init__(
@@ -72,10 +75,12 @@ class Proxy:
         first_byte_timeout: float = 0.0,
         look_again: Callable[[], bool] = lambda: False,
         gate: Gate | None = None,
+        list_models: Callable[[ClientRequest], Awaitable[bytes | None]] | None = None,
     ) -> None:
         self.endpoints = endpoints
         self.policy = policy
         self.gate: Gate = gate or OpenGate()
+        self._list_models = list_models
         self._metrics = metrics
         self._max_body_bytes = max_body_bytes
         self._max_tries = max_tries
@@ -91,6 +96,13 @@ class Proxy:
         try:
             request = await read_request(scope, receive, self._max_body_bytes)
             client.watch()
+            if request.method == "GET" and request.path.startswith(paths.MODELS) and self._list_models is not None:
+                listing = await self._list_models(request)
+                if listing is not None:
+                    status = 200
+                    await client.start(200, [*_JSON, (b"content-length", b"%d" % len(listing))])
+                    await client.finish(listing)
+                    return
             ticket = await self.gate.admit(request, client)
             try:
                 status = await self._serve(request, client, ticket, started)
@@ -129,7 +141,8 @@ class Proxy:
             endpoint = choice.endpoint
             if why:
                 self._metrics.retries[why] += 1
-            ours = self._headers(request, choice, panic, why) + ticket.headers
+            ours = self._headers(request, choice, panic, why)
+            ours += ticket.headers
             tried.append(endpoint)
             choice.sent()
             connection: Connection | None = None

@@ -28,36 +28,30 @@ ANONYMOUS = "requests without a key"
 class AdmittedTicket(Ticket):
     """A request that was let in, and what it holds."""
 
-    __slots__ = ("_admission", "_estimate", "_place", "_prompt", "_quotas", "_request", "_reserved", "_then")
-
     def __init__(
         self,
         admission: "Admission",
         request: ClientRequest,
         estimate: Estimate,
         quotas: Sequence[Quota],
-        service: str,
         prompt: int,
         reserved: int,
         then: int,
     ) -> None:
-        super().__init__(service)
+        self.reserved = reserved
+        """Tokens it may use, prompt and answer together."""
+        self.place: Slot | None = None
+        """Its place among the requests under way, once it has one."""
         self._admission = admission
         self._request = request
         self._estimate = estimate
         self._quotas = quotas
         self._prompt = prompt
-        self._reserved = reserved
         self._then = then
-        self._place: Slot | None = None
-
-    def queued(self, place: Slot) -> None:
-        """It has its place among the requests under way."""
-        self._place = place
 
     def close(self, usage: Usage | None) -> None:
-        if self._place is not None:
-            self._place.leave()
+        if self.place is not None:
+            self.place.leave()
         request = self._request
         if usage is not None:
             self._estimate.learn(request, usage)
@@ -72,15 +66,17 @@ class AdmittedTicket(Ticket):
             used = self._prompt + request.events
         slot = slot_of(time.monotonic())
         for quota in self._quotas:
-            quota.settle(self._reserved, used, self._then, slot)
+            quota.settle(self.reserved, used, self._then, slot)
             if quota.retired:
                 self._admission.quotas.drop(quota)
 
     def cancel(self) -> None:
-        """It was not its turn before it ended: nothing of it counts."""
+        """Its turn never came: nothing of it counts."""
         slot = slot_of(time.monotonic())
         for quota in self._quotas:
-            quota.undo(self._reserved, self._then, slot)
+            quota.undo(self.reserved, self._then, slot)
+            if quota.retired:
+                self._admission.quotas.drop(quota)
 
 
 class Admission:
@@ -160,19 +156,18 @@ class Admission:
         fields = request.fields
         own = fields.priority or 0
         try:
-            place = await self._queue_of(target.service).enter(
+            ticket.place = await self._queue_of(target.service).enter(
                 key.name,
                 key.weight,
                 own if key.priority is None else max(own, key.priority),
                 len(request.body),
-                ticket._reserved,
+                ticket.reserved,
                 client,
                 bool(fields.stream),
             )
         except BaseException:
             ticket.cancel()
             raise
-        ticket.queued(place)
         return ticket
 
     async def hold(self, request: ClientRequest, client: Client, ticket: Ticket) -> bool:
@@ -228,7 +223,8 @@ class Admission:
                         raise quota.refusal(tokens, now)
                 for quota in quotas:
                     quota.take(tokens, slot)
-        ticket = AdmittedTicket(self, request, estimate, quotas, target.service, prompt, tokens, slot)
+        ticket = AdmittedTicket(self, request, estimate, quotas, prompt, tokens, slot)
+        ticket.service, ticket.key_name = target.service, key.name
         if quotas:
             # Those of the key come first: they are what its owner knows and can act on.
             ticket.headers = quotas[0].headers(slot)

@@ -1,9 +1,9 @@
 """The one door every request passes before an endpoint is chosen for it: what it looks like from outside."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from blade_router.client import Client
-from blade_router.errors import Headers
 from blade_router.request import ClientRequest
 from blade_router.usage import Usage
 
@@ -11,13 +11,12 @@ from blade_router.usage import Usage
 class Ticket:
     """An admitted request. Closed once, however it ends."""
 
-    __slots__ = ("headers", "service")
-
-    def __init__(self, service: str = "", headers: Headers | None = None) -> None:
-        self.service = service
-        """Whose endpoints it may go to."""
-        self.headers: Headers = headers or []
-        """What its answer tells about limits."""
+    service: str = ""
+    """Whose endpoints it may go to."""
+    key_name: str = ""
+    """Who asked, for metrics."""
+    headers: Sequence[tuple[bytes, bytes]] = ()
+    """What its answer tells about limits."""
 
     def close(self, usage: Usage | None) -> None:
         """Give back what was reserved, and settle with what was used where the engine said it."""

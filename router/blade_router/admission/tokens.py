@@ -7,6 +7,8 @@ them make a token of this model, and how long answers are that have no limit.
 import re
 from typing import Any
 
+import msgspec
+
 from blade_router.fields import RoutingFields
 from blade_router.models import GENERATE, wanted_tokens
 from blade_router.request import ClientRequest
@@ -21,6 +23,7 @@ _FORGET = 0.98
 _LOOK = 16 << 10
 """Bytes from which on a request may hold pictures or sound, which are not text."""
 _DATA = re.compile(rb"base64,[A-Za-z0-9+/=]{256,}")
+_IDS = re.compile(rb"\s*\[\s*(\[\s*)?\d")
 _LEARN_FROM = 64
 """Bytes; a shorter prompt is all template."""
 
@@ -67,11 +70,15 @@ def text_bytes(body: bytes) -> int:
 
 def given_tokens(fields: RoutingFields) -> int | None:
     """The number of tokens of a prompt that came as tokens already; None for text."""
-    prompt: Any = fields.prompt if fields.prompt is not None else fields.input
-    if not isinstance(prompt, list) or not prompt:
-        return None
-    if isinstance(prompt[0], int):
-        return len(prompt)
-    if isinstance(prompt[0], list) and prompt[0] and isinstance(prompt[0][0], int):
-        return sum(len(each) for each in prompt if isinstance(each, list))
+    for value in (fields.prompt, fields.input):
+        prompt: Any = value
+        if isinstance(prompt, msgspec.Raw):
+            text = bytes(prompt)
+            if _IDS.match(text):
+                return text.count(b",") + 1
+        elif isinstance(prompt, list) and prompt:
+            if isinstance(prompt[0], int):
+                return len(prompt)
+            if isinstance(prompt[0], list):
+                return sum(len(each) for each in prompt if isinstance(each, list))
     return None
