@@ -130,7 +130,11 @@ def prepare(request: ClientRequest, target: Target, least_priority: int | None) 
 
 def _rewrite(request: ClientRequest, changes: dict[str, Any], defaults: dict[str, Any]) -> None:
     """Set these fields, and those of ``defaults`` that are not there; the body stays as it is when all are."""
-    body = msgspec.json.decode(request.body)
+    try:
+        body = msgspec.json.decode(request.body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        # Where nothing is rewritten, only the fields that count are looked at, and the rest is the engine's to judge.
+        raise Refused(400, f"the request body is not valid JSON: {error}", code="invalid_json") from None
     if not isinstance(body, dict):
         return
     missing = {name: value for name, value in _defaults_for(request.path, defaults, body) if name not in body}
@@ -156,4 +160,6 @@ def _defaults_for(path: str, defaults: dict[str, Any], body: dict[str, Any]) -> 
 def wanted_tokens(fields: RoutingFields, default: int) -> int:
     """How many tokens a request's answers may have together; ``default`` for one answer that has no limit."""
     limit = fields.token_limit
-    return (default if limit is None else limit) * fields.samples
+    if limit is None:
+        limit = default
+    return limit if fields.n is None and fields.best_of is None else limit * fields.samples

@@ -110,6 +110,7 @@ class Admission:
         self._config = RouterConfig()
         self._estimates: dict[str, Estimate] = {}
         self._quota_of: dict[str, Quota] = {}
+        self._chains: dict[tuple[str, str], tuple[Quota, ...]] = {}
 
     # what changes while it runs
 
@@ -117,7 +118,7 @@ class Admission:
         """Take over models and limits; after the endpoints."""
         self._config = config
         self.catalog = Catalog(self._endpoints, config.models)
-        names = {_estimate_name(Target(service)) for service in self.catalog.services}
+        names = {f" {service}" for service in self.catalog.services}
         names |= {model.name for model in config.models}
         self._estimates = {name: self._estimates.get(name) or Estimate() for name in names}
         self._limit()
@@ -140,6 +141,7 @@ class Admission:
         for key in self.keyring.keys:
             wanted[key.quota_name] = key.limits
         self._quota_of = self.quotas.configure(wanted)
+        self._chains.clear()
 
     # the door
 
@@ -208,14 +210,16 @@ class Admission:
         Raises:
             Refused: 429, with the limit that has no room and when it has.
         """
-        estimate = self._estimates.get(_estimate_name(target)) or Estimate()
-        quotas: list[Quota] = []
+        model = target.model.name if target.model is not None else ""
+        # Models that are not listed learn together: clients must not be able to make the router remember names.
+        estimate = self._estimates.get(model or f" {target.service}") or Estimate()
+        quotas: tuple[Quota, ...] = ()
         prompt = tokens = slot = 0
         if request.method == "POST":
             prompt = estimate.prompt(request)
             tokens = prompt + estimate.answer(request)
             if self._quota_of:
-                quotas = self._quotas(key, target)
+                quotas = self._quotas(key, model)
                 now = time.monotonic()
                 slot = slot_of(now)
                 for quota in quotas:
@@ -230,20 +234,15 @@ class Admission:
             ticket.headers = quotas[0].headers(slot)
         return ticket
 
-    def _quotas(self, key: Key, target: Target) -> list[Quota]:
-        find = self._quota_of.get
-        names = (
-            key.quota_name if self.keyring.required else ANONYMOUS,
-            _model_quota(target.model.name) if target.model is not None else "",
-            EVERYBODY,
-        )
-        return [quota for name in names if (quota := find(name)) is not None]
+    def _quotas(self, key: Key, model: str) -> tuple[Quota, ...]:
+        """What limits a request: those of the key, of the model, and of everybody."""
+        found = self._chains.get((key.name, model))
+        if found is None:
+            names = (key.quota_name if self.keyring.required else ANONYMOUS, _model_quota(model), EVERYBODY)
+            found = tuple(self._quota_of[name] for name in names if name in self._quota_of)
+            self._chains[key.name, model] = found
+        return found
 
 
 def _model_quota(name: str) -> str:
     return f"model {name}"
-
-
-def _estimate_name(target: Target) -> str:
-    """Models that are not listed learn together: clients must not be able to make the router remember names."""
-    return target.model.name if target.model is not None else f" {target.service}"

@@ -212,7 +212,7 @@ class Keyring:
             if name in KEY_HEADERS:
                 if name != b"authorization":
                     presented = value.strip()
-                elif value[:7].lower() == b"bearer ":
+                elif value.startswith(b"Bearer ") or value[:7].lower() == b"bearer ":
                     presented = value[7:].strip()
                 if presented:
                     break

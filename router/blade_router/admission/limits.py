@@ -39,6 +39,7 @@ class Quota:
         self._requests = _window(row, 0)
         self._tokens = _window(row, WORDS)
         self._most_requests = self._most_tokens = self._most_running = math.inf
+        self._request_headers = self._token_headers = ((b"", b""), (b"", b""))
 
     def set(self, limits: Limits, share: int) -> None:
         """Take these limits, of which this router may use one part of ``share``; what was counted stays."""
@@ -46,13 +47,19 @@ class Quota:
         self._most_requests = _part(limits.requests_per_minute, share)
         self._most_tokens = _part(limits.tokens_per_minute, share)
         self._most_running = _part(limits.concurrent, share)
+        self._request_headers = _fixed(b"requests", limits.requests_per_minute)
+        self._token_headers = _fixed(b"tokens", limits.tokens_per_minute)
 
     def admits(self, tokens: int, slot: int) -> bool:
         """There is room for a request that may use so many tokens."""
-        if self._running() >= self._most_running or self._requests.used(slot) >= self._most_requests:
+        limits = self.limits
+        if limits.concurrent and self._row.total(_RUNNING) >= self._most_running:
             return False
-        free = self._most_tokens - self._tokens.used(slot)
-        return tokens <= free or self._alone(tokens, slot)
+        if limits.requests_per_minute and self._requests.used(slot) >= self._most_requests:
+            return False
+        if not limits.tokens_per_minute or tokens <= self._most_tokens - self._tokens.used(slot):
+            return True
+        return self._alone(tokens, slot)
 
     def take(self, tokens: int, slot: int) -> None:
         """A request begins."""
@@ -89,7 +96,7 @@ class Quota:
                 headers=[(b"x-should-retry", b"false"), *self.headers(slot)],
             )
         waits: list[tuple[float, str, str]] = []
-        if (running := self._running()) >= self._most_running:
+        if (running := self._row.total(_RUNNING)) >= self._most_running:
             text = f"concurrent requests: Limit {limits.concurrent}, Running {running}"
             waits.append((1.0, text, "requests"))
         if (used := self._requests.used(slot)) >= self._most_requests:
@@ -119,20 +126,14 @@ class Quota:
         That is always the whole window: the request that gets these headers has just been counted.
         """
         found: Headers = []
-        if limit := self.limits.requests_per_minute:
-            left = max(0, int(self._most_requests) - self._requests.used(slot))
-            found += (
-                (b"x-ratelimit-limit-requests", b"%d" % limit),
-                (b"x-ratelimit-remaining-requests", b"%d" % left),
-                (b"x-ratelimit-reset-requests", _RESET),
-            )
-        if limit := self.limits.tokens_per_minute:
-            left = max(0, int(self._most_tokens) - self._tokens.used(slot))
-            found += (
-                (b"x-ratelimit-limit-tokens", b"%d" % limit),
-                (b"x-ratelimit-remaining-tokens", b"%d" % left),
-                (b"x-ratelimit-reset-tokens", _RESET),
-            )
+        if self.limits.requests_per_minute:
+            left = int(self._most_requests) - self._requests.used(slot)
+            found += self._request_headers
+            found.append((b"x-ratelimit-remaining-requests", b"%d" % (left if left > 0 else 0)))
+        if self.limits.tokens_per_minute:
+            left = int(self._most_tokens) - self._tokens.used(slot)
+            found += self._token_headers
+            found.append((b"x-ratelimit-remaining-tokens", b"%d" % (left if left > 0 else 0)))
         return found
 
     @property
@@ -142,9 +143,6 @@ class Quota:
 
     def close(self) -> None:
         self._row.close()
-
-    def _running(self) -> int:
-        return self._row.total(_RUNNING)
 
     def _alone(self, tokens: int, slot: int) -> bool:
         """More than one replica's part, but not more than the whole limit: passes when nothing else is there."""
@@ -210,8 +208,16 @@ class Quotas:
 
 
 def _window(row: SharedRow | OwnRow, start: int) -> Window:
+    if isinstance(row, OwnRow):
+        own = [0] * WORDS
+        return Window([own], own)
     cells = [cell[start : start + WORDS] for cell in row.cells]
     return Window(cells, row.own[start : start + WORDS])
+
+
+def _fixed(what: bytes, limit: int) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes]]:
+    """The headers that are the same with every answer."""
+    return (b"x-ratelimit-limit-" + what, b"%d" % limit), (b"x-ratelimit-reset-" + what, _RESET)
 
 
 def _part(limit: int, share: int) -> float:

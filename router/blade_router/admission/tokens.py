@@ -20,6 +20,9 @@ FIRST_ANSWER = 256.0
 """Tokens of an answer without a limit, before anything was learned."""
 _FORGET = 0.98
 """How much of what was learned counts after another request."""
+LEARN_ALL = 256
+LEARN_EVERY = 8
+"""After the first ``LEARN_ALL`` answers, one of so many is learned from."""
 _LOOK = 16 << 10
 """Bytes from which on a request may hold pictures or sound, which are not text."""
 _DATA = re.compile(rb"base64,[A-Za-z0-9+/=]{256,}")
@@ -31,33 +34,45 @@ _LEARN_FROM = 64
 class Estimate:
     """What is known of one model's requests."""
 
-    __slots__ = ("_answers", "_bytes", "_count", "_tokens")
+    __slots__ = ("_answer", "_answers", "_bytes", "_count", "_per_byte", "_seen", "_tokens")
 
     def __init__(self) -> None:
         self._tokens = 1000.0
         self._bytes = FIRST_BYTES * self._tokens
+        self._per_byte = 1 / FIRST_BYTES
         self._answers = FIRST_ANSWER * 4
         self._count = 4.0
+        self._answer = int(FIRST_ANSWER)
+        self._seen = 0
 
     def prompt(self, request: ClientRequest) -> int:
         """Tokens of the prompt."""
-        exact = given_tokens(request.fields)
-        return int(text_bytes(request.body) * self._tokens / self._bytes) + 1 if exact is None else exact
+        fields = request.fields
+        if fields.messages is None and (given := given_tokens(fields)) is not None:
+            return given
+        size = len(request.body)
+        return int((size if size < _LOOK else text_bytes(request.body)) * self._per_byte) + 1
 
     def answer(self, request: ClientRequest) -> int:
         """The most tokens its answers may have; the usual number where it has no limit."""
-        return wanted_tokens(request.fields, int(self._answers / self._count)) if request.path in GENERATE else 0
+        return wanted_tokens(request.fields, self._answer) if request.path in GENERATE else 0
 
     def learn(self, request: ClientRequest, usage: Usage) -> None:
-        """An answer has said what was used."""
-        if usage.prompt_tokens > 0 and given_tokens(request.fields) is None:
+        """An answer has said what was used. Of many, every few are enough."""
+        self._seen += 1
+        if self._seen > LEARN_ALL and self._seen % LEARN_EVERY:
+            return
+        fields = request.fields
+        if usage.prompt_tokens > 0 and (fields.messages is not None or given_tokens(fields) is None):
             size = text_bytes(request.body)
             if size >= _LEARN_FROM and size == len(request.body):
                 self._tokens = self._tokens * _FORGET + usage.prompt_tokens
                 self._bytes = self._bytes * _FORGET + size
-        if request.path in GENERATE and request.fields.token_limit is None:
-            self._answers = self._answers * _FORGET + usage.completion_tokens / request.fields.samples
+                self._per_byte = self._tokens / self._bytes
+        if request.path in GENERATE and fields.token_limit is None:
+            self._answers = self._answers * _FORGET + usage.completion_tokens / fields.samples
             self._count = self._count * _FORGET + 1
+            self._answer = int(self._answers / self._count)
 
 
 def text_bytes(body: bytes) -> int:

@@ -7,7 +7,7 @@ Each worker writes its slots and, beside them, a total that only grows. Summing 
 microseconds; it is done once per slot, and until the next one the others' totals tell what they have added since.
 """
 
-from collections.abc import Sequence
+from collections.abc import MutableSequence, Sequence
 
 SLOT = 2.0
 """Seconds."""
@@ -20,6 +20,9 @@ WORDS = SLOTS + 2
 modulo their count."""
 
 _TOTAL, _NEWEST, _FIRST = 0, 1, 2
+
+Cell = MutableSequence[int] | memoryview
+"""Numbers of one worker: in shared memory, or a list where there is no other worker, which is three times as fast."""
 
 
 def slot_of(now: float) -> int:
@@ -37,7 +40,7 @@ class Window:
 
     __slots__ = ("_base", "_cells", "_others", "_own", "_slot")
 
-    def __init__(self, cells: Sequence[memoryview], own: memoryview) -> None:
+    def __init__(self, cells: Sequence[Cell], own: Cell) -> None:
         self._cells = cells
         self._own = own
         self._slot = -1
