@@ -16,12 +16,14 @@ from blade_router.admission.window import slot_of
 from blade_router.client import Client
 from blade_router.endpoints import EndpointSet
 from blade_router.errors import Refused
-from blade_router.models import Catalog, Target, not_found, prepare
+from blade_router.models import Catalog, Target, not_found, prepare, wanted_tokens
 from blade_router.request import ClientRequest
 from blade_router.shared import SharedMemory
 from blade_router.usage import Usage
 
 EVERYBODY = "this service"
+ROUGH_ANSWER = 16
+"""Tokens of an answer without a limit, where nobody has to know it well."""
 ANONYMOUS = "requests without a key"
 
 
@@ -32,7 +34,7 @@ class AdmittedTicket(Ticket):
         self,
         admission: "Admission",
         request: ClientRequest,
-        estimate: Estimate,
+        estimate: Estimate | None,
         quotas: Sequence[Quota],
         prompt: int,
         reserved: int,
@@ -52,11 +54,11 @@ class AdmittedTicket(Ticket):
     def close(self, usage: Usage | None) -> None:
         if self.place is not None:
             self.place.leave()
+        if self._estimate is None:
+            return
         request = self._request
         if usage is not None:
             self._estimate.learn(request, usage)
-        if not self._quotas:
-            return
         if usage is not None:
             used = usage.prompt_tokens + usage.completion_tokens
         elif request.status >= 400:
@@ -210,15 +212,16 @@ class Admission:
         Raises:
             Refused: 429, with the limit that has no room and when it has.
         """
-        model = target.model.name if target.model is not None else ""
-        # Models that are not listed learn together: clients must not be able to make the router remember names.
-        estimate = self._estimates.get(model or f" {target.service}") or Estimate()
         quotas: tuple[Quota, ...] = ()
+        estimate: Estimate | None = None
         prompt = tokens = slot = 0
         if request.method == "POST":
-            prompt = estimate.prompt(request)
-            tokens = prompt + estimate.answer(request)
             if self._quota_of:
+                model = target.model.name if target.model is not None else ""
+                # Models that are not listed learn together: clients must not make the router remember names.
+                estimate = self._estimates.get(model or f" {target.service}") or Estimate()
+                prompt = estimate.prompt(request)
+                tokens = prompt + estimate.answer(request)
                 quotas = self._quotas(key, model)
                 now = time.monotonic()
                 slot = slot_of(now)
@@ -227,6 +230,8 @@ class Admission:
                         raise quota.refusal(tokens, now)
                 for quota in quotas:
                     quota.take(tokens, slot)
+            else:  # only the queue wants to know, and that roughly
+                tokens = len(request.body) // 4 + wanted_tokens(request.fields, ROUGH_ANSWER)
         ticket = AdmittedTicket(self, request, estimate, quotas, prompt, tokens, slot)
         ticket.service, ticket.key_name = target.service, key.name
         if quotas:
