@@ -12,8 +12,10 @@ from typing import Any, NoReturn
 
 from blade_protocol import environment, ports
 from blade_protocol.routing import EndpointConfig, PolicyName
+from blade_router import workers
 from blade_router.config import POLICIES, ConfigError, parse_endpoints
 from blade_router.kubernetes import Cluster, find_cluster
+from blade_router.workers import Worker
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,17 +44,26 @@ class Options:
     """Name of this router's own Service in ``cluster``: its ready pods share every limit."""
     replicas: int = 1
     """Routers that share every limit, where there are no ``peers`` to count."""
-    worker: int = 0
-    workers: int = 1
-    """Which one this process is of how many that share their sockets."""
-    shared: int | None = None
-    """Descriptor of the memory they share."""
     policy: PolicyName | None = None
     max_tries: int = 3
     connect_timeout: float = 1.0
     first_byte_timeout: float = 0.0
     health_interval: float = 2.0
     max_body_bytes: int = 16 << 20
+    header_timeout: float = 10.0
+    body_timeout: float = 30.0
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    access_log: str | None = None
+    """A file; ``-`` for standard output."""
+    otlp_endpoint: str | None = None
+    worker: int = 0
+    workers: int = 1
+    """Which one this process is of how many that share their sockets."""
+    shared: int | None = None
+    """Descriptor of the memory they share."""
+    place: Worker | None = None
+    """Set in a worker: what its parent gave it."""
     drain_timeout: float = 30.0
     log_level: str = "INFO"
 
@@ -138,9 +149,34 @@ def _parser() -> argparse.ArgumentParser:
         default=defaults.replicas,
         help="routers that split every limit, where --peers cannot count them",
     )
+    clients = parser.add_argument_group("clients")
+    clients.add_argument(
+        "--max_body_bytes", type=_at_least_one, default=defaults.max_body_bytes, help="larger requests get a 413"
+    )
+    clients.add_argument(
+        "--header_timeout",
+        type=_some_seconds,
+        default=defaults.header_timeout,
+        help="seconds for the head of a request, from its first byte; then it gets a 408",
+    )
+    clients.add_argument(
+        "--body_timeout",
+        type=_some_seconds,
+        default=defaults.body_timeout,
+        help="seconds without a byte of a body that is not complete; then the request gets a 408",
+    )
+    clients.add_argument("--tls_cert", metavar="FILE", help="serve HTTPS: certificate chain (PEM); followed")
+    clients.add_argument("--tls_key", metavar="FILE", help="the key of --tls_cert (PEM); followed")
+    watching = parser.add_argument_group("watching")
+    watching.add_argument(
+        "--access_log", metavar="FILE", help="write a line of JSON for each request; '-' for standard output"
+    )
+    watching.add_argument(
+        "--otlp_endpoint", metavar="URL", help="send a span for each sampled request to this OpenTelemetry collector"
+    )
     process = parser.add_argument_group("process")
     process.add_argument(
-        "--max_body_bytes", type=_at_least_one, default=defaults.max_body_bytes, help="larger requests get a 413"
+        "--workers", type=_at_least_one, default=defaults.workers, help="processes that share the port, one CPU each"
     )
     process.add_argument(
         "--drain_timeout",
@@ -163,9 +199,14 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
         near = difflib.get_close_matches(flag, list(parser._option_string_actions), n=1)
         parser.error(f"unknown argument {unknown[0]}" + (f"; did you mean {near[0]}?" if near else ""))
     values = vars(known)
-    for name in ("config", "keys"):
+    for name in ("config", "keys", "tls_cert", "tls_key"):
         if name in values:
             values[name] = Path(values[name])
+    if ("tls_cert" in values) != ("tls_key" in values):
+        parser.error("--tls_cert and --tls_key belong together; give both")
+    if place := os.environ.get(workers.VARIABLE):
+        worker = Worker.decode(place)
+        values |= {"place": worker, "worker": worker.index, "shared": worker.shared}
     try:
         if "endpoints" in values:
             values["endpoints"] = parse_endpoints(values["endpoints"])

@@ -59,12 +59,17 @@ def parse_fields(body: bytes) -> RoutingFields:
     """The fields of a JSON body.
 
     Raises:
-        Refused: 400, the body is not JSON.
+        Refused: 400, the body is not JSON, or not UTF-8.
     """
     try:
+        if not body.isascii():
+            body.decode()  # msgspec looks only into the fields it keeps
         return _decode(body)
     except msgspec.ValidationError:
         return _each_by_itself(body)
+    except UnicodeDecodeError as error:
+        message = f"the request body is not valid JSON: byte {error.start} is not UTF-8"
+        raise Refused(400, message, code="invalid_json") from None
     except msgspec.DecodeError as error:
         raise Refused(400, f"the request body is not valid JSON: {error}", code="invalid_json") from None
 

@@ -2,7 +2,7 @@
 
 Nothing is sent to the client before the answer is worth sending: a whole one when it does not stream, the first event
 when it does. Up to there a failing engine costs the client nothing but time, because the request goes to another one.
-This is plain ASGI; a web framework here would cost more than everything else the router does.
+A web framework here would cost more than everything else the router does.
 """
 
 import logging
@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from blade_protocol import headers as names
 from blade_protocol import paths
 from blade_router.admission import Gate, OpenGate, Ticket
-from blade_router.client import Client, Send
+from blade_router.client import Client
 from blade_router.endpoints import Endpoint, EndpointSet
 from blade_router.errors import ClientGone, Headers, Refused
+from blade_router.http.head import RawRequest
 from blade_router.metrics import Metrics
 from blade_router.policies import Choice, Policy
-from blade_router.request import REQUEST_ID, ClientRequest, Receive, Scope, forwardable, read_request
+from blade_router.request import REQUEST_ID, ClientRequest, forwardable, read_request
 from blade_router.resume import EventStream
 from blade_router.upstream import ConnectFailed, Connection, UpstreamError
 from blade_router.usage import TAIL, usage_of, usage_of_stream
@@ -54,7 +55,7 @@ class Answer:
 
 
 class Proxy:
-    """The ASGI callable for ``/v1/*``.
+    """Answers what engines answer.
 
     Args:
         max_tries: how many endpoints may work on one request before its first byte. Endpoints that could not
@@ -70,7 +71,6 @@ class Proxy:
         policy: Policy,
         metrics: Metrics,
         *,
-        max_body_bytes: int,
         max_tries: int = 3,
         first_byte_timeout: float = 0.0,
         look_again: Callable[[], bool] = lambda: False,
@@ -82,20 +82,17 @@ class Proxy:
         self.gate: Gate = gate or OpenGate()
         self._list_models = list_models
         self._metrics = metrics
-        self._max_body_bytes = max_body_bytes
         self._max_tries = max_tries
         self._first_byte_timeout = first_byte_timeout
         self._look_again = look_again
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, raw: RawRequest, client: Client) -> None:
         started = time.perf_counter()
-        client = Client(receive, send)
         metrics = self._metrics
         metrics.in_flight += 1
         status = CLIENT_GONE
         try:
-            request = await read_request(scope, receive, self._max_body_bytes)
-            client.watch()
+            request = read_request(raw)
             if request.method == "GET" and request.path.startswith(paths.MODELS) and self._list_models is not None:
                 listing = await self._list_models(request)
                 if listing is not None:
@@ -115,9 +112,7 @@ class Proxy:
             pass
         except Refused as refusal:
             status = refusal.status
-            body = refusal.body
-            await client.start(status, [*refusal.headers, (b"content-length", b"%d" % len(body))])
-            await client.finish(body)
+            await client.refuse(refusal)
         finally:
             metrics.in_flight -= 1
             metrics.requests[status] += 1
