@@ -20,6 +20,7 @@ from blade_router.errors import error_body
 from blade_router.metrics import Metrics
 from blade_router.proxy import Proxy
 from blade_router.signals import may_ask, router_signals
+from blade_router.worker_peers import WorkerPeers
 
 
 class EndpointStatus(BaseModel):
@@ -39,12 +40,22 @@ class EndpointStatus(BaseModel):
     in_flight: int
 
 
+class WorkerStatus(BaseModel):
+    worker: int
+    pid: int
+    in_flight: int
+
+
 class RouterStatus(BaseModel):
     policy: str
     models: list[str]
     in_flight: int
     sources: dict[str, bool]
     """Which of them can be read at the moment; what is known stays in effect while one cannot."""
+    worker: int
+    """The process that was asked."""
+    workers: list[WorkerStatus]
+    """The processes of this router; the rest here is what the one knows that was asked."""
     endpoints: list[EndpointStatus]
 
 
@@ -55,7 +66,13 @@ class Health(BaseModel):
     usable: int
 
 
-def make_admin(proxy: Proxy, metrics: Metrics, models: list[str], sources: Callable[[], dict[str, bool]]) -> FastAPI:
+def make_admin(
+    proxy: Proxy,
+    metrics: Metrics,
+    models: list[str],
+    sources: Callable[[], dict[str, bool]],
+    workers: WorkerPeers | None = None,
+) -> FastAPI:
     """The ASGI application for every path that is not the engines'. ``models`` is kept up to date by the caller."""
     app = FastAPI(title="BladeLLM router", docs_url=None, redoc_url=None, openapi_url=None)
 
@@ -86,7 +103,8 @@ def make_admin(proxy: Proxy, metrics: Metrics, models: list[str], sources: Calla
     @app.get(paths.METRIC)
     @app.get(paths.METRICS)
     async def prometheus() -> Response:
-        return Response(metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        text = metrics.render() if workers is None else await workers.metrics()
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     token = os.environ.get(environment.INTERNAL_TOKEN_FILE)
     token_file = Path(token) if token else None
@@ -97,7 +115,8 @@ def make_admin(proxy: Proxy, metrics: Metrics, models: list[str], sources: Calla
         host = request.client.host if request.client is not None else ""
         if not may_ask(token_file, request.headers.get(header_names.INTERNAL_TOKEN, ""), host):
             raise HTTPException(403, f"send the service's token in {header_names.INTERNAL_TOKEN}")
-        return Response(msgspec.json.encode(router_signals(metrics)), media_type="application/json")
+        content = msgspec.json.encode(router_signals(metrics)) if workers is None else await workers.signals()
+        return Response(content, media_type="application/json")
 
     @app.get("/status")
     async def status() -> RouterStatus:
@@ -108,6 +127,11 @@ def make_admin(proxy: Proxy, metrics: Metrics, models: list[str], sources: Calla
             models=models,
             in_flight=metrics.in_flight,
             sources=sources(),
+            worker=workers.index if workers is not None else 0,
+            workers=[
+                WorkerStatus(worker=each.worker, pid=each.pid, in_flight=each.in_flight)
+                for each in (await workers.status() if workers is not None else [])
+            ],
             endpoints=[
                 EndpointStatus(
                     name=endpoint.name,

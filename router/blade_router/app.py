@@ -1,53 +1,69 @@
-"""The router as a process: the parts put together behind uvicorn, and the program ``blade_router``."""
+"""The router as a process: the parts put together behind its server, and the program ``blade_router``."""
 
 import asyncio
-import errno
+import contextlib
 import gc
 import logging
 import signal
 import socket
+import ssl
 import sys
-import time
-from collections.abc import Awaitable, MutableMapping, Sequence
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Any, Self
+from typing import Self
 
-import uvicorn
+import msgspec
 import uvloop
 
 from blade_protocol import environment, paths
 from blade_protocol.routing import PolicyName, RouterConfig
-from blade_router.admin import make_admin
-from blade_router.admission.waiting import WaitingGate, WaitingRooms
+from blade_router.admission import hash_key
+from blade_router.admission.admission import Admission
+from blade_router.admission.key_sources import Keys, SecretKeys, WatchedKeys
+from blade_router.admission.keys import Keyring
+from blade_router.admission.waiting import WaitingRooms
 from blade_router.arguments import Options, parse_arguments
-from blade_router.client import Send
+from blade_router.beliefs import WIDTH, SharedBeliefs
+from blade_router.client import Client
 from blade_router.config import ConfigError
 from blade_router.endpoints import EndpointSet
+from blade_router.errors import Refused
 from blade_router.health import HealthChecker
+from blade_router.http import asgi
+from blade_router.http.cors import Cors
+from blade_router.http.head import RawRequest
+from blade_router.http.listening import inherited, listen
+from blade_router.http.server import HttpLimits, Server
+from blade_router.http.tls import Certificate
 from blade_router.internal import internal_api
-from blade_router.kubernetes import FollowedConfigMap, FollowedEndpoints
+from blade_router.kubernetes import FollowedConfigMap, FollowedEndpoints, FollowedPeers
 from blade_router.metrics import Metrics
+from blade_router.model_list import ModelList
 from blade_router.policies import make_policy
-from blade_router.protocol import LimitedProtocol
 from blade_router.proxy import Proxy
-from blade_router.request import Receive, Scope
+from blade_router.shared import SharedColumns, SharedMemory
+from blade_router.signals import router_signals
 from blade_router.sources import Configuration, Source, WatchedFile
+from blade_router.worker_peers import WorkerPeers
+from blade_router.workers import Supervisor, begin_child
 
 logger = logging.getLogger("blade_router")
 
-OF_ENGINES = frozenset((paths.TOKENIZE, paths.DETOKENIZE, paths.VERSION, paths.OPENAPI, paths.DOCS))
+OF_ENGINES = frozenset(
+    path.encode() for path in (paths.TOKENIZE, paths.DETOKENIZE, paths.VERSION, paths.OPENAPI, paths.DOCS)
+)
 """What clients ask outside ``/v1/`` and only an engine knows. Health, liveness and metrics are the router's own."""
 CLIENT_KEEP_ALIVE = 75
 """Seconds an idle client connection stays open."""
 FAREWELL = 1.0
 """Seconds at the end in which an open connection may bring another request."""
-ACCEPT_ROUNDS = 3
-"""Turns of the event loop before the sockets close: each accepts what has queued up, which would else be reset."""
+
+MOST_SHARED = 512
+"""Endpoints the workers tell each other news about; with more, each finds out by itself about the rest."""
 
 
 class Router:
-    """The ASGI application, and the background work it needs: use it as an async context manager.
+    """Answers requests, and does the background work that needs: use it as an async context manager.
 
     What engines answer (``/v1/*`` and ``OF_ENGINES``) goes straight to the data path, the rest to the admin
     application.
@@ -62,34 +78,76 @@ class Router:
         self.endpoints = EndpointSet(connect_timeout=options.connect_timeout, slow_start=options.slow_start)
         self.rooms = WaitingRooms(self.endpoints)
         self.metrics = Metrics(self.endpoints, self.rooms)
+        self.keys = make_keys(options)
+        memory = SharedMemory(options.shared, options.worker, options.workers)
+        self.admission = Admission(
+            self.endpoints,
+            Keyring(required=self.keys is not None),
+            memory,
+            queue_of=self.rooms.queue,
+            waiting=self.rooms.hold,
+            find_model=lambda name: model_list.find(name),
+        )
+        model_list = ModelList(self.admission, self.endpoints)
+        self._workers = options.workers
+        self._set_replicas(options.replicas)
+        self._beliefs: SharedBeliefs | None = None
+        if options.workers > 1:
+            self._beliefs = SharedBeliefs(self.endpoints, SharedColumns(memory, "endpoints", MOST_SHARED, WIDTH).open)
+        self._peers = FollowedPeers(options.cluster, options.peers) if options.cluster and options.peers else None
         self.proxy = Proxy(
             self.endpoints,
             make_policy(config.policy),
             self.metrics,
-            max_body_bytes=options.max_body_bytes,
             max_tries=options.max_tries,
             first_byte_timeout=options.first_byte_timeout,
             look_again=lambda: self._sources.refresh(self.apply),
-            gate=WaitingGate(self.rooms),
+            gate=self.admission,
+            list_models=model_list.answer,
         )
-        self.leaving = False
-        """The process is about to end: every answer is the last one of its connection."""
         self._policy: PolicyName = config.policy
         self._models: list[str] = []
-        self._admin = make_admin(self.proxy, self.metrics, self._models, self._sources.live)
+        self.workers: WorkerPeers | None = None
+        if options.place is not None:
+            self.workers = WorkerPeers(
+                options.place, self.metrics.render, lambda: self.metrics.in_flight, self._signals
+            )
+        from blade_router.admin import make_admin  # FastAPI: 20 MB that the parent of workers does without
+
+        self._admin = make_admin(self.proxy, self.metrics, self._models, self._sources.live, self.workers)
         self._health = HealthChecker(options.health_interval, on_up=internal_api().learn_revision)
         self._first = config
+        self._cors: Cors | None = None
+        self._server: Server | None = None
         self._following: asyncio.Task[None] | None = None
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        path = scope["path"]
-        application = self.proxy if path.startswith("/v1/") or path in OF_ENGINES else self._admin
-        return application(scope, receive, closing(send) if self.leaving else send)
+    def __call__(self, request: RawRequest, client: Client) -> Awaitable[None]:
+        """Answer one request."""
+        if self._cors is not None and self._cors.is_preflight(request):
+            return self._cors.answer_preflight(request, client)
+        if request.target.startswith(b"/v1/") or request.path in OF_ENGINES:
+            return self.proxy(request, client)
+        return asgi.ask(self._admin, request, client)
+
+    def serve_with(self, server: Server) -> None:
+        """The server that follows what the configuration says about it."""
+        self._server = server
+        server.cors = self._cors
+
+    def _signals(self) -> bytes:
+        return msgspec.json.encode(router_signals(self.metrics))
+
+    def refused(self, refusal: Refused) -> None:
+        """Count a request that was none."""
+        self.metrics.spoiled(refusal.status, refusal.code)
 
     async def __aenter__(self) -> Self:
         self.apply(self._first)
-        self._following = asyncio.create_task(self._sources.follow(self.apply), name="follow configuration")
+        self._keys_changed()
+        self._following = asyncio.create_task(self._follow(), name="follow configuration")
         await self._sources.settled()
+        if self.keys is not None:
+            await self.keys.settled()
         return self
 
     async def __aexit__(self, *exception: object) -> None:
@@ -99,6 +157,25 @@ class Router:
         await self._health.close()
         self.endpoints.update(())
 
+    async def _follow(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._sources.follow(self.apply))
+            if self.keys is not None:
+                group.create_task(self.keys.follow(self._keys_changed))
+            if self._peers is not None:
+                group.create_task(self._peers.follow(self._set_replicas))
+            if self._beliefs is not None:
+                group.create_task(self._beliefs.follow())
+
+    def _set_replicas(self, count: int) -> None:
+        """So many routers split every limit, and what the engines may have."""
+        self.admission.set_replicas(count)
+        self.rooms.split(count * self._workers)
+
+    def _keys_changed(self) -> None:
+        if self.keys is not None and self.keys.keys is not None:
+            self.admission.set_keys(self.keys.keys)
+
     def apply(self, config: RouterConfig) -> None:
         """Make a configuration the one in effect."""
         self.rooms.configure(config.queue, config.hold)
@@ -106,6 +183,10 @@ class Router:
         if config.policy != self._policy:
             self._policy = config.policy
             self.proxy.policy = make_policy(config.policy)
+        self.admission.configure(config)
+        self._cors = Cors(config.cors_origins) if config.cors_origins else None
+        if self._server is not None:
+            self._server.cors = self._cors
         self._models[:] = [model.name for model in config.models]
 
 
@@ -115,157 +196,169 @@ def make_sources(options: Options) -> Configuration:
     Raises:
         ConfigError: the API is to be followed, and this pod has no ServiceAccount.
     """
-    cluster, service = options.cluster, options.service
-    followed: Source | None = None
-    if isinstance(service, Path):
-        followed = WatchedFile(service)
-    elif service is not None and cluster is not None:
-        followed = FollowedEndpoints(cluster, service)
+    cluster = options.cluster
+
+    def followed(service: Path | str) -> Source:
+        if isinstance(service, Path):
+            return WatchedFile(service)
+        if cluster is None:
+            raise ConfigError(f"service {service}: there is no cluster to find it in")
+        return FollowedEndpoints(cluster, service)
+
     return Configuration(
         options.endpoints,
         config=WatchedFile(options.config) if options.config else None,
         config_map=FollowedConfigMap(cluster, options.config_map) if cluster and options.config_map else None,
-        service=followed,
+        service=followed(options.service) if options.service is not None else None,
+        services={each.stem if isinstance(each, Path) else each: followed(each) for each in options.services},
         policy=options.policy,
     )
 
 
-def closing(send: Send) -> Send:
-    """``send``, with ``connection: close`` in the answer."""
+def make_keys(options: Options) -> Keys | None:
+    """The API keys the command line says to follow; None: everybody may ask.
 
-    def send_last(message: MutableMapping[str, Any]) -> Awaitable[None]:
-        if message["type"] == "http.response.start":
-            message["headers"] = [*message["headers"], (b"connection", b"close")]
-        return send(message)
-
-    return send_last
-
-
-class Server(uvicorn.Server):
-    """uvicorn, except that a stop by signal is a normal end (status 0), and one that idle clients hardly notice."""
-
-    def __init__(self, config: uvicorn.Config, router: Router, farewell: float) -> None:
-        super().__init__(config)
-        self._router = router
-        self._farewell = farewell
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop listening, let clients go for ``farewell`` seconds, then close what is idle and wait for the rest.
-
-        A connection closed just when its client sends the next request costs that client an error. So for a while
-        requests on open connections are answered as ever, with ``connection: close``.
-        """
-        self._router.leaving = True
-        for _ in range(ACCEPT_ROUNDS):
-            await asyncio.sleep(0)
-        for server in self.servers:
-            server.close()
-        for listener in sockets or []:
-            listener.close()
-        end = time.monotonic() + self._farewell
-        connections = self.server_state.connections  # uvicorn tells nobody when one ends
-        while connections and time.monotonic() < end and not self.force_exit:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-        await super().shutdown(sockets)
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if self.should_exit and sig == signal.SIGINT:
-            self.force_exit = True
-        self.should_exit = True
+    Raises:
+        ConfigError: the file is missing or not valid, and there is no Secret that would say the same: a person must
+            see that now.
+    """
+    path = WatchedKeys(options.keys) if options.keys is not None else None
+    secret = SecretKeys(options.cluster, options.keys_secret) if options.cluster and options.keys_secret else None
+    if path is not None:
+        try:
+            path.load()
+        except ConfigError as error:
+            if secret is None:
+                raise
+            logger.error("%s; the Secret's keys are waited for", error)
+    return Keys(path, secret) if path is not None or secret is not None else None
 
 
-def make_server(router: Router, options: Options) -> Server:
-    """A server for ``serve(sockets=[...])``."""
+def make_server(router: Router, options: Options, certificate: Certificate | None = None) -> Server:
+    """The server of a router; inside the event loop."""
     farewell = min(FAREWELL, options.drain_timeout / 2)
-    config = uvicorn.Config(
-        router,
-        http=LimitedProtocol,
-        loop="uvloop",
-        ws="none",
-        interface="asgi3",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        date_header=False,
-        timeout_keep_alive=CLIENT_KEEP_ALIVE,
-        timeout_graceful_shutdown=max(1, round(options.drain_timeout - farewell)),
+    limits = HttpLimits(
+        max_body_bytes=options.max_body_bytes,
+        header_timeout=options.header_timeout,
+        body_timeout=options.body_timeout,
+        keep_alive=CLIENT_KEEP_ALIVE,
     )
-    return Server(config, router, farewell)
+    server = Server(
+        router,
+        limits,
+        farewell=farewell,
+        drain_timeout=options.drain_timeout - farewell,
+        tls=certificate.context if certificate is not None else None,
+        refused=router.refused,
+    )
+    router.serve_with(server)
+    return server
 
 
-def inherited(number: int) -> socket.socket:
-    """The listening socket that came with the process as descriptor ``number``: others may accept from it as well.
-
-    Raises:
-        OSError: that is no listening socket.
-    """
-    listener = socket.socket(fileno=number)
-    if not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-        raise OSError(errno.EINVAL, "not a listening socket")
-    listener.set_inheritable(False)
-    return listener
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A bound socket.
-
-    Raises:
-        OSError: the port is in use, or the address is not this machine's.
-    """
-    family, kind, protocol, _, address = socket.getaddrinfo(
-        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(2048)
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
-async def run(options: Options, listeners: list[socket.socket]) -> None:
-    """Serve until SIGTERM or SIGINT, then finish what is under way."""
-    async with Router(options) as router:
+async def run(options: Options, listeners: list[socket.socket], certificate: Certificate | None = None) -> None:
+    """Serve until SIGTERM or SIGINT, or until the parent of this worker is gone; then finish what is under way."""
+    async with contextlib.AsyncExitStack() as stack:
+        router = await stack.enter_async_context(Router(options))
+        scheme = "http" if certificate is None else "https"
         for listener in listeners:
             host, port = listener.getsockname()[:2]
-            logger.info("listening on http://%s:%d/v1", f"[{host}]" if ":" in host else host, port)
+            logger.info("listening on %s://%s:%d/v1", scheme, f"[{host}]" if ":" in host else host, port)
         # What exists now lives as long as the process: keep the collector off it, and let it come seldom.
         gc.collect()
         gc.freeze()
         gc.set_threshold(20_000, 20, 50)
-        await make_server(router, options).serve(sockets=listeners)
+        server = make_server(router, options, certificate)
+        stop = asyncio.Event()
+
+        def interrupted() -> None:
+            if stop.is_set():
+                server.hurry()
+            stop.set()
+
+        server.loop.add_signal_handler(signal.SIGTERM, stop.set)
+        server.loop.add_signal_handler(signal.SIGINT, interrupted)
+        if options.place is not None:
+            server.loop.add_reader(options.place.parent, stop.set)
+            begin_child()
+        if certificate is not None:
+            following = asyncio.create_task(certificate.follow(), name="follow certificate")
+            stack.callback(following.cancel)
+        await server.start(listeners)
+        if router.workers is not None:
+            await stack.enter_async_context(router.workers)
+        await stop.wait()
+        if options.place is not None:
+            server.loop.remove_reader(options.place.parent)
+        await server.stop()
         logger.info("stopped")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The program ``blade_router``."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["hash-key"]:
+        hash_key.main(arguments[1:])
+        return
     options = parse_arguments(arguments)
-    logging.basicConfig(level=options.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("uvicorn").setLevel(logging.DEBUG if options.log_level == "DEBUG" else logging.WARNING)
-    try:
-        listeners = [listen(options.host, options.port)]
-    except OSError as error:
-        sys.exit(
-            f"blade_router: cannot listen on {options.host}:{options.port}: {error.strerror}; choose another --port"
-        )
-    if options.listen_fd is not None:
-        try:
-            listeners.append(inherited(options.listen_fd))
-        except OSError as error:
-            sys.exit(f"blade_router: ${environment.LISTEN_FD}={options.listen_fd}: {error.strerror}; unset it")
+    where = f"[{options.worker}] " if options.place is not None else ""
+    logging.basicConfig(level=options.log_level, format=f"%(asctime)s %(levelname)s {where}%(name)s: %(message)s")
+    if options.workers > 1 and options.place is None:
+        sys.exit(supervise(sys.argv[1:] if arguments is None else arguments, options))
+    certificate = _certificate(options)
+    listeners = _listeners(options)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(run(options, listeners))
+            runner.run(run(options, listeners, certificate))
     except ConfigError as error:
         sys.exit(f"blade_router: {error}")
     finally:
         for listener in listeners:
             listener.close()
+
+
+def supervise(arguments: Sequence[str], options: Options) -> int:
+    """Be the parent of workers; the exit status."""
+    try:
+        supervisor = Supervisor(
+            arguments,
+            options.workers,
+            options.host,
+            options.port,
+            drain_timeout=options.drain_timeout,
+            pass_fds=() if options.listen_fd is None else (options.listen_fd,),
+        )
+    except OSError as error:
+        sys.exit(_cannot_listen(options, error))
+    return supervisor.run()
+
+
+def _listeners(options: Options) -> list[socket.socket]:
+    if options.place is not None:
+        listeners = [inherited(options.place.listener)]
+    else:
+        try:
+            listeners = [listen(options.host, options.port)]
+        except OSError as error:
+            sys.exit(_cannot_listen(options, error))
+    if options.listen_fd is not None:
+        try:
+            listeners.append(inherited(options.listen_fd))
+        except OSError as error:
+            sys.exit(f"blade_router: ${environment.LISTEN_FD}={options.listen_fd}: {error.strerror}; unset it")
+    return listeners
+
+
+def _cannot_listen(options: Options, error: OSError) -> str:
+    return f"blade_router: cannot listen on {options.host}:{options.port}: {error.strerror}; choose another --port"
+
+
+def _certificate(options: Options) -> Certificate | None:
+    if options.tls_cert is None or options.tls_key is None:
+        return None
+    try:
+        return Certificate(options.tls_cert, options.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        sys.exit(f"blade_router: --tls_cert {options.tls_cert}, --tls_key {options.tls_key}: {error}")
 
 
 if __name__ == "__main__":

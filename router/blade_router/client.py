@@ -5,55 +5,124 @@ the moment the client's goes, whether the answer streams or not.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, MutableMapping
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Generator
+from typing import Protocol
 
-from blade_router.errors import ClientGone, Headers
-from blade_router.request import Receive
+from blade_router.errors import ClientGone, Headers, Refused
+from blade_router.http import writing
 
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+HEARTBEAT_HEADERS: Headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
 
 
 class Abortable(Protocol):
-    """What a client's leaving puts an end to."""
+    """Work done for a client: a connection to an engine, a place in a queue."""
 
     def abort(self, error: Exception) -> None: ...
 
 
-class Client:
-    """One ASGI request's ``receive`` and ``send``. Writing waits while the client is slow."""
+class _Done:
+    """Awaiting this costs little and never waits."""
 
-    def __init__(self, receive: Receive, send: Send) -> None:
-        self._receive = receive
-        self._send = send
-        self._gone = False
-        self._work: Abortable | None = None
-        self._kept_alive = False
-        self._late_status = 0
-        self._receiving: Generator[Any, None, MutableMapping[str, Any]]
+    __slots__ = ()
 
-    def watch(self) -> None:
-        """Start to look for the disconnect; only after the request has been read. Ends with the answer by itself.
+    def __await__(self) -> Generator[None, None, None]:
+        yield from ()
 
-        ``receive`` is stepped by hand, as a task would do it: a task per request only to wait costs 10 us.
+
+_DONE = _Done()
+
+
+class Flow:
+    """The writing half of a client's connection, which outlives its requests."""
+
+    __slots__ = ("_resumed", "last", "lost", "paused", "transport")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self.transport = transport
+        self.paused = False
+        """The client reads more slowly than we write."""
+        self.lost = False
+        self.last = False
+        """The process is about to end: each answer is the last one."""
+        self._resumed: asyncio.Future[None] | None = None
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        """Writing goes on, or will never again: then what waits finds the client gone."""
+        self.paused = False
+        if self._resumed is not None and not self._resumed.done():
+            self._resumed.set_result(None)
+
+    async def drain(self) -> None:
+        """Wait until the client has read enough.
+
+        Raises:
+            ClientGone: it left instead.
         """
-        self._receiving = self._receive().__await__()
-        self._step()
+        while self.paused and not self.lost:
+            if self._resumed is None or self._resumed.done():
+                self._resumed = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._resumed)
+        if self.lost:
+            raise ClientGone
 
-    def _step(self, done: asyncio.Future[None] | None = None) -> None:
-        try:
-            waiting = next(self._receiving)
-        except StopIteration as stop:
-            if stop.value["type"] == "http.disconnect":
-                self._gone = True
-                if self._work is not None:
-                    self._work.abort(ClientGone())
-            else:
-                self.watch()
-            return
-        # The protocol between a coroutine and what runs it: the runner takes the flag down, then waits.
-        waiting._asyncio_future_blocking = False
-        waiting.add_done_callback(self._step)
+
+class Client:
+    """Who asked one request. Methods that write return something to await, which waits while the client is slow.
+
+    Args:
+        http11: otherwise answers of unknown length end with the connection.
+        keep_alive: the client would like to send another request after this one.
+        bodiless: it asked by HEAD, and gets everything but the body.
+        extra: headers for every answer, and replaced where the engine writes them too (CORS).
+    """
+
+    __slots__ = (
+        "_bodiless",
+        "_chunked",
+        "_extra",
+        "_flow",
+        "_head",
+        "_http11",
+        "_refusal",
+        "_tell",
+        "_waiting",
+        "_work",
+        "complete",
+        "gone",
+        "keep_alive",
+        "sent",
+        "status",
+    )
+
+    def __init__(
+        self,
+        flow: Flow,
+        *,
+        http11: bool = True,
+        keep_alive: bool = True,
+        bodiless: bool = False,
+        extra: Headers | None = None,
+    ) -> None:
+        self.keep_alive = keep_alive
+        self.status = 0
+        """Of the answer that has begun; 0 before."""
+        self.sent = 0
+        """Bytes of body."""
+        self.complete = False
+        self.gone = flow.lost
+        self._flow = flow
+        self._http11 = http11
+        self._bodiless = bodiless
+        self._extra = extra
+        self._chunked = False
+        self._head = b""
+        self._waiting = False
+        self._refusal: list[bytes] | None = None
+        self._work: Abortable | None = None
+        self._tell: Callable[[], None] | None = None
 
     def attach(self, work: Abortable) -> None:
         """Abort this with ``ClientGone`` when the client goes.
@@ -61,7 +130,7 @@ class Client:
         Raises:
             ClientGone: it has gone already.
         """
-        if self._gone:
+        if self.gone:
             raise ClientGone
         self._work = work
 
@@ -69,33 +138,152 @@ class Client:
         """What was attached is another's from now on."""
         self._work = None
 
-    async def heartbeat(self, comment: bytes) -> None:
-        """Write a comment into an event stream that has not begun; the first one begins it, with a 200.
+    def on_gone(self, callback: Callable[[], None] | None) -> None:
+        """Call this when the client goes, in place of what was given before; None for nothing.
 
-        What comes later keeps the 200: an error's body is sent as an event.
+        Raises:
+            ClientGone: it has gone already.
         """
-        if not self._kept_alive:
-            self._kept_alive = True
-            headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
-            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        await self._send({"type": "http.response.body", "body": b": %b\n\n" % comment, "more_body": True})
+        if self.gone and callback is not None:
+            raise ClientGone
+        self._tell = callback
 
-    # The three below hand on the server's own awaitable: a coroutine around each would cost, and add nothing.
+    def lost(self) -> None:
+        """The connection is gone."""
+        self.gone = True
+        if self._work is not None:
+            self._work.abort(ClientGone())
+        if self._tell is not None:
+            self._tell()
+
+    @property
+    def peer(self) -> tuple[str, int] | None:
+        """Address and port of the other side; None where it has none."""
+        found = self._flow.transport.get_extra_info("peername")
+        return (found[0], found[1]) if isinstance(found, tuple) else None
+
+    @property
+    def unended(self) -> bool:
+        """The answer has begun, and only the end of the connection can tell that it is over."""
+        return bool(self.status) and not self._chunked and not self.keep_alive
+
+    # The five below return at once; where they have to wait, what they return does.
 
     def start(self, status: int, headers: Headers) -> Awaitable[None]:
-        if self._kept_alive:
-            self._late_status = status
-            return _nothing()
-        return self._send({"type": "http.response.start", "status": status, "headers": headers})
+        """Begin the answer. Without a Content-Length its body is chunked, or ends with the connection.
+
+        Raises:
+            ClientGone: nobody reads it.
+        """
+        if self._waiting:
+            self.status = status
+            if status != 200:  # the head said 200 already: what went wrong has to fit into an event
+                self._refusal = []
+            return _DONE
+        if self.gone:
+            raise ClientGone
+        self._begin(status, headers)
+        return _DONE
 
     def write(self, body: bytes) -> Awaitable[None]:
-        return self._send({"type": "http.response.body", "body": body, "more_body": True})
+        """A part of the body.
+
+        Raises:
+            ClientGone: nobody reads it.
+        """
+        if self.gone:
+            raise ClientGone
+        if self._refusal is not None:
+            self._refusal.append(body)
+            return _DONE
+        if body:
+            self._send(body)
+        flow = self._flow
+        return flow.drain() if flow.paused else _DONE
 
     def finish(self, body: bytes = b"") -> Awaitable[None]:
-        if self._late_status >= 400:
-            body = b"data: %b\n\n" % body.replace(b"\n", b" ")
-        return self._send({"type": "http.response.body", "body": body})
+        """The rest of the body.
 
+        Raises:
+            ClientGone: nobody reads it.
+        """
+        if self.gone:
+            raise ClientGone
+        if self._refusal is not None:
+            # JSON has line ends between its parts only, and an event none at all
+            body = b"data: %b\n\n" % b" ".join(b"".join((*self._refusal, body)).split(b"\n"))
+        self.complete = True
+        if self._chunked:
+            transport = self._flow.transport
+            self.sent += len(body)
+            if body:
+                transport.writelines((self._head, b"%x\r\n" % len(body), body, b"\r\n0\r\n\r\n"))
+            else:
+                transport.write(self._head + writing.LAST_CHUNK)
+            self._head = b""
+        else:
+            self._send(body)
+        flow = self._flow
+        return flow.drain() if flow.paused else _DONE
 
-async def _nothing() -> None:
-    pass
+    def refuse(self, refusal: Refused) -> Awaitable[None]:
+        """The whole answer is an error.
+
+        Raises:
+            ClientGone: nobody reads it.
+        """
+        body = refusal.body
+        self.start(refusal.status, [*refusal.headers, (b"content-length", b"%d" % len(body))])
+        return self.finish(body)
+
+    def heartbeat(self, comment: bytes, headers: Headers | None = None) -> Awaitable[None]:
+        """Tell a client that waits for a stream that it is not forgotten: a comment, which the stream begins with.
+
+        From then on the answer is a 200, and ``start`` writes no head: one with another status makes the body an
+        event. ``headers`` go with the first comment only.
+
+        Raises:
+            ClientGone: nobody reads it.
+        """
+        if not self._waiting:
+            self._begin(200, HEARTBEAT_HEADERS + (headers or []))
+            self._waiting = True
+        return self.write(b": %b\n\n" % comment)
+
+    def _begin(self, status: int, headers: Headers) -> None:
+        self.status = status
+        flow = self._flow
+        if self._extra:
+            ours = {name for name, _ in self._extra}
+            headers = [header for header in headers if header[0] not in ours] + self._extra
+        if flow.last:
+            self.keep_alive = False
+        framing = b"\r\n"
+        if not writing.has_body(status):
+            self._bodiless = True
+        elif not writing.is_measured(headers):
+            if self._http11:
+                framing = b"transfer-encoding: chunked\r\n\r\n"
+                self._chunked = not self._bodiless
+            else:
+                self.keep_alive = False
+        if not self.keep_alive:
+            framing = b"connection: close\r\n" + framing
+        elif not self._http11:
+            framing = b"connection: keep-alive\r\n" + framing
+        self._head = b"%b%b%b" % (writing.status_line(status), writing.lines(headers), framing)
+
+    def _send(self, body: bytes) -> None:
+        transport = self._flow.transport
+        head, self._head = self._head, b""
+        if self._bodiless:
+            if head:
+                transport.write(head)
+            return
+        self.sent += len(body)
+        if self._chunked:
+            transport.writelines((head, b"%x\r\n" % len(body), body, b"\r\n"))
+        elif head:
+            transport.writelines((head, body))
+        else:
+            transport.write(body)

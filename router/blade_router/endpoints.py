@@ -46,6 +46,8 @@ class Endpoint:
         """Since when it rises (monotonic); 0 when it does not."""
         self.engine_draining = False
         """The engine itself said so on a 503."""
+        self.adapters: frozenset[str] = frozenset()
+        """LoRA names it serves beside its model."""
         self.removed = False
         self.suspect: Callable[[], None] = lambda: None
         """Asks the active check to look at once; set by the health checker."""

@@ -38,10 +38,12 @@ class RoutingFields(msgspec.Struct, frozen=True):
     @property
     def token_limit(self) -> int | None:
         """The most tokens one answer may have, where the request says it."""
-        for limit in (self.max_completion_tokens, self.max_tokens, self.max_output_tokens):
-            if limit is not None:
-                return max(0, limit)
-        return None
+        limit = self.max_completion_tokens
+        if limit is None:
+            limit = self.max_tokens
+            if limit is None:
+                limit = self.max_output_tokens
+        return limit if limit is None or limit > 0 else 0
 
     @property
     def samples(self) -> int:
@@ -57,12 +59,17 @@ def parse_fields(body: bytes) -> RoutingFields:
     """The fields of a JSON body.
 
     Raises:
-        Refused: 400, the body is not JSON.
+        Refused: 400, the body is not JSON, or not UTF-8.
     """
     try:
+        if not body.isascii():
+            body.decode()  # msgspec looks only into the fields it keeps
         return _decode(body)
     except msgspec.ValidationError:
         return _each_by_itself(body)
+    except UnicodeDecodeError as error:
+        message = f"the request body is not valid JSON: byte {error.start} is not UTF-8"
+        raise Refused(400, message, code="invalid_json") from None
     except msgspec.DecodeError as error:
         raise Refused(400, f"the request body is not valid JSON: {error}", code="invalid_json") from None
 

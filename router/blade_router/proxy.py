@@ -2,22 +2,24 @@
 
 Nothing is sent to the client before the answer is worth sending: a whole one when it does not stream, the first event
 when it does. Up to there a failing engine costs the client nothing but time, because the request goes to another one.
-This is plain ASGI; a web framework here would cost more than everything else the router does.
+A web framework here would cost more than everything else the router does.
 """
 
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
 from blade_protocol import headers as names
+from blade_protocol import paths
 from blade_router.admission import Gate, OpenGate, Ticket
-from blade_router.client import Client, Send
+from blade_router.client import Client
 from blade_router.endpoints import Endpoint, EndpointSet, settle
 from blade_router.errors import ClientGone, Headers, Refused
+from blade_router.http.head import RawRequest
 from blade_router.metrics import Metrics
 from blade_router.policies import Choice, Policy
-from blade_router.request import REQUEST_ID, ClientRequest, Receive, Scope, forwardable, read_request
+from blade_router.request import REQUEST_ID, ClientRequest, forwardable, read_request
 from blade_router.resume import EventStream
 from blade_router.retries import RetryBudget, asked_to_wait
 from blade_router.upstream import ConnectFailed, Connection, ConnectionLost, UpstreamError
@@ -32,8 +34,11 @@ MAX_HELD = 8 << 20
 CLIENT_GONE = 499
 """Status under which requests are counted whose client left (nginx's)."""
 
+EVENT_END = b"\n\n"
+
 _ENDPOINT = names.ENDPOINT.encode()
 _REASON = names.ROUTE_REASON.encode()
+_JSON = [(b"content-type", b"application/json")]
 _DRAINING = (names.DRAINING.encode(), b"1")
 
 
@@ -51,13 +56,14 @@ class Answer:
 
 
 class Proxy:
-    """The ASGI callable for ``/v1/*``.
+    """Answers what engines answer.
 
     Args:
         max_tries: how many endpoints may work on one request before its first byte. Endpoints that could not
             be connected to or say that they drain have not worked on it and do not count.
         first_byte_timeout: seconds an endpoint has for the first byte of a body; 0 for no limit.
         look_again: looks for endpoints before a request is refused for want of any; True when something changed.
+        list_models: answers a GET of ``/v1/models``; None where an engine is to do it.
     """
 
     def __init__(
@@ -66,38 +72,46 @@ class Proxy:
         policy: Policy,
         metrics: Metrics,
         *,
-        max_body_bytes: int,
         max_tries: int = 3,
         first_byte_timeout: float = 0.0,
         look_again: Callable[[], bool] = lambda: False,
         gate: Gate | None = None,
+        list_models: Callable[[ClientRequest], Awaitable[bytes | None]] | None = None,
     ) -> None:
         self.endpoints = endpoints
         self.policy = policy
         self.gate: Gate = gate or OpenGate()
+        self._list_models = list_models
         self._metrics = metrics
         self._budget = RetryBudget(lambda: metrics.live)
         metrics.retries_exhausted = lambda: self._budget.exhausted
-        self._max_body_bytes = max_body_bytes
         self._max_tries = max_tries
         self._first_byte_timeout = first_byte_timeout
         self._look_again = look_again
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, raw: RawRequest, client: Client) -> None:
         started = time.perf_counter()
-        client = Client(receive, send)
         metrics = self._metrics
         metrics.begin(started)
         status = CLIENT_GONE
         request: ClientRequest | None = None
         key = ""
         try:
-            request = await read_request(scope, receive, self._max_body_bytes)
-            client.watch()
+            request = read_request(raw)
+            if request.method == "GET" and request.path.startswith(paths.MODELS) and self._list_models is not None:
+                listing = await self._list_models(request)
+                if listing is not None:
+                    status = 200
+                    await client.start(200, [*_JSON, (b"content-length", b"%d" % len(listing))])
+                    await client.finish(listing)
+                    return
             ticket = await self.gate.admit(request, client)
             key = ticket.key_name
             try:
                 status = await self._serve(request, client, ticket)
+            except Refused as refusal:
+                request.status = refusal.status
+                raise
             finally:
                 ticket.close(request.usage)
         except ClientGone:
@@ -105,9 +119,7 @@ class Proxy:
         except Refused as refusal:
             status = refusal.status
             metrics.refused[refusal.code] += 1
-            body = refusal.body
-            await client.start(status, [*refusal.headers, (b"content-length", b"%d" % len(body))])
-            await client.finish(body)
+            await client.refuse(refusal)
         finally:
             if request is None:
                 metrics.end(status, started, 0.0, False, "", None, None)
@@ -147,6 +159,7 @@ class Proxy:
             if why:
                 self._metrics.retries[why] += 1
             ours = self._headers(request, choice, panic, why)
+            ours += ticket.headers
             tried.append(endpoint)
             choice.sent()
             trial = endpoint.breaker.enter()
@@ -216,11 +229,14 @@ class Proxy:
         client: Client,
     ) -> None:
         """Send what was held back, then the rest as it comes."""
+        request.status = answer.status
         whole = answer.complete and answer.status not in (204, 304)
         headers = forwardable(answer.headers, len(answer.body) if whole else None) + ours
         await client.start(answer.status, headers)
         request.answered = time.perf_counter()
         request.streamed = answer.events is not None
+        if answer.events is not None:
+            request.events = answer.body.count(EVENT_END)
         if answer.complete or connection is None:
             request.usage = usage_of(answer.body) if answer.events is None else usage_of_stream(answer.body[-TAIL:])
             await client.finish(answer.body)
@@ -232,6 +248,7 @@ class Proxy:
                 chunk = await connection.read()
                 if events is not None:
                     chunk = events.feed(chunk)
+                    request.events += chunk.count(EVENT_END)
                 if connection.at_end:
                     break
                 if chunk:

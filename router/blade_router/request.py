@@ -1,23 +1,20 @@
-"""A client's request: read with a limit, parsed once, and its head made ready for an engine.
+"""A client's request: parsed once, and its head made ready for an engine.
 
 The body is forwarded as the bytes that came.
 """
 
 import itertools
 import secrets
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any
 
 from blade_protocol import headers as names
-from blade_router.errors import ClientGone, Headers, Refused
+from blade_router.errors import Headers, Refused
 from blade_router.fields import NOTHING, RoutingFields, parse_fields
+from blade_router.http.head import RawRequest
 from blade_router.usage import Usage
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-
-METHODS = ("GET", "POST", "DELETE")
+METHODS = {b"GET": "GET", b"POST": "POST", b"DELETE": "DELETE"}
 
 HOP_BY_HOP = frozenset(
     (
@@ -37,11 +34,12 @@ REQUEST_ID = names.REQUEST_ID.encode()
 OURS = names.CLIENT_FORBIDDEN_PREFIX.encode()
 # host, content-length and the request's id are written anew; "expect" is answered by our own server
 _REPLACED = HOP_BY_HOP | {b"host", b"content-length", b"expect", REQUEST_ID}
+_SPECIAL = _REPLACED | {b"content-type", b"content-encoding"}
 
 _NOT_FORWARDED = HOP_BY_HOP | {REQUEST_ID}
 _MEASURED = _NOT_FORWARDED | {b"content-length"}
 
-_prefix = secrets.token_hex(8)
+_prefix = secrets.token_hex(8).encode()
 _counter = itertools.count()
 
 
@@ -64,10 +62,20 @@ class ClientRequest:
     """When the first byte of its answer went out (``time.perf_counter``); 0 before."""
     streamed: bool = False
     """That answer is an event stream."""
+    status: int = 0
+    """Of the answer it gets; 0 until then."""
+    events: int = 0
+    """Events of its answer that were passed on: about as many tokens."""
 
     def header(self, name: bytes) -> bytes:
         """The first of that name, empty without one."""
         return next((value for key, value in self.headers if key == name), b"")
+
+    def withhold(self, names: Collection[bytes]) -> None:
+        """Headers of these names are not for engines."""
+        for name, value in self.headers:
+            if name in names:
+                self._end = self._end.replace(b"\r\n%b: %b\r\n" % (name, value), b"\r\n", 1)
 
     def head_for(self, authority: bytes, extra: bytes = b"") -> bytes:
         """Request line and headers for the engine at ``authority`` (``host:port``).
@@ -78,74 +86,62 @@ class ClientRequest:
         return b"".join((self._start, authority, self._end, length))
 
 
-async def read_request(scope: Scope, receive: Receive, max_body_bytes: int) -> ClientRequest:
-    """Read the whole request.
+def read_request(raw: RawRequest) -> ClientRequest:
+    """What a client asks of an engine.
 
     Raises:
-        Refused: 405 for another method, 413 for a body over the limit, 400 for a body that is not JSON.
-        ClientGone: the client left before its body was complete.
+        Refused: 405 for another method, 415 for a compressed body, 400 for a body that is not JSON.
     """
-    method: str = scope["method"]
-    if method not in METHODS:
-        raise Refused(405, f"{method} is not supported; use one of {', '.join(METHODS)}", code="method_not_allowed")
-
+    method = METHODS.get(raw.method)
+    if method is None:
+        message = f"{raw.method.decode()} is not supported; use one of {', '.join(METHODS.values())}"
+        raise Refused(405, message, code="method_not_allowed")
     head: list[bytes] = []
     request_id = b""
     content_type = b""
+    headers = raw.headers
     dropped = _REPLACED
-    for name, value in scope["headers"]:
-        if name == b"connection":
-            dropped = dropped | {token.strip() for token in value.lower().split(b",")}
-    for name, value in scope["headers"]:
-        if name == b"content-length" and int(value) > max_body_bytes:
-            raise _too_large(max_body_bytes)
-        if name == REQUEST_ID and len(value) <= 128:
-            request_id = value
-        if name in dropped or name.startswith(OURS):
-            continue
-        if name == b"content-type":
+    for name, value in headers:
+        if name not in _SPECIAL:
+            if name.startswith(OURS):
+                continue
+        elif name == b"content-type":
             content_type = value
+        elif name == b"connection":
+            dropped = dropped | {token.strip() for token in value.lower().split(b",")}
+            continue
+        elif name == REQUEST_ID:
+            if len(value) <= 128:
+                request_id = value
+            continue
+        elif name == b"content-encoding":
+            if value.lower() != b"identity":
+                raise _encoded(value)
+        else:
+            continue
         head += (name, b": ", value, b"\r\n")
+    if len(dropped) > len(_REPLACED):  # it names headers of its own
+        kept = ((name, value) for name, value in headers if name not in dropped and not name.startswith(OURS))
+        head = [b"%b: %b\r\n" % header for header in kept]
 
-    body = await _read_body(receive, max_body_bytes)
     fields = NOTHING
     if method == "POST" and (not content_type or content_type.lower().startswith(b"application/json")):
-        fields = parse_fields(body)
-
-    request_id = request_id or b"req-%b%x" % (_prefix.encode(), next(_counter))
-    target = scope["raw_path"]
-    if scope["query_string"]:
-        target = target + b"?" + scope["query_string"]
+        fields = parse_fields(raw.body)
     return ClientRequest(
         method=method,
-        path=scope["path"],
+        path=raw.path.decode("ascii"),
         fields=fields,
-        body=body,
-        id=request_id,
-        headers=scope["headers"],
-        _start=b"%b %b HTTP/1.1\r\nhost: " % (method.encode(), target),
-        _end=b"\r\n" + b"".join(head),
+        body=raw.body,
+        id=request_id or b"req-%b%x" % (_prefix, next(_counter)),
+        headers=headers,
+        _start=b"%b %b HTTP/1.1\r\nhost: " % (raw.method, raw.target),
+        _end=b"\r\n%b" % b"".join(head),
     )
 
 
-async def _read_body(receive: Receive, limit: int) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        part = message.get("body", b"")
-        size += len(part)
-        if size > limit:
-            raise _too_large(limit)
-        if not message.get("more_body"):
-            return b"".join((*parts, part)) if parts else part
-        parts.append(part)
-
-
-def _too_large(limit: int) -> Refused:
-    return Refused(413, f"the request body is larger than the limit of {limit} bytes", code="request_too_large")
+def _encoded(coding: bytes) -> Refused:
+    message = f"content-encoding {coding.decode('latin-1')} is not supported; send the body unencoded"
+    return Refused(415, message, code="unsupported_encoding")
 
 
 def forwardable(upstream: Headers, length: int | None) -> Headers:

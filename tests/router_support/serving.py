@@ -9,8 +9,11 @@ from typing import Any
 import httpx
 
 from blade_protocol.routing import EndpointConfig
-from blade_router.app import Router, listen, make_server
+from blade_router.app import Router, make_server
 from blade_router.arguments import Options
+from blade_router.http.listening import listen
+from blade_router.http.server import Server
+from blade_router.http.tls import Certificate
 from router_support.engine import MockEngine
 
 TEST_SECONDS = 60
@@ -20,8 +23,9 @@ TEST_SECONDS = 60
 class Running:
     """A router that serves, and a client of it."""
 
-    def __init__(self, router: Router, url: str, client: httpx.AsyncClient) -> None:
+    def __init__(self, router: Router, server: Server, url: str, client: httpx.AsyncClient) -> None:
         self.router = router
+        self.server = server
         self.url = url
         self.client = client
 
@@ -49,38 +53,25 @@ def question(*, stream: bool = False) -> dict[str, Any]:
 
 
 @contextlib.asynccontextmanager
-async def serving(*engines: MockEngine, wait: bool = True, **options: Any) -> AsyncIterator[Running]:
+async def serving(
+    *engines: MockEngine, wait: bool = True, certificate: Certificate | None = None, **options: Any
+) -> AsyncIterator[Running]:
     """A router over these engines; with ``wait``, once it has found all of them healthy."""
     endpoints = tuple(EndpointConfig(url=engine.url, name=engine.name) for engine in engines)
     settings = Options(**{"endpoints": endpoints, "drain_timeout": 1, **options})
     async with Router(settings) as router:
         listener = listen("127.0.0.1", 0)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        server = make_server(router, settings)
-        server.capture_signals = contextlib.nullcontext  # type: ignore[assignment, method-assign]
-        # uvicorn looks every 0.1 s whether to stop, and then sleeps as long; stopping is tested in test_command.
-        stop = asyncio.Event()
-
-        async def close(sockets: object = None) -> None:
-            for each in server.servers:
-                each.close()
-            for connection in list(server.server_state.connections):
-                connection.transport.abort()  # type: ignore[union-attr]
-
-        server.main_loop = stop.wait  # type: ignore[assignment, method-assign]
-        server.shutdown = close  # type: ignore[method-assign]
-        task = asyncio.create_task(server.serve(sockets=[listener]))
+        server = make_server(router, settings, certificate)
         try:
+            await server.start([listener])
             async with httpx.AsyncClient(base_url=url, timeout=20, trust_env=False, verify=False) as client:
-                await eventually(lambda: server.started)
                 if wait:
                     await eventually(lambda: router.endpoints.usable_count() == len(engines))
                 async with asyncio.timeout(TEST_SECONDS):
-                    yield Running(router, url, client)
+                    yield Running(router, server, url, client)
         finally:
-            stop.set()
-            await task
-            listener.close()
+            await server.close()
 
 
 async def eventually(condition: Callable[[], object], what: str = "") -> None:

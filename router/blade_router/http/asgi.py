@@ -1,0 +1,51 @@
+"""The bridge to an ASGI application: what is asked seldom may cost a web framework."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+from urllib.parse import unquote
+
+from blade_router.client import Client
+from blade_router.http.head import RawRequest
+
+Message = MutableMapping[str, Any]
+Application = Callable[
+    [Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]
+]
+
+
+async def ask(application: Application, request: RawRequest, client: Client) -> None:
+    """Have an application answer. HEAD is asked as GET; the client gets no body."""
+    path, _, query = request.target.partition(b"?")
+    method = request.method.decode("ascii")
+    scope: Message = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1" if request.http11 else "1.0",
+        "method": "GET" if method == "HEAD" else method,
+        "scheme": "http",
+        "path": unquote(path.decode("ascii")),
+        "raw_path": path,
+        "query_string": query,
+        "root_path": "",
+        "headers": request.headers,
+        "client": client.peer,
+        "server": None,
+    }
+    bodies = [request.body]
+
+    async def receive() -> Message:
+        if bodies:
+            return {"type": "http.request", "body": bodies.pop(), "more_body": False}
+        await asyncio.get_running_loop().create_future()  # the client's going is heard when something is sent
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            await client.start(message["status"], list(message["headers"]))
+        elif message.get("more_body"):
+            await client.write(message["body"])
+        else:
+            await client.finish(message.get("body", b""))
+
+    await application(scope, receive, send)

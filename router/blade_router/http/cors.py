@@ -1,0 +1,49 @@
+"""Which web pages may let a browser ask (the Fetch standard's CORS protocol)."""
+
+from collections.abc import Collection
+
+from blade_protocol import headers as names
+from blade_router.client import Client
+from blade_router.errors import Headers
+from blade_router.http.head import RawRequest
+
+_PREFLIGHT_SECONDS = b"600"
+_EXPOSED = ", ".join((names.REQUEST_ID, names.ENDPOINT, names.ROUTE_REASON, "retry-after")).encode()
+
+
+class Cors:
+    """The rules of one configuration.
+
+    Args:
+        origins: ``https://chat.example.com`` and the like, or ``*`` for every page.
+    """
+
+    def __init__(self, origins: Collection[str]) -> None:
+        self._any = "*" in origins
+        self._origins = frozenset(origin.rstrip("/").lower().encode("latin-1", "replace") for origin in origins)
+
+    def headers(self, request: RawRequest) -> Headers:
+        """What every answer to this request gets; nothing when no web page asks, or one that may not."""
+        origin = request.header(b"origin")
+        if not origin or not (self._any or origin.lower() in self._origins):
+            return []
+        headers = [(b"access-control-expose-headers", _EXPOSED)]
+        if self._any:
+            return [(b"access-control-allow-origin", b"*"), *headers]
+        return [(b"access-control-allow-origin", origin), (b"vary", b"origin"), *headers]
+
+    @staticmethod
+    def is_preflight(request: RawRequest) -> bool:
+        return request.method == b"OPTIONS" and bool(request.header(b"access-control-request-method"))
+
+    @staticmethod
+    async def answer_preflight(request: RawRequest, client: Client) -> None:
+        """Say what an allowed page may send; the connection adds who is allowed."""
+        headers = [
+            (b"access-control-allow-methods", b"GET, POST, DELETE"),
+            (b"access-control-max-age", _PREFLIGHT_SECONDS),
+        ]
+        if wanted := request.header(b"access-control-request-headers"):
+            headers.append((b"access-control-allow-headers", wanted))
+        await client.start(204, headers)
+        await client.finish()

@@ -1,0 +1,89 @@
+"""What the head of a request may be.
+
+llhttp refuses most of what could be read in two ways: bare LF or CR, folded lines, space before a colon, odd bytes in
+names and targets, several or odd lengths, a length beside a transfer coding. Here is what it lets pass and a proxy must
+not, because the engine behind it could understand it otherwise.
+"""
+
+from dataclasses import dataclass, field
+
+from blade_router.errors import Headers, Refused
+
+MAX_HEAD_BYTES = 128 * 1024
+"""Request line and headers."""
+MAX_HEADERS = 256
+
+_LOOKED_AT = frozenset((b"host", b"content-length", b"transfer-encoding", b"expect"))
+
+
+@dataclass(slots=True)
+class RawRequest:
+    """One request as it was read: nothing in it has been interpreted but its framing."""
+
+    method: bytes
+    target: bytes
+    """Origin form: it begins with a slash."""
+    headers: Headers
+    """Names in lower case."""
+    http11: bool
+    """Otherwise HTTP/1.0."""
+    keep_alive: bool
+    length: int | None = None
+    """The Content-Length, where there is one."""
+    expects_continue: bool = field(default=False, compare=False)
+    """It waits to be told to send its body."""
+    body: bytes = b""
+
+    @property
+    def path(self) -> bytes:
+        return self.target.partition(b"?")[0]
+
+    def header(self, name: bytes) -> bytes:
+        """The first of that name, empty without one."""
+        return next((value for key, value in self.headers if key == name), b"")
+
+
+def read_head(method: bytes, target: bytes, version: str, keep_alive: bool, headers: Headers) -> RawRequest:
+    """A request whose body is still to come.
+
+    Raises:
+        Refused: 400 for what can be understood in two ways, 417 for an expectation other than ``100-continue``.
+    """
+    if version not in ("1.1", "1.0"):
+        raise bad_request(f"HTTP/{version} is not spoken here; use HTTP/1.1")
+    if not target.startswith(b"/") or b"#" in target:
+        raise bad_request("the request target must be a path; absolute URLs, fragments and CONNECT are not supported")
+    request = RawRequest(method, target, headers, version == "1.1", keep_alive)
+    hosts = 0
+    for name, value in headers:
+        if name not in _LOOKED_AT:
+            continue
+        if name == b"host":
+            hosts += 1
+        elif name == b"content-length":
+            request.length = int(value)
+        elif name == b"transfer-encoding":
+            if value.strip().lower() != b"chunked":
+                raise bad_request("the only supported transfer-encoding is chunked, once")
+            if not request.http11:
+                raise bad_request("HTTP/1.0 has no transfer-encoding; send a content-length")
+        elif value.lower() == b"100-continue":
+            request.expects_continue = request.http11
+        else:
+            raise Refused(417, "the only supported expectation is 100-continue", code="expectation_failed")
+    if hosts > 1 or (request.http11 and not hosts):
+        raise bad_request(f"a request needs exactly one host header; this one has {hosts}")
+    return request
+
+
+def bad_request(message: str) -> Refused:
+    """The 400 for something that is no HTTP request, or could be two."""
+    return Refused(400, message, code="bad_request")
+
+
+def head_too_large() -> Refused:
+    return bad_request(f"the head of the request is larger than {MAX_HEAD_BYTES} bytes; send less in headers")
+
+
+def body_too_large(limit: int) -> Refused:
+    return Refused(413, f"the request body is larger than the limit of {limit} bytes", code="request_too_large")

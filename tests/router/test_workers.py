@@ -1,0 +1,207 @@
+"""Several processes behind one port: they serve together, replace each other, and count together."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import socket
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from router_support.engine import MockEngine
+from router_support.raw import connected, get, post
+from router_support.serving import TEST_SECONDS, eventually, question
+
+from blade_router.app import main
+from blade_router.worker_peers import add_up
+from blade_router.workers import SHARED_BYTES, VARIABLE, Worker
+
+
+@asynccontextmanager
+async def running(
+    *flags: str, pass_fds: tuple[int, ...] = (), **environment: str
+) -> AsyncIterator[tuple[Process, int]]:
+    """A router of two workers that both serve, and its port."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "blade_router.app", "--port", "0", "--workers", "2", *flags),
+        stderr=PIPE,
+        env=os.environ | environment,
+        pass_fds=pass_fds,
+    )
+    assert process.stderr is not None
+    try:
+        async with asyncio.timeout(TEST_SECONDS):
+            port = 0
+            while not port:
+                line = (await process.stderr.readline()).decode()
+                assert line, "the router ended before it listened"
+                if found := re.search(r"listening on http://127\.0\.0\.1:(\d+)", line):
+                    port = int(found[1])
+            draining = asyncio.create_task(process.stderr.read())
+            while len(await workers(port)) < 2:  # noqa: ASYNC110 - another process
+                await asyncio.sleep(0.02)
+            yield process, port
+            draining.cancel()
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            await process.wait()
+
+
+async def workers(port: int) -> dict[int, int]:
+    """Pid of each worker."""
+    return {each["worker"]: each["pid"] for each in (await status(port))["workers"]}
+
+
+async def status(port: int) -> dict[str, Any]:
+    async with connected(port) as client:
+        client.send(get(b"/status"))
+        found: dict[str, Any] = json.loads((await client.answer()).body)
+    return found
+
+
+async def metric(port: int, name: str) -> float:
+    async with connected(port) as client:
+        client.send(get(b"/metrics"))
+        text = (await client.answer()).body.decode()
+    return next((float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name + " ")), 0.0)
+
+
+async def ask(port: int, times: int) -> None:
+    """Each time on a connection of its own, which the kernel gives to one of the workers."""
+    for _ in range(times):
+        async with connected(port) as client:
+            client.send(post())
+            assert (await client.answer()).status == 200
+
+
+async def test_both_serve_and_count_together() -> None:
+    async with MockEngine("a") as engine, running("--endpoints", engine.url) as (process, port):
+        assert process.pid not in (await workers(port)).values(), "the parent serves nothing"
+        await ask(port, 40)
+        assert await metric(port, 'blade_router_requests_total{code="200"}') == 40
+        assert await metric(port, "blade_router_request_duration_seconds_count") == 40
+        assert await metric(port, f'blade_router_endpoint_up{{endpoint="{engine.url}"}}') == 1
+        asked = {(await status(port))["worker"] for _ in range(40)}
+        assert asked == {0, 1}
+
+
+async def test_a_worker_that_is_killed_is_replaced_and_nobody_is_refused() -> None:
+    async with MockEngine("a") as engine, running("--endpoints", engine.url) as (process, port):
+        before = await workers(port)
+        os.kill(before[1], signal.SIGKILL)
+        await ask(port, 30)  # half of these connect to a socket that nobody accepts from until the next one is there
+        after = await workers(port)
+        assert after[0] == before[0]
+        assert after[1] != before[1]
+        process.send_signal(signal.SIGTERM)
+        assert await process.wait() == 0
+        for pid in after.values():
+            assert not psutil.pid_exists(pid)
+
+
+async def test_a_stop_reaches_the_workers_and_streams_finish() -> None:
+    gate = asyncio.Semaphore(1)
+    async with MockEngine("a", gate=gate) as engine, running("--endpoints", engine.url) as (process, port):
+        async with connected(port) as client:
+            client.send(post(json.dumps(question(stream=True)).encode()))
+            await client.reader.readuntil(engine.event(0))
+            process.send_signal(signal.SIGINT)
+            await eventually(lambda: not accepts(port))
+            gate.release()
+            gate.release()
+            assert (await client.reader.read()).endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+        assert await process.wait() == 0
+
+
+async def test_workers_end_with_their_parent() -> None:
+    async with MockEngine("a") as engine, running("--endpoints", engine.url) as (process, port):
+        pids = (await workers(port)).values()
+        process.kill()
+        await process.wait()
+        await eventually(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+
+
+async def test_an_inherited_socket_is_accepted_from_by_all() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as shared:
+        number, port = shared.fileno(), shared.getsockname()[1]
+        async with MockEngine("a") as engine:
+            async with running("--endpoints", engine.url, pass_fds=(number,), BLADE_LISTEN_FD=str(number)):
+                await ask(port, 5)
+                assert len(await workers(port)) == 2
+
+
+async def test_workers_share_memory_that_only_they_can_reach() -> None:
+    async with MockEngine("a") as engine, running("--endpoints", engine.url) as (_, port):
+        given = []
+        for pid in (await workers(port)).values():
+            worker = Worker.decode(psutil.Process(pid).environ()[VARIABLE])
+            given.append(os.stat(f"/proc/{pid}/fd/{worker.shared}"))
+            assert worker.folder.stat().st_mode & 0o077 == 0
+        assert given[0].st_ino == given[1].st_ino
+        assert given[0].st_size == SHARED_BYTES
+
+
+async def test_a_mistake_in_the_configuration_ends_them_all(tmp_path: Path) -> None:
+    (tmp_path / "router.json").write_text('{"policies": 1}')
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "blade_router.app", "--port", "0", "--workers", "2"),
+        *("--config", str(tmp_path / "router.json")),
+        stderr=PIPE,
+    )
+    _, errors = await process.communicate()
+    assert process.returncode == 1
+    assert b"unknown field `policies`" in errors
+
+
+def test_a_port_in_use_is_one_clear_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        with pytest.raises(SystemExit) as caught:
+            main(["--port", port, "--workers", "2", "--endpoints", "http://127.0.0.1:1"])
+    assert str(caught.value.code).endswith("Address already in use; choose another --port")
+
+
+def test_metrics_of_several_are_added_up() -> None:
+    text = (
+        "# HELP a_total Things.\n# TYPE a_total counter\n"
+        'a_total{{code="{code}"}} {count}\n'
+        "# HELP d Seconds.\n# TYPE d histogram\n"
+        'd_bucket{{le="1"}} {count}\nd_bucket{{le="+Inf"}} {count}\nd_count {count}\nd_sum 0.5\n'
+        '# HELP e_up Up.\n# TYPE e_up gauge\ne_up{{endpoint="x y"}} 1.0\n'
+        "# HELP busy Busy.\n# TYPE busy gauge\nbusy {count}\n"
+    )
+    both = add_up([text.format(code=200, count=2).encode(), text.format(code=429, count=3).encode()]).decode()
+    assert both.splitlines() == [
+        "# HELP a_total Things.",
+        "# TYPE a_total counter",
+        'a_total{code="200"} 2.0',
+        'a_total{code="429"} 3.0',
+        "# HELP d Seconds.",
+        "# TYPE d histogram",
+        'd_bucket{le="1"} 5.0',
+        'd_bucket{le="+Inf"} 5.0',
+        "d_count 5.0",
+        "d_sum 1.0",
+        "# HELP e_up Up.",
+        "# TYPE e_up gauge",
+        'e_up{endpoint="x y"} 1.0',
+        "# HELP busy Busy.",
+        "# TYPE busy gauge",
+        "busy 5.0",
+    ]
+
+
+def accepts(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
