@@ -5,6 +5,7 @@ the moment the client's goes, whether the answer streams or not.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Generator
 from typing import Protocol
 
@@ -90,6 +91,7 @@ class Client:
         "_tell",
         "_waiting",
         "_work",
+        "began",
         "complete",
         "gone",
         "keep_alive",
@@ -109,6 +111,8 @@ class Client:
         self.keep_alive = keep_alive
         self.status = 0
         """Of the answer that has begun; 0 before."""
+        self.began = 0.0
+        """When the answer began (``time.perf_counter``); 0 before."""
         self.sent = 0
         """Bytes of body."""
         self.complete = False
@@ -175,6 +179,7 @@ class Client:
         Raises:
             ClientGone: nobody reads it.
         """
+        self.began = time.perf_counter()
         if self._waiting:
             self.status = status
             if status != 200:  # the head said 200 already: what went wrong has to fit into an event

@@ -12,6 +12,7 @@ from blade_protocol import headers as names
 from blade_router.errors import Headers, Refused
 from blade_router.fields import NOTHING, RoutingFields, parse_fields
 from blade_router.http.head import RawRequest
+from blade_router.prompt_text import Prompt
 from blade_router.usage import Usage
 
 METHODS = {b"GET": "GET", b"POST": "POST", b"DELETE": "DELETE"}
@@ -58,6 +59,10 @@ class ClientRequest:
     _end: bytes = b""
     usage: Usage | None = None
     """What its answer said it used; known when it has ended."""
+    tries: int = 0
+    """Endpoints that were asked."""
+    ours: Headers = field(default_factory=list)
+    """Headers the router adds to its answer."""
     answered: float = 0.0
     """When the first byte of its answer went out (``time.perf_counter``); 0 before."""
     streamed: bool = False
@@ -66,6 +71,14 @@ class ClientRequest:
     """Of the answer it gets; 0 until then."""
     events: int = 0
     """Events of its answer that were passed on: about as many tokens."""
+    _prompt: Prompt | None = None
+
+    @property
+    def prompt(self) -> Prompt:
+        """Its text, for who routes by it: put together when first asked for."""
+        if self._prompt is None:
+            self._prompt = Prompt(self.fields)
+        return self._prompt
 
     def header(self, name: bytes) -> bytes:
         """The first of that name, empty without one."""
