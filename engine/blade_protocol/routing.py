@@ -60,7 +60,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     service: str = ""
     """Whose endpoints serve it; empty: those without a service."""
     defaults: dict[str, Any] = {}
-    """Fields for requests that do not set them, e.g. ``{"temperature": 0.6}``."""
+    """Fields for requests that do not set them, e.g. ``{"temperature": 0.6}``: of chats, completions and responses."""
     max_tokens: int = 0
     """The most tokens a request may ask for; 0: the engine decides."""
     limits: Limits = Limits()
@@ -104,6 +104,8 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     empty: no weighting."""
     queue: QueueConfig = QueueConfig()
     hold: HoldConfig = HoldConfig()
+    limits: Limits = Limits()
+    """For all requests together, whoever asks."""
     anonymous: Limits = Limits()
     """For all requests together when there are no keys."""
     cors_origins: tuple[str, ...] = ()

@@ -126,7 +126,8 @@ def make_admin(
         host = request.client.host if request.client is not None else ""
         if not may_ask(token_file, request.headers.get(header_names.INTERNAL_TOKEN, ""), host):
             raise HTTPException(403, f"send the service's token in {header_names.INTERNAL_TOKEN}")
-        return Response(msgspec.json.encode(router_signals(metrics)), media_type="application/json")
+        content = msgspec.json.encode(router_signals(metrics)) if workers is None else await workers.signals()
+        return Response(content, media_type="application/json")
 
     @app.get("/status")
     async def status() -> RouterStatus:

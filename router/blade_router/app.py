@@ -12,13 +12,19 @@ from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import Self
 
+import msgspec
 import uvloop
 
 from blade_protocol import environment, paths
 from blade_protocol.routing import RouterConfig
 from blade_router.access_log import AccessLog
-from blade_router.admission.waiting import WaitingGate, WaitingRooms
+from blade_router.admission import hash_key
+from blade_router.admission.admission import Admission
+from blade_router.admission.key_sources import Keys, SecretKeys, WatchedKeys
+from blade_router.admission.keys import Keyring
+from blade_router.admission.waiting import WaitingRooms
 from blade_router.arguments import Options, parse_arguments
+from blade_router.beliefs import WIDTH, SharedBeliefs
 from blade_router.client import Client
 from blade_router.config import ConfigError
 from blade_router.endpoints import EndpointSet
@@ -31,12 +37,15 @@ from blade_router.http.head import RawRequest
 from blade_router.http.listening import inherited, listen
 from blade_router.http.server import HttpLimits, Server
 from blade_router.http.tls import Certificate
-from blade_router.kubernetes import FollowedConfigMap, FollowedEndpoints
+from blade_router.kubernetes import FollowedConfigMap, FollowedEndpoints, FollowedPeers
 from blade_router.metrics import Metrics
+from blade_router.model_list import ModelList
 from blade_router.policies import PolicyOptions, make_policy
 from blade_router.prefix_index import PrefixIndex
 from blade_router.proxy import Proxy
 from blade_router.resume import Resumer, token_file
+from blade_router.shared import SharedColumns, SharedMemory
+from blade_router.signals import router_signals
 from blade_router.sources import Configuration, Source, WatchedFile
 from blade_router.tracing import Tracer
 from blade_router.worker_peers import WorkerPeers
@@ -52,6 +61,9 @@ CLIENT_KEEP_ALIVE = 75
 """Seconds an idle client connection stays open."""
 FAREWELL = 1.0
 """Seconds at the end in which an open connection may bring another request."""
+
+MOST_SHARED = 512
+"""Endpoints the workers tell each other news about; with more, each finds out by itself about the rest."""
 
 
 class Router:
@@ -71,6 +83,23 @@ class Router:
         self.endpoints = EndpointSet(connect_timeout=options.connect_timeout, slow_start=options.slow_start)
         self.rooms = WaitingRooms(self.endpoints)
         self.metrics = Metrics(self.endpoints, self.rooms)
+        self.keys = make_keys(options)
+        memory = SharedMemory(options.shared, options.worker, options.workers)
+        self.admission = Admission(
+            self.endpoints,
+            Keyring(required=self.keys is not None),
+            memory,
+            queue_of=self.rooms.queue,
+            waiting=self.rooms.hold,
+            find_model=lambda name: model_list.find(name),
+        )
+        model_list = ModelList(self.admission, self.endpoints)
+        self._workers = options.workers
+        self._set_replicas(options.replicas)
+        self._beliefs: SharedBeliefs | None = None
+        if options.workers > 1:
+            self._beliefs = SharedBeliefs(self.endpoints, SharedColumns(memory, "endpoints", MOST_SHARED, WIDTH).open)
+        self._peers = FollowedPeers(options.cluster, options.peers) if options.cluster and options.peers else None
         self.prefixes = PrefixIndex(options.prefix_index_bytes)
         self._kv_index = KvIndex(self.prefixes, options.kv_index_bytes)
         self._policy_options = PolicyOptions(
@@ -90,7 +119,8 @@ class Router:
             max_tries=options.max_tries,
             first_byte_timeout=options.first_byte_timeout,
             look_again=lambda: self._sources.refresh(self.apply),
-            gate=WaitingGate(self.rooms),
+            gate=self.admission,
+            list_models=model_list.answer,
             resumer=Resumer(
                 self.endpoints,
                 self.metrics,
@@ -104,7 +134,9 @@ class Router:
         self._models: list[str] = []
         self.workers: WorkerPeers | None = None
         if options.place is not None:
-            self.workers = WorkerPeers(options.place, self.metrics.render, lambda: self.metrics.in_flight)
+            self.workers = WorkerPeers(
+                options.place, self.metrics.render, lambda: self.metrics.in_flight, self._signals
+            )
         from blade_router.admin import make_admin  # FastAPI: 20 MB that the parent of workers does without
 
         self._admin = make_admin(
@@ -140,14 +172,20 @@ class Router:
         self._server = server
         server.cors = self._cors
 
+    def _signals(self) -> bytes:
+        return msgspec.json.encode(router_signals(self.metrics))
+
     def refused(self, refusal: Refused) -> None:
         """Count a request that was none."""
-        self.metrics.requests[refusal.status] += 1
+        self.metrics.spoiled(refusal.status, refusal.code)
 
     async def __aenter__(self) -> Self:
         self.apply(self.first)
-        self._following = asyncio.create_task(self._sources.follow(self.apply), name="follow configuration")
+        self._keys_changed()
+        self._following = asyncio.create_task(self._follow(), name="follow configuration")
         await self._sources.settled()
+        if self.keys is not None:
+            await self.keys.settled()
         if self._tracer is not None:
             await self._tracer.__aenter__()
         return self
@@ -163,6 +201,25 @@ class Router:
             await self._tracer.__aexit__()
         if self._access_log is not None:
             await self._access_log.close()
+
+    async def _follow(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._sources.follow(self.apply))
+            if self.keys is not None:
+                group.create_task(self.keys.follow(self._keys_changed))
+            if self._peers is not None:
+                group.create_task(self._peers.follow(self._set_replicas))
+            if self._beliefs is not None:
+                group.create_task(self._beliefs.follow())
+
+    def _set_replicas(self, count: int) -> None:
+        """So many routers split every limit, and what the engines may have."""
+        self.admission.set_replicas(count)
+        self.rooms.split(count * self._workers)
+
+    def _keys_changed(self) -> None:
+        if self.keys is not None and self.keys.keys is not None:
+            self.admission.set_keys(self.keys.keys)
 
     def apply(self, config: RouterConfig) -> None:
         """Make a configuration the one in effect."""
@@ -183,6 +240,7 @@ class Router:
                 logger.error("policy %s: %s; %s stays in effect", config.policy, error, self.proxy.policy.name)
         kv_index = self._kv_index if config.policy == "kv-aware" else None
         self.followers.index = self.proxy.kv_index = kv_index
+        self.admission.configure(config)
         self._cors = Cors(config.cors_origins) if config.cors_origins else None
         if self._server is not None:
             self._server.cors = self._cors
@@ -195,19 +253,42 @@ def make_sources(options: Options) -> Configuration:
     Raises:
         ConfigError: the API is to be followed, and this pod has no ServiceAccount.
     """
-    cluster, service = options.cluster, options.service
-    followed: Source | None = None
-    if isinstance(service, Path):
-        followed = WatchedFile(service)
-    elif service is not None and cluster is not None:
-        followed = FollowedEndpoints(cluster, service)
+    cluster = options.cluster
+
+    def followed(service: Path | str) -> Source:
+        if isinstance(service, Path):
+            return WatchedFile(service)
+        if cluster is None:
+            raise ConfigError(f"service {service}: there is no cluster to find it in")
+        return FollowedEndpoints(cluster, service)
+
     return Configuration(
         options.endpoints,
         config=WatchedFile(options.config) if options.config else None,
         config_map=FollowedConfigMap(cluster, options.config_map) if cluster and options.config_map else None,
-        service=followed,
+        service=followed(options.service) if options.service is not None else None,
+        services={each.stem if isinstance(each, Path) else each: followed(each) for each in options.services},
         policy=options.policy,
     )
+
+
+def make_keys(options: Options) -> Keys | None:
+    """The API keys the command line says to follow; None: everybody may ask.
+
+    Raises:
+        ConfigError: the file is missing or not valid, and there is no Secret that would say the same: a person must
+            see that now.
+    """
+    path = WatchedKeys(options.keys) if options.keys is not None else None
+    secret = SecretKeys(options.cluster, options.keys_secret) if options.cluster and options.keys_secret else None
+    if path is not None:
+        try:
+            path.load()
+        except ConfigError as error:
+            if secret is None:
+                raise
+            logger.error("%s; the Secret's keys are waited for", error)
+    return Keys(path, secret) if path is not None or secret is not None else None
 
 
 def make_server(router: Router, options: Options, certificate: Certificate | None = None) -> Server:
@@ -271,6 +352,10 @@ async def run(options: Options, listeners: list[socket.socket], certificate: Cer
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The program ``blade_router``."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["hash-key"]:
+        hash_key.main(arguments[1:])
+        return
     options = parse_arguments(arguments)
     where = f"[{options.worker}] " if options.place is not None else ""
     logging.basicConfig(level=options.log_level, format=f"%(asctime)s %(levelname)s {where}%(name)s: %(message)s")

@@ -33,10 +33,20 @@ class Options:
     config: Path | None = None
     service: Path | str | None = None
     """Whose endpoints to follow: a file with them, or the name of a Service in ``cluster``."""
+    services: tuple[Path | str, ...] = ()
+    """The same where there are several: each endpoint gets the name of its own."""
     config_map: str | None = None
     """Name of a ConfigMap in ``cluster``."""
     cluster: Cluster | None = None
-    """The Kubernetes API to follow ``service`` and ``config_map`` through."""
+    """The Kubernetes API to follow Services, ``config_map``, ``keys_secret`` and ``peers`` through."""
+    keys: Path | None = None
+    """A file with API keys, or a folder of them."""
+    keys_secret: str | None = None
+    """Name of a Secret in ``cluster`` with API keys."""
+    peers: str | None = None
+    """Name of this router's own Service in ``cluster``: its ready pods share every limit."""
+    replicas: int = 1
+    """Routers that share every limit, where there are no ``peers`` to count."""
     policy: PolicyName | None = None
     cost: str = ""
     """``MODULE:FUNCTION`` for the policy ``external``."""
@@ -94,8 +104,9 @@ def _parser() -> argparse.ArgumentParser:
     source.add_argument(
         "--service",
         metavar="NAME",
+        action="append",
         help=f"follow the endpoints of this service: of the file NAME.json in ${environment.ENDPOINTS_DIR} if that is "
-        "set, else, in a Kubernetes pod, of the Service's EndpointSlices",
+        "set, else, in a Kubernetes pod, of the Service's EndpointSlices; give it once for each of several services",
     )
     source.add_argument(
         "--config_map",
@@ -145,6 +156,30 @@ def _parser() -> argparse.ArgumentParser:
     )
     routing.add_argument(
         "--health_interval", type=_some_seconds, default=defaults.health_interval, help="seconds between health checks"
+    )
+    admission = parser.add_argument_group("keys and limits")
+    admission.add_argument(
+        "--keys",
+        metavar="FILE",
+        help="API keys as JSON, or a folder of such files (a mounted Secret); followed when they change. Without this "
+        "and --keys_secret everybody may ask",
+    )
+    admission.add_argument(
+        "--keys_secret",
+        metavar="NAME",
+        help="in a Kubernetes pod: follow the keys in this Secret through the API; --keys, the same mounted, is what "
+        "counts until the API answers",
+    )
+    admission.add_argument(
+        "--peers",
+        metavar="NAME",
+        help="in a Kubernetes pod: this router's own Service; its ready replicas split every limit between them",
+    )
+    admission.add_argument(
+        "--replicas",
+        type=_at_least_one,
+        default=defaults.replicas,
+        help="routers that split every limit, where --peers cannot count them",
     )
     clients = parser.add_argument_group("clients")
     clients.add_argument(
@@ -206,7 +241,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
         near = difflib.get_close_matches(flag, list(parser._option_string_actions), n=1)
         parser.error(f"unknown argument {unknown[0]}" + (f"; did you mean {near[0]}?" if near else ""))
     values = vars(known)
-    for name in ("config", "tls_cert", "tls_key"):
+    for name in ("config", "keys", "tls_cert", "tls_key"):
         if name in values:
             values[name] = Path(values[name])
     if ("tls_cert" in values) != ("tls_key" in values):
@@ -220,7 +255,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
     except ConfigError as error:
         parser.error(f"--endpoints: {error}")
     _find_followed(parser, values)
-    if not {"endpoints", "config", "service", "config_map"} & values.keys():
+    if not {"endpoints", "config", "service", "services", "config_map"} & values.keys():
         parser.error("no endpoints: give --endpoints URL[,URL...], --config FILE or --service NAME")
     if number := os.environ.get(environment.LISTEN_FD):
         if not number.isdecimal():
@@ -230,24 +265,43 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
 
 
 def _find_followed(parser: argparse.ArgumentParser, values: dict[str, Any]) -> None:
-    """Say where ``--service`` and ``--config_map`` are to be found: in a folder, or in the cluster around this pod."""
-    for name in ("service", "config_map"):
-        if name in values and not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", values[name]):
-            parser.error(f"--{name}: {values[name]!r} is no Kubernetes name (lower case, digits, '-' and '.')")
+    """Say where what has a name is to be found: in a folder, or in the cluster around this pod."""
+    services: list[str] = values.pop("service", [])
+    asked = [("service", name) for name in services]
+    asked += [(flag, values[flag]) for flag in ("config_map", "keys_secret", "peers") if flag in values]
+    for flag, name in asked:
+        if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", name):
+            parser.error(f"--{flag}: {name!r} is no Kubernetes name (lower case, digits, '-' and '.')")
+    if len(set(services)) < len(services):
+        parser.error("--service: the same service twice")
     if folder := os.environ.get(environment.ENDPOINTS_DIR):
-        if "service" in values:
-            values["service"] = Path(folder) / f"{values['service']}.json"
-        if "config" in values:
-            values.pop("config_map", None)  # the file is the ConfigMap, and there is no API that would know more
-    if isinstance(values.get("service"), str) or "config_map" in values:
+        found: list[Path | str] = [Path(folder) / f"{name}.json" for name in services]
+        for flag, mounted in (("config_map", "config"), ("keys_secret", "keys")):
+            if mounted in values:
+                values.pop(flag, None)  # the file is the object, and there is no API that would know more
+        asked = [(flag, name) for flag, name in asked if flag in values]
+    else:
+        found = list(services)
+    if len(found) == 1:
+        values["service"] = found[0]
+    elif found:
+        values["services"] = tuple(found)
+    if asked:
         values["cluster"] = find_cluster()
         if values["cluster"] is None:
-            flag = "--service" if "service" in values else "--config_map"
             parser.error(
-                f"{flag}: this is no Kubernetes pod ($KUBERNETES_SERVICE_HOST is not set) and "
-                f"${environment.ENDPOINTS_DIR} is not set; use --endpoints or --config, or run the service with "
-                "`blade_operator local up`"
+                f"--{asked[0][0]}: this is no Kubernetes pod ($KUBERNETES_SERVICE_HOST is not set)"
+                f"{_INSTEAD.get(asked[0][0], '')}"
             )
+
+
+_INSTEAD = {
+    "service": f" and ${environment.ENDPOINTS_DIR} is not set; use --endpoints or --config, or run the service with "
+    "`blade_operator local up`",
+    "config_map": "; use --config",
+    "keys_secret": "; use --keys",
+    "peers": "; use --replicas",
+}
 
 
 def _port(text: str) -> int:

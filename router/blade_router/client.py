@@ -161,6 +161,12 @@ class Client:
             self._tell()
 
     @property
+    def peer(self) -> tuple[str, int] | None:
+        """Address and port of the other side; None where it has none."""
+        found = self._flow.transport.get_extra_info("peername")
+        return (found[0], found[1]) if isinstance(found, tuple) else None
+
+    @property
     def unended(self) -> bool:
         """The answer has begun, and only the end of the connection can tell that it is over."""
         return bool(self.status) and not self._chunked and not self.keep_alive

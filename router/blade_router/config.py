@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from blade_protocol.routing import EndpointConfig, PolicyName, RouterConfig
+from blade_protocol.routing import EndpointConfig, ModelConfig, PolicyName, RouterConfig
 
 POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)
 
@@ -33,7 +33,29 @@ def parse_config(content: bytes) -> RouterConfig:
         config = _decode(content)
     except msgspec.DecodeError as error:
         raise ConfigError(str(error)) from None
+    check_models(config.models)
     return msgspec.structs.replace(config, endpoints=checked(config.endpoints, "$.endpoints[{}]"))
+
+
+def check_models(models: Iterable[ModelConfig]) -> None:
+    """Every name stands for one model.
+
+    Raises:
+        ConfigError: says which does not.
+    """
+    seen: dict[str, str] = {}
+    for index, model in enumerate(models):
+        where = f"$.models[{index}]"
+        places = [(f"{where}.name", model.name)]
+        places += [(f"{where}.aliases[{number}]", alias) for number, alias in enumerate(model.aliases)]
+        for place, name in places:
+            if not name:
+                raise ConfigError(f"{place}: expected a name")
+            if name in seen:
+                raise ConfigError(f"{place}: {name!r} is {seen[name]} already")
+            seen[name] = place
+        if fixed := {"model", "messages", "prompt", "input", "stream"} & model.defaults.keys():
+            raise ConfigError(f"{where}.defaults.{min(fixed)}: a request says this itself; it has no default")
 
 
 def parse_endpoints(text: str) -> tuple[EndpointConfig, ...]:

@@ -3,6 +3,8 @@
 Everything else a client reads comes from an engine, byte for byte.
 """
 
+from collections.abc import Sequence
+
 import msgspec
 
 from blade_protocol.openai import ErrorBody, ErrorDetail
@@ -24,29 +26,44 @@ class Refused(Exception):
         message: what is wrong and what to change.
         code: stable machine-readable name of the error.
         retry_after: seconds a client should wait, sent as ``Retry-After``; None for errors that stay.
+        kind: OpenAI's ``type`` of error, where the status alone does not say it.
+        headers: more of them.
     """
 
-    def __init__(self, status: int, message: str, *, code: str, retry_after: int | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str,
+        retry_after: int | None = None,
+        kind: str = "",
+        headers: Sequence[tuple[bytes, bytes]] = (),
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
         self.retry_after = retry_after
+        self.kind = kind
+        self._headers = headers
 
     @property
     def body(self) -> bytes:
-        return error_body(self.status, str(self), self.code)
+        return error_body(self.status, str(self), self.code, self.kind)
 
     @property
     def headers(self) -> Headers:
-        headers = [(b"content-type", b"application/json")]
+        headers = [(b"content-type", b"application/json"), *self._headers]
         if self.retry_after is not None:
             headers.append((b"retry-after", b"%d" % self.retry_after))
         return headers
 
 
-def error_body(status: int, message: str, code: str) -> bytes:
+def error_body(status: int, message: str, code: str, kind: str = "") -> bytes:
     """The OpenAI error JSON for an HTTP status."""
-    if status >= 500:
+    if kind:
+        pass
+    elif status >= 500:
         kind = "overloaded_error" if status == 503 else "server_error"
     else:
         kind = "not_found_error" if status == 404 else "invalid_request_error"

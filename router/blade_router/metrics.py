@@ -140,6 +140,13 @@ class Metrics:
             self._prompt_tokens += usage.prompt_tokens
             self._cached_tokens += usage.cached_tokens
 
+    def spoiled(self, status: int, code: str) -> None:
+        """What came was no request, and was answered with an error."""
+        self.arrivals += 1
+        account = self.accounts.get(("", OTHER)) or self._account("", OTHER, status)
+        account.requests[status] += 1
+        self.refused[code] += 1
+
     def _turn(self, now: float) -> None:
         """Another slot of the last minute has begun. Nothing was counted since the end of the one before."""
         self._marks.append(self._mark(self._turn_at))

@@ -7,9 +7,10 @@ A web framework here would cost more than everything else the router does.
 
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from blade_protocol import headers as names
+from blade_protocol import paths
 from blade_router.admission import Gate, OpenGate, Ticket
 from blade_router.client import Client
 from blade_router.endpoints import Endpoint, EndpointSet, settle
@@ -19,7 +20,7 @@ from blade_router.http.head import RawRequest
 from blade_router.metrics import Metrics
 from blade_router.outcome import Observe, Outcome
 from blade_router.policies import Choice, Policy
-from blade_router.relay import Answer, forward, header_of, hold
+from blade_router.relay import EVENT_END, Answer, forward, header_of, hold
 from blade_router.request import REQUEST_ID, ClientRequest, forwardable, read_request
 from blade_router.resume import (
     Continuation,
@@ -42,6 +43,7 @@ CLIENT_GONE = 499
 
 _ENDPOINT = names.ENDPOINT.encode()
 _REASON = names.ROUTE_REASON.encode()
+_JSON = [(b"content-type", b"application/json")]
 _DRAINING = (names.DRAINING.encode(), b"1")
 _KV_BLOCKS = names.KV_BLOCKS.encode()
 _ASK_FOR_BLOCKS = _KV_BLOCKS + b": 1\r\n"
@@ -56,6 +58,7 @@ class Proxy:
         first_byte_timeout: seconds an endpoint has for the first byte of a body; 0 for no limit.
         look_again: looks for endpoints before a request is refused for want of any; True when something changed.
         resumer: asks replicas for the rest of streams; one without a token when left out.
+        list_models: answers a GET of ``/v1/models``; None where an engine is to do it.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class Proxy:
         look_again: Callable[[], bool] = lambda: False,
         gate: Gate | None = None,
         resumer: Resumer | None = None,
+        list_models: Callable[[ClientRequest], Awaitable[bytes | None]] | None = None,
     ) -> None:
         self.endpoints = endpoints
         self.policy = policy
@@ -76,6 +80,7 @@ class Proxy:
         """Set while the policy is kv-aware: it learns from answers."""
         self.gate: Gate = gate or OpenGate()
         self._resumer = resumer or Resumer(endpoints, metrics, None, max_tries=max_tries)
+        self._list_models = list_models
         self.observers: Sequence[Observe] = ()
         """Hear of each request that has ended."""
         self._metrics = metrics
@@ -94,10 +99,20 @@ class Proxy:
         key = ""
         try:
             request = read_request(raw)
+            if request.method == "GET" and request.path.startswith(paths.MODELS) and self._list_models is not None:
+                listing = await self._list_models(request)
+                if listing is not None:
+                    status = 200
+                    await client.start(200, [*_JSON, (b"content-length", b"%d" % len(listing))])
+                    await client.finish(listing)
+                    return
             ticket = await self.gate.admit(request, client)
             key = ticket.key_name
             try:
                 status = await self._serve(request, client, ticket)
+            except Refused as refusal:
+                request.status = refusal.status
+                raise
             finally:
                 ticket.close(request.usage)
         except ClientGone:
@@ -152,6 +167,7 @@ class Proxy:
                 self._metrics.retries[why] += 1
             request.ours = ours = self._headers(request, choice, panic, why)
             request.tries += 1
+            ours += ticket.headers
             tried.append(endpoint)
             choice.sent()
             trial = endpoint.breaker.enter()
@@ -227,11 +243,14 @@ class Proxy:
         client: Client,
     ) -> None:
         """Send what was held back, then the rest as it comes."""
+        request.status = answer.status
         whole = answer.complete and answer.status not in (204, 304)
         headers = forwardable(answer.headers, len(answer.body) if whole else None) + ours
         await client.start(answer.status, headers)
         request.answered = time.perf_counter()
         request.streamed = answer.events is not None
+        if answer.events is not None:
+            request.events = answer.body.count(EVENT_END)
         if answer.complete or connection is None:
             request.usage = usage_of(answer.body) if answer.events is None else usage_of_stream(answer.body[-TAIL:])
             await client.finish(answer.body)

@@ -11,6 +11,7 @@ from blade_router.usage import usage_of_stream
 
 MAX_HELD = 8 << 20
 """Bytes of a unary answer kept back so that it can be asked for again elsewhere; a longer one is streamed."""
+EVENT_END = b"\n\n"
 
 
 @dataclass(slots=True)
@@ -46,6 +47,7 @@ async def forward(
             chunk = await connection.read()
             if events is not None:
                 chunk = events.feed(chunk)
+                request.events += chunk.count(EVENT_END)
                 if events.lost:
                     await client.write(chunk)
                     continue

@@ -5,6 +5,7 @@ The body is forwarded as the bytes that came.
 
 import itertools
 import secrets
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from blade_protocol import headers as names
@@ -67,6 +68,10 @@ class ClientRequest:
     """When the first byte of its answer went out (``time.perf_counter``); 0 before."""
     streamed: bool = False
     """That answer is an event stream."""
+    status: int = 0
+    """Of the answer it gets; 0 until then."""
+    events: int = 0
+    """Events of its answer that were passed on: about as many tokens."""
     _prompt: Prompt | None = None
 
     @property
@@ -79,6 +84,12 @@ class ClientRequest:
     def header(self, name: bytes) -> bytes:
         """The first of that name, empty without one."""
         return next((value for key, value in self.headers if key == name), b"")
+
+    def withhold(self, names: Collection[bytes]) -> None:
+        """Headers of these names are not for engines."""
+        for name, value in self.headers:
+            if name in names:
+                self._end = self._end.replace(b"\r\n%b: %b\r\n" % (name, value), b"\r\n", 1)
 
     def head_for(self, authority: bytes, extra: bytes = b"") -> bytes:
         """Request line and headers for the engine at ``authority`` (``host:port``).

@@ -3,6 +3,8 @@
 import hmac
 import ipaddress
 import time
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from blade_protocol.signals import Percentiles, RouterSignals, ServiceSignals
@@ -73,6 +75,72 @@ def _service(metrics: Metrics, name: str) -> ServiceSignals:
     )
 
 
+def merged(all_signals: Sequence[RouterSignals]) -> RouterSignals:
+    """Those of several processes as one: counts are added up, of durations and percentiles the worst is told."""
+    first, *others = all_signals
+    for other in others:
+        first = _both(first, other)
+    return first
+
+
+def _both(one: RouterSignals, other: RouterSignals) -> RouterSignals:
+    services = {service.service: service for service in one.services}
+    for service in other.services:
+        known = services.get(service.service)
+        services[service.service] = service if known is None else _both_of(known, service)
+    ratio = one.prefix_hit_ratio
+    if other.prefix_hit_ratio is not None:
+        share = other.arrivals_per_second / ((one.arrivals_per_second + other.arrivals_per_second) or 1.0)
+        ratio = other.prefix_hit_ratio if ratio is None else ratio * (1.0 - share) + other.prefix_hit_ratio * share
+    return RouterSignals(
+        started=min(one.started, other.started),
+        time=max(one.time, other.time),
+        in_flight=one.in_flight + other.in_flight,
+        arrivals=one.arrivals + other.arrivals,
+        arrivals_per_second=one.arrivals_per_second + other.arrivals_per_second,
+        finished=one.finished + other.finished,
+        failed=one.failed + other.failed,
+        prompt_tokens=one.prompt_tokens + other.prompt_tokens,
+        cached_tokens=one.cached_tokens + other.cached_tokens,
+        completion_tokens=one.completion_tokens + other.completion_tokens,
+        prefix_hit_ratio=ratio,
+        ttft_seconds=_worst(one.ttft_seconds, other.ttft_seconds),
+        tpot_seconds=_worst(one.tpot_seconds, other.tpot_seconds),
+        e2e_seconds=_worst(one.e2e_seconds, other.e2e_seconds),
+        drain_seconds=max(
+            (each for each in (one.drain_seconds, other.drain_seconds) if each is not None), default=None
+        ),
+        retries=one.retries + other.retries,
+        retries_refused=one.retries_refused + other.retries_refused,
+        refused=dict(Counter(one.refused) + Counter(other.refused)),
+        services=tuple(services[name] for name in sorted(services)),
+    )
+
+
+def _both_of(one: ServiceSignals, other: ServiceSignals) -> ServiceSignals:
+    running, capacity = one.running + other.running, one.capacity + other.capacity
+    return ServiceSignals(
+        service=one.service,
+        endpoints=max(one.endpoints, other.endpoints),
+        usable=max(one.usable, other.usable),
+        running=running,
+        capacity=capacity,
+        saturation=running / capacity if capacity else None,
+        queued_requests=one.queued_requests + other.queued_requests,
+        queued_tokens=one.queued_tokens + other.queued_tokens,
+        queued_bytes=one.queued_bytes + other.queued_bytes,
+        queue_oldest_seconds=max(one.queue_oldest_seconds, other.queue_oldest_seconds),
+        queue_p95_seconds=max(one.queue_p95_seconds, other.queue_p95_seconds),
+        held_requests=one.held_requests + other.held_requests,
+        held_oldest_seconds=max(one.held_oldest_seconds, other.held_oldest_seconds),
+        held_arrivals=one.held_arrivals + other.held_arrivals,
+    )
+
+
+def _worst(one: Percentiles, other: Percentiles) -> Percentiles:
+    return Percentiles(p50=max(one.p50, other.p50), p90=max(one.p90, other.p90), p99=max(one.p99, other.p99))
+
+
 def _percentiles(durations: Distribution) -> Percentiles:
     p50, p90, p99 = durations.percentiles(0.5, 0.9, 0.99)
     return Percentiles(p50=p50, p90=p90, p99=p99)
@@ -85,9 +153,11 @@ def may_ask(token_file: Path | None, token: str, host: str) -> bool:
     """
     if token_file is None:
         try:
-            return ipaddress.ip_address(host).is_loopback
+            address = ipaddress.ip_address(host)
         except ValueError:
             return False
+        mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+        return (mapped or address).is_loopback
     try:
         expected = token_file.read_bytes().strip()
     except OSError:

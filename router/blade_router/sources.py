@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -115,6 +115,7 @@ class Configuration:
         config_map: the same from the API. It is newer than the file, which counts before the first answer and, where
             it changes, while the API is away.
         service: of this source only the endpoints count.
+        services: the same where there are several, by name; their endpoints get the name as their service.
         policy: of the command line; overrules all others.
     """
 
@@ -125,17 +126,20 @@ class Configuration:
         config: WatchedFile | None = None,
         config_map: Source | None = None,
         service: Source | None = None,
+        services: Mapping[str, Source] | None = None,
         policy: PolicyName | None = None,
     ) -> None:
         self._static = static
         self._config = config
         self._config_map = config_map
         self._service = service
+        self._services = dict(services or {})
         self._policy = policy
         self._base = RouterConfig()
         self._effective = RouterConfig()
         named = {"config": config, "config_map": config_map, "service": service}
         self._sources: dict[str, Source] = {name: source for name, source in named.items() if source is not None}
+        self._sources |= {f"service {name}": source for name, source in self._services.items()}
 
     def start(self) -> RouterConfig:
         """The configuration to begin with.
@@ -150,17 +154,23 @@ class Configuration:
             else:
                 self._config.refresh()
             self._base = self._config.config
-        if self._service is not None:
-            self._service.refresh()
+        for source in (self._service, *self._services.values()):
+            if source is not None:
+                source.refresh()
         self._effective = self.current()
         return self._effective
 
     def current(self) -> RouterConfig:
         """What the sources say now, put together."""
         service = self._service.config.endpoints if self._service else ()
+        several = [
+            msgspec.structs.replace(endpoint, service=name)
+            for name, source in self._services.items()
+            for endpoint in source.config.endpoints
+        ]
         return msgspec.structs.replace(
             self._base,
-            endpoints=merge(self._static, self._base.endpoints, service),
+            endpoints=merge(self._static, self._base.endpoints, service, several),
             policy=self._policy or self._base.policy,
         )
 

@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from blade_protocol.signals import RouterSignals
+from blade_router.signals import merged
 from blade_router.workers import Worker
 
 logger = logging.getLogger("blade_router.workers")
@@ -31,12 +33,16 @@ class WorkerPeers:
     Args:
         render: its own metrics, in Prometheus' text format.
         in_flight: how many requests it has under way.
+        signals: its own ``RouterSignals``, as JSON.
     """
 
-    def __init__(self, worker: Worker, render: Callable[[], bytes], in_flight: Callable[[], int]) -> None:
+    def __init__(
+        self, worker: Worker, render: Callable[[], bytes], in_flight: Callable[[], int], signals: Callable[[], bytes]
+    ) -> None:
         self._worker = worker
         self._render = render
         self._in_flight = in_flight
+        self._signals = signals
         self._server: asyncio.Server | None = None
 
     async def __aenter__(self) -> "WorkerPeers":
@@ -61,13 +67,23 @@ class WorkerPeers:
         found = [msgspec.json.decode(answer, type=WorkerStatus) for answer in await self._ask_all(b"status\n")]
         return sorted([self._own(), *found], key=lambda status: status.worker)
 
+    async def signals(self) -> bytes:
+        """Everybody's as one, as JSON."""
+        texts = [self._signals(), *await self._ask_all(b"signals\n")]
+        return msgspec.json.encode(merged([msgspec.json.decode(text, type=RouterSignals) for text in texts]))
+
     def _own(self) -> WorkerStatus:
         return WorkerStatus(self._worker.index, os.getpid(), self._in_flight())
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer), contextlib.suppress(OSError):
             asked = await reader.readline()
-            writer.write(self._render() if asked == b"metrics\n" else msgspec.json.encode(self._own()))
+            if asked == b"metrics\n":
+                writer.write(self._render())
+            elif asked == b"signals\n":
+                writer.write(self._signals())
+            else:
+                writer.write(msgspec.json.encode(self._own()))
             await writer.drain()
 
     async def _ask_all(self, question: bytes) -> list[bytes]:

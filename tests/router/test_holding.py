@@ -40,7 +40,7 @@ async def test_unary_request_is_answered_late(tmp_path: Path, known: bool) -> No
         await eventually(lambda: holding(router).count() == 1)
         async with engine:
             if not known:
-                router.router.apply(router.router._first.__class__(endpoints=(endpoint,)))
+                router.router.apply(router.router.first.__class__(endpoints=(endpoint,)))
             answer = await pending
         assert answer.status_code == 200
         assert answer.headers["x-blade-endpoint"] == "a"

@@ -17,11 +17,12 @@ from blade_protocol.routing import EndpointConfig, QueueConfig
 from blade_router.admission.fair import QUANTUM, FairQueue, Waiting
 from blade_router.admission.gate import Ticket
 from blade_router.admission.queue import FREE, Queue, Slot
-from blade_router.admission.waiting import WaitingGate, WaitingRooms, WaitingTicket
+from blade_router.admission.waiting import WaitingRooms
 from blade_router.client import Client
 from blade_router.endpoints import EndpointSet
 from blade_router.errors import ClientGone, Refused
 from blade_router.request import ClientRequest
+from blade_router.usage import Usage
 
 
 class FakeClient:
@@ -399,16 +400,26 @@ async def test_weights_count() -> None:
 # the whole router
 
 
-class GateWithKeys(WaitingGate):
+class GateWithKeys:
     """Takes the key's name from a header."""
 
     def __init__(self, rooms: WaitingRooms) -> None:
-        super().__init__(rooms)
-        self._all = rooms
+        self._rooms = rooms
 
     async def admit(self, request: ClientRequest, client: Client) -> Ticket:
+        ticket = TicketWithPlace()
         key = request.header(b"x-key").decode()
-        return WaitingTicket(await self._all.queue().enter(key, 1.0, 0, len(request.body), 100, client, False))
+        ticket.place = await self._rooms.queue().enter(key, 1.0, 0, len(request.body), 100, client, False)
+        return ticket
+
+    async def hold(self, request: ClientRequest, client: Client, ticket: Ticket) -> bool:
+        return await self._rooms.hold(request, client, ticket)
+
+
+class TicketWithPlace(Ticket):
+    def close(self, usage: Usage | None) -> None:
+        if self.place is not None:
+            self.place.leave()
 
 
 def config(folder: Path, **queue: Any) -> Path:

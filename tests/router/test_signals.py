@@ -3,6 +3,7 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import httpx
 import msgspec
@@ -13,12 +14,12 @@ from router_support.engine import MockEngine
 from router_support.serving import Running, eventually, question, raw_post, serving
 
 from blade_protocol import environment, headers, paths
-from blade_protocol.signals import RouterSignals
+from blade_protocol.signals import RouterSignals, ServiceSignals
 from blade_router.distribution import BUCKETS, SLOTS, Distribution, family
 from blade_router.endpoints import EndpointSet
 from blade_router.metrics import MOST_ACCOUNTS, MOST_LABELS, OTHER, Metrics
 from blade_router.rates import Rate
-from blade_router.signals import may_ask
+from blade_router.signals import may_ask, merged
 from blade_router.usage import Usage
 
 
@@ -226,12 +227,32 @@ async def test_refusals_are_counted_by_reason() -> None:
         assert await router.metric('blade_router_refused_requests_total{reason="invalid_json"}') == 1
 
 
+def test_signals_of_several_processes_are_one() -> None:
+    def one(**extra: Any) -> RouterSignals:
+        service = ServiceSignals(service="", endpoints=2, running=3, capacity=4, queue_oldest_seconds=extra.pop("age"))
+        return RouterSignals(started=1.0, time=2.0, services=(service,), arrivals_per_second=1.0, **extra)
+
+    found = merged(
+        [
+            one(age=1.0, arrivals=3, refused={"queue_full": 1}, prefix_hit_ratio=0.5, drain_seconds=None),
+            one(age=4.0, arrivals=4, refused={"queue_full": 2, "x": 1}, prefix_hit_ratio=1.0, drain_seconds=2.0),
+            RouterSignals(started=0.5, time=3.0, services=(ServiceSignals(service="b", held_requests=1),)),
+        ]
+    )
+    assert (found.started, found.time, found.arrivals, found.drain_seconds) == (0.5, 3.0, 7, 2.0)
+    assert found.refused == {"queue_full": 3, "x": 1}
+    assert found.prefix_hit_ratio == pytest.approx(0.75)
+    empty, other = found.services
+    assert (empty.endpoints, empty.running, empty.capacity, empty.saturation) == (2, 6, 8, 0.75)
+    assert (empty.queue_oldest_seconds, other.held_requests) == (4.0, 1)
+
+
 # who may see it
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "10.0.0.7", "", "unix"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "::ffff:127.0.0.1", "::ffff:10.0.0.7", "10.0.0.7", "", "unix"])
 def test_without_a_token_only_this_machine_may_ask(host: str) -> None:
-    assert may_ask(None, "anything", host) == (host in ("127.0.0.1", "::1"))
+    assert may_ask(None, "anything", host) == (host in ("127.0.0.1", "::1", "::ffff:127.0.0.1"))
 
 
 async def test_token_is_asked_for_when_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,10 +19,11 @@ from blade_router.kubernetes import Cluster
 
 TLS = Path(__file__).parent / "tls"
 NAMESPACE = "demo-ns"
-SLICES, CONFIG_MAPS = "endpointslices", "configmaps"
+SLICES, CONFIG_MAPS, SECRETS = "endpointslices", "configmaps", "secrets"
 PATHS = {
     f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices": SLICES,
     f"/api/v1/namespaces/{NAMESPACE}/configmaps": CONFIG_MAPS,
+    f"/api/v1/namespaces/{NAMESPACE}/secrets": SECRETS,
 }
 Object = dict[str, Any]
 

@@ -1,5 +1,6 @@
-"""The one door every request passes before an endpoint is chosen for it."""
+"""The one door every request passes before an endpoint is chosen for it: what it looks like from outside."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from blade_router.client import Client
@@ -14,6 +15,10 @@ class Ticket:
     """Whose endpoints it may go to."""
     key_name: str = ""
     """Who asked, for metrics."""
+    place: "Slot | None" = None
+    """Its place among the requests engines work on, once it has one."""
+    headers: Sequence[tuple[bytes, bytes]] = ()
+    """What its answer tells about limits."""
 
     def close(self, usage: Usage | None) -> None:
         """Give back what was reserved, and settle with what was used where the engine said it."""
@@ -49,3 +54,49 @@ class OpenGate:
 
     async def hold(self, request: ClientRequest, client: Client, ticket: Ticket) -> bool:
         return False
+
+
+class Slot(Protocol):
+    """A place among the requests that engines work on."""
+
+    def leave(self) -> None:
+        """Free it. Once."""
+        ...
+
+
+class Queue(Protocol):
+    """Where requests of one service wait for their turn."""
+
+    async def enter(
+        self, key_name: str, weight: float, priority: int, size: int, tokens: int, client: Client, streams: bool
+    ) -> Slot:
+        """Wait for a place.
+
+        Args:
+            key_name: who asks; between keys turns are fair, by ``weight``.
+            priority: a lower number goes first.
+            size: bytes of the body.
+            tokens: an estimate of what it costs.
+
+        Raises:
+            Refused: no room to wait (429), or it has waited too long (503).
+            ClientGone: the client left meanwhile.
+        """
+        ...
+
+
+class Unlimited:
+    """A queue nobody waits in."""
+
+    async def enter(
+        self, key_name: str, weight: float, priority: int, size: int, tokens: int, client: Client, streams: bool
+    ) -> Slot:
+        return _NO_SLOT
+
+
+class _NoSlot:
+    def leave(self) -> None:
+        pass
+
+
+_NO_SLOT = _NoSlot()

@@ -8,10 +8,6 @@ from blade_router.client import Client
 from blade_router.distribution import Distribution
 from blade_router.endpoints import EndpointSet
 from blade_router.request import ClientRequest
-from blade_router.usage import Usage
-
-TOKENS = 16
-"""What an answer is thought to have where a request does not say it."""
 
 
 class WaitingRooms:
@@ -28,12 +24,18 @@ class WaitingRooms:
         # It listens after the queues: they know of a new endpoint's room when it releases what it holds.
         self.holding = Holding(endpoints)
 
-    def configure(self, queue: QueueConfig, hold: HoldConfig, routers: int = 1) -> None:
-        """Take over new limits. ``routers`` processes share what the engines of a service may have."""
-        self._config, self._routers = queue, routers
+    def configure(self, queue: QueueConfig, hold: HoldConfig) -> None:
+        """Take over new limits."""
+        self._config = queue
         for each in self.queues.values():
-            each.configure(queue, routers)
+            each.configure(queue, self._routers)
         self.holding.configure(hold)
+
+    def split(self, routers: int) -> None:
+        """So many processes share what the engines of a service may have."""
+        self._routers = routers
+        for each in self.queues.values():
+            each.configure(self._config, routers)
 
     def queue(self, service: str = "") -> Queue:
         """The queue of that service."""
@@ -44,37 +46,11 @@ class WaitingRooms:
             self.queues[service] = queue
         return queue
 
+    async def hold(self, request: ClientRequest, client: Client, ticket: Ticket) -> bool:
+        """What ``Gate.hold`` does."""
+        slot = ticket.place if isinstance(ticket.place, Slot) else FREE
+        return await self.holding.hold(slot, ticket.service, len(request.body), client, bool(request.fields.stream))
+
     def _measure(self) -> None:
         for queue in self.queues.values():
             queue.measure()
-
-
-class WaitingTicket(Ticket):
-    """A ticket with a slot."""
-
-    def __init__(self, slot: Slot = FREE, service: str = "") -> None:
-        self.slot = slot
-        self.service = service
-
-    def close(self, usage: Usage | None) -> None:
-        self.slot.leave()
-
-
-class WaitingGate:
-    """Lets everyone in, one after the other: queues and holding without keys and limits."""
-
-    def __init__(self, rooms: WaitingRooms) -> None:
-        self._rooms = rooms
-
-    async def admit(self, request: ClientRequest, client: Client) -> Ticket:
-        fields = request.fields
-        tokens = len(request.body) // 4 + (fields.token_limit or TOKENS) * fields.samples
-        slot = await self._rooms.queue().enter(
-            "", 1.0, fields.priority or 0, len(request.body), tokens, client, bool(fields.stream)
-        )
-        return WaitingTicket(slot)
-
-    async def hold(self, request: ClientRequest, client: Client, ticket: Ticket) -> bool:
-        slot = ticket.slot if isinstance(ticket, WaitingTicket) else FREE
-        size, streams = len(request.body), bool(request.fields.stream)
-        return await self._rooms.holding.hold(slot, ticket.service, size, client, streams)

@@ -29,7 +29,7 @@ async def ask(application: Application, request: RawRequest, client: Client) -> 
         "query_string": query,
         "root_path": "",
         "headers": request.headers,
-        "client": None,
+        "client": client.peer,
         "server": None,
     }
     bodies = [request.body]

@@ -7,5 +7,6 @@ them. All of it happens beside the data path, and when the API is away everythin
 from blade_router.kubernetes.api import Cluster, find_cluster
 from blade_router.kubernetes.config_map import FollowedConfigMap
 from blade_router.kubernetes.endpoint_slices import FollowedEndpoints
+from blade_router.kubernetes.peers import FollowedPeers
 
-__all__ = ["Cluster", "FollowedConfigMap", "FollowedEndpoints", "find_cluster"]
+__all__ = ["Cluster", "FollowedConfigMap", "FollowedEndpoints", "FollowedPeers", "find_cluster"]

@@ -1,0 +1,253 @@
+"""The gate of a router: keys, models and limits, then the queue.
+
+Everything up to the queue is decided at once, so of two requests that come together one is counted before the other is
+looked at. What a request has taken it gives back when it ends, whatever ends it.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+from blade_protocol.routing import Limits, RouterConfig
+from blade_router.admission.gate import Queue, Slot, Ticket, Unlimited
+from blade_router.admission.keys import KEY_HEADERS, Key, Keyring
+from blade_router.admission.limits import Quota, Quotas
+from blade_router.admission.tokens import Estimate
+from blade_router.admission.window import slot_of
+from blade_router.client import Client
+from blade_router.endpoints import EndpointSet
+from blade_router.errors import Refused
+from blade_router.models import Catalog, Target, not_found, prepare, wanted_tokens
+from blade_router.request import ClientRequest
+from blade_router.shared import SharedMemory
+from blade_router.usage import Usage
+
+EVERYBODY = "this service"
+ROUGH_ANSWER = 16
+"""Tokens of an answer without a limit, where nobody has to know it well."""
+ANONYMOUS = "requests without a key"
+
+
+class AdmittedTicket(Ticket):
+    """A request that was let in, and what it holds."""
+
+    def __init__(
+        self,
+        admission: "Admission",
+        request: ClientRequest,
+        estimate: Estimate | None,
+        quotas: Sequence[Quota],
+        prompt: int,
+        reserved: int,
+        then: int,
+    ) -> None:
+        self.reserved = reserved
+        """Tokens it may use, prompt and answer together."""
+        self.place: Slot | None = None
+        """Its place among the requests under way, once it has one."""
+        self._admission = admission
+        self._request = request
+        self._estimate = estimate
+        self._quotas = quotas
+        self._prompt = prompt
+        self._then = then
+
+    def close(self, usage: Usage | None) -> None:
+        if self.place is not None:
+            self.place.leave()
+        if self._estimate is None:
+            return
+        request = self._request
+        if usage is not None:
+            self._estimate.learn(request, usage)
+        if usage is not None:
+            used = usage.prompt_tokens + usage.completion_tokens
+        elif request.status >= 400:
+            used = 0
+        else:
+            # The engine did not say, or the client left: the prompt was worked on, and an event is about a token.
+            used = self._prompt + request.events
+        slot = slot_of(time.monotonic())
+        for quota in self._quotas:
+            quota.settle(self.reserved, used, self._then, slot)
+            if quota.retired:
+                self._admission.quotas.drop(quota)
+
+    def cancel(self) -> None:
+        """Its turn never came: nothing of it counts."""
+        slot = slot_of(time.monotonic())
+        for quota in self._quotas:
+            quota.undo(self.reserved, self._then, slot)
+            if quota.retired:
+                self._admission.quotas.drop(quota)
+
+
+class Admission:
+    """Keys, models, limits and the queue put together: a ``Gate``.
+
+    Args:
+        queue_of: the queue of a service.
+        waiting: waits for an endpoint of a ticket's service; see ``Gate.hold``.
+        find_model: which service has a model that neither the configuration nor an endpoint has named; asked only
+            where there are several services.
+    """
+
+    def __init__(
+        self,
+        endpoints: EndpointSet,
+        keyring: Keyring | None = None,
+        memory: SharedMemory | None = None,
+        *,
+        queue_of: Callable[[str], Queue] | None = None,
+        waiting: Callable[[ClientRequest, Client, Ticket], Awaitable[bool]] | None = None,
+        find_model: Callable[[str], Awaitable[str | None]] | None = None,
+    ) -> None:
+        unlimited = Unlimited()
+        self.keyring = keyring or Keyring()
+        self.quotas = Quotas(memory)
+        self.catalog = Catalog(endpoints)
+        self._endpoints = endpoints
+        self._queue_of: Callable[[str], Queue] = queue_of or (lambda service: unlimited)
+        self._waiting = waiting
+        self._find_model = find_model
+        self._config = RouterConfig()
+        self._estimates: dict[str, Estimate] = {}
+        self._quota_of: dict[str, Quota] = {}
+        self._chains: dict[tuple[str, str], tuple[Quota, ...]] = {}
+
+    # what changes while it runs
+
+    def configure(self, config: RouterConfig) -> None:
+        """Take over models and limits; after the endpoints."""
+        self._config = config
+        self.catalog = Catalog(self._endpoints, config.models)
+        names = {f" {service}" for service in self.catalog.services}
+        names |= {model.name for model in config.models}
+        self._estimates = {name: self._estimates.get(name) or Estimate() for name in names}
+        self._limit()
+
+    def set_keys(self, keys: Iterable[Key]) -> None:
+        """These are all keys there are from now on. Requests under way go on, and limits of keys that stay too."""
+        self.keyring.replace(keys)
+        self._limit()
+
+    def set_replicas(self, count: int) -> None:
+        """So many routers share every limit from now on."""
+        self.quotas.split(count)
+
+    def _limit(self) -> None:
+        wanted: dict[str, Limits] = {EVERYBODY: self._config.limits}
+        if not self.keyring.required:
+            wanted[ANONYMOUS] = self._config.anonymous
+        for model in self._config.models:
+            wanted[_model_quota(model.name)] = model.limits
+        for key in self.keyring.keys:
+            wanted[key.quota_name] = key.limits
+        self._quota_of = self.quotas.configure(wanted)
+        self._chains.clear()
+
+    # the door
+
+    async def admit(self, request: ClientRequest, client: Client) -> Ticket:
+        keyring = self.keyring
+        key = keyring.find(request.headers)
+        if keyring.required:
+            request.withhold(KEY_HEADERS)
+        target = self._target(request, key)
+        if target is None:
+            target = await self._look_up(request, key)
+        prepare(request, target, key.priority)
+        ticket = self._take(request, key, target)
+        fields = request.fields
+        own = fields.priority or 0
+        try:
+            ticket.place = await self._queue_of(target.service).enter(
+                key.name,
+                key.weight,
+                own if key.priority is None else max(own, key.priority),
+                len(request.body),
+                ticket.reserved,
+                client,
+                bool(fields.stream),
+            )
+        except BaseException:
+            ticket.cancel()
+            raise
+        return ticket
+
+    async def hold(self, request: ClientRequest, client: Client, ticket: Ticket) -> bool:
+        return await self._waiting(request, client, ticket) if self._waiting is not None else False
+
+    def _target(self, request: ClientRequest, key: Key) -> Target | None:
+        """Where it goes; None when somebody has to be asked.
+
+        Raises:
+            Refused: 404, the key may not use the model; 400, the request names none.
+        """
+        name = request.fields.model
+        catalog = self.catalog
+        target = catalog.find(name)
+        if name is None:
+            if key.models is not None and request.method == "POST":
+                raise Refused(400, "you must provide a model parameter", code="missing_model")
+            return target or catalog.nameless(request)
+        if key.models is not None and not key.allows(*(target.names(name) if target is not None else (name,))):
+            raise not_found(name)
+        return target
+
+    async def _look_up(self, request: ClientRequest, key: Key) -> Target:
+        """Ask engines for a model that nothing here lists.
+
+        Raises:
+            Refused: 404, there is none of this name.
+        """
+        name = request.fields.model or ""
+        service = await self._find_model(name) if self._find_model is not None else None
+        if service is None:
+            raise not_found(name)
+        return Target(service)
+
+    def _take(self, request: ClientRequest, key: Key, target: Target) -> AdmittedTicket:
+        """Count the request, if there is room for it everywhere.
+
+        Raises:
+            Refused: 429, with the limit that has no room and when it has.
+        """
+        quotas: tuple[Quota, ...] = ()
+        estimate: Estimate | None = None
+        prompt = tokens = slot = 0
+        if request.method == "POST":
+            if self._quota_of:
+                model = target.model.name if target.model is not None else ""
+                # Models that are not listed learn together: clients must not make the router remember names.
+                estimate = self._estimates.get(model or f" {target.service}") or Estimate()
+                prompt = estimate.prompt(request)
+                tokens = prompt + estimate.answer(request)
+                quotas = self._quotas(key, model)
+                now = time.monotonic()
+                slot = slot_of(now)
+                for quota in quotas:
+                    if not quota.admits(tokens, slot):
+                        raise quota.refusal(tokens, now)
+                for quota in quotas:
+                    quota.take(tokens, slot)
+            else:  # only the queue wants to know, and that roughly
+                tokens = len(request.body) // 4 + wanted_tokens(request.fields, ROUGH_ANSWER)
+        ticket = AdmittedTicket(self, request, estimate, quotas, prompt, tokens, slot)
+        ticket.service, ticket.key_name = target.service, key.name
+        if quotas:
+            # Those of the key come first: they are what its owner knows and can act on.
+            ticket.headers = quotas[0].headers(slot)
+        return ticket
+
+    def _quotas(self, key: Key, model: str) -> tuple[Quota, ...]:
+        """What limits a request: those of the key, of the model, and of everybody."""
+        found = self._chains.get((key.name, model))
+        if found is None:
+            names = (key.quota_name if self.keyring.required else ANONYMOUS, _model_quota(model), EVERYBODY)
+            found = tuple(self._quota_of[name] for name in names if name in self._quota_of)
+            self._chains[key.name, model] = found
+        return found
+
+
+def _model_quota(name: str) -> str:
+    return f"model {name}"

@@ -1,0 +1,156 @@
+"""Where keys come from, and how they are followed: a file, a folder of them, a Secret of the cluster.
+
+What is not valid never takes effect. The keys before it stay, and the log names the file and the field.
+"""
+
+import asyncio
+import binascii
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from blade_router.admission.keys import Key, parse_keys
+from blade_router.config import ConfigError
+from blade_router.kubernetes.api import Cluster
+from blade_router.kubernetes.secret import FollowedSecret
+
+logger = logging.getLogger("blade_router.admission")
+
+POLL_SECONDS = 0.5
+SETTLE_SECONDS = 3.0
+"""Longest wait for the first keys before requests are served, and refused with a 503."""
+
+Told = Callable[[], object]
+
+
+class KeySource(Protocol):
+    """``keys`` are the last valid ones, None before the first."""
+
+    keys: tuple[Key, ...] | None
+
+    async def follow(self, told: Told) -> None:
+        """Call ``told`` whenever ``keys`` changed, for ever."""
+        ...
+
+
+class WatchedKeys:
+    """The keys in a file, or in all files of a folder: a mounted Secret is one.
+
+    Raises:
+        ConfigError: from ``load``; says which file and which field.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.keys: tuple[Key, ...] | None = None
+        self._seen: object = None
+
+    def load(self) -> bool:
+        """Read them if something changed since the last call; True when ``keys`` did."""
+        try:
+            signature = {file.name: _signature(file) for file in self._files()}
+            if signature == self._seen:
+                return False
+            self._seen = signature
+            contents = {file.name: file.read_bytes() for file in self._files()}
+        except OSError as error:
+            self._seen = None
+            raise ConfigError(f"{error.filename or self.path}: {error.strerror}") from None
+        folder = f"{self.path}/" if self.path.is_dir() else f"{self.path.parent}/"
+        keys = parse_keys({folder + name: content for name, content in contents.items()})
+        changed = keys != self.keys
+        self.keys = keys
+        return changed
+
+    async def follow(self, told: Told) -> None:
+        complaint = ""
+        while True:
+            await asyncio.sleep(POLL_SECONDS)
+            try:
+                if self.load():
+                    told()
+                complaint = ""
+            except ConfigError as error:
+                if str(error) != complaint:
+                    complaint = str(error)
+                    logger.error("%s; the previous keys stay in effect", error)
+
+    def _files(self) -> list[Path]:
+        if self.path.is_dir():
+            # Kubernetes keeps the files of a mounted Secret in folders whose names begin with a dot.
+            return [file for file in self.path.iterdir() if not file.name.startswith(".") and file.is_file()]
+        return [self.path]
+
+
+def _signature(path: Path) -> tuple[int, int, int]:
+    stat = os.stat(path)
+    return stat.st_mtime_ns, stat.st_ino, stat.st_size
+
+
+class SecretKeys:
+    """The keys in the Secret ``name`` of the pod's namespace; each of its entries is a file."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self.keys: tuple[Key, ...] | None = None
+        self._name = name
+        self._secret = FollowedSecret(cluster, name)
+
+    @property
+    def live(self) -> bool:
+        return self._secret.mirror.live
+
+    async def follow(self, told: Told) -> None:
+        await self._secret.follow(lambda content: self._read(content, told))
+
+    def _read(self, content: dict[str, str] | None, told: Told) -> None:
+        try:
+            if content is None:
+                raise ConfigError("it is not there")
+            files = {name: binascii.a2b_base64(value) for name, value in content.items()}
+            keys = parse_keys(files)
+        except (ConfigError, binascii.Error) as error:
+            logger.error("Secret %s: %s; the previous keys stay in effect", self._name, error)
+            return
+        if keys != self.keys:
+            self.keys = keys
+            told()
+
+
+class Keys:
+    """Both sources together. What the Secret says is newer than its mounted files, which count before its first answer.
+
+    Args:
+        path: a file or a folder.
+    """
+
+    def __init__(self, path: WatchedKeys | None, secret: SecretKeys | None) -> None:
+        self._path = path
+        self._secret = secret
+
+    @property
+    def keys(self) -> tuple[Key, ...] | None:
+        """None: none are known yet."""
+        if self._secret is not None and self._secret.keys is not None:
+            return self._secret.keys
+        return self._path.keys if self._path is not None else None
+
+    async def settled(self) -> None:
+        """Wait until some are known, at most ``SETTLE_SECONDS``."""
+        end = time.monotonic() + SETTLE_SECONDS
+        while self.keys is None and time.monotonic() < end:  # noqa: ASYNC110 - sources tell only what is valid
+            await asyncio.sleep(0.01)
+
+    async def follow(self, told: Told) -> None:
+        """Call ``told`` whenever ``keys`` may have changed, for ever."""
+
+        def heard() -> None:
+            told()
+            logger.info("%d API keys in effect", len(self.keys or ()))
+
+        async with asyncio.TaskGroup() as group:
+            for source in (self._path, self._secret):
+                if source is not None:
+                    group.create_task(source.follow(heard))

@@ -1,0 +1,225 @@
+"""Requests per minute, tokens per minute and requests at the same time: of a key, of a model, of everybody.
+
+Tokens are reserved when a request comes, from what is known then, and settled when its answer has ended. What was
+reserved too much is given back to the moment it was taken at; what was too little counts from when it is known.
+"""
+
+import logging
+import math
+from collections.abc import Mapping
+
+from blade_protocol.routing import Limits
+from blade_router.admission.window import SLOT, WINDOW, WORDS, Window, slot_of
+from blade_router.errors import Headers, Refused
+from blade_router.shared import OwnRow, RowsExhausted, SharedColumns, SharedMemory, SharedRow
+
+logger = logging.getLogger("blade_router.admission")
+
+NONE = Limits()
+_WIDTH = 2 * WORDS + 1
+_RUNNING = 2 * WORDS
+"""Place of the number of requests under way, after the two windows."""
+MOST_ROWS = 4096
+_RESET = b"%ds" % (WINDOW + SLOT)
+
+
+class Quota:
+    """The limits of somebody, and what counts against them.
+
+    Args:
+        who: for messages, e.g. ``key team-a``.
+    """
+
+    def __init__(self, who: str, row: SharedRow | OwnRow) -> None:
+        self.who = who
+        self.limits = NONE
+        self.retired = False
+        self._row = row
+        self._own = row.own
+        self._requests = _window(row, 0)
+        self._tokens = _window(row, WORDS)
+        self._most_requests = self._most_tokens = self._most_running = math.inf
+        self._request_headers = self._token_headers = ((b"", b""), (b"", b""))
+
+    def set(self, limits: Limits, share: int) -> None:
+        """Take these limits, of which this router may use one part of ``share``; what was counted stays."""
+        self.limits, self.retired = limits, False
+        self._most_requests = _part(limits.requests_per_minute, share)
+        self._most_tokens = _part(limits.tokens_per_minute, share)
+        self._most_running = _part(limits.concurrent, share)
+        self._request_headers = _fixed(b"requests", limits.requests_per_minute)
+        self._token_headers = _fixed(b"tokens", limits.tokens_per_minute)
+
+    def admits(self, tokens: int, slot: int) -> bool:
+        """There is room for a request that may use so many tokens."""
+        limits = self.limits
+        if limits.concurrent and self._row.total(_RUNNING) >= self._most_running:
+            return False
+        if limits.requests_per_minute and self._requests.used(slot) >= self._most_requests:
+            return False
+        if not limits.tokens_per_minute or tokens <= self._most_tokens - self._tokens.used(slot):
+            return True
+        return self._alone(tokens, slot)
+
+    def take(self, tokens: int, slot: int) -> None:
+        """A request begins."""
+        self._own[_RUNNING] += 1
+        self._requests.add(1, slot)
+        self._tokens.add(tokens, slot)
+
+    def undo(self, tokens: int, then: int, slot: int) -> None:
+        """A request that began in the slot ``then`` was not let in after all."""
+        self._own[_RUNNING] -= 1
+        self._requests.give_back(1, then, slot)
+        self._tokens.give_back(tokens, then, slot)
+
+    def settle(self, reserved: int, used: int, then: int, slot: int) -> None:
+        """A request that began in the slot ``then`` has ended."""
+        self._own[_RUNNING] -= 1
+        if used < reserved:
+            self._tokens.give_back(reserved - used, then, slot)
+        elif used > reserved:
+            self._tokens.add(used - reserved, slot)
+
+    def refusal(self, tokens: int, now: float) -> Refused:
+        """Why a request is not let in, and when it would be."""
+        slot = slot_of(now)
+        limits = self.limits
+        if tokens > limits.tokens_per_minute > 0:
+            return Refused(
+                429,
+                f"Request too large for {self.who} on tokens per minute (TPM): Limit {limits.tokens_per_minute}, "
+                f"Requested {tokens}. The input or output tokens must be reduced in order to run successfully.",
+                code="rate_limit_exceeded",
+                kind="tokens",
+                # What OpenAI's clients look at before they try again.
+                headers=[(b"x-should-retry", b"false"), *self.headers(slot)],
+            )
+        waits: list[tuple[float, str, str]] = []
+        if (running := self._row.total(_RUNNING)) >= self._most_running:
+            text = f"concurrent requests: Limit {limits.concurrent}, Running {running}"
+            waits.append((1.0, text, "requests"))
+        if (used := self._requests.used(slot)) >= self._most_requests:
+            wait = self._requests.free_in(used + 1 - int(self._most_requests), now)
+            text = f"requests per minute (RPM): Limit {limits.requests_per_minute}, Used {used}, Requested 1"
+            waits.append((wait, text, "requests"))
+        used = self._tokens.used(slot)
+        if used + tokens > self._most_tokens and not self._alone(tokens, slot):
+            wait = self._tokens.free_in(min(used, used + tokens - int(self._most_tokens)), now)
+            text = f"tokens per minute (TPM): Limit {limits.tokens_per_minute}, Used {used}, Requested {tokens}"
+            waits.append((wait, text, "tokens"))
+        # Empty only when room was made in this very moment by another worker.
+        wait, text, kind = max(waits, default=(1.0, "requests", "requests"))
+        seconds = max(1, math.ceil(wait))
+        return Refused(
+            429,
+            f"Rate limit reached for {self.who} on {text}. Please try again in {seconds}s.",
+            code="rate_limit_exceeded",
+            kind=kind,
+            retry_after=seconds,
+            headers=self.headers(slot),
+        )
+
+    def headers(self, slot: int) -> Headers:
+        """What OpenAI tells with each answer: the limits, what is left of them, and when all of it is back.
+
+        That is always the whole window: the request that gets these headers has just been counted.
+        """
+        found: Headers = []
+        if self.limits.requests_per_minute:
+            left = int(self._most_requests) - self._requests.used(slot)
+            found += self._request_headers
+            found.append((b"x-ratelimit-remaining-requests", b"%d" % (left if left > 0 else 0)))
+        if self.limits.tokens_per_minute:
+            left = int(self._most_tokens) - self._tokens.used(slot)
+            found += self._token_headers
+            found.append((b"x-ratelimit-remaining-tokens", b"%d" % (left if left > 0 else 0)))
+        return found
+
+    @property
+    def idle(self) -> bool:
+        """None of this process's requests counts as under way."""
+        return not self._own[_RUNNING]
+
+    def close(self) -> None:
+        self._row.close()
+
+    def _alone(self, tokens: int, slot: int) -> bool:
+        """More than one replica's part, but not more than the whole limit: passes when nothing else is there."""
+        return self._most_tokens < tokens <= self.limits.tokens_per_minute and self._tokens.used(slot) <= 0
+
+
+class Quotas:
+    """All that have limits, by their names. Whoever stays keeps what was counted, whatever else changes."""
+
+    def __init__(self, memory: SharedMemory | None = None) -> None:
+        self.replicas = 1
+        self._all: dict[str, Quota] = {}
+        self._columns: SharedColumns | None = None
+        self._workers = 1
+        if memory is not None and memory.workers > 1:
+            # Most of the memory: what else is counted there is one number each.
+            rows = len(memory.words) * 3 // 4 // (memory.workers * (_WIDTH + 1) + 1)
+            self._columns = SharedColumns(memory, "limits", min(MOST_ROWS, rows), _WIDTH)
+            self._workers = memory.workers
+        self._alone: set[str] = set()
+        """Those for whom no shared row was left: each worker has a part of their limits for itself."""
+
+    def configure(self, wanted: Mapping[str, Limits]) -> dict[str, Quota]:
+        """Exactly these have limits from now on; those of ``wanted`` without any get no quota."""
+        found: dict[str, Quota] = {}
+        for name, limits in wanted.items():
+            if limits != NONE:
+                quota = self._all.get(name) or self._open(name)
+                quota.set(limits, self._share(name))
+                found[name] = quota
+        for name, quota in list(self._all.items()):
+            if name not in found:
+                quota.retired = True
+                self.drop(quota)
+        return found
+
+    def split(self, replicas: int) -> None:
+        """So many routers share the limits from now on."""
+        self.replicas = replicas
+        for name, quota in self._all.items():
+            if not quota.retired:
+                quota.set(quota.limits, self._share(name))
+
+    def drop(self, quota: Quota) -> None:
+        """Free the row of one that is no longer wanted, once its last request has ended."""
+        if quota.retired and quota.idle and self._all.pop(quota.who, None) is not None:
+            self._alone.discard(quota.who)
+            quota.close()
+
+    def _open(self, name: str) -> Quota:
+        row: SharedRow | OwnRow = OwnRow(_WIDTH)
+        if self._columns is not None:
+            try:
+                row = self._columns.open(name)
+            except RowsExhausted:
+                self._alone.add(name)
+                logger.warning("no shared memory is left for the limits of %s; workers split them instead", name)
+        quota = self._all[name] = Quota(name, row)
+        return quota
+
+    def _share(self, name: str) -> int:
+        return self.replicas * (self._workers if name in self._alone else 1)
+
+
+def _window(row: SharedRow | OwnRow, start: int) -> Window:
+    if isinstance(row, OwnRow):
+        own = [0] * WORDS
+        return Window([own], own)
+    cells = [cell[start : start + WORDS] for cell in row.cells]
+    return Window(cells, row.own[start : start + WORDS])
+
+
+def _fixed(what: bytes, limit: int) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes]]:
+    """The headers that are the same with every answer."""
+    return (b"x-ratelimit-limit-" + what, b"%d" % limit), (b"x-ratelimit-reset-" + what, _RESET)
+
+
+def _part(limit: int, share: int) -> float:
+    """One router's part, rounded up so that a small limit lets somebody through."""
+    return -(-limit // share) if limit else math.inf

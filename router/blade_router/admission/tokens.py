@@ -1,0 +1,99 @@
+"""How many tokens a request will use, before anybody has counted them.
+
+The router has no tokenizer. It knows how many bytes a request has, and learns from the usage of answers how many of
+them make a token of this model, and how long answers are that have no limit.
+"""
+
+import re
+from typing import Any
+
+import msgspec
+
+from blade_router.fields import RoutingFields
+from blade_router.models import GENERATE, wanted_tokens
+from blade_router.request import ClientRequest
+from blade_router.usage import Usage
+
+FIRST_BYTES = 4.0
+"""Bytes of a token before anything was learned."""
+FIRST_ANSWER = 256.0
+"""Tokens of an answer without a limit, before anything was learned."""
+_FORGET = 0.98
+"""How much of what was learned counts after another request."""
+LEARN_ALL = 256
+LEARN_EVERY = 8
+"""After the first ``LEARN_ALL`` answers, one of so many is learned from."""
+_LOOK = 16 << 10
+"""Bytes from which on a request may hold pictures or sound, which are not text."""
+_DATA = re.compile(rb"base64,[A-Za-z0-9+/=]{256,}")
+_IDS = re.compile(rb"\s*\[\s*(\[\s*)?\d")
+_LEARN_FROM = 64
+"""Bytes; a shorter prompt is all template."""
+
+
+class Estimate:
+    """What is known of one model's requests."""
+
+    __slots__ = ("_answer", "_answers", "_bytes", "_count", "_per_byte", "_seen", "_tokens")
+
+    def __init__(self) -> None:
+        self._tokens = 1000.0
+        self._bytes = FIRST_BYTES * self._tokens
+        self._per_byte = 1 / FIRST_BYTES
+        self._answers = FIRST_ANSWER * 4
+        self._count = 4.0
+        self._answer = int(FIRST_ANSWER)
+        self._seen = 0
+
+    def prompt(self, request: ClientRequest) -> int:
+        """Tokens of the prompt."""
+        fields = request.fields
+        if fields.messages is None and (given := given_tokens(fields)) is not None:
+            return given
+        size = len(request.body)
+        return int((size if size < _LOOK else text_bytes(request.body)) * self._per_byte) + 1
+
+    def answer(self, request: ClientRequest) -> int:
+        """The most tokens its answers may have; the usual number where it has no limit."""
+        return wanted_tokens(request.fields, self._answer) if request.path in GENERATE else 0
+
+    def learn(self, request: ClientRequest, usage: Usage) -> None:
+        """An answer has said what was used. Of many, every few are enough."""
+        self._seen += 1
+        if self._seen > LEARN_ALL and self._seen % LEARN_EVERY:
+            return
+        fields = request.fields
+        if usage.prompt_tokens > 0 and (fields.messages is not None or given_tokens(fields) is None):
+            size = text_bytes(request.body)
+            if size >= _LEARN_FROM and size == len(request.body):
+                self._tokens = self._tokens * _FORGET + usage.prompt_tokens
+                self._bytes = self._bytes * _FORGET + size
+                self._per_byte = self._tokens / self._bytes
+        if request.path in GENERATE and fields.token_limit is None:
+            self._answers = self._answers * _FORGET + usage.completion_tokens / fields.samples
+            self._count = self._count * _FORGET + 1
+            self._answer = int(self._answers / self._count)
+
+
+def text_bytes(body: bytes) -> int:
+    """The size of a request's JSON without the pictures and sounds in it."""
+    size = len(body)
+    if size < _LOOK or b"base64," not in body:
+        return size
+    return size - sum(match.end() - match.start() for match in _DATA.finditer(body))
+
+
+def given_tokens(fields: RoutingFields) -> int | None:
+    """The number of tokens of a prompt that came as tokens already; None for text."""
+    for value in (fields.prompt, fields.input):
+        prompt: Any = value
+        if isinstance(prompt, msgspec.Raw):
+            text = bytes(prompt)
+            if _IDS.match(text):
+                return text.count(b",") + 1
+        elif isinstance(prompt, list) and prompt:
+            if isinstance(prompt[0], int):
+                return len(prompt)
+            if isinstance(prompt[0], list):
+                return sum(len(each) for each in prompt if isinstance(each, list))
+    return None
