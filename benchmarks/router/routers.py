@@ -25,6 +25,8 @@ from benchmarks.router.load import Wrong, open_caller, request
 READY_SECONDS = 60.0
 PEERS: Final = ("sglang", "smg", "vllm")
 _ENVIRONMENTS: Final = {"sglang": "sglang-router", "smg": "smg", "vllm": "vllm-router"}
+_QUIET: Final = {"RUST_LOG": "error", "HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}
+"""Peers look for the mock's tokenizer in the hub: nothing is to leave the machine."""
 ROUTER_CPU: Final = min(os.sched_getaffinity(0))
 LOAD_CPU: Final = max(os.sched_getaffinity(0))
 
@@ -94,7 +96,7 @@ class Router:
             kind.command(self.port, engines),
             stdout=self._log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "RUST_LOG": "warn"},
+            env={**os.environ, **_QUIET},
             preexec_fn=lambda: os.sched_setaffinity(0, cpus),
             start_new_session=True,
         )
@@ -170,19 +172,21 @@ class Router:
 
 
 @contextlib.asynccontextmanager
-async def started(
-    kind: Kind, engines: Sequence[Engine], *, pinned: bool = True, usable: int | None = None
-) -> AsyncIterator[Router]:
-    """A router over these engines, ready. ``usable``: how many of them are well, if not all.
+async def started(kind: Kind, engines: Sequence[Engine], *, pinned: bool = True) -> AsyncIterator[Router]:
+    """A router over these engines, ready; it is alone on its CPU unless not ``pinned``.
 
     Raises:
         Skipped: it does not know one of its options.
     """
     router = Router(kind, [engine.url for engine in engines], pinned=pinned)
+    delays = [engine.delay for engine in engines]
     try:
-        await router.ready(len(engines) if usable is None else usable)
         for engine in engines:
+            engine.delay = 0.0
+        await router.ready(len(engines))
+        for engine, delay in zip(engines, delays, strict=True):
             engine.forget()
+            engine.delay = delay
         yield router
     finally:
         router.stop()
