@@ -19,6 +19,7 @@ import httptools
 import msgspec
 
 from benchmarks.router import known_routes
+from benchmarks.router.kv_events import HEADER, KvTeller, names_header
 
 Mode = Literal["ok", "500", "503", "reset", "hang"]
 BLOCK = 256
@@ -27,7 +28,7 @@ QUESTION = b"q="
 """What a prompt ends with: this, and nine digits."""
 QUESTION_SIZE = 11
 
-_STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+_STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n%b\r\n"
 _START = b'{"id":"chatcmpl-0","object":"chat.completion%b","created":1,"model":"mock","choices":[{"index":0,'
 _UNARY = (
     _START % b"" + b'"message":{"role":"assistant","content":"%b %b%b"},"finish_reason":"stop"}],'
@@ -76,6 +77,8 @@ class Engine:
     """Prefill of one block that is not cached."""
     serial: bool = False
     """One prefill at a time: the others queue."""
+    teller: KvTeller | None = None
+    """Tells routers what the cache holds; without one they hear of ``cached_tokens`` only."""
     port: int = 0
     requests: int = 0
     active: int = 0
@@ -120,29 +123,31 @@ class Engine:
         self.aborted.clear()
         self._free_at = 0.0
 
-    def prefill(self, text: str) -> tuple[float, int]:
-        """Seconds until the first token of this prompt, and how many of its tokens were cached."""
-        chain = 0
-        missing = hits = 0
+    def prefill(self, text: str) -> tuple[float, int, list[int]]:
+        """Seconds until the first token of this prompt, how many of its tokens were cached, and its blocks."""
+        chain: list[int] = []
+        missing: list[int] = []
+        hits = block = 0
         for start in range(0, len(text) - BLOCK + 1, BLOCK):
-            chain = hash((chain, text[start : start + BLOCK]))
-            if chain in self.cache:
-                self.cache.move_to_end(chain)
-                hits += not missing
-                missing += bool(missing)
+            block = hash((block, text[start : start + BLOCK]))
+            chain.append(block)
+            if block not in self.cache:
+                missing.append(block)
+                self.cache[block] = None
             else:
-                missing += 1
-                self.cache[chain] = None
-                if len(self.cache) > self.cache_blocks:
-                    self.cache.popitem(last=False)
+                self.cache.move_to_end(block)
+                hits += not missing
+        removed = [self.cache.popitem(last=False)[0] for _ in range(len(self.cache) - self.cache_blocks)]
+        if self.teller is not None:
+            self.teller.change(missing, removed)
         self.hits += hits
-        self.blocks += hits + missing
-        seconds = missing * self.block_seconds
+        self.blocks += len(chain)
+        seconds = (len(chain) - hits) * self.block_seconds
         if self.serial:
             now = time.perf_counter()
             self._free_at = max(now, self._free_at) + seconds
             seconds = self._free_at - now
-        return seconds, hits * BLOCK // 4
+        return seconds, hits * BLOCK // 4, chain
 
 
 class _Connection(asyncio.Protocol):
@@ -159,6 +164,8 @@ class _Connection(asyncio.Protocol):
         self.parts: list[bytes] = []
         self.busy = self.ours = False
         self.question = b""
+        self.names_wanted = False
+        self.extra = b""
         self.cached = self.prompt = self.tokens = self.index = 0
         self.next = 0.0
 
@@ -189,8 +196,11 @@ class _Connection(asyncio.Protocol):
         self.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if name.lower() == b"authorization":
+        name = name.lower()
+        if name == b"authorization":
             self.key = value
+        elif name == HEADER:
+            self.names_wanted = True
 
     def on_body(self, body: bytes) -> None:
         self.parts.append(body)
@@ -205,7 +215,7 @@ class _Connection(asyncio.Protocol):
             self._fail(engine.mode)
         elif generates:
             self._generate(body)
-        else:
+        elif engine.teller is None or not engine.teller.answer(target, self.transport):
             self.transport.write(known_routes.answer(target, body))
 
     def _fail(self, mode: Mode) -> None:
@@ -232,10 +242,12 @@ class _Connection(asyncio.Protocol):
             text = "".join([message.content for message in request.messages])
             engine.groups.add(text[:BLOCK].encode())
             self.prompt = len(text) // 4
-            wait, self.cached = engine.prefill(text)
+            wait, self.cached, blocks = engine.prefill(text)
+            self.extra = names_header(blocks) if self.names_wanted and engine.teller is not None else b""
+        self.names_wanted = False
         if request.stream:
             self.index = 0
-            self.transport.write(_STREAM_HEAD)
+            self.transport.write(_STREAM_HEAD % self.extra)
             self.next = self.loop.time() + wait + engine.interval
             self.timer = self.loop.call_at(self.next, self._token)
         elif wait + engine.delay:
@@ -248,7 +260,7 @@ class _Connection(asyncio.Protocol):
         text = b" word" * self.tokens
         usage = (self.prompt, self.tokens, self.prompt + self.tokens, self.cached)
         self._finish()
-        self.transport.write(known_routes.response(200, _UNARY % (self.question, name, text, *usage)))
+        self.transport.write(known_routes.response(200, _UNARY % (self.question, name, text, *usage), self.extra))
 
     def _token(self) -> None:
         event = _EVENT % (self.question, self.index, time.perf_counter_ns())

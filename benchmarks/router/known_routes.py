@@ -34,10 +34,10 @@ _ANSWERS: dict[bytes, object] = {
 }
 
 
-def response(status: int, body: bytes, kind: bytes = b"application/json") -> bytes:
-    """A whole answer."""
-    head = b"HTTP/1.1 %d Mock\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n"
-    return head % (status, kind, len(body)) + body
+def response(status: int, body: bytes, extra: bytes = b"", kind: bytes = b"application/json") -> bytes:
+    """A whole answer; ``extra`` are further header lines."""
+    head = b"HTTP/1.1 %d Mock\r\ncontent-type: %b\r\n%bcontent-length: %d\r\n\r\n"
+    return head % (status, kind, extra, len(body)) + body
 
 
 def answer(target: bytes, body: bytes) -> bytes:
@@ -59,5 +59,5 @@ def _tokens(body: bytes) -> list[int]:
 @cache
 def _fixed(path: bytes) -> bytes:
     if path == b"/metrics":
-        return response(200, _METRICS.encode(), b"text/plain")
+        return response(200, _METRICS.encode(), kind=b"text/plain")
     return response(200, json.dumps(_ANSWERS.get(path, {"status": "ok"})).encode())

@@ -7,7 +7,18 @@ from typing import Final
 
 from benchmarks.figures import Figure
 from benchmarks.router.rounds import Context
-from benchmarks.router.rows import admission, cancel, failures, latency, memory, prefix, reload, streaming, throughput
+from benchmarks.router.rows import (
+    admission,
+    cancel,
+    failures,
+    kv_aware,
+    latency,
+    memory,
+    prefix,
+    reload,
+    streaming,
+    throughput,
+)
 
 ROWS: Final[dict[str, Callable[[Context], Awaitable[list[Figure]]]]] = {
     "latency": latency.run,
@@ -18,6 +29,7 @@ ROWS: Final[dict[str, Callable[[Context], Awaitable[list[Figure]]]]] = {
     "many_streams": streaming.run_many,
     "prefix": prefix.run,
     "queues": prefix.run_queues,
+    "kv_aware": kv_aware.run,
     "failures": failures.run,
     "killed": failures.run_killed,
     "cancel": cancel.run,

@@ -29,9 +29,15 @@ def write_keys(folder: Path, *keys: dict[str, object]) -> Path:
     return path
 
 
-def write_config(folder: Path, engines: Sequence[Engine], **config: object) -> Path:
-    """A router's configuration, replaced as a whole as a mounted ConfigMap is."""
-    endpoints = [{"url": engine.url, "name": engine.name} for engine in engines]
+def write_config(folder: Path, engines: Sequence[Engine], *, internal: bool = False, **config: object) -> Path:
+    """A router's configuration, replaced as a whole as a mounted ConfigMap is.
+
+    ``internal``: the engines' internal routes are to be used; they are on the same port.
+    """
+    endpoints = [
+        {"url": engine.url, "name": engine.name, **({"internal_url": engine.url} if internal else {})}
+        for engine in engines
+    ]
     path, new = folder / "router.json", folder / "router.json.new"
     new.write_text(json.dumps({"endpoints": endpoints, **config}), encoding="utf-8")
     new.replace(path)
