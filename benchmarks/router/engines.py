@@ -21,6 +21,9 @@ import msgspec
 from benchmarks.router import known_routes
 from benchmarks.router.kv_events import HEADER, KvTeller, names_header
 
+RESUME = b"/internal/resume"
+IDS = b"x-blade-stream-ids"
+
 Mode = Literal["ok", "500", "503", "reset", "hang"]
 BLOCK = 256
 """Characters of a prompt that are cached together."""
@@ -29,6 +32,7 @@ QUESTION = b"q="
 QUESTION_SIZE = 11
 
 _STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n%b\r\n"
+_RESUMABLE = b"x-request-id: r\r\nx-blade-created: 1\r\nx-blade-seed: 1\r\nx-blade-prompt-digest: same\r\n"
 _START = b'{"id":"chatcmpl-0","object":"chat.completion%b","created":1,"model":"mock","choices":[{"index":0,'
 _UNARY = (
     _START % b"" + b'"message":{"role":"assistant","content":"%b %b%b"},"finish_reason":"stop"}],'
@@ -52,6 +56,10 @@ class _Body(msgspec.Struct):
     stream: bool = False
     max_tokens: int = 0
     max_completion_tokens: int = 0
+    request: _Body | None = None
+    """The request above, when this one asks to go on with its stream, ..."""
+    token_ids: list[list[int]] = []
+    """... after these: an event's id is its number."""
 
 
 _decode = msgspec.json.Decoder(_Body).decode
@@ -162,9 +170,9 @@ class _Connection(asyncio.Protocol):
         self.target = b""
         self.key = b""
         self.parts: list[bytes] = []
-        self.busy = self.ours = False
+        self.busy = self.ours = self.ids = False
         self.question = b""
-        self.names_wanted = False
+        self.names_wanted = self.ids_wanted = False
         self.extra = b""
         self.cached = self.prompt = self.tokens = self.index = 0
         self.next = 0.0
@@ -201,6 +209,8 @@ class _Connection(asyncio.Protocol):
             self.key = value
         elif name == HEADER:
             self.names_wanted = True
+        elif name == IDS:
+            self.ids_wanted = True
 
     def on_body(self, body: bytes) -> None:
         self.parts.append(body)
@@ -210,7 +220,7 @@ class _Connection(asyncio.Protocol):
         body = self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
         self.parts = []
         engine = self.engine
-        generates = self.parser.get_method() == b"POST" and target in known_routes.GENERATING
+        generates = self.parser.get_method() == b"POST" and (target in known_routes.GENERATING or target == RESUME)
         if engine.mode != "ok" and (generates or engine.unwell):
             self._fail(engine.mode)
         elif generates:
@@ -235,7 +245,8 @@ class _Connection(asyncio.Protocol):
             engine.by_key[self.key] += 1
         start = body.rfind(QUESTION)
         self.question = body[start : start + QUESTION_SIZE]
-        request = _decode(body)
+        asked = _decode(body)
+        request = asked.request or asked
         self.tokens = request.max_completion_tokens or request.max_tokens or engine.tokens
         self.prompt, self.cached, wait = len(body) // 4, 0, 0.0
         if engine.cache_blocks:
@@ -246,10 +257,12 @@ class _Connection(asyncio.Protocol):
             self.extra = names_header(blocks) if self.names_wanted and engine.teller is not None else b""
         self.names_wanted = False
         if request.stream:
-            self.index = 0
-            self.transport.write(_STREAM_HEAD % self.extra)
+            self.ids = self.ids_wanted or asked is not request
+            self.ids_wanted = False
+            self.index = sum(map(len, asked.token_ids))
+            self.transport.write(_STREAM_HEAD % (self.extra + (_RESUMABLE if self.ids else b"")))
             self.next = self.loop.time() + wait + engine.interval
-            self.timer = self.loop.call_at(self.next, self._token)
+            self.timer = self.loop.call_at(self.next, self._token if self.index < self.tokens else self._end)
         elif wait + engine.delay:
             self.timer = self.loop.call_later(wait + engine.delay, self._whole)
         else:
@@ -264,6 +277,8 @@ class _Connection(asyncio.Protocol):
 
     def _token(self) -> None:
         event = _EVENT % (self.question, self.index, time.perf_counter_ns())
+        if self.ids:
+            event += b": %d\n\n" % self.index
         self.index += 1
         self.transport.write(b"%x\r\n%b\r\n" % (len(event), event))
         self.next += self.engine.interval
@@ -271,6 +286,8 @@ class _Connection(asyncio.Protocol):
 
     def _end(self) -> None:
         event = _LAST % (self.prompt, self.tokens, self.prompt + self.tokens, self.cached)
+        if self.ids:
+            event += b": \n\n"
         self._finish()
         self.transport.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event))
 

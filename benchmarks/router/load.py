@@ -192,15 +192,16 @@ async def crowd(
     key: str = "none",
     stream: bool = False,
     tokens: int = 16,
-    pause: float = 0.0,
+    warm: float = 0.0,
 ) -> Outcome:
     """``count`` callers for that many seconds, or until that many requests are done. Errors are counted, not raised.
 
-    A caller whose connection has ended opens another. ``pause`` seconds are left between requests.
+    A caller whose connection has ended opens another. Answers of the first ``warm`` seconds are not counted.
     """
     outcome = Outcome()
     started = time.perf_counter()
     end = started + seconds if seconds else float("inf")
+    counted = started + warm
     tickets: Iterator[int] = iter(range(requests)) if requests else itertools.count()
 
     async def work() -> None:
@@ -216,18 +217,18 @@ async def crowd(
                 body = await caller.ask(data, question)
                 if not (whole_stream(body, question, tokens) if stream else whole_answer(body, tokens)):
                     raise Wrong("error event" if b'"error"' in body else "incomplete")
+                if time.perf_counter() < counted:
+                    continue
                 outcome.done += 1
                 outcome.tokens += int(_TOTAL.findall(body)[-1])
             except (Wrong, OSError) as error:
                 outcome.errors[str(error)] += 1
                 await asyncio.sleep(0.01)
             outcome.times.append(time.perf_counter() - begin)
-            if pause:
-                await asyncio.sleep(pause)
         caller.transport.abort()
 
     await asyncio.gather(*(work() for _ in range(count)))
-    outcome.seconds = time.perf_counter() - started
+    outcome.seconds = time.perf_counter() - counted
     return outcome
 
 

@@ -23,10 +23,13 @@ class Context:
 
     peers: Sequence[str]
 
-    def kinds(self, *options: str, round_robin: bool = False) -> list[Kind]:
-        """Ours with ``auto`` and these options, and the peers with their prefix policy."""
+    def kinds(self, *options: str, round_robin: bool = False, internal: bool = False) -> list[Kind]:
+        """Ours with ``auto`` and these options, and the peers with their prefix policy.
+
+        ``internal``: ours uses the engines' internal routes too, as it does in production.
+        """
         policies = ("cache_aware", "round_robin") if round_robin else ("cache_aware",)
-        return [ours(*options), *(peer(name, policy) for name in self.peers for policy in policies)]
+        return [ours(*options, internal=internal), *(peer(name, policy) for name in self.peers for policy in policies)]
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -44,12 +45,18 @@ class Kind:
     """Of `PEERS`; empty: ours."""
     options: tuple[str, ...] = ()
     workers: int = 1
+    internal: bool = False
+    """Ours: the engines' internal routes are used, as in production; they are on the same port."""
 
-    def command(self, port: int, engines: Sequence[str]) -> list[str]:
+    def command(self, port: int, engines: Sequence[str], folder: Path) -> list[str]:
         """What starts it on ``port``; ours takes its endpoints from the options where they name a file."""
         where = ["--host", "127.0.0.1", "--port", str(port)]
         if not self.peer:
-            told = () if "--config" in self.options else ("--endpoints", ",".join(engines))
+            told: tuple[str, ...] = ("--endpoints", ",".join(engines))
+            if "--config" in self.options:
+                told = ()
+            elif self.internal:
+                told = ("--config", str(write_config(folder, engines, internal=True)))
             workers = ("--workers", str(self.workers)) if self.workers > 1 else ()
             return [sys.executable, "-m", "blade_router.app", *where, *told, *workers, *self.options]
         environment = CACHE / _ENVIRONMENTS[self.peer] / "bin"
@@ -62,8 +69,17 @@ class Kind:
         return [*program[self.peer], *where, "--worker-urls", *engines, *quiet, *self.options]
 
 
-def ours(*options: str, policy: str = "auto", workers: int = 1, name: str = "blade") -> Kind:
-    return Kind(name, options=("--policy", policy, *options), workers=workers)
+def ours(*options: str, policy: str = "auto", workers: int = 1, internal: bool = False) -> Kind:
+    return Kind("blade", options=("--policy", policy, *options), workers=workers, internal=internal)
+
+
+def write_config(folder: Path, engines: Sequence[str], *, internal: bool = False, **config: object) -> Path:
+    """A configuration of ours for engines at these URLs, replaced as a whole as a mounted ConfigMap is."""
+    path, new = folder / "router.json", folder / "router.json.new"
+    endpoints = [{"url": url, "revision": "r", "internal_url": url} if internal else {"url": url} for url in engines]
+    new.write_text(json.dumps({"endpoints": endpoints, **config}), encoding="utf-8")
+    new.replace(path)
+    return path
 
 
 def peer(name: str, policy: str, *options: str) -> Kind:
@@ -90,16 +106,19 @@ class Router:
     def __init__(self, kind: Kind, engines: Sequence[str], *, pinned: bool = True) -> None:
         self.kind = kind
         self.port = free_port()
-        self._log = tempfile.NamedTemporaryFile(prefix=f"{kind.name}-", suffix=".log")  # noqa: SIM115 - lives as long
+        self._folder = tempfile.TemporaryDirectory(prefix=f"{kind.name}-")
+        folder = Path(self._folder.name)
+        self._log = folder / "log"
         cpus = {ROUTER_CPU} if pinned else os.sched_getaffinity(0) | {ROUTER_CPU, LOAD_CPU}
-        self._process = subprocess.Popen(
-            kind.command(self.port, engines),
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **_QUIET},
-            preexec_fn=lambda: os.sched_setaffinity(0, cpus),
-            start_new_session=True,
-        )
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                kind.command(self.port, engines, folder),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **_QUIET},
+                preexec_fn=lambda: os.sched_setaffinity(0, cpus),
+                start_new_session=True,
+            )
         self._handle = psutil.Process(self._process.pid)
 
     @property
@@ -107,7 +126,7 @@ class Router:
         return f"http://127.0.0.1:{self.port}"
 
     def log(self) -> str:
-        return Path(self._log.name).read_text(encoding="utf-8", errors="replace")
+        return self._log.read_text(encoding="utf-8", errors="replace")
 
     async def ready(self, engines: int) -> None:
         """Wait until it uses all its engines.
@@ -168,7 +187,7 @@ class Router:
             for process in reversed(self._all()):
                 process.kill()
         self._process.wait()
-        self._log.close()
+        self._folder.cleanup()
 
 
 @contextlib.asynccontextmanager

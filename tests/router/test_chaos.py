@@ -20,8 +20,8 @@ import pytest
 from benchmarks.router.engines import Engine, fleet
 from benchmarks.router.load import crowd
 from benchmarks.router.prompts import grouped
-from benchmarks.router.routers import Router, Skipped, ours, started
-from benchmarks.router.rows.admission import write_config, write_keys
+from benchmarks.router.routers import Router, Skipped, ours, started, write_config
+from benchmarks.router.rows.admission import write_keys
 from router_support.engine import MockEngine, Mode
 from router_support.serving import Running, eventually, question, raw_post, serving
 
@@ -188,7 +188,7 @@ async def reload(folder: Path, engines: list[Engine], *, keys: bool) -> None:
     """Now and then three endpoints of four, and a key more or less."""
     for turn in itertools.count():
         await asyncio.sleep(3)
-        write_config(folder, [engine for place, engine in enumerate(engines) if turn % 2 or place != turn // 2 % 4])
+        write_config(folder, [engine.url for place, engine in enumerate(engines) if turn % 2 or place != turn // 2 % 4])
         if keys:
             write_keys(folder, *[{"name": f"k{index}", "key": f"sk-{index}"} for index in range(1 + turn % 3)])
 
@@ -196,7 +196,7 @@ async def reload(folder: Path, engines: list[Engine], *, keys: bool) -> None:
 @contextlib.asynccontextmanager
 async def soaked(folder: Path, engines: list[Engine]) -> AsyncIterator[tuple[Router, bool]]:
     """A router as a program, with keys if it knows them."""
-    config = write_config(folder, engines)
+    config = write_config(folder, [engine.url for engine in engines])
     options = ("--config", str(config), "--first_byte_timeout", "1", "--max_tries", "4")
     keys = write_keys(folder, {"name": "k0", "key": "sk-0"})
     async with contextlib.AsyncExitStack() as stack:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.figures import QUICK, Figure
-from benchmarks.router.engines import Engine, fleet
+from benchmarks.router.engines import fleet
 from benchmarks.router.load import Wrong, crowd
 from benchmarks.router.prompts import grouped
 from benchmarks.router.rounds import Context
-from benchmarks.router.routers import ours, started
+from benchmarks.router.routers import ours, started, write_config
 
 SECONDS = 4.0 if QUICK else 15.0
+WARM = 1.0
+"""Seconds until all callers have found their places."""
 LIMIT_SECONDS = 8.0 if QUICK else 30.0
 SLOTS = 8
 """Requests an engine gets at the same time."""
@@ -29,33 +30,18 @@ def write_keys(folder: Path, *keys: dict[str, object]) -> Path:
     return path
 
 
-def write_config(folder: Path, engines: Sequence[Engine], *, internal: bool = False, **config: object) -> Path:
-    """A router's configuration, replaced as a whole as a mounted ConfigMap is.
-
-    ``internal``: the engines' internal routes are to be used; they are on the same port.
-    """
-    endpoints = [
-        {"url": engine.url, "name": engine.name, **({"internal_url": engine.url} if internal else {})}
-        for engine in engines
-    ]
-    path, new = folder / "router.json", folder / "router.json.new"
-    new.write_text(json.dumps({"endpoints": endpoints, **config}), encoding="utf-8")
-    new.replace(path)
-    return path
-
-
 async def run_fairness(context: Context) -> list[Figure]:
     """Key ``a`` has ten times as many callers as ``b``; both have more than half of the slots would serve."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         keys = write_keys(folder, {"name": "a", "key": "sk-a", "weight": 1}, {"name": "b", "key": "sk-b", "weight": 1})
         async with fleet(delay=0.02) as engines:
-            config = write_config(folder, engines, queue={"endpoint_requests": SLOTS})
+            config = write_config(folder, [engine.url for engine in engines], queue={"endpoint_requests": SLOTS})
             async with started(ours("--keys", str(keys), "--config", str(config)), engines) as router:
                 small = SLOTS * len(engines)
                 a, b = await asyncio.gather(
-                    crowd(router.port, 10 * small, grouped(1000), seconds=SECONDS, key="sk-a"),
-                    crowd(router.port, small, grouped(1000, 1), seconds=SECONDS, key="sk-b"),
+                    crowd(router.port, 10 * small, grouped(1000), seconds=SECONDS, warm=WARM, key="sk-a"),
+                    crowd(router.port, small, grouped(1000, 1), seconds=SECONDS, warm=WARM, key="sk-b"),
                 )
     share = 100 * b.done / (a.done + b.done)
     return [

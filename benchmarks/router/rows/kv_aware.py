@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-import tempfile
-from pathlib import Path
 
 from benchmarks.figures import QUICK, Figure
 from benchmarks.router.engines import fleet
@@ -18,7 +16,6 @@ from benchmarks.router.load import crowd, right
 from benchmarks.router.prompts import grouped
 from benchmarks.router.rounds import Context, Values
 from benchmarks.router.routers import Skipped, ours, started
-from benchmarks.router.rows.admission import write_config
 from benchmarks.router.rows.prefix import CACHE, DECODE, SIZE, hit_rate
 
 REQUESTS = 1500
@@ -38,18 +35,17 @@ async def run(context: Context) -> list[Figure]:
 
 async def _measure(policy: str, seed: int) -> Values:
     engine = {"cache_blocks": CACHE, "block_seconds": 0.0015, "serial": True, "delay": DECODE}
-    with tempfile.TemporaryDirectory() as folder:
-        async with fleet(**engine) as engines:  # type: ignore[arg-type]
-            for each in engines:
-                each.teller = KvTeller(CACHE)
-            kind = ours("--config", str(write_config(Path(folder), engines, internal=True)), policy=policy)
-            async with started(kind, engines) as one, started(kind, engines) as other:
-                draw = grouped(SIZE, seed, unique=16)
-                load = [crowd(router.port, 24, draw, requests=REQUESTS) for router in (one, other)]
-                outcomes = [right(outcome) for outcome in await asyncio.gather(*load)]
-                if policy == "kv-aware" and not all(each.teller and each.teller.listeners for each in engines):
-                    raise Skipped("the router does not listen to what engines tell of their prompt caches")
-                return {
-                    "hit_rate": hit_rate(engines),
-                    "requests_per_second": sum(outcome.rate for outcome in outcomes),
-                }
+    async with fleet(**engine) as engines:  # type: ignore[arg-type]
+        for each in engines:
+            each.teller = KvTeller(CACHE)
+        kind = ours(policy=policy, internal=True)
+        async with started(kind, engines) as one, started(kind, engines) as other:
+            draw = grouped(SIZE, seed, unique=16)
+            load = [crowd(router.port, 24, draw, requests=REQUESTS) for router in (one, other)]
+            outcomes = [right(outcome) for outcome in await asyncio.gather(*load)]
+            if policy == "kv-aware" and not all(each.teller and each.teller.listeners for each in engines):
+                raise Skipped("the router does not listen to what engines tell of their prompt caches")
+            return {
+                "hit_rate": hit_rate(engines),
+                "requests_per_second": sum(outcome.rate for outcome in outcomes),
+            }

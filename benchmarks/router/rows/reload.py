@@ -12,8 +12,8 @@ from benchmarks.router.engines import Engine, fleet
 from benchmarks.router.load import Outcome, crowd
 from benchmarks.router.prompts import grouped
 from benchmarks.router.rounds import Context
-from benchmarks.router.routers import Skipped, ours, started
-from benchmarks.router.rows.admission import write_config, write_keys
+from benchmarks.router.routers import Skipped, ours, started, write_config
+from benchmarks.router.rows.admission import write_keys
 
 SECONDS = 6.0 if QUICK else 30.0
 USED: dict[str, object] = {"name": "a", "key": "sk-a"}
@@ -39,7 +39,7 @@ async def _load(*, keys: bool) -> tuple[Outcome, int]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         async with fleet(delay=0.005) as engines:
-            config = write_config(folder, engines)
+            config = write_config(folder, [engine.url for engine in engines])
             options = ("--keys", str(write_keys(folder, USED))) if keys else ()
             async with started(ours("--config", str(config), *options), engines) as router:
                 changing = asyncio.create_task(_change(folder, engines, keys=keys))
@@ -51,6 +51,6 @@ async def _load(*, keys: bool) -> tuple[Outcome, int]:
 async def _change(folder: Path, engines: list[Engine], *, keys: bool) -> None:
     for turn in itertools.count():
         await asyncio.sleep(1.0)
-        write_config(folder, engines[: 3 + turn % 2])
+        write_config(folder, [engine.url for engine in engines[: 3 + turn % 2]])
         if keys:
             write_keys(folder, USED, {"name": f"new-{turn}", "key": f"sk-new-{turn}"})

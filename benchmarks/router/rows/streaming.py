@@ -25,7 +25,7 @@ async def run(context: Context) -> list[Figure]:
             "relay_p99": percentile(seen.relays, 0.99) * 1e3,
         }
 
-    results = await side_by_side(context.kinds(), measure, interval=0.01)
+    results = await side_by_side(context.kinds(internal=True), measure, interval=0.01)
     goals = {
         "cpu_per_token": Goal("us", "<=", 12.0),
         "ttft_p50": Goal("ms", "<=", 5.0),
@@ -41,7 +41,7 @@ async def run_fast(context: Context) -> list[Figure]:
         seen = await streams(router.port, COUNT, 400, 0.002)
         return {"tokens_per_second": seen.tokens / seen.seconds, "relay_p99": percentile(seen.relays, 0.99) * 1e3}
 
-    results = await side_by_side(context.kinds(), measure, interval=0.002)
+    results = await side_by_side(context.kinds(internal=True), measure, interval=0.002)
     async with fleet(1, interval=0.002) as [engine]:
         seen = await streams(engine.port, COUNT, 400, 0.002)
     made = figures(
@@ -76,7 +76,7 @@ async def run_many(context: Context) -> list[Figure]:
         relay = percentile(seen.relays, 0.99) * 1e3
         return {"at_once": float(most), "relay_p99": relay, "rss": router.rss(), "failed": 0.0}
 
-    results = await one_by_one(context.kinds(), measure, rounds=1, interval=interval)
+    results = await one_by_one(context.kinds(internal=True), measure, rounds=1, interval=interval)
     goals = {
         "at_once": Goal("streams", ">=", float(count)),
         "failed": Goal("runs", "<=", 0.0),
