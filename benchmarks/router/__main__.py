@@ -14,6 +14,7 @@ import gc
 import os
 import resource
 import sys
+import traceback
 
 import uvloop
 
@@ -47,6 +48,9 @@ async def measure(rows: list[str], peers: list[str]) -> list[Figure]:
         except Skipped as reason:
             print(f"skipped: {name}: {reason}", flush=True)
             continue
+        except Exception:
+            traceback.print_exc()
+            made = [Figure(f"{name}_failed", 1, "runs", "<=", 0)]
         print(*made, sep="\n", flush=True)
         figures += made
     return figures

@@ -31,14 +31,14 @@ def write_keys(folder: Path, *keys: dict[str, object]) -> Path:
 
 
 async def run_fairness(context: Context) -> list[Figure]:
-    """Key ``a`` has ten times as many callers as ``b``; both have more than half of the slots would serve."""
+    """Key ``a`` has ten times as many callers as ``b``, which has twice as many as there are slots."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         keys = write_keys(folder, {"name": "a", "key": "sk-a", "weight": 1}, {"name": "b", "key": "sk-b", "weight": 1})
         async with fleet(delay=0.02) as engines:
             config = write_config(folder, [engine.url for engine in engines], queue={"endpoint_requests": SLOTS})
             async with started(ours("--keys", str(keys), "--config", str(config)), engines) as router:
-                small = SLOTS * len(engines)
+                small = 2 * SLOTS * len(engines)
                 a, b = await asyncio.gather(
                     crowd(router.port, 10 * small, grouped(1000), seconds=SECONDS, warm=WARM, key="sk-a"),
                     crowd(router.port, small, grouped(1000, 1), seconds=SECONDS, warm=WARM, key="sk-b"),
