@@ -1,7 +1,9 @@
 """What a client may send and what it may not, byte by byte."""
 
 import asyncio
+import gc
 import socket
+import weakref
 
 import pytest
 from router_support.engine import MockEngine
@@ -9,7 +11,7 @@ from router_support.raw import BODY, HOST, chunked, connected, get, post
 from router_support.serving import eventually, question, serving
 
 from blade_router.http import head
-from blade_router.http.connection import MAX_PIPELINED, Stage
+from blade_router.http.reading import MAX_PIPELINED, Stage
 
 START = b"POST /v1/completions HTTP/1.1\r\n" + HOST
 SMUGGLED = b"GET /v1/smuggled HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -106,6 +108,14 @@ GOOD = {
     "an offer of HTTP/2 before chunks": chunked(BODY).replace(HOST, HOST + b"connection: upgrade\r\nupgrade: h2c\r\n"),
     "identity": post(BODY, b"content-encoding: identity"),
 }
+
+
+@pytest.mark.parametrize(("size", "status"), [(100_000, 200), (130_000, 200), (131_500, 400), (200_000, 400)])
+async def test_a_head_has_a_limit_also_when_it_comes_in_one_piece(size: int, status: int) -> None:
+    async with MockEngine("a") as engine, serving(engine) as router, connected(router.port) as client:
+        client.send(post(BODY, b"x-a: " + b"a" * size))
+        assert (await client.answer()).status == status
+        assert len(engine.received) == (status == 200)
 
 
 @pytest.mark.parametrize("shape", GOOD)
@@ -366,6 +376,20 @@ async def test_nothing_is_left_of_a_connection() -> None:
                 await client.send_slowly([])
         await eventually(lambda: not router.server.connections)
         await eventually(lambda: len(asyncio.all_tasks()) <= tasks)
+
+
+async def test_a_closed_connection_is_freed_without_the_collector() -> None:
+    async with MockEngine("a") as engine, serving(engine) as router:
+        gc.disable()
+        try:
+            for sent in (post(), BROKEN["no host"], b"GET / HT"):
+                async with connected(router.port) as client:
+                    client.send(sent)
+                    await eventually(lambda: router.server.connections)
+                    (alive,) = map(weakref.ref, router.server.connections)
+                await eventually(lambda: alive() is None)  # noqa: B023 - called in this round only
+        finally:
+            gc.enable()
 
 
 async def test_small_answers_are_sent_at_once() -> None:
