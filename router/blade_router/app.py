@@ -35,7 +35,8 @@ from blade_router.http import asgi
 from blade_router.http.cors import Cors
 from blade_router.http.head import RawRequest
 from blade_router.http.listening import inherited, listen
-from blade_router.http.server import HttpLimits, Server
+from blade_router.http.reading import HttpLimits
+from blade_router.http.server import Server
 from blade_router.http.tls import Certificate
 from blade_router.kubernetes import FollowedConfigMap, FollowedEndpoints, FollowedPeers
 from blade_router.metrics import Metrics
