@@ -302,6 +302,9 @@ async def test_an_old_engine_without_a_prompt_cache_to_tell_of_is_followed_all_t
             await eventually(lambda: endpoint.running == 4)
             port.set(running=5)
             await eventually(lambda: endpoint.running == 5)
+            await eventually(lambda: port.asked["/internal/kv"])
+            port.set(running=6)
+            await eventually(lambda: endpoint.running == 6)
             assert (port.asked["/internal/events"], port.asked["/internal/kv"]) == (1, 1)
             assert running.router.followers.index.match([1], [endpoint]) == [0]
 
@@ -313,6 +316,8 @@ async def test_a_batch_that_is_none_costs_the_connection_and_nothing_else(monkey
         async with serving(endpoints=(config,), wait=False) as running:
             index = running.router.followers.index = KvIndex(Believer())
             endpoint = running.router.endpoints.all[0]
+            await eventually(lambda: port.listeners)
+            port.set(running=1)
             await eventually(lambda: index.position(endpoint) == ("e", 0))
             port.tell(KVBatch(sequence=1, stored=b"short"))
             await eventually(lambda: port.asked["/internal/events"] == 2)
