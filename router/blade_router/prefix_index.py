@@ -16,7 +16,7 @@ from blade_router.policies.source import Chain, Placement
 from blade_router.usage import Usage
 
 DEFAULT_BYTES = 64 << 20
-BYTES_PER_ENTRY = 320
+BYTES_PER_ENTRY = 400
 """Memory of one block at one endpoint, both dictionaries at their worst load; a test measures it."""
 SWEEP = 64
 """Blocks of an endpoint that is gone, or has too much, that one request clears away on top of its own."""
@@ -82,6 +82,7 @@ class PrefixIndex:
         self._limit = max(1, max_bytes // BYTES_PER_ENTRY)
         self._holders: dict[int, int] = {}
         self._caches: dict[Endpoint, Cache] = {}
+        self._masks: dict[Endpoint, int] = {}
         self._gone: list[Cache] = []
         """Caches of endpoints that were removed, on their way out."""
         self._free_bits: list[int] = []
@@ -93,8 +94,8 @@ class PrefixIndex:
 
     def match(self, chain: Chain, endpoints: Sequence[Endpoint]) -> list[int]:
         """How many blocks from the start of ``chain`` each endpoint holds. Changes nothing."""
-        caches = self._caches
-        masks = [caches[endpoint].mask if endpoint in caches else 0 for endpoint in endpoints]
+        mask_of = self._masks.get
+        masks = [mask_of(endpoint, 0) for endpoint in endpoints]
         alive = everyone = sum(masks)
         holders = self._holders
         depth = 0
@@ -140,6 +141,7 @@ class PrefixIndex:
         """Forget the endpoint: it matches nothing from now on, and later requests clear its blocks away bit by bit."""
         cache = self._caches.pop(endpoint, None)
         if cache is not None:
+            del self._masks[endpoint]
             self._gone.append(cache)
 
     # the two below are for ``Recorded``
@@ -175,6 +177,7 @@ class PrefixIndex:
     def _add(self, endpoint: Endpoint) -> Cache:
         bit = self._free_bits.pop() if self._free_bits else len(self._caches) + len(self._gone)
         cache = self._caches[endpoint] = Cache(1 << bit, self._limit)
+        self._masks[endpoint] = cache.mask
         return cache
 
     def _make_room(self, cache: Cache, new: int) -> None:

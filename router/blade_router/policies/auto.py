@@ -64,13 +64,14 @@ class Auto(Policy):
 
     def _score(self, candidates: Sequence[Endpoint], matched: Sequence[int], blocks: float) -> list[float]:
         scores: list[float] = []
-        mean = mean_capacity(candidates)
+        mean = 0.0
         blocks += 1.0
         for endpoint, held in zip(candidates, matched, strict=True):
             load: float = endpoint.in_flight
             if endpoint.running or endpoint.waiting:
                 load = requests_on(endpoint, time.monotonic(), self._interval)
-            if mean and endpoint.capacity:
+            if endpoint.capacity:
+                mean = mean or mean_capacity(candidates)
                 load *= mean / endpoint.capacity
             score = (blocks - held + endpoint.backlog_tokens * BACKLOG_WEIGHT) * (1.0 + load)
             if endpoint.kv_usage is not None and endpoint.kv_usage > KV_FULL:
@@ -114,6 +115,9 @@ class Auto(Policy):
         )
         choice.balance = balance
         choice.blocks = blocks
+        choice.size = endpoint.weight
+        if endpoint.capacity:
+            choice.size *= endpoint.capacity / mean_capacity(candidates)
         choice.moved = why is BALANCE
         return choice
 
@@ -121,20 +125,12 @@ class Auto(Policy):
         self, scores: Sequence[float], limit: float, candidates: Sequence[Endpoint], history: dict[Endpoint, float]
     ) -> int:
         """The place of the one with the least recent history among those whose score is within the limit."""
-        chosen = -1
-        least = 0.0
-        ties = 1
-        for place, score in enumerate(scores):
-            if score > limit:
-                continue
-            recent = history[candidates[place]]
-            if chosen < 0 or recent < least:
-                chosen, least, ties = place, recent, 1
-            elif recent == least:
-                ties += 1
-                if self._random() * ties < 1.0:
-                    chosen = place
-        return chosen
+        close = [place for place, score in enumerate(scores) if score <= limit]
+        if len(close) == 1:
+            return close[0]
+        least = min(history[candidates[place]] for place in close)
+        equal = [place for place in close if history[candidates[place]] == least]
+        return equal[int(self._random() * len(equal))]
 
     def _home(
         self, candidates: Sequence[Endpoint], matched: Sequence[int], scores: Sequence[float], request: ClientRequest
@@ -173,9 +169,9 @@ class Auto(Policy):
 
 
 def mean_capacity(candidates: Sequence[Endpoint]) -> float:
-    """The mean of the capacities that are known; 0 when none is."""
+    """The mean of those capacities that are known."""
     known = [endpoint.capacity for endpoint in candidates if endpoint.capacity]
-    return sum(known) / len(known) if known else 0.0
+    return sum(known) / len(known)
 
 
 def with_adapter(candidates: Sequence[Endpoint], model: str | None) -> Sequence[Endpoint]:
