@@ -1,11 +1,11 @@
 """The default: weighs what an engine would have to compute against how busy it is.
 
-``score = (1 + uncached + backlog / 10) * (1 + n / c) * g(kv) / weight``, and the lowest wins. ``uncached`` is what of
+``score = (1 + uncached + backlog / 20) * (1 + n / c) * g(kv) / weight``, and the lowest wins. ``uncached`` is what of
 this prompt its cache lacks and ``backlog`` what it still has to compute for others, both in blocks. ``n`` are its
 requests, ``c`` its capacity relative to the others'; ``g`` rises when its KV cache is nearly full; ``weight`` is below
 1 while it is new. The product needs no threshold: a warm engine wins until it is as many times busier as the prompt is
-cheaper there. The backlog counts a tenth because in full it drives prompts away from their caches (simulated: 94 % hits
-instead of 97 %, a fifth less throughput).
+cheaper there. The backlog counts a twentieth because in full it drives prompts away from their caches (simulated: 94 %
+hits instead of 97 %, a fifth less throughput).
 
 Scores that are close count as equal, and recent history decides (``balance``). With several routers a prompt nobody
 holds goes by consistent hashing, so that routers that know nothing of each other find the same home for it.
@@ -26,7 +26,7 @@ from blade_router.prompt_text import BLOCK, BYTES_PER_TOKEN
 from blade_router.request import ClientRequest
 
 BLOCK_TOKENS = BLOCK // BYTES_PER_TOKEN
-BACKLOG_WEIGHT = 0.1 / BLOCK_TOKENS
+BACKLOG_WEIGHT = 0.05 / BLOCK_TOKENS
 CLOSE = 1.6
 """Scores up to this many times the best count as equal to it."""
 KV_FULL = 0.8

@@ -13,10 +13,10 @@ REMEMBERED: Final = 256
 """Requests per endpoint after which what happened counts half."""
 COLD_WEIGHT: Final = 4.0
 """What a prompt that was not held counts for beside its request: it will come back to where it went."""
-MOVE_SHARE: Final = 0.002
+MOVE_SHARE: Final = 0.001
 """Share of requests that may go to a colder endpoint for the sake of balance: the most it costs in hits."""
 MOVES_SAVED: Final = 6.0
-UNEVEN: Final = 1.03
+UNEVEN: Final = 1.07
 """An endpoint is ahead from this multiple of the mean on (and two requests, while there are few)."""
 HEAVIEST: Final = 4.0
 """The most a request counts on an endpoint that is due little: what it is due changes sooner than this is forgotten."""
