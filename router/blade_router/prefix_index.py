@@ -96,7 +96,7 @@ class PrefixIndex:
         """How many blocks from the start of ``chain`` each endpoint holds. Changes nothing."""
         mask_of = self._masks.get
         masks = [mask_of(endpoint, 0) for endpoint in endpoints]
-        alive = everyone = sum(masks)
+        alive = sum(masks)
         holders = self._holders
         depth = 0
         left: list[tuple[int, int]] = []
@@ -108,8 +108,8 @@ class PrefixIndex:
                 if not still:
                     break
             depth += 1
-        if alive == everyone:
-            return [depth if mask else 0 for mask in masks]
+        if not left or left[-1][1] == 0:  # each holds nothing of it or as much as the others that hold some
+            return [depth if mask & alive else 0 for mask in masks]
         lengths = dict.fromkeys(masks, depth)
         lengths[0] = 0
         for lost, depth in left:

@@ -85,7 +85,7 @@ class Auto(Policy):
         self, candidates: Sequence[Endpoint], matched: Sequence[int], scores: Sequence[float], request: ClientRequest
     ) -> Choice:
         prompt = request.prompt
-        chain = prompt.chain
+        chain, blocks = prompt.chain, prompt.blocks
         balance = self._balance
         balance.join(candidates)
         best = min(scores)
@@ -99,14 +99,13 @@ class Auto(Policy):
             place = self._among_close(scores, best * CLOSE, candidates, balance.requests if warm else balance.cold)
         endpoint = candidates[place]
         if warm:
-            colder = balance.behind(candidates, endpoint, prompt.blocks)
+            colder = balance.behind(candidates, endpoint, blocks)
             if colder >= 0 and 2 * matched[colder] <= len(chain):
                 place, endpoint, why = colder, candidates[colder], BALANCE
         held = matched[place]
-        blocks = prompt.blocks
         choice = CountedChoice(
             endpoint,
-            f"{self.name} prefix={held}/{len(chain)} in_flight={endpoint.in_flight} score={scores[place]:.1f}{why}",
+            f"{self.name} prefix={held}/{len(chain)} in_flight={endpoint.in_flight} score={int(scores[place])}{why}",
             self._source,
             chain,
             held,
@@ -115,7 +114,7 @@ class Auto(Policy):
         )
         choice.balance = balance
         choice.blocks = blocks
-        choice.size = endpoint.weight
+        choice.size = max(endpoint.weight, MIN_WEIGHT)
         if endpoint.capacity:
             choice.size *= endpoint.capacity / mean_capacity(candidates)
         choice.moved = why is BALANCE
@@ -125,12 +124,19 @@ class Auto(Policy):
         self, scores: Sequence[float], limit: float, candidates: Sequence[Endpoint], history: dict[Endpoint, float]
     ) -> int:
         """The place of the one with the least recent history among those whose score is within the limit."""
-        close = [place for place, score in enumerate(scores) if score <= limit]
-        if len(close) == 1:
-            return close[0]
-        least = min(history[candidates[place]] for place in close)
-        equal = [place for place in close if history[candidates[place]] == least]
-        return equal[int(self._random() * len(equal))]
+        chosen = -1
+        least = 0.0
+        equal = 1
+        for place, score in enumerate(scores):
+            if score <= limit:
+                recent = history[candidates[place]]
+                if chosen < 0 or recent < least:
+                    chosen, least, equal = place, recent, 1
+                elif recent == least:
+                    equal += 1
+                    if self._random() * equal < 1.0:
+                        chosen = place
+        return chosen
 
     def _home(
         self, candidates: Sequence[Endpoint], matched: Sequence[int], scores: Sequence[float], request: ClientRequest
