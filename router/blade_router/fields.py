@@ -43,10 +43,14 @@ class RoutingFields(msgspec.Struct, frozen=True):
     @property
     def token_limit(self) -> int | None:
         """The most tokens one answer may have, where the request says it."""
-        for limit in (self.max_completion_tokens, self.max_tokens, self.max_output_tokens):
-            if limit is not None:
-                return max(0, limit)
-        return None
+        limit = self.max_completion_tokens
+        if limit is None:
+            limit = self.max_tokens
+            if limit is None:
+                limit = self.max_output_tokens
+                if limit is None:
+                    return None
+        return limit if limit > 0 else 0
 
     @property
     def samples(self) -> int:
