@@ -237,7 +237,7 @@ def test_the_frame_of_the_object_is_checked_too() -> None:
 
 
 def test_every_problem_is_told_at_once() -> None:
-    found = problems(manifest(replicas="two", engine={"maxNumSeq": 4, "dtype": 3}, router={"policy": "random"}))
+    found = problems(manifest(replicas="two", engine={"maxNumSeq": 4, "dtype": 3}, router={"policy": "fastest"}))
     assert [line.split(":")[0] for line in found] == [
         "spec.engine.dtype", "spec.engine.maxNumSeq", "spec.replicas", "spec.router.policy",
     ]  # fmt: skip
