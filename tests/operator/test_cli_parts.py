@@ -189,7 +189,7 @@ async def test_an_embedding_is_told_by_its_length() -> None:
 
 async def test_a_question_carries_the_key_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = b"HTTP/1.1 401 Unauthorized\r\n"
-    with pytest.raises(CommandError, match="answered 401: .*; set OPENAI_API_KEY to one of its keys"):
+    with pytest.raises(CommandError, match=r"answered 401: .*; set OPENAI_API_KEY to one of its keys"):
         await _served(refused, [])
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
     _, _, asked = await _served(_OK, [b"[DONE]"])
