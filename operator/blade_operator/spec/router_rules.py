@@ -51,7 +51,7 @@ def _is_served(name: str) -> str:
 _NAMES_IN_CEL: Final = (
     "!has(self.spec.router) || !has(self.spec.router.models) || self.spec.router.models.all(m, "
     f"{_is_served('m.name')} && (!has(m.aliases) || m.aliases.all(a, !{_is_served('a')} "
-    "&& self.spec.router.models.all(o, o.name == m.name || !has(o.aliases) || !(a in o.aliases)))))"
+    "&& self.spec.router.models.exists_one(o, has(o.aliases) && a in o.aliases))))"
 )
 
 ROUTER_RULES: Final[tuple[Rule, ...]] = (
