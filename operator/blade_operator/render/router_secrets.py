@@ -8,15 +8,14 @@ on one machine. A pod waits for a Secret that does not exist, so no router ever 
 from __future__ import annotations
 
 from blade_operator.objects import Object
+from blade_operator.pods import CERTIFICATE, KEYS
 from blade_operator.render.meta import Defaults
 from blade_operator.spec.parse import LLMService
 
 KEYS_PATH = "/etc/bladellm-keys"
 TLS_PATH = "/etc/bladellm-tls"
-KEYS, TLS = "keys", "tls"
-"""Names of the volumes."""
-CERTIFICATE, PRIVATE_KEY = "tls.crt", "tls.key"
-"""Keys of a Secret of type kubernetes.io/tls."""
+TLS_CERTIFICATE, TLS_KEY = "tls.crt", "tls.key"
+"""Entries of a Secret of type kubernetes.io/tls."""
 
 
 def secret_flags(service: LLMService, defaults: Defaults) -> list[str]:
@@ -27,7 +26,7 @@ def secret_flags(service: LLMService, defaults: Defaults) -> list[str]:
         if defaults.watch_keys:
             flags += ["--keys_secret", router.auth.keys_secret.name]
     if router.tls is not None:
-        flags += ["--tls_cert", f"{TLS_PATH}/{CERTIFICATE}", "--tls_key", f"{TLS_PATH}/{PRIVATE_KEY}"]
+        flags += ["--tls_cert", f"{TLS_PATH}/{TLS_CERTIFICATE}", "--tls_key", f"{TLS_PATH}/{TLS_KEY}"]
     return flags
 
 
@@ -37,14 +36,14 @@ def secret_volumes(service: LLMService) -> list[Object]:
     if router.auth is not None:
         volumes.append({"name": KEYS, "secret": {"secretName": router.auth.keys_secret.name}})
     if router.tls is not None:
-        volumes.append({"name": TLS, "secret": {"secretName": router.tls.secret_name}})
+        volumes.append({"name": CERTIFICATE, "secret": {"secretName": router.tls.secret_name}})
     return volumes
 
 
 def secret_mounts(service: LLMService) -> list[Object]:
     """The container's mounts."""
     router = service.spec.router
-    wanted = ((KEYS, KEYS_PATH, router.auth), (TLS, TLS_PATH, router.tls))
+    wanted = ((KEYS, KEYS_PATH, router.auth), (CERTIFICATE, TLS_PATH, router.tls))
     return [{"name": name, "mountPath": path, "readOnly": True} for name, path, said in wanted if said is not None]
 
 
