@@ -7,6 +7,7 @@ import ssl
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,22 @@ def test_a_router_is_replaced_and_multiplied_without_a_failed_request(running: L
         results = load.stop()
     assert set(results) == {"200"}
     assert results["200"] > 100
+
+
+def test_requests_wait_while_a_service_comes_from_zero(running: Loop, tmp_path: Path) -> None:
+    pytest.importorskip("blade_router.admission.holding")
+    running.start("-f", str(manifest(tmp_path, replicas=0)))
+    running.until(lambda: running.condition("qwen", "RouterReady") == "True")
+    url = running.service("qwen")["status"]["url"].removesuffix("/v1")
+
+    def ask() -> int:
+        """What only an engine knows; the stand-in has not heard of it."""
+        return httpx.get(f"{url}/version", trust_env=False, timeout=60).status_code
+
+    with ThreadPoolExecutor() as pool:
+        asked = [pool.submit(ask) for _ in range(3)]
+        running.command("scale", "qwen", "--replicas", "1")
+        assert [each.result() for each in asked] == [404] * 3
 
 
 def _secret(folder: Path, name: str, kind: str = "Opaque", **data: str) -> str:
