@@ -103,7 +103,7 @@ def _deployment(service: LLMService, defaults: Defaults) -> Object:
         "ports": [{"name": "http", "containerPort": ROUTER_PORT}],
         **resources(router.resources or RESOURCES),
         "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP}}},
-        # Live before any engine is: it answers 503 with Retry-After by itself meanwhile.
+        # Live before any engine is: requests wait in it meanwhile.
         "startupProbe": http_probe(paths.LIVE, period=1, failures=120, scheme=scheme),
         "readinessProbe": http_probe(paths.LIVE, period=2, failures=2, scheme=scheme),
         "livenessProbe": http_probe(paths.LIVE, period=10, failures=6, timeout=5, scheme=scheme),
