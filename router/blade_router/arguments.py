@@ -75,15 +75,6 @@ class Options:
     """Set in a worker: what its parent gave it."""
     drain_timeout: float = 30.0
     log_level: str = "INFO"
-    workers: int = 1
-    keys: Path | None = None
-    keys_secret: str | None = None
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    access_log: str | None = None
-    peers: str | None = None
-    slow_start: float = 0.0
-    prefix_index_bytes: int = 0
 
 
 class _Parser(argparse.ArgumentParser):
@@ -238,14 +229,6 @@ def _parser() -> argparse.ArgumentParser:
     process.add_argument(
         "--log_level", choices=("DEBUG", "INFO", "WARNING", "ERROR"), type=str.upper, default=defaults.log_level
     )
-    operator = parser.add_argument_group("rendered by the operator")
-    operator.add_argument("--workers", type=_at_least_one)
-    for flag in ("--keys", "--tls_cert", "--tls_key"):
-        operator.add_argument(flag, type=Path, metavar="PATH")
-    for flag in ("--keys_secret", "--access_log", "--peers"):
-        operator.add_argument(flag)
-    operator.add_argument("--slow_start", type=_seconds)
-    operator.add_argument("--prefix_index_bytes", type=_at_least_one)
     return parser
 
 
