@@ -314,19 +314,19 @@ async def test_a_request_that_does_not_go_on_is_408(sent: bytes) -> None:
 
 
 async def test_a_head_in_drops_gains_no_time_and_a_body_in_drops_does() -> None:
-    now = 0.0
-    loop = cast(asyncio.AbstractEventLoop, SimpleNamespace(time=lambda: now))
+    clock = [0.0]
+    loop = cast(asyncio.AbstractEventLoop, SimpleNamespace(time=lambda: clock[0]))
     limits = HttpLimits(header_timeout=10, body_timeout=30, keep_alive=75)
     reader = RequestReader(loop, limits, wake=lambda: None, encourage=lambda: None)
     assert reader.deadline == 75
-    for now, piece in ((5.0, START[:9]), (9.0, START[9:10]), (14.0, START[10:11])):
+    for clock[0], piece in ((5.0, START[:9]), (9.0, START[9:10]), (14.0, START[10:11])):
         reader.feed(piece)
         assert reader.deadline == 15
     reader = RequestReader(loop, limits, wake=lambda: None, encourage=lambda: None)
     reader.feed(START + b"content-length: 9\r\n\r\n")
-    for now in (20.0, 49.0, 78.0):
+    for clock[0] in (20.0, 49.0, 78.0):
         reader.feed(b" ")
-        assert reader.deadline == now + 30
+        assert reader.deadline == clock[0] + 30
     assert reader.time_out()
     (refusal,) = reader.waiting
     assert isinstance(refusal, Refused)
