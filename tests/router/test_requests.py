@@ -55,8 +55,9 @@ async def test_request_id_is_kept_or_made() -> None:
 
 
 async def test_answer_says_who_and_why() -> None:
-    async with MockEngine("good") as good, MockEngine("bad", mode="reset") as bad, serving(good, bad) as router:
-        answers = [await router.chat() for _ in range(2)]
+    async with MockEngine("good") as good, MockEngine("bad", mode="reset") as bad:
+        async with serving(good, bad, policy="least-request") as router:
+            answers = [await router.chat() for _ in range(2)]
     reasons = {answer.headers[names.ROUTE_REASON] for answer in answers}
     assert {answer.headers[names.ENDPOINT] for answer in answers} == {"good"}
     assert reasons == {"least-request", "least-request retry=reset"}
