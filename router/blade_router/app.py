@@ -130,7 +130,7 @@ class Router:
             )
         from blade_router.admin import make_admin  # FastAPI: 20 MB that the parent of workers does without
 
-        self._admin = make_admin(self.proxy, self.metrics, self._models, self._sources.live, self.workers)
+        self._admin = make_admin(self.proxy, self.metrics, self._models, self._live, self.workers)
         self.followers = Followers(cleared=self.prefixes.removed)
         self._health = HealthChecker(options.health_interval, on_up=self.followers.nudge)
         self._access_log = AccessLog(options.access_log) if options.access_log is not None else None
@@ -155,6 +155,15 @@ class Router:
         """The server that follows what the configuration says about it."""
         self._server = server
         server.cors = self._cors
+
+    def _live(self) -> dict[str, bool]:
+        """Whether what this router follows can be read at the moment, by flag."""
+        found = self._sources.live()
+        if self.keys is not None:
+            found |= self.keys.live()
+        if self._peers is not None:
+            found["peers"] = self._peers.live
+        return found
 
     def _signals(self) -> bytes:
         return msgspec.json.encode(router_signals(self.metrics))

@@ -351,11 +351,13 @@ async def test_a_broken_file_changes_nothing(file: Path, engine: MockEngine, cap
     async with serving(engine, keys=file) as router:
         write(file, json.dumps({"keys": [{"name": "a", "key": SECRET, "sha256": HEX}]}))
         await eventually(lambda: "$.keys[0]: expected one of" in caplog.text)
+        assert (await router.status())["sources"] == {"keys": False}
         remove(file)
         await eventually(lambda: "No such file" in caplog.text)
         assert (await ask(router)).status_code == 200
         write(file, content(key("a", "sk-a")))
         await knows(router, "a", "sk-a")
+        assert (await router.status())["sources"] == {"keys": True}
         assert (await ask(router)).status_code == 401
 
 
