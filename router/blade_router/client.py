@@ -12,6 +12,8 @@ from typing import Protocol
 from blade_router.errors import ClientGone, Headers, Refused
 from blade_router.http import writing
 
+COPIED = 64 * 1024
+"""Bytes up to which copying a body costs less than sending it in parts."""
 HEARTBEAT_HEADERS: Headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
 
 
@@ -222,7 +224,7 @@ class Client:
             transport = self._flow.transport
             self.sent += len(body)
             if body:
-                transport.writelines((self._head, b"%x\r\n" % len(body), body, b"\r\n0\r\n\r\n"))
+                _write(transport, b"%b%x\r\n" % (self._head, len(body)), body, b"\r\n0\r\n\r\n")
             else:
                 transport.write(self._head + writing.LAST_CHUNK)
             self._head = b""
@@ -264,19 +266,27 @@ class Client:
         if flow.last:
             self.keep_alive = False
         framing = b"\r\n"
-        if not writing.has_body(status):
+        if status in writing.BODILESS:
             self._bodiless = True
-        elif not writing.is_measured(headers):
-            if self._http11:
-                framing = b"transfer-encoding: chunked\r\n\r\n"
-                self._chunked = not self._bodiless
+        else:
+            for name, _ in headers:
+                if name == b"content-length":
+                    break
             else:
-                self.keep_alive = False
+                framing = self._unmeasured()
         if not self.keep_alive:
             framing = b"connection: close\r\n" + framing
         elif not self._http11:
             framing = b"connection: keep-alive\r\n" + framing
         self._head = b"%b%b%b" % (writing.status_line(status), writing.lines(headers), framing)
+
+    def _unmeasured(self) -> bytes:
+        """How a client is to tell the end of a body whose length nobody knows."""
+        if not self._http11:
+            self.keep_alive = False
+            return b"\r\n"
+        self._chunked = not self._bodiless
+        return b"transfer-encoding: chunked\r\n\r\n"
 
     def _send(self, body: bytes) -> None:
         transport = self._flow.transport
@@ -287,8 +297,16 @@ class Client:
             return
         self.sent += len(body)
         if self._chunked:
-            transport.writelines((head, b"%x\r\n" % len(body), body, b"\r\n"))
+            _write(transport, b"%b%x\r\n" % (head, len(body)), body, b"\r\n")
         elif head:
-            transport.writelines((head, body))
+            _write(transport, head, body, b"")
         else:
             transport.write(body)
+
+
+def _write(transport: asyncio.Transport, before: bytes, body: bytes, after: bytes) -> None:
+    """One write for all: uvloop sends at once what it is given, and one object by the shortest way."""
+    if len(body) < COPIED:
+        transport.write(b"%b%b%b" % (before, body, after))
+    else:
+        transport.writelines((before, body, after))
