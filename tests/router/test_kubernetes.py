@@ -283,7 +283,7 @@ async def test_the_config_map_is_followed_and_a_mistake_in_it_changes_nothing(
         assert await told() == ("round-robin", ["one"]), "the API's is newer than the file"
         mounted.write_text('{"models": [{"name": "older"}]}')
         put_config(api, {"models": [{"name": "two"}]})
-        while await told() != ("least-request", ["two"]):  # noqa: ASYNC110
+        while await told() != ("auto", ["two"]):  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         for mistake in ('{"models": 1}', "{", '{"modles": []}'):
             caplog.clear()
@@ -292,9 +292,9 @@ async def test_the_config_map_is_followed_and_a_mistake_in_it_changes_nothing(
         api.delete(CONFIG_MAPS, "demo-router")
         await eventually(lambda: "it is not there" in caplog.text)
         await asyncio.sleep(0.3)  # the file has been looked at meanwhile
-        assert await told() == ("least-request", ["two"])
+        assert await told() == ("auto", ["two"])
         put_config(api, {"models": [{"name": "three"}]})
-        while await told() != ("least-request", ["three"]):  # noqa: ASYNC110
+        while await told() != ("auto", ["three"]):  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         assert {asked.query["fieldSelector"] for asked in api.asked} == {"metadata.name=demo-router"}
 
