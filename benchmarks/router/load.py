@@ -196,7 +196,8 @@ async def crowd(
 ) -> Outcome:
     """``count`` callers for that many seconds, or until that many requests are done. Errors are counted, not raised.
 
-    A caller whose connection has ended opens another. Answers of the first ``warm`` seconds are not counted.
+    A caller whose connection has ended opens another. With ``warm``, answers of the first that many seconds are not
+    counted, nor those that come after the end: who has many requests under way would have many of them.
     """
     outcome = Outcome()
     started = time.perf_counter()
@@ -217,7 +218,7 @@ async def crowd(
                 body = await caller.ask(data, question)
                 if not (whole_stream(body, question, tokens) if stream else whole_answer(body, tokens)):
                     raise Wrong("error event" if b'"error"' in body else "incomplete")
-                if time.perf_counter() < counted:
+                if warm and not counted <= time.perf_counter() <= end:
                     continue
                 outcome.done += 1
                 outcome.tokens += int(_TOTAL.findall(body)[-1])
@@ -228,7 +229,7 @@ async def crowd(
         caller.transport.abort()
 
     await asyncio.gather(*(work() for _ in range(count)))
-    outcome.seconds = time.perf_counter() - counted
+    outcome.seconds = (end if warm else time.perf_counter()) - counted
     return outcome
 
 

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ SHARED = "shared-demo"
 CHAT_TEMPLATE: str = json.loads((DEMO_MODEL / "model" / "tokenizer_config.json").read_text())["chat_template"] + (
     "{# 'of' the \"LLMService\", \\n é #}"
 )
-DEMO = {
+DEMO: dict[str, Any] = {
     "replicas": 1,
     "engine": {"chatTemplate": {"inline": CHAT_TEMPLATE}},
     "router": {"replicas": 2, "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}}},

@@ -17,7 +17,7 @@ DIGEST = "sha256:" + "5" * 64
 VALUES: dict[str, dict[str, Any]] = {
     "defaults": {},
     "namespaces": {"watchNamespaces": ["{namespace}", "default"]},
-    "least": {"replicas": 1, "crd": {"install": False}, "networkPolicy": {"enabled": False}},
+    "least": {"replicas": 1, "watchKeys": False, "crd": {"install": False}, "networkPolicy": {"enabled": False}},
     "everything": {
         "replicas": 3,
         "image": {"registry": "registry.example.com:5000", "tag": "1.2", "pullPolicy": "Always"},

@@ -41,26 +41,20 @@ def restarts(pod: Object) -> int:
     return sum(int(status["restartCount"]) for status in pod["status"]["containerStatuses"])
 
 
-def test_an_engine_killed_costs_only_streams_it_had_begun(two: Service) -> None:
+def test_an_engine_killed_costs_nothing(two: Service) -> None:
     with two.reach() as url, Load(url) as load:
         victim, other = two.pods("engine")
         streams = long_streams(url, [victim, other])
-        killed = time.monotonic()
         kill_container(two.cluster, victim, "engine")
         load.more()
         two.until(lambda: two.status()["readyReplicas"] == 1, "seen with one engine")
         assert two.condition("Ready")["status"] == "True"
         two.settled(2)
         load.more()
-    assert {(stream.wait().outcome, stream.answer.tokens) for stream in of(streams, other)} == {("ok", LONG)}
-    # Until streams can be resumed elsewhere, exactly those whose beginning was sent end in an error event.
-    assert {stream.wait().outcome for stream in of(streams, victim)} == {"cut"}
-    assert len({stream.answer.text for stream in of(streams, other)}) == 1
-    for answer in load.bad:
-        assert (answer.outcome, answer.stream, answer.endpoint) == ("cut", True, victim["metadata"]["name"]), answer
-        assert answer.first < killed + 1.0, answer
-        assert answer.ended > killed, answer
-    assert len(load.bad) <= 3  # its users
+    # The other engine went on with the streams whose beginning the victim had sent: the same text, counted once.
+    assert {(stream.wait().outcome, stream.answer.tokens) for stream in streams} == {("ok", LONG)}
+    assert len({stream.answer.text for stream in streams}) == 1
+    assert load.bad == []
 
     [failure] = two.status()["failures"]
     assert (failure["pod"], failure["container"]) == (victim["metadata"]["name"], "engine")

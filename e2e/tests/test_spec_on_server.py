@@ -13,7 +13,8 @@ from operator_support.rule_examples import EXAMPLES, Example
 from blade_operator.objects import Object
 from blade_operator.spec import SpecError, apply_defaults, parse_service
 from blade_operator.spec.crd import custom_resource_definition
-from blade_operator.spec.rules import RULES, Rule
+from blade_operator.spec.rule import Rule
+from blade_operator.spec.rules import RULES
 from blade_protocol.labels import API_VERSION, KIND
 from e2e.cluster import Cluster
 from e2e.support.dry_run import DryRun, dry_run

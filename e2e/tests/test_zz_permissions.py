@@ -18,6 +18,8 @@ Permission = tuple[str, str, str]
 TO_GRANT = {
     ("discovery.k8s.io", "endpointslices", "list"),
     ("discovery.k8s.io", "endpointslices", "watch"),
+    ("", "secrets", "list"),
+    ("", "secrets", "watch"),
 }
 """Held because nobody may grant what they do not hold; routers use them."""
 OWN_NAMESPACE = {
@@ -29,7 +31,7 @@ OWN_NAMESPACE = {
 
 
 def granted() -> set[Permission]:
-    rules = yaml.safe_load((CHART / "files/rules.yaml").read_text())
+    rules = [rule for file in (CHART / "files").glob("rules*.yaml") for rule in yaml.safe_load(file.read_text())]
     everywhere = {
         (group, name, verb)
         for rule in rules

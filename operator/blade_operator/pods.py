@@ -29,6 +29,9 @@ CHECK = "check"
 ENGINE = "engine"
 ROUTER = "router"
 """Container names in the pods the operator renders."""
+KEYS = "api-keys"
+CERTIFICATE = "certificate"
+"""Volume names in routers' pods: the user's Secrets."""
 
 
 @dataclass(frozen=True, slots=True)

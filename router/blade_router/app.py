@@ -35,7 +35,8 @@ from blade_router.http import asgi
 from blade_router.http.cors import Cors
 from blade_router.http.head import RawRequest
 from blade_router.http.listening import inherited, listen
-from blade_router.http.server import HttpLimits, Server
+from blade_router.http.reading import HttpLimits
+from blade_router.http.server import Server
 from blade_router.http.tls import Certificate
 from blade_router.kubernetes import FollowedConfigMap, FollowedEndpoints, FollowedPeers
 from blade_router.metrics import Metrics
@@ -102,14 +103,14 @@ class Router:
         self._peers = FollowedPeers(options.cluster, options.peers) if options.cluster and options.peers else None
         self.prefixes = PrefixIndex(options.prefix_index_bytes)
         self._kv_index = KvIndex(self.prefixes, options.kv_index_bytes)
-        self._policy_options = PolicyOptions(
+        self.policy_options = PolicyOptions(
             index=self.prefixes,
             exact=self._kv_index,
             cost=options.cost,
             state_interval=options.health_interval,
         )
         try:
-            policy = make_policy(config.policy, self._policy_options, config.canary)
+            policy = make_policy(config.policy, self.policy_options, config.canary)
         except ValueError as error:
             raise ConfigError(f"policy {config.policy}: {error}") from None
         self.proxy = Proxy(
@@ -240,11 +241,11 @@ class Router:
         for endpoint in before:
             if endpoint.removed:
                 self.proxy.policy.removed(endpoint)
-                self._policy_options.removed(endpoint)
+                self.policy_options.removed(endpoint)
         if (config.policy, config.canary) != self._policy:
             self._policy = (config.policy, config.canary)
             try:
-                self.proxy.policy = make_policy(config.policy, self._policy_options, config.canary)
+                self.proxy.policy = make_policy(config.policy, self.policy_options, config.canary)
             except ValueError as error:
                 logger.error("policy %s: %s; %s stays in effect", config.policy, error, self.proxy.policy.name)
         kv_index = self._kv_index if config.policy == "kv-aware" else None

@@ -36,30 +36,21 @@ class ConnectionPool:
             UpstreamError: no connection, or it failed before the headers. A reused connection that dies without a
                 byte is replaced by a new one first, once.
         """
-        idle = self._take_idle()
-        if idle is not None:
+        connection = self._take_idle()
+        reused = connection is not None
+        while True:
+            if connection is None:
+                connection = await self.connect()
             try:
-                return await self._exchange(idle, head, body, attach, first_byte_timeout)
-            except StaleConnection:
-                pass
-        return await self._exchange(await self.connect(), head, body, attach, first_byte_timeout)
-
-    async def _exchange(
-        self,
-        connection: Connection,
-        head: bytes,
-        body: bytes,
-        attach: Callable[[Connection], None],
-        first_byte_timeout: float,
-    ) -> Connection:
-        try:
-            attach(connection)
-            connection.send(head, body, first_byte_timeout)
-            await connection.response()
-        except BaseException:
-            self.discard(connection)
-            raise
-        return connection
+                attach(connection)
+                connection.send(head, body, first_byte_timeout)
+                await connection.response()
+                return connection
+            except BaseException as error:
+                self.discard(connection)
+                if not reused or not isinstance(error, StaleConnection):
+                    raise
+            connection, reused = None, False
 
     async def connect(self) -> Connection:
         """A new connection.

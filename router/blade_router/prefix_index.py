@@ -17,7 +17,7 @@ from blade_router.prompt_text import BLOCK, BYTES_PER_TOKEN
 from blade_router.usage import Usage
 
 DEFAULT_BYTES = 64 << 20
-BYTES_PER_ENTRY = 320
+BYTES_PER_ENTRY = 400
 """Memory of one block at one endpoint, both dictionaries at their worst load; a test measures it."""
 SWEEP = 64
 """Blocks of an endpoint that is gone, or has too much, that one request clears away on top of its own."""
@@ -83,6 +83,7 @@ class PrefixIndex:
         self._limit = max(1, max_bytes // BYTES_PER_ENTRY)
         self._holders: dict[int, int] = {}
         self._caches: dict[Endpoint, Cache] = {}
+        self._masks: dict[Endpoint, int] = {}
         self._gone: list[Cache] = []
         """Caches of endpoints that were removed, on their way out."""
         self._free_bits: list[int] = []
@@ -94,9 +95,9 @@ class PrefixIndex:
 
     def match(self, chain: Chain, endpoints: Sequence[Endpoint]) -> list[int]:
         """How many blocks from the start of ``chain`` each endpoint holds. Changes nothing."""
-        caches = self._caches
-        masks = [caches[endpoint].mask if endpoint in caches else 0 for endpoint in endpoints]
-        alive = everyone = sum(masks)
+        mask_of = self._masks.get
+        masks = [mask_of(endpoint, 0) for endpoint in endpoints]
+        alive = sum(masks)
         holders = self._holders
         depth = 0
         left: list[tuple[int, int]] = []
@@ -108,8 +109,8 @@ class PrefixIndex:
                 if not still:
                     break
             depth += 1
-        if alive == everyone:
-            return [depth if mask else 0 for mask in masks]
+        if not left or left[-1][1] == 0:  # each holds nothing of it or as much as the others that hold some
+            return [depth if mask & alive else 0 for mask in masks]
         lengths = dict.fromkeys(masks, depth)
         lengths[0] = 0
         for lost, depth in left:
@@ -143,6 +144,7 @@ class PrefixIndex:
         """Forget the endpoint: it matches nothing from now on, and later requests clear its blocks away bit by bit."""
         cache = self._caches.pop(endpoint, None)
         if cache is not None:
+            del self._masks[endpoint]
             self._gone.append(cache)
 
     # the two below are for ``Recorded``
@@ -178,6 +180,7 @@ class PrefixIndex:
     def _add(self, endpoint: Endpoint) -> Cache:
         bit = self._free_bits.pop() if self._free_bits else len(self._caches) + len(self._gone)
         cache = self._caches[endpoint] = Cache(1 << bit, self._limit)
+        self._masks[endpoint] = cache.mask
         return cache
 
     def _make_room(self, cache: Cache, new: int) -> None:

@@ -34,10 +34,12 @@ _message = msgspec.json.Decoder(Message).decode
 class Prompt:
     """One request's prompt. Making it puts the text together; hashes are computed when they are asked for."""
 
-    __slots__ = ("_chain", "_seed", "text")
+    __slots__ = ("_chain", "_seed", "blocks", "text")
 
     def __init__(self, fields: RoutingFields) -> None:
         self.text = prompt_text(fields)
+        self.blocks = len(self.text) / BLOCK
+        """The size in blocks; what is behind the last full one counts as a part of one."""
         self._seed = (fields.model, fields.cache_salt)
         self._chain: list[int] | None = None
 
@@ -50,11 +52,6 @@ class Prompt:
             link = hash(self._seed)
             self._chain = [link := hash((link, block)) for block in struct.unpack_from("256s" * count, self.text)]
         return self._chain
-
-    @property
-    def blocks(self) -> float:
-        """The size in blocks; what is behind the last full one counts as a part of one."""
-        return len(self.text) / BLOCK
 
     @property
     def tokens(self) -> int:

@@ -141,7 +141,6 @@ class Connection(asyncio.Protocol):
         self._received = False
         self._head_complete = False
         self._overhead = 0
-        self._framed = False
         self._keep_alive = False
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -155,7 +154,7 @@ class Connection(asyncio.Protocol):
         """Write one request. ``head`` ends with the empty line; a time-out of 0 waits for ever."""
         self.status = 0
         self.headers = []
-        self.complete = self._received = self._head_complete = self._framed = self._keep_alive = False
+        self.complete = self._received = self._head_complete = self._keep_alive = False
         self._busy = True
         self._exchanges += 1
         if first_byte_timeout:
@@ -239,13 +238,18 @@ class Connection(asyncio.Protocol):
             self._overhead = 0
         else:
             self._count_overhead(len(data))
-        self._wake()
+        waiter = self._waiter
+        if waiter is not None:  # what `_wake` does; a call more for each read is felt
+            self._waiter = None
+            if not waiter.done():
+                waiter.set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
         self._parser = None  # it holds bound methods of this object: break the cycle
         if self._busy and not self.complete:
-            if self._head_complete and not self._framed and exc is None and self._error is None:
+            framed = any(name in _FRAMING for name, _ in self.headers)
+            if self._head_complete and not framed and exc is None and self._error is None:
                 # no length was given: the answer lasts until the connection closes
                 self._end()
             elif self._exchanges > 1 and not self._received:
@@ -264,10 +268,7 @@ class Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._head_complete:
             return  # a trailer
-        name = name.lower()
-        if name in _FRAMING:
-            self._framed = True
-        self.headers.append((name, value))
+        self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         assert self._parser is not None
@@ -332,15 +333,18 @@ class Connection(asyncio.Protocol):
             self._timer.cancel()
             self._timer = None
 
-    async def _wait(self) -> None:
+    def _wait(self) -> asyncio.Future[None]:
+        """Done when something has happened.
+
+        Raises:
+            Exception: what the exchange failed with.
+        """
         if self._error is not None:
             raise self._error
         self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        return self._waiter
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)

@@ -1,4 +1,4 @@
-"""What the operator may do: as documented, exactly enough for what it renders and grants, nothing that reads secrets.
+"""What the operator may do: as documented, exactly enough for what it renders and grants, nothing that changes Secrets.
 
 What it renders is taken from the golden files of tests/operator. That each verb is also used is seen in the audit log
 of the API server, by the end-to-end tests.
@@ -55,8 +55,19 @@ def test_no_rule_says_the_same_twice_and_none_says_everything() -> None:
     assert not [p for p in flat if "*" in p]
 
 
-def test_secrets_are_made_and_never_read() -> None:
-    assert {verb for _, name, verb in permissions(rules()) if name == "secrets"} == {"create"}
+def test_secrets_are_made_and_never_changed() -> None:
+    assert {verb for _, name, verb in permissions(rules()) if name == "secrets"} == {"create", "list", "watch"}
+    # Without the file that watchKeys adds, they cannot be read either.
+    always = yaml.safe_load((CHART / "files/rules.yaml").read_text())
+    assert {verb for _, name, verb in permissions(always) if name == "secrets"} == {"create"}
+
+
+def test_a_router_may_read_the_secret_of_its_keys_and_no_other(rendered: list[dict[str, Any]]) -> None:
+    of_secrets = [
+        rule for obj in rendered if obj["kind"] == "Role" for rule in obj["rules"] if "secrets" in rule["resources"]
+    ]
+    assert of_secrets
+    assert all(len(rule["resourceNames"]) == 1 for rule in of_secrets)
 
 
 def test_an_llmservice_is_never_written_and_only_its_status_patched() -> None:
@@ -81,7 +92,7 @@ def test_the_operator_holds_what_it_grants_to_routers(rendered: list[dict[str, A
 
 def test_what_is_held_only_to_be_granted_is_granted(rendered: list[dict[str, Any]]) -> None:
     granted = {p for obj in rendered if obj["kind"] == "Role" for p in permissions(obj["rules"])}
-    only_to_grant = {p for p in permissions(rules()) if p[0] == "discovery.k8s.io"}
+    only_to_grant = {p for p in permissions(rules()) if p[0] == "discovery.k8s.io" or p[1:] == ("secrets", "list")}
     assert only_to_grant <= granted
 
 

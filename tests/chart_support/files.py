@@ -27,7 +27,8 @@ def schema() -> dict[str, Any]:
 
 def rules() -> list[dict[str, list[str]]]:
     """RBAC rules of the operator where it runs LLMServices."""
-    return list(yaml.safe_load((CHART / "files/rules.yaml").read_text()))
+    files = [CHART / f"files/{name}.yaml" for name in ("rules", "rules-keys")]
+    return [rule for file in files for rule in yaml.safe_load(file.read_text())]
 
 
 def leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -145,6 +145,7 @@ async def _served(head: bytes, lines: list[bytes], how: Any = ask) -> tuple[list
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = await reader.readuntil(b"\r\n\r\n")
         asked["line"] = request.split(b"\r\n")[0].decode()
+        asked["keys"] = [line.decode() for line in request.split(b"\r\n") if line.startswith(b"authorization")]
         length = next(int(line.split(b":")[1]) for line in request.lower().split(b"\r\n") if b"content-length" in line)
         asked["body"] = json.loads(await reader.readexactly(length))
         events = [b"data: " + line + b"\n\n" for line in lines]
@@ -181,8 +182,18 @@ async def test_an_embedding_is_told_by_its_length() -> None:
     assert pieces == ["[0.5000, -0.2500, 0.1250, 1.0000, ...]"]
     assert figures.startswith("6 numbers for 7 tokens, after ")
     assert (asked["line"], asked["body"]) == ("POST /v1/embeddings HTTP/1.1", {"input": "Why?"})
+    assert asked["keys"] == []
     with pytest.raises(CommandError, match="answered 503"):
         await _served(b"HTTP/1.1 503 Service Unavailable\r\n", [], embed)
+
+
+async def test_a_question_carries_the_key_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = b"HTTP/1.1 401 Unauthorized\r\n"
+    with pytest.raises(CommandError, match=r"answered 401: .*; set OPENAI_API_KEY to one of its keys"):
+        await _served(refused, [])
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
+    _, _, asked = await _served(_OK, [b"[DONE]"])
+    assert asked["keys"] == ["authorization: Bearer sk-1"]
 
 
 async def test_a_refusal_and_a_broken_answer_are_errors() -> None:

@@ -98,7 +98,6 @@ async def test_endpoints_carry_what_a_router_needs(tmp_path: Path) -> None:
             "url": f"http://127.0.0.1:{port_of(pod)}",
             "internal_url": f"http://127.0.0.1:{port_of(pod, 'internal')}",
             "revision": "aaa",
-            "draining": False,
         }
 
 

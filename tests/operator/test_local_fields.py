@@ -39,7 +39,7 @@ _FIRST = [*_TEMPLATE, "containers", 0]
         ([*_FIRST, "lifecycle"], {"postStart": {}}, f"{_CONTAINER}.lifecycle.postStart is not supported"),
         ([*_FIRST, "workingDir"], "/x", f"{_CONTAINER}.workingDir is not supported"),
         ([*_FIRST, "readinessProbe"], {"exec": {}}, f"{_CONTAINER}.readinessProbe.exec is not supported"),
-        ([*_FIRST, "readinessProbe", "httpGet", "scheme"], "HTTPS", "httpGet.scheme is 'HTTPS'"),
+        ([*_FIRST, "readinessProbe", "httpGet", "scheme"], "FTP", "httpGet.scheme is 'FTP'"),
         ([*_FIRST, "env", 0, "valueFrom"], {"resourceFieldRef": {}}, "env[0].valueFrom.resourceFieldRef"),
         ([*_FIRST, "ports", 0, "protocol"], "UDP", "ports[0].protocol is 'UDP'; the local runtime knows 'TCP' only"),
         ([*_FIRST, "ports", 0, "name"], "grpc", "needs the environment variable BLADE_GRPC_PORT"),

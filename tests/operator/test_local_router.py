@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import ssl
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,8 @@ from operator_support.loop import Loop, loop, manifest
 
 from blade_operator.cluster.local.pod_status import is_ready
 from blade_operator.objects import Object
+
+TLS = Path(__file__).parents[1] / "router_support" / "tls"
 
 
 @pytest.fixture
@@ -67,6 +72,59 @@ def test_a_router_is_replaced_and_multiplied_without_a_failed_request(running: L
         results = load.stop()
     assert set(results) == {"200"}
     assert results["200"] > 100
+
+
+def test_requests_wait_while_a_service_comes_from_zero(running: Loop, tmp_path: Path) -> None:
+    pytest.importorskip("blade_router.admission.holding")
+    running.start("-f", str(manifest(tmp_path, replicas=0)))
+    running.until(lambda: running.condition("qwen", "RouterReady") == "True")
+    url = running.service("qwen")["status"]["url"].removesuffix("/v1")
+
+    def ask() -> int:
+        """What only an engine knows; the stand-in has not heard of it."""
+        return httpx.get(f"{url}/version", trust_env=False, timeout=60).status_code
+
+    with ThreadPoolExecutor() as pool:
+        asked = [pool.submit(ask) for _ in range(3)]
+        running.command("scale", "qwen", "--replicas", "1")
+        assert [each.result() for each in asked] == [404] * 3
+
+
+def _secret(folder: Path, name: str, kind: str = "Opaque", **data: str) -> str:
+    path = folder / f"{name}.yaml"
+    obj = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "type": kind, "stringData": data}
+    path.write_text(json.dumps(obj))
+    return str(path)
+
+
+def test_keys_and_a_certificate_from_secrets_are_what_the_routers_go_by(running: Loop, tmp_path: Path) -> None:
+    pytest.importorskip("blade_router.admission.keys")
+    pytest.importorskip("blade_router.http.tls")
+    pem = (TLS / "server.pem").read_text()
+    certificate = {"tls.crt": pem, "tls.key": pem}
+    secrets = [
+        _secret(tmp_path, "keys", alice="sk-alice"),
+        _secret(tmp_path, "tls", "kubernetes.io/tls", **certificate),
+    ]
+    router = {"replicas": 2, "workers": 2, "auth": {"keysSecret": {"name": "keys"}}, "tls": {"secretName": "tls"}}
+    running.start("-f", secrets[0], "-f", secrets[1], "-f", str(manifest(tmp_path, router=router)))
+    running.until(lambda: running.ready("qwen") and len(_routers(running)) == 2)
+    url = running.service("qwen")["status"]["url"]
+    trusted = ssl.create_default_context(cafile=str(TLS / "ca.crt"))
+
+    def answers(key: str) -> set[int]:
+        """Several, each on a connection of its own: some from every process."""
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        return {
+            httpx.get(f"{url}/models", headers=headers, verify=trusted, trust_env=False).status_code for _ in range(12)
+        }
+
+    running.until(lambda: answers("sk-alice") == {200})
+    assert (answers(""), answers("sk-bob")) == ({401}, {401})
+    routers = set(_routers(running))
+    running.command("apply", "-f", _secret(tmp_path, "keys", alice="sk-carol"))
+    running.until(lambda: answers("sk-carol") == {200} and answers("sk-alice") == {401})
+    assert set(_routers(running)) == routers
 
 
 def _change(running: Loop, folder: Path, replicas: int, **router: Any) -> None:

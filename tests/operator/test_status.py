@@ -215,6 +215,14 @@ def test_the_url_is_what_the_service_publishes_else_its_name_in_the_cluster() ->
     assert tell(cluster)["url"] == "http://[fd00::1]:8080/v1"
 
 
+def test_the_url_of_a_service_with_a_certificate_is_https_also_while_its_spec_is_not_valid() -> None:
+    cluster = running({"router": {"tls": {"secretName": "certificate"}}})
+    assert tell(cluster)["url"] == "https://qwen-router.team:8080/v1"
+    cluster.edit(replicas=-1)
+    status = tell(cluster)
+    assert (status["phase"], status["url"]) == ("Invalid", "https://qwen-router.team:8080/v1")
+
+
 def test_long_texts_and_many_pods_stay_bounded() -> None:
     cluster = starting({"replicas": 40})
     item = CheckItem(name="check_memory_fit", status="FAILED", detail="x" * 900)

@@ -236,6 +236,18 @@ def test_containers_that_wait_for_their_volumes_are_told_after_half_a_minute() -
     assert condition(status, "Ready")[1:] == ("ContainerCreating", f"0 of 1 engines ready; pod {name}: {message}")
 
 
+def test_a_router_that_waits_for_its_secrets_names_them_and_their_fields() -> None:
+    router = {"auth": {"keysSecret": {"name": "team-keys"}}, "tls": {"secretName": "team-certificate"}}
+    cluster = starting({"router": router})
+    [pod] = [each for each in cluster.pods if read.role(each) == "router"]
+    pod["status"] = copy.deepcopy(PODS["secret-volume-missing"][-1])
+    cluster.now = LATER
+    [failure] = tell(cluster)["failures"]
+    assert failure["reason"] == "ContainerCreating"
+    assert "secret team-keys, secret team-certificate" in failure["message"]
+    assert failure["message"].endswith("(spec.router.auth.keysSecret, spec.router.tls.secretName)")
+
+
 def test_an_image_that_takes_long_is_told_and_is_no_failure() -> None:
     cluster = starting({"check": {"mode": "Off"}})
     waiting = copy.deepcopy(PODS["secret-volume-missing"][-1])

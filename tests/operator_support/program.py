@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import sys
 import threading
 import time
@@ -44,6 +45,8 @@ def main() -> None:
     parser.add_argument("--deaf", action="store_true", help="ignore SIGTERM")
     parser.add_argument("--crash", type=int, help="exit with this code at once")
     parser.add_argument("--config", type=Path)
+    parser.add_argument("--tls_cert", type=Path)
+    parser.add_argument("--tls_key", type=Path)
     options, rest = parser.parse_known_args()
     print(f"started pid {os.getpid()} {' '.join(rest)}", flush=True)
     if options.crash is not None:
@@ -99,6 +102,10 @@ def main() -> None:
         shared.socket = socket.socket(fileno=int(number))
         servers.append(shared)
     for server in servers:
+        if options.tls_cert:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.load_cert_chain(options.tls_cert, options.tls_key)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     print("listening", flush=True)

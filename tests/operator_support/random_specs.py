@@ -64,6 +64,7 @@ _cache = _object(
     accessModes=st.lists(st.sampled_from(["ReadWriteOnce", "ReadWriteMany", "ReadOnlyMany"]), max_size=2),
 )
 _integer = st.sampled_from([0, 1, 2, 16, 64, 1000, 4097, -1])
+_count = _mostly(st.sampled_from([1, 2, 64]), _integer)
 
 SPECS: Spec = _object(
     {
@@ -115,7 +116,32 @@ SPECS: Spec = _object(
     replicas=_mostly(st.integers(0, 3), st.sampled_from([-1, 1001, "1", None])),
     router=_object(
         replicas=_integer,
-        policy=st.sampled_from(["auto", "roundRobin", "random"]),
+        workers=_count,
+        policy=st.sampled_from(["auto", "roundRobin", "random", "kvAware", "loraAffinity", "external"]),
+        auth=_object(keysSecret=_object({"name": _object_name})),
+        tls=_object({"secretName": _object_name}),
+        limits=_object(requestsPerMinute=_count, tokensPerMinute=_count, concurrent=_count),
+        models=st.lists(
+            _object(
+                {"name": st.sampled_from(["qwen", "a", "qwen-3"])},
+                aliases=st.lists(st.sampled_from(["qwen", "c", "d", "a b"]), max_size=2),
+                defaults=_mostly(st.just({"temperature": 0.5, "stop": ["x"]}), _junk),
+                maxTokens=_count,
+                limits=_object(concurrent=_count),
+            ),
+            max_size=2,
+        ),
+        queue=_object(endpointRequests=_count, maxRequests=_count, maxBytes=_bytes, maxAge=_duration),
+        hold=_object(maxRequests=_count, maxBytes=_bytes, maxAge=_duration),
+        retry=_object(maxTries=_count, firstByteTimeout=_duration),
+        slowStart=_duration,
+        prefixIndexBytes=_bytes,
+        cors=_object(
+            allowOrigins=st.lists(
+                _mostly(st.sampled_from(["*", "https://a.b:8"]), st.sampled_from(["a.b", ""])), max_size=2
+            )
+        ),
+        accessLog=_mostly(st.booleans(), _junk),
         resources=_resources,
         podTemplate=_template,
     ),

@@ -35,6 +35,13 @@ def _annotations(name: str) -> dict[str, Any]:
     return {"metadata": {"annotations": {name: "x"}}}
 
 
+SERVED = {"servedNames": ["x", "y"]}
+
+
+def _models(*models: dict[str, Any]) -> dict[str, Any]:
+    return {"models": list(models)}
+
+
 EXAMPLES: tuple[Example, ...] = (
     Example("", "a", _spec()),
     Example("", "a-" + "b" * 38, _spec()),
@@ -105,6 +112,29 @@ EXAMPLES: tuple[Example, ...] = (
     Example("spec.engine.jsonWarmup", "qwen", _spec(engine={"task": "embed", "jsonWarmup": True})),
     Example("", "qwen", _spec(engine={"env": [{"name": "MY_BLADE_X", "value": "1"}]})),
     Example("spec.engine.env", "qwen", _spec(engine={"env": [{"name": "BLADE_HOST", "value": "::"}]})),
+    Example("", "qwen", _spec(router={"auth": {"keysSecret": {"name": "k"}}, "tls": {"secretName": "t"}})),
+    Example("", "qwen", _spec(router={"limits": {"concurrent": 1}})),
+    Example(
+        "spec.router.limits",
+        "qwen",
+        _spec(router={"auth": {"keysSecret": {"name": "k"}}, "limits": {"concurrent": 1}}),
+    ),
+    Example("", "qwen", _spec(router=_models({"name": "qwen", "aliases": ["a", "b"]}))),
+    Example("", "qwen", _spec(model=SERVED, router=_models({"name": "x", "aliases": ["qwen"]}, {"name": "y"}))),
+    Example("spec.router.models", "qwen", _spec(router=_models({"name": "x"}))),
+    Example("spec.router.models", "qwen", _spec(model=SERVED, router=_models({"name": "qwen"}))),
+    Example("spec.router.models", "qwen", _spec(router=_models({"name": "qwen", "aliases": ["qwen"]}))),
+    Example("spec.router.models", "qwen", _spec(model=SERVED, router=_models({"name": "x", "aliases": ["y"]}))),
+    Example(
+        "spec.router.models",
+        "qwen",
+        _spec(model=SERVED, router=_models({"name": "x", "aliases": ["a"]}, {"name": "y", "aliases": ["b", "a"]})),
+    ),
+    Example("", "qwen", _spec(router={"queue": {"endpointRequests": 8, "maxAge": "1h"}, "slowStart": "1s"})),
+    Example("spec.router.queue.maxAge", "qwen", _spec(router={"queue": {"endpointRequests": 8, "maxAge": "0s"}})),
+    Example("spec.router.hold.maxAge", "qwen", _spec(router={"hold": {"maxAge": "1h1s"}})),
+    Example("spec.router.retry.firstByteTimeout", "qwen", _spec(router={"retry": {"firstByteTimeout": "0m"}})),
+    Example("spec.router.slowStart", "qwen", _spec(router={"slowStart": "61m"})),
     Example("", "qwen", _spec(rollout={"maxSurge": 0, "maxUnavailable": 1})),
     Example("spec.rollout", "qwen", _spec(rollout={"maxSurge": 0})),
     Example("", "qwen", _spec(rollout={"drainTimeout": "24h"})),

@@ -6,7 +6,7 @@ import pytest
 from router_support.engine import MockEngine
 from router_support.serving import eventually, question, raw_post, serving
 
-from blade_router.http.connection import Stage
+from blade_router.http.reading import Stage
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -61,6 +61,7 @@ async def hit_rate(*, exact: bool) -> tuple[float, float]:
             usable = running.router.endpoints.usable_count
             await eventually(lambda usable=usable: usable() == ENGINES)  # type: ignore[misc]
             assert (index_of(running) is not None) == exact
+            running.router.policy_options.rng.seed(len(routers))
             routers.append(running)
         for running in routers:
             await eventually(lambda running=running: is_up_to_date(running, engines))  # type: ignore[misc]

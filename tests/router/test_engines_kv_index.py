@@ -302,5 +302,26 @@ async def test_an_old_engine_without_a_prompt_cache_to_tell_of_is_followed_all_t
             await eventually(lambda: endpoint.running == 4)
             port.set(running=5)
             await eventually(lambda: endpoint.running == 5)
+            await eventually(lambda: port.asked["/internal/kv"])
+            port.set(running=6)
+            await eventually(lambda: endpoint.running == 6)
             assert (port.asked["/internal/events"], port.asked["/internal/kv"]) == (1, 1)
             assert running.router.followers.index.match([1], [endpoint]) == [0]
+
+
+async def test_a_batch_that_is_none_costs_the_connection_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(followers, "FIRST_PAUSE", 0.01)
+    async with MockEngine("a") as engine, InternalPort() as port:
+        config = EndpointConfig(url=engine.url, name="a", internal_url=port.url)
+        async with serving(endpoints=(config,), wait=False) as running:
+            index = running.router.followers.index = KvIndex(Believer())
+            endpoint = running.router.endpoints.all[0]
+            await eventually(lambda: port.listeners)
+            port.set(running=1)
+            await eventually(lambda: index.position(endpoint) == ("e", 0))
+            port.tell(KVBatch(sequence=1, stored=b"short"))
+            await eventually(lambda: port.asked["/internal/events"] == 2)
+            port.change({name(1)}, set())
+            await eventually(lambda: index.position(endpoint) == ("e", 1))
+            index.learn([10], header(1))
+            assert index.match([10], [endpoint]) == [1]

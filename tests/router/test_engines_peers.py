@@ -21,8 +21,10 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_samples_are_found_in_a_page_as_engines_write_it() -> None:
-    page = b'# TYPE a gauge\na 1\na{x="1",y="p \\" q} 2"} 2.5e+01\na{x="2"} NaN\nab 4\nb{broken\na\na{} \na x\n\n'
-    found = [(sample.labels, sample.value) for sample in samples(page, {"a"}) if sample.value == sample.value]
+    page = (
+        b'# TYPE a gauge\na 1\na{x="1",y="p \\" q} 2"} 2.5e+01\na{x="2"} NaN\na +Inf\nab 4\nb{broken\na\na{} \na x\n\n'
+    )
+    found = [(sample.labels, sample.value) for sample in samples(page, {"a"})]
     assert found == [({}, 1.0), ({"x": "1", "y": 'p \\" q} 2'}, 25.0)]
     assert not list(samples(page, {"c"}))
 

@@ -14,7 +14,8 @@ from blade_router.client import Client
 from blade_router.errors import Refused
 from blade_router.http.head import RawRequest
 from blade_router.http.listening import listen
-from blade_router.http.server import HttpLimits, Server
+from blade_router.http.reading import HttpLimits
+from blade_router.http.server import Server
 
 VALID = (
     post(),

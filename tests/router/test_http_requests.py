@@ -1,15 +1,18 @@
 """What a client may send and what it may not, byte by byte."""
 
 import asyncio
+import gc
 import socket
+import weakref
 
 import pytest
 from router_support.engine import MockEngine
 from router_support.raw import BODY, HOST, chunked, connected, get, post
 from router_support.serving import eventually, question, serving
 
-from blade_router.http import head
-from blade_router.http.connection import MAX_PIPELINED, Stage
+from blade_router import app
+from blade_router.http import connection, head
+from blade_router.http.reading import MAX_PIPELINED, Stage
 
 START = b"POST /v1/completions HTTP/1.1\r\n" + HOST
 SMUGGLED = b"GET /v1/smuggled HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -108,6 +111,14 @@ GOOD = {
 }
 
 
+@pytest.mark.parametrize(("size", "status"), [(100_000, 200), (130_000, 200), (131_500, 400), (200_000, 400)])
+async def test_a_head_has_a_limit_also_when_it_comes_in_one_piece(size: int, status: int) -> None:
+    async with MockEngine("a") as engine, serving(engine) as router, connected(router.port) as client:
+        client.send(post(BODY, b"x-a: " + b"a" * size))
+        assert (await client.answer()).status == status
+        assert len(engine.received) == (status == 200)
+
+
 @pytest.mark.parametrize("shape", GOOD)
 async def test_what_is_right_arrives_whole_and_the_connection_stays(shape: str) -> None:
     async with MockEngine("a") as engine, serving(engine) as router, connected(router.port) as client:
@@ -146,8 +157,8 @@ async def test_what_is_sent_ahead_is_not_read_without_bound() -> None:
         client.send(post())
         await eventually(lambda: engine.active == 1)
         client.send(big)
-        (connection,) = (each for each in router.server.connections if each.busy)
-        await eventually(lambda: connection.not_read)
+        (open_one,) = (each for each in router.server.connections if each.busy)
+        await eventually(lambda: open_one.not_read)
         gate.release()
         gate.release()
         assert [(await client.answer()).status for _ in range(2)] == [200, 200]
@@ -320,6 +331,25 @@ async def test_a_head_in_drops_does_not_gain_time_and_a_body_in_drops_does() -> 
                 assert (await client.answer()).status == 400, "it was read to its end, and is no JSON"
 
 
+async def test_an_idle_connection_is_closed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "CLIENT_KEEP_ALIVE", 0.1)
+    async with MockEngine("a") as engine, serving(engine) as router:
+        async with connected(router.port) as silent, connected(router.port) as client:
+            client.send(post())
+            assert (await client.answer()).status == 200
+            assert await client.closed() == await silent.closed() == b"", "without an answer to nothing"
+
+
+async def test_a_client_that_never_reads_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "STALLED", 0.1)
+    async with MockEngine("a", tokens=400, padding="x" * 50_000) as engine:
+        async with serving(engine, header_timeout=0.2) as router, connected(router.port, limit=1000) as client:
+            client.send(post(BODY[:-1] + b', "stream": true}'))
+            await eventually(lambda: engine.active == 1)
+            await eventually(lambda: engine.aborted == 1)
+            await eventually(lambda: not any(each.busy for each in router.server.connections))
+
+
 async def test_a_slow_answer_is_no_slow_request() -> None:
     gate = asyncio.Semaphore(0)
     async with MockEngine("a", gate=gate) as engine:
@@ -350,8 +380,8 @@ async def test_a_client_that_reads_nothing_holds_its_engine_back_and_nobody_else
         async with connected(router.port, limit=1000) as client:
             client.send(post(BODY[:-1] + b', "stream": true}'))
             await client.reader.readuntil(b"\r\n\r\n")
-            (connection,) = (each for each in router.server.connections if each.busy)
-            await eventually(lambda: connection.stalls)
+            (open_one,) = (each for each in router.server.connections if each.busy)
+            await eventually(lambda: open_one.stalls)
             assert engine.active == 1, "what it would send waits at the engine"
             assert (await router.client.get("/v1/models")).status_code == 200
         await eventually(lambda: engine.active == 0)
@@ -368,15 +398,29 @@ async def test_nothing_is_left_of_a_connection() -> None:
         await eventually(lambda: len(asyncio.all_tasks()) <= tasks)
 
 
+async def test_a_closed_connection_is_freed_without_the_collector() -> None:
+    async with MockEngine("a") as engine, serving(engine) as router:
+        gc.disable()
+        try:
+            for sent in (post(), BROKEN["no host"], b"GET / HT"):
+                async with connected(router.port) as client:
+                    client.send(sent)
+                    await eventually(lambda: router.server.connections)
+                    (alive,) = map(weakref.ref, router.server.connections)
+                await eventually(lambda: alive() is None)  # noqa: B023 - called in this round only
+        finally:
+            gc.enable()
+
+
 async def test_small_answers_are_sent_at_once() -> None:
     async with MockEngine("a") as engine, serving(engine) as router, connected(router.port) as client:
         client.send(get(b"/live"))
         await client.answer()
-        (connection,) = router.server.connections
-        sock = connection.transport.get_extra_info("socket")
+        (open_one,) = router.server.connections
+        sock = open_one.transport.get_extra_info("socket")
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-        assert connection.stage is Stage.IDLE
+        assert open_one.stage is Stage.IDLE
 
 
 async def test_a_failure_of_our_own_is_a_500_and_in_the_log(

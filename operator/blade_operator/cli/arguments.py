@@ -127,6 +127,13 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
     run.add_argument(
         "--http_port", type=_port_or_none, default=8080, help="/healthz, /readyz, /metrics (default 8080; 0: off)"
     )
+    run.add_argument(
+        "--watch_keys",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="grant routers to follow their Secret of API keys, which takes the right to list and watch Secrets "
+        "(default); --no-watch_keys: they follow the mounted Secret",
+    )
     run.add_argument("--kubeconfig", metavar="FILE", help="default: the pod's own account, else $KUBECONFIG")
     run.add_argument("--workers", type=_positive, default=8, help="services acted on at a time (default 8)")
     run.add_argument("--log_level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import ssl
 import time
 from collections.abc import Callable
 
@@ -13,6 +15,7 @@ from blade_protocol.paths import CHAT_COMPLETIONS, EMBEDDINGS
 
 FIRST_ANSWER_TOKENS = 256
 SHOWN_NUMBERS = 4
+API_KEY = "OPENAI_API_KEY"
 
 
 async def ask(url: str, question: str, write: Callable[[str], None]) -> str:
@@ -33,7 +36,7 @@ async def ask(url: str, question: str, write: Callable[[str], None]) -> str:
     tokens = 0
     try:
         async with (
-            httpx.AsyncClient(timeout=httpx.Timeout(10.0, read=300.0), trust_env=False) as client,
+            _client() as client,
             client.stream("POST", url + CHAT_COMPLETIONS.removeprefix("/v1"), json=body) as answer,
         ):
             if not answer.is_success:
@@ -70,7 +73,7 @@ async def embed(url: str, text: str, write: Callable[[str], None]) -> str:
     """
     start = time.monotonic()
     try:
-        async with httpx.AsyncClient(timeout=httpx.Timeout(10.0, read=300.0), trust_env=False) as client:
+        async with _client() as client:
             answer = await client.post(url + EMBEDDINGS.removeprefix("/v1"), json={"input": text})
     except httpx.HTTPError as error:
         raise _silent(url, error) from error
@@ -82,9 +85,21 @@ async def embed(url: str, text: str, write: Callable[[str], None]) -> str:
     return f"{len(numbers)} numbers for {tokens} tokens, after {(time.monotonic() - start) * 1000:.0f} ms"
 
 
+def _client() -> httpx.AsyncClient:
+    """With the key and the certificate authorities that OpenAI's clients would take from the environment."""
+    key = os.environ.get(API_KEY)
+    return httpx.AsyncClient(
+        timeout=httpx.Timeout(10.0, read=300.0),
+        trust_env=False,
+        headers={"authorization": f"Bearer {key}"} if key else {},
+        verify=ssl.create_default_context(),  # it reads SSL_CERT_FILE
+    )
+
+
 def _silent(url: str, error: httpx.HTTPError) -> CommandError:
     return CommandError(f"{url} did not answer: {error or type(error).__name__}")
 
 
 def _refused(status: int, text: str) -> CommandError:
-    return CommandError(f"the service answered {status}: {text}")
+    hint = f"; set {API_KEY} to one of its keys" if status == httpx.codes.UNAUTHORIZED else ""
+    return CommandError(f"the service answered {status}: {text}{hint}")

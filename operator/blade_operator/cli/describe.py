@@ -48,6 +48,7 @@ def page(service: Object, pods: list[Object], events: list[Object]) -> Iterator[
         ("Phase", status.get("phase", "Pending")),
         ("URL", status.get("url") or "<none yet>"),
         ("Replicas", _replicas(service)),
+        ("Router", _router(service["spec"].get("router", {}))),
         ("Revision", _revision(status)),
     )
     yield "Spec:"
@@ -81,6 +82,15 @@ def _replicas(service: Object) -> str:
     status = service.get("status", {})
     counts = [("updatedReplicas", "updated"), ("readyReplicas", "ready"), ("drainingReplicas", "draining")]
     words = [f"{service['spec'].get('replicas', 1)} desired", *(f"{status.get(key, 0)} {word}" for key, word in counts)]
+    return " | ".join(words)
+
+
+def _router(router: Object) -> str:
+    words = [str(router.get("policy", "auto"))]
+    if auth := router.get("auth"):
+        words.append(f"keys from Secret {auth['keysSecret']['name']}")
+    if tls := router.get("tls"):
+        words.append(f"TLS from Secret {tls['secretName']}")
     return " | ".join(words)
 
 

@@ -71,6 +71,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         defaults=Defaults(
             engine_image=options.engine_image or defaults.engine_image,
             router_image=options.router_image or defaults.router_image,
+            watch_keys=options.watch_keys,
         ),
         lease_name=options.lease_name if options.leader_elect else None,
         identity=options.identity,

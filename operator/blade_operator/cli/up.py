@@ -158,11 +158,11 @@ class _Up:
         self._console.print(Text.assemble((f"{name} is ready at ", "bold"), (url, "bold green")), soft_wrap=True)
         if self._options.ask:
             self._say(f"\n> {self._options.ask}", "cyan")
-            question = embed if _embeds(service) else ask
+            question = embed if _embeds(service["spec"]) else ask
             figures = await question(url, self._options.ask, self._write)
             self._write("\n")
             self._say(f"({figures})\n", "dim")
-        for line in _hints(url, name, self._layout, _embeds(service)):
+        for line in _hints(url, name, self._layout, service["spec"]):
             self._say(line, "dim")
 
     def _report(self, runtime: Runtime) -> None:
@@ -222,18 +222,21 @@ def _runtime(layout: Layout) -> str:
     return "" if layout.root.name == "default" else f" --name {layout.root.name}"
 
 
-def _embeds(service: Object) -> bool:
+def _embeds(spec: Object) -> bool:
     """Whether it is for embeddings alone."""
-    return bool(service["spec"].get("engine", {}).get("task") == "embed")
+    return bool(spec.get("engine", {}).get("task") == "embed")
 
 
-def _hints(url: str, name: str, layout: Layout, embeds: bool) -> list[str]:
+def _hints(url: str, name: str, layout: Layout, spec: Object) -> list[str]:
     runtime, command = _runtime(layout), program()
+    router = spec.get("router", {})
+    options = "--cacert CA.crt " if router.get("tls") else ""
+    options += '-H "authorization: Bearer $OPENAI_API_KEY" ' if router.get("auth") else ""
     route, body = "chat/completions", '{"messages": [{"role": "user", "content": "What does len do?"}], "stream": true}'
-    if embeds:
+    if _embeds(spec):
         route, body = "embeddings", '{"input": ["What does len do?", "What does sorted do?"]}'
     return [
-        f"Ask it:      curl {url}/{route} -H 'content-type: application/json' -d '{body}'",
+        f"Ask it:      curl {options}{url}/{route} -H 'content-type: application/json' -d '{body}'",
         f"Look at it:  {command} get all{runtime}  |  describe {name}  |  logs {name} -f",
         f"Change it:   {command} scale {name} --replicas 3{runtime}  |  apply -f  |  delete {name}",
         "Stop it:     Ctrl-C",

@@ -38,6 +38,9 @@ class Defaults:
     """Root of the services' internal tokens (`blade_operator.internal_token`); empty: engines have none."""
     operator_namespace: str = "bladellm-system"
     """Where the operator's own pods are, which NetworkPolicies let in."""
+    watch_keys: bool = True
+    """Routers may follow their Secret of API keys through the API: an operator can only grant what it may do itself.
+    Else they follow the mounted file, which is up to a minute behind."""
 
 
 def engine_name(service: LLMService) -> str:
@@ -153,10 +156,11 @@ def spread(service: LLMService, role: str) -> list[Object]:
     ]
 
 
-def http_probe(path: str, *, period: int, failures: int, timeout: int = 2) -> Object:
-    """A probe of the port named ``http``; times in seconds."""
+def http_probe(path: str, *, period: int, failures: int, timeout: int = 2, scheme: str = "HTTP") -> Object:
+    """A probe of the port named ``http``; times in seconds. Certificates are not verified by whoever probes."""
+    secure = {} if scheme == "HTTP" else {"scheme": scheme}
     return {
-        "httpGet": {"path": path, "port": "http"},
+        "httpGet": {"path": path, "port": "http", **secure},
         "periodSeconds": period,
         "timeoutSeconds": timeout,
         "failureThreshold": failures,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from blade_operator.objects import Object
 from blade_operator.pods import ROUTER
 from blade_operator.render.engine import GRACE_MARGIN
@@ -25,17 +23,17 @@ from blade_operator.render.meta import (
     tmp_volume,
 )
 from blade_operator.render.overlay import lay_over
+from blade_operator.render.router_config import router_json
+from blade_operator.render.router_secrets import keys_rules, secret_flags, secret_mounts, secret_volumes
 from blade_operator.spec.parse import LLMService
 from blade_operator.spec.pod_fields import ResourceList, Resources
-from blade_operator.spec.quantity import parse_duration
+from blade_operator.spec.quantity import parse_bytes, parse_duration
 from blade_protocol import paths
 from blade_protocol.labels import ROLE_ROUTER
 from blade_protocol.ports import ROUTER_PORT
-from blade_protocol.routing import ModelConfig, PolicyName, RouterConfig
 
 CONFIG_PATH = "/etc/bladellm"
 CONFIG_FILE = "router.json"
-POLICIES: dict[str, PolicyName] = {"auto": "auto", "roundRobin": "round-robin", "leastRequest": "least-request"}
 
 PRE_STOP = 5
 """Seconds a leaving router still accepts: until every node has taken it out of the Service."""
@@ -48,30 +46,30 @@ def router_objects(service: LLMService, defaults: Defaults) -> list[Object]:
     name = router_name(service)
     deployment = _deployment(service, defaults)
     identity = deployment["spec"]["template"]["spec"]["serviceAccountName"]
-    models = tuple(ModelConfig(name=name) for name in service.served_names)
-    config = RouterConfig(policy=POLICIES[service.spec.router.policy], models=models)
-    settings = msgspec.to_builtins(config)
-    data = {CONFIG_FILE: msgspec.json.encode(settings, order="sorted").decode()}
-    network = {
-        "type": "ClusterIP",
-        "selector": selector(service, ROLE_ROUTER),
-        "ports": [{"name": "http", "port": ROUTER_PORT, "targetPort": "http"}],
-    }
+    network = {"type": "ClusterIP", "selector": selector(service, ROLE_ROUTER), "ports": [_port(service)]}
     return [
         service_account(service, name, ROLE_ROUTER),
-        *_access(service, name, identity),
-        make(service, "v1", "ConfigMap", name, ROLE_ROUTER, data=data),
+        *_access(service, defaults, name, identity),
+        make(service, "v1", "ConfigMap", name, ROLE_ROUTER, data={CONFIG_FILE: router_json(service)}),
         make(service, "v1", "Service", name, ROLE_ROUTER, spec=network),
         disruption_budget(service, name, ROLE_ROUTER),
         deployment,
     ]
 
 
-def _access(service: LLMService, name: str, identity: str) -> list[Object]:
-    """The right to follow the own ConfigMap and the endpoints of the namespace."""
+def _port(service: LLMService) -> Object:
+    """The Service's port; its name tells meshes and gateways what is spoken there."""
+    if service.spec.router.tls is None:
+        return {"name": "http", "port": ROUTER_PORT, "targetPort": "http"}
+    return {"name": "https", "appProtocol": "https", "port": ROUTER_PORT, "targetPort": "http"}
+
+
+def _access(service: LLMService, defaults: Defaults, name: str, identity: str) -> list[Object]:
+    """The right to follow the own ConfigMap and Secret of keys, and the endpoints of the namespace."""
     rules = [
         {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [name], "verbs": ["list", "watch"]},
         {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},
+        *keys_rules(service, defaults),
     ]
     api = "rbac.authorization.k8s.io"
     return [
@@ -91,14 +89,12 @@ def _access(service: LLMService, name: str, identity: str) -> list[Object]:
 def _deployment(service: LLMService, defaults: Defaults) -> Object:
     router, name = service.spec.router, router_name(service)
     drain = parse_duration(service.spec.rollout.drain_timeout)
-    args = ["--host", "$(BLADE_HOST)", "--port", "$(BLADE_HTTP_PORT)", "--service", engine_name(service)]
-    args += ["--config", f"{CONFIG_PATH}/{CONFIG_FILE}", "--config_map", name]
-    args += ["--drain_timeout", str(drain)]
+    scheme = "HTTP" if router.tls is None else "HTTPS"
     container = {
         "name": ROUTER,
         "image": router.image or defaults.router_image,
         "command": ["blade_router"],
-        "args": args,
+        "args": [*_flags(service), *secret_flags(service, defaults)],
         "env": [
             {"name": "BLADE_HOST", "value": "0.0.0.0"},
             {"name": "BLADE_HTTP_PORT", "value": str(ROUTER_PORT)},
@@ -107,16 +103,17 @@ def _deployment(service: LLMService, defaults: Defaults) -> Object:
         "ports": [{"name": "http", "containerPort": ROUTER_PORT}],
         **resources(router.resources or RESOURCES),
         "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP}}},
-        # Live before any engine is: it answers 503 with Retry-After by itself meanwhile.
-        "startupProbe": http_probe(paths.LIVE, period=1, failures=120),
-        "readinessProbe": http_probe(paths.LIVE, period=2, failures=2),
-        "livenessProbe": http_probe(paths.LIVE, period=10, failures=6, timeout=5),
+        # Live before any engine is: requests wait in it meanwhile.
+        "startupProbe": http_probe(paths.LIVE, period=1, failures=120, scheme=scheme),
+        "readinessProbe": http_probe(paths.LIVE, period=2, failures=2, scheme=scheme),
+        "livenessProbe": http_probe(paths.LIVE, period=10, failures=6, timeout=5, scheme=scheme),
         "securityContext": container_security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
             {"name": "config", "mountPath": CONFIG_PATH},
             {"name": "tmp", "mountPath": "/tmp"},
             *token_mounts(defaults),
+            *secret_mounts(service),
         ],
     }
     template = {
@@ -134,6 +131,7 @@ def _deployment(service: LLMService, defaults: Defaults) -> Object:
                 {"name": "config", "configMap": {"name": name}},
                 tmp_volume(),
                 *token_volumes(service, defaults),
+                *secret_volumes(service),
             ],
         },
     }
@@ -145,3 +143,33 @@ def _deployment(service: LLMService, defaults: Defaults) -> Object:
         "template": lay_over(template, router.pod_template),
     }
     return make(service, "apps/v1", "Deployment", name, ROLE_ROUTER, spec=spec)
+
+
+def _flags(service: LLMService) -> list[str]:
+    """The command line; what the spec leaves to the router is not on it, so that an older image starts, too."""
+    router, name = service.spec.router, router_name(service)
+    drain = parse_duration(service.spec.rollout.drain_timeout)
+    flags = ["--host", "$(BLADE_HOST)", "--port", "$(BLADE_HTTP_PORT)", "--service", engine_name(service)]
+    flags += ["--config", f"{CONFIG_PATH}/{CONFIG_FILE}", "--config_map", name, "--drain_timeout", str(drain)]
+    if router.workers > 1:
+        flags += ["--workers", str(router.workers)]
+    if _shares(service):
+        flags += ["--peers", name]
+    if router.retry is not None and router.retry.max_tries is not None:
+        flags += ["--max_tries", str(router.retry.max_tries)]
+    if router.retry is not None and router.retry.first_byte_timeout is not None:
+        flags += ["--first_byte_timeout", str(parse_duration(router.retry.first_byte_timeout))]
+    if router.slow_start is not None:
+        flags += ["--slow_start", str(parse_duration(router.slow_start))]
+    if router.prefix_index_bytes is not None:
+        flags += ["--prefix_index_bytes", str(parse_bytes(router.prefix_index_bytes))]
+    if router.access_log:
+        flags += ["--access_log", "-"]
+    return flags
+
+
+def _shares(service: LLMService) -> bool:
+    """Whether routers need each other's number: to divide limits, which a rolling update with one replica does, too."""
+    router = service.spec.router
+    limited = router.auth or router.limits or any(model.limits for model in router.models)
+    return router.replicas > 1 or bool(limited)

@@ -13,6 +13,7 @@ from pydantic import Field, StringConstraints
 from blade_operator.spec.api_fields import ChatTemplate, Pooling, ReasoningParser, Task, ToolCallParser
 from blade_operator.spec.model_fields import Model
 from blade_operator.spec.pod_fields import EnvVar, Gpus, PodTemplate, Resources
+from blade_operator.spec.router_fields import Router
 from blade_operator.spec.types import Bytes, Duration, Fraction, Image, ListType, Record, Unique
 
 CheckItemName = Literal["shm", "pbEnv", "flopsDiff", "memoryFit", "modelFiles"]
@@ -152,23 +153,6 @@ class Check(Record):
     )
 
 
-class Router(Record):
-    """The proxy in front of the engines."""
-
-    replicas: int = Field(default=1, ge=1, le=64, description="Router pods.")
-    policy: Literal["auto", "roundRobin", "leastRequest"] = Field(
-        default="auto",
-        description="How an engine is chosen: in turn, the one with the fewest requests in flight, or the best policy "
-        "there is (today `leastRequest`).",
-    )
-    image: Image = Field(default="", description="Router image; the operator release's own when empty.")
-    resources: Resources | None = Field(
-        default=None,
-        description="CPU and memory of the router container; requests of 100m and 128Mi without limits when unset.",
-    )
-    pod_template: PodTemplate | None = Field(default=None, description="Laid over the router pods.")
-
-
 class Rollout(Record):
     """How engines are replaced when the pod they need changes."""
 
@@ -195,8 +179,8 @@ class Security(Record):
 
     network_policy: bool = Field(
         default=True,
-        description="Only routers of the service reach its engines, and only the operator their internal port; "
-        "routers are open to all. Kept by clusters whose network enforces NetworkPolicies.",
+        description="Only routers of the service and, on the internal port, the operator reach its engines; routers "
+        "are open to all. Kept by clusters whose network enforces NetworkPolicies.",
     )
 
 

@@ -8,6 +8,11 @@ from pydantic import Field, StringConstraints
 
 from blade_operator.spec.types import Bytes, Hint, ListType, ObjectName, Record, SecretKey, Unique
 
+ServedName = Annotated[
+    str,
+    StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]*$", min_length=1, max_length=128),
+    Hint("a name of letters, digits and . _ / : -"),
+]
 AccessMode = Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"]
 
 
@@ -71,14 +76,7 @@ class Model(Record):
         default=None, description="Branch, tag or commit of an `hf://` model; the hub's default branch when unset."
     )
     served_names: Annotated[
-        tuple[
-            Annotated[
-                str,
-                StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]*$", min_length=1, max_length=128),
-                Hint("a name of letters, digits and . _ / : -"),
-            ],
-            ...,
-        ],
+        tuple[ServedName, ...],
         ListType("set"),
         Unique,
     ] = Field(

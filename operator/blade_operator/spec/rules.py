@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from blade_operator.spec.fields import CudaGraphs, Engine, LLMServiceSpec
 from blade_operator.spec.model_fields import ModelCache
 from blade_operator.spec.pod_fields import PodMetadata, PodTemplate
 from blade_operator.spec.quantity import parse_duration
+from blade_operator.spec.router_rules import ROUTER_RULES
+from blade_operator.spec.rule import Rule
 from blade_protocol.labels import GROUP
 
 NAME_MAX: Final = 40
@@ -49,26 +50,6 @@ OWNED_FLAGS: Final[dict[str, str]] = {
 }
 """Engine flags the operator sets, and what sets each."""
 _OWNED: Final = f"--({'|'.join(OWNED_FLAGS)})(=.*)?".replace("_", "[_-]")
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One rule at one place of the object."""
-
-    at: tuple[str, ...]
-    """Path of the object the CEL expression calls ``self``; empty: the LLMService itself."""
-    field: str
-    """Path people look at to mend it."""
-    cel: str
-    holds: Callable[[str, LLMServiceSpec], bool]
-    message: str
-
-    @property
-    def schema(self) -> dict[str, str]:
-        """The rule as it stands in the CRD."""
-        below = self.field.removeprefix(".".join(self.at))
-        path = below if below.startswith(".") or not below else f".{below}"
-        return {"rule": self.cel, "message": self.message, **({"fieldPath": path} if path else {})}
 
 
 def broken(rule: Rule, name: str, spec: LLMServiceSpec) -> bool:
@@ -225,6 +206,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     *_not_ours("engine", lambda spec: spec.engine.pod_template),
     *_not_ours("router", lambda spec: spec.router.pod_template),
+    *ROUTER_RULES,
     Rule(
         at=("spec",),
         field="spec.model.tokenSecretRef.name",

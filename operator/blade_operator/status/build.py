@@ -73,13 +73,22 @@ def phase(found: Sequence[Condition], situation: Situation) -> str:
 def url(situation: Situation) -> str:
     """Where the OpenAI API answers: the router Service's published address, else its name in the cluster."""
     service = situation.router_service or {}
+    scheme = _scheme(situation)
     for ingress in service.get("status", {}).get("loadBalancer", {}).get("ingress", ()):
         host = ingress.get("hostname") or ingress.get("ip")
         ports: Sequence[dict[str, Any]] = ingress.get("ports") or [{"port": ROUTER_PORT}]
         if host:
-            return f"http://{f'[{host}]' if ':' in host else host}:{ports[0]['port']}/v1"
+            return f"{scheme}://{f'[{host}]' if ':' in host else host}:{ports[0]['port']}/v1"
     metadata = situation.obj["metadata"]
-    return f"http://{metadata['name']}-router.{metadata.get('namespace', 'default')}:{ROUTER_PORT}/v1"
+    return f"{scheme}://{metadata['name']}-router.{metadata.get('namespace', 'default')}:{ROUTER_PORT}/v1"
+
+
+def _scheme(situation: Situation) -> str:
+    """What the router speaks: as the spec says, and while that is not valid, as the Service's port is called."""
+    if situation.service is not None:
+        return "http" if situation.service.spec.router.tls is None else "https"
+    ports = (situation.router_service or {}).get("spec", {}).get("ports") or [{}]
+    return "https" if ports[0].get("name") == "https" else "http"
 
 
 def _timed(condition: Condition, situation: Situation, generation: int, now: datetime) -> dict[str, Any]:

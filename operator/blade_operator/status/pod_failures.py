@@ -11,6 +11,8 @@ from blade_operator.status.failure import Failure, with_hint
 
 _TAIL = re.compile(r"\.?\s*(?:no new claims to deallocate|preemption: |not found$).*$", re.DOTALL)
 """What the scheduler says after the reasons."""
+_FIELDS = {read.KEYS: "spec.router.auth.keysSecret", read.CERTIFICATE: "spec.router.tls.secretName"}
+"""Fields that say what a volume is to hold."""
 
 
 def pod_failure(pod: Object, now: datetime) -> Failure | None:
@@ -55,7 +57,7 @@ def _scheduling_hint(pod: Object, words: str, part: str) -> str:
 def _stuck_in_creation(pod: Object, now: datetime) -> Failure | None:
     if not read.lacks_a_mount(pod, now):
         return None
-    needed = []
+    needed, fields = [], []
     for volume in pod.get("spec", {}).get("volumes") or ():
         if claim := volume.get("persistentVolumeClaim"):
             needed.append(f"claim {claim['claimName']}")
@@ -63,6 +65,7 @@ def _stuck_in_creation(pod: Object, now: datetime) -> Failure | None:
             needed.append(f"secret {secret['secretName']}")
         elif config := volume.get("configMap"):
             needed.append(f"config map {config['name']}")
+        fields += [_FIELDS[volume["name"]]] if volume["name"] in _FIELDS else []
     volumes = f" ({', '.join(needed)})" if needed else ""
     since = read.condition(pod, "PodScheduled").get("lastTransitionTime") or pod["metadata"].get("creationTimestamp")
     name, node = pod["metadata"]["name"], pod.get("spec", {}).get("nodeName", "")
@@ -70,7 +73,7 @@ def _stuck_in_creation(pod: Object, now: datetime) -> Failure | None:
         f"its containers wait since {since} for node {node} to set up its volumes{volumes} or its network; "
         f"kubectl describe pod {name} has the node's words"
     )
-    return _failure(pod, "ContainerCreating", message)
+    return _failure(pod, "ContainerCreating", with_hint(message, ", ".join(fields)))
 
 
 def _silent_node(pod: Object) -> Failure | None:

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from blade_protocol.state import KVBatch, KVSnapshot
+from blade_protocol.state import KV_DIGEST_BYTES, KVBatch, KVSnapshot
 from blade_router.endpoints import Endpoint
 from blade_router.engines.holders import Holders
 from blade_router.policies.source import Chain, Placement, PrefixSource
@@ -141,8 +141,8 @@ class KvIndex:
     def learn(self, chain: Chain, header: bytes) -> None:
         """Take the names from an answer's ``x-blade-kv-blocks``; one that makes no sense teaches nothing."""
         try:
-            names = memoryview(base64.b64decode(header.partition(b":")[2], validate=True)).cast(_NUMBER).tolist()
-        except (ValueError, TypeError):
+            names = _numbers(base64.b64decode(header.partition(b":")[2], validate=True)).tolist()
+        except ValueError:
             return
         count, total = len(names), len(chain)
         if not count:
@@ -162,16 +162,24 @@ class KvIndex:
         return (copy.epoch, copy.sequence) if copy is not None else None
 
     def apply(self, endpoint: Endpoint, batch: KVBatch) -> None:
-        """The batch that follows on :meth:`position`."""
-        copy = self._copies[endpoint]
-        self._holders.add(copy.bit, memoryview(batch.stored).cast(_NUMBER))
-        self._holders.discard(copy.bit, memoryview(batch.removed).cast(_NUMBER))
+        """The batch that follows on :meth:`position`.
+
+        Raises:
+            ValueError: it does not consist of digests; nothing was taken in.
+        """
+        copy, stored, removed = self._copies[endpoint], _numbers(batch.stored), _numbers(batch.removed)
+        self._holders.add(copy.bit, stored)
+        self._holders.discard(copy.bit, removed)
         copy.sequence = batch.sequence
         self._holders.wash()
 
     async def replace(self, endpoint: Endpoint, snapshot: KVSnapshot) -> None:
-        """All of an endpoint's cache. Others get their turn in between: a large one takes a while."""
-        holders, digests = self._holders, memoryview(snapshot.digests).cast(_NUMBER)
+        """All of an endpoint's cache. Others get their turn in between: a large one takes a while.
+
+        Raises:
+            ValueError: it does not consist of digests.
+        """
+        holders, digests = self._holders, _numbers(snapshot.digests)
         bit = holders.new_bit()
         try:
             for start in range(0, len(digests), _AT_ONCE):
@@ -248,6 +256,17 @@ class _Fresh(Placement):
     def ended(self, usage: Usage | None) -> None:
         self._index._arrive(self._copy, self._fresh, computed=self._computed)
         self._below.ended(usage)
+
+
+def _numbers(digests: bytes) -> "memoryview[int]":
+    """Digests that stand one after another, as numbers.
+
+    Raises:
+        ValueError: their length is not that of digests.
+    """
+    if len(digests) % KV_DIGEST_BYTES:
+        raise ValueError(f"{len(digests)} bytes are not digests of {KV_DIGEST_BYTES}")
+    return memoryview(digests).cast(_NUMBER)
 
 
 def _leave(copy: _Copy, fresh: Chain) -> None:

@@ -3,6 +3,7 @@
 Such a page is long, and read often: lines are looked at, not parsed into families.
 """
 
+import math
 import re
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
@@ -24,6 +25,8 @@ def samples(page: bytes, names: Collection[str]) -> Iterator[Sample]:
             continue
         labels, _, rest = line[len(name) :].rpartition("}")
         try:
-            yield Sample(name, dict(_LABEL.findall(labels)), float(rest.split()[0]))
+            value = float(rest.split()[0])
         except (ValueError, IndexError):
             continue
+        if math.isfinite(value):
+            yield Sample(name, dict(_LABEL.findall(labels)), value)

@@ -5,7 +5,6 @@ import logging
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from blade_router.client import Client
@@ -14,6 +13,7 @@ from blade_router.http.connection import HttpConnection
 from blade_router.http.cors import Cors
 from blade_router.http.head import RawRequest
 from blade_router.http.listening import BACKLOG
+from blade_router.http.reading import HttpLimits
 
 logger = logging.getLogger("blade_router.http")
 
@@ -23,19 +23,6 @@ ACCEPT_ROUNDS = 3
 """Turns of the event loop before the sockets close: each accepts what has queued up, which would else be reset."""
 SWEEP = 1.0
 """Most seconds between two looks at the deadlines of the connections: a timer for each request would cost more."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class HttpLimits:
-    """What one client may take; times in seconds."""
-
-    max_body_bytes: int = 16 << 20
-    header_timeout: float = 10.0
-    """From the first byte of a head to its end."""
-    body_timeout: float = 30.0
-    """Without a byte of a body that is not complete."""
-    keep_alive: float = 75.0
-    """Between two requests."""
 
 
 class Server:

@@ -1,11 +1,11 @@
 """The default: weighs what an engine would have to compute against how busy it is.
 
-``score = (1 + uncached + backlog / 10) * (1 + n / c) * g(kv) / weight``, and the lowest wins. ``uncached`` is what of
+``score = (1 + uncached + backlog / 20) * (1 + n / c) * g(kv) / weight``, and the lowest wins. ``uncached`` is what of
 this prompt its cache lacks and ``backlog`` what it still has to compute for others, both in blocks. ``n`` are its
 requests, ``c`` its capacity relative to the others'; ``g`` rises when its KV cache is nearly full; ``weight`` is below
 1 while it is new. The product needs no threshold: a warm engine wins until it is as many times busier as the prompt is
-cheaper there. The backlog counts a tenth because in full it drives prompts away from their caches (simulated: 94 % hits
-instead of 97 %, a fifth less throughput).
+cheaper there. The backlog counts a twentieth because in full it drives prompts away from their caches (simulated: 94 %
+hits instead of 97 %, a fifth less throughput).
 
 Scores that are close count as equal, and recent history decides (``balance``). With several routers a prompt nobody
 holds goes by consistent hashing, so that routers that know nothing of each other find the same home for it.
@@ -26,7 +26,7 @@ from blade_router.prompt_text import BLOCK, BYTES_PER_TOKEN
 from blade_router.request import ClientRequest
 
 BLOCK_TOKENS = BLOCK // BYTES_PER_TOKEN
-BACKLOG_WEIGHT = 0.1 / BLOCK_TOKENS
+BACKLOG_WEIGHT = 0.05 / BLOCK_TOKENS
 CLOSE = 1.6
 """Scores up to this many times the best count as equal to it."""
 KV_FULL = 0.8
@@ -64,13 +64,14 @@ class Auto(Policy):
 
     def _score(self, candidates: Sequence[Endpoint], matched: Sequence[int], blocks: float) -> list[float]:
         scores: list[float] = []
-        mean = mean_capacity(candidates)
+        mean = 0.0
         blocks += 1.0
         for endpoint, held in zip(candidates, matched, strict=True):
             load: float = endpoint.in_flight
             if endpoint.running or endpoint.waiting:
                 load = requests_on(endpoint, time.monotonic(), self._interval)
-            if mean and endpoint.capacity:
+            if endpoint.capacity:
+                mean = mean or mean_capacity(candidates)
                 load *= mean / endpoint.capacity
             score = (blocks - held + endpoint.backlog_tokens * BACKLOG_WEIGHT) * (1.0 + load)
             if endpoint.kv_usage is not None and endpoint.kv_usage > KV_FULL:
@@ -84,7 +85,7 @@ class Auto(Policy):
         self, candidates: Sequence[Endpoint], matched: Sequence[int], scores: Sequence[float], request: ClientRequest
     ) -> Choice:
         prompt = request.prompt
-        chain = prompt.chain
+        chain, blocks = prompt.chain, prompt.blocks
         balance = self._balance
         balance.join(candidates)
         best = min(scores)
@@ -98,14 +99,13 @@ class Auto(Policy):
             place = self._among_close(scores, best * CLOSE, candidates, balance.requests if warm else balance.cold)
         endpoint = candidates[place]
         if warm:
-            colder = balance.behind(candidates, endpoint, prompt.blocks)
+            colder = balance.behind(candidates, endpoint, blocks)
             if colder >= 0 and 2 * matched[colder] <= len(chain):
                 place, endpoint, why = colder, candidates[colder], BALANCE
         held = matched[place]
-        blocks = prompt.blocks
         choice = CountedChoice(
             endpoint,
-            f"{self.name} prefix={held}/{len(chain)} in_flight={endpoint.in_flight} score={scores[place]:.1f}{why}",
+            f"{self.name} prefix={held}/{len(chain)} in_flight={endpoint.in_flight} score={int(scores[place])}{why}",
             self._source,
             chain,
             held,
@@ -114,6 +114,9 @@ class Auto(Policy):
         )
         choice.balance = balance
         choice.blocks = blocks
+        choice.size = max(endpoint.weight, MIN_WEIGHT)
+        if endpoint.capacity:
+            choice.size *= endpoint.capacity / mean_capacity(candidates)
         choice.moved = why is BALANCE
         return choice
 
@@ -123,17 +126,16 @@ class Auto(Policy):
         """The place of the one with the least recent history among those whose score is within the limit."""
         chosen = -1
         least = 0.0
-        ties = 1
+        equal = 1
         for place, score in enumerate(scores):
-            if score > limit:
-                continue
-            recent = history[candidates[place]]
-            if chosen < 0 or recent < least:
-                chosen, least, ties = place, recent, 1
-            elif recent == least:
-                ties += 1
-                if self._random() * ties < 1.0:
-                    chosen = place
+            if score <= limit:
+                recent = history[candidates[place]]
+                if chosen < 0 or recent < least:
+                    chosen, least, equal = place, recent, 1
+                elif recent == least:
+                    equal += 1
+                    if self._random() * equal < 1.0:
+                        chosen = place
         return chosen
 
     def _home(
@@ -173,9 +175,9 @@ class Auto(Policy):
 
 
 def mean_capacity(candidates: Sequence[Endpoint]) -> float:
-    """The mean of the capacities that are known; 0 when none is."""
+    """The mean of those capacities that are known."""
     known = [endpoint.capacity for endpoint in candidates if endpoint.capacity]
-    return sum(known) / len(known) if known else 0.0
+    return sum(known) / len(known)
 
 
 def with_adapter(candidates: Sequence[Endpoint], model: str | None) -> Sequence[Endpoint]:

@@ -13,11 +13,13 @@ REMEMBERED: Final = 256
 """Requests per endpoint after which what happened counts half."""
 COLD_WEIGHT: Final = 4.0
 """What a prompt that was not held counts for beside its request: it will come back to where it went."""
-MOVE_SHARE: Final = 0.003
+MOVE_SHARE: Final = 0.001
 """Share of requests that may go to a colder endpoint for the sake of balance: the most it costs in hits."""
-MOVES_SAVED: Final = 3.0
-UNEVEN: Final = 1.05
+MOVES_SAVED: Final = 6.0
+UNEVEN: Final = 1.07
 """An endpoint is ahead from this multiple of the mean on (and two requests, while there are few)."""
+HEAVIEST: Final = 4.0
+"""The most a request counts on an endpoint that is due little: what it is due changes sooner than this is forgotten."""
 
 
 class Balance:
@@ -55,13 +57,21 @@ class Balance:
         least = min(candidates, key=requests.__getitem__)
         return candidates.index(least) if least.in_flight <= endpoint.in_flight else -1
 
-    def count(self, endpoint: Endpoint, blocks: float, cold: float, moved: bool) -> None:
-        """A request went there: ``cold`` of it, 0 to 1, was not held; ``moved``: it went for the sake of balance."""
+    def count(self, endpoint: Endpoint, size: float, blocks: float, cold: float, moved: bool) -> None:
+        """A request went there.
+
+        Args:
+            size: the share of requests the endpoint is due, 1 for a usual one.
+            blocks: the prompt's size.
+            cold: how much of it, 0 to 1, was not held.
+            moved: it went there for the sake of balance only.
+        """
         self._moves -= moved
         requests = self.requests
-        requests[endpoint] += 1
-        self.cold[endpoint] += 1 + cold * COLD_WEIGHT
-        self._total += 1
+        one = 1.0 if size == 1.0 else min(1.0 / size, HEAVIEST)
+        requests[endpoint] += one
+        self.cold[endpoint] += one * (1.0 + cold * COLD_WEIGHT)
+        self._total += one
         self._size = self._size + (blocks * 1.5 - self._size) / 64 if self._size else blocks * 1.5
         if self._moves < MOVES_SAVED:
             self._moves += MOVE_SHARE

@@ -64,15 +64,17 @@ class PlacedChoice(Choice):
 class CountedChoice(PlacedChoice):
     """One that enters the recent history. Whoever makes it sets the fields it adds."""
 
-    __slots__ = ("balance", "blocks", "moved")
+    __slots__ = ("balance", "blocks", "moved", "size")
 
     balance: Balance
     blocks: float
     """The size of the prompt."""
+    size: float
+    """The share of requests its endpoint is due, 1 for a usual one."""
     moved: bool
     """It goes where it goes only for the sake of balance."""
 
     def sent(self) -> None:
         cold = 1.0 - self._matched / self.blocks if self.blocks else 1.0
-        self.balance.count(self.endpoint, self.blocks, cold, self.moved)
+        self.balance.count(self.endpoint, self.size, self.blocks, cold, self.moved)
         super().sent()

@@ -32,7 +32,7 @@ IGNORED = Leaf()
 Rule = Leaf | Only | dict[str, Any] | list[Any]
 
 _HTTP_PROBE: Rule = {
-    "httpGet": {"path": HONOURED, "port": HONOURED, "scheme": Only(("HTTP",))},
+    "httpGet": {"path": HONOURED, "port": HONOURED, "scheme": Only(("HTTP", "HTTPS"))},
     "initialDelaySeconds": HONOURED,
     "periodSeconds": HONOURED,
     "timeoutSeconds": HONOURED,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 from blade_operator.objects import Object
 
@@ -23,6 +25,8 @@ class Probe:
     timeout: float
     success: int
     failure: int
+    secure: bool = False
+    """By HTTPS, whatever the certificate: it names the service, not this address."""
 
     @staticmethod
     def of(container: Object, name: str) -> Probe | None:
@@ -40,6 +44,7 @@ class Probe:
             timeout=probe.get("timeoutSeconds", 1),
             success=probe.get("successThreshold", 1),
             failure=probe.get("failureThreshold", 3),
+            secure=probe["httpGet"].get("scheme", "HTTP") == "HTTPS",
         )
 
 
@@ -56,7 +61,8 @@ async def ask(probe: Probe) -> str | None:
 
 
 async def _get(probe: Probe) -> int:
-    reader, writer = await asyncio.open_connection("127.0.0.1", probe.port, limit=_HEAD_BYTES)
+    secure = _unverified() if probe.secure else None
+    reader, writer = await asyncio.open_connection("127.0.0.1", probe.port, limit=_HEAD_BYTES, ssl=secure)
     try:
         request = (
             f"GET {probe.path} HTTP/1.1\r\nHost: 127.0.0.1:{probe.port}\r\nConnection: close\r\nUser-Agent: probe\r\n"
@@ -68,6 +74,14 @@ async def _get(probe: Probe) -> int:
         raise ValueError("the answer is not HTTP") from error
     finally:
         writer.close()
+
+
+@cache
+def _unverified() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 async def follow(probe: Probe, verdict: Callable[[bool, str], bool], *, eager: bool = False) -> None:

@@ -1,0 +1,70 @@
+"""What routers do for clients on a cluster: they ask for keys, and keep requests until there is an engine."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+
+from e2e.support.load import ask, client
+from e2e.support.questions import ANSWERS, Answer
+from e2e.support.service import Service, names
+from e2e.tests.conftest import DEMO
+
+KEYS = "team-keys"
+ROUNDS = 6
+"""Requests on connections of their own: both routers get some."""
+
+
+def set_keys(service: Service, *owners: str) -> None:
+    """``kubectl apply`` of a Secret with a key for each owner and no other; as hashes, which is all routers need."""
+    entries = {owner: f"sha256:{hashlib.sha256(key(owner).encode()).hexdigest()}" for owner in owners}
+    data = {owner: base64.b64encode(text.encode()).decode() for owner, text in entries.items()}
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": KEYS}, "data": data}
+    service.kubectl("apply", "-f", "-", input=json.dumps(secret))
+
+
+def key(owner: str) -> str:
+    return f"sk-of-{owner}"
+
+
+def answers(url: str, owner: str = "") -> set[int]:
+    """Status codes of a few requests with the key of ``owner``, or without any."""
+    headers = {"authorization": f"Bearer {key(owner)}"} if owner else {}
+    return {
+        httpx.get(f"{url}/v1/models", headers=headers, trust_env=False, timeout=30).status_code for _ in range(ROUNDS)
+    }
+
+
+def test_keys_come_and_go_with_their_secret(demo: Service) -> None:
+    set_keys(demo, "alice")
+    demo.apply(**{**DEMO, "router": {**DEMO["router"], "auth": {"keysSecret": {"name": KEYS}}}})
+    demo.settled(1)
+    routers = names(demo.pods("router"))
+    with demo.reach() as url:
+        assert (answers(url), answers(url, "bob"), answers(url, "alice")) == ({401}, {401}, {200})
+        set_keys(demo, "bob")
+        demo.until(lambda: answers(url, "bob") == {200} and answers(url, "alice") == {401}, "with bob's key alone", 30)
+        assert answers(url) == {401}
+    assert names(demo.pods("router")) == routers
+
+
+def test_requests_wait_while_a_service_comes_from_zero(demo: Service) -> None:
+    demo.kubectl("scale", "llm", "demo", "--replicas=0")
+    demo.until(lambda: demo.status()["phase"] == "ScaledToZero" and not demo.pods("engine"), "at zero")
+
+    def send(question: str, stream: bool) -> Answer:
+        with client() as http:
+            return ask(http, url, question, stream=stream)
+
+    with demo.reach() as url, ThreadPoolExecutor() as pool:
+        asked = [pool.submit(send, question, stream) for question in list(ANSWERS)[:2] for stream in (False, True)]
+        demo.kubectl("scale", "llm", "demo", "--replicas=1")
+        demo.settled(1)
+        given = [each.result() for each in asked]
+    [engine] = names(demo.pods("engine"))
+    assert [(answer.outcome, answer.detail) for answer in given] == [("ok", "")] * 4
+    assert {answer.endpoint for answer in given if not answer.stream} == {engine}

@@ -1,0 +1,98 @@
+"""The router's configuration as the ConfigMap holds it: everything it takes up without a restart.
+
+Defaults of the protocol are left out: a router older than a field reads a configuration that does not use it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+from msgspec import NODEFAULT
+
+from blade_operator.spec import router_fields as fields
+from blade_operator.spec.parse import LLMService
+from blade_operator.spec.quantity import parse_bytes, parse_duration
+from blade_protocol.routing import HoldConfig, Limits, ModelConfig, PolicyName, QueueConfig, RouterConfig
+
+
+def router_json(service: LLMService) -> str:
+    """The file's text."""
+    return msgspec.json.encode(_said(router_config(service)), order="sorted").decode()
+
+
+def router_config(service: LLMService) -> RouterConfig:
+    """What the spec says, in the router's words; endpoints come from the Service."""
+    router = service.spec.router
+    return RouterConfig(
+        policy=policy_name(router.policy),
+        models=tuple(_model(name, service) for name in service.served_names),
+        queue=_queue(router.queue),
+        hold=_hold(router.hold),
+        anonymous=_limits(router.limits),
+        cors_origins=router.cors.allow_origins if router.cors else (),
+    )
+
+
+def policy_name(policy: fields.Policy) -> PolicyName:
+    """``leastRequest`` is the router's ``least-request``."""
+    name: PolicyName = msgspec.convert(re.sub("[A-Z]", lambda match: f"-{match[0].lower()}", policy), PolicyName)
+    return name
+
+
+def _model(name: str, service: LLMService) -> ModelConfig:
+    said = next((model for model in service.spec.router.models if model.name == name), None)
+    if said is None:
+        return ModelConfig(name=name)
+    return ModelConfig(
+        name=name,
+        aliases=said.aliases,
+        defaults=said.defaults,
+        max_tokens=said.max_tokens or 0,
+        limits=_limits(said.limits),
+    )
+
+
+def _limits(limits: fields.Limits | None) -> Limits:
+    if limits is None:
+        return Limits()
+    return Limits(
+        requests_per_minute=limits.requests_per_minute or 0,
+        tokens_per_minute=limits.tokens_per_minute or 0,
+        concurrent=limits.concurrent or 0,
+    )
+
+
+def _queue(queue: fields.Queue | None) -> QueueConfig:
+    if queue is None:
+        return QueueConfig()
+    return QueueConfig(
+        endpoint_requests=queue.endpoint_requests,
+        max_requests=queue.max_requests,
+        max_bytes=parse_bytes(queue.max_bytes),
+        max_age=parse_duration(queue.max_age),
+    )
+
+
+def _hold(hold: fields.Hold) -> HoldConfig:
+    return HoldConfig(
+        max_requests=hold.max_requests,
+        max_bytes=parse_bytes(hold.max_bytes),
+        max_age=parse_duration(hold.max_age),
+    )
+
+
+def _said(value: Any) -> Any:
+    """``value`` as JSON data without what equals its default."""
+    if isinstance(value, tuple):
+        return [_said(item) for item in value]
+    if not isinstance(value, msgspec.Struct):
+        return value
+    found = {}
+    for field in msgspec.structs.fields(value):
+        item = getattr(value, field.name)
+        default = field.default if field.default_factory is NODEFAULT else field.default_factory()
+        if item != default:
+            found[field.name] = _said(item)
+    return found

@@ -1,0 +1,201 @@
+"""The fields of ``spec.router``: how requests are taken, admitted, kept waiting, and given to engines."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints
+
+from blade_operator.spec.model_fields import ServedName
+from blade_operator.spec.pod_fields import PodTemplate, Resources
+from blade_operator.spec.types import (
+    Bytes,
+    Duration,
+    Hint,
+    Image,
+    ListType,
+    ObjectName,
+    Preserved,
+    Record,
+    Unique,
+)
+
+Policy = Literal[
+    "auto",
+    "roundRobin",
+    "random",
+    "powerOfTwo",
+    "leastRequest",
+    "leastToken",
+    "prefix",
+    "kvAware",
+    "loraAffinity",
+    "session",
+    "consistentHash",
+]
+
+_Origin = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^(\*|[a-z][a-z0-9+.-]*://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?)$", max_length=256
+    ),
+    Hint("`*` or an origin like https://chat.example.com"),
+]
+
+
+class Limits(Record):
+    """Upper bounds for requests; what is unset is not bounded. Several routers divide them among themselves."""
+
+    requests_per_minute: int | None = Field(default=None, ge=1, le=1_000_000_000, description="Requests a minute.")
+    tokens_per_minute: int | None = Field(
+        default=None, ge=1, le=1_000_000_000, description="Tokens of prompts and answers together, a minute."
+    )
+    concurrent: int | None = Field(
+        default=None, ge=1, le=1_000_000, description="Requests at the same time, waiting ones included."
+    )
+
+
+class KeysSecret(Record):
+    """A Secret with API keys."""
+
+    name: ObjectName = Field(description="Name of the Secret, in the service's namespace.")
+
+
+class Auth(Record):
+    """Who may ask."""
+
+    keys_secret: KeysSecret = Field(
+        description="Secret with API keys: each entry is a file of keys and what they may do, as JSON with hashes, or "
+        "one key. Requests without one of them get a 401. A change of it takes effect without a restart."
+    )
+
+
+class Tls(Record):
+    """Encryption towards clients."""
+
+    secret_name: ObjectName = Field(
+        description="Secret of type `kubernetes.io/tls` in the service's namespace. Renewed certificates are taken up "
+        "without a restart."
+    )
+
+
+class Queue(Record):
+    """What waits in the router while engines are busy. It is shared fairly between API keys."""
+
+    endpoint_requests: int = Field(
+        ge=1, le=65536, description="Requests an engine gets at the same time; more of them queue in the router."
+    )
+    max_requests: int = Field(
+        default=2048, ge=1, le=1_000_000, description="Requests that may queue; further ones get a 429."
+    )
+    max_bytes: Bytes = Field(default="256Mi", description="Size of their bodies together.")
+    max_age: Duration = Field(default="1m", description="How long one may queue before it gets a 503.")
+
+
+class Hold(Record):
+    """Requests that come while no engine is ready: they wait instead of being refused."""
+
+    max_requests: int = Field(
+        default=256,
+        ge=0,
+        le=1_000_000,
+        description="Requests that may wait; further ones get a 503. `0`: none may.",
+    )
+    max_bytes: Bytes = Field(default="64Mi", description="Size of their bodies together.")
+    max_age: Duration = Field(default="10m", description="How long one may wait before it gets a 503.")
+
+
+class Retry(Record):
+    """When a request that one engine does not answer goes to another."""
+
+    max_tries: int | None = Field(
+        default=None,
+        ge=1,
+        le=64,
+        description="Engines that may work on one request (`--max_tries`); the router's default, 3, when unset.",
+    )
+    first_byte_timeout: Duration | None = Field(
+        default=None,
+        description="How long an engine may take until the first byte of its answer (`--first_byte_timeout`); no limit "
+        "when unset.",
+    )
+
+
+class Cors(Record):
+    """Which web pages browsers may let ask."""
+
+    allow_origins: Annotated[tuple[_Origin, ...], ListType("set"), Unique] = Field(
+        min_length=1,
+        max_length=64,
+        strict=False,
+        description="Origins like `https://chat.example.com`, or `*` for all.",
+    )
+
+
+class RoutedModel(Record):
+    """What routers do for one of the names that requests put into `model`."""
+
+    name: ServedName = Field(description="One of `spec.model.servedNames`, or the service's name if that is empty.")
+    aliases: Annotated[tuple[ServedName, ...], ListType("set"), Unique] = Field(
+        default=(),
+        max_length=16,
+        strict=False,
+        description="Other names for it, which engines need not know: a change of them restarts nothing.",
+    )
+    defaults: Annotated[dict[str, Any], Preserved()] = Field(
+        default_factory=dict,
+        description="Fields for requests that do not set them, e.g. `{temperature: 0.6}`.",
+    )
+    max_tokens: int | None = Field(
+        default=None, ge=1, le=16777216, description="The most tokens a request may ask for."
+    )
+    limits: Limits | None = Field(default=None, description="For all clients of the model together.")
+
+
+class Router(Record):
+    """The proxy in front of the engines."""
+
+    replicas: int = Field(default=1, ge=1, le=64, description="Router pods.")
+    workers: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Processes in each router pod (`--workers`); they share limits and what they know of engines. One "
+        "is enough for most services.",
+    )
+    policy: Policy = Field(
+        default="auto",
+        description="How an engine is chosen. `auto` weighs what each would have to compute of the prompt with what it "
+        "has in hand, and suits most.",
+    )
+    auth: Auth | None = Field(default=None, description="Who may ask; everybody who reaches the router when unset.")
+    tls: Tls | None = Field(default=None, description="Encryption towards clients; none when unset.")
+    limits: Limits | None = Field(
+        default=None, description="For all requests together. With `auth`, each key has limits of its own instead."
+    )
+    models: Annotated[tuple[RoutedModel, ...], ListType("map", key="name"), Unique] = Field(
+        default=(), max_length=16, strict=False, description="Aliases, default parameters and limits by model name."
+    )
+    queue: Queue | None = Field(
+        default=None, description="What waits in the router while engines are busy; engines queue alone when unset."
+    )
+    hold: Hold = Field(default_factory=Hold, description="Requests that come while no engine is ready.")
+    retry: Retry | None = Field(default=None, description="When a request goes to another engine.")
+    slow_start: Duration | None = Field(
+        default=None,
+        description="How long a new engine gets fewer requests than its share, growing (`--slow_start`).",
+    )
+    prefix_index_bytes: Bytes | None = Field(
+        default=None,
+        description="Memory of each router process for what it remembers of engines' prompts (`--prefix_index_bytes`).",
+    )
+    cors: Cors | None = Field(default=None, description="Which web pages may ask; none when unset.")
+    access_log: bool = Field(
+        default=False, description="One line of JSON for each request in the routers' output; never any prompt."
+    )
+    image: Image = Field(default="", description="Router image; the operator release's own when empty.")
+    resources: Resources | None = Field(
+        default=None,
+        description="CPU and memory of the router container; requests of 100m and 128Mi without limits when unset.",
+    )
+    pod_template: PodTemplate | None = Field(default=None, description="Laid over the router pods.")

@@ -1,0 +1,77 @@
+"""Rules of ``spec.router`` that span fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from blade_operator.spec.fields import LLMServiceSpec
+from blade_operator.spec.quantity import parse_duration
+from blade_operator.spec.rule import Rule
+
+LONGEST: Final = 3600
+"""Most seconds of the router's times: whoever asked has given up by then."""
+
+
+def _first_byte(spec: LLMServiceSpec) -> str | None:
+    return spec.router.retry.first_byte_timeout if spec.router.retry else None
+
+
+def _served(name: str, spec: LLMServiceSpec) -> tuple[str, ...]:
+    return spec.model.served_names or (name,)
+
+
+def _names_are_clear(name: str, spec: LLMServiceSpec) -> bool:
+    served, models = set(_served(name, spec)), spec.router.models
+    aliases = [alias for model in models for alias in model.aliases]
+    return (
+        {model.name for model in models} <= served and len(set(aliases)) == len(aliases) and not served & set(aliases)
+    )
+
+
+def _time(part: str, field: str, value: Callable[[LLMServiceSpec], str | None]) -> Rule:
+    """A duration that may be unset; ``part`` is the object it is in, empty for the router's own."""
+    place = f"self.{field}"
+    absent = f"!has({place})"
+    return Rule(
+        at=("spec", "router", *((part,) if part else ())),
+        field=".".join(["spec", "router", *((part,) if part else ()), field]),
+        cel=f"{absent} || (duration({place}) >= duration('1s') && duration({place}) <= duration('{LONGEST}s'))",
+        holds=lambda name, spec: (text := value(spec)) is None or 1 <= parse_duration(text) <= LONGEST,
+        message="must be at least 1s and at most 1h",
+    )
+
+
+def _is_served(name: str) -> str:
+    """CEL: whether requests may ask for ``name`` anyway."""
+    names = "self.spec.model.servedNames"
+    return f"(has({names}) && size({names}) > 0 ? {name} in {names} : {name} == self.metadata.name)"
+
+
+_NAMES_IN_CEL: Final = (
+    "!has(self.spec.router) || !has(self.spec.router.models) || self.spec.router.models.all(m, "
+    f"{_is_served('m.name')} && (!has(m.aliases) || m.aliases.all(a, !{_is_served('a')} "
+    "&& self.spec.router.models.exists_one(o, has(o.aliases) && a in o.aliases))))"
+)
+
+ROUTER_RULES: Final[tuple[Rule, ...]] = (
+    Rule(
+        at=("spec", "router"),
+        field="spec.router.limits",
+        cel="!has(self.limits) || !has(self.auth)",
+        holds=lambda name, spec: spec.router.limits is None or spec.router.auth is None,
+        message="are for services without keys: with auth each key has its own, in the Secret; remove one of the two",
+    ),
+    Rule(
+        at=(),
+        field="spec.router.models",
+        cel=_NAMES_IN_CEL,
+        holds=_names_are_clear,
+        message="each name must be one of spec.model.servedNames (the service's name where that is empty), and each "
+        "alias neither one of these nor an alias of another model",
+    ),
+    _time("queue", "maxAge", lambda spec: spec.router.queue.max_age if spec.router.queue else None),
+    _time("hold", "maxAge", lambda spec: spec.router.hold.max_age),
+    _time("retry", "firstByteTimeout", _first_byte),
+    _time("", "slowStart", lambda spec: spec.router.slow_start),
+)
