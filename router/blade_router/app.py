@@ -145,7 +145,7 @@ class Router:
             self.proxy,
             self.metrics,
             self._models,
-            self._sources.live,
+            self._live,
             self.workers,
             debug_routes=options.debug_routes,
         )
@@ -173,6 +173,15 @@ class Router:
         """The server that follows what the configuration says about it."""
         self._server = server
         server.cors = self._cors
+
+    def _live(self) -> dict[str, bool]:
+        """Whether what this router follows can be read at the moment, by flag."""
+        found = self._sources.live()
+        if self.keys is not None:
+            found |= self.keys.live()
+        if self._peers is not None:
+            found["peers"] = self._peers.live
+        return found
 
     def _signals(self) -> bytes:
         return msgspec.json.encode(router_signals(self.metrics))

@@ -19,6 +19,8 @@ from blade_router.request import ClientRequest
 
 GENERATE = frozenset((paths.CHAT_COMPLETIONS, paths.COMPLETIONS, paths.RESPONSES))
 """Paths whose answers are generated, and which ``defaults`` are for."""
+WITHOUT_ANSWER = frozenset((paths.EMBEDDINGS, paths.TOKENIZE, paths.DETOKENIZE))
+"""Paths where nothing is generated, as far as is known."""
 _TOKEN_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 _encode = msgspec.json.Encoder().encode

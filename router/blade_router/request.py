@@ -147,8 +147,13 @@ def read_request(raw: RawRequest) -> ClientRequest:
         kept = [header for header in headers if header[0] not in dropped and not header[0].startswith(OURS)]
 
     fields = NOTHING
-    if method == "POST" and (not content_type or content_type.lower().startswith(b"application/json")):
-        fields = parse_fields(raw.body)
+    if method == "POST":
+        try:
+            fields = parse_fields(raw.body)
+        except Refused:
+            # What it calls its body does not count where that is JSON: an engine may take it for what it is, too.
+            if not content_type or content_type.lower().startswith(b"application/json"):
+                raise
     return ClientRequest(
         method=method,
         path=raw.path.decode("ascii"),

@@ -278,6 +278,27 @@ async def test_a_stream_without_usage_counts_its_events(file: Path, engine: Mock
         assert 680 < left < 740
 
 
+@pytest.mark.parametrize("extra", [{"max_tokens": 10**30}, {"n": 10**30}, {"max_tokens": -5, "n": -5}])
+async def test_absurd_numbers_leave_limits_as_they_are(file: Path, engine: MockEngine, extra: dict[str, int]) -> None:
+    write(file, content(key(requests_per_minute=100, concurrent=1), key("b", "sk-b", tokens_per_minute=1000)))
+    async with serving(engine, keys=file) as router:
+        for _ in range(2):
+            assert (await ask(router, **extra)).status_code == 200
+        assert (await ask(router, "sk-b", **extra)).status_code == (200 if extra.get("n", 1) < 0 else 429)
+        assert (await ask(router, "sk-b", max_tokens=900)).status_code == 200
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/vnd.api+json", "multipart/form-data; boundary=x"])
+async def test_what_a_body_is_called_changes_no_limit(file: Path, engine: MockEngine, kind: str) -> None:
+    write(file, content(key(tokens_per_minute=1000, models=["mock"])))
+    async with serving(engine, keys=file) as router:
+        for body, status in ((question() | {"max_tokens": 2000}, 429), (question() | {"model": "other"}, 404)):
+            answer = await router.client.post(
+                "/v1/chat/completions", content=json.dumps(body), headers=BEARER | {"content-type": kind}
+            )
+            assert answer.status_code == status
+
+
 async def test_a_failed_request_uses_no_tokens(file: Path, engine: MockEngine) -> None:
     write(file, content(key(tokens_per_minute=1000)))
     engine.mode, engine.status = "status", 400
@@ -351,11 +372,13 @@ async def test_a_broken_file_changes_nothing(file: Path, engine: MockEngine, cap
     async with serving(engine, keys=file) as router:
         write(file, json.dumps({"keys": [{"name": "a", "key": SECRET, "sha256": HEX}]}))
         await eventually(lambda: "$.keys[0]: expected one of" in caplog.text)
+        assert (await router.status())["sources"] == {"keys": False}
         remove(file)
         await eventually(lambda: "No such file" in caplog.text)
         assert (await ask(router)).status_code == 200
         write(file, content(key("a", "sk-a")))
         await knows(router, "a", "sk-a")
+        assert (await router.status())["sources"] == {"keys": True}
         assert (await ask(router)).status_code == 401
 
 

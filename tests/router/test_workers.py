@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 from router_support.engine import MockEngine
-from router_support.raw import connected, get, post
+from router_support.raw import Answer, connected, get, post
 from router_support.serving import TEST_SECONDS, eventually, question
 
 from blade_router.app import main
@@ -105,6 +105,62 @@ async def test_a_worker_that_is_killed_is_replaced_and_nobody_is_refused() -> No
         assert await process.wait() == 0
         for pid in after.values():
             assert not psutil.pid_exists(pid)
+
+
+def keys(folder: Path, **limits: int) -> str:
+    path = folder / "keys.json"
+    path.write_text(json.dumps({"keys": [{"name": "a", "key": "sk-a", **limits}]}))
+    return str(path)
+
+
+async def ask_as_a(port: int, **body: Any) -> Answer:
+    async with connected(port) as client:
+        client.send(post(json.dumps(question(stream=True) | body).encode(), b"x-api-key: sk-a"))
+        return await client.answer()
+
+
+async def test_workers_honour_one_token_limit(tmp_path: Path) -> None:
+    """Many clients at once, each on connections of its own, until both workers refuse."""
+    limit, tokens = 60_000, 300
+    file = keys(tmp_path, tokens_per_minute=limit)
+    async with (
+        MockEngine("a", tokens=tokens) as engine,
+        running("--endpoints", engine.url, "--keys", file) as (_, port),
+    ):
+        first = await ask_as_a(port, max_tokens=tokens)
+        each = limit - int(first.header("x-ratelimit-remaining-tokens") or "0")
+        assert tokens < each < 1.2 * tokens
+        passed = 1
+
+        async def load() -> None:
+            nonlocal passed
+            refused = 0
+            while refused < 4:
+                answer = await ask_as_a(port, max_tokens=tokens)
+                assert answer.status in (200, 429)
+                passed += answer.status == 200
+                refused = refused + 1 if answer.status == 429 else 0
+
+        await asyncio.gather(*(load() for _ in range(8)))
+        assert 0.95 * limit <= passed * each <= 1.05 * limit
+
+
+async def test_what_a_dead_worker_had_under_way_is_not_counted(tmp_path: Path) -> None:
+    gate = asyncio.Semaphore(0)
+    flags = ("--keys", keys(tmp_path, concurrent=2))
+    async with MockEngine("a", gate=gate) as engine, running("--endpoints", engine.url, *flags) as (_, port):
+        held = [asyncio.create_task(ask_as_a(port)) for _ in range(2)]
+        await eventually(lambda: engine.active == 2)
+        assert (await ask_as_a(port)).status == 429
+        before = await workers(port)
+        for pid in before.values():
+            os.kill(pid, signal.SIGKILL)
+        await asyncio.gather(*held, return_exceptions=True)
+        await eventually(lambda: engine.active == 0)
+        gate.release()
+        for _ in range(engine.tokens):
+            gate.release()
+        assert (await ask_as_a(port)).status == 200
 
 
 async def test_a_stop_reaches_the_workers_and_streams_finish() -> None:

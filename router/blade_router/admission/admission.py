@@ -22,6 +22,8 @@ from blade_router.shared import SharedMemory
 from blade_router.usage import Usage
 
 EVERYBODY = "this service"
+MOST_TOKENS = 1 << 40
+"""Of one request: whatever it or an engine says, shared numbers have 8 bytes."""
 ROUGH_ANSWER = 16
 """Tokens of an answer without a limit, where nobody has to know it well."""
 ANONYMOUS = "requests without a key"
@@ -60,7 +62,7 @@ class AdmittedTicket(Ticket):
         if usage is not None:
             self._estimate.learn(request, usage)
         if usage is not None:
-            used = usage.prompt_tokens + usage.completion_tokens
+            used = min(max(0, usage.prompt_tokens) + max(0, usage.completion_tokens), MOST_TOKENS)
         elif request.status >= 400:
             used = 0
         else:
@@ -221,7 +223,7 @@ class Admission:
                 # Models that are not listed learn together: clients must not make the router remember names.
                 estimate = self._estimates.get(model or f" {target.service}") or Estimate()
                 prompt = estimate.prompt(request)
-                tokens = prompt + estimate.answer(request)
+                tokens = min(prompt + estimate.answer(request), MOST_TOKENS)
                 quotas = self._quotas(key, model)
                 now = time.monotonic()
                 slot = slot_of(now)

@@ -46,6 +46,8 @@ class WatchedKeys:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.keys: tuple[Key, ...] | None = None
+        self.live = True
+        """What is there now is in effect."""
         self._seen: object = None
 
     def load(self) -> bool:
@@ -54,15 +56,15 @@ class WatchedKeys:
             signature = {file.name: _signature(file) for file in self._files()}
             if signature == self._seen:
                 return False
-            self._seen = signature
+            self._seen, self.live = signature, False
             contents = {file.name: file.read_bytes() for file in self._files()}
         except OSError as error:
-            self._seen = None
+            self._seen, self.live = None, False
             raise ConfigError(f"{error.filename or self.path}: {error.strerror}") from None
         folder = f"{self.path}/" if self.path.is_dir() else f"{self.path.parent}/"
         keys = parse_keys({folder + name: content for name, content in contents.items()})
         changed = keys != self.keys
-        self.keys = keys
+        self.keys, self.live = keys, True
         return changed
 
     async def follow(self, told: Told) -> None:
@@ -136,6 +138,15 @@ class Keys:
         if self._secret is not None and self._secret.keys is not None:
             return self._secret.keys
         return self._path.keys if self._path is not None else None
+
+    def live(self) -> dict[str, bool]:
+        """Whether each source, by its flag, can be read at the moment."""
+        found: dict[str, bool] = {}
+        if self._path is not None:
+            found["keys"] = self._path.live
+        if self._secret is not None:
+            found["keys_secret"] = self._secret.live
+        return found
 
     async def settled(self) -> None:
         """Wait until some are known, at most ``SETTLE_SECONDS``."""

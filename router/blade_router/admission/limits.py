@@ -20,6 +20,8 @@ _WIDTH = 2 * WORDS + 1
 _RUNNING = 2 * WORDS
 """Place of the number of requests under way, after the two windows."""
 MOST_ROWS = 4096
+NO_LIMIT = 1 << 62
+_LEFT_REQUESTS, _LEFT_TOKENS = b"x-ratelimit-remaining-requests", b"x-ratelimit-remaining-tokens"
 _RESET = b"%ds" % (WINDOW + SLOT)
 
 
@@ -38,8 +40,9 @@ class Quota:
         self._own = row.own
         self._requests = _window(row, 0)
         self._tokens = _window(row, WORDS)
-        self._most_requests = self._most_tokens = self._most_running = math.inf
-        self._request_headers = self._token_headers = ((b"", b""), (b"", b""))
+        self._most_requests = self._most_tokens = self._most_running = NO_LIMIT
+        self._fixed: Headers = []
+        """The headers that are the same with every answer."""
 
     def set(self, limits: Limits, share: int) -> None:
         """Take these limits, of which this router may use one part of ``share``; what was counted stays."""
@@ -47,8 +50,12 @@ class Quota:
         self._most_requests = _part(limits.requests_per_minute, share)
         self._most_tokens = _part(limits.tokens_per_minute, share)
         self._most_running = _part(limits.concurrent, share)
-        self._request_headers = _fixed(b"requests", limits.requests_per_minute)
-        self._token_headers = _fixed(b"tokens", limits.tokens_per_minute)
+        self._fixed = [
+            header
+            for what, limit in ((b"requests", limits.requests_per_minute), (b"tokens", limits.tokens_per_minute))
+            if limit
+            for header in ((b"x-ratelimit-limit-" + what, b"%d" % limit), (b"x-ratelimit-reset-" + what, _RESET))
+        ]
 
     def admits(self, tokens: int, slot: int) -> bool:
         """There is room for a request that may use so many tokens."""
@@ -100,12 +107,12 @@ class Quota:
             text = f"concurrent requests: Limit {limits.concurrent}, Running {running}"
             waits.append((1.0, text, "requests"))
         if (used := self._requests.used(slot)) >= self._most_requests:
-            wait = self._requests.free_in(used + 1 - int(self._most_requests), now)
+            wait = self._requests.free_in(used + 1 - self._most_requests, now)
             text = f"requests per minute (RPM): Limit {limits.requests_per_minute}, Used {used}, Requested 1"
             waits.append((wait, text, "requests"))
         used = self._tokens.used(slot)
         if used + tokens > self._most_tokens and not self._alone(tokens, slot):
-            wait = self._tokens.free_in(min(used, used + tokens - int(self._most_tokens)), now)
+            wait = self._tokens.free_in(min(used, used + tokens - self._most_tokens), now)
             text = f"tokens per minute (TPM): Limit {limits.tokens_per_minute}, Used {used}, Requested {tokens}"
             waits.append((wait, text, "tokens"))
         # Empty only when room was made in this very moment by another worker.
@@ -125,15 +132,13 @@ class Quota:
 
         That is always the whole window: the request that gets these headers has just been counted.
         """
-        found: Headers = []
+        found = list(self._fixed)
         if self.limits.requests_per_minute:
-            left = int(self._most_requests) - self._requests.used(slot)
-            found += self._request_headers
-            found.append((b"x-ratelimit-remaining-requests", b"%d" % (left if left > 0 else 0)))
+            left = self._most_requests - self._requests.used(slot)
+            found.append((_LEFT_REQUESTS, b"%d" % left if left > 0 else b"0"))
         if self.limits.tokens_per_minute:
-            left = int(self._most_tokens) - self._tokens.used(slot)
-            found += self._token_headers
-            found.append((b"x-ratelimit-remaining-tokens", b"%d" % (left if left > 0 else 0)))
+            left = self._most_tokens - self._tokens.used(slot)
+            found.append((_LEFT_TOKENS, b"%d" % left if left > 0 else b"0"))
         return found
 
     @property
@@ -215,11 +220,6 @@ def _window(row: SharedRow | OwnRow, start: int) -> Window:
     return Window(cells, row.own[start : start + WORDS])
 
 
-def _fixed(what: bytes, limit: int) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes]]:
-    """The headers that are the same with every answer."""
-    return (b"x-ratelimit-limit-" + what, b"%d" % limit), (b"x-ratelimit-reset-" + what, _RESET)
-
-
-def _part(limit: int, share: int) -> float:
+def _part(limit: int, share: int) -> int:
     """One router's part, rounded up so that a small limit lets somebody through."""
-    return -(-limit // share) if limit else math.inf
+    return -(-limit // share) if limit else NO_LIMIT

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from blade_router.fields import RoutingFields
-from blade_router.models import GENERATE, wanted_tokens
+from blade_router.models import WITHOUT_ANSWER, wanted_tokens
 from blade_router.request import ClientRequest
 from blade_router.usage import Usage
 
@@ -23,6 +23,8 @@ _FORGET = 0.98
 LEARN_ALL = 256
 LEARN_EVERY = 8
 """After the first ``LEARN_ALL`` answers, one of so many is learned from."""
+MOST_LEARNED = 1 << 24
+"""Tokens; an engine that says more is not believed."""
 _LOOK = 16 << 10
 """Bytes from which on a request may hold pictures or sound, which are not text."""
 _DATA = re.compile(rb"base64,[A-Za-z0-9+/=]{256,}")
@@ -55,21 +57,23 @@ class Estimate:
 
     def answer(self, request: ClientRequest) -> int:
         """The most tokens its answers may have; the usual number where it has no limit."""
-        return wanted_tokens(request.fields, self._answer) if request.path in GENERATE else 0
+        return 0 if request.path in WITHOUT_ANSWER else wanted_tokens(request.fields, self._answer)
 
     def learn(self, request: ClientRequest, usage: Usage) -> None:
         """An answer has said what was used. Of many, every few are enough."""
+        if usage.prompt_tokens < 0 or not 0 <= usage.completion_tokens <= MOST_LEARNED:
+            return
         self._seen += 1
         if self._seen > LEARN_ALL and self._seen % LEARN_EVERY:
             return
         fields = request.fields
-        if usage.prompt_tokens > 0 and (fields.messages is not None or given_tokens(fields) is None):
+        if 0 < usage.prompt_tokens <= MOST_LEARNED and (fields.messages is not None or given_tokens(fields) is None):
             size = text_bytes(request.body)
             if size >= _LEARN_FROM and size == len(request.body):
                 self._tokens = self._tokens * _FORGET + usage.prompt_tokens
                 self._bytes = self._bytes * _FORGET + size
                 self._per_byte = self._tokens / self._bytes
-        if request.path in GENERATE and fields.token_limit is None:
+        if request.path not in WITHOUT_ANSWER and fields.token_limit is None:
             self._answers = self._answers * _FORGET + usage.completion_tokens / fields.samples
             self._count = self._count * _FORGET + 1
             self._answer = int(self._answers / self._count)

@@ -26,6 +26,10 @@ class FollowedPeers:
         path = f"/apis/discovery.k8s.io/v1/namespaces/{cluster.namespace()}/endpointslices"
         self.mirror = Mirror(cluster, path, {"labelSelector": f"{SERVICE_LABEL}={name}"}, EndpointSlice)
 
+    @property
+    def live(self) -> bool:
+        return self.mirror.live
+
     async def follow(self, told: Callable[[int], object]) -> None:
         """Call ``told`` with each new count, for ever."""
 
