@@ -77,7 +77,13 @@ class Endpoint:
 
     def usable(self, now: float) -> bool:
         """Healthy, not ejected, not draining."""
-        return self.up is True and not self.draining and not self.engine_draining and self.breaker.lets_through(now)
+        breaker = self.breaker
+        return (
+            self.up is True
+            and (breaker.closed or breaker.lets_through(now))
+            and not self.draining
+            and not self.engine_draining
+        )
 
     @property
     def failures(self) -> int:
