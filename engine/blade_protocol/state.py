@@ -1,6 +1,11 @@
 """What an engine tells about itself on its internal port."""
 
+from typing import Final
+
 import msgspec
+
+KV_DIGEST_BYTES: Final = 8
+"""Of the digest of a KV block, this many bytes travel: enough to tell all blocks of a fleet apart."""
 
 
 class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,7 +26,7 @@ class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineState(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer of ``GET /internal/state``; also each event of ``GET /internal/events``."""
+    """Answer of ``GET /internal/state``."""
 
     model: str
     revision: str
@@ -31,6 +36,8 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that own a row."""
     waiting: int
     """Requests that wait for one."""
+    max_running: int = 0
+    """How many rows there are."""
     kv_blocks_total: int
     kv_blocks_free: int
     """Free blocks, those that still hold reusable prompt cache included."""
@@ -45,6 +52,36 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
     """Grows by one with every event of one epoch."""
     memory: MemoryPlan | None = None
     adapters: tuple[str, ...] = ()
+
+
+class KVBatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What changed in an engine's prompt cache. Digests stand one after another (base64 in JSON)."""
+
+    sequence: int
+    """Grows by one with every batch of one epoch. A reader whose copy is at the number before applies it, one whose
+    copy is at this number or beyond has it already, any other one takes a snapshot."""
+    stored: bytes = b""
+    removed: bytes = b""
+    lost: bool = False
+    """Changes were lost in the engine: take a snapshot."""
+
+
+class KVSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of ``GET /internal/kv``: every block in the prompt cache."""
+
+    epoch: str
+    sequence: int
+    """Of the last batch in it."""
+    digests: bytes
+
+
+class EngineEvent(EngineState, frozen=True, kw_only=True):
+    """Each event of ``GET /internal/events``: the state, and what changed in the prompt cache.
+
+    The first event's batch is empty, and says where the cache is.
+    """
+
+    kv: KVBatch | None = None
 
 
 class DrainRequest(msgspec.Struct, frozen=True, kw_only=True):

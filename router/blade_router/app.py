@@ -16,7 +16,8 @@ import msgspec
 import uvloop
 
 from blade_protocol import environment, paths
-from blade_protocol.routing import PolicyName, RouterConfig
+from blade_protocol.routing import RouterConfig
+from blade_router.access_log import AccessLog
 from blade_router.admission import hash_key
 from blade_router.admission.admission import Admission
 from blade_router.admission.key_sources import Keys, SecretKeys, WatchedKeys
@@ -27,6 +28,7 @@ from blade_router.beliefs import WIDTH, SharedBeliefs
 from blade_router.client import Client
 from blade_router.config import ConfigError
 from blade_router.endpoints import EndpointSet
+from blade_router.engines import Followers, KvIndex
 from blade_router.errors import Refused
 from blade_router.health import HealthChecker
 from blade_router.http import asgi
@@ -35,15 +37,16 @@ from blade_router.http.head import RawRequest
 from blade_router.http.listening import inherited, listen
 from blade_router.http.server import HttpLimits, Server
 from blade_router.http.tls import Certificate
-from blade_router.internal import internal_api
 from blade_router.kubernetes import FollowedConfigMap, FollowedEndpoints, FollowedPeers
 from blade_router.metrics import Metrics
 from blade_router.model_list import ModelList
-from blade_router.policies import make_policy
+from blade_router.policies import PolicyOptions, make_policy
+from blade_router.prefix_index import PrefixIndex
 from blade_router.proxy import Proxy
 from blade_router.shared import SharedColumns, SharedMemory
 from blade_router.signals import router_signals
 from blade_router.sources import Configuration, Source, WatchedFile
+from blade_router.tracing import Tracer
 from blade_router.worker_peers import WorkerPeers
 from blade_router.workers import Supervisor, begin_child
 
@@ -69,7 +72,8 @@ class Router:
     application.
 
     Raises:
-        ConfigError: from the constructor, when the configuration file is missing or not valid.
+        ConfigError: from the constructor, when the configuration file is missing or not valid, or the policy cannot
+            be made.
     """
 
     def __init__(self, options: Options) -> None:
@@ -95,9 +99,21 @@ class Router:
         if options.workers > 1:
             self._beliefs = SharedBeliefs(self.endpoints, SharedColumns(memory, "endpoints", MOST_SHARED, WIDTH).open)
         self._peers = FollowedPeers(options.cluster, options.peers) if options.cluster and options.peers else None
+        self.prefixes = PrefixIndex(options.prefix_index_bytes)
+        self._kv_index = KvIndex(self.prefixes, options.kv_index_bytes)
+        self._policy_options = PolicyOptions(
+            index=self.prefixes,
+            exact=self._kv_index,
+            cost=options.cost,
+            state_interval=options.health_interval,
+        )
+        try:
+            policy = make_policy(config.policy, self._policy_options, config.canary)
+        except ValueError as error:
+            raise ConfigError(f"policy {config.policy}: {error}") from None
         self.proxy = Proxy(
             self.endpoints,
-            make_policy(config.policy),
+            policy,
             self.metrics,
             max_tries=options.max_tries,
             first_byte_timeout=options.first_byte_timeout,
@@ -105,7 +121,7 @@ class Router:
             gate=self.admission,
             list_models=model_list.answer,
         )
-        self._policy: PolicyName = config.policy
+        self._policy = (config.policy, config.canary)
         self._models: list[str] = []
         self.workers: WorkerPeers | None = None
         if options.place is not None:
@@ -115,8 +131,12 @@ class Router:
         from blade_router.admin import make_admin  # FastAPI: 20 MB that the parent of workers does without
 
         self._admin = make_admin(self.proxy, self.metrics, self._models, self._sources.live, self.workers)
-        self._health = HealthChecker(options.health_interval, on_up=internal_api().learn_revision)
-        self._first = config
+        self.followers = Followers(cleared=self.prefixes.removed)
+        self._health = HealthChecker(options.health_interval, on_up=self.followers.nudge)
+        self._access_log = AccessLog(options.access_log) if options.access_log is not None else None
+        self._tracer = Tracer(options.otlp_endpoint) if options.otlp_endpoint is not None else None
+        self.proxy.observers = [each.record for each in (self._access_log, self._tracer) if each is not None]
+        self.first = config
         self._cors: Cors | None = None
         self._server: Server | None = None
         self._following: asyncio.Task[None] | None = None
@@ -126,6 +146,8 @@ class Router:
         if self._cors is not None and self._cors.is_preflight(request):
             return self._cors.answer_preflight(request, client)
         if request.target.startswith(b"/v1/") or request.path in OF_ENGINES:
+            if self._tracer is not None:
+                self._tracer.begin(request)
             return self.proxy(request, client)
         return asgi.ask(self._admin, request, client)
 
@@ -142,12 +164,14 @@ class Router:
         self.metrics.spoiled(refusal.status, refusal.code)
 
     async def __aenter__(self) -> Self:
-        self.apply(self._first)
+        self.apply(self.first)
         self._keys_changed()
         self._following = asyncio.create_task(self._follow(), name="follow configuration")
         await self._sources.settled()
         if self.keys is not None:
             await self.keys.settled()
+        if self._tracer is not None:
+            await self._tracer.__aenter__()
         return self
 
     async def __aexit__(self, *exception: object) -> None:
@@ -155,7 +179,12 @@ class Router:
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
         await self._health.close()
+        await self.followers.close()
         self.endpoints.update(())
+        if self._tracer is not None:
+            await self._tracer.__aexit__()
+        if self._access_log is not None:
+            await self._access_log.close()
 
     async def _follow(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -179,10 +208,22 @@ class Router:
     def apply(self, config: RouterConfig) -> None:
         """Make a configuration the one in effect."""
         self.rooms.configure(config.queue, config.hold)
-        self._health.watch(self.endpoints.update(config.endpoints))
-        if config.policy != self._policy:
-            self._policy = config.policy
-            self.proxy.policy = make_policy(config.policy)
+        before = self.endpoints.all
+        new = self.endpoints.update(config.endpoints)
+        self._health.watch(new)
+        self.followers.watch(new)
+        for endpoint in before:
+            if endpoint.removed:
+                self.proxy.policy.removed(endpoint)
+                self._policy_options.removed(endpoint)
+        if (config.policy, config.canary) != self._policy:
+            self._policy = (config.policy, config.canary)
+            try:
+                self.proxy.policy = make_policy(config.policy, self._policy_options, config.canary)
+            except ValueError as error:
+                logger.error("policy %s: %s; %s stays in effect", config.policy, error, self.proxy.policy.name)
+        kv_index = self._kv_index if config.policy == "kv-aware" else None
+        self.followers.index = self.proxy.kv_index = kv_index
         self.admission.configure(config)
         self._cors = Cors(config.cors_origins) if config.cors_origins else None
         if self._server is not None:

@@ -9,12 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
+from urllib.parse import urlsplit
 
 from blade_protocol import environment, ports
 from blade_protocol.routing import EndpointConfig, PolicyName
 from blade_router import workers
 from blade_router.config import POLICIES, ConfigError, parse_endpoints
+from blade_router.engines import kv_index
 from blade_router.kubernetes import Cluster, find_cluster
+from blade_router.prefix_index import DEFAULT_BYTES
 from blade_router.workers import Worker
 
 
@@ -45,6 +48,11 @@ class Options:
     replicas: int = 1
     """Routers that share every limit, where there are no ``peers`` to count."""
     policy: PolicyName | None = None
+    cost: str = ""
+    """``MODULE:FUNCTION`` for the policy ``external``."""
+    prefix_index_bytes: int = DEFAULT_BYTES
+    kv_index_bytes: int = kv_index.DEFAULT_BYTES
+    debug_routes: bool = False
     max_tries: int = 3
     connect_timeout: float = 1.0
     first_byte_timeout: float = 0.0
@@ -108,6 +116,29 @@ def _parser() -> argparse.ArgumentParser:
     )
     routing = parser.add_argument_group("routing")
     routing.add_argument("--policy", choices=POLICIES, help="how to choose (default: the file's, else auto)")
+    routing.add_argument(
+        "--cost",
+        metavar="MODULE:FUNCTION",
+        help="for --policy external: a function(endpoint, request) that answers with a number; the lowest wins",
+    )
+    routing.add_argument(
+        "--prefix_index_bytes",
+        type=_at_least_one,
+        default=defaults.prefix_index_bytes,
+        help="memory for what is guessed of engines' prompt caches",
+    )
+    routing.add_argument(
+        "--kv_index_bytes",
+        type=_at_least_one,
+        default=defaults.kv_index_bytes,
+        help="for --policy kv-aware: memory for what engines tell of their prompt caches",
+    )
+    routing.add_argument(
+        "--debug_routes",
+        action="store_true",
+        default=defaults.debug_routes,
+        help="answer POST /debug/route from anywhere, and not from this machine only",
+    )
     routing.add_argument(
         "--max_tries", type=_at_least_one, default=defaults.max_tries, help="endpoints that may work on one request"
     )
@@ -180,7 +211,10 @@ def _parser() -> argparse.ArgumentParser:
         "--access_log", metavar="FILE", help="write a line of JSON for each request; '-' for standard output"
     )
     watching.add_argument(
-        "--otlp_endpoint", metavar="URL", help="send a span for each sampled request to this OpenTelemetry collector"
+        "--otlp_endpoint",
+        metavar="URL",
+        type=_collector,
+        help="send a span for each sampled request to this OpenTelemetry collector",
     )
     process = parser.add_argument_group("process")
     process.add_argument(
@@ -274,6 +308,13 @@ def _port(text: str) -> int:
     if not text.isdecimal() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port (0 to 65535)")
     return int(text)
+
+
+def _collector(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise argparse.ArgumentTypeError(f"{text!r} is not the URL of a collector (http://HOST:4318)")
+    return text
 
 
 def _at_least_one(text: str) -> int:

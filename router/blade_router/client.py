@@ -5,6 +5,7 @@ the moment the client's goes, whether the answer streams or not.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Generator
 from typing import Protocol
 
@@ -90,6 +91,7 @@ class Client:
         "_tell",
         "_waiting",
         "_work",
+        "began",
         "complete",
         "gone",
         "keep_alive",
@@ -109,6 +111,8 @@ class Client:
         self.keep_alive = keep_alive
         self.status = 0
         """Of the answer that has begun; 0 before."""
+        self.began = 0.0
+        """When the answer began (``time.perf_counter``); 0 before."""
         self.sent = 0
         """Bytes of body."""
         self.complete = False
@@ -175,6 +179,7 @@ class Client:
         Raises:
             ClientGone: nobody reads it.
         """
+        self.began = time.perf_counter()
         if self._waiting:
             self.status = status
             if status != 200:  # the head said 200 already: what went wrong has to fit into an event
@@ -259,19 +264,27 @@ class Client:
         if flow.last:
             self.keep_alive = False
         framing = b"\r\n"
-        if not writing.has_body(status):
+        if status in writing.BODILESS:
             self._bodiless = True
-        elif not writing.is_measured(headers):
-            if self._http11:
-                framing = b"transfer-encoding: chunked\r\n\r\n"
-                self._chunked = not self._bodiless
+        else:
+            for name, _ in headers:
+                if name == b"content-length":
+                    break
             else:
-                self.keep_alive = False
+                framing = self._unmeasured()
         if not self.keep_alive:
             framing = b"connection: close\r\n" + framing
         elif not self._http11:
             framing = b"connection: keep-alive\r\n" + framing
         self._head = b"%b%b%b" % (writing.status_line(status), writing.lines(headers), framing)
+
+    def _unmeasured(self) -> bytes:
+        """How a client is to tell the end of a body whose length nobody knows."""
+        if not self._http11:
+            self.keep_alive = False
+            return b"\r\n"
+        self._chunked = not self._bodiless
+        return b"transfer-encoding: chunked\r\n\r\n"
 
     def _send(self, body: bytes) -> None:
         transport = self._flow.transport

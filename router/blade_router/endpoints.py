@@ -34,6 +34,27 @@ class Endpoint:
         self.authority = parts.netloc.encode("ascii")
         self.pool = ConnectionPool(host, port, connect_timeout=connect_timeout)
         self.in_flight = 0
+        """Requests of this router on it."""
+        self.backlog_tokens = 0
+        """Prompt tokens it has yet to compute for them: not in its prompt cache, and no first byte yet."""
+        self.tokens_in_flight = 0
+        """Prompt and answer tokens those requests may take, as far as policies estimate them."""
+        # What it reports about itself.
+        self.running = 0
+        self.waiting = 0
+        """Requests of all routers."""
+        self.kv_usage: float | None = None
+        """Share of its KV cache that running requests hold, 0 to 1."""
+        self.capacity = 0
+        """Requests it can run at the same time; 0: unknown."""
+        self.cache_tokens = 0
+        """Tokens that its KV cache, and so its prompt cache, has room for; 0: unknown."""
+        self.models: frozenset[str] = frozenset()
+        """Names it serves, those of adapters included."""
+        self.adapters: frozenset[str] = frozenset()
+        """Names of the adapters it has loaded."""
+        self.state_age = 0.0
+        """When it reported last, or said that nothing changed (``time.monotonic``); 0: never."""
         self.name = ""
         self.revision = ""
         self.up: bool | None = None
@@ -46,8 +67,6 @@ class Endpoint:
         """Since when it rises (monotonic); 0 when it does not."""
         self.engine_draining = False
         """The engine itself said so on a 503."""
-        self.adapters: frozenset[str] = frozenset()
-        """LoRA names it serves beside its model."""
         self.removed = False
         self.suspect: Callable[[], None] = lambda: None
         """Asks the active check to look at once; set by the health checker."""

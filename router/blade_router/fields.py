@@ -9,12 +9,15 @@ import msgspec
 
 from blade_router.errors import Refused
 
+ABSENT = msgspec.Raw(b"")
+
 
 class Message(msgspec.Struct, frozen=True):
-    """One message of a conversation, as far as its text goes."""
+    """One message of a conversation, as far as its text goes. What is ``Raw`` is JSON that nobody has decoded."""
 
     role: str = ""
-    content: Any = None
+    content: msgspec.Raw = ABSENT
+    tool_calls: msgspec.Raw = ABSENT
 
 
 class RoutingFields(msgspec.Struct, frozen=True):
@@ -23,8 +26,10 @@ class RoutingFields(msgspec.Struct, frozen=True):
     model: str | None = None
     stream: bool | str | None = None
     messages: list[Message] | None = None
-    prompt: Any = None
-    input: Any = None
+    tools: msgspec.Raw = ABSENT
+    prompt: msgspec.Raw = ABSENT
+    instructions: msgspec.Raw = ABSENT
+    input: msgspec.Raw = ABSENT
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     max_output_tokens: int | None = None
@@ -52,6 +57,7 @@ class RoutingFields(msgspec.Struct, frozen=True):
 
 
 _decode = msgspec.json.Decoder(RoutingFields).decode
+_decode_apart = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 NOTHING = RoutingFields()
 
 
@@ -76,13 +82,14 @@ def parse_fields(body: bytes) -> RoutingFields:
 
 def _each_by_itself(body: bytes) -> RoutingFields:
     """The fields that are of their type: one of a wrong type must not hide the others from limits."""
-    values = msgspec.json.decode(body)
-    if not isinstance(values, dict):
+    try:
+        values = _decode_apart(body)
+    except msgspec.ValidationError:
         return NOTHING
     kept: dict[str, Any] = {}
     for field in msgspec.structs.fields(RoutingFields):
         try:
-            kept[field.name] = msgspec.convert(values.get(field.name), field.type)
-        except msgspec.ValidationError:
+            kept[field.name] = msgspec.json.decode(values[field.name], type=field.type)
+        except (KeyError, msgspec.ValidationError):
             continue
     return RoutingFields(**kept)

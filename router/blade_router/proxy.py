@@ -7,7 +7,7 @@ A web framework here would cost more than everything else the router does.
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from blade_protocol import headers as names
@@ -15,9 +15,11 @@ from blade_protocol import paths
 from blade_router.admission import Gate, OpenGate, Ticket
 from blade_router.client import Client
 from blade_router.endpoints import Endpoint, EndpointSet, settle
+from blade_router.engines import KvIndex
 from blade_router.errors import ClientGone, Headers, Refused
 from blade_router.http.head import RawRequest
 from blade_router.metrics import Metrics
+from blade_router.outcome import Observe, Outcome
 from blade_router.policies import Choice, Policy
 from blade_router.request import REQUEST_ID, ClientRequest, forwardable, read_request
 from blade_router.resume import EventStream
@@ -40,6 +42,8 @@ _ENDPOINT = names.ENDPOINT.encode()
 _REASON = names.ROUTE_REASON.encode()
 _JSON = [(b"content-type", b"application/json")]
 _DRAINING = (names.DRAINING.encode(), b"1")
+_KV_BLOCKS = names.KV_BLOCKS.encode()
+_ASK_FOR_BLOCKS = _KV_BLOCKS + b": 1\r\n"
 
 
 @dataclass(slots=True)
@@ -80,8 +84,12 @@ class Proxy:
     ) -> None:
         self.endpoints = endpoints
         self.policy = policy
+        self.kv_index: KvIndex | None = None
+        """Set while the policy is kv-aware: it learns from answers."""
         self.gate: Gate = gate or OpenGate()
         self._list_models = list_models
+        self.observers: Sequence[Observe] = ()
+        """Hear of each request that has ended."""
         self._metrics = metrics
         self._budget = RetryBudget(lambda: metrics.live)
         metrics.retries_exhausted = lambda: self._budget.exhausted
@@ -121,11 +129,16 @@ class Proxy:
             metrics.refused[refusal.code] += 1
             await client.refuse(refusal)
         finally:
+            ended = time.perf_counter()
             if request is None:
                 metrics.end(status, started, 0.0, False, "", None, None)
             else:
                 fields, answered = request.fields, request.answered
                 metrics.end(status, started, answered, request.streamed, key, fields.model, request.usage)
+            if self.observers:
+                outcome = Outcome(raw, client, request, key, status, started, ended)
+                for observe in self.observers:
+                    observe(outcome)
 
     async def _serve(self, request: ClientRequest, client: Client, ticket: Ticket) -> int:
         """Try endpoints until one answers; returns the status the client got."""
@@ -158,18 +171,22 @@ class Proxy:
             endpoint = choice.endpoint
             if why:
                 self._metrics.retries[why] += 1
-            ours = self._headers(request, choice, panic, why)
+            request.ours = ours = self._headers(request, choice, panic, why)
             ours += ticket.headers
+            request.tries += 1
             tried.append(endpoint)
             choice.sent()
             trial = endpoint.breaker.enter()
             connection: Connection | None = None
+            index = self.kv_index
+            asks = index is not None and endpoint.engine == "blade" and index.wanted(request.prompt.chain)
+            head = request.head_for(endpoint.authority, _ASK_FOR_BLOCKS if asks else b"")
             try:
-                connection = await endpoint.pool.exchange(
-                    request.head_for(endpoint.authority), request.body, client.attach, self._first_byte_timeout
-                )
+                connection = await endpoint.pool.exchange(head, request.body, client.attach, self._first_byte_timeout)
                 answer = await hold(connection)
                 choice.first_byte()
+                if asks and index is not None:
+                    index.learn(request.prompt.chain, header_of(connection.headers, _KV_BLOCKS))
                 if answer.status in RETRIED and answer.complete:
                     last = (answer, ours)
                     if _DRAINING in connection.headers:
@@ -283,6 +300,11 @@ class Proxy:
             message = f"no engine could answer ({len(tried)} tried, last failure: {why}); try again shortly"
             code = "engines_unavailable"
         return Refused(503, message, code=code, retry_after=1)
+
+
+def header_of(headers: Headers, wanted: bytes) -> bytes:
+    """The first header of that name; empty without one."""
+    return next((value for name, value in headers if name == wanted), b"")
 
 
 async def hold(connection: Connection) -> Answer:

@@ -12,6 +12,8 @@ from blade_protocol import headers as names
 from blade_router.errors import Headers, Refused
 from blade_router.fields import NOTHING, RoutingFields, parse_fields
 from blade_router.http.head import RawRequest
+from blade_router.http.writing import lines
+from blade_router.prompt_text import Prompt
 from blade_router.usage import Usage
 
 METHODS = {b"GET": "GET", b"POST": "POST", b"DELETE": "DELETE"}
@@ -58,6 +60,10 @@ class ClientRequest:
     _end: bytes = b""
     usage: Usage | None = None
     """What its answer said it used; known when it has ended."""
+    tries: int = 0
+    """Endpoints that were asked."""
+    ours: Headers = field(default_factory=list)
+    """Headers the router adds to its answer."""
     answered: float = 0.0
     """When the first byte of its answer went out (``time.perf_counter``); 0 before."""
     streamed: bool = False
@@ -66,6 +72,14 @@ class ClientRequest:
     """Of the answer it gets; 0 until then."""
     events: int = 0
     """Events of its answer that were passed on: about as many tokens."""
+    _prompt: Prompt | None = None
+
+    @property
+    def prompt(self) -> Prompt:
+        """Its text, for who routes by it: put together when first asked for."""
+        if self._prompt is None:
+            self._prompt = Prompt(self.fields)
+        return self._prompt
 
     def header(self, name: bytes) -> bytes:
         """The first of that name, empty without one."""
@@ -96,12 +110,13 @@ def read_request(raw: RawRequest) -> ClientRequest:
     if method is None:
         message = f"{raw.method.decode()} is not supported; use one of {', '.join(METHODS.values())}"
         raise Refused(405, message, code="method_not_allowed")
-    head: list[bytes] = []
+    kept: Headers = []
     request_id = b""
     content_type = b""
     headers = raw.headers
     dropped = _REPLACED
-    for name, value in headers:
+    for header in headers:
+        name, value = header
         if name not in _SPECIAL:
             if name.startswith(OURS):
                 continue
@@ -119,10 +134,9 @@ def read_request(raw: RawRequest) -> ClientRequest:
                 raise _encoded(value)
         else:
             continue
-        head += (name, b": ", value, b"\r\n")
+        kept.append(header)
     if len(dropped) > len(_REPLACED):  # it names headers of its own
-        kept = ((name, value) for name, value in headers if name not in dropped and not name.startswith(OURS))
-        head = [b"%b: %b\r\n" % header for header in kept]
+        kept = [header for header in headers if header[0] not in dropped and not header[0].startswith(OURS)]
 
     fields = NOTHING
     if method == "POST" and (not content_type or content_type.lower().startswith(b"application/json")):
@@ -135,7 +149,7 @@ def read_request(raw: RawRequest) -> ClientRequest:
         id=request_id or b"req-%b%x" % (_prefix, next(_counter)),
         headers=headers,
         _start=b"%b %b HTTP/1.1\r\nhost: " % (raw.method, raw.target),
-        _end=b"\r\n%b" % b"".join(head),
+        _end=b"\r\n%b" % lines(kept),
     )
 
 

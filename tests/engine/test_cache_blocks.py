@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blade_llm.cache.blocks import BlockPool
-from blade_llm.cache.events import KVEvent, KVEvents
+from blade_llm.cache.events import KVEvents
 
 
 def digest(number: int) -> bytes:
@@ -47,7 +47,7 @@ def test_releasing_too_often_is_an_error() -> None:
 def test_a_free_block_is_found_until_it_is_evicted() -> None:
     pool = BlockPool(1)
     block = take(pool)
-    pool.register(block, digest(1), b"")
+    pool.register(block, digest(1))
     pool.release([block])
     assert pool.find(digest(1)) == block
     pool.share(block)
@@ -61,7 +61,7 @@ def test_blank_blocks_go_first_and_then_the_least_recently_released() -> None:
     pool = BlockPool(4)
     first, second, third, blank = (take(pool) for _ in range(4))
     for number, block in enumerate((first, second, third)):
-        pool.register(block, digest(number), b"")
+        pool.register(block, digest(number))
     pool.release([second, first, third, blank])
     pool.share(second)
     pool.release([second])  # used again: now the most recent
@@ -71,8 +71,8 @@ def test_blank_blocks_go_first_and_then_the_least_recently_released() -> None:
 def test_of_two_blocks_with_equal_contents_the_first_is_found() -> None:
     pool = BlockPool(2)
     first, second = take(pool), take(pool)
-    pool.register(first, digest(1), b"")
-    pool.register(second, digest(1), b"")
+    pool.register(first, digest(1))
+    pool.register(second, digest(1))
     assert pool.find(digest(1)) == first
     pool.release([first, second])
     assert [pool.take(), pool.take()] == [second, first]  # the other one is of no further use
@@ -82,20 +82,33 @@ def test_events_tell_what_can_be_found() -> None:
     events = KVEvents()
     pool = BlockPool(1, events)
     block = take(pool)
-    pool.register(block, digest(2), digest(1))
+    pool.register(block, digest(2))
     pool.release([block])
     assert list(pool.cached_digests()) == [digest(2)]
-    take(pool)
-    expected = [KVEvent("stored", digest(2), digest(1)), KVEvent("removed", digest(2))]
-    assert events.drain() == (expected, False)
-    assert events.drain() == ([], False)
+    assert events.drain() == (digest(2)[:8], b"", False)
+    pool.register(take(pool), digest(3))
+    assert events.drain() == (digest(3)[:8], digest(2)[:8], False)
+    assert not events.pending
+    assert events.drain() == (b"", b"", False)
+
+
+def test_of_one_block_the_last_change_counts() -> None:
+    events = KVEvents()
+    for change in (events.stored, events.removed, events.stored):
+        change(digest(1))
+    events.stored(digest(2))
+    events.removed(digest(2))
+    assert events.drain() == (digest(1)[:8], digest(2)[:8], False)
 
 
 def test_a_slow_reader_of_events_is_told_that_it_lost_some() -> None:
     events = KVEvents(capacity=2)
     for number in range(3):
         events.removed(digest(number))
-    assert events.drain() == ([KVEvent("removed", digest(1)), KVEvent("removed", digest(2))], True)
+    assert events.pending
+    assert events.drain() == (b"", b"", True)
+    events.stored(digest(1))
+    assert events.drain() == (digest(1)[:8], b"", False)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["take", "release", "register", "share"]), st.integers(0, 7)), max_size=80))
@@ -113,6 +126,6 @@ def test_any_order_of_calls_keeps_the_pool_consistent(calls: list[tuple[str, int
         elif call == "release" and held:
             pool.release([held.pop(number % len(held))])
         elif call == "register" and held and pool.digest(held[number % len(held)]) is None:
-            pool.register(held[number % len(held)], digest(number), b"")
+            pool.register(held[number % len(held)], digest(number))
         check_pool(pool)
         assert [pool.ref_count(block) for block in range(5)] == [held.count(block) for block in range(5)]

@@ -13,6 +13,7 @@ from engine_support.fake_grammar import FakeGrammar, FakeGrammars, structure_of
 from engine_support.fake_runner import FakeRunner, tokens_alone
 
 from blade_llm.engine.core import EngineCore
+from blade_llm.engine.guidance import PATIENCE_S
 from blade_llm.engine.messages import GenerateRequest, RequestOutput
 from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.sampling.structure import Structure
@@ -148,6 +149,19 @@ def test_min_tokens_do_not_mask_everything(late: bool) -> None:
     assert answer(outputs["a"])[1] == "stop"
     assert answer(outputs["b"])[0][1:] == [3]
     assert answer(outputs["nothing"]) == ([], "stop", None)
+
+
+def test_nobody_waits_for_ever_for_a_grammar() -> None:
+    """All threads that compile may be busy with others' structures."""
+    now = [100.0]
+    core = guided_core(FakeRunner(), FakeGrammars(late=True), clock=lambda: now[0])
+    core.add(request("guided", FREE))
+    core.add(request("free", None))
+    assert {output.request_id for _ in range(3) for output in core.step()} == {"free"}
+    now[0] += PATIENCE_S
+    end = run(core)["guided"][-1]
+    assert end.finish_reason == "abort"
+    assert "other schemas" in (end.error or "")
 
 
 @pytest.mark.parametrize("late", [False, True])

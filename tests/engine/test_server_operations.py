@@ -141,7 +141,8 @@ def test_internal_token_and_drain(tmp_path: Path, text_model: Path, monkeypatch:
     monkeypatch.setenv(environment.INTERNAL_TOKEN_FILE, str(token))
     monkeypatch.setenv(environment.REVISION, "rev-7")
     with running_server(tmp_path, text_model, "--served_model_name", "first", "second") as server:
-        assert httpx.get(f"{server.internal_url}/internal/state").status_code == 401
+        for path in ("state", "events", "kv"):
+            assert httpx.get(f"{server.internal_url}/internal/{path}").status_code == 401
         client = httpx.Client(base_url=server.internal_url, headers={headers.INTERNAL_TOKEN: "s3cret"})
         assert client.get("/internal/state").json()["revision"] == "rev-7"
         assert [model.id for model in server.client.models.list().data] == ["first", "second"]

@@ -68,6 +68,12 @@ def test_messages_without_calls_have_no_such_key() -> None:
         }
 
 
+@pytest.mark.parametrize("calls", [0, False, "", {}, "none"])
+def test_calls_must_be_a_list(calls: object) -> None:
+    with pytest.raises(ApiError, match=r"m\.tool_calls must be a list"):
+        with_calls({"role": "assistant", "content": "x", "tool_calls": calls}, "m")
+
+
 def test_the_messages_of_a_request_are_not_changed() -> None:
     message = _conversation('{"a": 1}')[1]
     with_calls(message, "m")

@@ -8,9 +8,11 @@ from router_support.engine import MockEngine
 from router_support.serving import serving
 
 from blade_protocol.routing import EndpointConfig, PolicyName
+from blade_router.config import POLICIES
 from blade_router.endpoints import Endpoint, EndpointSet
 from blade_router.fields import RoutingFields
-from blade_router.policies import LeastRequest, Policy, RoundRobin, make_policy
+from blade_router.policies import LeastRequest, Policy, PolicyOptions, RoundRobin, make_policy
+from blade_router.prefix_index import PrefixIndex
 from blade_router.request import ClientRequest
 
 REQUEST = ClientRequest("POST", "/v1/completions", RoutingFields(), b"", b"id")
@@ -55,11 +57,11 @@ async def test_a_shrinking_list_is_no_problem(make: Callable[[], Policy]) -> Non
         assert policy.choose(three[:size], REQUEST).endpoint in three[:size]
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [("auto", LeastRequest), ("least-request", LeastRequest), ("round-robin", RoundRobin)]
-)
-def test_names(name: PolicyName, kind: type) -> None:
-    assert isinstance(make_policy(name), kind)
+@pytest.mark.parametrize("name", [name for name in POLICIES if name != "external"])
+def test_names(name: PolicyName) -> None:
+    policy = make_policy(name, PolicyOptions(index=PrefixIndex()))
+    assert policy.name == name
+    assert policy.choose(endpoints(1), REQUEST).reason.startswith("auto" if name == "session" else name)
 
 
 @pytest.mark.parametrize("policy", ["auto", "round-robin"])

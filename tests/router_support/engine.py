@@ -8,7 +8,7 @@ import asyncio
 import itertools
 import json
 from dataclasses import dataclass, field
-from typing import Literal, Self, cast
+from typing import Any, Literal, Self, cast
 
 import httptools
 
@@ -48,6 +48,8 @@ class MockEngine:
     """Added to the text of each answer."""
     records: bool = True
     """Keep what was received; off for benchmarks."""
+    pages: dict[str, str] = field(default_factory=dict)
+    """What ``GET`` of a path answers instead of the usual."""
     received: list[Received] = field(default_factory=list)
     probes: int = 0
     connections: int = 0
@@ -87,6 +89,10 @@ class MockEngine:
         for protocol in list(self.open):
             protocol.lost_by_us = True
             protocol.transport.abort()
+
+    def compute(self, request: Received) -> tuple[dict[str, Any], bytes]:
+        """The usage of a whole answer, and header lines for it."""
+        return {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}, b""
 
     def event(self, index: int) -> bytes:
         """One event of a stream, as bytes."""
@@ -159,6 +165,9 @@ class _Protocol(asyncio.Protocol):
             status = 503 if self.engine.mode == "draining" else self.engine.health
             self.transport.write(answer(status, b'{"status":"mock"}', extra))
             return
+        if request.method == "GET" and target in self.engine.pages:
+            self.transport.write(answer(200, self.engine.pages[target].encode()))
+            return
         if self.engine.records:
             self.engine.received.append(request)
         self.task = asyncio.get_running_loop().create_task(self.respond(request))
@@ -191,16 +200,17 @@ class _Protocol(asyncio.Protocol):
         if streams and b'"stream":true' in request.body.replace(b" ", b""):
             return await self._stream(mode, named=path == "/v1/responses")
         await self._pace()
-        body = self._unary() if streams else json.dumps({"path": path}).encode()
+        usage, extra = engine.compute(request) if streams else ({}, b"")
+        body = self._unary(usage) if streams else json.dumps({"path": path}).encode()
         if mode == "break":
             write(answer(200, body)[:-10])
             return await self._lose()
         if mode == "reset-after-head":
             write(answer(200, body).split(b"\r\n\r\n")[0] + b"\r\n\r\n")
             return await self._lose()
-        return write(answer(200, body))
+        return write(answer(200, body, extra))
 
-    def _unary(self) -> bytes:
+    def _unary(self, usage: dict[str, Any]) -> bytes:
         message = {"role": "assistant", "content": f"from {self.engine.name}{self.engine.padding}"}
         return json.dumps(
             {
@@ -209,7 +219,7 @@ class _Protocol(asyncio.Protocol):
                 "created": 1,
                 "model": "mock",
                 "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
-                "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
+                "usage": usage,
             }
         ).encode()
 

@@ -113,8 +113,11 @@ class Choice:
         return text
 
     def _refused(self, error: str) -> ApiError:
-        """The engine's ``error``, which may begin with the field that it is about."""
+        """The engine's ``error``, which may begin with the field that it is about, or with ``busy``: then nobody is at
+        fault."""
         word = error.partition(" ")[0].removesuffix(":")
+        if word == "busy":
+            return ApiError(503, error, kind="overloaded_error", code="busy", headers={"retry-after": "1"})
         if word not in SamplingParams.__struct_fields__:
             return bad_request(error, self._param)
         name = self._asked_by.get(word, word)

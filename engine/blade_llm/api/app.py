@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from blade_llm.api.context import ServerContext
 from blade_llm.api.errors import install_error_handlers
+from blade_llm.api.kv_blocks import tell_blocks
 from blade_llm.api.openapi import describe
 from blade_llm.api.request_id import RequestIdMiddleware
 from blade_llm.api.responses import route as responses
@@ -41,6 +42,6 @@ def make_app(context: ServerContext) -> FastAPI:
 
 def _endpoint(context: ServerContext, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
-        return await handler(context, request)
+        return await tell_blocks(request, await handler(context, request))
 
     return endpoint

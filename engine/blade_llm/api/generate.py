@@ -15,6 +15,7 @@ from starlette.responses import Response
 from blade_llm.api.answers import Answers, Choice, Piece, PromptLogprobs, PromptOnly, best, join
 from blade_llm.api.context import ServerContext
 from blade_llm.api.errors import ApiError
+from blade_llm.api.kv_blocks import note_prompt
 from blade_llm.api.requests import GenerationFields, StreamOptions
 from blade_llm.api.search import Search
 from blade_llm.api.sse import DONE, Events, EventStream, run_unary, sse_event
@@ -107,6 +108,8 @@ def submit(
     """
     context.require_service()
     client, name, samples = context.client, request.state.request_id, search.samples
+    if len(prompts) == 1:
+        note_prompt(request, prompts[0].token_ids, fields.cache_salt)
     generation = client.submit(
         [
             GenerateRequest(

@@ -18,7 +18,7 @@ from blade_llm.api.internal_token import InternalToken
 from blade_llm.api.sse import sse_event
 from blade_llm.api.waiting import first_of
 from blade_protocol import headers, paths
-from blade_protocol.state import DrainRequest, EngineState
+from blade_protocol.state import DrainRequest, EngineEvent, EngineState, KVBatch
 
 HEARTBEAT_SECONDS: Final = 5.0
 """An idle event stream says this often that it is alive."""
@@ -47,6 +47,12 @@ def make_internal_app(context: ServerContext, token: InternalToken | None) -> Fa
             _events(context), media_type="text/event-stream", headers={"cache-control": "no-cache"}
         )
 
+    @app.get(paths.INTERNAL_KV)
+    async def kv(request: Request) -> Response:
+        authorize(request)
+        snapshot = context.client.kv.snapshot(_state(context).epoch)
+        return Response(msgspec.json.encode(snapshot), media_type="application/json")
+
     @app.post(paths.INTERNAL_DRAIN)
     async def drain(request: Request) -> Response:
         authorize(request)
@@ -70,15 +76,25 @@ def _state(context: ServerContext) -> EngineState:
 
 
 async def _events(context: ServerContext) -> AsyncIterator[bytes]:
-    """The state now, then each one the engine pushes (at most ten a second), until the engine or the client is gone."""
+    """The state now, then each one the engine pushes (at most ten a second), until the engine or the client is gone.
+
+    Nothing of the prompt cache is left out in between, unless the client is slow for many seconds; its sequence tells.
+    """
     changed = asyncio.Event()
-    with context.client.watch_state(lambda _: changed.set()):
+    with context.client.watch_state(lambda _: changed.set()), context.client.kv.follow() as kv:
         last: EngineState | None = None
         while context.client.alive and not context.stopping.is_set():
-            state = _state(context)
-            if state != last:
-                last = state
-                yield b"id: %d\n" % state.sequence + sse_event(msgspec.json.encode(state))
+            state, batches = _state(context), kv.take()
+            if state != last and not batches:
+                yield _event(state, None)
+            for batch in batches:
+                yield _event(state, batch)
+            last = state
             if not await first_of(changed.wait(), context.stopping.wait(), timeout=HEARTBEAT_SECONDS):
                 yield b": alive\n\n"
             changed.clear()
+
+
+def _event(state: EngineState, batch: KVBatch | None) -> bytes:
+    event = EngineEvent(**msgspec.structs.asdict(state), kv=batch)
+    return b"id: %d\n" % state.sequence + sse_event(msgspec.json.encode(event))

@@ -189,7 +189,7 @@ _MESSAGE: Final[dict[str, Any]] = {
             "properties": {
                 "role": {"const": "assistant"},
                 "content": {"anyOf": [*_SAID, _NULL]},
-                "tool_calls": {"type": "array", "items": _CALL},
+                "tool_calls": {"anyOf": [{"type": "array", "items": _CALL}, _NULL]},
             },
         },
         {

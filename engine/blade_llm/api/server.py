@@ -137,7 +137,7 @@ async def run_server(
     answered. The caller closes ``engine``. Raises :class:`PortTakenError`.
     """
     board = Board(len(listen.public), NUM_COUNTERS)
-    client = EngineClient(engine.address, vitals=board.vitals[0])
+    client = EngineClient(engine.address, vitals=board.vitals[0], follow_kv=True)  # for the internal port
     fronts = start_fronts(listen.public, board, engine.address, source, options.live_timeout, options.log_level)
     watch = _Watch(engine, client, fronts)
     stop = asyncio.Event()

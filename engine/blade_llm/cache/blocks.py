@@ -27,7 +27,8 @@ class BlockPool:
         """Free blocks without a digest."""
         self._reusable: OrderedDict[int, None] = OrderedDict()
         """Free blocks with a digest, least recently released first."""
-        self._events = events
+        self.events = events
+        """Told of what enters and leaves the prompt cache."""
 
     @property
     def num_free(self) -> int:
@@ -85,19 +86,19 @@ class BlockPool:
                 else:
                     self._reusable[block] = None
 
-    def register(self, block: int, digest: bytes, parent: bytes) -> None:
+    def register(self, block: int, digest: bytes) -> None:
         """Make a held, fully computed block findable. If another block has the digest, that one stays the one found."""
         if digest in self._by_digest:
             return
         self._digests[block] = digest
         self._by_digest[digest] = block
-        if self._events is not None:
-            self._events.stored(digest, parent)
+        if self.events is not None:
+            self.events.stored(digest)
 
     def _forget(self, block: int) -> None:
         digest = self._digests[block]
         assert digest is not None
         self._digests[block] = None
         del self._by_digest[digest]
-        if self._events is not None:
-            self._events.removed(digest)
+        if self.events is not None:
+            self.events.removed(digest)

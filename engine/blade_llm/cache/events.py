@@ -1,42 +1,64 @@
-"""A record of which blocks entered and left the prompt cache, for routers that send a prompt where its prefix is."""
+"""What changed in the prompt cache since someone last asked, for routers that send a prompt where its prefix is."""
 
 from __future__ import annotations
 
-from collections import deque
-from typing import Literal, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from blade_protocol.state import KV_DIGEST_BYTES
 
 
-class KVEvent(NamedTuple):
-    """One block became findable (``stored``) or was evicted (``removed``)."""
+class KVChanges(NamedTuple):
+    """Digests, cut to ``KV_DIGEST_BYTES`` and one after another, of what can be found now and could not before, and
+    of what cannot be found any more."""
 
-    kind: Literal["stored", "removed"]
-    digest: bytes
-    parent: bytes = b""
-    """Digest of the block before it in the sequence (the chain's root for a first block); only of stored ones."""
+    stored: bytes
+    removed: bytes
+    lost: bool
+    """There were more than fit: start from all digests there are."""
 
 
 class KVEvents:
-    """A bounded buffer: when the reader is too slow the oldest events are lost, and it is told so."""
+    """Each digest's last change: a block that came and went within one look is told as gone, which does no harm.
+
+    Args:
+        capacity: digests after which changes are lost; bounds the memory that a reader who does not come costs.
+    """
 
     def __init__(self, capacity: int = 65_536) -> None:
-        self._buffer: deque[KVEvent] = deque(maxlen=capacity)
+        self._changes: dict[bytes, bool] = {}
+        self._capacity = capacity
         self._lost = False
 
-    def stored(self, digest: bytes, parent: bytes) -> None:
+    @property
+    def pending(self) -> bool:
+        """There is something to drain."""
+        return self._lost or bool(self._changes)
+
+    def stored(self, digest: bytes) -> None:
         """A block can be found from now on."""
-        self._append(KVEvent("stored", digest, parent))
+        self._note(digest, True)
 
     def removed(self, digest: bytes) -> None:
         """A block cannot be found any more."""
-        self._append(KVEvent("removed", digest))
+        self._note(digest, False)
 
-    def drain(self) -> tuple[list[KVEvent], bool]:
-        """The events since the last call, and whether some before them were lost (then start from a snapshot)."""
-        events, lost = list(self._buffer), self._lost
-        self._buffer.clear()
-        self._lost = False
-        return events, lost
+    def drain(self) -> KVChanges:
+        """The changes since the last call."""
+        changes, lost = self._changes, self._lost
+        self._changes, self._lost = {}, False
+        stored = cut(digest for digest, there in changes.items() if there)
+        removed = cut(digest for digest, there in changes.items() if not there)
+        return KVChanges(stored, removed, lost)
 
-    def _append(self, event: KVEvent) -> None:
-        self._lost = self._lost or len(self._buffer) == self._buffer.maxlen
-        self._buffer.append(event)
+    def _note(self, digest: bytes, there: bool) -> None:
+        changes = self._changes
+        changes[digest] = there
+        if len(changes) > self._capacity:
+            changes.clear()
+            self._lost = True
+
+
+def cut(digests: Iterable[bytes]) -> bytes:
+    """Digests as they travel: the beginning of each, one after another."""
+    return b"".join([digest[:KV_DIGEST_BYTES] for digest in digests])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from blade_llm.cache.blocks import BlockPool
-from blade_llm.cache.events import KVEvents
+from blade_llm.cache.events import KVChanges, KVEvents, cut
 from blade_llm.cache.prompt_cache import HashChain, root_digest
 
 
@@ -29,12 +29,10 @@ class KVCacheManager:
         block_size: int = 16,
         *,
         enable_prompt_cache: bool = True,
-        events: KVEvents | None = None,
     ) -> None:
         self.block_size = block_size
         self.enable_prompt_cache = enable_prompt_cache
-        self.events = events
-        self.pool = BlockPool(num_blocks, events)
+        self.pool = BlockPool(num_blocks)
 
     @property
     def num_blocks(self) -> int:
@@ -103,7 +101,26 @@ class KVCacheManager:
             return
         chain.extend(token_ids, end)
         for index in range(first, end):
-            self.pool.register(block_table[index], chain.digests[index], chain.parent(index))
+            self.pool.register(block_table[index], chain.digests[index])
+
+    def follow(self) -> bytes:
+        """The digests of all blocks that can be found now (as :class:`KVChanges` has them).
+
+        From the first call on changes are kept for :meth:`changes`; a cache that nobody follows keeps none.
+        """
+        if self.pool.events is None:
+            self.pool.events = KVEvents()
+        return cut(self.pool.cached_digests())
+
+    @property
+    def changed(self) -> bool:
+        """Someone follows, and there are changes."""
+        return self.pool.events is not None and self.pool.events.pending
+
+    def changes(self) -> KVChanges | None:
+        """What changed since the last call; None without anything new."""
+        events = self.pool.events
+        return events.drain() if events is not None and events.pending else None
 
     def release(self, block_table: list[int]) -> None:
         """Let go of a sequence's blocks; its beginning stays cached longest, as it is the likeliest to be shared."""

@@ -18,6 +18,7 @@ from typing import Any, Final
 import msgspec
 import zmq
 
+from blade_llm.engine.kv_mirror import KVMirror
 from blade_llm.engine.messages import (
     AbortRequest,
     DrainUpdate,
@@ -137,9 +138,17 @@ class EngineClient:
         front: the number of this front process; no other one's requests get the same ids.
         vitals: where to publish :data:`VITALS` numbers: open requests, and when the engine last said anything (seconds
             of the monotonic clock).
+        follow_kv: keep a copy of which blocks the engine's prompt cache has, in ``kv``.
     """
 
-    def __init__(self, address: str, *, front: int = 0, vitals: memoryview[float] | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        front: int = 0,
+        vitals: memoryview[float] | None = None,
+        follow_kv: bool = False,
+    ) -> None:
         self._context: zmq.Context[Any] = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.set_hwm(0)
@@ -160,8 +169,9 @@ class EngineClient:
         self._dead: EngineDeadError | None = None
         self.state: EngineState | None = None
         """The last state the engine sent."""
+        self.kv = KVMirror()
         self._progress()
-        self._send(Hello())
+        self._send(Hello(follow_kv=follow_kv))
 
     @property
     def alive(self) -> bool:
@@ -290,6 +300,8 @@ class EngineClient:
                     if output.finish_reason is not None:
                         self._forget(output.request_id)
             case StateUpdate():
+                if message.kv is not None:
+                    self.kv.apply(message.kv)
                 self._set_state(message.state)
             case EngineReady():
                 self._set_state(message.state)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from blade_llm.cache.events import KVChanges
 from blade_llm.cache.manager import KVCacheManager
 from blade_llm.config import EngineConfig
 from blade_llm.engine.guidance import Guidance
@@ -62,7 +63,7 @@ class EngineCore:
     Exceptions of the runner propagate out of :meth:`step`; the core is not usable afterwards.
 
     Args:
-        clock: seconds; measures steps for the prefill budget.
+        clock: seconds; measures steps for the prefill budget, and how long requests wait for their grammars.
         overlap: launch the next forward pass before the tokens of the last one are known. Tokens are the same without.
         grammars: compiles the structures that requests ask for; without it such requests are refused.
     """
@@ -78,7 +79,7 @@ class EngineCore:
         grammars: Grammars | None = None,
     ) -> None:
         self.scheduler = scheduler
-        self._guidance = Guidance(scheduler, grammars, info.vocab_size)
+        self._guidance = Guidance(scheduler, grammars, info.vocab_size, clock)
         self.info = info
         self._runner = runner
         self._clock = clock
@@ -166,8 +167,22 @@ class EngineCore:
             epoch=epoch,
             sequence=sequence,
             memory=info.memory,
+            max_running=self.scheduler.config.max_num_seqs,
             **stats._asdict(),
         )
+
+    def follow_kv(self) -> bytes:
+        """The digests of the prompt cache, whose changes are kept from now on."""
+        return self.scheduler.cache.follow()
+
+    @property
+    def kv_changed(self) -> bool:
+        """:meth:`kv_changes` has something to say."""
+        return self.scheduler.cache.changed
+
+    def kv_changes(self) -> KVChanges | None:
+        """What changed in the prompt cache since the last call; None without anything new, or without a follower."""
+        return self.scheduler.cache.changes()
 
     def ready(self, state: EngineState) -> EngineReady:
         """The answer to a front's first message."""

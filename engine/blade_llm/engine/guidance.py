@@ -3,7 +3,7 @@ each step's masks are filled here while the device computes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from typing import Final
@@ -19,6 +19,8 @@ from blade_llm.scheduling.scheduler import Scheduler
 
 WAIT_S: Final = 0.01
 """So long a step waits for a grammar when there is nothing else to do; a compiled one ends the wait."""
+PATIENCE_S: Final = 30.0
+"""So long a request waits for its grammar, for a thread that compiles it included."""
 
 
 @dataclass(slots=True)
@@ -26,6 +28,8 @@ class _Compiling:
     requests: list[Request]
     """The samples of one prompt that are still wanted."""
     grammar: Future[Grammar]
+    until: float
+    """Time of the clock after which nobody waits any longer."""
 
 
 class Guidance:
@@ -34,15 +38,19 @@ class Guidance:
     Args:
         grammars: None: there are none, and requests for structure are refused.
         vocab_size: tokens that the model's logits have; 0 where there are no grammars.
+        clock: seconds; measures how long requests wait.
     """
 
-    def __init__(self, scheduler: Scheduler, grammars: Grammars | None, vocab_size: int) -> None:
+    def __init__(
+        self, scheduler: Scheduler, grammars: Grammars | None, vocab_size: int, clock: Callable[[], float]
+    ) -> None:
         if grammars is not None and vocab_size < 1:
             raise ValueError("grammars need the size of the vocabulary")
         self._scheduler = scheduler
         self._grammars = grammars
         self._words = mask_words(vocab_size)
         self._masks: np.ndarray | None = None
+        self._clock = clock
         self._compiling: list[_Compiling] = []
 
     @property
@@ -73,7 +81,7 @@ class Guidance:
             raise RequestRefusedError(f"request id {twice[0]!r} is in use; choose another")
         for request in requests:
             self._scheduler.check(request)
-        compiling = _Compiling(requests, self._grammars.start(structure))
+        compiling = _Compiling(requests, self._grammars.start(structure), self._clock() + PATIENCE_S)
         if compiling.grammar.done():
             self._enter(compiling)
         else:
@@ -91,9 +99,13 @@ class Guidance:
         """Hand on the requests whose grammars are done; the ends of those that have none."""
         failed: list[RequestOutput] = []
         waiting: list[_Compiling] = []
+        now = self._clock()
         for each in self._compiling:
             if not each.grammar.done():
-                waiting.append(each)
+                if now < each.until:
+                    waiting.append(each)
+                else:
+                    failed += [_failed(request, _busy()) for request in each.requests]
                 continue
             try:
                 self._enter(each)
@@ -155,6 +167,12 @@ def _can_go_on(request: Request, mask: np.ndarray) -> bool:
         if token // 32 < len(bits):
             bits[token // 32] &= ~np.uint32(1 << (token % 32))
     return bool(bits.any())
+
+
+def _busy() -> RequestRefusedError:
+    return RequestRefusedError(
+        f"busy: threads were occupied by other schemas and grammars for {PATIENCE_S:g} s; try again in a moment"
+    )
 
 
 def _failed(request: Request, error: RequestRefusedError) -> RequestOutput:

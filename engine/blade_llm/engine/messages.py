@@ -9,7 +9,7 @@ import msgspec
 from blade_llm.config import EngineConfig
 from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.scheduling.output import RequestOutput as RequestOutput
-from blade_protocol.state import EngineState
+from blade_protocol.state import EngineState, KVBatch
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
@@ -52,6 +52,8 @@ class StateUpdate(msgspec.Struct, frozen=True, kw_only=True, tag="state"):
     """Engine → front: pushed on change, at most ten times a second."""
 
     state: EngineState
+    kv: KVBatch | None = None
+    """For the front that follows the prompt cache. One that is ``lost`` brings all digests there are."""
 
 
 class DrainUpdate(msgspec.Struct, frozen=True, kw_only=True, tag="drain"):
@@ -62,6 +64,9 @@ class DrainUpdate(msgspec.Struct, frozen=True, kw_only=True, tag="drain"):
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
     """Front → engine, first message of each front; answered with :class:`EngineReady` once the model is loaded."""
+
+    follow_kv: bool = False
+    """Tell this front what enters and leaves the prompt cache."""
 
 
 class EngineReady(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):

@@ -22,6 +22,7 @@ from typing import Any, Final, Protocol
 import msgspec
 import zmq
 
+from blade_llm.cache.events import KVChanges
 from blade_llm.config import EngineConfig
 from blade_llm.engine.messages import (
     AbortRequest,
@@ -39,7 +40,7 @@ from blade_llm.engine.messages import (
 )
 from blade_llm.engine.start import LOG_FORMAT, die_with_parent, ignore_signals, read_start, spare_the_collector
 from blade_llm.models.errors import ModelFilesError, NotEnoughMemoryError
-from blade_protocol.state import EngineState
+from blade_protocol.state import EngineState, KVBatch
 
 STATE_INTERVAL_S: Final = 0.1
 """Least time between two pushed states."""
@@ -63,6 +64,13 @@ class Core(Protocol):
 
     def ready(self, state: EngineState) -> EngineReady: ...
 
+    def follow_kv(self) -> bytes: ...
+
+    @property
+    def kv_changed(self) -> bool: ...
+
+    def kv_changes(self) -> KVChanges | None: ...
+
 
 class EngineProcess:
     """Serves ``core`` on ``socket`` (a bound ROUTER) until ``lifeline`` (a file descriptor) reaches its end."""
@@ -79,6 +87,9 @@ class EngineProcess:
         self._owners: dict[str, bytes] = {}
         """Live request → identity of the front that sent it."""
         self._fronts: set[bytes] = set()
+        self._kv_fronts: set[bytes] = set()
+        """Those that follow the prompt cache."""
+        self._kv_sequence = 0
         self._epoch = uuid.uuid4().hex[:12]
         self._draining = False
         self._state = core.state(epoch=self._epoch, sequence=0, draining=False)
@@ -139,6 +150,9 @@ class EngineProcess:
             case Hello():
                 self._fronts.add(front)
                 self._send(front, self._core.ready(self._state))  # what is new, all fronts are told at once
+                if message.follow_kv:
+                    self._kv_fronts.add(front)
+                    self._send(front, StateUpdate(state=self._state, kv=self._all_kv()))
 
     def _send_outputs(self, outputs: list[RequestOutput]) -> None:
         by_front: dict[bytes, list[RequestOutput]] = {}
@@ -157,7 +171,7 @@ class EngineProcess:
         return self._core.state(epoch=self._epoch, sequence=self._state.sequence, draining=self._draining)
 
     def _changed(self) -> bool:
-        return self._current_state() != self._state
+        return self._core.kv_changed or self._current_state() != self._state
 
     def _push_state(self) -> None:
         now = time.monotonic()
@@ -166,8 +180,23 @@ class EngineProcess:
         self._state_due = now + STATE_INTERVAL_S
         self._state = msgspec.structs.replace(self._current_state(), sequence=self._state.sequence + 1)
         update = StateUpdate(state=self._state)
+        with_kv = StateUpdate(state=self._state, kv=self._new_kv())
         for front in self._fronts:
-            self._send(front, update)
+            self._send(front, with_kv if front in self._kv_fronts else update)
+
+    def _all_kv(self) -> KVBatch:
+        """The whole prompt cache. It may hold what the next batch tells again, which changes nothing."""
+        return KVBatch(sequence=self._kv_sequence, stored=self._core.follow_kv(), lost=True)
+
+    def _new_kv(self) -> KVBatch | None:
+        """What changed in the prompt cache since the last batch."""
+        changes = self._core.kv_changes()
+        if changes is None:
+            return None
+        self._kv_sequence += 1
+        if changes.lost:
+            return self._all_kv()
+        return KVBatch(sequence=self._kv_sequence, stored=changes.stored, removed=changes.removed)
 
 
 def _load(target: str) -> Callable[[EngineConfig], Core]:

@@ -8,6 +8,7 @@ not, because the engine behind it could understand it otherwise.
 from dataclasses import dataclass, field
 
 from blade_router.errors import Headers, Refused
+from blade_router.trace_context import Span
 
 MAX_HEAD_BYTES = 128 * 1024
 """Request line and headers."""
@@ -33,6 +34,8 @@ class RawRequest:
     expects_continue: bool = field(default=False, compare=False)
     """It waits to be told to send its body."""
     body: bytes = b""
+    span: Span | None = None
+    """Where it is traced."""
 
     @property
     def path(self) -> bytes:

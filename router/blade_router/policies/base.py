@@ -32,6 +32,24 @@ class Choice:
         self.endpoint.in_flight -= 1
 
 
+class TokenChoice(Choice):
+    """A choice that also counts the tokens its request may take."""
+
+    __slots__ = ("tokens",)
+
+    def __init__(self, endpoint: Endpoint, reason: str, tokens: int) -> None:
+        super().__init__(endpoint, reason)
+        self.tokens = tokens
+
+    def sent(self) -> None:
+        self.endpoint.in_flight += 1
+        self.endpoint.tokens_in_flight += self.tokens
+
+    def ended(self, usage: Usage | None) -> None:
+        self.endpoint.in_flight -= 1
+        self.endpoint.tokens_in_flight -= self.tokens
+
+
 class Policy:
     """Chooses an endpoint. ``name`` is what ``x-blade-route-reason`` begins with."""
 
@@ -46,4 +64,4 @@ class Policy:
         return {endpoint.name: {"in_flight": float(endpoint.in_flight)} for endpoint in candidates}
 
     def removed(self, endpoint: Endpoint) -> None:
-        """This endpoint will not come back: forget it."""
+        """This endpoint will not come back: forget it. What the policy was made with is told by who made it."""

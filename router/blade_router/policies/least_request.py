@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from blade_router.endpoints import Endpoint
 from blade_router.policies.base import Choice, Policy
+from blade_router.policies.load import MIN_WEIGHT
 from blade_router.request import ClientRequest
 
 
@@ -17,12 +18,18 @@ class LeastRequest(Policy):
         self._turn = 0
 
     def choose(self, candidates: Sequence[Endpoint], request: ClientRequest) -> Choice:
+        return Choice(self.least(candidates), self.name)
+
+    def least(self, candidates: Sequence[Endpoint]) -> Endpoint:
+        """The endpoint itself, for policies that fall back to this one."""
         count = len(candidates)
         start = self._turn % count
         self._turn += 1
         best = candidates[start]
+        load = (best.in_flight + 1) / max(best.weight, MIN_WEIGHT)
         for offset in range(1, count):
             endpoint = candidates[(start + offset) % count]
-            if endpoint.in_flight < best.in_flight:
-                best = endpoint
-        return Choice(best, self.name)
+            its = (endpoint.in_flight + 1) / max(endpoint.weight, MIN_WEIGHT)
+            if its < load:
+                best, load = endpoint, its
+        return best

@@ -26,7 +26,7 @@ def with_calls(message: Mapping[str, Any], where: str) -> dict[str, Any]:
     if found.get("function_call") is not None:
         raise bad_request(f"{where}: function_call is the older form of tool_calls; send those", "messages")
     calls = found.pop("tool_calls", None)
-    if not calls:
+    if calls is None or calls == []:
         return found  # without the key: templates look whether it is there
     if found.get("role") != "assistant":
         raise bad_request(f"{where}.tool_calls belongs to messages of the assistant", "messages")

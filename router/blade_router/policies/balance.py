@@ -1,0 +1,79 @@
+"""What endpoints got of late: decides between endpoints whose scores are close, and when a prompt gets a second home.
+
+Load alone cannot: on an idle service every endpoint has none, and the first would get every new prompt (and so every
+prompt that ever comes back). And where each prompt has one home, homes that happen to be popular stay busier for good.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from blade_router.endpoints import Endpoint
+
+REMEMBERED: Final = 256
+"""Requests per endpoint after which what happened counts half."""
+COLD_WEIGHT: Final = 4.0
+"""What a prompt that was not held counts for beside its request: it will come back to where it went."""
+MOVE_SHARE: Final = 0.003
+"""Share of requests that may go to a colder endpoint for the sake of balance: the most it costs in hits."""
+MOVES_SAVED: Final = 3.0
+UNEVEN: Final = 1.05
+"""An endpoint is ahead from this multiple of the mean on (and two requests, while there are few)."""
+
+
+class Balance:
+    """Counts for each endpoint, of which old ones fade."""
+
+    def __init__(self) -> None:
+        self.requests: dict[Endpoint, float] = {}
+        self.cold: dict[Endpoint, float] = {}
+        """Requests and, with more weight, prompts that found a home here: what is still to come."""
+        self._total = 0.0
+        self._moves = MOVES_SAVED
+        self._size = 0.0
+        """Blocks of a usual prompt."""
+
+    def join(self, candidates: Sequence[Endpoint]) -> None:
+        """Start to count for endpoints that are new: from the mean, or they would get all there is."""
+        requests, cold = self.requests, self.cold
+        for endpoint in candidates:
+            if endpoint not in requests:
+                known = len(requests) or 1
+                requests[endpoint] = self._total / known
+                cold[endpoint] = sum(cold.values()) / known
+                self._total += requests[endpoint]
+
+    def behind(self, candidates: Sequence[Endpoint], endpoint: Endpoint, blocks: float) -> int:
+        """Where to send one of ``endpoint``'s prompts, for it has had too much: a place in ``candidates``; -1: nowhere.
+
+        Only prompts of usual size move, to an endpoint that is no busier, and seldom.
+        """
+        if self._moves < 1 or blocks > self._size:
+            return -1
+        requests = self.requests
+        if requests[endpoint] <= (self._total / len(requests) + 2) * UNEVEN:
+            return -1
+        least = min(candidates, key=requests.__getitem__)
+        return candidates.index(least) if least.in_flight <= endpoint.in_flight else -1
+
+    def moved(self) -> None:
+        self._moves -= 1
+
+    def count(self, endpoint: Endpoint, blocks: float, cold: float) -> None:
+        """A request went there; ``cold`` is the part of it the endpoint did not hold, 0 to 1."""
+        requests = self.requests
+        requests[endpoint] += 1
+        self.cold[endpoint] += 1 + cold * COLD_WEIGHT
+        self._total += 1
+        self._size = self._size + (blocks * 1.5 - self._size) / 64 if self._size else blocks * 1.5
+        if self._moves < MOVES_SAVED:
+            self._moves += MOVE_SHARE
+        if self._total > REMEMBERED * len(requests):
+            for each in requests:
+                requests[each] /= 2
+                self.cold[each] /= 2
+            self._total = sum(requests.values())
+
+    def removed(self, endpoint: Endpoint) -> None:
+        if endpoint in self.requests:
+            self._total -= self.requests.pop(endpoint)
+            del self.cold[endpoint]

@@ -1,0 +1,88 @@
+"""Consistent hashing: a key goes to the same endpoint in every router, and moves only when that endpoint goes.
+
+The ring is made of the endpoints' names, so routers that never talk to each other agree. A bound on the load makes a
+key that is too popular, or an endpoint with too many keys, spill over to the next one on the ring.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+
+from blade_router.endpoints import Endpoint
+from blade_router.policies.load import seats
+from blade_router.request import ClientRequest
+
+POINTS = 128
+"""Places each endpoint has on the ring: shares differ by about a tenth."""
+LOAD_FACTOR = 1.25
+"""No endpoint gets more than this many times the mean load for the sake of affinity."""
+SESSION_HEADER = b"x-session-id"
+
+
+class Ring:
+    """Endpoints join when they are first seen, and leave with ``remove``."""
+
+    def __init__(self) -> None:
+        self._members: set[Endpoint] = set()
+        self._points: list[int] = []
+        self._owners: list[Endpoint] = []
+
+    def order(self, key: int, candidates: Sequence[Endpoint]) -> Iterator[Endpoint]:
+        """The candidates as they come on the ring from the place of a 64-bit ``key`` on."""
+        left = set(candidates)
+        if not left <= self._members:
+            self._rebuild(self._members | left)
+        owners = self._owners
+        count = len(owners)
+        place = bisect_left(self._points, key)
+        for step in range(count):
+            endpoint = owners[(place + step) % count]
+            if endpoint in left:
+                left.remove(endpoint)
+                yield endpoint
+                if not left:
+                    return
+
+    def pick(self, key: int, candidates: Sequence[Endpoint], factor: float = LOAD_FACTOR) -> tuple[Endpoint, int]:
+        """The first one that is not too loaded, and how many were passed over."""
+        room = seats(candidates, factor)
+        first: Endpoint | None = None
+        for skipped, endpoint in enumerate(self.order(key, candidates)):
+            if endpoint.in_flight < room * endpoint.weight:
+                return endpoint, skipped
+            first = first or endpoint
+        return first or candidates[0], 0
+
+    def remove(self, endpoint: Endpoint) -> None:
+        if endpoint in self._members:
+            self._rebuild(self._members - {endpoint})
+
+    def _rebuild(self, members: set[Endpoint]) -> None:
+        self._members = members
+        places = sorted(((point, each.name, each) for each in members for point in _points(each.name)), key=_place)
+        self._points = [point for point, _, _ in places]
+        self._owners = [each for _, _, each in places]
+
+
+def hashed(key: bytes) -> int:
+    """64 bits, the same in every process."""
+    return int.from_bytes(blake2b(key, digest_size=8).digest(), "big")
+
+
+def session_key(request: ClientRequest) -> bytes:
+    """What makes requests one user's: the header, else the body's ``user``; empty without either."""
+    key = request.header(SESSION_HEADER)
+    if not key and request.fields.user:
+        key = request.fields.user.encode()
+    return key
+
+
+def _place(point: tuple[int, str, Endpoint]) -> tuple[int, str]:
+    return point[:2]
+
+
+def _points(name: str) -> Iterator[int]:
+    for index in range(POINTS // 8):
+        digest = blake2b(f"{name}#{index}".encode()).digest()
+        for start in range(0, 64, 8):
+            yield int.from_bytes(digest[start : start + 8], "big")

@@ -1,0 +1,39 @@
+"""W3C trace context: whose trace a request belongs to, and the header that says so to the engine."""
+
+import re
+import secrets
+from dataclasses import dataclass
+
+from blade_router.errors import Headers
+
+_PARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
+_SAMPLED = 1
+
+
+@dataclass(slots=True)
+class Span:
+    """The router's part of a trace."""
+
+    trace_id: str
+    span_id: str
+    parent_id: str
+    """Of the client's span; empty when the trace begins here."""
+
+
+def join(headers: Headers) -> tuple[Span | None, Headers]:
+    """A span in the trace these headers name, or the first of a new one, and the headers that make engines follow it.
+
+    A client that does not sample its trace is taken at its word: there is no span, and the headers pass as they are.
+    """
+    parent = next((value for name, value in headers if name == b"traceparent"), b"")
+    found = _PARENT.fullmatch(parent)
+    if found is None:
+        dropped = [b"traceparent", b"tracestate"]  # the state belongs to a trace that is none
+        span = Span(secrets.token_hex(16), secrets.token_hex(8), "")
+    elif not int(found[3], 16) & _SAMPLED:
+        return None, headers
+    else:
+        dropped = [b"traceparent"]
+        span = Span(found[1].decode(), secrets.token_hex(8), found[2].decode())
+    kept = [header for header in headers if header[0] not in dropped]
+    return span, [*kept, (b"traceparent", f"00-{span.trace_id}-{span.span_id}-01".encode())]

@@ -1,0 +1,154 @@
+"""The client's side of one request: heartbeats while it waits, and answers that keep the 200 they began with."""
+
+import asyncio
+import json
+
+from router_support.engine import MockEngine
+from router_support.raw import BODY, connected, get, post
+from router_support.serving import eventually, serving
+
+from blade_protocol.routing import RouterConfig
+from blade_router.admission import Gate, OpenGate, Ticket
+from blade_router.client import Client
+from blade_router.errors import Refused
+from blade_router.request import ClientRequest
+from blade_router.usage import Usage
+
+STREAM = BODY[:-1] + b', "stream": true}'
+
+
+class Waiting(OpenGate):
+    """Every request waits until the test says how it goes on."""
+
+    def __init__(self) -> None:
+        self.client: Client | None = None
+        self.decided: asyncio.Future[Refused | None] = asyncio.get_running_loop().create_future()
+        self.gone = asyncio.Event()
+
+    async def admit(self, request: ClientRequest, client: Client) -> Ticket:
+        self.client = client
+        client.on_gone(self.gone.set)
+        refusal = await self.decided
+        client.on_gone(None)
+        if refusal is not None:
+            raise refusal
+        return Ticket()
+
+
+async def test_a_stream_that_waits_begins_with_comments() -> None:
+    async with MockEngine("a") as engine, serving(engine) as router, connected(router.port) as client:
+        gate = Waiting()
+        router.router.proxy.gate = gate
+        client.send(post(STREAM) + get(b"/live"))
+        await eventually(lambda: gate.client)
+        assert gate.client is not None
+        await gate.client.heartbeat(b"waiting", [(b"x-request-id", b"mine")])
+        head = await client.reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert b"content-type: text/event-stream\r\n" in head
+        assert b"x-request-id: mine\r\n" in head
+        comment = b"b\r\n: waiting\n\n\r\n"
+        for _ in range(2):
+            assert await client.reader.readexactly(len(comment)) == comment
+            await gate.client.heartbeat(b"waiting")
+        assert await client.reader.readexactly(len(comment)) == comment
+        gate.decided.set_result(None)
+        body = b""
+        while size := int(await client.reader.readline(), 16):
+            body += (await client.reader.readexactly(size + 2))[:-2]
+        assert body == b"".join(map(engine.event, range(3))) + b"data: [DONE]\n\n"
+        await client.reader.readline()
+        assert (await client.answer()).body == b'{"status":"ok"}', "the connection stays in step"
+
+
+async def test_a_refusal_after_comments_is_an_event() -> None:
+    async with MockEngine("a") as engine, serving(engine) as router, connected(router.port) as client:
+        gate = Waiting()
+        router.router.proxy.gate = gate
+        client.send(post(STREAM))
+        await eventually(lambda: gate.client)
+        assert gate.client is not None
+        await gate.client.heartbeat(b"waiting")
+        gate.decided.set_result(Refused(503, "waited too long", code="queue_timeout", retry_after=1))
+        answer = await client.answer()
+        comment, event, rest = answer.body.split(b"\n\n")
+        assert (answer.status, comment, rest) == (200, b": waiting", b"")
+        assert json.loads(event.removeprefix(b"data: "))["error"]["code"] == "queue_timeout"
+        assert router.router.metrics.requests == {503: 1}, "it is counted as what it was"
+
+
+async def test_an_engines_error_after_comments_is_an_event_too() -> None:
+    async with MockEngine("a", mode="status", status=404) as engine, serving(engine) as router:
+        async with connected(router.port) as client:
+            gate = Waiting()
+            router.router.proxy.gate = gate
+            client.send(post(STREAM))
+            await eventually(lambda: gate.client)
+            assert gate.client is not None
+            await gate.client.heartbeat(b"waiting")
+            gate.decided.set_result(None)
+            event = (await client.answer()).body.removeprefix(b": waiting\n\n")
+            assert "says 404" in json.loads(event.removeprefix(b"data: "))["error"]["message"]
+
+
+async def test_a_client_that_leaves_while_it_waits_is_told_of_at_once() -> None:
+    async with MockEngine("a") as engine, serving(engine) as router:
+        gate = Waiting()
+        router.router.proxy.gate = gate
+        async with connected(router.port) as client:
+            client.send(post())
+            await eventually(lambda: gate.client)
+        await gate.gone.wait()
+        gate.decided.set_result(None)
+        await eventually(lambda: router.router.metrics.requests == {499: 1})
+        assert engine.received == [], "nobody is asked for it any more"
+
+
+async def test_the_gate_is_what_tickets_are_for() -> None:
+    closed: list[Usage | None] = []
+
+    class Counting(Ticket):
+        def close(self, usage: Usage | None) -> None:
+            closed.append(usage)
+
+    class Counter(OpenGate):
+        async def admit(self, request: ClientRequest, client: Client) -> Ticket:
+            return Counting()
+
+    async with MockEngine("a") as engine, serving(engine) as router:
+        gate: Gate = Counter()
+        router.router.proxy.gate = gate
+        assert (await router.chat()).status_code == 200
+        assert closed == [Usage(1, 1)]
+
+
+async def test_cors_follows_the_configuration() -> None:
+    origin = b"origin: https://chat.example.com"
+    preflight = get(b"/v1/chat/completions", origin, b"access-control-request-method: POST", method=b"OPTIONS")
+    asks = preflight.replace(b"\r\n\r\n", b"\r\naccess-control-request-headers: authorization, x-mine\r\n\r\n")
+    async with MockEngine("a") as engine, serving(engine) as router, connected(router.port) as client:
+        client.send(asks + get(b"/v1/models", origin))
+        assert (await client.answer()).status == 405
+        assert (await client.answer()).header("access-control-allow-origin") is None
+
+        config = RouterConfig(endpoints=router.router.first.endpoints, cors_origins=("https://chat.example.com",))
+        router.router.apply(config)
+        client.send(asks)
+        allowed = await client.answer()
+        assert (allowed.status, allowed.header("access-control-allow-origin")) == (204, "https://chat.example.com")
+        assert allowed.header("access-control-allow-headers") == "authorization, x-mine"
+        assert allowed.header("access-control-allow-methods") == "GET, POST, DELETE"
+        assert allowed.header("vary") == "origin"
+        for request in (post(BODY, origin), get(b"/live", origin), get(b"/nowhere", origin)):
+            client.send(request)
+            answer = await client.answer()
+            assert answer.header("access-control-allow-origin") == "https://chat.example.com"
+            assert "x-request-id" in (answer.header("access-control-expose-headers") or "")
+        client.send(post(BODY, b"origin: https://elsewhere.example.com") + post())
+        for _ in range(2):
+            answer = await client.answer()
+            assert (answer.status, answer.header("access-control-allow-origin")) == (200, None)
+
+        router.router.apply(RouterConfig(endpoints=config.endpoints, cors_origins=("*",)))
+        client.send(get(b"/v1/models", b"origin: null"))
+        assert (await client.answer()).header("access-control-allow-origin") == "*"
