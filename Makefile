@@ -97,8 +97,8 @@ gpu: ## everything that needs a GPU: PART=kernels, engine or bench (docs/gpu.md)
 gpu-wheels: install ## wheels for a GPU machine without a network
 	$(BIN)/python -m benchmarks.gpu.wheels
 
-bench-router: install ## what the router adds, side by side with a direct connection
-	$(BIN)/python -m benchmarks.router_overhead
+bench-router: install ## the router beside sglang-router, smg and vllm-router; QUICK=1, ROWS=latency,prefix, PEERS=none
+	$(BIN)/python -m benchmarks.router
 
 bench-operator: install ## the operator with 1,000 services on a real API server
 	KUBE_ASSETS=$(KUBE_ASSETS) $(BIN)/python -m benchmarks.operator

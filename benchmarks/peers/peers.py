@@ -108,7 +108,18 @@ def _cpu_flags() -> frozenset[str]:
     return frozenset(next((line for line in lines if line.startswith("flags")), "").split())
 
 
-ENVIRONMENTS: Final[Mapping[str, Callable[[], None]]] = {"openvino": _openvino, "vllm": _vllm, "llama": _llama}
+def _plain(environment: str, package: str) -> Callable[[], None]:
+    return lambda: _pip(environment, "install", package)
+
+
+ENVIRONMENTS: Final[Mapping[str, Callable[[], None]]] = {
+    "openvino": _openvino,
+    "vllm": _vllm,
+    "llama": _llama,
+    "sglang-router": _plain("sglang-router", "sglang-router==0.3.2"),
+    "smg": _plain("smg", "smg==1.13.0"),
+    "vllm-router": _plain("vllm-router", "vllm-router==0.1.17"),
+}
 
 
 def _exported(model: Path) -> dict[str, str]:

@@ -19,11 +19,14 @@ INTERNAL_TOKEN: Final = "x-blade-internal-token"
 """The per-service secret that opens the internal port."""
 
 STREAM_IDS: Final = "x-blade-stream-ids"
-"""Router → engine, ``1``: write the token ids of each event of a stream as a comment line before it."""
+"""Router → engine, ``1``: write token ids into the stream, as comments (:mod:`blade_protocol.resume`)."""
 SEED: Final = "x-blade-seed"
-"""Router → engine: the seed of a request that brings none, so that another replica can draw the same tokens."""
+"""Router → engine: the seed of a request that brings none. Engine → router: the seed a stream is drawn with."""
+CREATED: Final = "x-blade-created"
+"""Engine → router: the ``created`` of a stream."""
 PROMPT_DIGEST: Final = "x-blade-prompt-digest"
-"""Engine → router: sha256 (hex) over the prompt's token ids and what else its KV depends on; equal on every replica."""
+"""Engine → router: sha256 (hex) over the prompt's token ids and whatever else decides how they go on; equal on every
+replica that would give the same answer. Its presence says that the stream can be resumed."""
 KV_BLOCKS: Final = "x-blade-kv-blocks"
 """Router → engine, ``1``: tell the prompt's KV blocks. Engine → router: ``STRIDE:BASE64``, the first 8 bytes of the
 digest of every STRIDE-th full block of the prompt, one after another."""

@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 
 from blade_protocol import environment, paths
 from blade_protocol import headers as header_names
+from blade_router.debug import add_debug_route
 from blade_router.errors import error_body
 from blade_router.metrics import Metrics
 from blade_router.proxy import Proxy
@@ -38,6 +39,14 @@ class EndpointStatus(BaseModel):
     weight: float
     """Below 1 while it starts slowly."""
     in_flight: int
+    engine: str
+    running: int
+    """This and what follows as the engine said last."""
+    waiting: int
+    kv_usage: float | None
+    cache_tokens: int
+    models: list[str]
+    adapters: list[str]
 
 
 class WorkerStatus(BaseModel):
@@ -72,6 +81,8 @@ def make_admin(
     models: list[str],
     sources: Callable[[], dict[str, bool]],
     workers: WorkerPeers | None = None,
+    *,
+    debug_routes: bool = False,
 ) -> FastAPI:
     """The ASGI application for every path that is not the engines'. ``models`` is kept up to date by the caller."""
     app = FastAPI(title="BladeLLM router", docs_url=None, redoc_url=None, openapi_url=None)
@@ -144,9 +155,17 @@ def make_admin(
                     breaker=endpoint.breaker.state(now),
                     weight=endpoint.weight,
                     in_flight=endpoint.in_flight,
+                    engine=endpoint.engine,
+                    running=endpoint.running,
+                    waiting=endpoint.waiting,
+                    kv_usage=endpoint.kv_usage,
+                    cache_tokens=endpoint.cache_tokens,
+                    models=sorted(endpoint.models),
+                    adapters=sorted(endpoint.adapters),
                 )
                 for endpoint in proxy.endpoints.all
             ],
         )
 
+    add_debug_route(app, proxy, open_to_all=debug_routes)
     return app

@@ -43,6 +43,7 @@ from blade_router.model_list import ModelList
 from blade_router.policies import PolicyOptions, make_policy
 from blade_router.prefix_index import PrefixIndex
 from blade_router.proxy import Proxy
+from blade_router.resume import Resumer, token_file
 from blade_router.shared import SharedColumns, SharedMemory
 from blade_router.signals import router_signals
 from blade_router.sources import Configuration, Source, WatchedFile
@@ -120,6 +121,14 @@ class Router:
             look_again=lambda: self._sources.refresh(self.apply),
             gate=self.admission,
             list_models=model_list.answer,
+            resumer=Resumer(
+                self.endpoints,
+                self.metrics,
+                token_file(),
+                connect_timeout=options.connect_timeout,
+                max_tries=options.max_tries,
+                first_byte_timeout=options.first_byte_timeout,
+            ),
         )
         self._policy = (config.policy, config.canary)
         self._models: list[str] = []
@@ -130,7 +139,14 @@ class Router:
             )
         from blade_router.admin import make_admin  # FastAPI: 20 MB that the parent of workers does without
 
-        self._admin = make_admin(self.proxy, self.metrics, self._models, self._sources.live, self.workers)
+        self._admin = make_admin(
+            self.proxy,
+            self.metrics,
+            self._models,
+            self._sources.live,
+            self.workers,
+            debug_routes=options.debug_routes,
+        )
         self.followers = Followers(cleared=self.prefixes.removed)
         self._health = HealthChecker(options.health_interval, on_up=self.followers.nudge)
         self._access_log = AccessLog(options.access_log) if options.access_log is not None else None

@@ -157,13 +157,6 @@ def _parser() -> argparse.ArgumentParser:
     routing.add_argument(
         "--health_interval", type=_some_seconds, default=defaults.health_interval, help="seconds between health checks"
     )
-    resilience = parser.add_argument_group("resilience")
-    resilience.add_argument(
-        "--slow_start",
-        type=_seconds,
-        default=defaults.slow_start,
-        help="seconds in which an engine that has become ready gets up to its full share of requests; 0: at once",
-    )
     admission = parser.add_argument_group("keys and limits")
     admission.add_argument(
         "--keys",
@@ -215,6 +208,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="URL",
         type=_collector,
         help="send a span for each sampled request to this OpenTelemetry collector",
+    )
+    resilience = parser.add_argument_group("resilience")
+    resilience.add_argument(
+        "--slow_start",
+        type=_seconds,
+        default=defaults.slow_start,
+        help="seconds in which an engine that has become ready gets up to its full share of requests; 0: at once",
     )
     process = parser.add_argument_group("process")
     process.add_argument(

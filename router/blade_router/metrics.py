@@ -67,7 +67,8 @@ class Metrics:
         self.refused: defaultdict[str, int] = defaultdict(int)
         """Requests the router answered with an error of its own, by the error's code."""
         self.resumes: defaultdict[str, int] = defaultdict(int)
-        """Streams that lost their engine, by what became of them."""
+        """Streams whose engine was lost after their first byte, by what became of them: ``resumed``; ``refused`` by the
+        replica that was asked; ``failed`` on all that were; ``nobody`` was there to ask; ``unknown`` what was sent."""
         self.retries_exhausted: Callable[[], int] = lambda: 0
         """How many retries there was no budget for; set by who keeps the budget."""
         self.ttft = Distribution()

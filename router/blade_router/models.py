@@ -63,7 +63,7 @@ class Catalog:
         """Where requests for a model go; None for a name that nobody knows. ``name`` is None where none was said.
 
         A name that is not listed is left to the engines of the only service, as adapters come and go. Where there are
-        several services, it may be an adapter that engines of one of them have told of.
+        several services, it may be one that engines of one of them have told of.
         """
         if name is not None and (target := self._targets.get(name)):
             return target
@@ -71,7 +71,7 @@ class Catalog:
             return self._only
         if name:
             for endpoint in self._endpoints.all:
-                if name in endpoint.adapters:
+                if name in endpoint.models or name in endpoint.adapters:
                     return Target(endpoint.service)
         return None
 

@@ -21,8 +21,9 @@ BYTES_PER_ENTRY = 320
 """Memory of one block at one endpoint, both dictionaries at their worst load; a test measures it."""
 SWEEP = 64
 """Blocks of an endpoint that is gone, or has too much, that one request clears away on top of its own."""
-STEP = 8
-"""A belief about an engine's capacity changes by one part in this many."""
+STEP = 64
+"""A belief about an engine's capacity changes by one part in this many at a time: better too much than too little,
+for a prompt that went to its old home in vain is at home again, and one that was scattered is nowhere."""
 
 
 class Cache:
@@ -37,7 +38,7 @@ class Cache:
         self.capacity = capacity
         """Blocks, as far as is known."""
         self.clock = 0
-        """Counts blocks that were new: the measure of age."""
+        """Counts blocks the engine had to compute: the measure of age."""
         self.computing: dict[Recorded, None] = {}
         """Requests it has not begun to answer, oldest first: their blocks may not be there yet."""
 
@@ -54,7 +55,7 @@ class Recorded(Placement):
         self.matched = matched
         self.stamp: int
         self.age = -1
-        """How many blocks were new since what it matches was last used; -1: that may not even be computed yet."""
+        """Blocks computed since what it matches was last used; -1: that may not even be computed yet."""
         if matched:
             used = cache.blocks[chain[matched - 1]]
             oldest = next(iter(cache.computing), None)
@@ -93,33 +94,30 @@ class PrefixIndex:
 
     def match(self, chain: Chain, endpoints: Sequence[Endpoint]) -> list[int]:
         """How many blocks from the start of ``chain`` each endpoint holds. Changes nothing."""
-        lengths = [0] * len(endpoints)
         caches = self._caches
-        places: dict[int, int] = {}
-        for place, endpoint in enumerate(endpoints):
-            cache = caches.get(endpoint)
-            if cache is not None:
-                places[cache.mask] = place
-        alive = sum(places)
+        masks = [caches[endpoint].mask if endpoint in caches else 0 for endpoint in endpoints]
+        alive = everyone = sum(masks)
         holders = self._holders
         depth = 0
+        left: list[tuple[int, int]] = []
         for block in chain:
             still = alive & holders.get(block, 0)
             if still != alive:
-                lost = alive ^ still
-                while lost:
-                    mask = lost & -lost
-                    lengths[places[mask]] = depth
-                    lost ^= mask
-                if not still:
-                    return lengths
+                left.append((alive ^ still, depth))
                 alive = still
+                if not still:
+                    break
             depth += 1
-        while alive:
-            mask = alive & -alive
-            lengths[places[mask]] = depth
-            alive ^= mask
-        return lengths
+        if alive == everyone:
+            return [depth if mask else 0 for mask in masks]
+        lengths = dict.fromkeys(masks, depth)
+        lengths[0] = 0
+        for lost, depth in left:
+            while lost:
+                mask = lost & -lost
+                lengths[mask] = depth
+                lost ^= mask
+        return [lengths[mask] for mask in masks]
 
     def sent(self, chain: Chain, endpoint: Endpoint, matched: int) -> Recorded:
         """Record that the endpoint is about to hold all of ``chain``, of which it held ``matched`` blocks."""
@@ -163,16 +161,18 @@ class PrefixIndex:
         ones are gone as well; this one is there again. One used just now that is not there is one the engine cannot
         reuse (it keeps no cache, or its template changes what came before): forget its end.
         """
-        cache, chain = recorded.cache, recorded.chain
-        slack = 1 + len(chain) / STEP
-        if actual > recorded.matched + slack:
+        cache, chain, age = recorded.cache, recorded.chain, recorded.age
+        held = len(cache.blocks)
+        slack = 1 + len(chain) // 8
+        missing = recorded.matched - actual
+        cache.clock += max(0, int(missing))
+        if missing < -slack or (missing <= slack and 2 * age >= held):
             cache.capacity = min(self._limit, cache.capacity + cache.capacity // STEP + 1)
-        elif recorded.age >= 0 and actual < recorded.matched - slack:
-            held = len(cache.blocks)
-            if recorded.age * 2 < held:
+        elif missing > slack and age >= 0:
+            if 2 * age < held:
                 self.drop(cache, chain, int(actual))
             else:
-                cache.capacity = max(len(chain), held - held // STEP)
+                cache.capacity = max(len(chain), held - held // STEP - 1)
                 self._evict(cache, min(held - cache.capacity, SWEEP))
 
     def _add(self, endpoint: Endpoint) -> Cache:

@@ -8,7 +8,6 @@ A web framework here would cost more than everything else the router does.
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
 
 from blade_protocol import headers as names
 from blade_protocol import paths
@@ -21,8 +20,16 @@ from blade_router.http.head import RawRequest
 from blade_router.metrics import Metrics
 from blade_router.outcome import Observe, Outcome
 from blade_router.policies import Choice, Policy
+from blade_router.relay import EVENT_END, Answer, forward, header_of, hold
 from blade_router.request import REQUEST_ID, ClientRequest, forwardable, read_request
-from blade_router.resume import EventStream
+from blade_router.resume import (
+    Continuation,
+    ResumableStream,
+    Resumer,
+    answers_resume,
+    asking,
+    ticket_of,
+)
 from blade_router.retries import RetryBudget, asked_to_wait
 from blade_router.upstream import ConnectFailed, Connection, ConnectionLost, UpstreamError
 from blade_router.usage import TAIL, usage_of, usage_of_stream
@@ -31,12 +38,8 @@ logger = logging.getLogger("blade_router.proxy")
 
 RETRIED = frozenset((500, 502, 503))
 """Answers that say "not here, not now": another endpoint may do better. A 4xx is the client's and passes through."""
-MAX_HELD = 8 << 20
-"""Bytes of a unary answer kept back so that it can be asked for again elsewhere; a longer one is streamed."""
 CLIENT_GONE = 499
 """Status under which requests are counted whose client left (nginx's)."""
-
-EVENT_END = b"\n\n"
 
 _ENDPOINT = names.ENDPOINT.encode()
 _REASON = names.ROUTE_REASON.encode()
@@ -44,19 +47,6 @@ _JSON = [(b"content-type", b"application/json")]
 _DRAINING = (names.DRAINING.encode(), b"1")
 _KV_BLOCKS = names.KV_BLOCKS.encode()
 _ASK_FOR_BLOCKS = _KV_BLOCKS + b": 1\r\n"
-
-
-@dataclass(slots=True)
-class Answer:
-    """The beginning of an engine's answer that is held back, or all of it."""
-
-    status: int
-    headers: Headers
-    body: bytes
-    """What may be sent now."""
-    complete: bool
-    events: EventStream | None
-    """Set for a server-sent-event stream."""
 
 
 class Proxy:
@@ -67,6 +57,7 @@ class Proxy:
             be connected to or say that they drain have not worked on it and do not count.
         first_byte_timeout: seconds an endpoint has for the first byte of a body; 0 for no limit.
         look_again: looks for endpoints before a request is refused for want of any; True when something changed.
+        resumer: asks replicas for the rest of streams; one without a token when left out.
         list_models: answers a GET of ``/v1/models``; None where an engine is to do it.
     """
 
@@ -80,6 +71,7 @@ class Proxy:
         first_byte_timeout: float = 0.0,
         look_again: Callable[[], bool] = lambda: False,
         gate: Gate | None = None,
+        resumer: Resumer | None = None,
         list_models: Callable[[ClientRequest], Awaitable[bytes | None]] | None = None,
     ) -> None:
         self.endpoints = endpoints
@@ -87,6 +79,7 @@ class Proxy:
         self.kv_index: KvIndex | None = None
         """Set while the policy is kv-aware: it learns from answers."""
         self.gate: Gate = gate or OpenGate()
+        self._resumer = resumer or Resumer(endpoints, metrics, None, max_tries=max_tries)
         self._list_models = list_models
         self.observers: Sequence[Observe] = ()
         """Hear of each request that has ended."""
@@ -147,6 +140,7 @@ class Proxy:
         worked = 0
         careful = lost = False
         why = ""
+        ids = asking(request) if len(self.endpoints.all) > 1 else b""
         last: tuple[Answer, Headers] | None = None
         while worked < self._max_tries:
             candidates, panic = self.endpoints.candidates(tried, ticket.service)
@@ -172,16 +166,19 @@ class Proxy:
             if why:
                 self._metrics.retries[why] += 1
             request.ours = ours = self._headers(request, choice, panic, why)
-            ours += ticket.headers
             request.tries += 1
+            ours += ticket.headers
             tried.append(endpoint)
             choice.sent()
             trial = endpoint.breaker.enter()
             connection: Connection | None = None
             index = self.kv_index
             asks = index is not None and endpoint.engine == "blade" and index.wanted(request.prompt.chain)
-            head = request.head_for(endpoint.authority, _ASK_FOR_BLOCKS if asks else b"")
+            extra = ids if ids and answers_resume(endpoint) else b""
+            if asks:
+                extra += _ASK_FOR_BLOCKS
             try:
+                head = request.head_for(endpoint.authority, extra)
                 connection = await endpoint.pool.exchange(head, request.body, client.attach, self._first_byte_timeout)
                 answer = await hold(connection)
                 choice.first_byte()
@@ -258,29 +255,40 @@ class Proxy:
             request.usage = usage_of(answer.body) if answer.events is None else usage_of_stream(answer.body[-TAIL:])
             await client.finish(answer.body)
             return
-        events = answer.events
         await client.write(answer.body)
+        lost = await forward(connection, answer.events, request, client)
+        if lost is not None:
+            await self._go_on(lost, answer, endpoint, request, client)
+
+    async def _go_on(
+        self, why: UpstreamError, answer: Answer, endpoint: Endpoint, request: ClientRequest, client: Client
+    ) -> None:
+        """Have other replicas write the rest of a stream, as often as one is lost; else end it in an error event."""
+        lost: UpstreamError | None = why
+        events = answer.events
+        ticket = ticket_of(request, answer.headers, endpoint)
+        rest: Continuation | None = None
         try:
-            while True:
-                chunk = await connection.read()
-                if events is not None:
-                    chunk = events.feed(chunk)
-                    request.events += chunk.count(EVENT_END)
-                if connection.at_end:
-                    break
-                if chunk:
-                    await client.write(chunk)
-        except UpstreamError as error:
-            logger.warning("an answer of %s broke off after it had begun: %s", endpoint.name, error)
-            endpoint.record_failure(str(error), error)
-            if events is not None:
-                await client.finish(events.broken(error.reason))
-            # Otherwise the answer stays incomplete and the server closes the connection: the client can tell.
-            return
-        if events is not None:
-            chunk += events.end()
-            request.usage = usage_of_stream(events.last)
-        await client.finish(chunk)
+            while lost is not None:
+                logger.warning("an answer of %s broke off after it had begun: %s", endpoint.name, lost)
+                endpoint.record_failure(str(lost), lost)
+                if rest is not None:
+                    rest.close(None)
+                    rest = None
+                if events is None:
+                    return  # It stays incomplete and the server closes the connection: the client can tell.
+                if events.over:
+                    request.usage = usage_of_stream(events.last)
+                elif ticket is not None and isinstance(events, ResumableStream):
+                    rest = await self._resumer.resume(ticket, events, endpoint, self.policy.choose, client)
+                if rest is None:
+                    await client.finish(events.broken(lost.reason))
+                    return
+                endpoint = rest.endpoint
+                lost = await forward(rest.connection, events, request, client)
+        finally:
+            if rest is not None:
+                rest.close(request.usage)
 
     def _headers(self, request: ClientRequest, choice: Choice, panic: bool, why: str) -> Headers:
         """The headers the router adds to an answer: who answered, why that one, and the request's id."""
@@ -300,42 +308,3 @@ class Proxy:
             message = f"no engine could answer ({len(tried)} tried, last failure: {why}); try again shortly"
             code = "engines_unavailable"
         return Refused(503, message, code=code, retry_after=1)
-
-
-def header_of(headers: Headers, wanted: bytes) -> bytes:
-    """The first header of that name; empty without one."""
-    return next((value for name, value in headers if name == wanted), b"")
-
-
-async def hold(connection: Connection) -> Answer:
-    """Read the part of an answer that has to be there before the client gets any of it.
-
-    Raises:
-        UpstreamError: the engine failed while nothing had been sent: the request can go elsewhere.
-    """
-    headers = connection.headers
-    event_stream = encoded = False
-    for name, value in headers:
-        if name == b"content-type":
-            event_stream = value.lower().startswith(b"text/event-stream")
-        elif name == b"content-encoding":
-            encoded = True
-    events = EventStream() if event_stream and not encoded else None
-    parts: list[bytes] = []
-    size = 0
-    while chunk := await connection.read():
-        part = events.feed(chunk) if events is not None else chunk
-        parts.append(part)
-        size += len(part)
-        if connection.at_end or (size and (event_stream or size >= MAX_HELD)):
-            break
-    complete = connection.at_end
-    if complete and events is not None:
-        parts.append(events.end())
-    return Answer(
-        status=connection.status,
-        headers=headers,
-        body=parts[0] if len(parts) == 1 else b"".join(parts),
-        complete=complete,
-        events=events,
-    )

@@ -3,6 +3,9 @@
 General HTTP clients cost several times more per request than the rest of the router together, so the data path has
 its own: an ``asyncio.Protocol`` around the llhttp parser that does one exchange at a time and nothing else. Reading
 pauses while the consumer is slow; errors say whether the answer had begun, because that decides about a retry.
+
+An engine may be broken, so what it can make the router keep or wait for is bounded: the head of an answer in bytes and
+seconds, and whatever else is neither body nor end (chunk extensions, trailers, interim answers) in bytes.
 """
 
 import asyncio
@@ -15,8 +18,15 @@ import httptools
 
 from blade_router.errors import Headers
 
+COPIED = 64 * 1024
+"""Bytes up to which copying a body costs less than sending it in parts: uvloop's shortest way takes one object."""
 HIGH_WATER = 256 * 1024
 """Bytes of unread body at which the connection stops reading from the engine."""
+
+MAX_OVERHEAD = 64 * 1024
+"""Bytes that may come in a row without any of a body: a head, trailers. (One read more: they are counted after it.)"""
+HEAD_SECONDS = 10.0
+"""From the first byte of a head to its end. How long the engine thinks before the first byte is another matter."""
 
 DEAD_AFTER = 6
 """Seconds after which a peer counts as gone whose kernel confirms nothing, whether it was sent bytes or only asked.
@@ -61,6 +71,12 @@ class FirstByteTimeout(UpstreamError):
     """No byte of the answer's body in the time the router was told to wait."""
 
     reason = "timeout"
+
+
+class GivenUp(UpstreamError):
+    """The engine has said that it cannot go on with the answer, as it ends; another one can."""
+
+    reason = "shutdown"
 
 
 class BadAnswer(UpstreamError):
@@ -124,11 +140,14 @@ class Connection(asyncio.Protocol):
         self._busy = False
         self._received = False
         self._head_complete = False
+        self._overhead = 0
         self._framed = False
         self._keep_alive = False
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._in_head = False
+        self._head_timer: asyncio.TimerHandle | None = None
 
     # what the router calls
 
@@ -144,10 +163,10 @@ class Connection(asyncio.Protocol):
             self._timer = self._loop.call_later(first_byte_timeout, self.abort, error)
         if self._transport is None or self.closed:
             self._fail(StaleConnection("the connection closed while it was idle"))
-        elif body:
-            self._transport.writelines((head, body))
+        elif len(body) < COPIED:
+            self._transport.write(head + body)
         else:
-            self._transport.write(head)
+            self._transport.writelines((head, body))
 
     async def response(self) -> None:
         """Wait until ``status`` and ``headers`` are there.
@@ -213,8 +232,13 @@ class Connection(asyncio.Protocol):
         self._received = True
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
-            self.abort(BadAnswer(f"the answer is not HTTP/1.1: {error}"))
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self.abort(BadAnswer(f"the answer is not HTTP/1.1: {error.__context__ or error}"))
+            return
+        if self._chunks or self.complete:
+            self._overhead = 0
+        else:
+            self._count_overhead(len(data))
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -235,6 +259,7 @@ class Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         if self.complete:
             raise BadAnswer("a second answer to one request")  # makes feed_data fail, and so ends the connection
+        self._in_head = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._head_complete:
@@ -247,9 +272,19 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         assert self._parser is not None
         status = self._parser.get_status_code()
+        self._in_head = False
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
         if status < 200:
+            if not 100 <= status != 101:
+                raise BadAnswer(f"status {status}")
             self.headers = []
             return
+        if status > 599:
+            raise BadAnswer(f"status {status}")
+        if status == 204 or status == 304:  # no body follows, whatever length or framing they announce
+            self.headers = [header for header in self.headers if header[0] not in _FRAMING]
         self.status = status
         self._head_complete = True
 
@@ -269,6 +304,14 @@ class Connection(asyncio.Protocol):
 
     # inside
 
+    def _count_overhead(self, size: int) -> None:
+        self._overhead += size
+        if self._overhead > MAX_OVERHEAD:
+            self.abort(BadAnswer(f"more than {MAX_OVERHEAD} bytes without a body or an end"))
+        elif self._in_head and self._head_timer is None:
+            error = BadAnswer(f"the head of the answer did not end within {HEAD_SECONDS:g} s")
+            self._head_timer = self._loop.call_later(HEAD_SECONDS, self.abort, error)
+
     def _end(self) -> None:
         self.complete = True
         if self._timer is not None:
@@ -279,6 +322,9 @@ class Connection(asyncio.Protocol):
             self._error = error
         if self._timer is not None:
             self._cancel_timer()
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
         self._wake()
 
     def _cancel_timer(self) -> None:

@@ -53,7 +53,9 @@ class ScriptedRunner(FakeRunner):
         new = row.new
         script = self._scripts.get(new.request_id)
         if script is None:
-            script = self._scripts[new.request_id] = self._script(new.token_ids, new.sample_index)
+            script = self._scripts[new.request_id] = self._script(
+                new.token_ids[: new.num_prompt_tokens], new.sample_index
+            )
         written = len(row.token_ids) - new.num_prompt_tokens
         tokens = [*script[written : written + count], *[EOS] * count][:count]
         if allowed and tokens[0] not in allowed:

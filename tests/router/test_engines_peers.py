@@ -90,6 +90,13 @@ async def test_a_mixed_fleet() -> None:
             await eventually(lambda: all(endpoint.models >= {"m"} for endpoint in endpoints.all))
             told(sglang, SGLANG_METRICS, running=9, waiting=0, usage=0.1)
             await eventually(lambda: endpoints.all[2].running == 9)
+            shown = (await router.status())["endpoints"]
+            assert [shown[name]["engine"] for name in ("ours", "vllm", "sglang")] == ["blade", "vllm", "sglang"]
+            assert (shown["sglang"]["running"], shown["vllm"]["cache_tokens"], shown["ours"]["models"]) == (
+                9,
+                4_000,
+                ["m"],
+            )
             for stream in (False, True):
                 answers = [await router.chat(stream=stream) for _ in range(6)]
                 assert [answer.status_code for answer in answers] == [200] * 6

@@ -12,9 +12,10 @@ from typing import Any, Literal, Self, cast
 
 import httptools
 
-Mode = Literal["ok", "status", "busy", "draining", "reset", "reset-after-head", "hang", "break", "garbage"]
+Mode = Literal["ok", "status", "busy", "draining", "reset", "reset-after-head", "hang", "break", "garbage", "hand-over"]
 """What happens to a ``/v1/`` request: an answer; ``status``; a 503 with ``Retry-After``; a 503 that says draining; the
-connection reset before a byte, after the headers, or in the middle of the body; silence; bytes that are not HTTP."""
+connection reset before a byte, after the headers, or in the middle of the body; silence; bytes that are not HTTP; a
+stream that the engine ends early for another one to go on with."""
 
 
 @dataclass
@@ -46,6 +47,15 @@ class MockEngine:
     """Seconds before each unary answer and each event."""
     padding: str = ""
     """Added to the text of each answer."""
+    resumable: bool = False
+    """Streams have token ids when asked for them (the events' numbers), and ``/internal/resume`` is answered. Events
+    say nothing of the engine then."""
+    digest: str = "same"
+    """Of every prompt."""
+    resumed: list[dict[str, Any]] = field(default_factory=list)
+    """What was asked of ``/internal/resume``."""
+    usage: dict[str, int] | None = None
+    """In the last event of a stream."""
     records: bool = True
     """Keep what was received; off for benchmarks."""
     pages: dict[str, str] = field(default_factory=dict)
@@ -96,15 +106,23 @@ class MockEngine:
 
     def event(self, index: int) -> bytes:
         """One event of a stream, as bytes."""
-        delta = {"content": f"{self.name}-{index}{self.padding}"}
+        name = "" if self.resumable else self.name
+        delta = {"content": f"{name}-{index}{self.padding}"}
         choices = [{"index": 0, "delta": delta, "finish_reason": None}]
-        data = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "mock", "choices": choices}
+        data: dict[str, Any] = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "mock"}
+        data["choices"] = choices
+        if self.usage is not None and index == self.tokens - 1:
+            data["usage"] = self.usage
         return b"data: " + json.dumps(data).encode() + b"\n\n"
 
     def response_event(self, index: int) -> bytes:
         """One event of a streamed response: named, numbered, and the last one says that it is over."""
         name = "response.completed" if index == self.tokens - 1 else "response.output_text.delta"
-        data = {"type": name, "sequence_number": index, "delta": f"{self.name}-{index}{self.padding}"}
+        data = {
+            "type": name,
+            "sequence_number": index,
+            "delta": f"{'' if self.resumable else self.name}-{index}{self.padding}",
+        }
         return f"event: {name}\ndata: {json.dumps(data)}\n\n".encode()
 
 
@@ -165,6 +183,9 @@ class _Protocol(asyncio.Protocol):
             status = 503 if self.engine.mode == "draining" else self.engine.health
             self.transport.write(answer(status, b'{"status":"mock"}', extra))
             return
+        if target.startswith("/internal/"):  # the port of another engine plus a thousand may be ours
+            self.transport.write(answer(404, b"{}"))
+            return
         if request.method == "GET" and target in self.engine.pages:
             self.transport.write(answer(200, self.engine.pages[target].encode()))
             return
@@ -194,11 +215,14 @@ class _Protocol(asyncio.Protocol):
             error = {"message": f"{engine.name} says {status}", "type": "server_error", "param": None, "code": None}
             return write(answer(status, json.dumps({"error": error}).encode(), extra))
         path = request.target.partition("?")[0]
+        if path == "/internal/resume" and engine.resumable:
+            return await self._resume(json.loads(request.body))
         if request.method == "GET":
             return write(answer(200, json.dumps({"object": "list", "data": [{"id": engine.name}]}).encode()))
         streams = request.method == "POST" and path.startswith("/v1/") and path != "/v1/embeddings"
         if streams and b'"stream":true' in request.body.replace(b" ", b""):
-            return await self._stream(mode, named=path == "/v1/responses")
+            ids = engine.resumable and request.header("x-blade-stream-ids") == ["1"]
+            return await self._stream(mode, named=path == "/v1/responses", ids=ids)
         await self._pace()
         usage, extra = engine.compute(request) if streams else ({}, b"")
         body = self._unary(usage) if streams else json.dumps({"path": path}).encode()
@@ -223,23 +247,41 @@ class _Protocol(asyncio.Protocol):
             }
         ).encode()
 
-    async def _stream(self, mode: Mode, *, named: bool) -> None:
+    async def _resume(self, asked: dict[str, Any]) -> None:
+        """Go on after the events that were sent."""
+        self.engine.resumed.append(asked)
+        if asked["prompt_digest"] != self.engine.digest:
+            self.transport.write(answer(409, b'{"error": {"message": "another prompt"}}'))
+            return
+        sent = [token for group in asked["token_ids"] for token in group]
+        assert sent == list(range(len(sent))), "each event once, in order"
+        await self._stream(self.engine.mode, named=asked["path"] == "/v1/responses", ids=True, begin=len(sent))
+
+    async def _stream(self, mode: Mode, *, named: bool, ids: bool = False, begin: int = 0) -> None:
         engine = self.engine
         make, last = (engine.response_event, b"") if named else (engine.event, b"data: [DONE]\n\n")
+        extra = b"x-request-id: r1\r\nx-blade-created: 5\r\nx-blade-seed: 6\r\nx-blade-prompt-digest: %b\r\n"
         self.transport.write(
-            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n%btransfer-encoding: chunked\r\n\r\n"
+            % (extra % engine.digest.encode() if ids else b"")
         )
         if mode == "reset-after-head":
             await self._lose()
             return
-        for index in range(engine.tokens):
+        for index in range(begin, engine.tokens):
             await self._pace()
+            if mode == "hand-over" and index == engine.tokens - 1:
+                last = b": lost\n\n"
+                break
             if mode == "break" and index == engine.tokens - 1:
                 event = make(index)
                 self.transport.write(chunk(event[: len(event) // 2]))
                 await self._lose()
                 return
-            self.transport.write(chunk(make(index)))
+            if ids and index == engine.tokens - 1:
+                last = make(index) + last + b": \n\n"
+                break
+            self.transport.write(chunk(make(index) + (b": %d\n\n" % index if ids else b"")))
             await self.writable.wait()
         self.transport.write((chunk(last) if last else b"") + b"0\r\n\r\n")
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TypeAlias
 
+import msgspec
+
 from blade_llm.api.errors import ApiError, bad_request
 from blade_llm.engine.client import Generation, Outputs
 from blade_llm.engine.messages import RequestOutput
@@ -58,6 +60,7 @@ class Choice:
         self._param = param
         self._asked_by = asked_by or {}
         self._stop_ids = frozenset(sampling.stop_token_ids)
+        self._max_tokens = sampling.max_tokens
         self._shows_stop = sampling.include_stop_str_in_output
         shown_ids = frozenset[int]() if parsing is None else parsing.shown_ids(tokenizer)
         self._text = AnswerText(tokenizer, prompt, sampling, shown_ids)
@@ -67,6 +70,8 @@ class Choice:
         """Not yet given out: a piece without text waits for the next one."""
         self.num_tokens = 0
         """Generated tokens, an end-of-sequence token included."""
+        self.num_replayed = 0
+        """So many of them by another engine."""
         self.finish_reason: str | None = None
         self._stop_reason: int | str | None = None
         self.first_token_at: float | None = None
@@ -88,6 +93,21 @@ class Choice:
             return None
         entries, self._entries = self._entries, []
         return Piece(self._index, text, entries, self.finish_reason, self._stop_reason)
+
+    def ended_by(self, output: RequestOutput) -> RequestOutput:
+        """``output``, the last of an answer that began elsewhere, with the end that its tokens are, if they are one."""
+        token_ids = output.token_ids
+        if token_ids and token_ids[-1] in self._stop_ids:
+            stop = {"token_ids": token_ids[:-1], "finish_reason": "stop", "stop_token_id": token_ids[-1]}
+            return msgspec.structs.replace(output, **stop)
+        if self.num_tokens + len(token_ids) >= self._max_tokens:
+            return msgspec.structs.replace(output, finish_reason="length")
+        return output
+
+    def replayed(self) -> None:
+        """What came so far was generated elsewhere: its time is not ours."""
+        self.num_replayed = self.num_tokens
+        self.first_token_at = None
 
     def _text_of(self, output: RequestOutput) -> str:
         """What ``output`` adds to the text, up to a stop string; also counts and sets ``finish_reason``."""

@@ -18,7 +18,7 @@ async def read_json(request: Request) -> dict[str, Any]:
     content_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if content_type != "application/json" and not content_type.endswith("+json"):
         raise ApiError(415, f"content type {content_type!r} is not supported; send application/json")
-    body = await _read(request)
+    body = await read_body(request)
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -32,21 +32,22 @@ async def read_json(request: Request) -> dict[str, Any]:
     return value
 
 
-async def _read(request: Request) -> bytes:
+async def read_body(request: Request, limit: int = MAX_BODY_BYTES) -> bytes:
+    """The bytes of a body. Raises :class:`ApiError`: 413 beyond ``limit`` of them, without reading the rest."""
     length = request.headers.get("content-length", "")
-    if length.isdigit() and int(length) > MAX_BODY_BYTES:
-        raise _too_large()
+    if length.isdigit() and int(length) > limit:
+        raise _too_large(limit)
     body = bytearray()
     try:
         async for chunk in request.stream():
             body += chunk
-            if len(body) > MAX_BODY_BYTES:
-                raise _too_large()
+            if len(body) > limit:
+                raise _too_large(limit)
     except ClientDisconnect:
         raise ApiError(CLIENT_CLOSED_REQUEST, "the client left") from None
     return bytes(body)
 
 
-def _too_large() -> ApiError:
+def _too_large(limit: int) -> ApiError:
     # The rest of the body is not read, so the connection cannot be used again.
-    return ApiError(413, f"the body exceeds {MAX_BODY_BYTES} bytes; send less", headers={"connection": "close"})
+    return ApiError(413, f"the body exceeds {limit} bytes; send less", headers={"connection": "close"})

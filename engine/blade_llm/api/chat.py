@@ -17,10 +17,11 @@ from blade_llm.api.generate import Prompt, Shape, answer, encode, event, respons
 from blade_llm.api.logprobs import TokenNames, chat_logprobs, prompt_logprobs
 from blade_llm.api.prompts import encode_text, truncated
 from blade_llm.api.requests import ChatRequest, check_length, sampling_params
+from blade_llm.api.resumable import resumable, seeded
 from blade_llm.api.search import Search, search_of
 from blade_llm.api.structured import checked_structure
 from blade_llm.api.tools.parsing import answer_parsing, guided, offered_tools
-from blade_llm.api.tools.shape import ParsedChatShape
+from blade_llm.api.tools.shape import CallIds, ParsedChatShape
 
 _AFTER_TEXT: Final = b'},"logprobs":null,"finish_reason":null}]}\n\n'
 
@@ -28,22 +29,31 @@ _AFTER_TEXT: Final = b'},"logprobs":null,"finish_reason":null}]}\n\n'
 async def chat_completions(context: ServerContext, request: Request) -> Response:
     """Answer one chat request. Raises :class:`ApiError`."""
     context.require_service()
-    chat = parse(await read_json(request), ChatRequest)
+    chat = seeded(parse(await read_json(request), ChatRequest), request)
     model = context.resolve_model(chat.model)
     search = search_of(chat)
     if chat.prompt_logprobs is not None and chat.stream:
         raise bad_request("prompt_logprobs cannot be streamed; send stream: false", "prompt_logprobs")
     prompt = await chat_prompt(context, chat, search)
+    stream = resumable(
+        request, chat, [prompt], search, model=model, vocab_size=context.model.vocab_size, stream=chat.stream
+    )
     shape: Shape = ChatShape(
         f"chatcmpl-{request.state.request_id}",
         model,
         TokenNames(context.model.tokenizer, by_id=chat.return_tokens_as_token_ids),
         with_logprobs=chat.logprobs,
         prompt=prompt.token_ids if chat.prompt_logprobs is not None else None,
+        created=None if stream is None else stream.created,
     )
     if prompt.parsing is not None:
-        shape = ParsedChatShape(shape, prompt.parsing, include_reasoning=chat.include_reasoning)
-    return await answer(context, request, chat, [prompt], shape, search, "messages")
+        shape = ParsedChatShape(
+            shape,
+            prompt.parsing,
+            include_reasoning=chat.include_reasoning,
+            call_ids=CallIds(None if stream is None else stream.key),
+        )
+    return await answer(context, request, chat, [prompt], shape, search, "messages", stream)
 
 
 async def chat_prompt(context: ServerContext, chat: ChatRequest, search: Search) -> Prompt:
@@ -99,8 +109,9 @@ class ChatShape:
         *,
         with_logprobs: bool = False,
         prompt: list[int] | None = None,
+        created: int | None = None,
     ) -> None:
-        self._head = response_head(response_id, model)
+        self._head = response_head(response_id, model, created)
         self._chunk_head = {**self._head, "object": "chat.completion.chunk"}
         self._names = names
         self._with_logprobs = with_logprobs

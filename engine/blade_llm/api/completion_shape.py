@@ -36,8 +36,9 @@ class CompletionShape:
         with_logprobs: bool = False,
         with_prompt_logprobs: bool = False,
         skip_special_tokens: bool = True,
+        created: int | None = None,
     ) -> None:
-        self._head = response_head(response_id, model)
+        self._head = response_head(response_id, model, created)
         self._chunk_head = {**self._head, "object": "text_completion"}
         self._names = names
         self._prompts = prompts

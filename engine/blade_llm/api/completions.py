@@ -16,6 +16,7 @@ from blade_llm.api.generate import Prompt, answer
 from blade_llm.api.logprobs import TokenNames
 from blade_llm.api.prompts import completion_prompts, infill_prompts, truncated
 from blade_llm.api.requests import CompletionRequest, check_length, sampling_params
+from blade_llm.api.resumable import resumable, seeded
 from blade_llm.api.search import search_of
 from blade_llm.api.structured import checked_structure
 from blade_llm.text.infill import Infill, infill_of
@@ -28,7 +29,7 @@ _MAX_STREAMED_ECHO: Final = 50_000
 async def completions(context: ServerContext, request: Request) -> Response:
     """Answer one completion request. Raises :class:`ApiError`."""
     context.require_service()
-    fields = parse(await read_json(request), CompletionRequest)
+    fields = seeded(parse(await read_json(request), CompletionRequest), request)
     model = context.resolve_model(fields.model)
     search = search_of(fields)
     infill = _infill(context, fields)
@@ -76,6 +77,7 @@ async def completions(context: ServerContext, request: Request) -> Response:
         prompts.append(Prompt(token_ids, sampling, only_prompt, asked_by=asked_by))
     if fields.stream and fields.echo and fields.logprobs is not None:
         _check_streamed_echo(sum(len(prompt.token_ids) for prompt in prompts) * search.n, fields.logprobs)
+    stream = resumable(request, fields, prompts, search, model=model, vocab_size=vocab_size, stream=fields.stream)
     shape = await completion_shape(
         f"cmpl-{request.state.request_id}",
         model,
@@ -86,8 +88,9 @@ async def completions(context: ServerContext, request: Request) -> Response:
         with_logprobs=fields.logprobs is not None,
         with_prompt_logprobs=fields.prompt_logprobs is not None,
         skip_special_tokens=fields.skip_special_tokens,
+        created=None if stream is None else stream.created,
     )
-    return await answer(context, request, fields, prompts, shape, search, "prompt")
+    return await answer(context, request, fields, prompts, shape, search, "prompt", stream)
 
 
 def _check_streamed_echo(tokens: int, logprobs: int) -> None:

@@ -17,8 +17,9 @@ from blade_llm.api.context import ServerContext
 from blade_llm.api.errors import ApiError
 from blade_llm.api.kv_blocks import note_prompt
 from blade_llm.api.requests import GenerationFields, StreamOptions
+from blade_llm.api.resumable import Resumable, streamed
 from blade_llm.api.search import Search
-from blade_llm.api.sse import DONE, Events, EventStream, run_unary, sse_event
+from blade_llm.api.sse import DONE, Events, run_unary, sse_event
 from blade_llm.api.version import package_version
 from blade_llm.engine.client import Outputs
 from blade_llm.engine.messages import GenerateRequest
@@ -83,11 +84,12 @@ async def answer(
     shape: Shape,
     search: Search,
     param: str,
+    resumable: Resumable | None = None,
 ) -> Response:
     """Run every prompt as ``search`` says, and answer whole or as a stream; see :func:`submit`."""
-    answers = submit(context, request, fields, prompts, search, param, shape.prompt_logprobs)
+    answers = submit(context, request, fields, prompts, search, param, shape.prompt_logprobs, resumable)
     if fields.stream:
-        return EventStream(stream_events(context, answers, shape, fields.stream_options), answers.generation)
+        return await streamed(stream_events(context, answers, shape, fields.stream_options), answers, resumable)
     return await run_unary(answers.generation, request.receive, _whole(context, answers, shape, search))
 
 
@@ -99,12 +101,14 @@ def submit(
     search: Search,
     param: str,
     prompt_logprobs: dict[int, PromptLogprobs] | None = None,
+    resumable: Resumable | None = None,
 ) -> Answers:
     """Begin to run every prompt as ``search`` says. Choices are numbered prompt by prompt.
 
     Args:
         param: the field that prompts came in, for prompts the engine refuses.
         prompt_logprobs: where to put them, by number of the prompt.
+        resumable: a stream that perhaps has begun elsewhere.
     """
     context.require_service()
     client, name, samples = context.client, request.state.request_id, search.samples
@@ -117,6 +121,7 @@ def submit(
                 sibling_ids=[client.new_id(name) for _ in range(1, samples)],
                 prompt_token_ids=prompt.token_ids,
                 sampling=prompt.sampling,
+                output_token_ids=[] if resumable is None else resumable.output_token_ids,
                 cache_salt=fields.cache_salt,
                 priority=fields.priority,
             )
@@ -234,9 +239,10 @@ class _WithUsage(_StreamEvents):
         return self._shape.usage_chunk(self._answers.usage()) + DONE
 
 
-def response_head(response_id: str, model: str) -> dict[str, Any]:
-    """What every object of a response begins with."""
-    return {"id": response_id, "created": int(time.time()), "model": model, "system_fingerprint": _FINGERPRINT}
+def response_head(response_id: str, model: str, created: int | None = None) -> dict[str, Any]:
+    """What every object of a response begins with. ``created``: seconds since 1970, now when left out."""
+    created = int(time.time()) if created is None else created
+    return {"id": response_id, "created": created, "model": model, "system_fingerprint": _FINGERPRINT}
 
 
 def event(value: dict[str, Any]) -> bytes:

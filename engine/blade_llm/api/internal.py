@@ -15,6 +15,7 @@ from blade_llm.api.body import read_json
 from blade_llm.api.context import ServerContext
 from blade_llm.api.errors import ApiError, bad_request, engine_dead, install_error_handlers
 from blade_llm.api.internal_token import InternalToken
+from blade_llm.api.resume import resume
 from blade_llm.api.sse import sse_event
 from blade_llm.api.waiting import first_of
 from blade_protocol import headers, paths
@@ -63,6 +64,11 @@ def make_internal_app(context: ServerContext, token: InternalToken | None) -> Fa
             raise bad_request(str(error)) from None
         context.set_draining(wanted.draining)
         return Response(msgspec.json.encode(_state(context)), media_type="application/json")
+
+    @app.post(paths.INTERNAL_RESUME)
+    async def go_on(request: Request) -> Response:
+        authorize(request)
+        return await resume(context, request)
 
     return app
 

@@ -82,9 +82,9 @@ class ServerMetrics:
             if choice.first_token_at is None:
                 continue
             _TTFT.observe(self._mine, choice.first_token_at - answers.started)
-            if choice.num_tokens > 1:
+            if (num_tokens := choice.num_tokens - choice.num_replayed) > 1:
                 seconds = choice.last_token_at - choice.first_token_at
-                _TPOT.observe(self._mine, seconds / (choice.num_tokens - 1))
+                _TPOT.observe(self._mine, seconds / (num_tokens - 1))
         if answers.finished:
             _E2E.observe(self._mine, time.monotonic() - answers.started)
 

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import logging
 import types
-from collections.abc import Awaitable, Generator, Iterator
+from collections.abc import Awaitable, Generator, Iterator, Mapping
 from typing import Any, Final, Protocol
 
 from starlette.responses import Response
@@ -24,6 +24,7 @@ from blade_llm.api.errors import CLIENT_CLOSED_REQUEST, ApiError, as_api_error
 from blade_llm.engine.client import Generation, GenerationClosedError, Outputs
 
 DONE: Final = b"data: [DONE]\n\n"
+_NO_HEADERS: Final[Mapping[str, str]] = {}
 _log = logging.getLogger(__name__)
 
 
@@ -80,8 +81,8 @@ class Events(Protocol):
 class EventStream(Response):
     """Streams ``events``; an error after the first one becomes an event of its own."""
 
-    def __init__(self, events: Events, generation: Generation) -> None:
-        super().__init__(media_type="text/event-stream", headers={"cache-control": "no-cache"})
+    def __init__(self, events: Events, generation: Generation, headers: Mapping[str, str] = _NO_HEADERS) -> None:
+        super().__init__(media_type="text/event-stream", headers={"cache-control": "no-cache", **headers})
         del self.headers["content-length"]
         self._events = events
         self._generation = generation
@@ -93,7 +94,7 @@ class EventStream(Response):
         with closing_on_disconnect(self._generation, receive):
             try:
                 data = b""
-                while not data:
+                while not data and not self._events.finished:
                     data = self._events.add(await self._generation.get())
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                 started = True

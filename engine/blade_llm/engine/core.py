@@ -122,6 +122,8 @@ class EngineCore:
         if message.pooling and message.sibling_ids:
             raise RequestRefusedError("sibling_ids does not go together with pooling; send one request")
         beams = message.sampling.beam_width != 0
+        if message.output_token_ids and (beams or message.pooling or message.sibling_ids):
+            raise RequestRefusedError("output_token_ids is for a single answer that is drawn; send none")
         others = message.sampling
         if others.prompt_logprobs is not None:  # told once
             others = msgspec.structs.replace(others, prompt_logprobs=None)
@@ -129,6 +131,7 @@ class EngineCore:
             Request(
                 request_id=request_id,
                 prompt_token_ids=message.prompt_token_ids,
+                output_token_ids=message.output_token_ids,
                 sampling=others if index else message.sampling,
                 sample_index=message.sample_index + index,
                 cache_salt=message.cache_salt,

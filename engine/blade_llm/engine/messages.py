@@ -25,6 +25,9 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate")
     pooling: Literal["", "last", "mean"] = ""
     """Not empty: generate nothing, answer with the prompt's hidden states after the last norm: the last token's, or
     the mean of all. Not scaled to length 1."""
+    output_token_ids: list[int] = []
+    """What another engine has answered already: go on after it. The answer counts from its first token all the same
+    (``max_tokens``, penalties, noise), and only what is new comes back."""
     cache_salt: str = ""
     """Requests with different salts never share prompt-cache blocks."""
     priority: int = 0

@@ -38,6 +38,8 @@ def accept(
     error: str | None = None
     if request.grammar is not None:
         tokens, reason, stop_token_id, error = follow(request, request.grammar, tokens, reason, stop_token_id)
+    elif request.closing:
+        tokens, logprobs, reason, stop_token_id = [], None, "stop", None
     first = not request.answered
     request.answered = True
     return RequestOutput(

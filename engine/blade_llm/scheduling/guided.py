@@ -28,8 +28,14 @@ class Progress(NamedTuple):
 def begin(request: Request, grammar: Grammar) -> None:
     """Give ``request`` the tokens that every answer begins with. One is left to the first draw.
 
-    Raises ValueError when the grammar contradicts itself.
+    An answer that has begun elsewhere is followed to where it is: what had to come after its last draw is in it.
+
+    Raises ValueError when the grammar contradicts itself, or the answer that has begun.
     """
+    if request.output_token_ids:
+        if not request.closing:
+            grammar.accept(list(request.output_token_ids))
+        return
     if request.sampling.logprobs is not None:
         return
     forced = grammar.forced()[:-1][: request.max_total - len(request.token_ids) - 1]

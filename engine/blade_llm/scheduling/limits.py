@@ -64,6 +64,25 @@ def check_beams(request: Request, total: int, config: SchedulerConfig, cache: KV
         )
 
 
+def check_output(request: Request) -> None:
+    """Whether the answer that ``request`` came with can be gone on with; needs its ``max_total`` and ``stop_ids``.
+
+    Raises:
+        RequestRefusedError: it is as long as it may get, or goes on after its end.
+    """
+    given = request.output_token_ids
+    room = request.max_total - request.num_prompt_tokens
+    if len(given) >= room:
+        raise RequestRefusedError(
+            f"output_token_ids has {len(given)} tokens, but the answer may have {room}; send fewer than that"
+        )
+    early = next((index for index, token in enumerate(given[:-1]) if token in request.stop_ids), None)
+    if early is not None:
+        raise RequestRefusedError(
+            f"output_token_ids goes on after token {given[early]} at index {early}, which ends an answer; send less"
+        )
+
+
 def max_total_tokens(request: Request, config: SchedulerConfig, cache: KVCacheManager) -> int:
     """How long prompt and output of a request may get together. Without output the prompt may fill it all.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -44,13 +45,15 @@ class Request:
       computed, in a decode of several positions. Never together with ``decoding``.
     - neither: it is in its prefill (which may be the rest of a jump) or its beam search, or, with a grammar, waits for
       what is in flight so that it can jump.
-    - ``closing``, beside any of these and for good: its grammar allows no more than to end, and what is being drawn is
-      thrown away.
+    - ``closing``, beside any of these and for good: its grammar allows no more than to end, or it came with an answer
+      that has ended, and what is being drawn is thrown away.
     """
 
     request_id: str
     prompt_token_ids: list[int]
     sampling: SamplingParams
+    output_token_ids: Sequence[int] = ()
+    """What it has answered already, elsewhere: it starts as if preempted after these."""
     sample_index: int = 0
     cache_salt: str = ""
     priority: int = 0
@@ -115,7 +118,7 @@ class Request:
 
     def __post_init__(self) -> None:
         self.num_prompt_tokens = len(self.prompt_token_ids)
-        self.token_ids = list(self.prompt_token_ids)
+        self.token_ids = [*self.prompt_token_ids, *self.output_token_ids]
         if self.sampling.prompt_logprobs is not None:
             self.prompt_logprobs = [None]
         if self.sampling.seed is None:

@@ -22,7 +22,7 @@ from blade_llm.scheduling.beams import BeamSearch
 from blade_llm.scheduling.budget import PrefillBudget
 from blade_llm.scheduling.grammar import Grammar
 from blade_llm.scheduling.guided import begin, resume
-from blade_llm.scheduling.limits import SchedulerConfig, check_beams, max_total_tokens
+from blade_llm.scheduling.limits import SchedulerConfig, check_beams, check_output, max_total_tokens
 from blade_llm.scheduling.output import RequestOutput
 from blade_llm.scheduling.plan import ScheduledRow, StepPlan, StepResult
 from blade_llm.scheduling.request import NO_ROW, Request, RequestRefusedError, Status
@@ -57,8 +57,8 @@ class Scheduler:
         """Fill in what depends on the engine's limits.
 
         Raises:
-            RequestRefusedError: it could never run: no prompt, too long for the model or for the whole KV cache, or
-                its id is in use.
+            RequestRefusedError: it could never run: no prompt, too long for the model or for the whole KV cache, its
+                id is in use, or it comes with an answer that cannot go on.
         """
         for request_id in request.answer_ids or (request.request_id,):
             if request_id in self._requests:
@@ -69,6 +69,9 @@ class Scheduler:
             request.stop_ids |= frozenset(self.config.eos_token_ids)
         if request.sampling.beam_width:
             check_beams(request, request.max_total, self.config, self.cache)
+        if request.output_token_ids:
+            check_output(request)
+            request.closing = request.output_token_ids[-1] in request.stop_ids
 
     def add(self, *requests: Request) -> None:
         """Queue a new request; several: samples of one prompt, all or none.

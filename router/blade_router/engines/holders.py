@@ -21,7 +21,8 @@ class Holders:
 
     def __init__(self, most_bytes: int) -> None:
         self._most = max(1, most_bytes // BYTES_PER_DIGEST)
-        self._bits: dict[int, int] = {}
+        self.bits: dict[int, int] = {}
+        """Digest → bits of those who have it; there may be retired ones among them. Not to be changed by others."""
         self._in_use = 0
         self._retired = 0
         self._to_wash: list[int] = []
@@ -29,7 +30,7 @@ class Holders:
         """The retired bits that this round of washing takes out."""
 
     def __len__(self) -> int:
-        return len(self._bits)
+        return len(self.bits)
 
     def new_bit(self) -> int:
         """A bit that nobody has."""
@@ -44,7 +45,7 @@ class Holders:
         self._retired |= bit
 
     def add(self, bit: int, digests: Iterable[int]) -> None:
-        bits, most = self._bits, self._most
+        bits, most = self.bits, self._most
         for digest in digests:
             known = bits.get(digest)
             if known is not None:
@@ -53,7 +54,7 @@ class Holders:
                 bits[digest] = bit
 
     def discard(self, bit: int, digests: Iterable[int]) -> None:
-        bits = self._bits
+        bits = self.bits
         for digest in digests:
             known = bits.get(digest)
             if known is not None:
@@ -63,17 +64,13 @@ class Holders:
                 else:
                     del bits[digest]
 
-    def of(self, digest: int) -> int:
-        """Bits of those who have it; may have retired ones among them."""
-        return self._bits.get(digest, 0)
-
     def wash(self) -> bool:
         """Take retired bits out of some digests. False: there is nothing to do."""
         if not self._to_wash:
             if not self._retired:
                 return False
             self._washed_out = self._retired
-            self._to_wash = list(self._bits)
+            self._to_wash = list(self.bits)
         self.discard(self._washed_out, self._to_wash[-_WASHED_AT_ONCE:])
         del self._to_wash[-_WASHED_AT_ONCE:]
         if not self._to_wash:

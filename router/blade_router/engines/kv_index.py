@@ -78,7 +78,6 @@ class KvIndex:
 
     def match(self, chain: Chain, endpoints: Sequence[Endpoint]) -> list[int]:
         """See :class:`~blade_router.policies.source.PrefixSource`."""
-        counts = self.approximate.match(chain, endpoints)
         alive = 0
         followed: list[tuple[int, _Copy]] = []
         for position, endpoint in enumerate(endpoints):
@@ -87,20 +86,27 @@ class KvIndex:
                 followed.append((position, copy))
                 alive |= copy.bit
         if not followed:
-            return counts
-        self._settle()
-        matched = list(counts)
+            return self.approximate.match(chain, endpoints)
+        if self._settling:
+            self._settle()
+        guessed = self.approximate.match(chain, endpoints) if len(followed) < len(endpoints) else None
+        matched = list(guessed) if guessed is not None else [0] * len(endpoints)
+        name_of, holders = self._names.get, self._holders.bits
         for number, block in enumerate(chain):
-            name = self._name(block)
-            lost = alive if name is None else alive & ~self._holders.of(name)
+            name = name_of(block) or self._name(block)
+            lost = alive if name is None else alive & ~holders.get(name, 0)
             if not lost:
                 continue
+            if name is None and guessed is None:
+                guessed = self.approximate.match(chain, endpoints)
             for position, copy in followed:
-                if lost & copy.bit and block not in copy.coming and (name is not None or counts[position] <= number):
+                if lost & copy.bit and block not in copy.coming:
+                    if name is None and guessed is not None and guessed[position] > number:
+                        continue
                     matched[position] = number
                     alive &= ~copy.bit
             if not alive:
-                break
+                return matched
         for position, copy in followed:
             if alive & copy.bit:
                 matched[position] = len(chain)
@@ -130,7 +136,7 @@ class KvIndex:
         if not chain or not self._copies:
             return False
         name = self._name(chain[-1])
-        return name is None or not self._holders.of(name)
+        return name is None or not self._holders.bits.get(name)
 
     def learn(self, chain: Chain, header: bytes) -> None:
         """Take the names from an answer's ``x-blade-kv-blocks``; one that makes no sense teaches nothing."""

@@ -102,7 +102,8 @@ class PeerEngine:
             endpoint.kv_usage = min(1.0, max(sample.value for sample in usage))
         tokens = sum(int(sample.value) for sample in first(names.tokens))
         tokens += sum(_tokens(sample.labels) for sample in first(names.cache))
-        if tokens and not endpoint.kv_events:  # events know better: what running requests hold caches nothing
+        # Where there are events, they know better later on: what running requests hold caches nothing.
+        if tokens and not (endpoint.kv_events and endpoint.cache_tokens):
             endpoint.cache_tokens = tokens
         latest = max(first(names.adapters), key=lambda sample: sample.value, default=None)
         if latest is None:

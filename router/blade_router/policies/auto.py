@@ -19,7 +19,7 @@ from blade_router.policies.balance import Balance
 from blade_router.policies.base import Choice, Policy
 from blade_router.policies.load import MIN_WEIGHT, expected_tokens, requests_on
 from blade_router.policies.options import PolicyOptions
-from blade_router.policies.placed import PlacedChoice
+from blade_router.policies.placed import CountedChoice
 from blade_router.policies.ring import Ring, hashed
 from blade_router.policies.source import PrefixSource
 from blade_router.prompt_text import BLOCK, BYTES_PER_TOKEN
@@ -35,6 +35,8 @@ SHARED_BLOCKS = 2
 """How much of what nobody holds of a prompt decides its home when there are several routers."""
 COLD_SHARE = 1.25
 """No home gets more than this many times the mean of cold prompts."""
+HOME, BALANCE = " home", " balance"
+"""What the reason says when it was not the score alone."""
 
 
 class Auto(Policy):
@@ -61,21 +63,16 @@ class Auto(Policy):
         return self._place(candidates, matched, scores, request)
 
     def _score(self, candidates: Sequence[Endpoint], matched: Sequence[int], blocks: float) -> list[float]:
-        now = time.monotonic()
-        interval = self._interval
-        known = total = 0
-        for endpoint in candidates:
-            if endpoint.capacity:
-                known += 1
-                total += endpoint.capacity
         scores: list[float] = []
+        mean = mean_capacity(candidates)
+        blocks += 1.0
         for endpoint, held in zip(candidates, matched, strict=True):
             load: float = endpoint.in_flight
             if endpoint.running or endpoint.waiting:
-                load = requests_on(endpoint, now, interval)
-            if endpoint.capacity:
-                load *= total / known / endpoint.capacity
-            score = (1.0 + blocks - held + endpoint.backlog_tokens * BACKLOG_WEIGHT) * (1.0 + load)
+                load = requests_on(endpoint, time.monotonic(), self._interval)
+            if mean and endpoint.capacity:
+                load *= mean / endpoint.capacity
+            score = (blocks - held + endpoint.backlog_tokens * BACKLOG_WEIGHT) * (1.0 + load)
             if endpoint.kv_usage is not None and endpoint.kv_usage > KV_FULL:
                 score *= (1.0 - KV_FULL) / max(1.0 - endpoint.kv_usage, 0.01)
             if endpoint.weight < 1.0:
@@ -96,28 +93,29 @@ class Auto(Policy):
         why = ""
         if not warm and chain and self._replicas() > 1:
             place = self._home(candidates, matched, scores, request)
-            why = " home"
+            why = HOME if place >= 0 else ""
         if place < 0:
             place = self._among_close(scores, best * CLOSE, candidates, balance.requests if warm else balance.cold)
-            why = ""
         endpoint = candidates[place]
         if warm:
             colder = balance.behind(candidates, endpoint, prompt.blocks)
             if colder >= 0 and 2 * matched[colder] <= len(chain):
-                balance.moved()
-                place, endpoint, why = colder, candidates[colder], " balance"
+                place, endpoint, why = colder, candidates[colder], BALANCE
         held = matched[place]
-        uncached = prompt.blocks - held
-        balance.count(endpoint, prompt.blocks, uncached / (prompt.blocks or 1.0))
-        return PlacedChoice(
+        blocks = prompt.blocks
+        choice = CountedChoice(
             endpoint,
-            f"{self.name} prefix={held}/{len(chain)} in_flight={endpoint.in_flight} score={scores[place]:.3g}{why}",
+            f"{self.name} prefix={held}/{len(chain)} in_flight={endpoint.in_flight} score={scores[place]:.1f}{why}",
+            self._source,
+            chain,
+            held,
             expected_tokens(request),
-            source=self._source,
-            chain=chain,
-            matched=held,
-            uncached=int(uncached * BLOCK_TOKENS),
+            int((blocks - held) * BLOCK_TOKENS),
         )
+        choice.balance = balance
+        choice.blocks = blocks
+        choice.moved = why is BALANCE
+        return choice
 
     def _among_close(
         self, scores: Sequence[float], limit: float, candidates: Sequence[Endpoint], history: dict[Endpoint, float]
@@ -172,6 +170,12 @@ class Auto(Policy):
     def removed(self, endpoint: Endpoint) -> None:
         self._balance.removed(endpoint)
         self._ring.remove(endpoint)
+
+
+def mean_capacity(candidates: Sequence[Endpoint]) -> float:
+    """The mean of the capacities that are known; 0 when none is."""
+    known = [endpoint.capacity for endpoint in candidates if endpoint.capacity]
+    return sum(known) / len(known) if known else 0.0
 
 
 def with_adapter(candidates: Sequence[Endpoint], model: str | None) -> Sequence[Endpoint]:

@@ -55,11 +55,9 @@ class Balance:
         least = min(candidates, key=requests.__getitem__)
         return candidates.index(least) if least.in_flight <= endpoint.in_flight else -1
 
-    def moved(self) -> None:
-        self._moves -= 1
-
-    def count(self, endpoint: Endpoint, blocks: float, cold: float) -> None:
-        """A request went there; ``cold`` is the part of it the endpoint did not hold, 0 to 1."""
+    def count(self, endpoint: Endpoint, blocks: float, cold: float, moved: bool) -> None:
+        """A request went there: ``cold`` of it, 0 to 1, was not held; ``moved``: it went for the sake of balance."""
+        self._moves -= moved
         requests = self.requests
         requests[endpoint] += 1
         self.cold[endpoint] += 1 + cold * COLD_WEIGHT

@@ -1,5 +1,6 @@
 """What a policy is, and what it answers with."""
 
+import copy
 from collections.abc import Sequence
 
 from blade_router.endpoints import Endpoint
@@ -62,6 +63,10 @@ class Policy:
     def scores(self, candidates: Sequence[Endpoint], request: ClientRequest) -> dict[str, dict[str, float]]:
         """What speaks for each candidate, by its name, for ``/debug/route``; changes nothing."""
         return {endpoint.name: {"in_flight": float(endpoint.in_flight)} for endpoint in candidates}
+
+    def rehearsal(self) -> "Policy":
+        """A copy for ``/debug/route``: it chooses as this one would, and what it chooses changes nothing here."""
+        return copy.copy(self)
 
     def removed(self, endpoint: Endpoint) -> None:
         """This endpoint will not come back: forget it. What the policy was made with is told by who made it."""

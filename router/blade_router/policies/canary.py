@@ -4,6 +4,7 @@ A session is drawn once and for all, by a hash of its key: it moves only when th
 requests take turns so that shares come out exactly, and not only on average.
 """
 
+import copy
 from collections.abc import Mapping, Sequence
 
 from blade_router.endpoints import Endpoint
@@ -78,6 +79,11 @@ class Canary(Policy):
             for endpoint in endpoints:
                 found[endpoint.name]["share_of_revision"] = shares.get(revision, 0.0)
         return found
+
+    def rehearsal(self) -> Policy:
+        twin = copy.copy(self)
+        twin.inner = self.inner.rehearsal()
+        return twin
 
     def removed(self, endpoint: Endpoint) -> None:
         self.inner.removed(endpoint)

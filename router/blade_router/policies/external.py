@@ -4,6 +4,7 @@ The function is called once for each candidate of each request, in the event loo
 it raises, or answers with no number, is logged once a minute, and ``auto`` decides instead.
 """
 
+import copy
 import importlib
 import logging
 import math
@@ -108,11 +109,11 @@ class External(Policy):
         return PlacedChoice(
             candidates[place],
             f"{self.name} cost={costs[place]:.4g} prefix={held}/{len(prompt.chain)}",
+            self._source,
+            prompt.chain,
+            held,
             expected_tokens(request),
-            source=self._source,
-            chain=prompt.chain,
-            matched=held,
-            uncached=prompt.tokens - held * BLOCK // BYTES_PER_TOKEN,
+            (len(prompt.text) - held * BLOCK) // BYTES_PER_TOKEN,
         )
 
     def _costs(self, candidates: Sequence[Endpoint], matched: Sequence[int], request: ClientRequest) -> list[float]:
@@ -137,6 +138,11 @@ class External(Policy):
         except Exception:  # as above
             return self._otherwise.scores(candidates, request)
         return {endpoint.name: {"cost": cost} for endpoint, cost in zip(candidates, costs, strict=True)}
+
+    def rehearsal(self) -> Policy:
+        twin = copy.copy(self)
+        twin._otherwise = self._otherwise.rehearsal()
+        return twin
 
     def removed(self, endpoint: Endpoint) -> None:
         self._otherwise.removed(endpoint)

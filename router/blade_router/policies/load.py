@@ -28,8 +28,9 @@ def requests_on(endpoint: Endpoint, now: float, interval: float) -> float:
 
 def expected_tokens(request: ClientRequest) -> int:
     """Tokens a request may take, prompt and answers: a guess for the prompt, its own limit for the answer."""
-    limit = request.fields.token_limit
-    return request.prompt.tokens + request.fields.samples * (ANSWER_TOKENS if limit is None else limit)
+    fields = request.fields
+    limit = fields.token_limit
+    return request.prompt.tokens + fields.samples * (ANSWER_TOKENS if limit is None else limit)
 
 
 def seats(candidates: Sequence[Endpoint], factor: float, least: int = 4) -> int:

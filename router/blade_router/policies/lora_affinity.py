@@ -6,11 +6,12 @@ loading (the last request that had to go elsewhere went there) 0.8, room for ano
 0 and gets it only when nothing else is left.
 """
 
+import copy
 from collections.abc import Sequence
 
 from blade_router.endpoints import Endpoint
 from blade_router.policies.auto import Auto
-from blade_router.policies.base import Choice
+from blade_router.policies.base import Choice, Policy
 from blade_router.policies.options import PolicyOptions
 from blade_router.policies.source import PrefixSource
 from blade_router.request import ClientRequest
@@ -68,6 +69,11 @@ class LoraAffinity(Auto):
         for endpoint, step in zip(candidates, self._steps(candidates, request.fields.model or ""), strict=True):
             found[endpoint.name]["adapter"] = step
         return found
+
+    def rehearsal(self) -> Policy:
+        twin = copy.copy(self)
+        twin._loading = dict(self._loading)
+        return twin
 
     def removed(self, endpoint: Endpoint) -> None:
         super().removed(endpoint)

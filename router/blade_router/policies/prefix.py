@@ -41,11 +41,11 @@ class Prefix(Policy):
         return PlacedChoice(
             endpoint,
             f"{self.name} prefix={held}/{len(chain)} in_flight={endpoint.in_flight}",
+            self._source,
+            chain,
+            held,
             expected_tokens(request),
-            source=self._source,
-            chain=chain,
-            matched=held,
-            uncached=max(0, len(request.prompt.text) - held * BLOCK) // BYTES_PER_TOKEN,
+            (len(request.prompt.text) - held * BLOCK) // BYTES_PER_TOKEN,
         )
 
     def scores(self, candidates: Sequence[Endpoint], request: ClientRequest) -> dict[str, dict[str, float]]:

@@ -4,6 +4,7 @@ Requests without either go where ``otherwise`` sends them. A session whose endpo
 the next on the ring, the same one each time.
 """
 
+import copy
 from collections.abc import Sequence
 
 from blade_router.endpoints import Endpoint
@@ -28,6 +29,11 @@ class Session(Policy):
 
     def scores(self, candidates: Sequence[Endpoint], request: ClientRequest) -> dict[str, dict[str, float]]:
         return self._otherwise.scores(candidates, request)
+
+    def rehearsal(self) -> Policy:
+        twin = copy.copy(self)
+        twin._otherwise = self._otherwise.rehearsal()
+        return twin
 
     def removed(self, endpoint: Endpoint) -> None:
         self._ring.remove(endpoint)

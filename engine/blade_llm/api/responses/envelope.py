@@ -16,9 +16,17 @@ from blade_llm.sampling.parameters import SamplingParams
 class Envelope:
     """Writes the object; what does not change is made once."""
 
-    def __init__(self, response_id: str, model: str, request: ResponsesRequest, sampling: SamplingParams) -> None:
+    def __init__(
+        self,
+        response_id: str,
+        model: str,
+        request: ResponsesRequest,
+        sampling: SamplingParams,
+        created: int | None = None,
+    ) -> None:
         reasoning = request.reasoning
-        self._head = {"id": response_id, "object": "response", "created_at": int(time.time())}
+        created = int(time.time()) if created is None else created
+        self._head = {"id": response_id, "object": "response", "created_at": created}
         self._echo = {
             "background": False,
             "instructions": request.instructions,

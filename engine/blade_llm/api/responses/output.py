@@ -17,9 +17,17 @@ from blade_llm.text.tokenizer import Tokenizer
 class Output:
     """One response's items. ``number``: what their ids are made of."""
 
-    def __init__(self, number: str, parser: AnswerParser, tokenizer: Tokenizer, *, with_logprobs: bool) -> None:
+    def __init__(
+        self,
+        number: str,
+        parser: AnswerParser,
+        tokenizer: Tokenizer,
+        *,
+        with_logprobs: bool,
+        call_ids: CallIds | None = None,
+    ) -> None:
         self._number = number
-        self._call_ids = CallIds()
+        self._call_ids = call_ids or CallIds()
         self._parser = parser
         self._names = TokenNames(tokenizer)
         self._with_logprobs = with_logprobs

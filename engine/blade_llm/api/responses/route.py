@@ -18,8 +18,10 @@ from blade_llm.api.responses.envelope import Envelope
 from blade_llm.api.responses.output import Output
 from blade_llm.api.responses.requests import parse_request
 from blade_llm.api.responses.stream import ResponseEvents
+from blade_llm.api.resumable import resumable, seeded, streamed
 from blade_llm.api.search import Search
-from blade_llm.api.sse import EventStream, run_unary
+from blade_llm.api.sse import run_unary
+from blade_llm.api.tools.shape import CallIds
 from blade_llm.text.answer_parser import AnswerParsing
 
 
@@ -28,18 +30,35 @@ async def create(context: ServerContext, request: Request) -> Response:
     context.require_service()
     raw = await read_json(request)
     fields = parse_request(raw)
-    chat = as_chat(fields, raw)
+    chat = seeded(as_chat(fields, raw), request)
     model = context.resolve_model(chat.model)
     with in_our_words():
         prompt = await chat_prompt(context, chat, Search())
     prompt = replace(prompt, asked_by=asked_in_our_words(prompt.asked_by))
-    answers = submit(context, request, chat, [prompt], Search(), "input")
+    stream = resumable(
+        request,
+        chat,
+        [prompt],
+        Search(),
+        model=model,
+        vocab_size=context.model.vocab_size,
+        stream=fields.stream,
+        # Those of tokens whose text is held back may come with a later event than the tokens.
+        refused="log-probabilities of parsed text" if fields.with_logprobs and prompt.parsing is not None else "",
+    )
+    answers = submit(context, request, chat, [prompt], Search(), "input", resumable=stream)
     number = request.state.request_id
-    envelope = Envelope(f"resp_{number}", model, fields, prompt.sampling)
+    envelope = Envelope(f"resp_{number}", model, fields, prompt.sampling, None if stream is None else stream.created)
     parsing = prompt.parsing or AnswerParsing()
-    output = Output(number, parsing.parser(), context.model.tokenizer, with_logprobs=fields.with_logprobs)
+    output = Output(
+        number,
+        parsing.parser(),
+        context.model.tokenizer,
+        with_logprobs=fields.with_logprobs,
+        call_ids=CallIds(None if stream is None else stream.key),
+    )
     if fields.stream:
-        return EventStream(ResponseEvents(context, answers, envelope, output), answers.generation)
+        return await streamed(ResponseEvents(context, answers, envelope, output), answers, stream)
     return await run_unary(answers.generation, request.receive, _whole(context, answers, envelope, output))
 
 

@@ -16,10 +16,14 @@ _AFTER_DELTA: Final = b',"logprobs":null,"finish_reason":null}]}\n\n'
 
 class CallIds:
     """The ids of one response's calls. The response's own id may be the client's choice, and the same in every turn of
-    a conversation, where the ids of calls must all differ."""
+    a conversation, where the ids of calls must all differ.
 
-    def __init__(self) -> None:
-        self._response = secrets.token_hex(16)
+    Args:
+        response: different for each, and the same wherever it is made; drawn when left out.
+    """
+
+    def __init__(self, response: str | None = None) -> None:
+        self._response = response or secrets.token_hex(16)
 
     def id_of(self, choice: int, index: int) -> str:
         """That of a choice's call, the same whenever it is asked for."""
@@ -29,12 +33,19 @@ class CallIds:
 class ParsedChatShape:
     """Writes answers that ``parsing`` takes apart; what they have in common with others, ``plain`` writes."""
 
-    def __init__(self, plain: Shape, parsing: AnswerParsing, *, include_reasoning: bool = True) -> None:
+    def __init__(
+        self,
+        plain: Shape,
+        parsing: AnswerParsing,
+        *,
+        include_reasoning: bool = True,
+        call_ids: CallIds | None = None,
+    ) -> None:
         self._plain = plain
         self._parsing = parsing
         self._include_reasoning = include_reasoning
         self._streams: dict[int, _Stream] = {}
-        self._call_ids = CallIds()
+        self._call_ids = call_ids or CallIds()
         self._chunk_head = {**plain.head(), "object": "chat.completion.chunk"}
         self._before_index = b"data: " + encode(self._chunk_head)[:-1] + b',"choices":[{"index":'
 

@@ -1,7 +1,8 @@
 """What a client sees of an event stream, and what becomes of it when its engine dies.
 
 The router forwards whole events only. That keeps every byte a client has received meaningful at any moment, so the
-stream can still end in a proper error event, or be continued by another replica, which is to come here.
+stream can still end in a proper error event, or be continued by another replica. For that an engine writes the token
+ids of what it has sent into the stream, as comments (:mod:`blade_protocol.resume`); they are kept here, and taken out.
 
 Two kinds of streams pass: chat and text completions, whose events have no names and which end in ``[DONE]``; and
 ``/v1/responses``, whose events are named and numbered and whose last one says how the response ended.
@@ -9,11 +10,15 @@ Two kinds of streams pass: chat and text completions, whose events have no names
 
 import msgspec
 
-from blade_router.errors import error_body
+from blade_protocol import headers
+from blade_protocol.resume import LOST
+from blade_router.errors import Headers, error_body
 
 _DONE = b"data: [DONE]"
 _LAST_NAMES = (b"response.completed", b"response.incomplete", b"response.failed", b"error")
 _EVENT_ENDS = (b"\n\n", b"\r\n\r\n")
+_IDS_BEGIN = b"\n\n: "
+_DIGEST = headers.PROMPT_DIGEST.encode()
 MAX_HELD = 1 << 20
 """Bytes of an unfinished event after which they are passed on regardless: then it is no event stream."""
 
@@ -35,6 +40,9 @@ class _ErrorEvent(msgspec.Struct, tag="error", kw_only=True):
 
 class EventStream:
     """The events of one server-sent-event answer on their way to the client. Chunks are never split into events."""
+
+    lost = False
+    """The engine has said that it cannot go on, and another one can."""
 
     def __init__(self) -> None:
         self._tail = b""
@@ -66,14 +74,20 @@ class EventStream:
         """The last events that were passed on, together with what followed them."""
         return self._before + self._sent
 
+    @property
+    def over(self) -> bool:
+        """What was passed on says that this was all."""
+        name, data = self._last_event()
+        return name in _LAST_NAMES or data.startswith(_DONE)
+
     def broken(self, why: str) -> bytes:
         """The last event of a stream whose engine is gone; nothing when the stream had said that it is over.
 
         An unfinished event is dropped: the client must not take half of one for the whole.
         """
-        name, data = self._last_event()
-        if name in _LAST_NAMES or data.startswith(_DONE):
+        if self.over:
             return b""
+        name, data = self._last_event()
         message, code = f"the engine was lost in the middle of the answer ({why}); try again", "engine_lost"
         if not name:
             return b"data: " + error_body(500, message, code) + b"\n\n"
@@ -87,6 +101,74 @@ class EventStream:
         name = next((line for line in lines if line.startswith(b"event:")), b"")
         data = next((line for line in lines if line.startswith(b"data:")), b"")
         return name.removeprefix(b"event:").strip(), data
+
+
+class ResumableStream(EventStream):
+    """The events of a stream with token ids. What is passed on ends where ids do, so these tell exactly its tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ids = bytearray()
+        """As they came, a line for each group: lists of numbers would take ten times the memory."""
+        self._plain = False
+        """No ids come, whatever was announced: it is passed on like any other stream."""
+
+    def feed(self, chunk: bytes) -> bytes:
+        if self._plain:
+            return super().feed(chunk)
+        if self._tail:
+            chunk = self._tail + chunk
+            self._tail = b""
+        begin = chunk.find(_IDS_BEGIN)
+        end = chunk.find(b"\n\n", begin + 4) if begin >= 0 else -1
+        if end + 2 == len(chunk) and end >= 0:  # nearly always: one group
+            self._ids += chunk[begin + 4 : end + 1]
+            events = chunk[: begin + 2]
+        else:
+            events = self._groups(chunk)
+        if events:
+            self._before, self._sent = self._sent, events
+        return events
+
+    def resumed(self) -> None:
+        """Another engine goes on: what the one before began to write and did not end is dropped."""
+        self._tail = b""
+        self.lost = False
+
+    @property
+    def token_ids(self) -> list[list[int]]:
+        """Of all that was passed on, group by group.
+
+        Raises:
+            msgspec.MsgspecError: the engine wrote something else.
+        """
+        if self._plain:
+            raise msgspec.ValidationError("an event without ids was passed on")
+        groups = bytes(self._ids[:-1]).replace(b"\n", b"],[")
+        return msgspec.json.decode(b"[[%b]]" % groups, type=list[list[int]])
+
+    def _groups(self, chunk: bytes) -> bytes:
+        """All complete groups; the rest is held back."""
+        parts: list[bytes] = []
+        start = 0
+        while (begin := chunk.find(_IDS_BEGIN, start)) >= 0 and (end := chunk.find(b"\n\n", begin + 4)) >= 0:
+            parts.append(chunk[start : begin + 2])
+            self._ids += chunk[begin + 4 : end + 1]
+            start = end + 2
+        rest = chunk[start:]
+        if rest == LOST:
+            self.lost = True
+        elif len(rest) < MAX_HELD:
+            self._tail = rest
+        else:
+            self._plain = True
+            parts.append(rest)
+        return b"".join(parts)
+
+
+def event_stream(headers: Headers) -> EventStream:
+    """For an answer with these headers."""
+    return ResumableStream() if any(name == _DIGEST for name, _ in headers) else EventStream()
 
 
 def _number(data: bytes) -> int:

@@ -1,0 +1,51 @@
+"""Two routers before the same engines, whose caches do not hold two copies of everything.
+
+Each approximate index knows only what its own router sent, so the two keep copies of a prefix in different places and
+evict each other's. The exact one is told by the engines what is where.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+
+from benchmarks.figures import QUICK, Figure
+from benchmarks.router.engines import fleet
+from benchmarks.router.kv_events import KvTeller
+from benchmarks.router.load import crowd, right
+from benchmarks.router.prompts import grouped
+from benchmarks.router.rounds import Context, Values
+from benchmarks.router.routers import Skipped, ours, started
+from benchmarks.router.rows.prefix import CACHE, DECODE, SIZE, hit_rate
+
+REQUESTS = 1500
+"""Of each router's clients."""
+
+
+async def run(context: Context) -> list[Figure]:
+    rounds = [(await _measure("auto", turn), await _measure("kv-aware", turn)) for turn in range(1 if QUICK else 3)]
+    made = []
+    for name, unit in (("hit_rate", "share"), ("requests_per_second", "req/s")):
+        made.append(Figure(f"kv_aware_{name}", max(exact[name] for _, exact in rounds), unit))
+        made.append(Figure(f"kv_aware_{name}_of_auto", max(guessed[name] for guessed, _ in rounds), unit))
+        ratio = statistics.median(exact[name] / guessed[name] for guessed, exact in rounds)
+        made.append(Figure(f"kv_aware_{name}_by_auto", ratio, "x", ">=", 1.0))
+    return made
+
+
+async def _measure(policy: str, seed: int) -> Values:
+    engine = {"cache_blocks": CACHE, "block_seconds": 0.0015, "serial": True, "delay": DECODE}
+    async with fleet(**engine) as engines:  # type: ignore[arg-type]
+        for each in engines:
+            each.teller = KvTeller(CACHE)
+        kind = ours(policy=policy, internal=True)
+        async with started(kind, engines) as one, started(kind, engines) as other:
+            draw = grouped(SIZE, seed, unique=16)
+            load = [crowd(router.port, 24, draw, requests=REQUESTS) for router in (one, other)]
+            outcomes = [right(outcome) for outcome in await asyncio.gather(*load)]
+            if policy == "kv-aware" and not all(each.teller and each.teller.listeners for each in engines):
+                raise Skipped("the router does not listen to what engines tell of their prompt caches")
+            return {
+                "hit_rate": hit_rate(engines),
+                "requests_per_second": sum(outcome.rate for outcome in outcomes),
+            }

@@ -1,0 +1,66 @@
+"""``POST /internal/resume``: the rest of a stream whose engine is gone.
+
+The client's request is answered by its own route once more. What that makes of the tokens that were already answered
+is thrown away, so the rest begins exactly where the stream broke off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Message, Receive
+
+from blade_llm.api.body import MAX_BODY_BYTES, read_body
+from blade_llm.api.chat import chat_completions
+from blade_llm.api.completions import completions
+from blade_llm.api.context import ServerContext
+from blade_llm.api.errors import bad_request
+from blade_llm.api.responses import route as responses
+from blade_llm.api.resumable import RESUMED
+from blade_llm.api.tasks import is_served
+from blade_protocol import paths
+from blade_protocol.resume import ResumeRequest
+
+_ROUTES: Final[dict[str, Callable[[ServerContext, Request], Awaitable[Response]]]] = {
+    paths.CHAT_COMPLETIONS: chat_completions,
+    paths.COMPLETIONS: completions,
+    paths.RESPONSES: responses.create,
+}
+_decode = msgspec.json.Decoder(ResumeRequest).decode
+
+
+async def resume(context: ServerContext, request: Request) -> Response:
+    """Go on with a stream. Raises :class:`ApiError`: 400, 409 (:func:`~blade_llm.api.resumable.resumable`), 503."""
+    context.require_service()
+    try:
+        resumed = _decode(await read_body(request, 2 * MAX_BODY_BYTES))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise bad_request(f"this is no request to resume a stream: {error}") from None
+    route = _ROUTES.get(resumed.path)
+    if route is None or not is_served(resumed.path, context.model.task):
+        raise bad_request(f"path: {resumed.path!r} has no streams here; they are of {', '.join(_ROUTES)}", "path")
+    scope = {
+        **request.scope,
+        "headers": [(b"content-type", b"application/json")],
+        "state": {"request_id": resumed.request_id},
+        RESUMED: resumed,
+    }
+    return await route(context, Request(scope, _with_body(bytes(resumed.request), request.receive)))
+
+
+def _with_body(body: bytes, receive: Receive) -> Receive:
+    """``receive`` of a request that has ``body`` before whatever comes."""
+    message: Message | None = {"type": "http.request", "body": body, "more_body": False}
+
+    async def first_the_body() -> Message:
+        nonlocal message
+        if message is None:
+            return await receive()
+        first, message = message, None
+        return first
+
+    return first_the_body

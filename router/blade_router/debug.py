@@ -1,0 +1,123 @@
+"""``POST /debug/route``: where a request would go, and why. For people; it changes nothing.
+
+The answer shows how well a prompt is cached where, so not everybody may ask: only this machine, who knows the internal
+token, or everybody where ``--debug_routes`` says so.
+"""
+
+import hmac
+import ipaddress
+import os
+import time
+from pathlib import Path
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+
+from blade_protocol import environment, headers
+from blade_router.endpoints import Endpoint
+from blade_router.errors import Refused
+from blade_router.fields import parse_fields
+from blade_router.proxy import Proxy
+from blade_router.request import ClientRequest
+
+
+class Candidate(BaseModel):
+    name: str
+    url: str
+    revision: str
+    chosen: bool
+    excluded: str | None
+    """Why it may not be chosen at the moment; null: it may."""
+    scores: dict[str, float]
+    """What the policy weighs, by name; the lowest ``score`` or ``cost`` wins."""
+
+
+class Route(BaseModel):
+    policy: str
+    endpoint: str | None
+    reason: str
+    """As in ``x-blade-route-reason``."""
+    panic: bool
+    """No endpoint is usable, so all that are not draining are tried."""
+    prompt_tokens: int
+    """An estimate by size."""
+    endpoints: list[Candidate]
+
+
+def add_debug_route(app: FastAPI, proxy: Proxy, *, open_to_all: bool) -> None:
+    """``open_to_all``: without it only loopback addresses and holders of the internal token may ask."""
+
+    @app.post("/debug/route", response_model=Route)
+    async def route(request: Request, path: str = "/v1/chat/completions", service: str = "") -> Response:
+        """Body: as that of ``path``. ``service``: whose endpoints, where the router serves several."""
+        try:
+            if not (open_to_all or _trusted(request)):
+                raise Refused(
+                    403,
+                    "ask from the router's own machine, send the internal token, or start it with --debug_routes",
+                    code="debug_refused",
+                )
+            fields = parse_fields(await request.body())
+        except Refused as refusal:
+            return Response(refusal.body, refusal.status, media_type="application/json")
+        asked = ClientRequest("POST", path, fields, b"", b"debug", headers=request.headers.raw)
+        return JSONResponse(_explain(proxy, asked, service).model_dump())
+
+
+def _explain(proxy: Proxy, asked: ClientRequest, service: str) -> Route:
+    policy = proxy.policy.rehearsal()
+    candidates, panic = proxy.endpoints.candidates(service=service)
+    scores = policy.scores(candidates, asked) if candidates else {}
+    choice = policy.choose(candidates, asked) if candidates else None
+    now = time.monotonic()
+    return Route(
+        policy=policy.name,
+        endpoint=choice.endpoint.name if choice else None,
+        reason=choice.reason if choice else "no endpoint may be chosen",
+        panic=panic,
+        prompt_tokens=asked.prompt.tokens,
+        endpoints=[
+            Candidate(
+                name=endpoint.name,
+                url=endpoint.url,
+                revision=endpoint.revision,
+                chosen=choice is not None and endpoint is choice.endpoint,
+                excluded=None if endpoint in candidates else _why_not(endpoint, service, now),
+                scores=scores.get(endpoint.name, {}),
+            )
+            for endpoint in proxy.endpoints.all
+        ],
+    )
+
+
+def _why_not(endpoint: Endpoint, service: str, now: float) -> str:
+    if endpoint.service != service:
+        return f"it serves {endpoint.service or 'no named service'}"
+    if not endpoint.admits:
+        return "it is draining"
+    if endpoint.up is None:
+        return "it has not been checked yet"
+    if not endpoint.up:
+        return "its health check fails"
+    if endpoint.ejected_until > now:
+        return f"ejected for {endpoint.ejected_until - now:.1f} s after {endpoint.failures} failures"
+    return "the router holds it back"
+
+
+def _trusted(request: Request) -> bool:
+    """From this machine and not through a proxy on it, or with the token engines want as well."""
+    given = request.headers.get(headers.INTERNAL_TOKEN, "")
+    file = os.environ.get(environment.INTERNAL_TOKEN_FILE)
+    if given and file:
+        try:
+            token = Path(file).read_text().strip()
+        except OSError:
+            return False
+        return bool(token) and hmac.compare_digest(given.encode(), token.encode())
+    if "forwarded" in request.headers or "x-forwarded-for" in request.headers:
+        return False
+    try:
+        return request.client is not None and ipaddress.ip_address(request.client.host).is_loopback
+    except ValueError:
+        return False
