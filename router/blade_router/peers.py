@@ -13,6 +13,10 @@ class CountedPeers:
         self.count = 1
         self._file = WatchedFile(path)
 
+    @property
+    def live(self) -> bool:
+        return True
+
     async def follow(self, told: Callable[[int], object]) -> None:
         """Call ``told`` with each new count, for ever."""
 
