@@ -10,6 +10,7 @@ from router_support.serving import eventually, raw_post
 from router_support.streams import BODY, Reading, config, error_of, over, replica, whole
 
 from blade_protocol.routing import EndpointConfig
+from blade_router.admission import Ticket
 
 RESUMED = 'blade_router_resumes_total{outcome="resumed"}'
 
@@ -124,11 +125,11 @@ async def test_another_prompt_ends_in_an_error_event() -> None:
 
 @pytest.mark.parametrize(
     "other",
-    [{"revision": "r2"}, {"internal_url": ""}, {"engine": "vllm"}, {"service": "another"}, {"draining": True}],
+    [{"revision": "r2"}, {"internal_url": ""}, {"engine": "vllm"}, {"draining": True}],
 )
 async def test_only_a_replica_of_the_same_kind_is_asked(other: dict[str, Any]) -> None:
     async with replica("a") as a, replica("b") as b:
-        usable = (a,) if other.get("draining") or other.get("service") else (a, b)
+        usable = (a,) if other.get("draining") else (a, b)
         async with over(a, b, configs=(config(a), config(b, **other))) as router:
             async with Reading.of(router, *usable) as stream:
                 await stream.engine.kill()
@@ -221,20 +222,18 @@ async def test_usage_is_that_of_the_whole_stream() -> None:
     async with replica("a") as a, replica("b") as b, over(a, b) as router:
         closed: list[Any] = []
 
-        class Ticket:
-            service = ""
-
+        class Closing(Ticket):
             def close(self, usage: Any) -> None:
                 closed.append(usage)
 
         class Gate:
-            async def admit(self, *_: Any) -> Any:
-                return Ticket()
+            async def admit(self, *_: Any) -> Ticket:
+                return Closing()
 
             async def hold(self, *_: Any) -> bool:
                 return False
 
-        router.router.proxy.gate = Gate()  # type: ignore[assignment]
+        router.router.proxy.gate = Gate()
         for engine in (a, b):
             engine.usage = {"prompt_tokens": 3, "completion_tokens": 8}
         async with Reading.of(router, a, b) as stream:

@@ -183,7 +183,8 @@ class _Protocol(asyncio.Protocol):
             status = 503 if self.engine.mode == "draining" else self.engine.health
             self.transport.write(answer(status, b'{"status":"mock"}', extra))
             return
-        if target.startswith("/internal/"):  # the port of another engine plus a thousand may be ours
+        resumes = self.engine.resumable and target == "/internal/resume"
+        if target.startswith("/internal/") and not resumes:  # the port of another engine plus a thousand may be ours
             self.transport.write(answer(404, b"{}"))
             return
         if request.method == "GET" and target in self.engine.pages:
