@@ -441,22 +441,6 @@ async def test_ready_routers_of_the_own_service_split_limits(tmp_path: Path, fil
             await eventually(lambda: quotas.replicas == 1)
 
 
-async def test_routers_of_the_local_runtime_are_counted_in_its_file(
-    tmp_path: Path, file: Path, engine: MockEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BLADE_ENDPOINTS_DIR", str(tmp_path))
-    options = parse_arguments(["--service", "a", "--peers", "my-router"])
-    assert (options.peers, options.cluster) == (tmp_path / "my-router.json", None)
-    async with serving(engine, keys=file, peers=options.peers) as router:
-        quotas = router.router.admission.quotas
-        assert quotas.replicas == 1
-        listed = [{"url": f"http://127.0.0.1:{port}"} for port in (1, 2)]
-        write(tmp_path / "my-router.json", json.dumps({"endpoints": listed}))
-        await eventually(lambda: quotas.replicas == 2)
-        write(tmp_path / "my-router.json", json.dumps({"endpoints": [listed[0], listed[1] | {"draining": True}]}))
-        await eventually(lambda: quotas.replicas == 1)
-
-
 OURS = sorted(
     value if value != names.CLIENT_FORBIDDEN_PREFIX else f"{value}anything"
     for name, value in vars(names).items()
