@@ -52,8 +52,8 @@ def answer(target: bytes, body: bytes) -> bytes:
 
 
 def _tokens(body: bytes) -> list[int]:
-    """One for every two bytes, so that equal prefixes have equal tokens."""
-    return list(memoryview(body[: len(body) // 2 * 2]).cast("H"))
+    """One for every four bytes, so that equal prefixes have equal tokens; of ASCII they fit into 31 bits."""
+    return memoryview(body[: len(body) // 4 * 4]).cast("I").tolist()
 
 
 @cache

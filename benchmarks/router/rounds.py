@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from benchmarks.figures import QUICK, Figure
 from benchmarks.router.engines import Engine, fleet
+from benchmarks.router.load import Wrong
 from benchmarks.router.routers import Kind, Router, ours, peer, started
 
 Values = dict[str, float]
@@ -55,7 +56,7 @@ async def side_by_side(
             running.append((await stack.enter_async_context(started(kind, engines)), engines))
         for _ in range(rounds):
             for router, engines in running:
-                results[router.kind.name].append(await measure(router, engines))
+                await _measure(router, engines, measure, results)
     return results
 
 
@@ -67,8 +68,26 @@ async def one_by_one(
     for _ in range(rounds):
         for kind in kinds:
             async with fleet(**engine) as engines, started(kind, engines) as router:  # type: ignore[arg-type]
-                results[kind.name].append(await measure(router, engines))
+                await _measure(router, engines, measure, results)
     return results
+
+
+async def _measure(router: Router, engines: list[Engine], measure: Measure, results: Results) -> None:
+    """Measure once. A peer that answers wrongly drops out; ours must not.
+
+    Raises:
+        Wrong: ours answered wrongly.
+    """
+    name = router.kind.name
+    if name not in results:
+        return
+    try:
+        results[name].append(await measure(router, engines))
+    except Wrong as error:
+        if not router.kind.peer:
+            raise
+        print(f"failed: {name}: {error}", flush=True)
+        del results[name]
 
 
 def figures(row: str, results: Results, goals: Mapping[str, Goal]) -> list[Figure]:

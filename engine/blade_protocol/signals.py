@@ -26,7 +26,8 @@ class ServiceSignals(msgspec.Struct, frozen=True, kw_only=True):
     capacity: int = 0
     """Requests its engines may have; 0: no limit is configured, or no engine is there."""
     saturation: float | None = None
-    """``running`` by ``capacity``; above 1 when endpoints went away. None without a capacity."""
+    """1: as much as it should have. ``running`` by ``capacity``; without a capacity the mean of what the engines tell,
+    the worse of requests that wait inside by 5 and KV cache in use by 0.8. None when nobody can tell."""
     queued_requests: int = 0
     queued_tokens: int = 0
     """Prompts and the answers they ask for."""

@@ -41,6 +41,7 @@ from blade_router.http.tls import Certificate
 from blade_router.kubernetes import FollowedConfigMap, FollowedEndpoints, FollowedPeers
 from blade_router.metrics import Metrics
 from blade_router.model_list import ModelList
+from blade_router.peers import CountedPeers
 from blade_router.policies import PolicyOptions, make_policy
 from blade_router.prefix_index import PrefixIndex
 from blade_router.proxy import Proxy
@@ -100,7 +101,7 @@ class Router:
         self._beliefs: SharedBeliefs | None = None
         if options.workers > 1:
             self._beliefs = SharedBeliefs(self.endpoints, SharedColumns(memory, "endpoints", MOST_SHARED, WIDTH).open)
-        self._peers = FollowedPeers(options.cluster, options.peers) if options.cluster and options.peers else None
+        self._peers = make_peers(options)
         self.prefixes = PrefixIndex(options.prefix_index_bytes)
         self._kv_index = KvIndex(self.prefixes, options.kv_index_bytes)
         self.policy_options = PolicyOptions(
@@ -280,6 +281,13 @@ def make_sources(options: Options) -> Configuration:
         services={each.stem if isinstance(each, Path) else each: followed(each) for each in options.services},
         policy=options.policy,
     )
+
+
+def make_peers(options: Options) -> CountedPeers | FollowedPeers | None:
+    """Who counts the routers that share limits; None: the command line said how many there are."""
+    if isinstance(options.peers, Path):
+        return CountedPeers(options.peers)
+    return FollowedPeers(options.cluster, options.peers) if options.cluster and options.peers else None
 
 
 def make_keys(options: Options) -> Keys | None:

@@ -43,8 +43,8 @@ class Options:
     """A file with API keys, or a folder of them."""
     keys_secret: str | None = None
     """Name of a Secret in ``cluster`` with API keys."""
-    peers: str | None = None
-    """Name of this router's own Service in ``cluster``: its ready pods share every limit."""
+    peers: Path | str | None = None
+    """This router's own Service, whose ready pods share every limit: a file with them, or its name in ``cluster``."""
     replicas: int = 1
     """Routers that share every limit, where there are no ``peers`` to count."""
     policy: PolicyName | None = None
@@ -173,7 +173,7 @@ def _parser() -> argparse.ArgumentParser:
     admission.add_argument(
         "--peers",
         metavar="NAME",
-        help="in a Kubernetes pod: this router's own Service; its ready replicas split every limit between them",
+        help="this router's own Service; its ready replicas split every limit between them. Found as that of --service",
     )
     admission.add_argument(
         "--replicas",
@@ -279,7 +279,9 @@ def _find_followed(parser: argparse.ArgumentParser, values: dict[str, Any]) -> N
         for flag, mounted in (("config_map", "config"), ("keys_secret", "keys")):
             if mounted in values:
                 values.pop(flag, None)  # the file is the object, and there is no API that would know more
-        asked = [(flag, name) for flag, name in asked if flag in values]
+        if "peers" in values:
+            values["peers"] = Path(folder) / f"{values['peers']}.json"
+        asked = [(flag, name) for flag, name in asked if isinstance(values.get(flag), str)]
     else:
         found = list(services)
     if len(found) == 1:

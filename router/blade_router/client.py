@@ -79,7 +79,7 @@ class Client:
         http11: otherwise answers of unknown length end with the connection.
         keep_alive: the client would like to send another request after this one.
         bodiless: it asked by HEAD, and gets everything but the body.
-        extra: headers for every answer, and replaced where the engine writes them too (CORS).
+        extra: headers for every answer (CORS).
     """
 
     __slots__ = (
@@ -261,8 +261,7 @@ class Client:
         self.status = status
         flow = self._flow
         if self._extra:
-            ours = {name for name, _ in self._extra}
-            headers = [header for header in headers if header[0] not in ours] + self._extra
+            headers = headers + self._extra
         if flow.last:
             self.keep_alive = False
         framing = b"\r\n"

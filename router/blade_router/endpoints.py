@@ -55,8 +55,6 @@ class Endpoint:
         """Names of the adapters it has loaded."""
         self.state_age = 0.0
         """When it reported last, or said that nothing changed (``time.monotonic``); 0: never."""
-        self.weight = 1.0
-        """0 to 1: the share of a full load it should get while it is new."""
         self.name = ""
         self.revision = ""
         self.up: bool | None = None
@@ -98,7 +96,13 @@ class Endpoint:
 
     def usable(self, now: float) -> bool:
         """Healthy, not ejected, not draining."""
-        return self.up is True and not self.draining and not self.engine_draining and self.breaker.lets_through(now)
+        breaker = self.breaker
+        return (
+            self.up is True
+            and (breaker.closed or breaker.lets_through(now))
+            and not self.draining
+            and not self.engine_draining
+        )
 
     @property
     def failures(self) -> int:

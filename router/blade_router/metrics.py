@@ -22,6 +22,11 @@ MOST_LABELS = 100
 MOST_ACCOUNTS = 1000
 """Pairs of the two."""
 OTHER = "other"
+FULL_WAITING = 5
+FULL_KV = 0.8
+"""Requests that wait inside an engine, and the share of its KV cache in use, at which it counts as full."""
+STALE_SECONDS = 10.0
+"""What an engine told longer ago does not count."""
 
 _BREAKER_STATES = {"closed": 0, "half-open": 1, "open": 2}
 
@@ -223,6 +228,31 @@ class Metrics:
         passed = self.passed(10.0)
         return under_way * passed.time / passed.ended if passed.ended else None
 
+    def saturation(self, service: str) -> float | None:
+        """How full a service is, 1 for as much as it should have; None when nobody can tell.
+
+        With a queue: requests its engines have by what they may have. Else by what its engines tell: those that wait
+        inside, and their KV cache, whichever is worse, as a mean over the engines.
+        """
+        queue = self.rooms.queues.get(service)
+        state = queue.state() if queue is not None else None
+        if state is not None and state.capacity:
+            return state.running / state.capacity
+        oldest = time.monotonic() - STALE_SECONDS
+        full = [
+            max(endpoint.waiting / FULL_WAITING, (endpoint.kv_usage or 0.0) / FULL_KV)
+            for endpoint in self.endpoints.all
+            if endpoint.service == service and endpoint.up and endpoint.state_age > oldest
+        ]
+        return sum(full) / len(full) if full else None
+
+    @property
+    def services(self) -> list[str]:
+        """Of endpoints, and of requests that found none."""
+        rooms = self.rooms
+        of_endpoints = {endpoint.service for endpoint in self.endpoints.all}
+        return sorted(of_endpoints | rooms.queues.keys() | rooms.holding.arrivals.keys())
+
     def render(self) -> bytes:
         """The Prometheus text format."""
         return generate_latest(self._registry)
@@ -283,7 +313,10 @@ class Metrics:
         size = _of_service(names.ROUTER_QUEUE_BYTES, "Bytes of the requests in the queue.")
         oldest = _of_service(names.ROUTER_QUEUE_OLDEST, "Age of the oldest request in the queue.")
         p95 = _of_service(names.ROUTER_QUEUE_P95, "Age that 95 % of the requests in the queue have not reached.")
-        full = _of_service(names.ROUTER_SATURATION, "Requests the engines have, by what they may have.")
+        full = _of_service(names.ROUTER_SATURATION, "How full the engines are; 1: as much as they should have.")
+        for service in self.services:
+            if (part := self.saturation(service)) is not None:
+                full.add_metric([service], part)
         for service, queue in self.rooms.queues.items():
             state = queue.state()
             requests.add_metric([service], state.requests)
@@ -291,8 +324,6 @@ class Metrics:
             size.add_metric([service], state.bytes)
             oldest.add_metric([service], state.oldest_seconds)
             p95.add_metric([service], state.p95_seconds)
-            if state.capacity:
-                full.add_metric([service], state.running / state.capacity)
         yield from (requests, tokens, size, oldest, p95, full)
         holding = self.rooms.holding
         held = _of_service(names.ROUTER_HELD, "Requests that wait because no engine is ready.")

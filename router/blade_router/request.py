@@ -38,7 +38,15 @@ OURS = names.CLIENT_FORBIDDEN_PREFIX.encode()
 _REPLACED = HOP_BY_HOP | {b"host", b"content-length", b"expect", REQUEST_ID}
 _SPECIAL = _REPLACED | {b"content-type", b"content-encoding"}
 
-_NOT_FORWARDED = HOP_BY_HOP | {REQUEST_ID}
+CORS = frozenset(
+    b"access-control-" + name
+    for name in (
+        *(b"allow-origin", b"allow-credentials", b"allow-headers", b"allow-methods"),
+        *(b"expose-headers", b"max-age", b"allow-private-network"),
+    )
+)
+"""Which pages may ask is the router's decision: vLLM, left to itself, lets all of them."""
+_NOT_FORWARDED = HOP_BY_HOP | CORS | {REQUEST_ID}
 _MEASURED = _NOT_FORWARDED | {b"content-length"}
 
 _prefix = secrets.token_hex(8).encode()

@@ -38,17 +38,8 @@ def router_signals(metrics: Metrics) -> RouterSignals:
         retries=sum(metrics.retries.values()),
         retries_refused=metrics.retries_exhausted(),
         refused=dict(metrics.refused),
-        services=tuple(_service(metrics, name) for name in _services(metrics)),
+        services=tuple(_service(metrics, name) for name in metrics.services),
     )
-
-
-def _services(metrics: Metrics) -> list[str]:
-    """Of endpoints, and of requests that found none."""
-    rooms = metrics.rooms
-    found = (
-        {endpoint.service for endpoint in metrics.endpoints.all} | rooms.queues.keys() | rooms.holding.arrivals.keys()
-    )
-    return sorted(found)
 
 
 def _service(metrics: Metrics, name: str) -> ServiceSignals:
@@ -63,7 +54,7 @@ def _service(metrics: Metrics, name: str) -> ServiceSignals:
         usable=metrics.endpoints.usable_count(name),
         running=running,
         capacity=state.capacity,
-        saturation=running / state.capacity if state.capacity else None,
+        saturation=metrics.saturation(name),
         queued_requests=state.requests,
         queued_tokens=state.tokens,
         queued_bytes=state.bytes,
@@ -107,9 +98,7 @@ def _both(one: RouterSignals, other: RouterSignals) -> RouterSignals:
         ttft_seconds=_worst(one.ttft_seconds, other.ttft_seconds),
         tpot_seconds=_worst(one.tpot_seconds, other.tpot_seconds),
         e2e_seconds=_worst(one.e2e_seconds, other.e2e_seconds),
-        drain_seconds=max(
-            (each for each in (one.drain_seconds, other.drain_seconds) if each is not None), default=None
-        ),
+        drain_seconds=_most(one.drain_seconds, other.drain_seconds),
         retries=one.retries + other.retries,
         retries_refused=one.retries_refused + other.retries_refused,
         refused=dict(Counter(one.refused) + Counter(other.refused)),
@@ -125,7 +114,7 @@ def _both_of(one: ServiceSignals, other: ServiceSignals) -> ServiceSignals:
         usable=max(one.usable, other.usable),
         running=running,
         capacity=capacity,
-        saturation=running / capacity if capacity else None,
+        saturation=running / capacity if capacity else _most(one.saturation, other.saturation),
         queued_requests=one.queued_requests + other.queued_requests,
         queued_tokens=one.queued_tokens + other.queued_tokens,
         queued_bytes=one.queued_bytes + other.queued_bytes,
@@ -135,6 +124,10 @@ def _both_of(one: ServiceSignals, other: ServiceSignals) -> ServiceSignals:
         held_oldest_seconds=max(one.held_oldest_seconds, other.held_oldest_seconds),
         held_arrivals=one.held_arrivals + other.held_arrivals,
     )
+
+
+def _most(*numbers: float | None) -> float | None:
+    return max((number for number in numbers if number is not None), default=None)
 
 
 def _worst(one: Percentiles, other: Percentiles) -> Percentiles:

@@ -75,7 +75,6 @@ def test_a_router_is_replaced_and_multiplied_without_a_failed_request(running: L
 
 
 def test_requests_wait_while_a_service_comes_from_zero(running: Loop, tmp_path: Path) -> None:
-    pytest.importorskip("blade_router.admission.holding")
     running.start("-f", str(manifest(tmp_path, replicas=0)))
     running.until(lambda: running.condition("qwen", "RouterReady") == "True")
     url = running.service("qwen")["status"]["url"].removesuffix("/v1")
@@ -98,8 +97,6 @@ def _secret(folder: Path, name: str, kind: str = "Opaque", **data: str) -> str:
 
 
 def test_keys_and_a_certificate_from_secrets_are_what_the_routers_go_by(running: Loop, tmp_path: Path) -> None:
-    pytest.importorskip("blade_router.admission.keys")
-    pytest.importorskip("blade_router.http.tls")
     pem = (TLS / "server.pem").read_text()
     certificate = {"tls.crt": pem, "tls.key": pem}
     secrets = [

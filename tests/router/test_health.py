@@ -98,7 +98,7 @@ async def test_unready_engine_gets_nothing() -> None:
 
 async def test_panic_when_every_endpoint_looks_sick() -> None:
     """A wrong health check must not take a working service down."""
-    async with MockEngine("a", health=500) as a, serving(a, wait=False) as router:
+    async with MockEngine("a", health=500) as a, serving(a, wait=False, policy="least-request") as router:
         await eventually(lambda: by_name(router, "a").up is False)
         answer = await router.chat()
         assert answer.status_code == 200

@@ -9,7 +9,7 @@ import pytest
 from router_support.engine import MockEngine
 from router_support.serving import Running, eventually, question, raw_post, serving
 
-from blade_protocol.routing import EndpointConfig
+from blade_protocol.routing import EndpointConfig, HoldConfig, RouterConfig
 from blade_router.admission.holding import Holding
 
 
@@ -40,7 +40,7 @@ async def test_unary_request_is_answered_late(tmp_path: Path, known: bool) -> No
         await eventually(lambda: holding(router).count() == 1)
         async with engine:
             if not known:
-                router.router.apply(router.router.first.__class__(endpoints=(endpoint,)))
+                router.router.apply(RouterConfig(endpoints=(endpoint,), hold=HoldConfig(max_requests=100)))
             answer = await pending
         assert answer.status_code == 200
         assert answer.headers["x-blade-endpoint"] == "a"

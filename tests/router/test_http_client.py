@@ -11,7 +11,7 @@ from blade_protocol.routing import RouterConfig
 from blade_router.admission import Gate, OpenGate, Ticket
 from blade_router.client import Client
 from blade_router.errors import Refused
-from blade_router.request import ClientRequest
+from blade_router.request import ClientRequest, forwardable
 from blade_router.usage import Usage
 
 STREAM = BODY[:-1] + b', "stream": true}'
@@ -120,6 +120,11 @@ async def test_the_gate_is_what_tickets_are_for() -> None:
         router.router.proxy.gate = gate
         assert (await router.chat()).status_code == 200
         assert closed == [Usage(1, 1)]
+
+
+def test_which_pages_may_ask_is_not_the_engines_decision() -> None:
+    told = [(b"access-control-allow-origin", b"*"), (b"access-control-allow-credentials", b"true"), (b"x-a", b"1")]
+    assert forwardable(told, None) == [(b"x-a", b"1")]
 
 
 async def test_cors_follows_the_configuration() -> None:

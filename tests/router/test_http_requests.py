@@ -2,8 +2,11 @@
 
 import asyncio
 import gc
+import math
 import socket
 import weakref
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from router_support.engine import MockEngine
@@ -11,8 +14,9 @@ from router_support.raw import BODY, HOST, chunked, connected, get, post
 from router_support.serving import eventually, question, serving
 
 from blade_router import app
+from blade_router.errors import Refused
 from blade_router.http import connection, head
-from blade_router.http.reading import MAX_PIPELINED, Stage
+from blade_router.http.reading import MAX_PIPELINED, HttpLimits, RequestReader, Stage
 
 START = b"POST /v1/completions HTTP/1.1\r\n" + HOST
 SMUGGLED = b"GET /v1/smuggled HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -309,26 +313,24 @@ async def test_a_request_that_does_not_go_on_is_408(sent: bytes) -> None:
             assert await client.closed() == b""
 
 
-async def test_a_head_in_drops_does_not_gain_time_and_a_body_in_drops_does() -> None:
-    async with MockEngine("a") as engine:
-        async with serving(engine, header_timeout=0.3, body_timeout=0.3) as router:
-            async with connected(router.port) as client:
-
-                async def drip() -> None:
-                    client.send(START)
-                    while True:
-                        client.send(b"x-a: b\r\n")
-                        await asyncio.sleep(0.02)
-
-                dripping = asyncio.create_task(drip())
-                assert (await client.answer()).status == 408
-                dripping.cancel()
-            async with connected(router.port) as client:
-                client.send(START + b"content-length: 20\r\n\r\n")
-                for _ in range(20):
-                    client.send(b" ")
-                    await asyncio.sleep(0.04)
-                assert (await client.answer()).status == 400, "it was read to its end, and is no JSON"
+async def test_a_head_in_drops_gains_no_time_and_a_body_in_drops_does() -> None:
+    clock = [0.0]
+    loop = cast(asyncio.AbstractEventLoop, SimpleNamespace(time=lambda: clock[0]))
+    limits = HttpLimits(header_timeout=10, body_timeout=30, keep_alive=75)
+    reader = RequestReader(loop, limits, wake=lambda: None, encourage=lambda: None)
+    assert reader.deadline == 75
+    for clock[0], piece in ((5.0, START[:9]), (9.0, START[9:10]), (14.0, START[10:11])):
+        reader.feed(piece)
+        assert reader.deadline == 15
+    reader = RequestReader(loop, limits, wake=lambda: None, encourage=lambda: None)
+    reader.feed(START + b"content-length: 9\r\n\r\n")
+    for clock[0] in (20.0, 49.0, 78.0):
+        reader.feed(b" ")
+        assert reader.deadline == clock[0] + 30
+    assert reader.time_out()
+    (refusal,) = reader.waiting
+    assert isinstance(refusal, Refused)
+    assert refusal.status == 408
 
 
 async def test_an_idle_connection_is_closed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,14 +354,18 @@ async def test_a_client_that_never_reads_is_given_up(monkeypatch: pytest.MonkeyP
 
 async def test_a_slow_answer_is_no_slow_request() -> None:
     gate = asyncio.Semaphore(0)
-    async with MockEngine("a", gate=gate) as engine:
-        async with serving(engine, header_timeout=0.05, body_timeout=0.05) as router:
-            async with connected(router.port) as client:
-                client.send(post() + b"GET /v1/mod")  # the beginning of the next one waits meanwhile
-                await asyncio.sleep(0.3)
-                gate.release()
-                assert (await client.answer()).status == 200
-                assert (await client.answer()).status == 408
+    async with MockEngine("a", gate=gate) as engine, serving(engine) as router, connected(router.port) as client:
+        client.send(post() + b"GET /v1/mod")  # the beginning of the next one waits meanwhile
+        await eventually(lambda: engine.active == 1)
+        (open_one,) = (each for each in router.server.connections if each.busy)
+        open_one.expire(math.inf)
+        gate.release()
+        assert (await client.answer()).status == 200
+        await eventually(lambda: not open_one.busy)
+        open_one.expire(router.server.loop.time() + 9)  # its time has begun just now
+        assert open_one.stage is Stage.HEAD
+        open_one.expire(math.inf)
+        assert (await client.answer()).status == 408
 
 
 async def test_a_client_that_closes_its_side_is_gone() -> None:

@@ -441,6 +441,23 @@ async def test_ready_routers_of_the_own_service_split_limits(tmp_path: Path, fil
             await eventually(lambda: quotas.replicas == 1)
 
 
+async def test_routers_are_counted_in_a_file_where_there_is_no_api(
+    tmp_path: Path, file: Path, engine: MockEngine
+) -> None:
+    peers = tmp_path / "my-router.json"
+
+    def put_peers(*leaving: bool) -> None:
+        endpoints = [{"url": f"http://r{number}:1", "draining": each} for number, each in enumerate(leaving)]
+        peers.write_text(json.dumps({"endpoints": endpoints}))
+
+    put_peers(False, False, True)
+    async with serving(engine, keys=file, peers=peers) as router:
+        quotas = router.router.admission.quotas
+        await eventually(lambda: quotas.replicas == 2)
+        put_peers()
+        await eventually(lambda: quotas.replicas == 1)
+
+
 OURS = sorted(
     value if value != names.CLIENT_FORBIDDEN_PREFIX else f"{value}anything"
     for name, value in vars(names).items()
@@ -508,6 +525,10 @@ def test_flags(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
     assert (options.keys, options.keys_secret, options.peers, options.replicas) == (Path("/k"), "s", "r", 2)
     assert options.cluster is not None
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST")
+    monkeypatch.setenv("BLADE_ENDPOINTS_DIR", "/endpoints")
+    local = parse_arguments(["--service", "a", "--keys", "/k", "--keys_secret", "s", "--peers", "r"])
+    assert (local.keys_secret, local.peers, local.cluster) == (None, Path("/endpoints/r.json"), None)
+    monkeypatch.delenv("BLADE_ENDPOINTS_DIR")
     with pytest.raises(SystemExit):
         parse_arguments(["--endpoints", "http://a:1", "--keys_secret", "s"])
     assert "--keys_secret: this is no Kubernetes pod" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from router_support.engine import MockEngine
 from router_support.serving import Running, eventually, question, raw_post, serving
 
 from blade_protocol import environment, headers, paths
+from blade_protocol.routing import EndpointConfig
 from blade_protocol.signals import RouterSignals, ServiceSignals
 from blade_router.distribution import BUCKETS, SLOTS, Distribution, family
 from blade_router.endpoints import EndpointSet
@@ -217,6 +219,20 @@ async def test_signals_of_a_busy_and_of_an_absent_service(tmp_path: Path) -> Non
         assert await router.metric('blade_router_held_requests{service=""}') == 1
         assert await router.metric('blade_router_held_arrivals_total{service=""}') == 1
         writer.close()
+
+
+def test_saturation_without_a_queue_is_what_engines_tell() -> None:
+    found = EndpointSet()
+    found.update(EndpointConfig(url=f"http://10.0.0.{number}:80") for number in range(3))
+    metrics = Metrics(found)
+    assert metrics.saturation("") is None
+    for endpoint in found.all:
+        endpoint.mark_up()
+    first, second, third = found.all
+    first.waiting, first.kv_usage, first.state_age = 10, 0.4, time.monotonic()
+    second.waiting, second.kv_usage, second.state_age = 0, 0.8, time.monotonic()
+    third.waiting, third.state_age = 1000, time.monotonic() - 60
+    assert metrics.saturation("") == pytest.approx((2.0 + 1.0) / 2)
 
 
 async def test_refusals_are_counted_by_reason() -> None:

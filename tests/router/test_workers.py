@@ -13,12 +13,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 from router_support.engine import MockEngine
 from router_support.raw import Answer, connected, get, post
 from router_support.serving import TEST_SECONDS, eventually, question
 
+from blade_protocol.signals import RouterSignals
 from blade_router.app import main
 from blade_router.worker_peers import add_up
 from blade_router.workers import SHARED_BYTES, VARIABLE, Worker
@@ -91,6 +93,36 @@ async def test_both_serve_and_count_together() -> None:
         assert await metric(port, f'blade_router_endpoint_up{{endpoint="{engine.url}"}}') == 1
         asked = {(await status(port))["worker"] for _ in range(40)}
         assert asked == {0, 1}
+
+
+async def test_signals_are_of_both() -> None:
+    async with MockEngine("a") as engine, running("--endpoints", engine.url) as (_, port):
+        await ask(port, 20)
+        async with connected(port) as client:
+            client.send(get(b"/internal/signals"))
+            signals = msgspec.json.decode((await client.answer()).body, type=RouterSignals)
+        assert (signals.arrivals, signals.finished, signals.completion_tokens) == (20, 20, 20)
+        assert [(service.endpoints, service.usable) for service in signals.services] == [(1, 1)]
+
+
+async def test_what_one_learns_about_an_endpoint_the_other_knows() -> None:
+    """Their own checks come once a minute: the other one can only have been told."""
+    async with MockEngine("a") as a, MockEngine("b") as b:
+        flags = ("--endpoints", f"{a.url},{b.url}", "--health_interval", "60")
+        async with running(*flags) as (_, port):
+            while not all(each["up"] for each in (await status(port))["endpoints"]):  # noqa: ASYNC110 - another process
+                await asyncio.sleep(0.02)
+            b.mode = "draining"
+            while not b.received:
+                await ask(port, 1)
+            knows: set[int] = set()
+            while len(knows) < 2:
+                found = await status(port)
+                if found["endpoints"][1]["draining"]:
+                    knows.add(found["worker"])
+            asked = len(b.received)
+            await ask(port, 20)
+            assert len(b.received) == asked <= 2
 
 
 async def test_a_worker_that_is_killed_is_replaced_and_nobody_is_refused() -> None:

@@ -40,7 +40,7 @@ async def run(context: Context) -> list[Figure]:
                 engines[1].kill()
             else:
                 engines[1].mode = mode
-            return _values(await load)
+            return _values(router, await load)
 
         results = await one_by_one(kinds, measure, rounds=1, delay=DELAY)
         made += figures(name, results, {"errors": Goal("errors", "<=", 0.0), "p99": Goal("ms", "<=", slowest)})
@@ -58,7 +58,11 @@ async def run_killed(context: Context) -> list[Figure]:
         )
         unary, streamed = await asyncio.gather(*load)
         killing.cancel()
-        return {**_values(unary), "streams": float(streamed.done), "streams_cut": float(streamed.errors.total())}
+        return {
+            **_values(router, unary),
+            "streams": float(streamed.done),
+            "streams_cut": float(streamed.errors.total()),
+        }
 
     results = await one_by_one(
         context.kinds("--first_byte_timeout", str(FIRST_BYTE), internal=True),
@@ -84,7 +88,7 @@ async def _kill(engines: list[Engine]) -> None:
         await engine.start()
 
 
-def _values(outcome: Outcome) -> Values:
+def _values(router: Router, outcome: Outcome) -> Values:
     if outcome.errors:
-        print(f"  errors: {dict(outcome.errors)}")
+        print(f"  {router.kind.name}: {dict(outcome.errors)}")
     return {"errors": float(outcome.errors.total()), "p99": percentile(outcome.times, 0.99) * 1e3}

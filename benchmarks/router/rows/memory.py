@@ -10,7 +10,7 @@ from benchmarks.router.rounds import Context, Goal, Values, figures, one_by_one
 from benchmarks.router.routers import Router
 
 PROMPTS = 20_000 if QUICK else 1_000_000
-PEER_PROMPTS = PROMPTS if QUICK else 100_000
+PEER_PROMPTS = PROMPTS // 10
 """The peers' memory after a tenth tells enough."""
 BLOCKS = 8
 

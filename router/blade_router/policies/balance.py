@@ -32,16 +32,17 @@ class Balance:
         self._total = 0.0
         self._moves = MOVES_SAVED
         self._size = 0.0
-        """Blocks of a usual prompt."""
+        """Blocks of what is still a prompt of usual size: half as many again as the mean."""
 
     def join(self, candidates: Sequence[Endpoint]) -> None:
         """Start to count for endpoints that are new: from the mean, or they would get all there is."""
         requests, cold = self.requests, self.cold
         for endpoint in candidates:
             if endpoint not in requests:
-                known = len(requests) or 1
-                requests[endpoint] = self._total / known
-                cold[endpoint] = sum(cold.values()) / known
+                known = [each for each in candidates if each in requests]
+                count = len(known) or 1
+                requests[endpoint] = sum(requests[each] for each in known) / count
+                cold[endpoint] = sum(cold[each] for each in known) / count
                 self._total += requests[endpoint]
 
     def behind(self, candidates: Sequence[Endpoint], endpoint: Endpoint, blocks: float) -> int:
@@ -52,9 +53,10 @@ class Balance:
         if self._moves < 1 or blocks > self._size:
             return -1
         requests = self.requests
-        if requests[endpoint] <= (self._total / len(requests) + 2) * UNEVEN:
+        recent = requests.__getitem__
+        if recent(endpoint) <= (sum(map(recent, candidates)) / len(candidates) + 2) * UNEVEN:
             return -1
-        least = min(candidates, key=requests.__getitem__)
+        least = min(candidates, key=recent)
         return candidates.index(least) if least.in_flight <= endpoint.in_flight else -1
 
     def count(self, endpoint: Endpoint, size: float, blocks: float, cold: float, moved: bool) -> None:
