@@ -21,11 +21,12 @@ from blade_protocol.routing import Limits
 from blade_router import app
 from blade_router.admission import key_sources
 from blade_router.admission.keys import Key, Keyring, parse_keys
-from blade_router.app import Router, main
+from blade_router.app import main
 from blade_router.arguments import Options, parse_arguments
 from blade_router.config import ConfigError
 from blade_router.errors import Headers, Refused
 from blade_router.kubernetes import following
+from blade_router.router import Router
 
 SECRET = "sk-correct-horse-battery"
 HEX = hashlib.sha256(SECRET.encode()).hexdigest()

@@ -9,10 +9,10 @@ import pytest
 from router_support.engine import MockEngine
 from router_support.serving import eventually, serving
 
-from blade_router.app import Router
 from blade_router.arguments import Options, parse_arguments
 from blade_router.config import ConfigError
 from blade_router.policies import Canary
+from blade_router.router import Router
 
 LONG = {"model": "mock", "messages": [{"role": "user", "content": "long " * 1000}]}
 

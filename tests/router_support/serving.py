@@ -9,11 +9,12 @@ from typing import Any
 import httpx
 
 from blade_protocol.routing import EndpointConfig
-from blade_router.app import Router, make_server
+from blade_router.app import make_server
 from blade_router.arguments import Options
 from blade_router.http.listening import listen
 from blade_router.http.server import Server
 from blade_router.http.tls import Certificate
+from blade_router.router import Router
 from router_support.engine import MockEngine
 
 TEST_SECONDS = 60
