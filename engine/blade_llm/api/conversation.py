@@ -133,7 +133,7 @@ def _is_large(messages: list[dict[str, Any]]) -> bool:
 
 
 def _checked(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [_message(message, index) for index, message in enumerate(messages)]
+    return [checked_message(message, index) for index, message in enumerate(messages)]
 
 
 def _check_continued(chat: Conversation) -> None:
@@ -145,7 +145,7 @@ def _check_continued(chat: Conversation) -> None:
         raise bad_request("continue_final_message and resume_response both go on; send one", "resume_response")
 
 
-def _message(message: Mapping[str, Any], index: int) -> dict[str, Any]:
+def checked_message(message: Mapping[str, Any], index: int) -> dict[str, Any]:
     """Checked, with a role that templates know, and with content parts joined to one string."""
     where = f"messages[{index}]"
     role = message.get("role")

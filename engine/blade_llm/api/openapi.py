@@ -136,7 +136,7 @@ def _own_schemas(body: type[msgspec.Struct], context: ServerContext) -> dict[str
 
     found: dict[str, Any] = {"model": {"enum": ["", *context.model.names, *sorted(context.model.aliases)]}}
     if "messages" in body.__struct_fields__:
-        found["messages"] = {"type": "array", "minItems": 1, "items": _MESSAGE}
+        found["messages"] = {"type": "array", "minItems": 1, "items": MESSAGE}
     if issubclass(body, SamplingFields):
         found["stop_token_ids"] = {"type": "array", "items": token_id, "maxItems": 128, "default": []}
         found["prompt"] = prompts(MAX_CHOICES)
@@ -165,23 +165,29 @@ _SAID: Final[list[dict[str, Any]]] = [
 ]
 _CALL: Final[dict[str, Any]] = {
     "type": "object",
-    "required": ["id", "type", "function"],
+    "required": ["id", "function"],
     "properties": {
         "id": {"type": "string"},
         "type": {"const": "function"},
         "function": {
             "type": "object",
-            "required": ["name", "arguments"],
-            "properties": {"name": {"type": "string"}, "arguments": {"type": "string"}},
+            "required": ["name"],
+            "properties": {"name": {"type": "string"}, "arguments": {"type": ["string", "object"]}},
         },
     },
 }
-_MESSAGE: Final[dict[str, Any]] = {
+_NO_CALLS: Final[dict[str, Any]] = {"anyOf": [{"type": "array", "maxItems": 0}, _NULL]}
+MESSAGE: Final[dict[str, Any]] = {
     "anyOf": [
         {
             "type": "object",
             "required": ["role", "content"],
-            "properties": {"role": {"enum": ["system", "developer", "user"]}, "content": {"anyOf": _CONTENT}},
+            "properties": {
+                "role": {"enum": ["system", "developer", "user"]},
+                "content": {"anyOf": _CONTENT},
+                "tool_calls": _NO_CALLS,
+                "function_call": _NULL,
+            },
         },
         {
             "type": "object",
@@ -190,6 +196,7 @@ _MESSAGE: Final[dict[str, Any]] = {
                 "role": {"const": "assistant"},
                 "content": {"anyOf": [*_SAID, _NULL]},
                 "tool_calls": {"anyOf": [{"type": "array", "items": _CALL}, _NULL]},
+                "function_call": _NULL,
             },
         },
         {
@@ -199,6 +206,8 @@ _MESSAGE: Final[dict[str, Any]] = {
                 "role": {"const": "tool"},
                 "content": {"anyOf": _CONTENT},
                 "tool_call_id": {"type": "string"},
+                "tool_calls": _NO_CALLS,
+                "function_call": _NULL,
             },
         },
     ]
