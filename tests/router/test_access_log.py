@@ -26,7 +26,10 @@ def lines(path: Path) -> list[dict[str, Any]]:
 async def test_a_line_tells_what_a_request_was_and_cost(tmp_path: Path) -> None:
     path = tmp_path / "access.log"
     async with MockEngine("good") as good, MockEngine("bad", mode="reset") as bad:
-        async with serving(good, bad, access_log=str(path)) as router, connected(router.port) as client:
+        async with (
+            serving(good, bad, policy="round-robin", access_log=str(path)) as router,
+            connected(router.port) as client,
+        ):
             for _ in range(2):
                 client.send(
                     post(BODY, b"authorization: Bearer secret", b"x-request-id: mine", path=b"/v1/x?key=secret")
@@ -45,7 +48,7 @@ async def test_a_line_tells_what_a_request_was_and_cost(tmp_path: Path) -> None:
     assert 0 < first["ttft"] <= first["duration"]
     assert first["time"].endswith("Z")
     assert {first["tries"], second["tries"]} == {1, 2}
-    assert {first["reason"], second["reason"]} == {"least-request", "least-request retry=reset"}
+    assert {first["reason"], second["reason"]} == {"round-robin", "round-robin retry=reset"}
     assert refused["status"] == 400
     assert "endpoint" not in refused
 

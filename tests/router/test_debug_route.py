@@ -1,5 +1,6 @@
 """``/debug/route``: what would be chosen, why, and that asking changes nothing."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ async def test_it_says_why_others_are_out() -> None:
             known = {endpoint.name: endpoint for endpoint in router.router.endpoints.all}
             known["b"].draining = True
             known["c"].up = False
-            known["d"].ejected_until = float("inf")
+            known["d"].breaker.closed, known["d"].breaker.open_until = False, time.monotonic() + 1000
             known["e"].service = "other"
             shown = (await ask(router)).json()
             assert shown["endpoint"] == "a"

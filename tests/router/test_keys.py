@@ -18,7 +18,6 @@ from router_support.serving import Running, eventually, question, serving
 
 from blade_protocol import headers as names
 from blade_protocol.routing import Limits
-from blade_router import app
 from blade_router.admission import key_sources
 from blade_router.admission.keys import Key, Keyring, parse_keys
 from blade_router.app import main
@@ -26,7 +25,7 @@ from blade_router.arguments import Options, parse_arguments
 from blade_router.config import ConfigError
 from blade_router.errors import Headers, Refused
 from blade_router.kubernetes import following
-from blade_router.router import Router
+from blade_router.router import Router, make_keys
 
 SECRET = "sk-correct-horse-battery"
 HEX = hashlib.sha256(SECRET.encode()).hexdigest()
@@ -487,7 +486,7 @@ def test_no_key_in_plain_stays_in_memory(tmp_path: Path) -> None:
     secret = "".join(("sk-", "remember", "-me-not"))
     path = tmp_path / "keys.json"
     path.write_text(json.dumps({"keys": [{"name": "a", "key": secret}]}))
-    keys = app.make_keys(Options(keys=path))
+    keys = make_keys(Options(keys=path))
     router = Router(Options(keys=path))
     gc.collect()
     assert keys is not None

@@ -56,11 +56,11 @@ async def test_request_id_is_kept_or_made() -> None:
 
 async def test_answer_says_who_and_why() -> None:
     async with MockEngine("good") as good, MockEngine("bad", mode="reset") as bad:
-        async with serving(good, bad, policy="least-request") as router:
+        async with serving(good, bad, policy="round-robin") as router:
             answers = [await router.chat() for _ in range(2)]
     reasons = {answer.headers[names.ROUTE_REASON] for answer in answers}
     assert {answer.headers[names.ENDPOINT] for answer in answers} == {"good"}
-    assert reasons == {"least-request", "least-request retry=reset"}
+    assert reasons == {"round-robin", "round-robin retry=reset"}
 
 
 async def test_body_over_the_limit_is_413() -> None:
