@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from urllib.parse import urlsplit
 
+from blade_protocol import ports
 from blade_protocol.routing import EndpointConfig
 from blade_router.breaker import Breaker
 from blade_router.pool import ConnectionPool
@@ -53,7 +54,7 @@ class Endpoint:
         """Names it serves, those of adapters included."""
         self.adapters: frozenset[str] = frozenset()
         """Names of the adapters it has loaded."""
-        self.state_age = 0.0
+        self.told_at = 0.0
         """When it reported last, or said that nothing changed (``time.monotonic``); 0: never."""
         self.name = ""
         self.revision = ""
@@ -88,6 +89,15 @@ class Endpoint:
         self.service = config.service
         self.engine = config.engine
         self.kv_events = config.kv_events
+
+    @property
+    def internal_origin(self) -> str:
+        """The base URL of its internal port: as configured, else the public port's number plus the usual."""
+        if self.internal_url:
+            return self.internal_url
+        parts = urlsplit(self.url)
+        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+        return f"http://{host}:{(parts.port or 80) + ports.INTERNAL_PORT_OFFSET}"
 
     @property
     def admits(self) -> bool:

@@ -242,7 +242,7 @@ class Metrics:
         full = [
             max(endpoint.waiting / FULL_WAITING, (endpoint.kv_usage or 0.0) / FULL_KV)
             for endpoint in self.endpoints.all
-            if endpoint.service == service and endpoint.up and endpoint.state_age > oldest
+            if endpoint.service == service and endpoint.up and endpoint.told_at > oldest
         ]
         return sum(full) / len(full) if full else None
 

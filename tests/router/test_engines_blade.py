@@ -15,7 +15,6 @@ from blade_protocol.routing import EndpointConfig, RouterConfig
 from blade_protocol.state import MemoryPlan
 from blade_router.endpoints import Endpoint
 from blade_router.engines import blade, followers
-from blade_router.engines.blade import internal_url
 
 
 @contextlib.asynccontextmanager
@@ -35,7 +34,7 @@ def test_the_internal_port_is_the_public_one_plus_a_thousand_unless_told() -> No
         ("http://[fd00::7]:8081", "", "http://[fd00::7]:9081"),
         ("http://10.0.0.7:8081", "http://10.0.0.7:77", "http://10.0.0.7:77"),
     ):
-        assert internal_url(Endpoint(EndpointConfig(url=url, internal_url=told))) == expected
+        assert Endpoint(EndpointConfig(url=url, internal_url=told)).internal_origin == expected
 
 
 async def test_load_models_and_room_come_with_each_event() -> None:
@@ -53,11 +52,11 @@ async def test_load_models_and_room_come_with_each_event() -> None:
         async with following(engine, port) as (_, endpoint):
             await eventually(lambda: endpoint.models == {"m"})
             assert (endpoint.capacity, endpoint.cache_tokens, endpoint.kv_usage) == (8, 1_600, 0.0)
-            before = endpoint.state_age
+            before = endpoint.told_at
             assert before > 0
             for writer in port.listeners:
                 writer.write(chunk(b": alive\n\n"))
-            await eventually(lambda: endpoint.state_age > before)
+            await eventually(lambda: endpoint.told_at > before)
             port.set(running=3, waiting=2, kv_blocks_free=25, adapters=("french",))
             await eventually(lambda: endpoint.running == 3)
             assert (endpoint.waiting, endpoint.kv_usage) == (2, 0.75)

@@ -44,7 +44,7 @@ async def test_a_vllm_engine_tells_load_room_models_and_adapters() -> None:
         assert endpoint.cache_tokens == 4_000
         assert endpoint.adapters == {"french", "dutch", "german"}
         assert endpoint.models == {"m", "alias", *endpoint.adapters}
-        assert endpoint.state_age > 0
+        assert endpoint.told_at > 0
         engine.pages["/metrics"] = 'vllm:gpu_cache_usage_perc{model_name="m"} 0.25\n'  # an older version
         await PeerEngine(endpoint).ask()
         assert (endpoint.running, endpoint.kv_usage) == (5, 0.25)

@@ -235,7 +235,7 @@ async def test_auto_gives_a_larger_engine_more() -> None:
 
 async def test_auto_counts_what_other_routers_sent() -> None:
     (one,) = endpoints(1)
-    one.in_flight, one.running, one.waiting, one.state_age = 2, 8, 4, 100.0
+    one.in_flight, one.running, one.waiting, one.told_at = 2, 8, 4, 100.0
     assert requests_on(one, 100.0, 2.0) == 12
     assert requests_on(one, 103.0, 2.0) == 7
     assert requests_on(one, 107.0, 2.0) == 2  # older than three reports: no longer believed

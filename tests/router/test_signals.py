@@ -229,9 +229,9 @@ def test_saturation_without_a_queue_is_what_engines_tell() -> None:
     for endpoint in found.all:
         endpoint.mark_up()
     first, second, third = found.all
-    first.waiting, first.kv_usage, first.state_age = 10, 0.4, time.monotonic()
-    second.waiting, second.kv_usage, second.state_age = 0, 0.8, time.monotonic()
-    third.waiting, third.state_age = 1000, time.monotonic() - 60
+    first.waiting, first.kv_usage, first.told_at = 10, 0.4, time.monotonic()
+    second.waiting, second.kv_usage, second.told_at = 0, 0.8, time.monotonic()
+    third.waiting, third.told_at = 1000, time.monotonic() - 60
     assert metrics.saturation("") == pytest.approx((2.0 + 1.0) / 2)
 
 

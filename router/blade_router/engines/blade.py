@@ -8,11 +8,10 @@ import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 import msgspec
 
-from blade_protocol import headers, paths, ports
+from blade_protocol import headers, paths
 from blade_protocol.state import EngineEvent, EngineState, KVBatch, KVSnapshot
 from blade_router.endpoints import Endpoint
 from blade_router.engines.http import Unwilling, get, opened
@@ -63,7 +62,7 @@ class BladeEngine:
             async with opened(self._url(paths.INTERNAL_EVENTS), self._header()) as connection:
                 async for data in _events(connection):
                     if not data:
-                        self._endpoint.state_age = time.monotonic()
+                        self._endpoint.told_at = time.monotonic()
                         await self._take_kv(None)  # there may be an index by now
                         continue
                     event = _decode_event(data)
@@ -93,7 +92,7 @@ class BladeEngine:
         endpoint.cache_tokens = state.memory.kv_tokens if state.memory is not None else 0
         endpoint.adapters = frozenset(state.adapters)
         endpoint.models = endpoint.adapters | {state.model}
-        endpoint.state_age = time.monotonic()
+        endpoint.told_at = time.monotonic()
         if not endpoint.revision:
             endpoint.revision = state.revision
         if state.draining:
@@ -128,21 +127,12 @@ class BladeEngine:
         index.set_live(endpoint, True)
 
     def _url(self, path: str) -> str:
-        return internal_url(self._endpoint) + path
+        return self._endpoint.internal_origin + path
 
     def _header(self) -> str:
         if self._token_file is None:
             return ""
         return f"{headers.INTERNAL_TOKEN}: {self._token_file.read_text().strip()}\r\n"
-
-
-def internal_url(endpoint: Endpoint) -> str:
-    """The base URL of its internal port: as configured, else the public port's number plus the usual."""
-    if endpoint.internal_url:
-        return endpoint.internal_url
-    parts = urlsplit(endpoint.url)
-    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
-    return f"http://{host}:{(parts.port or 80) + ports.INTERNAL_PORT_OFFSET}"
 
 
 async def _events(connection: Connection) -> AsyncIterator[bytes]:

@@ -80,7 +80,7 @@ class PeerEngine:
         adapters |= {model.id for model in models if model.parent}
         endpoint.adapters = frozenset(adapters)
         endpoint.models = frozenset(model.id for model in models) | endpoint.adapters
-        endpoint.state_age = time.monotonic()
+        endpoint.told_at = time.monotonic()
 
     def _take_metrics(self, page: bytes) -> set[str]:
         """The load; returns the adapters it mentions."""

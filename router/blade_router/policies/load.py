@@ -20,7 +20,7 @@ def requests_on(endpoint: Endpoint, now: float, interval: float) -> float:
     """
     others = endpoint.running + endpoint.waiting - endpoint.in_flight
     if others > 0 and interval > 0:
-        fresh = 1.0 - (now - endpoint.state_age) / (STALE * interval)
+        fresh = 1.0 - (now - endpoint.told_at) / (STALE * interval)
         if fresh > 0:
             return endpoint.in_flight + others * min(fresh, 1.0)
     return endpoint.in_flight

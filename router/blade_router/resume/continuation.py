@@ -112,7 +112,7 @@ class Resumer:
     async def _ask(self, choice: Choice, body: bytes, client: Client) -> Continuation | int:
         """The rest, or the status of another answer; 0 without an answer that says anything of the request."""
         endpoint = choice.endpoint
-        url = urlsplit(endpoint.internal_url)
+        url = urlsplit(endpoint.internal_origin)
         pool = ConnectionPool(url.hostname or "", url.port or 80, connect_timeout=self._connect_timeout)
         connection: Connection | None = None
         continuation: Continuation | None = None

@@ -30,7 +30,7 @@ def asking(request: ClientRequest) -> bytes:
 
 def answers_resume(endpoint: Endpoint) -> bool:
     """It can write token ids, and be asked for the rest of another one's stream."""
-    return endpoint.engine == "blade" and bool(endpoint.internal_url)
+    return endpoint.engine == "blade" and bool(endpoint.internal_url or endpoint.told_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +61,11 @@ class Ticket:
 
 
 def ticket_of(request: ClientRequest, headers: Headers, endpoint: Endpoint) -> Ticket | None:
-    """From the head of an answer; None: this engine does not offer to be resumed, or runs nobody knows what."""
+    """From the head of an answer; None: this engine does not offer to be resumed."""
     found = dict(headers)
     digest, request_id = found.get(_DIGEST), found.get(REQUEST_ID)
     created, seed = found.get(_CREATED, b""), found.get(_SEED, b"")
-    if not digest or not request_id or not endpoint.revision:
+    if not digest or not request_id:
         return None
     try:
         return Ticket(
