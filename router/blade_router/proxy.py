@@ -12,8 +12,9 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from blade_protocol import headers as names
 from blade_protocol import paths
 from blade_router.admission import Gate, OpenGate, Ticket
+from blade_router.attempts import RETRIED, Attempts
 from blade_router.client import Client
-from blade_router.endpoints import Endpoint, EndpointSet, settle
+from blade_router.endpoints import Endpoint, EndpointSet
 from blade_router.engines import KvIndex
 from blade_router.errors import ClientGone, Headers, Refused
 from blade_router.http.head import RawRequest
@@ -30,21 +31,18 @@ from blade_router.resume import (
     asking,
     ticket_of,
 )
-from blade_router.retries import RetryBudget, asked_to_wait
-from blade_router.upstream import ConnectFailed, Connection, ConnectionLost, UpstreamError
+from blade_router.retries import RetryBudget
+from blade_router.upstream import Connection, UpstreamError
 from blade_router.usage import TAIL, usage_of, usage_of_stream
 
 logger = logging.getLogger("blade_router.proxy")
 
-RETRIED = frozenset((500, 502, 503))
-"""Answers that say "not here, not now": another endpoint may do better. A 4xx is the client's and passes through."""
 CLIENT_GONE = 499
 """Status under which requests are counted whose client left (nginx's)."""
 
 _ENDPOINT = names.ENDPOINT.encode()
 _REASON = names.ROUTE_REASON.encode()
 _JSON = [(b"content-type", b"application/json")]
-_DRAINING = (names.DRAINING.encode(), b"1")
 _KV_BLOCKS = names.KV_BLOCKS.encode()
 _ASK_FOR_BLOCKS = _KV_BLOCKS + b": 1\r\n"
 
@@ -135,87 +133,48 @@ class Proxy:
 
     async def _serve(self, request: ClientRequest, client: Client, ticket: Ticket) -> int:
         """Try endpoints until one answers; returns the status the client got."""
-        tried: list[Endpoint] = []
-        failed: list[Endpoint] = []
-        worked = 0
-        careful = lost = False
-        why = ""
+        attempts = Attempts(self._budget)
         ids = asking(request) if len(self.endpoints.all) > 1 else b""
-        last: tuple[Answer, Headers] | None = None
-        while worked < self._max_tries:
-            candidates, panic = self.endpoints.candidates(tried, ticket.service)
+        while attempts.worked < self._max_tries:
+            candidates, panic = self.endpoints.candidates(attempts.tried, ticket.service)
             if not candidates:
-                if self._look_again():
-                    continue  # a replica that became ready since the last look
-                if not failed and await self.gate.hold(request, client, ticket):
-                    tried.clear()
-                    last, why, careful = None, "", False
-                    continue
-                if lost and not failed:
-                    # Nobody is left but who lost the connection: asking again tells whether it is still there.
-                    tried.clear()
-                    lost, careful = False, True
+                if await self._others_come(attempts, request, client, ticket):
                     continue
                 break
-            if careful:
-                if not self._budget.take(time.perf_counter()):
-                    break
-                await self._budget.pause(worked)
+            if not await attempts.allowed():
+                break
             choice = self.policy.choose(candidates, request)
             endpoint = choice.endpoint
-            if why:
-                self._metrics.retries[why] += 1
-            request.ours = ours = self._headers(request, choice, panic, why)
+            if attempts.why:
+                self._metrics.retries[attempts.why] += 1
+            request.ours = ours = self._headers(request, choice, panic, attempts.why)
             request.tries += 1
             ours += ticket.headers
-            tried.append(endpoint)
+            attempts.tried.append(endpoint)
             choice.sent()
             trial = endpoint.breaker.enter()
-            connection: Connection | None = None
-            index = self.kv_index
-            asks = index is not None and endpoint.engine == "blade" and index.wanted(request.prompt.chain)
+            index = self.kv_index if endpoint.engine == "blade" else None
+            if index is not None and not index.wanted(request.prompt.chain):
+                index = None
             extra = ids if ids and answers_resume(endpoint) else b""
-            if asks:
+            if index is not None:
                 extra += _ASK_FOR_BLOCKS
+            connection: Connection | None = None
             try:
                 head = request.head_for(endpoint.authority, extra)
                 connection = await endpoint.pool.exchange(head, request.body, client.attach, self._first_byte_timeout)
                 answer = await hold(connection)
                 choice.first_byte()
-                if asks and index is not None:
+                if index is not None:
                     index.learn(request.prompt.chain, header_of(connection.headers, _KV_BLOCKS))
                 if answer.status in RETRIED and answer.complete:
-                    last = (answer, ours)
-                    if _DRAINING in connection.headers:
-                        why = "draining"
-                        endpoint.mark_draining()
-                        careful = False
-                        continue
-                    why = str(answer.status)
-                    if panic and answer.status == 503:  # thought not to be ready, and says so
-                        careful = False
-                        continue
-                    careful = True
-                    worked += 1
-                    if seconds := asked_to_wait(answer.status, answer.headers):
-                        endpoint.pause(seconds)
-                    else:
-                        failed.append(endpoint)
+                    attempts.refused(endpoint, answer, ours, panic=panic)
                     continue
-                if answer.status < 500:
-                    endpoint.record_success()
-                    if failed:
-                        settle(failed, answered=True)
-                        failed.clear()
+                attempts.answered(endpoint, answer.status)
                 await self._relay(answer, ours, endpoint, connection, request, client)
                 return answer.status
             except UpstreamError as error:
-                why = error.reason
-                absent = isinstance(error, ConnectFailed)
-                lost = isinstance(error, ConnectionLost)
-                careful = not absent and (worked > 0 or not lost)
-                worked += not absent
-                endpoint.record_failure(str(error), error)
+                attempts.broke(endpoint, error)
                 logger.debug("request %s failed on %s: %s", request.id.decode("latin-1"), endpoint.name, error)
             finally:
                 choice.ended(request.usage)
@@ -224,14 +183,23 @@ class Proxy:
                 client.detach()
                 if connection is not None:
                     endpoint.pool.release(connection)
-        settle(failed, answered=False)
-        if last is None:
-            raise self._nobody(tried, why)
-        answer, ours = last
-        if answer.status == 503 and all(name != b"retry-after" for name, _ in answer.headers):
+        attempts.give_up()
+        if attempts.last is None:
+            raise self._nobody(attempts.tried, attempts.why)
+        answer, ours = attempts.last
+        if answer.status == 503 and not header_of(answer.headers, b"retry-after"):
             ours.append((b"retry-after", b"1"))
-        await self._relay(answer, ours, tried[-1], None, request, client)
+        await self._relay(answer, ours, attempts.tried[-1], None, request, client)
         return answer.status
+
+    async def _others_come(self, attempts: Attempts, request: ClientRequest, client: Client, ticket: Ticket) -> bool:
+        """Nobody is left to be asked: whether there is somebody now."""
+        if self._look_again():
+            return True  # a replica that became ready since the last look
+        if attempts.may_wait and await self.gate.hold(request, client, ticket):
+            attempts.start_over()
+            return True
+        return attempts.ask_the_lost_again()
 
     async def _relay(
         self,
