@@ -39,6 +39,7 @@ def make_server(router: Router, options: Options, certificate: Certificate | Non
         header_timeout=options.header_timeout,
         body_timeout=options.body_timeout,
         keep_alive=CLIENT_KEEP_ALIVE,
+        check_head=router.check_head,
     )
     server = Server(
         router,

@@ -149,16 +149,29 @@ class Router:
         """Answer one request."""
         if self._cors is not None and self._cors.is_preflight(request):
             return self._cors.answer_preflight(request, client)
-        if request.target.startswith(b"/v1/") or request.path in OF_ENGINES:
+        if self._is_of_engines(request):
             if self._tracer is not None:
                 self._tracer.begin(request)
             return self.proxy(request, client)
         return asgi.ask(self._admin, request, client)
 
+    def check_head(self, request: RawRequest) -> None:
+        """Who has no key shall not fill the memory first.
+
+        Raises:
+            Refused: 401, as for the request itself.
+        """
+        if self.keys is not None and self._is_of_engines(request):
+            self.admission.keyring.find(request.headers)
+
     def serve_with(self, server: Server) -> None:
         """The server that follows what the configuration says about it."""
         self._server = server
         server.cors = self._cors
+
+    @staticmethod
+    def _is_of_engines(request: RawRequest) -> bool:
+        return request.target.startswith(b"/v1/") or request.path in OF_ENGINES
 
     def _live(self) -> dict[str, bool]:
         """Whether what this router follows can be read at the moment, by flag."""

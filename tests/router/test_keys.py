@@ -14,6 +14,7 @@ import httpx
 import pytest
 from router_support.engine import MockEngine
 from router_support.kubernetes import SECRETS, SLICES, FakeApi
+from router_support.raw import connected
 from router_support.serving import Running, eventually, question, serving
 
 from blade_protocol import headers as names
@@ -537,3 +538,13 @@ def test_flags(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
 def test_keys_must_be_there_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         Router(Options(keys=tmp_path / "absent"))
+
+
+@pytest.mark.parametrize("framing", [b"content-length: 1000000", b"transfer-encoding: chunked"])
+async def test_without_a_key_a_large_body_is_not_read(engine: MockEngine, file: Path, framing: bytes) -> None:
+    start = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n"
+    async with serving(engine, keys=file) as router, connected(router.port) as client:
+        client.send(start + framing + b"\r\n\r\n")
+        answer = await client.answer()
+        assert answer.status == 401
+        assert await client.closed() == b""

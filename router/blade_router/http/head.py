@@ -31,6 +31,7 @@ class RawRequest:
     keep_alive: bool
     length: int | None = None
     """The Content-Length, where there is one."""
+    chunked: bool = False
     expects_continue: bool = field(default=False, compare=False)
     """It waits to be told to send its body."""
     body: bytes = b""
@@ -70,6 +71,7 @@ def read_head(method: bytes, target: bytes, version: str, keep_alive: bool, head
                 raise bad_request("the only supported transfer-encoding is chunked, once")
             if not request.http11:
                 raise bad_request("HTTP/1.0 has no transfer-encoding; send a content-length")
+            request.chunked = True
         elif value.lower() == b"100-continue":
             request.expects_continue = request.http11
         else:

@@ -15,6 +15,8 @@ from blade_router.http.head import RawRequest
 
 MAX_PIPELINED = 64
 """Requests that may wait for their turn; what comes after them is not read, and the connection closes."""
+LARGE_BODY = 64 * 1024
+"""Bytes from which on a body counts as large, as does one of unknown length."""
 MAX_FRAMING = 256 * 1024
 """Bytes that chunk extensions and trailers may take, beside eight for each byte of the body."""
 
@@ -30,6 +32,8 @@ class HttpLimits:
     """Without a byte of a body that is not complete."""
     keep_alive: float = 75.0
     """Between two requests."""
+    check_head: Callable[[RawRequest], None] = lambda request: None
+    """Raises ``Refused`` for who may not send a large body; asked before it is read."""
 
 
 class Stage(enum.Enum):
@@ -175,8 +179,11 @@ class RequestReader:
             request = head.read_head(
                 parser.get_method(), self._target, parser.get_http_version(), parser.should_keep_alive(), headers
             )
-            if request.length is not None and request.length > limit:
+            length = request.length or 0
+            if length > limit:
                 raise head.body_too_large(limit)
+            if length > LARGE_BODY or request.chunked:
+                self._limits.check_head(request)
         except Refused as refusal:
             raise self._wrong(refusal) from None
         self._read_body(request)
