@@ -243,7 +243,7 @@ class Proxy:
                 if rest is not None:
                     rest.close(None)
                     rest = None
-                if events is None:
+                if events is None or events.split:
                     return  # It stays incomplete and the server closes the connection: the client can tell.
                 if events.over:
                     request.usage = usage_of_stream(events.last)

@@ -74,4 +74,22 @@ def test_broken_stream_ends_in_an_error_unless_it_was_done() -> None:
 def test_endless_event_is_not_held_for_ever() -> None:
     stream = EventStream()
     assert stream.feed(b"x" * (MAX_HELD - 1)) == b""
+    assert not stream.split
     assert len(stream.feed(b"y")) == MAX_HELD
+    assert stream.split
+    assert stream.feed(b"z\n\n") == b"z\n\n"
+    assert not stream.split
+
+
+async def test_a_stream_that_breaks_within_a_huge_event_ends_there() -> None:
+    """Nothing may follow half an event: the client would take it for its second half."""
+    async with (
+        MockEngine("a", mode="break", tokens=1, padding="x" * (4 * MAX_HELD)) as engine,
+        serving(engine) as router,
+    ):
+        reader, writer = await raw_post(router.port, question(stream=True))
+        received = await reader.read()
+        writer.close()
+    assert received.count(b"xxxx") > 0
+    assert b"engine_lost" not in received
+    assert not received.endswith(b"0\r\n\r\n")

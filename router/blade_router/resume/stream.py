@@ -75,6 +75,11 @@ class EventStream:
         return self._before + self._sent
 
     @property
+    def split(self) -> bool:
+        """What was passed on ends within an event: nothing that follows would be understood."""
+        return bool(self._sent) and not self._sent.endswith(_EVENT_ENDS)
+
+    @property
     def over(self) -> bool:
         """What was passed on says that this was all."""
         name, data = self._last_event()
