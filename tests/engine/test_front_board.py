@@ -82,6 +82,7 @@ def test_histograms_of_all_fronts_are_as_if_one_had_measured(rows: list[list[flo
         for seconds in row:
             choice = Choice.__new__(Choice)
             choice.first_token_at, choice.last_token_at, choice.num_tokens, choice.finish_reason = seconds, 0, 1, "stop"
+            choice.num_replayed = 0
             front.observe(Answers(None, [choice], 0, started=0.0))  # type: ignore[arg-type]
             one.observe(seconds)
     expected = _samples(generate_latest(registry), names.ENGINE_TTFT)

@@ -219,7 +219,7 @@ def test_an_agent_calls_reads_the_result_and_answers(server: ServerProcess, mode
         ({"functions": [{"name": "f"}]}, "functions", "tools"),
         ({"function_call": {"name": "f"}}, "function_call", "tool_choice"),
         ({"messages": [*ASK, {"role": "tool", "content": "5"}]}, "messages", "tool_call_id"),
-        ({"messages": [*ASK, {"role": "assistant", "tool_calls": {}}, {"role": "assistant", "tool_calls": "x"}]},
+        ({"messages": [*ASK, {"role": "assistant", "tool_calls": []}, {"role": "assistant", "tool_calls": "x"}]},
          "messages", "messages[2]"),
         ({"messages": [*ASK, {"role": "assistant", "tool_calls": [{"id": "a", "function": {}}]}]}, "messages", "name"),
         ({"messages": [{"role": "user", "content": "x", "tool_calls": [{}]}]}, "messages", "assistant"),

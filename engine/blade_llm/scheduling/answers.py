@@ -36,10 +36,11 @@ def accept(
     if request.row != NO_ROW:
         register(request, len(known) - 1, cache)
     error: str | None = None
-    if request.grammar is not None:
-        tokens, reason, stop_token_id, error = follow(request, request.grammar, tokens, reason, stop_token_id)
-    elif request.closing:
-        tokens, logprobs, reason, stop_token_id = [], None, "stop", None
+    if request.grammar is not None or request.closing:
+        if request.grammar is None:
+            tokens, logprobs, reason, stop_token_id = [], None, "stop", None
+        else:
+            tokens, reason, stop_token_id, error = follow(request, request.grammar, tokens, reason, stop_token_id)
     first = not request.answered
     request.answered = True
     return RequestOutput(

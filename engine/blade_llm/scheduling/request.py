@@ -52,12 +52,12 @@ class Request:
     request_id: str
     prompt_token_ids: list[int]
     sampling: SamplingParams
-    output_token_ids: Sequence[int] = ()
-    """What it has answered already, elsewhere: it starts as if preempted after these."""
     sample_index: int = 0
     cache_salt: str = ""
     priority: int = 0
     """Lower runs earlier and is preempted later."""
+    output_token_ids: Sequence[int] = ()
+    """What it has answered already, elsewhere: it starts as if preempted after these."""
     adapter_slot: int = 0
     """0: the base model."""
     adapter_digest: bytes = b""
