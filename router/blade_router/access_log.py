@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from blade_protocol import headers as names
-from blade_router.outcome import Outcome
+from blade_router.outcome import MOST_PATH, Outcome
 
 logger = logging.getLogger("blade_router.access_log")
 
@@ -118,7 +118,7 @@ def _line(outcome: Outcome) -> Line:
     return Line(
         time="",
         method=raw.method.decode("ascii"),
-        path=raw.path.decode("ascii"),
+        path=raw.path[:MOST_PATH].decode("ascii"),
         status=outcome.status,
         duration=_milliseconds(outcome.ended - outcome.started),
         bytes_in=len(raw.body),

@@ -26,7 +26,7 @@ class Attempts:
         budget: allows retries that cost engines work.
     """
 
-    __slots__ = ("_budget", "_careful", "_failed", "_lost", "last", "tried", "why", "worked")
+    __slots__ = ("_budget", "_failed", "_lost", "careful", "last", "tried", "why", "worked")
 
     def __init__(self, budget: RetryBudget) -> None:
         self.tried: list[Endpoint] = []
@@ -34,23 +34,22 @@ class Attempts:
         """How many endpoints have worked on it."""
         self.why = ""
         """What was wrong with the last one, in a word."""
-        self.last: tuple[Answer, Headers] | None = None
+        self.last: tuple[Answer, Headers, Endpoint] | None = None
         """The last answer that is worth another try, for the client if there is no better."""
         self._budget = budget
         self._failed: list[Endpoint] = []
         """Those that answered with an error of their own."""
-        self._careful = False
-        """The next try costs."""
+        self.careful = False
+        """The next try costs: ``pay`` first."""
         self._lost = False
         """The last one broke the connection."""
 
-    async def allowed(self) -> bool:
-        """The next try may be made; waits for it where that is due."""
-        if not self._careful:
-            return True
+    async def pay(self) -> bool:
+        """Take the next try out of the budget, and wait for it. False when it may not be made."""
         if not self._budget.take(time.perf_counter()):
             return False
         await self._budget.pause(self.worked)
+        self.careful = False
         return True
 
     # how a try ended
@@ -66,17 +65,17 @@ class Attempts:
 
     def refused(self, endpoint: Endpoint, answer: Answer, headers: Headers, *, panic: bool) -> None:
         """With one of ``RETRIED``; ``headers`` would go with it to the client."""
-        self.last = (answer, headers)
+        self.last = (answer, headers, endpoint)
         if _DRAINING in answer.headers:
             self.why = "draining"
-            self._careful = False
+            self.careful = False
             endpoint.mark_draining()
             return
         self.why = str(answer.status)
         if panic and answer.status == 503:  # thought not to be ready, and says so
-            self._careful = False
+            self.careful = False
             return
-        self._careful = True
+        self.careful = True
         self.worked += 1
         if seconds := asked_to_wait(answer.status, answer.headers):
             endpoint.pause(seconds)
@@ -85,10 +84,10 @@ class Attempts:
 
     def broke(self, endpoint: Endpoint, error: UpstreamError) -> None:
         """Without an answer."""
-        absent = isinstance(error, ConnectFailed)
+        absent = isinstance(error, ConnectFailed) and not error.sent
         self.why = error.reason
-        self._lost = isinstance(error, ConnectionLost)
-        self._careful = not absent and (self.worked > 0 or not self._lost)
+        self._lost = isinstance(error, ConnectionLost) or (isinstance(error, ConnectFailed) and error.sent)
+        self.careful = not absent and (self.worked > 0 or not self._lost)
         self.worked += not absent
         endpoint.record_failure(str(error), error)
 
@@ -102,14 +101,14 @@ class Attempts:
     def start_over(self) -> None:
         """The request has waited for engines: whatever was tried before does not count."""
         self.tried.clear()
-        self.last, self.why, self._careful = None, "", False
+        self.last, self.why, self.careful = None, "", False
 
     def ask_the_lost_again(self) -> bool:
         """Nobody is left but who broke the connection: another try tells whether it is still there. Once."""
         if not self._lost or self._failed:
             return False
         self.tried.clear()
-        self._lost, self._careful = False, True
+        self._lost, self.careful = False, True
         return True
 
     def give_up(self) -> None:

@@ -55,7 +55,7 @@ class Breaker:
 
     def enter(self) -> bool:
         """A request is sent; True when it is the one that tries a half-open endpoint. Then ``leave`` must follow."""
-        if self.closed:
+        if self.closed or self.trying:
             return False
         self.trying = True
         return True

@@ -7,6 +7,9 @@ from blade_router.client import Client
 from blade_router.http.head import RawRequest
 from blade_router.request import ClientRequest
 
+MOST_PATH = 1024
+"""Bytes of a path that are told: what waits to be written is bounded in number only."""
+
 
 @dataclass(slots=True)
 class Outcome:

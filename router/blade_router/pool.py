@@ -8,7 +8,7 @@ dies in the remaining race is replaced once, unseen.
 import time
 from collections.abc import Callable
 
-from blade_router.upstream import Connection, StaleConnection, connect
+from blade_router.upstream import ConnectFailed, Connection, StaleConnection, connect
 
 IDLE_LIMIT = 4.0
 """Seconds after which an idle connection is not used again."""
@@ -37,10 +37,14 @@ class ConnectionPool:
                 byte is replaced by a new one first, once.
         """
         connection = self._take_idle()
-        reused = connection is not None
+        reused, stale = connection is not None, False
         while True:
             if connection is None:
-                connection = await self.connect()
+                try:
+                    connection = await self.connect()
+                except ConnectFailed as error:
+                    error.sent = stale
+                    raise
             try:
                 attach(connection)
                 connection.send(head, body, first_byte_timeout)
@@ -50,7 +54,7 @@ class ConnectionPool:
                 self.discard(connection)
                 if not reused or not isinstance(error, StaleConnection):
                     raise
-            connection, reused = None, False
+            connection, reused, stale = None, False, True
 
     async def connect(self) -> Connection:
         """A new connection.
@@ -73,6 +77,7 @@ class ConnectionPool:
     def discard(connection: Connection) -> None:
         if not connection.closed:
             connection.abort(ConnectionAbortedError("the router dropped the connection"))
+        connection.forget()
 
     def prune(self) -> None:
         """Close what has been idle for too long."""

@@ -39,12 +39,19 @@ logger = logging.getLogger("blade_router.proxy")
 
 CLIENT_GONE = 499
 """Status under which requests are counted whose client left (nginx's)."""
+BROKEN = 502
+"""The same of answers that began well and broke off."""
 
 _ENDPOINT = names.ENDPOINT.encode()
 _REASON = names.ROUTE_REASON.encode()
 _JSON = [(b"content-type", b"application/json")]
 _KV_BLOCKS = names.KV_BLOCKS.encode()
 _ASK_FOR_BLOCKS = _KV_BLOCKS + b": 1\r\n"
+
+
+def is_models(path: str) -> bool:
+    """It asks which models there are, or for one of them."""
+    return path == paths.MODELS or path.startswith(f"{paths.MODELS}/")
 
 
 class Proxy:
@@ -97,7 +104,7 @@ class Proxy:
         key = ""
         try:
             request = read_request(raw)
-            if request.method == "GET" and request.path.startswith(paths.MODELS) and self._list_models is not None:
+            if request.method == "GET" and is_models(request.path) and self._list_models is not None:
                 listing = await self._list_models(request)
                 if listing is not None:
                     status = 200
@@ -119,6 +126,9 @@ class Proxy:
             status = refusal.status
             metrics.refused[refusal.code] += 1
             await client.refuse(refusal)
+        except Exception:
+            status = 500
+            raise
         finally:
             ended = time.perf_counter()
             if request is None:
@@ -141,8 +151,10 @@ class Proxy:
                 if await self._others_come(attempts, request, client, ticket):
                     continue
                 break
-            if not await attempts.allowed():
-                break
+            if attempts.careful:
+                if not await attempts.pay():
+                    break
+                continue  # who may be asked has perhaps changed meanwhile
             choice = self.policy.choose(candidates, request)
             endpoint = choice.endpoint
             if attempts.why:
@@ -171,25 +183,28 @@ class Proxy:
                     attempts.refused(endpoint, answer, ours, panic=panic)
                     continue
                 attempts.answered(endpoint, answer.status)
-                await self._relay(answer, ours, endpoint, connection, request, client)
-                return answer.status
+                lost = await self._relay(answer, ours, connection, request, client)
+                if lost is None:
+                    return answer.status
             except UpstreamError as error:
                 attempts.broke(endpoint, error)
                 logger.debug("request %s failed on %s: %s", request.id.decode("latin-1"), endpoint.name, error)
+                continue
             finally:
-                choice.ended(request.usage)
                 if trial:
                     endpoint.breaker.leave()
                 client.detach()
                 if connection is not None:
                     endpoint.pool.release(connection)
+                choice.ended(request.usage)
+            return await self._go_on(lost, answer, endpoint, request, client)
         attempts.give_up()
         if attempts.last is None:
             raise self._nobody(attempts.tried, attempts.why)
-        answer, ours = attempts.last
+        answer, ours, _ = attempts.last
         if answer.status == 503 and not header_of(answer.headers, b"retry-after"):
             ours.append((b"retry-after", b"1"))
-        await self._relay(answer, ours, attempts.tried[-1], None, request, client)
+        await self._relay(answer, ours, None, request, client)
         return answer.status
 
     async def _others_come(self, attempts: Attempts, request: ClientRequest, client: Client, ticket: Ticket) -> bool:
@@ -202,19 +217,15 @@ class Proxy:
         return attempts.ask_the_lost_again()
 
     async def _relay(
-        self,
-        answer: Answer,
-        ours: Headers,
-        endpoint: Endpoint,
-        connection: Connection | None,
-        request: ClientRequest,
-        client: Client,
-    ) -> None:
-        """Send what was held back, then the rest as it comes."""
+        self, answer: Answer, ours: Headers, connection: Connection | None, request: ClientRequest, client: Client
+    ) -> UpstreamError | None:
+        """Send what was held back, then the rest as it comes; returns why it broke off, if it did."""
         request.status = answer.status
         whole = answer.complete and answer.status not in (204, 304)
-        headers = forwardable(answer.headers, len(answer.body) if whole else None) + ours
-        await client.start(answer.status, headers)
+        headers = forwardable(answer.headers, len(answer.body) if whole else None)
+        if answer.events is not None and not whole:  # what the engine announced is not what the client gets
+            headers = [header for header in headers if header[0] != b"content-length"]
+        await client.start(answer.status, headers + ours)
         request.answered = time.perf_counter()
         request.streamed = answer.events is not None
         if answer.events is not None:
@@ -222,38 +233,42 @@ class Proxy:
         if answer.complete or connection is None:
             request.usage = usage_of(answer.body) if answer.events is None else usage_of_stream(answer.body[-TAIL:])
             await client.finish(answer.body)
-            return
+            return None
         await client.write(answer.body)
-        lost = await forward(connection, answer.events, request, client)
-        if lost is not None:
-            await self._go_on(lost, answer, endpoint, request, client)
+        return await forward(connection, answer.events, request, client)
 
     async def _go_on(
         self, why: UpstreamError, answer: Answer, endpoint: Endpoint, request: ClientRequest, client: Client
-    ) -> None:
-        """Have other replicas write the rest of a stream, as often as one is lost; else end it in an error event."""
+    ) -> int:
+        """Have other replicas write the rest of a stream, as often as one is lost; else end it in an error event.
+
+        Returns the status the request counts with.
+        """
         lost: UpstreamError | None = why
         events = answer.events
         ticket = ticket_of(request, answer.headers, endpoint)
         rest: Continuation | None = None
         try:
             while lost is not None:
-                logger.warning("an answer of %s broke off after it had begun: %s", endpoint.name, lost)
+                logger.warning("an answer of %s broke off after it had begun: %s", endpoint.name, str(lost))
                 endpoint.record_failure(str(lost), lost)
                 if rest is not None:
                     rest.close(None)
                     rest = None
                 if events is None or events.split:
-                    return  # It stays incomplete and the server closes the connection: the client can tell.
+                    return BROKEN  # It stays incomplete and the server closes the connection: the client can tell.
                 if events.over:
                     request.usage = usage_of_stream(events.last)
-                elif ticket is not None and isinstance(events, ResumableStream):
+                    await client.finish()
+                    return answer.status
+                if ticket is not None and isinstance(events, ResumableStream):
                     rest = await self._resumer.resume(ticket, events, endpoint, self.policy.choose, client)
                 if rest is None:
                     await client.finish(events.broken(lost.reason))
-                    return
+                    return BROKEN
                 endpoint = rest.endpoint
                 lost = await forward(rest.connection, events, request, client)
+            return answer.status
         finally:
             if rest is not None:
                 rest.close(request.usage)

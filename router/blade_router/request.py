@@ -8,6 +8,8 @@ import secrets
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+import msgspec
+
 from blade_protocol import headers as names
 from blade_router.errors import Headers, Refused
 from blade_router.fields import NOTHING, RoutingFields, parse_fields
@@ -86,7 +88,10 @@ class ClientRequest:
     def prompt(self) -> Prompt:
         """Its text, for who routes by it: put together when first asked for."""
         if self._prompt is None:
-            self._prompt = Prompt(self.fields)
+            try:
+                self._prompt = Prompt(self.fields)
+            except RecursionError:  # nested too deeply to be looked at: no prefix is known of it
+                self._prompt = Prompt(NOTHING)
         return self._prompt
 
     def header(self, name: bytes) -> bytes:
@@ -149,7 +154,7 @@ def read_request(raw: RawRequest) -> ClientRequest:
     fields = NOTHING
     if method == "POST":
         try:
-            fields = parse_fields(raw.body)
+            fields = _fields_of(raw.body)
         except Refused:
             # What it calls its body does not count where that is JSON: an engine may take it for what it is, too.
             if not content_type or content_type.lower().startswith(b"application/json"):
@@ -164,6 +169,13 @@ def read_request(raw: RawRequest) -> ClientRequest:
         _start=b"%b %b HTTP/1.1\r\nhost: " % (raw.method, raw.target),
         _end=b"\r\n%b" % lines(kept),
     )
+
+
+def _fields_of(body: bytes) -> RoutingFields:
+    try:
+        return parse_fields(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Refused(400, f"the request body is not valid JSON: {error}", code="invalid_json") from None
 
 
 def _encoded(coding: bytes) -> Refused:

@@ -16,7 +16,7 @@ import msgspec
 
 from blade_protocol import headers as names
 from blade_router.http.head import RawRequest
-from blade_router.outcome import Outcome
+from blade_router.outcome import MOST_PATH, Outcome
 from blade_router.trace_context import Span, join
 from blade_router.upstream import UpstreamError, connect
 
@@ -87,7 +87,7 @@ class Tracer:
 
     def _encoded(self, span: Span, outcome: Outcome) -> dict[str, Any]:
         raw, request = outcome.raw, outcome.request
-        method, path = raw.method.decode("ascii"), raw.path.decode("ascii")
+        method, path = raw.method.decode("ascii"), raw.path[:MOST_PATH].decode("ascii")
         attributes = _texts((("http.request.method", method), ("url.path", path)))
         attributes += _numbers((("http.response.status_code", outcome.status),))
         if request is not None:

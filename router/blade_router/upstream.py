@@ -9,6 +9,7 @@ seconds, and whatever else is neither body nor end (chunk extensions, trailers, 
 """
 
 import asyncio
+import contextlib
 import errno
 import socket
 import ssl
@@ -28,6 +29,8 @@ MAX_OVERHEAD = 64 * 1024
 HEAD_SECONDS = 10.0
 """From the first byte of a head to its end. How long the engine thinks before the first byte is another matter."""
 
+SLOW_AFTER = 60
+"""The same while a large body is sent: a kernel whose engine does not read takes no more, and confirms nothing new."""
 DEAD_AFTER = 6
 """Seconds after which a peer counts as gone whose kernel confirms nothing, whether it was sent bytes or only asked.
 
@@ -53,6 +56,8 @@ class ConnectFailed(UpstreamError):
     def __init__(self, message: str, code: int | None = None) -> None:
         super().__init__(message)
         self.absent = code in _NOBODY_THERE
+        self.sent = False
+        """The request had been written to a connection before that one, which broke: somebody may have worked on it."""
         if code in _NOBODY_THERE:
             self.reason = _NOBODY_THERE[code]
 
@@ -147,6 +152,7 @@ class Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._in_head = False
         self._head_timer: asyncio.TimerHandle | None = None
+        self._patient = False
 
     # what the router calls
 
@@ -163,8 +169,11 @@ class Connection(asyncio.Protocol):
         if self._transport is None or self.closed:
             self._fail(StaleConnection("the connection closed while it was idle"))
         elif len(body) < COPIED:
+            if self._patient:
+                self._wait_for_confirmation(DEAD_AFTER)
             self._transport.write(head + body)
         else:
+            self._wait_for_confirmation(SLOW_AFTER)
             self._transport.writelines((head, body))
 
     async def response(self) -> None:
@@ -216,6 +225,10 @@ class Connection(asyncio.Protocol):
         self.closed = True
         if self._transport is not None:
             self._transport.abort()
+
+    def forget(self) -> None:
+        """Let go of the error it failed with: that keeps the frames it went through alive, and the request in them."""
+        self._error = None
 
     # what the event loop calls
 
@@ -304,6 +317,13 @@ class Connection(asyncio.Protocol):
             self._end()
 
     # inside
+
+    def _wait_for_confirmation(self, seconds: int) -> None:
+        self._patient = seconds > DEAD_AFTER
+        assert self._transport is not None
+        with contextlib.suppress(OSError):  # it broke already, which is heard
+            sock = self._transport.get_extra_info("socket")
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, seconds * 1000)
 
     def _count_overhead(self, size: int) -> None:
         self._overhead += size

@@ -6,6 +6,10 @@ TAIL = 16 << 10
 """Bytes at the end of a stream in which its usage is looked for."""
 
 
+MOST = 1 << 40
+"""More tokens than this are none."""
+
+
 class _Details(msgspec.Struct):
     cached_tokens: int | None = None
 
@@ -46,17 +50,22 @@ def usage_of(body: bytes) -> Usage | None:
     """The usage in an answer's JSON, or None where there is none."""
     try:
         answer = _decode(body)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return None
     found = answer.usage or (answer.response.usage if answer.response else None)
     if found is None:
         return None
     details = found.prompt_tokens_details or found.input_tokens_details
     return Usage(
-        prompt_tokens=found.prompt_tokens or found.input_tokens,
-        completion_tokens=found.completion_tokens or found.output_tokens,
-        cached_tokens=details.cached_tokens if details else None,
+        prompt_tokens=_sane(found.prompt_tokens or found.input_tokens),
+        completion_tokens=_sane(found.completion_tokens or found.output_tokens),
+        cached_tokens=_sane(details.cached_tokens) if details and details.cached_tokens is not None else None,
     )
+
+
+def _sane(tokens: int) -> int:
+    """An engine may write anything, and this is counted with."""
+    return max(0, min(tokens, MOST))
 
 
 def usage_of_stream(tail: bytes) -> Usage | None:

@@ -137,14 +137,24 @@ class Supervisor:
             seconds = max(0.0, min(waiting, default=time.monotonic() + 60.0) - time.monotonic())
             came = signal.sigtimedwait(_SIGNALS, seconds)
             if came is not None and came.si_signo != signal.SIGCHLD:
-                return self._stop(came.si_signo)
+                # A terminal sends SIGINT to the children as well, to whom a second one means: at once.
+                return self._stop(signal.SIGTERM)
             for child in self._children:
                 if child.process is None:
                     if child.start_at <= time.monotonic():
-                        self._start(child)
+                        self._start_again(child)
                 elif (status := child.process.poll()) is not None and not self._bury(child, status):
                     self._stop(signal.SIGTERM)
                     return status if status > 0 else 1
+
+    def _start_again(self, child: _Child) -> None:
+        """The machine may be short of processes or descriptors for the moment: the others go on serving."""
+        try:
+            self._start(child)
+        except OSError as error:
+            logger.error("worker %d cannot be started (%s); again in %g s", child.index, error, child.delay)
+            child.start_at = time.monotonic() + child.delay
+            child.delay = min(MOST_DELAY, 2 * child.delay)
 
     def _start(self, child: _Child) -> None:
         if child.listener is None:

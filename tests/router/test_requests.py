@@ -178,3 +178,23 @@ async def test_an_endpoint_whose_name_can_be_no_host_is_only_down() -> None:
         answer = await router.client.get("/v1/models")
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "engines_unavailable")
         await eventually(lambda: router.router.endpoints.all[0].up is False)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model":1,',
+        b'{"model":1,"x":tru}',
+        b'{"model":1,"user":"\\udc00x"}',
+        b'{"x":' + b"[" * 5000 + b"]" * 5000 + b"}",
+    ],
+    ids=["cut off", "no word", "a lone surrogate", "deep"],
+)
+async def test_json_that_is_none_is_the_clients_fault(body: bytes) -> None:
+    async with MockEngine("a") as engine, serving(engine) as router:
+        headers = {"content-type": "application/json"}
+        answer = await router.client.post("/v1/chat/completions", content=body, headers=headers)
+        assert answer.status_code in (200, 400)  # what the engine takes for JSON it may judge by itself
+        assert await router.metric('blade_router_requests_total{code="500"}') == 0
+        assert await router.metric('blade_router_requests_total{code="499"}') == 0
+        assert (await router.chat()).status_code == 200

@@ -92,6 +92,11 @@ class HttpConnection(asyncio.Protocol):
         return self._reader.stage
 
     @property
+    def receiving(self) -> bool:
+        """The body of a request is under way; its time-out sees to its end."""
+        return self._reader.stage is Stage.BODY
+
+    @property
     def busy(self) -> bool:
         """A request is being answered, or waits for it."""
         return self._client is not None or bool(self._waiting)

@@ -90,5 +90,10 @@ def head_too_large() -> Refused:
     return bad_request(f"the head of the request is larger than {MAX_HEAD_BYTES} bytes; send less in headers")
 
 
+def too_many_uploads() -> Refused:
+    message = "too many large requests are being sent at the same time; try again shortly"
+    return Refused(503, message, code="overloaded", retry_after=1)
+
+
 def body_too_large(limit: int) -> Refused:
     return Refused(413, f"the request body is larger than the limit of {limit} bytes", code="request_too_large")

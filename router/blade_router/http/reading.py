@@ -5,7 +5,7 @@ import enum
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import httptools
 
@@ -21,11 +21,21 @@ MAX_FRAMING = 256 * 1024
 """Bytes that chunk extensions and trailers may take, beside eight for each byte of the body."""
 
 
+class Uploads:
+    """Bodies that are being read, of all connections together."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class HttpLimits:
     """What one client may take; times in seconds."""
 
     max_body_bytes: int = 16 << 20
+    max_upload_bytes: int = 512 << 20
+    """Of all bodies that are not complete."""
+    uploads: Uploads = field(default_factory=Uploads)
     header_timeout: float = 10.0
     """From the first byte of a head to its end."""
     body_timeout: float = 30.0
@@ -81,6 +91,8 @@ class RequestReader:
         self._headers: Headers = []
         self._upgraded: RawRequest | None = None
         self._body: bytes | bytearray = b""
+        self._uploaded = 0
+        """How much of the body is counted in ``limits.uploads``; none of one that comes in one piece."""
         self._bytes = 0
         """Of its head, or of its body with the framing, before the piece that is being read."""
         self._piece = 0
@@ -117,6 +129,7 @@ class RequestReader:
         self._parser = None  # it holds bound methods of this object: break the cycle
         self.request = None
         self._body = b""
+        self._not_uploading()
 
     def leave(self) -> None:
         """Stop, and forget whom to call: no cycle is left for the collector."""
@@ -209,6 +222,8 @@ class RequestReader:
         self.deadline = math.inf
         request.body = self._body if isinstance(self._body, bytes) else bytes(self._body)
         self._body = b""
+        if self._uploaded:
+            self._not_uploading()
         self.waiting.append(request)
         self._wake()
 
@@ -231,9 +246,19 @@ class RequestReader:
             if self._bytes > head.MAX_HEAD_BYTES + self._piece:
                 self.refuse(head.head_too_large())
         elif self.stage is BODY:
-            self.deadline = self._time() + self._limits.body_timeout
+            limits, size = self._limits, len(self._body)
+            self.deadline = self._time() + limits.body_timeout
+            limits.uploads.bytes += size - self._uploaded
+            self._uploaded = size
+            if limits.uploads.bytes > limits.max_upload_bytes:
+                self.refuse(head.too_many_uploads())
+                return
             if self._bytes > MAX_FRAMING + self._piece + 8 * len(self._body):
                 self.refuse(head.bad_request("the framing of the body is larger than the body"))
+
+    def _not_uploading(self) -> None:
+        self._limits.uploads.bytes -= self._uploaded
+        self._uploaded = 0
 
     def _head_size(self) -> int:
         return len(self._target) + sum(len(name) + len(value) + 4 for name, value in self._headers)

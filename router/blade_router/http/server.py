@@ -90,7 +90,7 @@ class Server:
         await self._emptied(self._farewell)
         self.closing = True
         for connection in list(self.connections):
-            if not connection.busy:
+            if not connection.busy and not connection.receiving:
                 connection.close()
         await self._emptied(self._drain_timeout)
         await self.close()

@@ -116,6 +116,7 @@ class Resumer:
         pool = ConnectionPool(url.hostname or "", url.port or 80, connect_timeout=self._connect_timeout)
         connection: Connection | None = None
         continuation: Continuation | None = None
+        trial = endpoint.breaker.enter()
         choice.sent()
         try:
             connection = await pool.exchange(
@@ -135,10 +136,12 @@ class Resumer:
         except UpstreamError as error:
             endpoint.record_failure(str(error), error)
             return 0 if isinstance(error, ConnectFailed) else 599
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             logger.warning("the internal token cannot be read: %s", error)
             return 599
         finally:
+            if trial:
+                endpoint.breaker.leave()
             if continuation is None:
                 choice.ended(None)
                 client.detach()
