@@ -56,6 +56,7 @@ class Options:
     max_tries: int = 3
     connect_timeout: float = 1.0
     first_byte_timeout: float = 0.0
+    stall_timeout: float = 0.0
     health_interval: float = 2.0
     slow_start: float = 10.0
     max_body_bytes: int = 16 << 20
@@ -153,6 +154,13 @@ def _parser() -> argparse.ArgumentParser:
         type=_seconds,
         default=defaults.first_byte_timeout,
         help="seconds until the first byte of an answer's body, then another engine is tried; 0: wait for ever",
+    )
+    routing.add_argument(
+        "--stall_timeout",
+        type=_seconds,
+        default=defaults.stall_timeout,
+        help="seconds without a byte in an answer that has begun, then it counts as broken; 0: wait for ever. More "
+        "than an engine may think in silence (hidden reasoning)",
     )
     routing.add_argument(
         "--health_interval", type=_some_seconds, default=defaults.health_interval, help="seconds between health checks"

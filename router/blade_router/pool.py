@@ -25,7 +25,12 @@ class ConnectionPool:
         self._closed = False
 
     async def exchange(
-        self, head: bytes, body: bytes, attach: Callable[[Connection], None], first_byte_timeout: float = 0.0
+        self,
+        head: bytes,
+        body: bytes,
+        attach: Callable[[Connection], None],
+        first_byte_timeout: float = 0.0,
+        stall_timeout: float = 0.0,
     ) -> Connection:
         """Send a request and wait for the answer's status and headers.
 
@@ -47,7 +52,7 @@ class ConnectionPool:
                     raise
             try:
                 attach(connection)
-                connection.send(head, body, first_byte_timeout)
+                connection.send(head, body, first_byte_timeout, stall_timeout)
                 await connection.response()
                 return connection
             except BaseException as error:

@@ -61,6 +61,7 @@ class Proxy:
         max_tries: how many endpoints may work on one request before its first byte. Endpoints that could not
             be connected to or say that they drain have not worked on it and do not count.
         first_byte_timeout: seconds an endpoint has for the first byte of a body; 0 for no limit.
+        stall_timeout: seconds without a byte in an answer that has begun; 0 for no limit.
         look_again: looks for endpoints before a request is refused for want of any; True when something changed.
         resumer: asks replicas for the rest of streams; one without a token when left out.
         list_models: answers a GET of ``/v1/models``; None where an engine is to do it.
@@ -74,6 +75,7 @@ class Proxy:
         *,
         max_tries: int = 3,
         first_byte_timeout: float = 0.0,
+        stall_timeout: float = 0.0,
         look_again: Callable[[], bool] = lambda: False,
         gate: Gate | None = None,
         resumer: Resumer | None = None,
@@ -93,6 +95,7 @@ class Proxy:
         metrics.retries_exhausted = lambda: self._budget.exhausted
         self._max_tries = max_tries
         self._first_byte_timeout = first_byte_timeout
+        self._stall_timeout = stall_timeout
         self._look_again = look_again
 
     async def __call__(self, raw: RawRequest, client: Client) -> None:
@@ -174,7 +177,9 @@ class Proxy:
             connection: Connection | None = None
             try:
                 head = request.head_for(endpoint.authority, extra)
-                connection = await endpoint.pool.exchange(head, request.body, client.attach, self._first_byte_timeout)
+                connection = await endpoint.pool.exchange(
+                    head, request.body, client.attach, self._first_byte_timeout, self._stall_timeout
+                )
                 answer = await hold(connection)
                 choice.first_byte()
                 if index is not None:

@@ -106,6 +106,7 @@ class Router:
             self.metrics,
             max_tries=options.max_tries,
             first_byte_timeout=options.first_byte_timeout,
+            stall_timeout=options.stall_timeout,
             look_again=lambda: self._sources.refresh(self.apply),
             gate=self.admission,
             list_models=model_list.answer,
@@ -116,6 +117,7 @@ class Router:
                 connect_timeout=options.connect_timeout,
                 max_tries=options.max_tries,
                 first_byte_timeout=options.first_byte_timeout,
+                stall_timeout=options.stall_timeout,
             ),
         )
         self._policy = (config.policy, config.canary)

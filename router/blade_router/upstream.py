@@ -78,6 +78,12 @@ class FirstByteTimeout(UpstreamError):
     reason = "timeout"
 
 
+class Stalled(UpstreamError):
+    """An answer that had begun stood still for as long as the router was told to wait."""
+
+    reason = "stalled"
+
+
 class GivenUp(UpstreamError):
     """The engine has said that it cannot go on with the answer, as it ends; another one can."""
 
@@ -153,15 +159,25 @@ class Connection(asyncio.Protocol):
         self._in_head = False
         self._head_timer: asyncio.TimerHandle | None = None
         self._patient = False
+        self._stall_timeout = 0.0
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._read_at = 0.0
 
     # what the router calls
 
-    def send(self, head: bytes, body: bytes, first_byte_timeout: float = 0.0) -> None:
-        """Write one request. ``head`` ends with the empty line; a time-out of 0 waits for ever."""
+    def send(self, head: bytes, body: bytes, first_byte_timeout: float = 0.0, stall_timeout: float = 0.0) -> None:
+        """Write one request. ``head`` ends with the empty line.
+
+        Args:
+            first_byte_timeout: seconds until the first byte of the answer's body; 0: for ever.
+            stall_timeout: seconds without a byte after that; 0: for ever.
+        """
+        self._stall_timeout = stall_timeout
         self.status = 0
         self.headers = []
         self.complete = self._received = self._head_complete = self._keep_alive = False
         self._busy = True
+        self._read_at = 0.0
         self._exchanges += 1
         if first_byte_timeout:
             error = FirstByteTimeout(f"no answer within {first_byte_timeout:g} s")
@@ -301,10 +317,14 @@ class Connection(asyncio.Protocol):
             self.headers = [header for header in self.headers if header[0] not in _FRAMING]
         self.status = status
         self._head_complete = True
+        if self._stall_timeout:
+            self._stall_timer = self._loop.call_later(self._stall_timeout, self._look_for_stall)
 
     def on_body(self, body: bytes) -> None:
         if self._timer is not None:
             self._cancel_timer()
+        if self._stall_timeout:
+            self._read_at = self._loop.time()
         self._chunks.append(body)
         self._buffered += len(body)
         if self._buffered > HIGH_WATER and not self._paused and self._transport is not None:
@@ -333,8 +353,20 @@ class Connection(asyncio.Protocol):
             error = BadAnswer(f"the head of the answer did not end within {HEAD_SECONDS:g} s")
             self._head_timer = self._loop.call_later(HEAD_SECONDS, self.abort, error)
 
+    def _look_for_stall(self) -> None:
+        """Before the first byte of the body, and while the client is slow, nothing is expected of the engine."""
+        left = self._stall_timeout
+        if self._read_at and not self._paused:
+            left += self._read_at - self._loop.time()
+        if left <= 0:
+            self.abort(Stalled(f"nothing came for {self._stall_timeout:g} s"))
+        else:
+            self._stall_timer = self._loop.call_later(left, self._look_for_stall)
+
     def _end(self) -> None:
         self.complete = True
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
         if self._timer is not None:
             self._cancel_timer()
 
@@ -346,6 +378,8 @@ class Connection(asyncio.Protocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
         self._wake()
 
     def _cancel_timer(self) -> None:

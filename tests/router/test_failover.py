@@ -193,3 +193,19 @@ async def test_connect_timeout_moves_on_and_is_no_try() -> None:
                 assert await router.metric('blade_router_retries_total{reason="connect"}') >= 1
         for blocker in blockers:
             blocker.close()
+
+
+async def test_an_answer_that_stands_still_counts_as_broken() -> None:
+    gate = asyncio.Semaphore(1)
+    async with MockEngine("a", gate=gate) as engine, serving(engine, stall_timeout=0.2) as router:
+        answer = await router.chat(stream=True)
+    assert answer.status_code == 200
+    assert "a-0" in answer.text
+    assert '"code":"engine_lost"' in answer.text
+    assert "stalled" in answer.text
+    assert engine.aborted == 1
+
+
+async def test_an_engine_that_thinks_is_not_stalled() -> None:
+    async with MockEngine("a", delay=0.1) as engine, serving(engine, stall_timeout=0.05) as router:
+        assert (await router.chat()).status_code == 200

@@ -61,6 +61,7 @@ class Resumer:
         connect_timeout: float = 1.0,
         max_tries: int = 3,
         first_byte_timeout: float = 0.0,
+        stall_timeout: float = 0.0,
     ) -> None:
         self._endpoints = endpoints
         self._metrics = metrics
@@ -68,6 +69,7 @@ class Resumer:
         self._connect_timeout = connect_timeout
         self._max_tries = max_tries
         self._first_byte_timeout = first_byte_timeout
+        self._stall_timeout = stall_timeout
 
     async def resume(
         self, ticket: Ticket, events: ResumableStream, dead: Endpoint, choose: Choose, client: Client
@@ -120,7 +122,11 @@ class Resumer:
         choice.sent()
         try:
             connection = await pool.exchange(
-                self._head(url.netloc, len(body)), body, client.attach, self._first_byte_timeout
+                self._head(url.netloc, len(body)),
+                body,
+                client.attach,
+                self._first_byte_timeout,
+                self._stall_timeout,
             )
             if connection.status == 200:
                 choice.first_byte()
