@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +19,8 @@ from blade_operator.cli.errors import CommandError
 from blade_operator.cli.tables import pod_word, render
 from blade_operator.cli.up import _Up
 from blade_operator.cluster.local.layout import Layout
-from blade_operator.objects import Object
+from blade_operator.objects import Object, Ref
+from blade_protocol.labels import KIND
 
 
 @pytest.mark.parametrize(
@@ -192,8 +195,31 @@ async def test_a_question_carries_the_key_of_the_environment(monkeypatch: pytest
     with pytest.raises(CommandError, match=r"answered 401: .*; set OPENAI_API_KEY to one of its keys"):
         await _served(refused, [])
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
-    _, _, asked = await _served(_OK, [b"[DONE]"])
+    _, _, asked = await _served(_OK, [b"[DONE]"], partial(ask, with_key=True))
     assert asked["keys"] == ["authorization: Bearer sk-1"]
+
+
+@pytest.mark.parametrize(
+    ("router", "keys"),
+    [
+        ({"auth": {"keysSecret": {"name": "keys"}}}, ["authorization: Bearer sk-1"]),
+        ({"replicas": 1}, []),  # nobody would take it out of the request before an engine sees it
+    ],
+)
+async def test_only_a_service_with_keys_is_shown_one(
+    router: Object, keys: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
+    up = _Up(Layout(tmp_path), parse(["local", "up", "--model", "m", "--ask", "Why?"]), [])
+
+    async def welcome(url: str, question: str, write: Any) -> str:
+        service = {"spec": {"router": router}, "status": {"url": url}}
+        runtime: Any = SimpleNamespace(store=SimpleNamespace(get=lambda ref: service))
+        await up._welcome(runtime, Ref(KIND, "default", "qwen"))
+        return ""
+
+    _, _, asked = await _served(_OK, [b"[DONE]"], welcome)
+    assert asked["keys"] == keys
 
 
 async def test_a_refusal_and_a_broken_answer_are_errors() -> None:

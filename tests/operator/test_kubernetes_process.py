@@ -48,6 +48,8 @@ def test_options_of_run() -> None:
         (["--workers", "0"], "'0' is not a number from 1 up"),
         (["--http_port", "-1"], "'-1' is not a port"),
         (["--leader-elect"], "did you mean '--leader_elect'?"),
+        (["--watch-keys"], "did you mean '--watch_keys'?"),
+        (["--no_watch_keys"], "did you mean '--no-watch_keys'?"),
     ],
 )
 def test_a_wrong_option_is_named(argument: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -47,8 +47,10 @@ from blade_operator.spec.rules import OWNED_FLAGS
 from blade_protocol.labels import CHAT_TEMPLATE, RESTARTED_AT
 from blade_protocol.routing import HoldConfig, Limits, ModelConfig, PolicyName, QueueConfig, RouterConfig
 from blade_router.arguments import parse_arguments
+from blade_router.config import parse_config
 
 GOLDEN = Path(__file__).parent / "golden"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 DEFAULTS = Defaults(engine_image="bladellm/engine:0", router_image="bladellm/operator:0")
 WITH_KEY = dataclasses.replace(DEFAULTS, internal_key=b"a key of thirty-two random bytes")
 CASES: dict[str, dict[str, Any]] = {
@@ -417,12 +419,30 @@ def test_router_flags_are_flags_the_router_has(case: str, monkeypatch: pytest.Mo
     assert (options.host, options.port, options.service) == ("0.0.0.0", 8080, "qwen-engine")
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_routers_read_what_the_golden_files_tell_them(case: str) -> None:
+    objects = yaml.safe_load_all((GOLDEN / f"{case}.yaml").read_text())
+    [config] = [obj for obj in objects if obj["kind"] == "ConfigMap"]
+    assert parse_config(config["data"]["router.json"].encode()) == router_config(parse_service(service(CASES[case])))
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)
+def test_routers_read_what_the_examples_tell_them(path: Path) -> None:
+    objects = [obj for obj in yaml.safe_load_all(path.read_text()) if obj["kind"] == "LLMService"]
+    for example in map(parse_service, objects):
+        [config] = [obj for obj in router_objects(example, DEFAULTS) if obj["kind"] == "ConfigMap"]
+        assert parse_config(config["data"]["router.json"].encode()) == router_config(example)
+
+
 def test_routers_that_divide_limits_count_each_other() -> None:
     def peers(**router: Any) -> bool:
         return "--peers" in args(render({"model": {"uri": "file:///m"}, "router": router}), "router")
 
     assert not peers()
     assert peers(replicas=2)
+    assert not peers(replicas=2, image="registry/router:older")
+    assert peers(replicas=2, image="registry/router:older", limits={"concurrent": 1})
+    assert peers(replicas=2, image="registry/router:older", queue={"endpointRequests": 8})
     assert peers(limits={"concurrent": 1})
     assert peers(auth={"keysSecret": {"name": "keys"}})
     assert peers(models=[{"name": "qwen", "limits": {"concurrent": 1}}])

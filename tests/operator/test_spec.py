@@ -161,6 +161,20 @@ def test_defaults_filled_in_by_the_store_are_those_of_the_models() -> None:
             'spec.rollout.drainTimeout: must be a duration like 30s, 10m or 1h30m, not the string "10 minutes"',
         ),
         ({"router": {"replicas": 0}}, "spec.router.replicas: must be at least 1, not 0"),
+        *(
+            (
+                {"router": {"models": [{"name": "qwen", "defaults": {"temperature": 0, field: True}}]}},
+                f"spec.router.models[0].defaults: {field} is what a request says itself; it has no default, remove it",
+            )
+            for field in ("model", "messages", "prompt", "input", "stream")
+        ),
+        *(
+            (
+                {"router": {"models": [{"name": "qwen", "defaults": {field: 65}, "maxTokens": 64}]}},
+                f"spec.router.models[0]: defaults.{field} is 65, more than maxTokens, 64; lower it",
+            )
+            for field in ("max_tokens", "max_completion_tokens", "max_output_tokens")
+        ),
         (
             {"model": {"uri": "pvc://models/../etc"}},
             "spec.model.uri: must be file:///absolute/folder, hf://organisation/name or pvc://claim/folder, "

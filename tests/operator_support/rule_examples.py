@@ -131,6 +131,7 @@ EXAMPLES: tuple[Example, ...] = (
         _spec(model=SERVED, router=_models({"name": "x", "aliases": ["a"]}, {"name": "y", "aliases": ["b", "a"]})),
     ),
     Example("", "qwen", _spec(router={"queue": {"endpointRequests": 8, "maxAge": "1h"}, "slowStart": "1s"})),
+    Example("", "qwen", _spec(router={"slowStart": "0s"})),
     Example("spec.router.queue.maxAge", "qwen", _spec(router={"queue": {"endpointRequests": 8, "maxAge": "0s"}})),
     Example("spec.router.hold.maxAge", "qwen", _spec(router={"hold": {"maxAge": "1h1s"}})),
     Example("spec.router.retry.firstByteTimeout", "qwen", _spec(router={"retry": {"firstByteTimeout": "0m"}})),

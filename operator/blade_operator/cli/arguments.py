@@ -33,6 +33,7 @@ OPTIONS = (
     *("--output", "--watch", "--follow", "--container", "--previous", "--tail", "--wait", "--no-wait", "--help"),
     *("--namespaces", "--engine_image", "--router_image", "--leader_elect", "--no-leader_elect", "--lease_name"),
     *("--lease_namespace", "--identity", "--http_port", "--kubeconfig", "--workers", "--log_level", "--log_format"),
+    *("--watch_keys", "--no-watch_keys"),
 )
 
 

@@ -18,8 +18,10 @@ SHOWN_NUMBERS = 4
 API_KEY = "OPENAI_API_KEY"
 
 
-async def ask(url: str, question: str, write: Callable[[str], None]) -> str:
+async def ask(url: str, question: str, write: Callable[[str], None], *, with_key: bool = False) -> str:
     """Stream the answer of ``{url}/chat/completions``, reasoning first, into ``write``; returns a line of figures.
+
+    ``with_key``: the service has keys, so it is shown the environment's. Any other would pass it on to its engines.
 
     Raises:
         CommandError: the service did not answer properly.
@@ -36,7 +38,7 @@ async def ask(url: str, question: str, write: Callable[[str], None]) -> str:
     tokens = 0
     try:
         async with (
-            _client() as client,
+            _client(with_key) as client,
             client.stream("POST", url + CHAT_COMPLETIONS.removeprefix("/v1"), json=body) as answer,
         ):
             if not answer.is_success:
@@ -65,15 +67,17 @@ async def ask(url: str, question: str, write: Callable[[str], None]) -> str:
     return f"{tokens} tokens, the first after {(first - start) * 1000:.0f} ms{speed}"
 
 
-async def embed(url: str, text: str, write: Callable[[str], None]) -> str:
+async def embed(url: str, text: str, write: Callable[[str], None], *, with_key: bool = False) -> str:
     """Have ``{url}/embeddings`` turn ``text`` into numbers, and ``write`` the first of them; returns a line of figures.
+
+    ``with_key`` is that of `ask`.
 
     Raises:
         CommandError: the service did not answer properly.
     """
     start = time.monotonic()
     try:
-        async with _client() as client:
+        async with _client(with_key) as client:
             answer = await client.post(url + EMBEDDINGS.removeprefix("/v1"), json={"input": text})
     except httpx.HTTPError as error:
         raise _silent(url, error) from error
@@ -85,9 +89,9 @@ async def embed(url: str, text: str, write: Callable[[str], None]) -> str:
     return f"{len(numbers)} numbers for {tokens} tokens, after {(time.monotonic() - start) * 1000:.0f} ms"
 
 
-def _client() -> httpx.AsyncClient:
-    """With the key and the certificate authorities that OpenAI's clients would take from the environment."""
-    key = os.environ.get(API_KEY)
+def _client(with_key: bool) -> httpx.AsyncClient:
+    """With what OpenAI's clients would take from the environment: certificate authorities and, if wanted, the key."""
+    key = os.environ.get(API_KEY) if with_key else None
     return httpx.AsyncClient(
         timeout=httpx.Timeout(10.0, read=300.0),
         trust_env=False,

@@ -159,7 +159,8 @@ class _Up:
         if self._options.ask:
             self._say(f"\n> {self._options.ask}", "cyan")
             question = embed if _embeds(service["spec"]) else ask
-            figures = await question(url, self._options.ask, self._write)
+            auth = service["spec"].get("router", {}).get("auth") is not None
+            figures = await question(url, self._options.ask, self._write, with_key=auth)
             self._write("\n")
             self._say(f"({figures})\n", "dim")
         for line in _hints(url, name, self._layout, service["spec"]):

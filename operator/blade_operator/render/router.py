@@ -169,7 +169,10 @@ def _flags(service: LLMService) -> list[str]:
 
 
 def _shares(service: LLMService) -> bool:
-    """Whether routers need each other's number: to divide limits, which a rolling update with one replica does, too."""
+    """Whether routers need each other's number: to divide limits, which a rolling update with one replica does, too.
+
+    Without limits and a queue it only tells sooner how many they are; an image of the user's own may be too old to ask.
+    """
     router = service.spec.router
     limited = router.auth or router.limits or any(model.limits for model in router.models)
-    return router.replicas > 1 or bool(limited)
+    return bool(limited) or (router.replicas > 1 and (not router.image or router.queue is not None))

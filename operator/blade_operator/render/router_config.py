@@ -1,6 +1,6 @@
 """The router's configuration as the ConfigMap holds it: everything it takes up without a restart.
 
-Defaults of the protocol are left out: a router older than a field reads a configuration that does not use it.
+Defaults of the protocol are left out.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from blade_operator.spec.model_fields import ServedName
 from blade_operator.spec.pod_fields import PodTemplate, Resources
@@ -132,6 +132,17 @@ class Cors(Record):
     )
 
 
+_SAID_BY_REQUESTS: Final = frozenset({"model", "messages", "prompt", "input", "stream"})
+_LENGTHS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+
+
+def _are_defaults(fields: dict[str, Any]) -> dict[str, Any]:
+    """Routers refuse a whole configuration with such a default, its limits included."""
+    if own := _SAID_BY_REQUESTS & fields.keys():
+        raise ValueError(f"{min(own)} is what a request says itself; it has no default, remove it")
+    return fields
+
+
 class RoutedModel(Record):
     """What routers do for one of the names that requests put into `model`."""
 
@@ -142,7 +153,7 @@ class RoutedModel(Record):
         strict=False,
         description="Other names for it, which engines need not know: a change of them restarts nothing.",
     )
-    defaults: Annotated[dict[str, Any], Preserved()] = Field(
+    defaults: Annotated[dict[str, Any], Preserved(), AfterValidator(_are_defaults)] = Field(
         default_factory=dict,
         description="Fields for requests that do not set them, e.g. `{temperature: 0.6}`.",
     )
@@ -150,6 +161,14 @@ class RoutedModel(Record):
         default=None, ge=1, le=16777216, description="The most tokens a request may ask for."
     )
     limits: Limits | None = Field(default=None, description="For all clients of the model together.")
+
+    @model_validator(mode="after")
+    def _default_lengths_are_allowed(self) -> Self:
+        for name in _LENGTHS:
+            length = self.defaults.get(name)
+            if self.max_tokens is not None and isinstance(length, int | float) and length > self.max_tokens:
+                raise ValueError(f"defaults.{name} is {length}, more than maxTokens, {self.max_tokens}; lower it")
+        return self
 
 
 class Router(Record):

@@ -29,16 +29,16 @@ def _names_are_clear(name: str, spec: LLMServiceSpec) -> bool:
     )
 
 
-def _time(part: str, field: str, value: Callable[[LLMServiceSpec], str | None]) -> Rule:
-    """A duration that may be unset; ``part`` is the object it is in, empty for the router's own."""
+def _time(part: str, field: str, value: Callable[[LLMServiceSpec], str | None], *, least: int = 1) -> Rule:
+    """A duration that may be unset; ``part`` is the object it is in, empty for the router's own. ``least``: seconds."""
     place = f"self.{field}"
     absent = f"!has({place})"
     return Rule(
         at=("spec", "router", *((part,) if part else ())),
         field=".".join(["spec", "router", *((part,) if part else ()), field]),
-        cel=f"{absent} || (duration({place}) >= duration('1s') && duration({place}) <= duration('{LONGEST}s'))",
-        holds=lambda name, spec: (text := value(spec)) is None or 1 <= parse_duration(text) <= LONGEST,
-        message="must be at least 1s and at most 1h",
+        cel=f"{absent} || (duration({place}) >= duration('{least}s') && duration({place}) <= duration('{LONGEST}s'))",
+        holds=lambda name, spec: (text := value(spec)) is None or least <= parse_duration(text) <= LONGEST,
+        message=f"must be at least {least}s and at most 1h",
     )
 
 
@@ -73,5 +73,5 @@ ROUTER_RULES: Final[tuple[Rule, ...]] = (
     _time("queue", "maxAge", lambda spec: spec.router.queue.max_age if spec.router.queue else None),
     _time("hold", "maxAge", lambda spec: spec.router.hold.max_age),
     _time("retry", "firstByteTimeout", _first_byte),
-    _time("", "slowStart", lambda spec: spec.router.slow_start),
+    _time("", "slowStart", lambda spec: spec.router.slow_start, least=0),
 )
