@@ -54,13 +54,18 @@ class AdmittedTicket(Ticket):
         self._then = then
 
     def close(self, usage: Usage | None) -> None:
-        if self.place is not None:
-            self.place.leave()
-        if self._estimate is None:
-            return
+        try:
+            if self._estimate is not None:
+                self._settle(self._estimate, usage)
+        finally:
+            if self.place is not None:
+                self.place.leave()
+
+    def _settle(self, estimate: Estimate, usage: Usage | None) -> None:
+        """Count what was used instead of what was reserved."""
         request = self._request
         if usage is not None:
-            self._estimate.learn(request, usage)
+            estimate.learn(request, usage)
         if usage is not None:
             used = min(max(0, usage.prompt_tokens) + max(0, usage.completion_tokens), MOST_TOKENS)
         elif request.status >= 400:
@@ -233,7 +238,7 @@ class Admission:
                 for quota in quotas:
                     quota.take(tokens, slot)
             else:  # only the queue wants to know, and that roughly
-                tokens = len(request.body) // 4 + wanted_tokens(request.fields, ROUGH_ANSWER)
+                tokens = min(len(request.body) // 4 + wanted_tokens(request.fields, ROUGH_ANSWER), MOST_TOKENS)
         ticket = AdmittedTicket(self, request, estimate, quotas, prompt, tokens, slot)
         ticket.service, ticket.key_name = target.service, key.name
         if quotas:
