@@ -164,4 +164,4 @@ def wanted_tokens(fields: RoutingFields, default: int) -> int:
     limit = fields.token_limit
     if limit is None:
         limit = default
-    return limit if fields.n is None and fields.best_of is None else limit * fields.samples
+    return limit * fields.answers

@@ -289,6 +289,34 @@ async def test_absurd_numbers_leave_limits_as_they_are(file: Path, engine: MockE
         assert (await ask(router, "sk-b", max_tokens=900)).status_code == 200
 
 
+@pytest.mark.parametrize(
+    "extra", ['"max_tokens": 2000.0', '"max_tokens": 2e3', '"max_tokens": "2000"', '"max_tokens": 500, "n": 4.0']
+)
+async def test_how_a_number_is_written_changes_no_limit(file: Path, engine: MockEngine, extra: str) -> None:
+    write(file, content(key(tokens_per_minute=1000)))
+    async with serving(engine, keys=file) as router:
+        body = f'{{"model": "mock", "messages": [], {extra}}}'
+        answer = await router.client.post("/v1/chat/completions", content=body, headers=BEARER)
+        assert answer.status_code == 429
+
+
+async def test_each_prompt_of_a_request_counts(file: Path, engine: MockEngine) -> None:
+    write(file, content(key(tokens_per_minute=1000)))
+    async with serving(engine, keys=file) as router:
+        for prompts, status in ((["a"], 200), (["a"] * 4, 429)):
+            body = {"model": "mock", "prompt": prompts, "max_tokens": 300}
+            assert (await router.client.post("/v1/completions", json=body, headers=BEARER)).status_code == status
+
+
+async def test_an_answer_that_does_not_say_its_usage_counts_as_reserved(
+    file: Path, engine: MockEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(file, content(key(tokens_per_minute=1000)))
+    monkeypatch.setattr(engine, "compute", lambda request: (None, b""))
+    async with serving(engine, keys=file) as router:
+        assert [(await ask(router, max_tokens=600)).status_code for _ in range(2)] == [200, 429]
+
+
 @pytest.mark.parametrize("kind", ["text/plain", "application/vnd.api+json", "multipart/form-data; boundary=x"])
 async def test_what_a_body_is_called_changes_no_limit(file: Path, engine: MockEngine, kind: str) -> None:
     write(file, content(key(tokens_per_minute=1000, models=["mock"])))

@@ -20,7 +20,7 @@ from blade_router.config import ConfigError, parse_config
 from blade_router.endpoints import EndpointSet
 from blade_router.errors import Refused
 from blade_router.fields import RoutingFields, parse_fields
-from blade_router.models import Catalog, Target, prepare
+from blade_router.models import Catalog, Target, prepare, wanted_tokens
 from blade_router.request import ClientRequest
 from blade_router.usage import Usage
 
@@ -202,7 +202,59 @@ def test_tokens_are_estimated_and_learned() -> None:
     ],
 )
 def test_prompts_of_tokens_are_counted(body: dict[str, Any], tokens: int | None) -> None:
-    assert given_tokens(request(**body).fields) == tokens
+    assert given_tokens(request("/v1/other", **body)) == tokens
+
+
+@pytest.mark.parametrize(
+    ("path", "tokens"), [("/v1/completions", 3), ("/v1/embeddings", 1), ("/v1/responses", 1), ("/tokenize", None)]
+)
+def test_the_prompt_is_the_field_that_counts_for_the_path(path: str, tokens: int | None) -> None:
+    asked = request(path, input=[1], prompt=[1, 2, 3], messages=[])
+    assert given_tokens(asked) == tokens
+
+
+@pytest.mark.parametrize(
+    ("body", "answers"),
+    [
+        ({}, 1),
+        ({"prompt": "a"}, 1),
+        ({"prompt": [1, 2, 3]}, 1),
+        ({"prompt": []}, 1),
+        ({"prompt": ["a", "b", "c"]}, 3),
+        ({"prompt": [[1, 2], [3]], "n": 4}, 8),
+        ({"beam_width": 5, "n": 2}, 5),
+        ({"prompt": 5, "best_of": 3}, 3),
+    ],
+)
+def test_each_prompt_and_beam_has_an_answer(body: dict[str, Any], answers: int) -> None:
+    asked = request("/v1/completions", max_tokens=10, **body)
+    assert wanted_tokens(asked.fields, 99) == 10 * answers
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("1000.0", 1000),
+        ("1e3", 1000),
+        ('"99999"', 99999),
+        ('"1000.0"', 1000),
+        ("1.5", None),
+        ("1e999", None),
+        ('"inf"', None),
+        ('"nan"', None),
+        ('"many"', None),
+        ("true", None),
+        ("[5]", None),
+        ("null", None),
+    ],
+)
+def test_numbers_are_read_however_they_are_written(written: str, read: int | None) -> None:
+    fields = parse_fields(b'{"model": "m", "priority": -100.0, "max_tokens": %b}' % written.encode())
+    assert (fields.model, fields.priority, fields.max_tokens) == ("m", -100, read)
+
+
+def test_of_several_lengths_the_highest_counts() -> None:
+    assert request(max_completion_tokens=1, max_tokens=50, max_output_tokens=2).fields.token_limit == 50
 
 
 def test_pictures_are_not_text() -> None:
@@ -213,6 +265,12 @@ def test_pictures_are_not_text() -> None:
     estimate = Estimate()
     estimate.learn(asked, Usage(prompt_tokens=5000, completion_tokens=1))
     assert estimate.prompt(asked) == before, "nothing is learned from what is no text"
+
+
+@pytest.mark.parametrize("before", ["base64,", "data:text/plain;base64,", '"url":"data:image/png;base64,'])
+def test_text_that_looks_like_a_picture_is_text(before: str) -> None:
+    asked = request(model="m", messages=[{"role": "user", "content": before + "A" * 100_000}])
+    assert text_bytes(asked.body) == len(asked.body)
 
 
 # a router with several services

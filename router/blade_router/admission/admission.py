@@ -70,6 +70,8 @@ class AdmittedTicket(Ticket):
             used = min(max(0, usage.prompt_tokens) + max(0, usage.completion_tokens), MOST_TOKENS)
         elif request.status >= 400:
             used = 0
+        elif request.status and not request.streamed:
+            used = self.reserved  # it did not say, and what it said cannot be counted
         else:
             # The engine did not say, or the client left: the prompt was worked on, and an event is about a token.
             used = self._prompt + request.events
