@@ -16,7 +16,7 @@ from blade_router.admission.window import slot_of
 from blade_router.client import Client
 from blade_router.endpoints import EndpointSet
 from blade_router.errors import Refused
-from blade_router.models import Catalog, Target, not_found, prepare, wanted_tokens
+from blade_router.models import Catalog, Target, not_found, prepare, proper_path, wanted_tokens
 from blade_router.request import ClientRequest
 from blade_router.shared import SharedMemory
 from blade_router.usage import Usage
@@ -157,6 +157,7 @@ class Admission:
     # the door
 
     async def admit(self, request: ClientRequest, client: Client) -> Ticket:
+        proper_path(request.path)
         keyring = self.keyring
         key = keyring.find(request.headers)
         if keyring.required:
@@ -164,7 +165,8 @@ class Admission:
         target = self._target(request, key)
         if target is None:
             target = await self._look_up(request, key)
-        prepare(request, target, key.priority)
+        ordered = key.priority is not None and key.priority > 0 and self.catalog.orders(target.service)
+        prepare(request, target, key.priority, ordered=ordered)
         ticket = self._take(request, key, target)
         fields = request.fields
         own = fields.priority or 0
@@ -195,7 +197,7 @@ class Admission:
         name = request.fields.model
         catalog = self.catalog
         target = catalog.find(name)
-        if name is None:
+        if not name:
             if key.models is not None and request.method == "POST":
                 raise Refused(400, "you must provide a model parameter", code="missing_model")
             return target or catalog.nameless(request)
