@@ -3,6 +3,7 @@
 What it cannot judge (an unknown model, a wrong type) it leaves to the engine, which has the better error.
 """
 
+import re
 from typing import Any
 
 import msgspec
@@ -35,6 +36,7 @@ class RoutingFields(msgspec.Struct, frozen=True):
     max_output_tokens: int | None = None
     n: int | None = None
     best_of: int | None = None
+    beam_width: int | None = None
     seed: int | None = None
     priority: int | None = None
     user: str | None = None
@@ -42,21 +44,33 @@ class RoutingFields(msgspec.Struct, frozen=True):
 
     @property
     def token_limit(self) -> int | None:
-        """The most tokens one answer may have, where the request says it."""
+        """The most tokens one answer may have, where the request says it; of several the highest, as APIs differ."""
         limit = self.max_completion_tokens
-        if limit is None:
-            limit = self.max_tokens
-            if limit is None:
-                limit = self.max_output_tokens
+        for other in (self.max_tokens, self.max_output_tokens):
+            if other is not None and (limit is None or other > limit):
+                limit = other
         return limit if limit is None or limit > 0 else 0
 
     @property
     def samples(self) -> int:
-        """How many answers are generated."""
-        return max(1, self.n or 1, self.best_of or 1)
+        """How many answers are generated for each prompt, those of a beam search included that are not shown."""
+        return max(1, self.n or 1, self.best_of or 1, self.beam_width or 1)
+
+    @property
+    def answers(self) -> int:
+        """How many answers are generated for all prompts."""
+        prompts = 1
+        if self.prompt and _PROMPTS.match(self.prompt):
+            prompts = len(_decode_list(self.prompt))
+        return prompts * self.samples
 
 
+_PROMPTS = re.compile(rb"\s*\[\s*[\"\[]")
+"""A list of texts, or of lists of tokens; one of numbers is a single prompt."""
+_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode = msgspec.json.Decoder(RoutingFields).decode
+_decode_as = msgspec.json.decode
+_INTEGER = int | None
 _decode_apart = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 NOTHING = RoutingFields()
 
@@ -81,7 +95,10 @@ def parse_fields(body: bytes) -> RoutingFields:
 
 
 def _each_by_itself(body: bytes) -> RoutingFields:
-    """The fields that are of their type: one of a wrong type must not hide the others from limits."""
+    """The fields that are of their type: one of a wrong type must not hide the others from limits.
+
+    Numbers are read as engines read them, some of which take ``8.0`` and ``"8"`` for 8.
+    """
     try:
         values = _decode_apart(body)
     except msgspec.ValidationError:
@@ -89,7 +106,27 @@ def _each_by_itself(body: bytes) -> RoutingFields:
     kept: dict[str, Any] = {}
     for field in msgspec.structs.fields(RoutingFields):
         try:
-            kept[field.name] = msgspec.json.decode(values[field.name], type=field.type)
-        except (KeyError, msgspec.ValidationError):
+            value = values[field.name]
+            kept[field.name] = _integer(value) if field.type == _INTEGER else _decode_as(value, type=field.type)
+        except (KeyError, ValueError, OverflowError):
             continue
     return RoutingFields(**kept)
+
+
+def _integer(raw: msgspec.Raw) -> int | None:
+    """A whole number, however it is written.
+
+    Raises:
+        ValueError, OverflowError: it is none.
+    """
+    value = _decode_as(raw, type=int | float | str | None)
+    if isinstance(value, str):
+        try:
+            return int(value)
+        except ValueError:
+            value = float(value)
+    if isinstance(value, float):
+        if not value.is_integer():
+            raise ValueError(value)
+        return int(value)
+    return value

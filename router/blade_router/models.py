@@ -4,24 +4,34 @@ A request that needs no change goes on as the bytes that came. One that names an
 default, is written anew; only those pay for it.
 """
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 
 from blade_protocol import paths
-from blade_protocol.routing import ModelConfig
+from blade_protocol.routing import Limits, ModelConfig
 from blade_router.endpoints import EndpointSet
 from blade_router.errors import Refused
 from blade_router.fields import RoutingFields, parse_fields
 from blade_router.request import ClientRequest
 
-GENERATE = frozenset((paths.CHAT_COMPLETIONS, paths.COMPLETIONS, paths.RESPONSES))
-"""Paths whose answers are generated, and which ``defaults`` are for."""
 WITHOUT_ANSWER = frozenset((paths.EMBEDDINGS, paths.TOKENIZE, paths.DETOKENIZE))
 """Paths where nothing is generated, as far as is known."""
 _TOKEN_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+_LENGTHS = {
+    paths.CHAT_COMPLETIONS: ("max_completion_tokens", "max_tokens"),
+    paths.COMPLETIONS: ("max_tokens",),
+    paths.RESPONSES: ("max_output_tokens",),
+}
+"""The names an answer's length has in each API. The last one every engine knows."""
+_BELOW_MODELS = paths.MODELS + "/"
+_BELOW_RESPONSES = paths.RESPONSES + "/"
+_DOTS = re.compile(r"/\.{0,2}/|/\.{1,2}$")
+_NOT_PLAIN = re.compile(rf"[%#]|{_DOTS.pattern}")
 
 _encode = msgspec.json.Encoder().encode
 
@@ -55,6 +65,13 @@ class Catalog:
             {endpoint.service for endpoint in endpoints.all} | {model.service for model in self.models}
         ) or [""]
         self._only = Target(self.services[0]) if len(self.services) == 1 else None
+        self._unsaid = self._only
+        """Where a request goes that says no model; None: it has to say one."""
+        if self._only is not None:
+            if len(self.models) == 1:
+                self._unsaid = Target(self.services[0], self.models[0])
+            elif any(model.limits != Limits() or model.max_tokens or model.defaults for model in self.models):
+                self._unsaid = None
 
     @property
     def several(self) -> bool:
@@ -62,32 +79,40 @@ class Catalog:
         return self._only is None
 
     def find(self, name: str | None) -> Target | None:
-        """Where requests for a model go; None for a name that nobody knows. ``name`` is None where none was said.
+        """Where requests for a model go; None for a name that nobody knows. ``name`` is None or empty where none was
+        said: then it is the only model there is. Where there are several, none of which asks anything of requests, the
+        engines of the only service decide.
 
         A name that is not listed is left to the engines of the only service, as adapters come and go. Where there are
         several services, it may be one that engines of one of them have told of.
         """
-        if name is not None and (target := self._targets.get(name)):
+        if not name:
+            return self._unsaid
+        if target := self._targets.get(name):
             return target
         if self._only is not None:
             return self._only
-        if name:
-            for endpoint in self._endpoints.all:
-                if name in endpoint.models or name in endpoint.adapters:
-                    return Target(endpoint.service)
+        for endpoint in self._endpoints.all:
+            if name in endpoint.models or name in endpoint.adapters:
+                return Target(endpoint.service)
         return None
 
     def nameless(self, request: ClientRequest) -> Target:
-        """Where a request goes that says no model, and there are several services.
+        """Where a request goes that says no model, and there are several.
 
         Raises:
             Refused: 400, it has to say one.
         """
-        if request.method == "POST":
-            raise Refused(
-                400, "you must provide a model parameter: this router serves several models", code="missing_model"
-            )
-        return Target(self.services[0])
+        if request.method != "POST" or request.path.startswith(_BELOW_RESPONSES):  # e.g. to cancel one
+            return Target(self.services[0])
+        message = "you must provide a model parameter: this router serves several models"
+        if self._only is not None:  # the same for everybody: who may not use all of them is asked for one before
+            message += f" ({', '.join(model.name for model in self.models)})"
+        raise Refused(400, message, code="missing_model")
+
+    def orders(self, service: str) -> bool:
+        """All engines of a service order requests by their priority. Others may refuse one that has any."""
+        return all(endpoint.engine == "blade" for endpoint in self._endpoints.all if endpoint.service == service)
 
 
 def not_found(name: str) -> Refused:
@@ -100,21 +125,44 @@ def not_found(name: str) -> Refused:
     )
 
 
-def prepare(request: ClientRequest, target: Target, least_priority: int | None) -> None:
+def proper_path(path: str) -> None:
+    """See that a path is the one it looks like: what is decided by path must hold for what an engine makes of it.
+
+    Raises:
+        Refused: 400, it has ``.``, ``..`` or nothing as a part, or characters that are encoded, in other than a
+            model's name.
+    """
+    if _NOT_PLAIN.search(path) is None:
+        return
+    if path.startswith(_BELOW_MODELS) and "#" not in path and _DOTS.search(unquote(path)) is None:
+        return
+    raise Refused(400, f"the path {path} is not in its plain form; send it as documented", code="invalid_path")
+
+
+def prepare(request: ClientRequest, target: Target, least_priority: int | None, *, ordered: bool = True) -> None:
     """Hold a request to its model's bounds, and write into it what has to be there.
 
     Args:
         least_priority: a request that asks for a lower number (an earlier turn) gets this one; None: it may.
+        ordered: engines read a priority, and take 0 where there is none.
 
     Raises:
         Refused: 400, it asks for more tokens than the model's bound.
     """
     fields = request.fields
+    model = target.model
+    names = _LENGTHS.get(request.path) if request.method == "POST" else None
     changes: dict[str, Any] = {}
-    if least_priority is not None and fields.priority is not None and fields.priority < least_priority:
-        changes["priority"] = least_priority
     defaults: dict[str, Any] = {}
-    if (model := target.model) is not None:
+    if least_priority is not None:
+        own: Any = fields.priority
+        if own is None and names is not None:
+            own = model.defaults.get("priority") if model is not None else None
+            if own is None and ordered:
+                own = 0
+        if isinstance(own, int) and own < least_priority:
+            changes["priority"] = least_priority
+    if model is not None:
         asked = fields.token_limit
         if model.max_tokens and asked is not None and asked > model.max_tokens:
             raise Refused(
@@ -122,15 +170,25 @@ def prepare(request: ClientRequest, target: Target, least_priority: int | None) 
                 f"max_tokens is {asked}, and the limit of the model `{model.name}` is {model.max_tokens}; ask for less",
                 code="max_tokens_exceeded",
             )
-        if fields.model != model.name and fields.model is not None:
+        if fields.model and fields.model != model.name:
             changes["model"] = model.name
-        if model.defaults and request.path in GENERATE:
+        if names is not None:
             defaults = model.defaults
+            if model.max_tokens and all(getattr(fields, name) is None for name in names):
+                defaults = _bounded(defaults, model.max_tokens)
     if changes or defaults:
-        _rewrite(request, changes, defaults)
+        _rewrite(request, changes, defaults, names or ())
 
 
-def _rewrite(request: ClientRequest, changes: dict[str, Any], defaults: dict[str, Any]) -> None:
+def _bounded(defaults: dict[str, Any], bound: int) -> dict[str, Any]:
+    """The defaults with a length, which is that of the model's bound where they have none, or a higher one."""
+    lengths = {name: value for name in _TOKEN_LIMITS if (value := defaults.get(name)) is not None}
+    for name, value in lengths.items():
+        lengths[name] = min(value, bound) if isinstance(value, int) else bound
+    return defaults | (lengths or {"max_tokens": bound})
+
+
+def _rewrite(request: ClientRequest, changes: dict[str, Any], defaults: dict[str, Any], lengths: Sequence[str]) -> None:
     """Set these fields, and those of ``defaults`` that are not there; the body stays as it is when all are."""
     try:
         body = msgspec.json.decode(request.body)
@@ -139,7 +197,7 @@ def _rewrite(request: ClientRequest, changes: dict[str, Any], defaults: dict[str
         raise Refused(400, f"the request body is not valid JSON: {error}", code="invalid_json") from None
     if not isinstance(body, dict):
         return
-    missing = {name: value for name, value in _defaults_for(request.path, defaults, body) if name not in body}
+    missing = dict(_missing(defaults, body, lengths))
     if not changes and not missing:
         return
     body.update(missing)
@@ -148,15 +206,17 @@ def _rewrite(request: ClientRequest, changes: dict[str, Any], defaults: dict[str
     request.fields = parse_fields(request.body)
 
 
-def _defaults_for(path: str, defaults: dict[str, Any], body: dict[str, Any]) -> Iterable[tuple[str, Any]]:
-    """The defaults under the names the API has for them: an answer's length has three, of which one is enough."""
-    limited = any(name in body for name in _TOKEN_LIMITS)
+def _missing(defaults: dict[str, Any], body: dict[str, Any], lengths: Sequence[str]) -> Iterable[tuple[str, Any]]:
+    """The defaults a body lacks. An answer's length has up to two names in an API, ``lengths``; one is enough, and
+    null is none."""
+    limited = any(body.get(name) is not None for name in lengths)
     for name, value in defaults.items():
-        if name in _TOKEN_LIMITS:
-            if not limited:
-                yield ("max_output_tokens" if path == paths.RESPONSES else name), value
-        else:
-            yield name, value
+        if name not in _TOKEN_LIMITS:
+            if name not in body:
+                yield name, value
+        elif not limited and value is not None:
+            limited = True
+            yield (name if name in lengths else lengths[-1]), value
 
 
 def wanted_tokens(fields: RoutingFields, default: int) -> int:
@@ -164,4 +224,4 @@ def wanted_tokens(fields: RoutingFields, default: int) -> int:
     limit = fields.token_limit
     if limit is None:
         limit = default
-    return limit if fields.n is None and fields.best_of is None else limit * fields.samples
+    return limit * fields.answers

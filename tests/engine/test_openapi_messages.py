@@ -1,7 +1,9 @@
-"""The OpenAPI document and the code agree on what a message is: each takes just what the other takes."""
+"""The OpenAPI document and the code agree on what a message is, and an item of a response's input: each takes just what
+the other takes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import given, settings
@@ -11,8 +13,11 @@ from jsonschema import Draft202012Validator
 from blade_llm.api.conversation import checked_message
 from blade_llm.api.errors import ApiError
 from blade_llm.api.openapi import MESSAGE
+from blade_llm.api.responses.conversation import TEXT_PARTS, messages_of
+from blade_llm.api.responses.schemas import ITEM
 
-VALID = Draft202012Validator(MESSAGE).is_valid
+IS_MESSAGE = Draft202012Validator(MESSAGE).is_valid
+IS_ITEM = Draft202012Validator(ITEM).is_valid
 LEAVES: list[Any] = [None, "", "x", "text", 0, 1.5, True, [], {}, ["x"]]
 leaves = st.sampled_from(LEAVES)
 
@@ -34,15 +39,37 @@ messages = objects(
 )
 
 
+said = st.one_of(
+    st.just("c"),
+    st.lists(st.one_of(objects(type=st.sampled_from(TEXT_PARTS), text=st.just("t")), parts, leaves), max_size=2),
+)
+items = objects(
+    type=st.sampled_from(["message", "reasoning", "function_call", "function_call_output", "item_reference"]),
+    role=st.sampled_from(["system", "developer", "user", "assistant", "tool"]),
+    content=said,
+    summary=said,
+    output=said,
+    call_id=st.just("call_1"),
+    name=st.just("f"),
+    arguments=st.just("{}"),
+)
+
+
 @settings(max_examples=600)
 @given(messages)
 def test_the_document_and_the_code_take_the_same_messages(message: dict[str, Any]) -> None:
-    assert is_taken(message) == VALID(message)
+    assert is_taken(lambda: checked_message(message, 0)) == IS_MESSAGE(message)
 
 
-def is_taken(message: dict[str, Any]) -> bool:
+@settings(max_examples=600)
+@given(items)
+def test_the_document_and_the_code_take_the_same_items(item: dict[str, Any]) -> None:
+    assert is_taken(lambda: messages_of([item], None)) == IS_ITEM(item)
+
+
+def is_taken(read: Callable[[], object]) -> bool:
     try:
-        checked_message(message, 0)
+        read()
     except ApiError:
         return False
     return True

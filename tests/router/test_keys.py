@@ -101,7 +101,10 @@ def test_files_of_a_folder_are_one_list() -> None:
         ("", "keys.json: expected"),
         ("two words", "keys.json: expected"),
         ('{"keys": [{}]}', r"required field `name` - at `\$.keys\[0\]`"),
-        ('{"kys": []}', "unknown field `kys`"),
+        ('{"kys": []}', "an unknown field; known are keys, tiers$"),
+        (f'{{"{SECRET}": {{}}}}', "an unknown field; known are keys, tiers$"),
+        (f'{{"keys": [{{"{SECRET}`x": 1}}]}}', r"an unknown field - at `\$.keys\[0\]`; known are .*sha256"),
+        (f'{{"tiers": {{"{SECRET}": {{"{SECRET}": 1}}}}}}', r"an unknown field - at `\$.tiers\[...\]`; known are "),
         (content({"name": "a"}), r"\$.keys\[0\]: expected one of sha256"),
         (content({"name": "a", "sha256": "12"}), r"\$.keys\[0\].sha256: expected 64 hex"),
         (content({"name": "a b", "key": SECRET}), r"\$.keys\[0\].name: expected printable"),
@@ -222,6 +225,13 @@ async def test_what_is_behind_keys_and_what_is_not(file: Path, engine: MockEngin
         assert await router.metric('blade_router_requests_total{code="401"}') == 3
 
 
+async def test_a_key_of_low_priority_is_behind_others_at_the_engine(file: Path, engine: MockEngine) -> None:
+    write(file, content(key(priority=5)))
+    async with serving(engine, keys=file) as router:
+        assert (await ask(router)).status_code == 200
+        assert json.loads(engine.received[0].body)["priority"] == 5
+
+
 async def test_engines_get_no_key(file: Path, engine: MockEngine) -> None:
     async with serving(engine, keys=file) as router:
         await router.chat(headers=BEARER | {"x-api-key": "b", "api-key": "c", "x-kept": "d"})
@@ -280,13 +290,41 @@ async def test_a_stream_without_usage_counts_its_events(file: Path, engine: Mock
 
 
 @pytest.mark.parametrize("extra", [{"max_tokens": 10**30}, {"n": 10**30}, {"max_tokens": -5, "n": -5}])
-async def test_absurd_numbers_leave_limits_as_they_are(file: Path, engine: MockEngine, extra: dict[str, int]) -> None:
+async def test_absurd_numbers_leave_limits_as_they_are(file: Path, engine: MockEngine, extra: dict[str, Any]) -> None:
     write(file, content(key(requests_per_minute=100, concurrent=1), key("b", "sk-b", tokens_per_minute=1000)))
     async with serving(engine, keys=file) as router:
         for _ in range(2):
             assert (await ask(router, **extra)).status_code == 200
         assert (await ask(router, "sk-b", **extra)).status_code == (200 if extra.get("n", 1) < 0 else 429)
         assert (await ask(router, "sk-b", max_tokens=900)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "extra", ['"max_tokens": 2000.0', '"max_tokens": 2e3', '"max_tokens": "2000"', '"max_tokens": 500, "n": 4.0']
+)
+async def test_how_a_number_is_written_changes_no_limit(file: Path, engine: MockEngine, extra: str) -> None:
+    write(file, content(key(tokens_per_minute=1000)))
+    async with serving(engine, keys=file) as router:
+        body = f'{{"model": "mock", "messages": [], {extra}}}'
+        answer = await router.client.post("/v1/chat/completions", content=body, headers=BEARER)
+        assert answer.status_code == 429
+
+
+async def test_each_prompt_of_a_request_counts(file: Path, engine: MockEngine) -> None:
+    write(file, content(key(tokens_per_minute=1000)))
+    async with serving(engine, keys=file) as router:
+        for prompts, status in ((["a"], 200), (["a"] * 4, 429)):
+            body = {"model": "mock", "prompt": prompts, "max_tokens": 300}
+            assert (await router.client.post("/v1/completions", json=body, headers=BEARER)).status_code == status
+
+
+async def test_an_answer_that_does_not_say_its_usage_counts_as_reserved(
+    file: Path, engine: MockEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(file, content(key(tokens_per_minute=1000)))
+    monkeypatch.setattr(engine, "compute", lambda request: (None, b""))
+    async with serving(engine, keys=file) as router:
+        assert [(await ask(router, max_tokens=600)).status_code for _ in range(2)] == [200, 429]
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/vnd.api+json", "multipart/form-data; boundary=x"])

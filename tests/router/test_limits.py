@@ -8,10 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blade_protocol.routing import Limits
+from blade_router.admission.admission import Admission, AdmittedTicket
 from blade_router.admission.limits import Quota, Quotas
+from blade_router.admission.tokens import Estimate
 from blade_router.admission.window import SLOT, WINDOW, WORDS, Window, slot_of
+from blade_router.endpoints import EndpointSet
 from blade_router.errors import Refused
+from blade_router.fields import RoutingFields
+from blade_router.request import ClientRequest
 from blade_router.shared import OwnRow
+from blade_router.usage import Usage
 
 NOW = 1000.0
 
@@ -159,6 +165,25 @@ def test_a_request_that_was_not_let_in_counts_nowhere() -> None:
     assert take(found, 10, NOW)
     found.undo(10, slot_of(NOW), slot_of(NOW))
     assert take(found, 10, NOW)
+
+
+def test_a_place_is_free_again_whatever_settling_comes_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(estimate: Estimate, request: ClientRequest, usage: Usage) -> None:
+        raise OverflowError
+
+    class Place:
+        left = 0
+
+        def leave(self) -> None:
+            self.left += 1
+
+    monkeypatch.setattr(Estimate, "learn", fail)
+    asked = ClientRequest("POST", "/v1/completions", RoutingFields(), b"{}", b"r")
+    ticket = AdmittedTicket(Admission(EndpointSet()), asked, Estimate(), (), 1, 1, 0)
+    ticket.place = place = Place()
+    with pytest.raises(OverflowError):
+        ticket.close(Usage(prompt_tokens=1, completion_tokens=1))
+    assert place.left == 1
 
 
 def headers(quota: Quota, now: float) -> dict[bytes, bytes]:

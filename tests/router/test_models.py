@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from router_support.engine import MockEngine
 from router_support.serving import Running, eventually, serving
 
-from blade_protocol.routing import EndpointConfig, ModelConfig
+from blade_protocol.routing import EndpointConfig, Limits, ModelConfig
 from blade_router.admission.tokens import Estimate, given_tokens, text_bytes
 from blade_router.config import ConfigError, parse_config
 from blade_router.endpoints import EndpointSet
 from blade_router.errors import Refused
 from blade_router.fields import RoutingFields, parse_fields
-from blade_router.models import Catalog, Target, prepare
+from blade_router.models import Catalog, Target, prepare, proper_path, wanted_tokens
 from blade_router.request import ClientRequest
 from blade_router.usage import Usage
 
@@ -78,11 +78,49 @@ def test_a_name_stands_for_one_model(models: list[dict[str, Any]], complaint: st
         parse_config(json.dumps({"models": models}).encode())
 
 
+def test_who_names_no_model_means_the_only_one() -> None:
+    model = ModelConfig(name="m", max_tokens=5)
+    catalog = Catalog(endpoints(""), [model])
+    assert catalog.find(None) == catalog.find("") == Target("", model)
+
+
+@pytest.mark.parametrize("asks", [{"max_tokens": 5}, {"defaults": {"n": 2}}, {"limits": Limits(concurrent=1)}])
+def test_who_names_no_model_gets_around_none_of_several(asks: dict[str, Any]) -> None:
+    plain = Catalog(endpoints(""), [ModelConfig(name="m"), ModelConfig(name="n")])
+    assert plain.find(None) == Target("")
+    catalog = Catalog(endpoints(""), [ModelConfig(name="m"), ModelConfig(name="n", **asks)])
+    assert catalog.find(None) is None
+    assert catalog.find("lora") == Target("")
+    with pytest.raises(Refused, match=r"\(m, n\)") as caught:
+        catalog.nameless(request())
+    assert (caught.value.status, caught.value.code) == (400, "missing_model")
+    assert catalog.nameless(request("/v1/responses/resp_1/cancel")) == Target("")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/v1/chat/completion%73", "/v1/model%73", "/v1//completions", "/v1/./completions", "/v1/x/../completions"),
+        *("/v1/completions/..", "/v1/completions/.", "/v1/completions#x", "/v1/models/%2e%2e/completions"),
+        *("/v1/models/..%2fcompletions", "/v1/models/../completions", "/v1/models/a#b"),
+    ],
+)
+def test_a_path_is_what_it_looks_like(path: str) -> None:
+    with pytest.raises(Refused) as caught:
+        proper_path(path)
+    assert (caught.value.status, caught.value.code) == (400, "invalid_path")
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/models/", "/v1/models/org%2Fname-1.5", "/v1/models/a/.b"])
+def test_usual_paths_are_proper(path: str) -> None:
+    proper_path(path)
+
+
 # what is written into a request
 
 
 def test_bytes_are_untouched_where_nothing_has_to_change() -> None:
-    asked = request(model="m", temperature=0.1, priority=7)
+    asked = request(model="m", temperature=0.1, priority=7, max_tokens=5)
     before = asked.body
     prepare(asked, Target("", ModelConfig(name="m", defaults={"temperature": 1.0}, max_tokens=5)), 0)
     prepare(asked, Target(""), None)
@@ -162,7 +200,10 @@ def test_a_bound_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("asked", "least", "sent"),
-    [(-5, 0, 0), (5, 0, 5), (-5, -10, -5), (-20, -10, -10), (None, -10, None), (-5, None, -5)],
+    [
+        *((-5, 0, 0), (5, 0, 5), (-5, -10, -5), (-20, -10, -10), (-5, None, -5)),
+        *((None, -10, None), (None, 0, None), (None, None, None), (None, 5, 5)),
+    ],
 )
 def test_a_request_cannot_raise_itself_above_its_key(asked: int | None, least: int | None, sent: int | None) -> None:
     """A lower number goes first, in the router's queue and in the engine's."""
@@ -170,6 +211,53 @@ def test_a_request_cannot_raise_itself_above_its_key(asked: int | None, least: i
     found = request(**body)
     prepare(found, Target(""), least)
     assert json.loads(found.body).get("priority") == found.fields.priority == sent
+
+
+def test_a_priority_is_written_in_only_for_engines_that_read_it() -> None:
+    asked = request(model="m")
+    prepare(asked, Target(""), 5, ordered=False)
+    assert "priority" not in json.loads(asked.body)
+    by_default = request(model="m")
+    prepare(by_default, Target("", ModelConfig(name="m", defaults={"priority": -9})), 0, ordered=False)
+    assert json.loads(by_default.body)["priority"] == 0
+    known = EndpointSet()
+    known.update(
+        [
+            EndpointConfig(url="http://a:1", service="a"),
+            EndpointConfig(url="http://b:1", service="b"),
+            EndpointConfig(url="http://c:1", service="b", engine="vllm"),
+        ]
+    )
+    catalog = Catalog(known)
+    assert [catalog.orders(service) for service in ("a", "b")] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "expected"),
+    [
+        ("/v1/chat/completions", {}, {"max_tokens": 100}),
+        ("/v1/chat/completions", {"max_tokens": None}, {"max_tokens": 100}),
+        ("/v1/chat/completions", {"max_output_tokens": 5}, {"max_output_tokens": 5, "max_tokens": 100}),
+        ("/v1/chat/completions", {"max_completion_tokens": 5}, {"max_completion_tokens": 5}),
+        ("/v1/completions", {"max_completion_tokens": 5}, {"max_completion_tokens": 5, "max_tokens": 100}),
+        ("/v1/responses", {"max_tokens": 5}, {"max_tokens": 5, "max_output_tokens": 100}),
+        ("/v1/embeddings", {}, {}),
+    ],
+)
+@pytest.mark.parametrize("defaults", [{}, {"max_tokens": 101}, {"max_tokens": "many"}, {"max_tokens": None}])
+def test_a_request_without_a_length_gets_the_bound(
+    path: str, body: dict[str, Any], expected: dict[str, int], defaults: dict[str, Any]
+) -> None:
+    """Also where a default is above it."""
+    asked = request(path, model="m", **body)
+    prepare(asked, Target("", ModelConfig(name="m", max_tokens=100, defaults=defaults)), None)
+    assert json.loads(asked.body) == {"model": "m"} | expected
+
+
+def test_a_default_length_below_the_bound_stays() -> None:
+    asked = request(model="m", max_tokens=None)
+    prepare(asked, Target("", ModelConfig(name="m", max_tokens=100, defaults={"max_tokens": 50})), None)
+    assert asked.fields.max_tokens == 50
 
 
 # how many tokens it may use
@@ -202,7 +290,59 @@ def test_tokens_are_estimated_and_learned() -> None:
     ],
 )
 def test_prompts_of_tokens_are_counted(body: dict[str, Any], tokens: int | None) -> None:
-    assert given_tokens(request(**body).fields) == tokens
+    assert given_tokens(request("/v1/other", **body)) == tokens
+
+
+@pytest.mark.parametrize(
+    ("path", "tokens"), [("/v1/completions", 3), ("/v1/embeddings", 1), ("/v1/responses", 1), ("/tokenize", None)]
+)
+def test_the_prompt_is_the_field_that_counts_for_the_path(path: str, tokens: int | None) -> None:
+    asked = request(path, input=[1], prompt=[1, 2, 3], messages=[])
+    assert given_tokens(asked) == tokens
+
+
+@pytest.mark.parametrize(
+    ("body", "answers"),
+    [
+        ({}, 1),
+        ({"prompt": "a"}, 1),
+        ({"prompt": [1, 2, 3]}, 1),
+        ({"prompt": []}, 1),
+        ({"prompt": ["a", "b", "c"]}, 3),
+        ({"prompt": [[1, 2], [3]], "n": 4}, 8),
+        ({"beam_width": 5, "n": 2}, 5),
+        ({"prompt": 5, "best_of": 3}, 3),
+    ],
+)
+def test_each_prompt_and_beam_has_an_answer(body: dict[str, Any], answers: int) -> None:
+    asked = request("/v1/completions", max_tokens=10, **body)
+    assert wanted_tokens(asked.fields, 99) == 10 * answers
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("1000.0", 1000),
+        ("1e3", 1000),
+        ('"99999"', 99999),
+        ('"1000.0"', 1000),
+        ("1.5", None),
+        ("1e999", None),
+        ('"inf"', None),
+        ('"nan"', None),
+        ('"many"', None),
+        ("true", None),
+        ("[5]", None),
+        ("null", None),
+    ],
+)
+def test_numbers_are_read_however_they_are_written(written: str, read: int | None) -> None:
+    fields = parse_fields(b'{"model": "m", "priority": -100.0, "max_tokens": %b}' % written.encode())
+    assert (fields.model, fields.priority, fields.max_tokens) == ("m", -100, read)
+
+
+def test_of_several_lengths_the_highest_counts() -> None:
+    assert request(max_completion_tokens=1, max_tokens=50, max_output_tokens=2).fields.token_limit == 50
 
 
 def test_pictures_are_not_text() -> None:
@@ -213,6 +353,12 @@ def test_pictures_are_not_text() -> None:
     estimate = Estimate()
     estimate.learn(asked, Usage(prompt_tokens=5000, completion_tokens=1))
     assert estimate.prompt(asked) == before, "nothing is learned from what is no text"
+
+
+@pytest.mark.parametrize("before", ["base64,", "data:text/plain;base64,", '"url":"data:image/png;base64,'])
+def test_text_that_looks_like_a_picture_is_text(before: str) -> None:
+    asked = request(model="m", messages=[{"role": "user", "content": before + "A" * 100_000}])
+    assert text_bytes(asked.body) == len(asked.body)
 
 
 # a router with several services
@@ -271,6 +417,22 @@ async def test_names_that_nobody_knows(tmp_path: Path) -> None:
         nameless = await ask(router, None)
         assert (nameless.status_code, nameless.json()["error"]["code"]) == (400, "missing_model")
         assert (await ask(router, "m-large", max_tokens=11)).status_code == 400
+
+
+async def test_limits_hold_for_who_names_no_model_and_on_no_odd_path(tmp_path: Path) -> None:
+    config = tmp_path / "router.json"
+    async with MockEngine("a") as engine:
+        models = [{"name": "m", "max_tokens": 10, "limits": {"requests_per_minute": 2}}]
+        write(config, {"models": models})
+        async with serving(engine, config=config) as router:
+            assert (await ask(router, None, max_tokens=11)).status_code == 400
+            for path in ("/v1/chat/completion%73", "/v1//chat/completions"):
+                odd = await router.client.post(path, json={})
+                assert (odd.status_code, odd.json()["error"]["code"]) == (400, "invalid_path")
+            assert (await router.client.get("/v1/model%73")).status_code == 400
+            answers = [await ask(router, None), await ask(router, ""), await ask(router, None)]
+            assert [answer.status_code for answer in answers] == [200, 200, 429]
+            assert json.loads(engine.received[0].body)["max_tokens"] == 10
 
 
 async def test_a_model_that_only_its_engines_list(tmp_path: Path) -> None:

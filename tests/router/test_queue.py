@@ -147,6 +147,27 @@ def test_keys_that_always_wait_share_by_weight(weights: list[float], costs: list
         assert max(shares) - min(shares) <= slack
 
 
+@pytest.mark.parametrize("cost", [10**400, 10**30])
+def test_an_absurd_cost_is_a_high_one(cost: int) -> None:
+    queue: FairQueue[Item] = FairQueue()
+    queue.push(Item("absurd", 1.0, 0, cost, 0))
+    queue.push(Item("usual", 1.0, 0, 300, 1))
+    assert [queue.pop().number for _ in range(2)] == [1, 0]
+
+
+def test_what_cannot_be_queued_leaves_no_trace() -> None:
+    queue: FairQueue[Item] = FairQueue()
+    broken = Item("broken", 1.0, 0, 1, 0)
+    broken.cost = 10**400
+    for others in (0, 1):
+        with pytest.raises(OverflowError):
+            queue.push(broken)
+        assert queue.count == len(queue.bands) == others
+        queue.push(Item("usual", 1.0, 0, 300, 1))
+    assert [queue.pop().number for _ in range(2)] == [1, 1]
+    assert not queue.bands
+
+
 def test_requests_that_left_leave_nothing_behind() -> None:
     queue: FairQueue[Item] = FairQueue()
     queue.push(Item("stays", 1.0, 0, 10**9, 0))
@@ -470,6 +491,22 @@ async def test_queue_is_bounded_for_clients(tmp_path: Path) -> None:
                 permits.release()
             assert [(await first).status_code, (await second).status_code] == [200, 200]
             assert await router.metric("blade_router_queue_duration_seconds_count") == 1
+
+
+async def test_absurd_numbers_leave_the_queue_as_it_is(tmp_path: Path) -> None:
+    permits = asyncio.Semaphore(0)
+    async with MockEngine("a", gate=permits) as a:
+        async with serving(a, config=config(tmp_path, endpoint_requests=1)) as router:
+            queue = router.router.rooms.queue()
+            asked = [asyncio.create_task(router.chat())]
+            await eventually(lambda: a.active == 1)
+            for waiting, extra in enumerate(({"max_tokens": 10**320}, {"n": 10**320}, {}), start=1):
+                asking = router.client.post("/v1/chat/completions", json=question() | extra)
+                asked.append(asyncio.create_task(asking))
+                await eventually(lambda waiting=waiting: queue.state().requests == waiting)  # type: ignore[misc]
+            for _ in asked:
+                permits.release()
+            assert [(await each).status_code for each in asked] == [200] * 4
 
 
 async def test_disconnect_in_the_queue_reaches_no_engine(tmp_path: Path) -> None:

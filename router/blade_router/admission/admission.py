@@ -16,7 +16,7 @@ from blade_router.admission.window import slot_of
 from blade_router.client import Client
 from blade_router.endpoints import EndpointSet
 from blade_router.errors import Refused
-from blade_router.models import Catalog, Target, not_found, prepare, wanted_tokens
+from blade_router.models import Catalog, Target, not_found, prepare, proper_path, wanted_tokens
 from blade_router.request import ClientRequest
 from blade_router.shared import SharedMemory
 from blade_router.usage import Usage
@@ -54,17 +54,24 @@ class AdmittedTicket(Ticket):
         self._then = then
 
     def close(self, usage: Usage | None) -> None:
-        if self.place is not None:
-            self.place.leave()
-        if self._estimate is None:
-            return
+        try:
+            if self._estimate is not None:
+                self._settle(self._estimate, usage)
+        finally:
+            if self.place is not None:
+                self.place.leave()
+
+    def _settle(self, estimate: Estimate, usage: Usage | None) -> None:
+        """Count what was used instead of what was reserved."""
         request = self._request
         if usage is not None:
-            self._estimate.learn(request, usage)
+            estimate.learn(request, usage)
         if usage is not None:
             used = min(max(0, usage.prompt_tokens) + max(0, usage.completion_tokens), MOST_TOKENS)
         elif request.status >= 400:
             used = 0
+        elif request.status and not request.streamed:
+            used = self.reserved  # it did not say, and what it said cannot be counted
         else:
             # The engine did not say, or the client left: the prompt was worked on, and an event is about a token.
             used = self._prompt + request.events
@@ -150,6 +157,7 @@ class Admission:
     # the door
 
     async def admit(self, request: ClientRequest, client: Client) -> Ticket:
+        proper_path(request.path)
         keyring = self.keyring
         key = keyring.find(request.headers)
         if keyring.required:
@@ -157,7 +165,8 @@ class Admission:
         target = self._target(request, key)
         if target is None:
             target = await self._look_up(request, key)
-        prepare(request, target, key.priority)
+        ordered = key.priority is not None and key.priority > 0 and self.catalog.orders(target.service)
+        prepare(request, target, key.priority, ordered=ordered)
         ticket = self._take(request, key, target)
         fields = request.fields
         own = fields.priority or 0
@@ -188,7 +197,7 @@ class Admission:
         name = request.fields.model
         catalog = self.catalog
         target = catalog.find(name)
-        if name is None:
+        if not name:
             if key.models is not None and request.method == "POST":
                 raise Refused(400, "you must provide a model parameter", code="missing_model")
             return target or catalog.nameless(request)
@@ -233,7 +242,7 @@ class Admission:
                 for quota in quotas:
                     quota.take(tokens, slot)
             else:  # only the queue wants to know, and that roughly
-                tokens = len(request.body) // 4 + wanted_tokens(request.fields, ROUGH_ANSWER)
+                tokens = min(len(request.body) // 4 + wanted_tokens(request.fields, ROUGH_ANSWER), MOST_TOKENS)
         ticket = AdmittedTicket(self, request, estimate, quotas, prompt, tokens, slot)
         ticket.service, ticket.key_name = target.service, key.name
         if quotas:

@@ -16,6 +16,8 @@ from typing import Generic, TypeVar
 QUANTUM = 256.0
 """Tokens a key of weight 1 may spend in each round."""
 LEAST_WEIGHT = 1e-3
+MOST_COST = 1 << 40
+"""Tokens: what is said to cost more costs this. Beyond what a float holds there would be no telling its turn."""
 
 
 class Waiting:
@@ -34,7 +36,7 @@ class Waiting:
         self.key = key
         self.weight = max(LEAST_WEIGHT, weight)
         self.priority = priority
-        self.cost = max(1, cost)
+        self.cost = min(max(1, cost), MOST_COST)
 
 
 Item = TypeVar("Item", bound=Waiting)
@@ -67,11 +69,12 @@ class Band(Generic[Item]):
     def push(self, item: Item) -> None:
         key = self.keys.get(item.key)
         if key is None:
-            key = self.keys[item.key] = _Key(self._round)
-        key.items[item] = None
-        self.count += 1
-        if len(key.items) == 1:
+            key = _Key(self._round)
+            key.items[item] = None
             self._enlist(item.key, key)
+        else:
+            key.items[item] = None
+        self.count += 1
 
     def pop(self) -> Item:
         """The next one; there must be one."""
@@ -106,9 +109,11 @@ class Band(Generic[Item]):
             del self.keys[name]
 
     def _enlist(self, name: str, key: _Key[Item], number: int = 0) -> None:
+        """Find the turn of a key's first. What can fail comes before anything is changed."""
         first = next(iter(key.items))
         rounds = max(0, math.ceil((first.cost - key.deficit) / (QUANTUM * first.weight)))
         turn = max(self._round, key.round + rounds)
+        self.keys[name] = key
         # While what it has saved lasts it is still its turn, and it keeps its place in the round.
         key.entry = number if number and turn == self._round else next(self._numbers)
         heapq.heappush(self._heap, (turn, key.entry, name))
@@ -132,10 +137,13 @@ class FairQueue(Generic[Item]):
 
     def push(self, item: Item) -> None:
         band = self.bands.get(item.priority)
-        if band is None:
-            band = self.bands[item.priority] = Band()
+        if band is not None:
+            band.push(item)
+        else:
+            band = Band()
+            band.push(item)
+            self.bands[item.priority] = band
             insort(self._order, item.priority)
-        band.push(item)
         self.count += 1
 
     def pop(self, priority: int | None = None) -> Item:

@@ -23,6 +23,7 @@ KEY_HEADERS = frozenset((b"authorization", b"x-api-key", b"api-key"))
 DEFAULT_WEIGHT = 1.0
 
 _CHALLENGE = [(b"www-authenticate", b"Bearer")]
+_UNKNOWN = re.compile(r"unknown field `.*?`(?= - at `\$|\Z)", re.DOTALL)
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
 
 
@@ -129,7 +130,17 @@ def _parse(place: str, content: bytes) -> KeyFile:
     try:
         return _decode(text)
     except msgspec.DecodeError as error:
-        raise ConfigError(f"{place}: {error}") from None
+        raise ConfigError(f"{place}: {_without_names(str(error))}") from None
+
+
+def _without_names(message: str) -> str:
+    """A message about an unknown field with the names that are known there instead of the field's own, which may be a
+    key that somebody put in the wrong place."""
+    message, unknown = _UNKNOWN.subn("an unknown field", message)
+    if not unknown:
+        return message
+    kind = KeyConfig if "$.keys[" in message else TierConfig if "$.tiers[" in message else KeyFile
+    return f"{message}; known are {', '.join(kind.__struct_fields__)}"
 
 
 def _plain(name: str, key: bytes) -> KeyConfig:

@@ -5,11 +5,8 @@ them make a token of this model, and how long answers are that have no limit.
 """
 
 import re
-from typing import Any
 
-import msgspec
-
-from blade_router.fields import RoutingFields
+from blade_protocol import paths
 from blade_router.models import WITHOUT_ANSWER, wanted_tokens
 from blade_router.request import ClientRequest
 from blade_router.usage import Usage
@@ -27,7 +24,8 @@ MOST_LEARNED = 1 << 24
 """Tokens; an engine that says more is not believed."""
 _LOOK = 16 << 10
 """Bytes from which on a request may hold pictures or sound, which are not text."""
-_DATA = re.compile(rb"base64,[A-Za-z0-9+/=]{256,}")
+_DATA = re.compile(rb'"(?:url|image_url|file_data)"\s*:\s*"data:[\w.+/;=\\-]{0,200};base64,([A-Za-z0-9+/=\\]{256,})"')
+"""Of a field that holds a file: in a text, which may say the same, the quotes are escaped."""
 _IDS = re.compile(rb"\s*\[\s*(\[\s*)?\d")
 _LEARN_FROM = 64
 """Bytes; a shorter prompt is all template."""
@@ -49,8 +47,8 @@ class Estimate:
 
     def prompt(self, request: ClientRequest) -> int:
         """Tokens of the prompt."""
-        fields = request.fields
-        if fields.messages is None and (given := given_tokens(fields)) is not None:
+        given = given_tokens(request)
+        if given is not None:
             return given
         size = len(request.body)
         return int((size if size < _LOOK else text_bytes(request.body)) * self._per_byte) + 1
@@ -67,14 +65,14 @@ class Estimate:
         if self._seen > LEARN_ALL and self._seen % LEARN_EVERY:
             return
         fields = request.fields
-        if 0 < usage.prompt_tokens <= MOST_LEARNED and (fields.messages is not None or given_tokens(fields) is None):
+        if 0 < usage.prompt_tokens <= MOST_LEARNED and given_tokens(request) is None:
             size = text_bytes(request.body)
             if size >= _LEARN_FROM and size == len(request.body):
                 self._tokens = self._tokens * _FORGET + usage.prompt_tokens
                 self._bytes = self._bytes * _FORGET + size
                 self._per_byte = self._tokens / self._bytes
         if request.path not in WITHOUT_ANSWER and fields.token_limit is None:
-            self._answers = self._answers * _FORGET + usage.completion_tokens / fields.samples
+            self._answers = self._answers * _FORGET + usage.completion_tokens / fields.answers
             self._count = self._count * _FORGET + 1
             self._answer = int(self._answers / self._count)
 
@@ -84,20 +82,20 @@ def text_bytes(body: bytes) -> int:
     size = len(body)
     if size < _LOOK or b"base64," not in body:
         return size
-    return size - sum(match.end() - match.start() for match in _DATA.finditer(body))
+    return size - sum(match.end(1) - match.start(1) for match in _DATA.finditer(body))
 
 
-def given_tokens(fields: RoutingFields) -> int | None:
+def given_tokens(request: ClientRequest) -> int | None:
     """The number of tokens of a prompt that came as tokens already; None for text."""
-    for value in (fields.prompt, fields.input):
-        prompt: Any = value
-        if isinstance(prompt, msgspec.Raw):
-            text = bytes(prompt)
-            if _IDS.match(text):
-                return text.count(b",") + 1
-        elif isinstance(prompt, list) and prompt:
-            if isinstance(prompt[0], int):
-                return len(prompt)
-            if isinstance(prompt[0], list):
-                return sum(len(each) for each in prompt if isinstance(each, list))
-    return None
+    prompt = _prompt_field(request)
+    return prompt.count(b",") + 1 if prompt and _IDS.match(prompt) else None
+
+
+def _prompt_field(request: ClientRequest) -> bytes:
+    """The field that an engine takes for the prompt, where it is not messages: others it does not look at."""
+    fields, path = request.fields, request.path
+    if path == paths.COMPLETIONS:
+        return bytes(fields.prompt)
+    if path in (paths.RESPONSES, paths.EMBEDDINGS):
+        return bytes(fields.input)
+    return b"" if fields.messages is not None else bytes(fields.prompt or fields.input)

@@ -11,7 +11,7 @@ from blade_llm.api.conversation import ROLES
 from blade_llm.api.errors import ApiError, bad_request
 
 _ROLES: Final = {role: known for role, known in ROLES.items() if role != "tool"}
-_TEXT_PARTS: Final = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
+TEXT_PARTS: Final = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 
 
 def messages_of(items: str | list[Any], instructions: str | None) -> list[dict[str, Any]]:
@@ -35,13 +35,15 @@ class _Conversation:
     def add(self, item: Any, where: str) -> None:
         if not isinstance(item, dict):
             raise bad_request(f'{where} must be an item, e.g. {{"role": "user", "content": …}}', "input")
-        kind = item.get("type") or ("message" if "role" in item else None)
+        kind = item.get("type")
+        if kind is None and "role" in item:
+            kind = "message"
         match kind:
             case "message":
                 self._message(item, where)
             case "reasoning":
-                text = _text(item.get("content") or item.get("summary") or [], where)
-                if text:
+                said, brief = (_optional_text(item, name, where) for name in ("content", "summary"))
+                if text := said or brief:
                     self._turn("reasoning_content", "content", "tool_calls")["reasoning_content"] = text
             case "function_call":
                 self._turn().setdefault("tool_calls", []).append(_call(item, where))
@@ -78,7 +80,7 @@ class _Conversation:
 
 
 def _text(content: Any, where: str) -> str:
-    """Text, or text parts joined as in a chat."""
+    """Text, or text parts joined as in a chat. Raises :class:`ApiError` 400."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -86,9 +88,14 @@ def _text(content: Any, where: str) -> str:
     return "\n".join(_part(part, f"{where}[{index}]") for index, part in enumerate(content))
 
 
+def _optional_text(item: dict[str, Any], name: str, where: str) -> str:
+    content = item.get(name)
+    return "" if content is None else _text(content, f"{where}.{name}")
+
+
 def _part(part: Any, where: str) -> str:
     kind = part.get("type") if isinstance(part, dict) else None
-    if kind in _TEXT_PARTS and isinstance(part.get("text"), str):
+    if kind in TEXT_PARTS and isinstance(part.get("text"), str):
         return str(part["text"])
     if kind == "refusal" and isinstance(part.get("refusal"), str):
         return str(part["refusal"])

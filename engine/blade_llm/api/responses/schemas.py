@@ -4,30 +4,39 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from blade_llm.api.responses.conversation import TEXT_PARTS
+
 _TEXT: Final[dict[str, Any]] = {"type": "string"}
-
-
-def _parts(kind: str) -> dict[str, Any]:
-    part = {"type": "object", "required": ["type", "text"], "properties": {"type": {"const": kind}, "text": _TEXT}}
-    return {"anyOf": [_TEXT, {"type": "array", "items": part}]}
 
 
 def _item(required: list[str], **properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "required": required, "properties": properties}
 
 
-_ITEM: Final[dict[str, Any]] = {
+_SAID: Final[dict[str, Any]] = {
+    "anyOf": [
+        _TEXT,
+        {
+            "type": "array",
+            "items": {
+                "anyOf": [
+                    _item(["type", "text"], type={"enum": [*TEXT_PARTS]}, text=_TEXT),
+                    _item(["type", "refusal"], type={"const": "refusal"}, refusal=_TEXT),
+                ]
+            },
+        },
+    ]
+}
+_SAID_OR_NOT: Final[dict[str, Any]] = {"anyOf": [*_SAID["anyOf"], {"type": "null"}]}
+ITEM: Final[dict[str, Any]] = {
     "anyOf": [
         _item(
             ["role", "content"],
-            type={"const": "message"},
-            role={"enum": ["user", "system", "developer"]},
-            content=_parts("input_text"),
+            type={"enum": ["message", None]},
+            role={"enum": ["user", "system", "developer", "assistant"]},
+            content=_SAID,
         ),
-        _item(
-            ["role", "content"], type={"const": "message"}, role={"const": "assistant"}, content=_parts("output_text")
-        ),
-        _item(["type", "content"], type={"const": "reasoning"}, content=_parts("reasoning_text")),
+        _item(["type"], type={"const": "reasoning"}, content=_SAID_OR_NOT, summary=_SAID_OR_NOT),
         _item(
             ["type", "call_id", "name", "arguments"],
             type={"const": "function_call"},
@@ -39,10 +48,11 @@ _ITEM: Final[dict[str, Any]] = {
             ["type", "call_id", "output"],
             type={"const": "function_call_output"},
             call_id=_TEXT,
-            output=_parts("input_text"),
+            output=_SAID,
         ),
     ]
 }
+"""One of ``input``, as ``conversation.messages_of`` takes it."""
 _FUNCTION: Final[dict[str, Any]] = _item(
     ["type", "name"],
     type={"const": "function"},
@@ -58,7 +68,7 @@ _FORMAT: Final[dict[str, Any]] = {
     ]
 }
 FIELDS: Final[dict[str, dict[str, Any]]] = {
-    "input": {"anyOf": [_TEXT, {"type": "array", "minItems": 1, "items": _ITEM}]},
+    "input": {"anyOf": [_TEXT, {"type": "array", "minItems": 1, "items": ITEM}]},
     "tools": {"type": "array", "items": _FUNCTION},
     "tool_choice": {
         "anyOf": [
