@@ -31,7 +31,7 @@ def parse_config(content: bytes) -> RouterConfig:
     """
     try:
         config = _decode(content)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(str(error)) from None
     check_models(config.models)
     return msgspec.structs.replace(config, endpoints=checked(config.endpoints, "$.endpoints[{}]"))
