@@ -230,7 +230,7 @@ class EndpointSet:
             endpoint = known.pop(config.url, None)
             if endpoint is None:
                 endpoint = Endpoint(config, connect_timeout=self._connect_timeout)
-                endpoint.changed = self._changed
+                endpoint.changed = self.tell
                 endpoint.may_eject = partial(self._may_eject, endpoint)
                 new.append(endpoint)
                 logger.info("endpoint %s added (%s)", endpoint.name, endpoint.url)
@@ -243,7 +243,7 @@ class EndpointSet:
             endpoint.pool.close()
             endpoint.suspect()
         self.all = current
-        self._changed()
+        self.tell()
         return new
 
     def candidates(self, tried: Collection[Endpoint] = (), service: str = "") -> tuple[list[Endpoint], bool]:
@@ -271,7 +271,8 @@ class EndpointSet:
         usable = self.usable_count(service)
         return usable or sum(endpoint.admits for endpoint in self.all if endpoint.service == service)
 
-    def _changed(self) -> None:
+    def tell(self) -> None:
+        """Call the listeners: an endpoint may have become usable, or stopped to be."""
         now = time.monotonic()
         self._warming = [endpoint for endpoint in self.all if endpoint.warm_from]
         self._warm(now)
