@@ -256,6 +256,7 @@ class Router:
         if self._server is not None:
             self._server.cors = self._cors
         self._models[:] = [model.name for model in config.models]
+        self.metrics.configured_models = frozenset(self._models)
 
 
 async def _kept_up(what: str, follow: Callable[[], Awaitable[object]]) -> NoReturn:

@@ -47,6 +47,15 @@ class Source(Protocol):
         ...
 
 
+class RemoteSource(Source, Protocol):
+    """One that can be away."""
+
+    @property
+    def answers(self) -> bool:
+        """What the place says now is known, whether or not it makes sense."""
+        ...
+
+
 class WatchedFile:
     """A ``RouterConfig`` in a file. ``config`` is the last valid content, empty before the first."""
 
@@ -126,7 +135,7 @@ class Configuration:
         static: tuple[EndpointConfig, ...] = (),
         *,
         config: WatchedFile | None = None,
-        config_map: Source | None = None,
+        config_map: RemoteSource | None = None,
         service: Source | None = None,
         services: Mapping[str, Source] | None = None,
         policy: PolicyName | None = None,
@@ -199,8 +208,11 @@ class Configuration:
     async def settled(self) -> None:
         """Wait until every source has been looked at, at most ``SETTLE_SECONDS``."""
         end = time.monotonic() + SETTLE_SECONDS
-        while not all(self.live().values()) and time.monotonic() < end:  # noqa: ASYNC110
+        while not all(map(self._looked_at, self._sources.values())) and time.monotonic() < end:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+
+    def _looked_at(self, source: Source) -> bool:
+        return self._config_map.answers if self._config_map is not None and source is self._config_map else source.live
 
     def _heard(self, source: Source, apply: Callable[[RouterConfig], None]) -> bool:
         """A source may have changed: apply the whole if that did."""
@@ -210,7 +222,7 @@ class Configuration:
     def _take(self, source: Source) -> None:
         """Of the file and the ConfigMap, which say the same, let the one that knows better count."""
         if source is self._config_map or (
-            source is self._config and not (self._config_map is not None and self._config_map.live)
+            source is self._config and not (self._config_map is not None and self._config_map.answers)
         ):
             self._base = source.config
 

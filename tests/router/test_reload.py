@@ -44,6 +44,18 @@ def listing(*engines: MockEngine, **more: Any) -> dict[str, Any]:
         ('{"endpoints": [{"url": "http://a b:1"}]}', "$.endpoints[0].url"),
         ('{"endpoints": [{"url": "http://a:1", "name": "a\\nb"}]}', "$.endpoints[0].name"),
         ('{"policy": "fastest"}', "$.policy"),
+        ('{"endpoints": [{"url": "http://a:1", "internal_url": "a:2"}]}', "$.endpoints[0].internal_url"),
+        ('{"endpoints": [{"url": "http://a:1", "internal_url": "http://a:2/x"}]}', "without a path"),
+        ('{"hold": {"heartbeat": 0}}', "$.hold.heartbeat"),
+        ('{"hold": {"heartbeat": -1}}', "$.hold.heartbeat"),
+        ('{"hold": {"max_age": -0.1}}', "$.hold.max_age"),
+        ('{"queue": {"endpoint_requests": -1}}', "$.queue.endpoint_requests"),
+        ('{"queue": {"max_bytes": -1}}', "$.queue.max_bytes"),
+        ('{"limits": {"tokens_per_minute": -1}}', "$.limits.tokens_per_minute"),
+        ('{"anonymous": {"concurrent": -1}}', "$.anonymous.concurrent"),
+        ('{"models": [{"name": "a"}, {"name": "b", "max_tokens": -1}]}', "$.models[1].max_tokens"),
+        ('{"models": [{"name": "a", "limits": {"concurrent": -1}}]}', "$.models[0].limits.concurrent"),
+        ('{"canary": {"r1": 1, "r2": -0.5}}', "$.canary['r2']"),
     ],
 )
 def test_mistakes_are_named_by_path(content: str, says: str) -> None:
