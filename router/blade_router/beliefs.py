@@ -65,8 +65,8 @@ class SharedBeliefs:
         self._rows: dict[Endpoint, Row | None] = {}
         self._told: dict[Endpoint, News | None] = {}
         """What was told about it last, by us or to us: it is not told again."""
-        self._heard: dict[Endpoint, int] = {}
-        """Until when news about it has been heard (ns)."""
+        self._heard: dict[Endpoint, list[int]] = {}
+        """Until when news about it has been heard, from each worker (ns)."""
         endpoints.listeners.append(self.tell)
 
     async def follow(self) -> None:
@@ -85,7 +85,7 @@ class SharedBeliefs:
             self._told[endpoint] = news
             if news is not None:
                 row.own[1], row.own[2] = news
-                row.own[0] = self._heard[endpoint] = self._clock()
+                row.own[0] = self._clock()
 
     def hear(self) -> None:
         """Believe what others have told since the last look."""
@@ -93,13 +93,14 @@ class SharedBeliefs:
         for endpoint, row in list(self._rows.items()):
             if row is None:
                 continue
-            last = heard = self._heard.get(endpoint, 0)
-            for cell in row.cells:
+            heard = self._heard[endpoint]
+            for worker, cell in enumerate(row.cells):
                 stamp = cell[0]
-                if stamp > last and now - stamp < STALE:
+                if stamp <= heard[worker]:
+                    continue
+                heard[worker] = stamp
+                if cell is not row.own and now - stamp < STALE:
                     self._believe(endpoint, (cell[1], cell[2]), now)
-                heard = max(heard, stamp)
-            self._heard[endpoint] = heard
 
     def _believe(self, endpoint: Endpoint, news: News, now: int) -> None:
         what, until = news
@@ -130,7 +131,7 @@ class SharedBeliefs:
                     row = None
                 self._rows[endpoint] = row
                 self._told[endpoint] = None
-                self._heard[endpoint] = self._clock()
+                self._heard[endpoint] = [self._clock()] * len(row.cells) if row is not None else []
 
 
 def _news(endpoint: Endpoint) -> News | None:

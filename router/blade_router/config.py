@@ -4,6 +4,7 @@ Everything that reaches the router as a list of endpoints passes here, so that a
 field it is in, before anything acts on it.
 """
 
+import math
 import re
 from collections.abc import Iterable
 from typing import get_args
@@ -31,9 +32,10 @@ def parse_config(content: bytes) -> RouterConfig:
     """
     try:
         config = _decode(content)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(str(error)) from None
     check_models(config.models)
+    check_numbers(config)
     return msgspec.structs.replace(config, endpoints=checked(config.endpoints, "$.endpoints[{}]"))
 
 
@@ -56,6 +58,35 @@ def check_models(models: Iterable[ModelConfig]) -> None:
             seen[name] = place
         if fixed := {"model", "messages", "prompt", "input", "stream"} & model.defaults.keys():
             raise ConfigError(f"{where}.defaults.{min(fixed)}: a request says this itself; it has no default")
+
+
+def check_numbers(config: RouterConfig) -> None:
+    """No number is one that nothing could be done with.
+
+    Raises:
+        ConfigError: says which is.
+    """
+    groups: list[tuple[str, msgspec.Struct]] = [
+        ("$.queue", config.queue),
+        ("$.hold", config.hold),
+        ("$.limits", config.limits),
+        ("$.anonymous", config.anonymous),
+    ]
+    for index, model in enumerate(config.models):
+        groups.append((f"$.models[{index}].limits", model.limits))
+        _at_least_0(f"$.models[{index}].max_tokens", model.max_tokens)
+    for where, group in groups:
+        for field in group.__struct_fields__:
+            _at_least_0(f"{where}.{field}", getattr(group, field))
+    if not config.hold.heartbeat:
+        raise ConfigError("$.hold.heartbeat: expected seconds, more than 0")
+    for revision, weight in config.canary.items():
+        _at_least_0(f"$.canary[{revision!r}]", weight)
+
+
+def _at_least_0(where: str, number: float) -> None:
+    if not (math.isfinite(number) and number >= 0):
+        raise ConfigError(f"{where}: expected a number of at least 0, not {number:g}")
 
 
 def parse_endpoints(text: str) -> tuple[EndpointConfig, ...]:
@@ -82,7 +113,8 @@ def checked(endpoints: Iterable[EndpointConfig], place: str) -> tuple[EndpointCo
         seen.add(url)
         if endpoint.name and not is_name(endpoint.name):
             raise ConfigError(f"{where}.name: {endpoint.name!r} must be printable ASCII without spaces")
-        result.append(msgspec.structs.replace(endpoint, url=url))
+        internal = _base_url(endpoint.internal_url, f"{where}.internal_url") if endpoint.internal_url else ""
+        result.append(msgspec.structs.replace(endpoint, url=url, internal_url=internal))
     return tuple(result)
 
 

@@ -6,6 +6,7 @@ token, or everybody where ``--debug_routes`` says so.
 
 import hmac
 import ipaddress
+import math
 import os
 import time
 from pathlib import Path
@@ -29,8 +30,8 @@ class Candidate(BaseModel):
     chosen: bool
     excluded: str | None
     """Why it may not be chosen at the moment; null: it may."""
-    scores: dict[str, float]
-    """What the policy weighs, by name; the lowest ``score`` or ``cost`` wins."""
+    scores: dict[str, float | None]
+    """What the policy weighs, by name; the lowest ``score`` or ``cost`` wins. null: not a finite number."""
 
 
 class Route(BaseModel):
@@ -67,7 +68,8 @@ def add_debug_route(app: FastAPI, proxy: Proxy, *, open_to_all: bool) -> None:
 
 def _explain(proxy: Proxy, asked: ClientRequest, service: str) -> Route:
     policy = proxy.policy.rehearsal()
-    candidates, panic = proxy.endpoints.candidates(service=service)
+    adapter = policy.adapter(asked)
+    candidates, panic = proxy.endpoints.candidates(service=service, adapter=adapter)
     scores = policy.scores(candidates, asked) if candidates else {}
     choice = policy.choose(candidates, asked) if candidates else None
     now = time.monotonic()
@@ -84,7 +86,10 @@ def _explain(proxy: Proxy, asked: ClientRequest, service: str) -> Route:
                 revision=endpoint.revision,
                 chosen=choice is not None and endpoint is choice.endpoint,
                 excluded=None if endpoint in candidates else _why_not(endpoint, service, now),
-                scores=scores.get(endpoint.name, {}),
+                scores={
+                    name: value if math.isfinite(value) else None  # JSON knows no infinity
+                    for name, value in scores.get(endpoint.name, {}).items()
+                },
             )
             for endpoint in proxy.endpoints.all
         ],
@@ -102,6 +107,8 @@ def _why_not(endpoint: Endpoint, service: str, now: float) -> str:
         return "its health check fails"
     if endpoint.ejected_until > now:
         return f"ejected for {endpoint.ejected_until - now:.1f} s after {endpoint.failures} failures"
+    if endpoint.usable(now):
+        return "it has not loaded the adapter"
     return "the router holds it back"
 
 

@@ -58,6 +58,9 @@ class Endpoint:
         """When it reported last, or said that nothing changed (``time.monotonic``); 0: never."""
         self.name = ""
         self.revision = ""
+        """As configured; else as the engine tells."""
+        self._configured_revision = ""
+        self._told_revision = ""
         self.up: bool | None = None
         """What the active check said last; None before the first."""
         self.breaker = Breaker()
@@ -78,10 +81,12 @@ class Endpoint:
         self.configure(config)
 
     def configure(self, config: EndpointConfig) -> None:
-        """Take over what may change while the URL stays."""
+        """Take over what may change while it stays the same endpoint."""
         name = config.name or config.url
-        if config.revision or name != self.name:  # otherwise one that the engine told stays
-            self.revision = config.revision
+        if name != self.name:  # another pod at the same address
+            self._told_revision = ""
+        self._configured_revision = config.revision
+        self.revision = config.revision or self._told_revision
         self.name = name
         self.name_header = name.encode("ascii")
         self.internal_url = config.internal_url
@@ -89,6 +94,11 @@ class Endpoint:
         self.service = config.service
         self.engine = config.engine
         self.kv_events = config.kv_events
+
+    def tell_revision(self, revision: str) -> None:
+        """The engine says what it is; that counts where nothing is configured."""
+        self._told_revision = revision
+        self.revision = self._configured_revision or revision
 
     @property
     def internal_origin(self) -> str:
@@ -220,17 +230,18 @@ class EndpointSet:
     def update(self, configs: Iterable[EndpointConfig]) -> list[Endpoint]:
         """Follow the configuration; returns the endpoints that are new.
 
-        An endpoint whose URL stays keeps its connections and its record. One that goes away gets no new request and
-        finishes those it has.
+        An endpoint whose URL stays keeps its connections and its record; but one that is another kind of engine, or
+        tells of its cache elsewhere, is another endpoint. One that goes away gets no new request and finishes those
+        it has.
         """
-        known = {endpoint.url: endpoint for endpoint in self.all}
+        known = {(endpoint.url, endpoint.engine, endpoint.kv_events): endpoint for endpoint in self.all}
         current: list[Endpoint] = []
         new: list[Endpoint] = []
         for config in configs:
-            endpoint = known.pop(config.url, None)
+            endpoint = known.pop((config.url, config.engine, config.kv_events), None)
             if endpoint is None:
                 endpoint = Endpoint(config, connect_timeout=self._connect_timeout)
-                endpoint.changed = self._changed
+                endpoint.changed = self.tell
                 endpoint.may_eject = partial(self._may_eject, endpoint)
                 new.append(endpoint)
                 logger.info("endpoint %s added (%s)", endpoint.name, endpoint.url)
@@ -243,11 +254,17 @@ class EndpointSet:
             endpoint.pool.close()
             endpoint.suspect()
         self.all = current
-        self._changed()
+        self.tell()
         return new
 
-    def candidates(self, tried: Collection[Endpoint] = (), service: str = "") -> tuple[list[Endpoint], bool]:
+    def candidates(
+        self, tried: Collection[Endpoint] = (), service: str = "", adapter: str | None = None
+    ) -> tuple[list[Endpoint], bool]:
         """Endpoints of a service a request may go to, and whether this is panic mode.
+
+        ``adapter`` is the model a request names where only engines that have it loaded may answer (``Policy.adapter``).
+        As long as any endpoint has an adapter of that name, tried and lost ones included, it goes to no other: those
+        would answer 404, which is final. Otherwise it is the name of no adapter, and all of them serve it.
 
         Usable ones first. When there is none, everything that is not draining: our belief may be wrong, and a request
         that fails costs no more than one that is not sent (panic mode).
@@ -255,7 +272,11 @@ class EndpointSet:
         now = time.monotonic()
         if self._warming:
             self._warm(now)
-        left = [endpoint for endpoint in self.all if endpoint.service == service and endpoint not in tried]
+        left = [endpoint for endpoint in self.all if endpoint.service == service]
+        if adapter:
+            left = [endpoint for endpoint in left if adapter in endpoint.adapters] or left
+        if tried:
+            left = [endpoint for endpoint in left if endpoint not in tried]
         usable = [endpoint for endpoint in left if endpoint.usable(now)]
         if usable:
             return usable, False
@@ -271,7 +292,8 @@ class EndpointSet:
         usable = self.usable_count(service)
         return usable or sum(endpoint.admits for endpoint in self.all if endpoint.service == service)
 
-    def _changed(self) -> None:
+    def tell(self) -> None:
+        """Call the listeners: an endpoint may have become usable, or stopped to be."""
         now = time.monotonic()
         self._warming = [endpoint for endpoint in self.all if endpoint.warm_from]
         self._warm(now)

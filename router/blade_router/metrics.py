@@ -19,6 +19,8 @@ from blade_router.usage import Usage
 
 MOST_LABELS = 100
 """Names of keys, and of models, that are told apart; further ones are counted as ``OTHER``."""
+LABEL_LENGTH = 256
+"""Characters of a model's name that are told."""
 MOST_ACCOUNTS = 1000
 """Pairs of the two."""
 OTHER = "other"
@@ -88,6 +90,8 @@ class Metrics:
         self._cached_tokens = 0
         self._keys: set[str] = set()
         self._models: set[str] = set()
+        self.configured_models: frozenset[str] = frozenset()
+        """Names the configuration lists; set by who has it."""
         now = time.perf_counter()
         self._turn_at = now + SLOT_SECONDS
         self._marks = deque([Mark(now, 0, 0, 0, 0)], maxlen=SLOTS)
@@ -169,15 +173,25 @@ class Metrics:
         """A new one, or the one for what is not told apart: clients choose names, and must not choose how many."""
         if key not in self._keys and len(self._keys) >= MOST_LABELS:
             key = OTHER
-        if model not in self._models and (status >= 400 or len(self._models) >= MOST_LABELS):
-            model = OTHER
+        if model and model not in self._models:
+            known = len(self._models) < MOST_LABELS and self._is_model(model, status)
+            model = model[:LABEL_LENGTH] if known else OTHER
         if len(self.accounts) >= MOST_ACCOUNTS:
             key = model = OTHER
         if key != OTHER:
             self._keys.add(key)
-        if model != OTHER:
+        if model and model != OTHER:
             self._models.add(model)
         return self.accounts.setdefault((key, model), Account())
+
+    def _is_model(self, name: str, status: int) -> bool:
+        """It is listed here, or an engine serves it; one that does not say what it serves shows it by its answer."""
+        endpoints = self.endpoints.all
+        return (
+            name in self.configured_models
+            or any(name in endpoint.models for endpoint in endpoints)
+            or (status < 400 and not (endpoints and all(endpoint.models for endpoint in endpoints)))
+        )
 
     # what is told
 

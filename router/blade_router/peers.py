@@ -11,6 +11,7 @@ class CountedPeers:
 
     def __init__(self, path: Path) -> None:
         self.count = 1
+        self._told = False
         self._file = WatchedFile(path)
 
     @property
@@ -22,8 +23,8 @@ class CountedPeers:
 
         def changed() -> None:
             count = max(1, sum(not endpoint.draining for endpoint in self._file.config.endpoints))
-            if count != self.count:
-                self.count = count
+            if count != self.count or not self._told:  # the first always: the command line may have said another
+                self.count, self._told = count, True
                 told(count)
 
         self._file.refresh()

@@ -3,9 +3,9 @@ configuration means to each part."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Self
+from typing import NoReturn, Self
 
 import msgspec
 
@@ -38,7 +38,7 @@ from blade_router.proxy import Proxy
 from blade_router.resume import Resumer, token_file
 from blade_router.shared import SharedColumns, SharedMemory
 from blade_router.signals import router_signals
-from blade_router.sources import Configuration, Source, WatchedFile
+from blade_router.sources import AGAIN_SECONDS, Configuration, Source, WatchedFile
 from blade_router.tracing import Tracer
 from blade_router.worker_peers import WorkerPeers
 
@@ -216,13 +216,13 @@ class Router:
 
     async def _follow(self) -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._sources.follow(self.apply))
-            if self.keys is not None:
-                group.create_task(self.keys.follow(self._keys_changed))
-            if self._peers is not None:
-                group.create_task(self._peers.follow(self._set_replicas))
+            group.create_task(_kept_up("the configuration", lambda: self._sources.follow(self.apply)))
+            if (keys := self.keys) is not None:
+                group.create_task(_kept_up("the keys", lambda: keys.follow(self._keys_changed)))
+            if (peers := self._peers) is not None:
+                group.create_task(_kept_up("the peers", lambda: peers.follow(self._set_replicas)))
             if self._beliefs is not None:
-                group.create_task(self._beliefs.follow())
+                group.create_task(_kept_up("the other workers", self._beliefs.follow))
 
     def _set_replicas(self, count: int) -> None:
         """So many routers split every limit, and what the engines may have."""
@@ -236,6 +236,12 @@ class Router:
 
     def apply(self, config: RouterConfig) -> None:
         """Make a configuration the one in effect."""
+        if (config.policy, config.canary) != self._policy:  # first: it may fail, and then nothing is half applied
+            try:
+                self.proxy.policy = make_policy(config.policy, self.policy_options, config.canary)
+            except ValueError as error:
+                logger.error("policy %s: %s; %s stays in effect", config.policy, error, self.proxy.policy.name)
+            self._policy = (config.policy, config.canary)
         self.rooms.configure(config.queue, config.hold)
         before = self.endpoints.all
         new = self.endpoints.update(config.endpoints)
@@ -245,12 +251,6 @@ class Router:
             if endpoint.removed:
                 self.proxy.policy.removed(endpoint)
                 self.policy_options.removed(endpoint)
-        if (config.policy, config.canary) != self._policy:
-            self._policy = (config.policy, config.canary)
-            try:
-                self.proxy.policy = make_policy(config.policy, self.policy_options, config.canary)
-            except ValueError as error:
-                logger.error("policy %s: %s; %s stays in effect", config.policy, error, self.proxy.policy.name)
         kv_index = self._kv_index if config.policy == "kv-aware" else None
         self.followers.index = self.proxy.kv_index = kv_index
         self.admission.configure(config)
@@ -258,6 +258,17 @@ class Router:
         if self._server is not None:
             self._server.cors = self._cors
         self._models[:] = [model.name for model in config.models]
+        self.metrics.configured_models = frozenset(self._models)
+
+
+async def _kept_up(what: str, follow: Callable[[], Awaitable[object]]) -> NoReturn:
+    """Follow for ever: what fails is begun again, and takes no other with it."""
+    while True:
+        try:
+            await follow()
+        except Exception:  # whatever it is, a router must not cease to follow
+            logger.exception("following %s failed; it is begun again", what)
+        await asyncio.sleep(AGAIN_SECONDS)
 
 
 def make_sources(options: Options) -> Configuration:

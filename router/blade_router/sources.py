@@ -22,6 +22,8 @@ from blade_router.config import ConfigError, merge, parse_config
 logger = logging.getLogger("blade_router.sources")
 
 POLL_SECONDS = 0.2
+AGAIN_SECONDS = 1.0
+"""Between two attempts to apply a configuration when that fails."""
 SETTLE_SECONDS = 3.0
 """Longest wait for the first answer of the Kubernetes API before requests are served."""
 
@@ -42,6 +44,15 @@ class Source(Protocol):
 
     async def follow(self, told: Callable[[], object]) -> None:
         """Call ``told`` whenever ``config`` may have changed, for ever."""
+        ...
+
+
+class RemoteSource(Source, Protocol):
+    """One that can be away."""
+
+    @property
+    def answers(self) -> bool:
+        """What the place says now is known, whether or not it makes sense."""
         ...
 
 
@@ -124,7 +135,7 @@ class Configuration:
         static: tuple[EndpointConfig, ...] = (),
         *,
         config: WatchedFile | None = None,
-        config_map: Source | None = None,
+        config_map: RemoteSource | None = None,
         service: Source | None = None,
         services: Mapping[str, Source] | None = None,
         policy: PolicyName | None = None,
@@ -137,6 +148,8 @@ class Configuration:
         self._policy = policy
         self._base = RouterConfig()
         self._effective = RouterConfig()
+        self._failed: RouterConfig | None = None
+        """What could not be applied, and is tried again."""
         named = {"config": config, "config_map": config_map, "service": service}
         self._sources: dict[str, Source] = {name: source for name, source in named.items() if source is not None}
         self._sources |= {f"service {name}": source for name, source in self._services.items()}
@@ -176,14 +189,17 @@ class Configuration:
 
     def refresh(self, apply: Callable[[RouterConfig], None]) -> bool:
         """Look once; when something changed, call ``apply`` with the whole configuration and return True."""
-        heard = [self._heard(source, apply) for source in self._sources.values() if source.refresh()]
-        return any(heard)
+        for source in self._sources.values():
+            if source.refresh():
+                self._take(source)
+        return self._apply(apply)
 
     async def follow(self, apply: Callable[[RouterConfig], None]) -> None:
         """Call ``apply`` with the whole configuration whenever it changes, for ever."""
         async with asyncio.TaskGroup() as group:
             for source in self._sources.values():
                 group.create_task(source.follow(partial(self._heard, source, apply)))
+            group.create_task(self._try_again(apply))
 
     def live(self) -> dict[str, bool]:
         """Whether each source, by its flag, can be read at the moment."""
@@ -192,19 +208,43 @@ class Configuration:
     async def settled(self) -> None:
         """Wait until every source has been looked at, at most ``SETTLE_SECONDS``."""
         end = time.monotonic() + SETTLE_SECONDS
-        while not all(self.live().values()) and time.monotonic() < end:  # noqa: ASYNC110
+        while not all(map(self._looked_at, self._sources.values())) and time.monotonic() < end:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+
+    def _looked_at(self, source: Source) -> bool:
+        return self._config_map.answers if self._config_map is not None and source is self._config_map else source.live
 
     def _heard(self, source: Source, apply: Callable[[RouterConfig], None]) -> bool:
         """A source may have changed: apply the whole if that did."""
+        self._take(source)
+        return self._apply(apply)
+
+    def _take(self, source: Source) -> None:
+        """Of the file and the ConfigMap, which say the same, let the one that knows better count."""
         if source is self._config_map or (
-            source is self._config and not (self._config_map is not None and self._config_map.live)
+            source is self._config and not (self._config_map is not None and self._config_map.answers)
         ):
             self._base = source.config
+
+    def _apply(self, apply: Callable[[RouterConfig], None]) -> bool:
+        """Apply what is new; True when that was done. What fails is logged once, and tried again from time to time."""
         current = self.current()
         if current == self._effective:
+            self._failed = None
             return False
-        self._effective = current
-        apply(current)
+        try:
+            apply(current)
+        except Exception:  # whatever it is, a router must not cease to follow
+            if current != self._failed:
+                self._failed = current
+                logger.exception("the configuration could not be applied; it is tried again")
+            return False
+        self._effective, self._failed = current, None
         logger.info("configuration reloaded")
         return True
+
+    async def _try_again(self, apply: Callable[[RouterConfig], None]) -> None:
+        while True:
+            await asyncio.sleep(AGAIN_SECONDS)
+            if self._failed is not None:
+                self._apply(apply)

@@ -108,20 +108,27 @@ async def _ask(path: str, question: bytes) -> bytes:
 def add_up(texts: list[bytes]) -> bytes:
     """One Prometheus text of several with the same families: counters, histograms and gauges are summed.
 
-    Gauges that say what something is like (``AGREED``) are not: of those the largest counts.
+    Gauges that say what something is like (``AGREED``) are not: of those the largest counts. A line that makes no
+    sense is left out.
     """
     lines: dict[str, float | None] = {}
     gauges: set[str] = set()
     for text in texts:
-        for line in text.decode().splitlines():
+        for line in text.decode(errors="replace").split("\n"):  # labels may hold whatever else ends a line
             if line.startswith("#"):
+                if line.count(" ") < 2:
+                    continue
                 lines.setdefault(line, None)
                 if line.endswith(" gauge"):
                     gauges.add(line.split(" ")[2])
                 continue
             sample, _, number = line.rpartition(" ")
+            try:
+                value = float(number)
+            except ValueError:
+                continue
             name = sample.partition("{")[0]
-            before, value = lines.get(sample), float(number)
+            before = lines.get(sample)
             if before is None:
                 lines[sample] = value
             elif name in gauges and name.endswith(AGREED):

@@ -121,3 +121,24 @@ async def test_following_hears_without_being_told() -> None:
     await eventually(lambda: workers.usable == [1, 1])
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+def test_news_of_one_worker_hides_no_older_news_of_another() -> None:
+    """A number is written before others see it, so what is seen later may have been told earlier."""
+    endpoints = EndpointSet()
+    cells = [[0] * WIDTH for _ in range(3)]
+    believes = SharedBeliefs(endpoints, lambda name: FakeRow(cells, 0), clock=lambda: now)
+    now = 1_000
+    endpoints.update([EndpointConfig(url="http://10.0.0.1:80")])
+    (endpoint,) = endpoints.all
+    endpoint.mark_up()
+    now = 3_000
+    cells[1][:] = [2_000, beliefs.EJECTED, now]  # over at once
+    believes.hear()
+    assert endpoint.up
+    cells[2][:] = [1_500, beliefs.DOWN, 0]
+    believes.hear()
+    assert endpoint.up is False
+    endpoint.mark_up()
+    believes.hear()
+    assert endpoint.up, "heard once"

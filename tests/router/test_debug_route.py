@@ -1,5 +1,6 @@
 """``/debug/route``: what would be chosen, why, and that asking changes nothing."""
 
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -103,3 +104,24 @@ async def test_everybody_may_where_it_is_switched_on() -> None:
         answer = await ask(router, question(), headers=FORWARDED)
         assert answer.status_code == 200
         assert answer.json()["endpoint"] == "engine"
+
+
+async def test_what_is_no_finite_number_is_null(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("math.dist", lambda endpoint, request: math.inf if endpoint.name == "a" else 1.0)
+    async with MockEngine("a") as a, MockEngine("b") as b:
+        async with serving(a, b, policy="external", cost="math:dist") as router:
+            shown = (await ask(router)).json()
+            assert {each["name"]: each["scores"] for each in shown["endpoints"]} == {
+                "a": {"cost": None},
+                "b": {"cost": 1.0},
+            }
+
+
+async def test_it_asks_only_who_has_the_adapter() -> None:
+    async with MockEngine("a") as a, MockEngine("b") as b, serving(a, b) as router:
+        known = {endpoint.name: endpoint for endpoint in router.router.endpoints.all}
+        known["a"].adapters = frozenset({"poet"})
+        shown = (await ask(router, LONG | {"model": "poet"})).json()
+        assert shown["endpoint"] == "a"
+        excluded = {each["name"]: each["excluded"] for each in shown["endpoints"]}
+        assert excluded == {"a": None, "b": "it has not loaded the adapter"}

@@ -325,3 +325,36 @@ async def test_a_batch_that_is_none_costs_the_connection_and_nothing_else(monkey
             await eventually(lambda: index.position(endpoint) == ("e", 1))
             index.learn([10], header(1))
             assert index.match([10], [endpoint]) == [1]
+
+
+async def test_an_index_that_is_taken_away_forgets_and_is_filled_anew_when_it_returns() -> None:
+    async with MockEngine("a") as engine, InternalPort() as port:
+        port.change({name(1)}, set())
+        config = EndpointConfig(url=engine.url, name="a", internal_url=port.url)
+        async with serving(endpoints=(config,), wait=False) as running:
+            endpoint = running.router.endpoints.all[0]
+            following = running.router.followers
+            index = following.index = KvIndex(Believer())
+            await eventually(lambda: port.listeners)
+            port.set(running=1)
+            await eventually(lambda: index.position(endpoint) == ("e", 1))
+            index.learn([10], header(1))
+            following.index = None
+            assert index.position(endpoint) is None
+            port.change(set(), {name(1)})
+            port.set(running=2)
+            await eventually(lambda: endpoint.running == 2)
+            following.index = index
+            assert index.match([10], [endpoint]) == [0], "nobody knows"
+            port.set(running=3)
+            await eventually(lambda: index.position(endpoint) == ("e", port.sequence))
+            assert index.match([10], [endpoint]) == [0]
+
+
+async def test_a_snapshot_that_is_being_taken_in_is_forgotten_too() -> None:
+    index = KvIndex(Believer())
+    taking = asyncio.create_task(index.replace(A, KVSnapshot(epoch="e", sequence=1, digests=name(1))))
+    await asyncio.sleep(0)
+    index.forget_all()
+    await taking
+    assert index.position(A) is None

@@ -2,15 +2,21 @@
 
 import asyncio
 import json
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from router_support.engine import MockEngine
 from router_support.serving import Running, eventually, question, raw_post, serving
 
-from blade_protocol.routing import EndpointConfig, HoldConfig, RouterConfig
+from blade_protocol.routing import EndpointConfig, HoldConfig, QueueConfig, RouterConfig
 from blade_router.admission.holding import Holding
+from blade_router.admission.queue import FREE
+from blade_router.admission.waiting import WaitingRooms
+from blade_router.client import Client
+from blade_router.endpoints import EndpointSet
+from blade_router.errors import Refused
 
 
 def configured(folder: Path, *, queue: dict[str, Any] | None = None, **hold: Any) -> Path:
@@ -186,3 +192,93 @@ async def test_service_that_comes_back_serves_what_it_lost(tmp_path: Path) -> No
             await engine.start()
             assert (await late).status_code == 200
             assert {(await each).status_code for each in pending} == {200}
+
+
+async def test_what_waits_in_the_queue_is_held_when_the_last_endpoint_goes(tmp_path: Path) -> None:
+    permits = asyncio.Semaphore(0)
+    queue = QueueConfig(endpoint_requests=1, max_age=30)
+    async with MockEngine("a", gate=permits) as engine:
+        endpoint = EndpointConfig(url=engine.url, name="a")
+        async with serving(wait=False) as router:
+            router.router.apply(RouterConfig(endpoints=(endpoint,), queue=queue, hold=HoldConfig(max_requests=9)))
+            await eventually(router.router.endpoints.usable_count)
+            pending = [asyncio.create_task(router.chat()) for _ in range(2)]
+            await eventually(lambda: router.router.rooms.queue().state().requests == 1)
+            router.router.apply(RouterConfig(queue=queue, hold=HoldConfig(max_requests=9)))
+            await eventually(lambda: holding(router).count() == 1)
+            permits.release()
+            permits.release()
+            router.router.apply(RouterConfig(endpoints=(endpoint,), queue=queue, hold=HoldConfig(max_requests=9)))
+            assert [(await each).status_code for each in pending] == [200, 200]
+
+
+async def test_without_holding_the_queue_keeps_what_waits_in_it() -> None:
+    endpoints = EndpointSet()
+    rooms = WaitingRooms(endpoints)
+    rooms.configure(QueueConfig(endpoint_requests=1), HoldConfig())
+    endpoints.update([EndpointConfig(url="http://10.0.0.1:80")])
+    for _ in range(2):
+        task = asyncio.create_task(rooms.queue().enter("a", 1.0, 0, 1, 1, cast(Client, FakeClient()), False))
+        await asyncio.sleep(0)
+    endpoints.update(())
+    assert rooms.queue().state().requests == 1
+    task.cancel()
+
+
+class FakeClient:
+    def attach(self, work: Any) -> None:
+        pass
+
+    def detach(self) -> None:
+        pass
+
+
+async def held(holding: Holding, key: str, size: int = 1) -> "asyncio.Task[bool]":
+    client = cast(Client, FakeClient())
+    task = asyncio.create_task(holding.hold(FREE, "", size, client, False, key=key))
+    await asyncio.sleep(0)
+    return task
+
+
+async def test_the_end_of_a_pause_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("blade_router.admission.holding.LOOK_SECONDS", 0.01)
+    endpoints = EndpointSet()
+    endpoints.update([EndpointConfig(url="http://10.0.0.1:80")])
+    (endpoint,) = endpoints.all
+    endpoint.mark_up()
+    endpoint.breaker.pause(time.monotonic(), 60)
+    holding = Holding(endpoints, HoldConfig(max_requests=9))
+    task = await held(holding, "a")
+    assert holding.count() == 1
+    endpoint.breaker.open_until = time.monotonic()
+    assert await task
+    assert holding._next_look is None
+
+
+@pytest.mark.parametrize("bound", [{"max_requests": 3}, {"max_bytes": 3}])
+async def test_the_key_that_holds_most_gives_way_when_it_is_full(bound: dict[str, int]) -> None:
+    holding = Holding(EndpointSet(), HoldConfig(**{"max_requests": 9, **bound}))
+    greedy = [await held(holding, "greedy") for _ in range(4)]
+    with pytest.raises(Refused, match="as many requests as allowed"):
+        await greedy[3]
+    modest = [await held(holding, "modest") for _ in range(2)]
+    with pytest.raises(Refused):
+        await greedy[2]
+    with pytest.raises(Refused):
+        await modest[1]
+    assert not any(task.done() for task in (*greedy[:2], modest[0]))
+    for task in (*greedy, *modest):
+        task.cancel()
+    await asyncio.gather(*greedy, *modest, return_exceptions=True)
+    assert (holding.count(), holding._bytes, holding._by_key.count) == (0, 0, 0)
+
+
+async def test_nobody_gives_way_to_what_would_not_fit_even_then() -> None:
+    holding = Holding(EndpointSet(), HoldConfig(max_requests=9, max_bytes=3))
+    greedy = [await held(holding, "greedy") for _ in range(3)]
+    with pytest.raises(Refused):
+        await (await held(holding, "other", size=3))
+    assert holding.count() == 3
+    for task in greedy:
+        task.cancel()
+    await asyncio.gather(*greedy, return_exceptions=True)

@@ -9,7 +9,7 @@ from router_support.serving import eventually, serving
 
 from blade_protocol import environment
 from blade_protocol.routing import EndpointConfig
-from blade_router.endpoints import Endpoint
+from blade_router.endpoints import Endpoint, EndpointSet
 
 
 async def test_revision_is_learnt_with_the_token_of_the_file_as_it_is_now(
@@ -43,10 +43,38 @@ async def test_a_configured_revision_stays() -> None:
 
 def test_a_revision_that_the_engine_told_lasts_as_long_as_the_engine() -> None:
     endpoint = Endpoint(EndpointConfig(url="http://10.0.0.1:80", name="pod-1"))
-    endpoint.revision = "told"
+    endpoint.tell_revision("told")
     endpoint.configure(EndpointConfig(url="http://10.0.0.1:80", name="pod-1", draining=True))
     assert endpoint.revision == "told"
     endpoint.configure(EndpointConfig(url="http://10.0.0.1:80", name="pod-2"))
     assert endpoint.revision == "", "another pod got the address"
     endpoint.configure(EndpointConfig(url="http://10.0.0.1:80", name="pod-2", revision="known"))
     assert endpoint.revision == "known"
+
+
+def test_a_revision_that_the_engine_tells_anew_counts_unless_one_is_configured() -> None:
+    plain, fixed = EndpointConfig(url="http://a:1"), EndpointConfig(url="http://a:1", revision="r9")
+    endpoint = Endpoint(plain)
+    endpoint.tell_revision("r1")
+    endpoint.tell_revision("r2")
+    assert endpoint.revision == "r2"
+    endpoint.configure(fixed)
+    assert endpoint.revision == "r9"
+    endpoint.tell_revision("r3")
+    assert endpoint.revision == "r9"
+    endpoint.configure(plain)
+    assert endpoint.revision == "r3"
+
+
+async def test_another_kind_of_engine_at_the_same_url_is_another_endpoint() -> None:
+    found = EndpointSet()
+    for config in (
+        EndpointConfig(url="http://a:1"),
+        EndpointConfig(url="http://a:1", engine="vllm"),
+        EndpointConfig(url="http://a:1", engine="vllm", kv_events="tcp://a:2"),
+    ):
+        before = list(found.all)
+        (new,) = found.update([config])
+        assert found.all == [new]
+        assert all(each.removed for each in before)
+        assert not found.update([config]), "nothing has changed"

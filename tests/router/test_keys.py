@@ -489,6 +489,9 @@ async def test_routers_are_counted_in_a_file_where_there_is_no_api(
         endpoints = [{"url": f"http://r{number}:1", "draining": each} for number, each in enumerate(leaving)]
         peers.write_text(json.dumps({"endpoints": endpoints}))
 
+    put_peers(False)
+    async with serving(engine, keys=file, peers=peers, replicas=5) as router:
+        await eventually(lambda: router.router.admission.quotas.replicas == 1)
     put_peers(False, False, True)
     async with serving(engine, keys=file, peers=peers) as router:
         quotas = router.router.admission.quotas

@@ -289,6 +289,7 @@ async def test_the_config_map_is_followed_and_a_mistake_in_it_changes_nothing(
             caplog.clear()
             put_config(api, mistake)
             await eventually(lambda: "the previous configuration stays in effect" in caplog.text)
+            assert (await router.status())["sources"] == {"config": True, "config_map": False}
         api.delete(CONFIG_MAPS, "demo-router")
         await eventually(lambda: "it is not there" in caplog.text)
         await asyncio.sleep(0.3)  # the file has been looked at meanwhile
@@ -296,6 +297,7 @@ async def test_the_config_map_is_followed_and_a_mistake_in_it_changes_nothing(
         put_config(api, {"models": [{"name": "three"}]})
         while await told() != ("auto", ["three"]):  # noqa: ASYNC110
             await asyncio.sleep(0.005)
+        assert (await router.status())["sources"] == {"config": True, "config_map": True}
         assert {asked.query["fieldSelector"] for asked in api.asked} == {"metadata.name=demo-router"}
 
 

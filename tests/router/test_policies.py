@@ -2,6 +2,7 @@
 
 import logging
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from blade_router.endpoints import Endpoint, EndpointSet
 from blade_router.fields import RoutingFields
 from blade_router.policies import Canary, Choice, LeastRequest, Policy, PolicyOptions, RoundRobin, make_policy
 from blade_router.policies.external import EndpointView, RequestView
-from blade_router.policies.load import requests_on
+from blade_router.policies.load import TOLD_SECONDS, requests_on
 from blade_router.prefix_index import PrefixIndex
 from blade_router.request import ClientRequest
 
@@ -222,15 +223,28 @@ async def test_auto_sees_the_backlog_and_the_first_byte_takes_it_away() -> None:
 async def test_auto_avoids_a_full_kv_cache() -> None:
     chooser, two = policy("auto"), endpoints(2)
     two[0].kv_usage, two[1].kv_usage = 0.99, 0.3
+    two[0].told_at = two[1].told_at = time.monotonic()
     assert {serve(chooser, two, chat_request(group_text(group, 3))) for group in range(10)} == {"1"}
 
 
 async def test_auto_gives_a_larger_engine_more() -> None:
     chooser, two = policy("auto"), endpoints(2)
     two[0].capacity, two[1].capacity = 96, 32
+    two[0].told_at = two[1].told_at = time.monotonic()
     for group in range(80):
         chooser.choose(two, chat_request(group_text(group, 2))).sent()
     assert 50 <= two[0].in_flight <= 70
+
+
+async def test_auto_forgets_what_an_engine_told_long_ago() -> None:
+    chooser, two = policy("auto"), endpoints(2)
+    for endpoint in two:
+        endpoint.told_at = time.monotonic() - TOLD_SECONDS
+    two[0].kv_usage, two[0].capacity = 0.99, 1
+    two[1].kv_usage, two[1].capacity = 0.3, 96
+    for group in range(80):
+        chooser.choose(two, chat_request(group_text(group, 2))).sent()
+    assert 35 <= two[0].in_flight <= 45
 
 
 async def test_auto_counts_what_other_routers_sent() -> None:
@@ -431,3 +445,26 @@ async def test_sequential_requests_spread_over_idle_engines(name: PolicyName) ->
             for _ in range(12):
                 await router.chat()
     assert len(a.received) == len(b.received) == len(c.received) == 4
+
+
+async def test_only_who_has_the_adapter_is_asked_for_it() -> None:
+    found = EndpointSet()
+    found.update(EndpointConfig(url=f"http://10.0.0.{at}:80", service="s") for at in range(3))
+    for endpoint in found.all:
+        endpoint.mark_up()
+    holder, other, last = found.all
+    assert found.candidates((), "s", "poet") == ([holder, other, last], False), "the name of no adapter we know"
+    holder.adapters = last.adapters = frozenset({"poet"})
+    assert found.candidates((), "s", "poet") == ([holder, last], False)
+    assert found.candidates((holder,), "s", "poet") == ([last], False)
+    last.mark_draining()
+    assert found.candidates((holder,), "s", "poet") == ([], True), "others would answer 404"
+    assert found.candidates((), "s", "base") == ([holder, other], False)
+    assert found.candidates((), "other", "poet") == ([], True)
+
+
+@pytest.mark.parametrize("name", [name for name in POLICIES if name != "external"])
+async def test_policies_say_whether_the_adapter_must_be_there(name: PolicyName) -> None:
+    verse = chat_request(group_text(1, 2), model="poet")
+    for canary in (None, {"1": 0.5}):
+        assert policy(name, canary).adapter(verse) == (None if name == "lora-affinity" else "poet")

@@ -10,8 +10,9 @@ import pytest
 from router_support.engine import MockEngine
 from router_support.serving import eventually, question, raw_post, serving
 
-from blade_protocol.routing import EndpointConfig, ModelConfig
+from blade_protocol.routing import EndpointConfig, ModelConfig, RouterConfig
 from blade_router.config import ConfigError, parse_config, parse_endpoints
+from blade_router.peers import CountedPeers
 from blade_router.sources import Configuration, WatchedFile
 
 
@@ -43,6 +44,18 @@ def listing(*engines: MockEngine, **more: Any) -> dict[str, Any]:
         ('{"endpoints": [{"url": "http://a b:1"}]}', "$.endpoints[0].url"),
         ('{"endpoints": [{"url": "http://a:1", "name": "a\\nb"}]}', "$.endpoints[0].name"),
         ('{"policy": "fastest"}', "$.policy"),
+        ('{"endpoints": [{"url": "http://a:1", "internal_url": "a:2"}]}', "$.endpoints[0].internal_url"),
+        ('{"endpoints": [{"url": "http://a:1", "internal_url": "http://a:2/x"}]}', "without a path"),
+        ('{"hold": {"heartbeat": 0}}', "$.hold.heartbeat"),
+        ('{"hold": {"heartbeat": -1}}', "$.hold.heartbeat"),
+        ('{"hold": {"max_age": -0.1}}', "$.hold.max_age"),
+        ('{"queue": {"endpoint_requests": -1}}', "$.queue.endpoint_requests"),
+        ('{"queue": {"max_bytes": -1}}', "$.queue.max_bytes"),
+        ('{"limits": {"tokens_per_minute": -1}}', "$.limits.tokens_per_minute"),
+        ('{"anonymous": {"concurrent": -1}}', "$.anonymous.concurrent"),
+        ('{"models": [{"name": "a"}, {"name": "b", "max_tokens": -1}]}', "$.models[1].max_tokens"),
+        ('{"models": [{"name": "a", "limits": {"concurrent": -1}}]}', "$.models[0].limits.concurrent"),
+        ('{"canary": {"r1": 1, "r2": -0.5}}', "$.canary['r2']"),
     ],
 )
 def test_mistakes_are_named_by_path(content: str, says: str) -> None:
@@ -162,3 +175,75 @@ async def test_endpoint_keeps_its_record_when_only_its_name_changes(tmp_path: Pa
             await eventually(lambda: endpoint.name == "renamed")
             assert router.router.endpoints.all == [endpoint]
             assert endpoint.up is True
+
+
+async def test_bytes_that_are_no_text_end_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = tmp_path / "router.json"
+    async with MockEngine("a") as a, MockEngine("b") as b:
+        write(config, listing(a))
+        async with serving(endpoints=(), config=config, wait=False) as router:
+            config.write_bytes(b'{"policy": "\xff"}')
+            await eventually(lambda: "router.json: 'utf-8'" in caplog.text)
+            write(config, listing(a, b))
+            await eventually(lambda: len(router.router.endpoints.all) == 2)
+
+
+async def test_what_cannot_be_applied_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("blade_router.sources.AGAIN_SECONDS", 0.01)
+    config = tmp_path / "router.json"
+    write(config, {})
+    configuration = Configuration(config=WatchedFile(config))
+    configuration.start()
+    applied: list[str] = []
+
+    def apply(new: RouterConfig) -> None:
+        applied.append(new.policy)
+        if len(applied) < 3:
+            raise RuntimeError("not yet")
+
+    write(config, {"policy": "random"})
+    following = asyncio.create_task(configuration.follow(apply))
+    await eventually(lambda: len(applied) == 3)
+    write(config, {"policy": "prefix"})
+    await eventually(lambda: len(applied) == 4)
+    following.cancel()
+    assert applied == ["random"] * 3 + ["prefix"]
+    assert caplog.text.count("could not be applied") == 1
+
+
+async def test_a_follower_that_fails_begins_again_and_disturbs_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("blade_router.router.AGAIN_SECONDS", 0.01)
+    config, peers = tmp_path / "router.json", tmp_path / "peers.json"
+    calls = 0
+
+    async def fail(self: CountedPeers, told: Any) -> None:
+        nonlocal calls
+        calls += 1
+        raise RuntimeError("it broke")
+
+    monkeypatch.setattr(CountedPeers, "follow", fail)
+    async with MockEngine("a") as a:
+        write(config, {})
+        async with serving(endpoints=(), config=config, peers=peers, wait=False) as router:
+            await eventually(lambda: calls > 1)
+            write(config, listing(a))
+            await eventually(lambda: router.router.endpoints.all)
+
+
+async def test_a_cost_function_that_cannot_be_imported_leaves_nothing_half_applied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "broken_cost.py").write_text("1 / 0")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    config = tmp_path / "router.json"
+    async with MockEngine("a") as a:
+        write(config, {})
+        async with serving(endpoints=(), config=config, cost="broken_cost:cost", wait=False) as router:
+            write(config, listing(a, policy="external"))
+            await eventually(lambda: router.router.endpoints.all)
+            assert router.router.proxy.policy.name == "auto"
+            assert "ZeroDivisionError" in caplog.text

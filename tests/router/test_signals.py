@@ -19,7 +19,7 @@ from blade_protocol.routing import EndpointConfig
 from blade_protocol.signals import RouterSignals, ServiceSignals
 from blade_router.distribution import BUCKETS, SLOTS, Distribution, family
 from blade_router.endpoints import EndpointSet
-from blade_router.metrics import MOST_ACCOUNTS, MOST_LABELS, OTHER, Metrics
+from blade_router.metrics import LABEL_LENGTH, MOST_ACCOUNTS, MOST_LABELS, OTHER, Metrics
 from blade_router.rates import Rate
 from blade_router.signals import may_ask, merged
 from blade_router.usage import Usage
@@ -119,6 +119,22 @@ def test_clients_cannot_make_the_router_count_names_for_ever() -> None:
     assert len(metrics.accounts) <= MOST_ACCOUNTS + 1
     assert metrics.requests == {404: 3 * MOST_LABELS, 200: 3 * MOST_LABELS * 21}
     assert metrics.accounts[OTHER, OTHER].requests[200] > 0
+
+
+def test_only_models_there_are_become_labels() -> None:
+    endpoints = EndpointSet()
+    endpoints.update([EndpointConfig(url="http://a:1"), EndpointConfig(url="http://b:1")])
+    metrics = Metrics(endpoints)
+    metrics.configured_models = frozenset({"listed"})
+    first, second = endpoints.all
+    first.models = frozenset({"told", "l" * 300})
+    finish(metrics, model="anything")
+    second.models = frozenset({"told"})
+    for model in ("listed", "told", "l" * 300):
+        finish(metrics, model=model, status=429)
+    finish(metrics, model="guess")
+    expected = {"anything", "listed", "told", "l" * LABEL_LENGTH, OTHER}
+    assert {model for _, model in metrics.accounts} == expected, "an engine that told nothing shows it by its answer"
 
 
 def test_tokens_are_counted_by_kind_and_hits_only_where_they_are_told() -> None:

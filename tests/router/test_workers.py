@@ -293,3 +293,11 @@ def accepts(port: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def test_what_makes_no_sense_in_one_answer_spoils_no_other() -> None:
+    text = '# TYPE a_total counter\na_total{model="x\u2028y\x85z"} 1\n'
+    odd = "#\nnonsense\na_total oops\n\udcff 1\n"
+    both = add_up([text.encode(), odd.encode(errors="surrogateescape"), text.encode()]).decode()
+    assert 'a_total{model="x\u2028y\x85z"} 2.0\n' in both
+    assert "oops" not in both

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from blade_protocol.routing import HoldConfig
+from blade_router.admission.fair import FairQueue
 from blade_router.admission.queue import FREE, RETRY_MOST, Slot
 from blade_router.client import Client
 from blade_router.endpoints import EndpointSet
@@ -18,6 +19,8 @@ from blade_router.errors import Refused
 
 START_SECONDS = 10.0
 """How long an engine is thought to take to become ready, before one has been seen to do so."""
+LOOK_SECONDS = 1.0
+"""Between two looks while something is held: nobody tells that the pause an engine asked for is over."""
 
 
 class Held(Slot):
@@ -25,8 +28,8 @@ class Held(Slot):
 
     __slots__ = ("holding", "place", "service")
 
-    def __init__(self, holding: "Holding", place: Slot, service: str, size: int, now: float) -> None:
-        super().__init__(None, place.key, place.weight, place.priority, size, place.cost)
+    def __init__(self, holding: "Holding", place: Slot, service: str, key: str, size: int, now: float) -> None:
+        super().__init__(None, place.key or key, place.weight, place.priority, size, place.cost)
         self.holding = holding
         self.place = place
         self.service = service
@@ -52,8 +55,11 @@ class Holding:
         self._clock = clock
         self._held: OrderedDict[Held, None] = OrderedDict()
         """In the order in which they came."""
+        self._by_key: FairQueue[Held] = FairQueue()
+        """The same: tells who gives way when there is no room."""
         self._bytes = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._next_look: asyncio.TimerHandle | None = None
         self._start_seconds = START_SECONDS
         """How long the last absence of engines took."""
         self.arrivals: dict[str, int] = {}
@@ -76,13 +82,14 @@ class Holding:
         first = next((held for held in self._held if held.service == service), None)
         return self._clock() - first.since if first is not None else 0.0
 
-    async def hold(self, slot: Slot, service: str, size: int, client: Client, streams: bool) -> bool:
+    async def hold(self, slot: Slot, service: str, size: int, client: Client, streams: bool, *, key: str = "") -> bool:
         """Wait for an endpoint to become usable, and then for the request's turn.
 
         Args:
             slot: the request's place with the engines, which it does not have meanwhile.
             size: bytes of its body.
             streams: comments keep its connection alive; others get nothing until they get their answer.
+            key: whose request it is, where the slot does not say it.
 
         Returns:
             False when there is nothing to wait for: nothing is held here, or an endpoint is usable.
@@ -94,10 +101,8 @@ class Holding:
         config = self._config
         if not config.max_requests or self._endpoints.usable_count(service):
             return False
-        if len(self._held) >= config.max_requests or self._bytes + size > config.max_bytes:
-            message = "no engine is ready, and as many requests as allowed wait for one; try again shortly"
-            raise Refused(503, message, code="hold_full", retry_after=self._retry_after())
-        held = Held(self, slot, service, size, self._clock())
+        held = Held(self, slot, service, key, size, self._clock())
+        self._make_room(held)
         future = asyncio.get_running_loop().create_future()
         held.future = future
         if slot is not FREE:
@@ -120,6 +125,21 @@ class Holding:
         return True
 
     # inside
+
+    def _make_room(self, held: Held) -> None:
+        """See that it may wait: it fits, or one of a key that has more waiting gives way to it."""
+        config = self._config
+        count, size = len(self._held), self._bytes + held.size
+        if count < config.max_requests and size <= config.max_bytes:
+            return
+        victim = self._by_key.victim(held) if self._held else None
+        if victim is None or count > config.max_requests or size - victim.size > config.max_bytes:
+            raise self._full()
+        self.refuse(victim, self._full())
+
+    def _full(self) -> Refused:
+        message = "no engine is ready, and as many requests as allowed wait for one; try again shortly"
+        return Refused(503, message, code="hold_full", retry_after=self._retry_after())
 
     @staticmethod
     def _give_back(slot: Slot) -> None:
@@ -161,17 +181,32 @@ class Holding:
 
     def _push(self, held: Held) -> None:
         self._held[held] = None
+        self._by_key.push(held)
         self._bytes += held.size
         self.arrivals[held.service] = self.arrivals.get(held.service, 0) + 1
         if self._timer is None:
             self._set_timer()
+        if self._next_look is None:
+            self._next_look = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look_again)
 
     def _forget(self, held: Held) -> None:
         del self._held[held]
+        self._by_key.remove(held)
         self._bytes -= held.size
-        if not self._held and self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._held:
+            return
+        for timer in (self._timer, self._next_look):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._next_look = None
+
+    def _look_again(self) -> None:
+        """Only time may have passed: tell all who listen, as the queues have to know first."""
+        self._next_look = None
+        if any(self._endpoints.usable_count(service) for service in {held.service for held in self._held}):
+            self._endpoints.tell()
+        if self._held and self._next_look is None:
+            self._next_look = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look_again)
 
     def _retry_after(self) -> int:
         """Seconds until an engine should be there, judged by how long the last start took."""

@@ -8,7 +8,7 @@ import binascii
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -62,7 +62,7 @@ class WatchedKeys:
             self._seen, self.live = None, False
             raise ConfigError(f"{error.filename or self.path}: {error.strerror}") from None
         folder = f"{self.path}/" if self.path.is_dir() else f"{self.path.parent}/"
-        keys = parse_keys({folder + name: content for name, content in contents.items()})
+        keys = _parsed({folder + name: content for name, content in contents.items()})
         changed = keys != self.keys
         self.keys, self.live = keys, True
         return changed
@@ -85,6 +85,20 @@ class WatchedKeys:
             # Kubernetes keeps the files of a mounted Secret in folders whose names begin with a dot.
             return [file for file in self.path.iterdir() if not file.name.startswith(".") and file.is_file()]
         return [self.path]
+
+
+def _parsed(files: Mapping[str, bytes]) -> tuple[Key, ...]:
+    """The keys in files.
+
+    Raises:
+        ConfigError: as ``parse_keys`` does, and where a file is no text.
+    """
+    for name, content in files.items():
+        try:
+            content.decode()
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{name}: byte {error.start} is not UTF-8 ({error.reason})") from None
+    return parse_keys(files)
 
 
 def _signature(path: Path) -> tuple[int, int, int]:
@@ -112,7 +126,7 @@ class SecretKeys:
             if content is None:
                 raise ConfigError("it is not there")
             files = {name: binascii.a2b_base64(value) for name, value in content.items()}
-            keys = parse_keys(files)
+            keys = _parsed(files)
         except (ConfigError, binascii.Error) as error:
             logger.error("Secret %s: %s; the previous keys stay in effect", self._name, error)
             return

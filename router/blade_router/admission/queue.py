@@ -109,6 +109,7 @@ class Queue:
         self._waited = waited or Distribution()
         self._clock = clock
         self._routers = 1
+        self._holds = False
         self._room = 0
         self._running = 0
         self._waiting: FairQueue[Slot] = FairQueue()
@@ -121,9 +122,15 @@ class Queue:
         self._departures = Rate(10)
         self.measure()
 
-    def configure(self, config: QueueConfig, routers: int = 1) -> None:
-        """Take over new limits, at once. ``routers`` processes share what the engines may have."""
+    def configure(self, config: QueueConfig, routers: int = 1, holds: bool = False) -> None:
+        """Take over new limits, at once.
+
+        Args:
+            routers: so many processes share what the engines may have.
+            holds: requests that find no endpoint are held elsewhere, and those that wait here go there too.
+        """
         self._config = config
+        self._holds = holds
         self._routers = max(1, routers)
         self.measure()
         if self._arrived:
@@ -253,7 +260,8 @@ class Queue:
 
     def _fill(self) -> None:
         """Let in as many as there is room for."""
-        if not self._config.endpoint_requests:  # it was switched off
+        if not self._config.endpoint_requests or (self._holds and not self._room):
+            # It was switched off, or the last endpoint has gone and what waits for another is held.
             while self._waiting.count:
                 self._let_in(self._waiting.pop())
         while self._waiting.count and self._running < self._room:

@@ -16,6 +16,7 @@ class WaitingRooms:
     def __init__(self, endpoints: EndpointSet) -> None:
         self._endpoints = endpoints
         self._config = QueueConfig()
+        self._holds = False
         self._routers = 1
         self.queues: dict[str, Queue] = {}
         self.waited = Distribution()
@@ -27,29 +28,31 @@ class WaitingRooms:
     def configure(self, queue: QueueConfig, hold: HoldConfig) -> None:
         """Take over new limits."""
         self._config = queue
+        self._holds = hold.max_requests > 0
         for each in self.queues.values():
-            each.configure(queue, self._routers)
+            each.configure(queue, self._routers, self._holds)
         self.holding.configure(hold)
 
     def split(self, routers: int) -> None:
         """So many processes share what the engines of a service may have."""
         self._routers = routers
         for each in self.queues.values():
-            each.configure(self._config, routers)
+            each.configure(self._config, routers, self._holds)
 
     def queue(self, service: str = "") -> Queue:
         """The queue of that service."""
         queue = self.queues.get(service)
         if queue is None:
             queue = Queue(self._endpoints, service, self._config, waited=self.waited)
-            queue.configure(self._config, self._routers)
+            queue.configure(self._config, self._routers, self._holds)
             self.queues[service] = queue
         return queue
 
     async def hold(self, request: ClientRequest, client: Client, ticket: Ticket) -> bool:
         """What ``Gate.hold`` does."""
         slot = ticket.place if isinstance(ticket.place, Slot) else FREE
-        return await self.holding.hold(slot, ticket.service, len(request.body), client, bool(request.fields.stream))
+        streams = bool(request.fields.stream)
+        return await self.holding.hold(slot, ticket.service, len(request.body), client, streams, key=ticket.key_name)
 
     def _measure(self) -> None:
         for queue in self.queues.values():

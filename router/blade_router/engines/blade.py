@@ -93,8 +93,7 @@ class BladeEngine:
         endpoint.adapters = frozenset(state.adapters)
         endpoint.models = endpoint.adapters | {state.model}
         endpoint.told_at = time.monotonic()
-        if not endpoint.revision:
-            endpoint.revision = state.revision
+        endpoint.tell_revision(state.revision)
         if state.draining:
             endpoint.mark_draining()
         elif endpoint.engine_draining:

@@ -51,8 +51,21 @@ class Followers:
         self._poll_seconds = POLL_SECONDS if poll_seconds is None else poll_seconds
         self._tasks: set[asyncio.Task[None]] = set()
         self._nudges: dict[Endpoint, asyncio.Event] = {}
-        self.index: KvIndex | None = None
-        """Set while the policy is kv-aware. A new one is filled as soon as each engine tells anything."""
+        self._index: KvIndex | None = None
+
+    @property
+    def index(self) -> KvIndex | None:
+        """Set while the policy is kv-aware. A new one is filled as soon as each engine tells anything.
+
+        One that is taken away forgets what it knows: from then on nobody would tell it what has changed.
+        """
+        return self._index
+
+    @index.setter
+    def index(self, index: KvIndex | None) -> None:
+        if self._index is not None and self._index is not index:
+            self._index.forget_all()
+        self._index = index
 
     def watch(self, endpoints: Iterable[Endpoint]) -> None:
         """Start following these."""
@@ -89,7 +102,7 @@ class Followers:
                 self.index.forget(endpoint)
 
     async def _follow_blade(self, endpoint: Endpoint) -> None:
-        engine = BladeEngine(endpoint, self._token_file, lambda: self.index, self._cleared)
+        engine = BladeEngine(endpoint, self._token_file, lambda: self._index, self._cleared)
         failures = 0
         complaint = ""
 

@@ -67,6 +67,8 @@ class KvIndex:
         self.approximate = approximate
         self._clock = clock
         self._copies: dict[Endpoint, _Copy] = {}
+        self._forgotten = 0
+        """How often all of them were."""
         self._holders = Holders(most_bytes * 2 // 3)
         # Two generations: what is used moves to the young one, and the old one is forgotten as a whole.
         self._names: dict[int, int] = {}
@@ -179,7 +181,7 @@ class KvIndex:
         Raises:
             ValueError: it does not consist of digests.
         """
-        holders, digests = self._holders, _numbers(snapshot.digests)
+        holders, digests, forgotten = self._holders, _numbers(snapshot.digests), self._forgotten
         bit = holders.new_bit()
         try:
             for start in range(0, len(digests), _AT_ONCE):
@@ -188,6 +190,9 @@ class KvIndex:
         except BaseException:
             holders.retire(bit)
             raise
+        if forgotten != self._forgotten:
+            holders.retire(bit)
+            return
         before = self._copies.get(endpoint)
         self.forget(endpoint)
         coming = before.coming if before is not None and before.epoch == snapshot.epoch else {}
@@ -206,6 +211,12 @@ class KvIndex:
         copy = self._copies.pop(endpoint, None)
         if copy is not None:
             self._holders.retire(copy.bit)
+
+    def forget_all(self) -> None:
+        """Nothing is known of any cache any more, whatever is being taken in right now."""
+        self._forgotten += 1
+        for endpoint in list(self._copies):
+            self.forget(endpoint)
 
     # inside
 

@@ -37,6 +37,12 @@ class FollowedConfigMap:
 
     @property
     def live(self) -> bool:
+        """What is there now is known, and in effect."""
+        return self.mirror.live and self._valid
+
+    @property
+    def answers(self) -> bool:
+        """What is there now is known, whether or not it makes sense."""
         return self.mirror.live
 
     def refresh(self) -> bool:

@@ -23,6 +23,7 @@ class FollowedPeers:
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.count = 1
+        self._told = False
         path = f"/apis/discovery.k8s.io/v1/namespaces/{cluster.namespace()}/endpointslices"
         self.mirror = Mirror(cluster, path, {"labelSelector": f"{SERVICE_LABEL}={name}"}, EndpointSlice)
 
@@ -35,8 +36,8 @@ class FollowedPeers:
 
         def changed() -> None:
             count = max(1, count_ready(self.mirror.objects.values()))
-            if count != self.count:
-                self.count = count
+            if count != self.count or not self._told:  # the first always: the command line may have said another
+                self.count, self._told = count, True
                 told(count)
 
         await self.mirror.follow(changed)

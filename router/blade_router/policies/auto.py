@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from blade_router.endpoints import Endpoint
 from blade_router.policies.balance import Balance
 from blade_router.policies.base import Choice, Policy
-from blade_router.policies.load import MIN_WEIGHT, expected_tokens, requests_on
+from blade_router.policies.load import MIN_WEIGHT, expected_tokens, requests_on, told_capacity, told_kv_usage
 from blade_router.policies.options import PolicyOptions
 from blade_router.policies.placed import CountedChoice
 from blade_router.policies.ring import Ring, hashed
@@ -65,17 +65,18 @@ class Auto(Policy):
     def _score(self, candidates: Sequence[Endpoint], matched: Sequence[int], blocks: float) -> list[float]:
         scores: list[float] = []
         mean = 0.0
+        now = time.monotonic()
         blocks += 1.0
         for endpoint, held in zip(candidates, matched, strict=True):
             load: float = endpoint.in_flight
             if endpoint.running or endpoint.waiting:
-                load = requests_on(endpoint, time.monotonic(), self._interval)
-            if endpoint.capacity:
-                mean = mean or mean_capacity(candidates)
-                load *= mean / endpoint.capacity
+                load = requests_on(endpoint, now, self._interval)
+            if endpoint.capacity and (capacity := told_capacity(endpoint, now)):
+                mean = mean or mean_capacity(candidates, now)
+                load *= mean / capacity
             score = (blocks - held + endpoint.backlog_tokens * BACKLOG_WEIGHT) * (1.0 + load)
-            if endpoint.kv_usage is not None and endpoint.kv_usage > KV_FULL:
-                score *= (1.0 - KV_FULL) / max(1.0 - endpoint.kv_usage, 0.01)
+            if endpoint.kv_usage is not None and (usage := told_kv_usage(endpoint, now)) > KV_FULL:
+                score *= (1.0 - KV_FULL) / max(1.0 - usage, 0.01)
             if endpoint.weight < 1.0:
                 score /= max(endpoint.weight, MIN_WEIGHT)
             scores.append(score)
@@ -115,8 +116,8 @@ class Auto(Policy):
         choice.balance = balance
         choice.blocks = blocks
         choice.size = max(endpoint.weight, MIN_WEIGHT)
-        if endpoint.capacity:
-            choice.size *= endpoint.capacity / mean_capacity(candidates)
+        if endpoint.capacity and (capacity := told_capacity(endpoint, now := time.monotonic())):
+            choice.size *= capacity / mean_capacity(candidates, now)
         choice.moved = why is BALANCE
         return choice
 
@@ -174,9 +175,9 @@ class Auto(Policy):
         self._ring.remove(endpoint)
 
 
-def mean_capacity(candidates: Sequence[Endpoint]) -> float:
-    """The mean of those capacities that are known."""
-    known = [endpoint.capacity for endpoint in candidates if endpoint.capacity]
+def mean_capacity(candidates: Sequence[Endpoint], now: float) -> float:
+    """The mean of those capacities that are known; there must be one."""
+    known = [capacity for endpoint in candidates if (capacity := told_capacity(endpoint, now))]
     return sum(known) / len(known)
 
 

@@ -60,6 +60,10 @@ class Policy:
         """One of ``candidates``, which is never empty."""
         raise NotImplementedError
 
+    def adapter(self, request: ClientRequest) -> str | None:
+        """What ``EndpointSet.candidates`` gets as ``adapter``; None: any endpoint will do, it loads what it lacks."""
+        return request.fields.model
+
     def scores(self, candidates: Sequence[Endpoint], request: ClientRequest) -> dict[str, dict[str, float]]:
         """What speaks for each candidate, by its name, for ``/debug/route``; changes nothing."""
         return {endpoint.name: {"in_flight": float(endpoint.in_flight)} for endpoint in candidates}

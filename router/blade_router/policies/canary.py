@@ -42,6 +42,9 @@ class Canary(Policy):
         choice.reason = f"canary rev={_printable(choice.endpoint.revision)} {choice.reason}"
         return choice
 
+    def adapter(self, request: ClientRequest) -> str | None:
+        return self.inner.adapter(request)
+
     def _groups(self, candidates: Sequence[Endpoint]) -> dict[str, list[Endpoint]]:
         """Candidates by revision."""
         groups: dict[str, list[Endpoint]] = {}

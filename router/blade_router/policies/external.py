@@ -74,6 +74,8 @@ def find_cost(name: str) -> Cost:
         found = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise ValueError(f"{name!r} cannot be imported: {error}; is its folder on PYTHONPATH?") from None
+    except Exception as error:  # whatever a stranger's module does when it is run
+        raise ValueError(f"{name!r} cannot be imported: {type(error).__name__}: {error}") from error
     if not callable(found):
         raise ValueError(f"{name!r} is not a function")
     return found  # type: ignore[no-any-return]

@@ -7,6 +7,8 @@ from blade_router.request import ClientRequest
 
 STALE = 3
 """Reports older than this many intervals say nothing any more."""
+TOLD_SECONDS = 15.0
+"""The same for what changes slowly, in seconds: three times the longest silence of an engine that is well."""
 ANSWER_TOKENS = 256
 """Length of an answer whose request sets no limit: a guess."""
 MIN_WEIGHT = 0.01
@@ -24,6 +26,16 @@ def requests_on(endpoint: Endpoint, now: float, interval: float) -> float:
         if fresh > 0:
             return endpoint.in_flight + others * min(fresh, 1.0)
     return endpoint.in_flight
+
+
+def told_capacity(endpoint: Endpoint, now: float) -> int:
+    """Requests an endpoint can run at the same time; 0: unknown, or it is too long ago that it said so."""
+    return endpoint.capacity if now - endpoint.told_at < TOLD_SECONDS else 0
+
+
+def told_kv_usage(endpoint: Endpoint, now: float) -> float:
+    """Share of its KV cache that is in use; 0: unknown, as above."""
+    return endpoint.kv_usage or 0.0 if now - endpoint.told_at < TOLD_SECONDS else 0.0
 
 
 def expected_tokens(request: ClientRequest) -> int:

@@ -43,6 +43,9 @@ class LoraAffinity(Auto):
         choice.reason += f" adapter={kept[left.index(choice.endpoint)][1]:g}"
         return choice
 
+    def adapter(self, request: ClientRequest) -> str | None:
+        return None
+
     def _steps(self, candidates: Sequence[Endpoint], model: str) -> list[float]:
         """What each candidate's step is worth; all 0 when none has the adapter, for then it may be no adapter."""
         if not any(model in endpoint.adapters for endpoint in candidates):
