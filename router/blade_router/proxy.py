@@ -149,7 +149,7 @@ class Proxy:
         attempts = Attempts(self._budget)
         ids = asking(request) if len(self.endpoints.all) > 1 else b""
         while attempts.worked < self._max_tries:
-            candidates, panic = self.endpoints.candidates(attempts.tried, ticket.service)
+            candidates, panic = self.endpoints.candidates(attempts.tried, ticket.service, self.policy.adapter(request))
             if not candidates:
                 if await self._others_come(attempts, request, client, ticket):
                     continue

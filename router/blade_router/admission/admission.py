@@ -68,8 +68,8 @@ class AdmittedTicket(Ticket):
             estimate.learn(request, usage)
         if usage is not None:
             used = min(max(0, usage.prompt_tokens) + max(0, usage.completion_tokens), MOST_TOKENS)
-        elif request.status >= 400:
-            used = 0
+        elif request.status >= 400 or (not request.status and not request.tries):
+            used = 0  # nobody has worked on it
         elif request.status and not request.streamed:
             used = self.reserved  # it did not say, and what it said cannot be counted
         else:

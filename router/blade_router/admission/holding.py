@@ -118,10 +118,16 @@ class Holding:
             await future
         except BaseException:
             self._withdraw(held)
-            future.cancel()
+            if not future.cancel() and not future.cancelled():
+                future.exception()  # heard of by another way: asyncio need not complain
             raise
         finally:
             client.detach()
+            # An error in it would keep the request it went through alive.
+            held.future = None
+            if slot is not FREE:
+                slot.future = None
+            del future
         return True
 
     # inside

@@ -179,6 +179,7 @@ class Queue:
             raise
         finally:
             client.detach()
+            slot.future = None  # an error in it would keep the request it went through alive
         return slot
 
     def ended(self) -> None:

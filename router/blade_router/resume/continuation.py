@@ -89,7 +89,7 @@ class Resumer:
         tried = [dead]
         worked = 0
         while worked < self._max_tries:
-            candidates, _ = self._endpoints.candidates(tried, ticket.service)
+            candidates, _ = self._endpoints.candidates(tried, ticket.service, ticket.request.fields.model)
             alike = [each for each in candidates if each.revision == ticket.revision and answers_resume(each)]
             if not alike:
                 break
