@@ -59,7 +59,9 @@ async def serving(
 ) -> AsyncIterator[Running]:
     """A router over these engines; with ``wait``, once it has found all of them healthy."""
     endpoints = tuple(EndpointConfig(url=engine.url, name=engine.name) for engine in engines)
-    settings = Options(**{"endpoints": endpoints, "drain_timeout": 1, "slow_start": 0, "connect_timeout": 10.0, **options})
+    settings = Options(
+        **{"endpoints": endpoints, "drain_timeout": 1, "slow_start": 0, "connect_timeout": 10.0, **options}
+    )
     async with Router(settings) as router:
         listener = listen("127.0.0.1", 0)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
