@@ -3,7 +3,7 @@
 Everything else a client reads comes from an engine, byte for byte.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -12,6 +12,11 @@ from blade_protocol.openai import ErrorBody, ErrorDetail
 Headers = list[tuple[bytes, bytes]]
 
 _encode = msgspec.json.Encoder().encode
+
+
+def header_of(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> bytes:
+    """The first header of that name (in lower case), empty without one."""
+    return next((value for name, value in headers if name == wanted), b"")
 
 
 class ClientGone(Exception):

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from blade_router.client import Client
+from blade_router.errors import header_of
 from blade_router.http.head import RawRequest
 from blade_router.request import ClientRequest
 
@@ -29,7 +30,7 @@ class Outcome:
     def told(self, name: bytes) -> str:
         """A header the router added to the answer; empty without one."""
         ours = self.request.ours if self.request is not None else ()
-        return next((value for key, value in ours if key == name), b"").decode("latin-1")
+        return header_of(ours, name).decode("latin-1")
 
     @property
     def first_byte(self) -> float | None:

@@ -16,12 +16,12 @@ from blade_router.attempts import RETRIED, Attempts
 from blade_router.client import Client
 from blade_router.endpoints import Endpoint, EndpointSet
 from blade_router.engines import KvIndex
-from blade_router.errors import ClientGone, Headers, Refused
+from blade_router.errors import ClientGone, Headers, Refused, header_of
 from blade_router.http.head import RawRequest
 from blade_router.metrics import Metrics
 from blade_router.outcome import Observe, Outcome
 from blade_router.policies import Choice, Policy
-from blade_router.relay import EVENT_END, Answer, forward, header_of, hold
+from blade_router.relay import EVENT_END, Answer, forward, hold
 from blade_router.request import REQUEST_ID, ClientRequest, forwardable, read_request
 from blade_router.resume import (
     Continuation,

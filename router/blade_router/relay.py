@@ -27,11 +27,6 @@ class Answer:
     """Set for a server-sent-event stream."""
 
 
-def header_of(headers: Headers, wanted: bytes) -> bytes:
-    """The first header of that name; empty without one."""
-    return next((value for name, value in headers if name == wanted), b"")
-
-
 async def forward(
     connection: Connection, events: EventStream | None, request: ClientRequest, client: Client
 ) -> UpstreamError | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from blade_protocol import headers as names
-from blade_router.errors import Headers, Refused
+from blade_router.errors import Headers, Refused, header_of
 from blade_router.fields import NOTHING, RoutingFields, parse_fields
 from blade_router.http.head import RawRequest
 from blade_router.http.writing import lines
@@ -96,7 +96,7 @@ class ClientRequest:
 
     def header(self, name: bytes) -> bytes:
         """The first of that name, empty without one."""
-        return next((value for key, value in self.headers if key == name), b"")
+        return header_of(self.headers, name)
 
     def withhold(self, names: Collection[bytes]) -> None:
         """Headers of these names are not for engines."""

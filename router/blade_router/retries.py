@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from blade_router.errors import Headers
+from blade_router.errors import Headers, header_of
 from blade_router.rates import Rate
 
 SHARE = 0.2
@@ -53,5 +53,5 @@ def asked_to_wait(status: int, headers: Headers) -> float:
     """The seconds of an engine's ``Retry-After`` on a 503; 0 without one, or when it is a date."""
     if status != 503:
         return 0.0
-    value = next((value for name, value in headers if name == b"retry-after"), b"")
+    value = header_of(headers, b"retry-after")
     return float(value) if value.isdigit() else 0.0

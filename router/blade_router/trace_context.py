@@ -4,7 +4,7 @@ import re
 import secrets
 from dataclasses import dataclass
 
-from blade_router.errors import Headers
+from blade_router.errors import Headers, header_of
 
 _PARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
 _SAMPLED = 1
@@ -25,7 +25,7 @@ def join(headers: Headers) -> tuple[Span | None, Headers]:
 
     A client that does not sample its trace is taken at its word: there is no span, and the headers pass as they are.
     """
-    parent = next((value for name, value in headers if name == b"traceparent"), b"")
+    parent = header_of(headers, b"traceparent")
     found = _PARENT.fullmatch(parent)
     if found is None:
         dropped = [b"traceparent", b"tracestate"]  # the state belongs to a trace that is none

@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
 
 from blade_router.admission.keys import Key, parse_keys
 from blade_router.config import ConfigError
@@ -24,16 +23,6 @@ SETTLE_SECONDS = 3.0
 """Longest wait for the first keys before requests are served, and refused with a 503."""
 
 Told = Callable[[], object]
-
-
-class KeySource(Protocol):
-    """``keys`` are the last valid ones, None before the first."""
-
-    keys: tuple[Key, ...] | None
-
-    async def follow(self, told: Told) -> None:
-        """Call ``told`` whenever ``keys`` changed, for ever."""
-        ...
 
 
 class WatchedKeys:

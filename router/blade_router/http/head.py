@@ -7,7 +7,7 @@ not, because the engine behind it could understand it otherwise.
 
 from dataclasses import dataclass, field
 
-from blade_router.errors import Headers, Refused
+from blade_router.errors import Headers, Refused, header_of
 from blade_router.trace_context import Span
 
 MAX_HEAD_BYTES = 128 * 1024
@@ -44,7 +44,7 @@ class RawRequest:
 
     def header(self, name: bytes) -> bytes:
         """The first of that name, empty without one."""
-        return next((value for key, value in self.headers if key == name), b"")
+        return header_of(self.headers, name)
 
 
 def read_head(method: bytes, target: bytes, version: str, keep_alive: bool, headers: Headers) -> RawRequest:

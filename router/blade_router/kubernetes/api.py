@@ -16,6 +16,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from blade_router.config import ConfigError
+from blade_router.errors import header_of
 from blade_router.upstream import Connection, UpstreamError, connect
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -143,7 +144,7 @@ async def _refusal(connection: Connection) -> ApiError:
         message = _decode_status(await _read_all(connection)).message
     except (ApiError, msgspec.DecodeError):
         message = ""
-    wait = next((value for name, value in connection.headers if name == b"retry-after"), b"")
+    wait = header_of(connection.headers, b"retry-after")
     status = connection.status
     return ApiError(message or f"the API server answered {status}", status, float(wait) if wait.isdigit() else 0.0)
 
