@@ -173,7 +173,7 @@ class Client:
         """The answer has begun, and only the end of the connection can tell that it is over."""
         return bool(self.status) and not self._chunked and not self.keep_alive
 
-    # The five below return at once; where they have to wait, what they return does.
+    # Those below return at once; where they have to wait, what they return does.
 
     def start(self, status: int, headers: Headers) -> Awaitable[None]:
         """Begin the answer. Without a Content-Length its body is chunked, or ends with the connection.
@@ -198,15 +198,30 @@ class Client:
         Raises:
             ClientGone: nobody reads it.
         """
+        return _DONE if self.put(body) else self._flow.drain()
+
+    def put(self, body: bytes) -> bool:
+        """The same without waiting: False when ``drained`` is to be awaited before more is written.
+
+        Raises:
+            ClientGone: nobody reads it.
+        """
         if self.gone:
             raise ClientGone
         if self._refusal is not None:
             self._refusal.append(body)
-            return _DONE
+            return True
         if body:
             self._send(body)
-        flow = self._flow
-        return flow.drain() if flow.paused else _DONE
+        return not self._flow.paused
+
+    def drained(self) -> Awaitable[None]:
+        """Wait until the client has read enough.
+
+        Raises:
+            ClientGone: it left instead.
+        """
+        return self._flow.drain() if self._flow.paused else _DONE
 
     def finish(self, body: bytes = b"") -> Awaitable[None]:
         """The rest of the body.

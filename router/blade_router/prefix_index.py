@@ -21,6 +21,8 @@ BYTES_PER_ENTRY = 400
 """Memory of one block at one endpoint, both dictionaries at their worst load; a test measures it."""
 SWEEP = 64
 """Blocks of an endpoint that is gone, or has too much, that one request clears away on top of its own."""
+JUST_NOW = 64
+"""What was used while one part in this many of a cache was computed counts as the most recent already."""
 STEP = 64
 """A belief about an engine's capacity changes by one part in this many at a time: better too much than too little,
 for a prompt that went to its old home in vain is at home again, and one that was scattered is nowhere."""
@@ -98,16 +100,24 @@ class PrefixIndex:
         mask_of = self._masks.get
         masks = [mask_of(endpoint, 0) for endpoint in endpoints]
         alive = sum(masks)
-        holders = self._holders
-        depth = 0
+        held_by = self._holders.get
+        depth, size = 0, len(chain)
         left: list[tuple[int, int]] = []
-        for block in chain:
-            still = alive & holders.get(block, 0)
-            if still != alive:
-                left.append((alive ^ still, depth))
-                alive = still
-                if not still:
-                    break
+        while alive and depth < size:
+            if held_by(chain[-1], 0) & alive == alive:
+                depth = size
+                break
+            # Whoever holds a block holds those before it: the first one that somebody lacks is found by halving.
+            end = size - 1
+            while depth < end:
+                middle = (depth + end) >> 1
+                if held_by(chain[middle], 0) & alive == alive:
+                    depth = middle + 1
+                else:
+                    end = middle
+            still = alive & held_by(chain[depth], 0)
+            left.append((alive ^ still, depth))
+            alive = still
             depth += 1
         if not left or left[-1][1] == 0:  # each holds nothing of it or as much as the others that hold some
             return [depth if mask & alive else 0 for mask in masks]
@@ -128,12 +138,17 @@ class PrefixIndex:
         recorded = Recorded(self, cache, chain, matched)
         stamp, mask, blocks, holders = recorded.stamp, cache.mask, cache.blocks, self._holders
         before = len(blocks)
+        fresh = chain[matched:] if matched else chain
         touch = blocks.move_to_end
-        for block in reversed(chain):
+        for block in reversed(fresh):
             blocks[block] = stamp
             touch(block)
-        for block in chain[matched:]:
             holders[block] = holders.get(block, 0) | mask
+        if matched and stamp - blocks[chain[matched - 1]] >= before // JUST_NOW:
+            for block in reversed(chain[:matched]):
+                if block in blocks:
+                    blocks[block] = stamp
+                    touch(block)
         new = len(blocks) - before
         if new or self._gone:
             self._size += new

@@ -35,23 +35,26 @@ async def forward(
     Raises:
         ClientGone: nobody reads it any more.
     """
+
+    def passed(chunk: bytes) -> bytes:
+        if events is not None:
+            chunk = events.feed(chunk)
+            request.events += chunk.count(EVENT_END)
+        return chunk
+
+    def lost() -> bool:
+        return events is not None and events.lost
+
     try:
-        while True:
-            if events is not None and events.lost:
-                return GivenUp("the engine shut down in the middle of it")
-            chunk = await connection.read()
-            if events is not None:
-                chunk = events.feed(chunk)
-                request.events += chunk.count(EVENT_END)
-                if events.lost:
-                    await client.write(chunk)
-                    continue
-            if connection.at_end:
-                break
-            if chunk:
-                await client.write(chunk)
+        while not (connection.complete or lost()):
+            await connection.pour(lambda chunk: client.put(passed(chunk)) and not lost())
+            await client.drained()
+        chunk = b"" if lost() else passed(await connection.read())
     except UpstreamError as error:
         return error
+    if lost():
+        await client.write(chunk)
+        return GivenUp("the engine shut down in the middle of it")
     if events is not None:
         chunk += events.end()
         request.usage = usage_of_stream(events.last)

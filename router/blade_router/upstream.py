@@ -13,6 +13,7 @@ import contextlib
 import errno
 import socket
 import ssl
+from collections.abc import Callable
 from typing import cast
 
 import httptools
@@ -155,6 +156,7 @@ class Connection(asyncio.Protocol):
         self._keep_alive = False
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._sink: Callable[[bytes], bool] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._in_head = False
         self._head_timer: asyncio.TimerHandle | None = None
@@ -209,16 +211,27 @@ class Connection(asyncio.Protocol):
         """
         while True:
             if self._chunks:
-                chunks, self._chunks = self._chunks, []
-                self._buffered = 0
-                if self._paused:
-                    self._paused = False
-                    if self._transport is not None and not self.closed:
-                        self._transport.resume_reading()
-                return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+                return self._take()
             if self.complete:
                 return b""
             await self._wait()
+
+    async def pour(self, sink: Callable[[bytes], bool]) -> None:
+        """Hand the body to ``sink`` as it comes: nobody is woken for each piece of it.
+
+        Returns when the answer is complete, its last bytes being left for ``read``; or when ``sink`` has answered that
+        it takes no more for now.
+
+        Raises:
+            UpstreamError: the connection failed.
+            Exception: what ``sink`` raised, for which the connection was dropped.
+        """
+        self._sink = sink
+        try:
+            while not self.complete and self._sink is not None and (not self._chunks or self._pass_on()):
+                await self._wait()
+        finally:
+            self._sink = None
 
     @property
     def at_end(self) -> bool:
@@ -265,6 +278,8 @@ class Connection(asyncio.Protocol):
             return
         if self._chunks or self.complete:
             self._overhead = 0
+            if self._sink is not None and not self.complete and self._pass_on():
+                return
         else:
             self._count_overhead(len(data))
         waiter = self._waiter
@@ -352,6 +367,26 @@ class Connection(asyncio.Protocol):
         elif self._in_head and self._head_timer is None:
             error = BadAnswer(f"the head of the answer did not end within {HEAD_SECONDS:g} s")
             self._head_timer = self._loop.call_later(HEAD_SECONDS, self.abort, error)
+
+    def _take(self) -> bytes:
+        chunks, self._chunks = self._chunks, []
+        self._buffered = 0
+        if self._paused:
+            self._paused = False
+            if self._transport is not None and not self.closed:
+                self._transport.resume_reading()
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def _pass_on(self) -> bool:
+        """Give the sink what has come; whether it takes more."""
+        assert self._sink is not None
+        try:
+            if self._sink(self._take()):
+                return True
+        except Exception as error:
+            self.abort(error)
+        self._sink = None
+        return False
 
     def _look_for_stall(self) -> None:
         """Before the first byte of the body, and while the client is slow, nothing is expected of the engine."""
