@@ -1,15 +1,14 @@
 """Another replica goes on with a stream whose engine is gone."""
 
 import logging
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
 
-from blade_protocol import environment, paths
 from blade_protocol import headers as names
+from blade_protocol import paths
 from blade_router.client import Client
 from blade_router.endpoints import Endpoint, EndpointSet
 from blade_router.metrics import Metrics
@@ -162,9 +161,3 @@ class Resumer:
         if self._token_file is not None:
             head += f"{names.INTERNAL_TOKEN}: {self._token_file.read_text().strip()}\r\n"
         return f"{head}\r\n".encode("latin-1")
-
-
-def token_file() -> Path | None:
-    """The file with the internal token that the environment names."""
-    path = os.environ.get(environment.INTERNAL_TOKEN_FILE)
-    return Path(path) if path else None
