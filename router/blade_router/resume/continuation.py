@@ -17,12 +17,12 @@ from blade_router.pool import ConnectionPool
 from blade_router.request import ClientRequest
 from blade_router.resume.stream import ResumableStream
 from blade_router.resume.ticket import Ticket, answers_resume
+from blade_router.retries import DRAINING
 from blade_router.upstream import ConnectFailed, Connection, UpstreamError
 from blade_router.usage import Usage
 
 logger = logging.getLogger("blade_router.resume")
 
-_DRAINING = (names.DRAINING.encode(), b"1")
 Choose = Callable[[Sequence[Endpoint], ClientRequest], Choice]
 
 
@@ -132,7 +132,7 @@ class Resumer:
                 endpoint.record_success()
                 continuation = Continuation(choice, pool, connection, client)
                 return continuation
-            if _DRAINING in connection.headers:
+            if DRAINING in connection.headers:
                 endpoint.mark_draining()
                 return 0
             if connection.status >= 500:
