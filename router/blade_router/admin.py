@@ -3,10 +3,8 @@
 These are asked a few times a second at most, so they use FastAPI.
 """
 
-import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 from fastapi import FastAPI, Request, Response
@@ -14,13 +12,14 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from blade_protocol import environment, paths
 from blade_protocol import headers as header_names
+from blade_protocol import paths
 from blade_router.debug import add_debug_route
 from blade_router.errors import error_body
+from blade_router.internal_token import may_see_signals, token_file
 from blade_router.metrics import Metrics
 from blade_router.proxy import Proxy
-from blade_router.signals import may_ask, router_signals
+from blade_router.signals import router_signals
 from blade_router.worker_peers import WorkerPeers
 
 
@@ -117,14 +116,13 @@ def make_admin(
         text = metrics.render() if workers is None else await workers.metrics()
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    token = os.environ.get(environment.INTERNAL_TOKEN_FILE)
-    token_file = Path(token) if token else None
+    secret = token_file()
 
     @app.get(paths.INTERNAL_SIGNALS)
     async def signals(request: Request) -> Response:
         """For an autoscaler."""
         host = request.client.host if request.client is not None else ""
-        if not may_ask(token_file, request.headers.get(header_names.INTERNAL_TOKEN, ""), host):
+        if not may_see_signals(secret, request.headers.get(header_names.INTERNAL_TOKEN, ""), host):
             raise HTTPException(403, f"send the service's token in {header_names.INTERNAL_TOKEN}")
         content = msgspec.json.encode(router_signals(metrics)) if workers is None else await workers.signals()
         return Response(content, media_type="application/json")

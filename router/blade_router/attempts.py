@@ -6,17 +6,14 @@ After others the client pays in time and the engines in work, so they are counte
 
 import time
 
-from blade_protocol import headers as names
 from blade_router.endpoints import Endpoint, settle
 from blade_router.errors import Headers
 from blade_router.relay import Answer
-from blade_router.retries import RetryBudget, asked_to_wait
+from blade_router.retries import DRAINING, RetryBudget, asked_to_wait
 from blade_router.upstream import ConnectFailed, ConnectionLost, UpstreamError
 
 RETRIED = frozenset((500, 502, 503))
 """Answers that say "not here, not now": another endpoint may do better. A 4xx is the client's and passes through."""
-
-_DRAINING = (names.DRAINING.encode(), b"1")
 
 
 class Attempts:
@@ -66,7 +63,7 @@ class Attempts:
     def refused(self, endpoint: Endpoint, answer: Answer, headers: Headers, *, panic: bool) -> None:
         """With one of ``RETRIED``; ``headers`` would go with it to the client."""
         self.last = (answer, headers, endpoint)
-        if _DRAINING in answer.headers:
+        if DRAINING in answer.headers:
             self.why = "draining"
             self.careful = False
             endpoint.mark_draining()

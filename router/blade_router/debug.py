@@ -4,21 +4,18 @@ The answer shows how well a prompt is cached where, so not everybody may ask: on
 token, or everybody where ``--debug_routes`` says so.
 """
 
-import hmac
-import ipaddress
 import math
-import os
 import time
-from pathlib import Path
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
-from blade_protocol import environment, headers
+from blade_protocol import headers
 from blade_router.endpoints import Endpoint
 from blade_router.errors import Refused
 from blade_router.fields import parse_fields
+from blade_router.internal_token import may_see_routes, token_file
 from blade_router.proxy import Proxy
 from blade_router.request import ClientRequest
 
@@ -113,18 +110,7 @@ def _why_not(endpoint: Endpoint, service: str, now: float) -> str:
 
 
 def _trusted(request: Request) -> bool:
-    """From this machine and not through a proxy on it, or with the token engines want as well."""
     given = request.headers.get(headers.INTERNAL_TOKEN, "")
-    file = os.environ.get(environment.INTERNAL_TOKEN_FILE)
-    if given and file:
-        try:
-            token = Path(file).read_text().strip()
-        except OSError:
-            return False
-        return bool(token) and hmac.compare_digest(given.encode(), token.encode())
-    if "forwarded" in request.headers or "x-forwarded-for" in request.headers:
-        return False
-    try:
-        return request.client is not None and ipaddress.ip_address(request.client.host).is_loopback
-    except ValueError:
-        return False
+    host = request.client.host if request.client is not None else ""
+    forwarded = "forwarded" in request.headers or "x-forwarded-for" in request.headers
+    return may_see_routes(token_file(), given, host, forwarded=forwarded)

@@ -8,8 +8,10 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterable
 
-from blade_protocol import headers, paths
+from blade_protocol import paths
+from blade_router.asking import ask
 from blade_router.endpoints import Endpoint
+from blade_router.retries import DRAINING
 from blade_router.upstream import ConnectFailed, UpstreamError
 
 FAILING_INTERVAL = 0.25
@@ -98,11 +100,7 @@ async def probe(endpoint: Endpoint) -> tuple[int, bool]:
     """
     connection = await endpoint.pool.connect()
     try:
-        connection.send(
-            b"GET %s HTTP/1.1\r\nhost: %s\r\nconnection: close\r\n\r\n" % (paths.HEALTH.encode(), endpoint.authority),
-            b"",
-        )
-        await connection.response()
-        return connection.status, (headers.DRAINING.encode(), b"1") in connection.headers
+        await ask(connection, endpoint.authority, paths.HEALTH)
+        return connection.status, DRAINING in connection.headers
     finally:
         endpoint.pool.discard(connection)

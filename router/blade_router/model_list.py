@@ -15,6 +15,7 @@ import msgspec
 from blade_protocol import paths
 from blade_router.admission.admission import Admission
 from blade_router.admission.keys import Key
+from blade_router.asking import ask, body_of
 from blade_router.endpoints import Endpoint, EndpointSet
 from blade_router.models import not_found
 from blade_router.request import ClientRequest
@@ -135,16 +136,10 @@ async def fetch(endpoint: Endpoint) -> list[Card]:
     connection = await endpoint.pool.connect()
     try:
         async with asyncio.timeout(ANSWER_SECONDS):
-            head = b"GET %b HTTP/1.1\r\nhost: %b\r\nconnection: close\r\n\r\n"
-            connection.send(head % (paths.MODELS.encode(), endpoint.authority), b"")
-            await connection.response()
+            await ask(connection, endpoint.authority, paths.MODELS)
             if connection.status != 200:
                 raise BadAnswer(f"{paths.MODELS} answered {connection.status}")
-            body = b""
-            while chunk := await connection.read():
-                body += chunk
-                if len(body) > MOST_BYTES:
-                    raise BadAnswer(f"{paths.MODELS} is longer than {MOST_BYTES} bytes")
+            body = await body_of(connection, MOST_BYTES)
     except TimeoutError:
         raise BadAnswer(f"{paths.MODELS} took longer than {ANSWER_SECONDS:g} s") from None
     finally:

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Callable
 
+from blade_protocol import headers as names
 from blade_router.errors import Headers, header_of
 from blade_router.rates import Rate
 
@@ -16,6 +17,9 @@ AT_LEAST = 3
 FIRST_PAUSE = 0.01
 MOST_PAUSE = 0.25
 """Seconds of the longest pause before the first retry and before any; the pause is drawn between 0 and that."""
+
+DRAINING = (names.DRAINING.encode(), b"1")
+"""Among the headers of an engine's answer: it takes nothing more, so another one is asked at once."""
 
 
 class RetryBudget:

@@ -28,6 +28,7 @@ from blade_router.http import asgi
 from blade_router.http.cors import Cors
 from blade_router.http.head import RawRequest
 from blade_router.http.server import Server
+from blade_router.internal_token import token_file
 from blade_router.kubernetes import FollowedConfigMap, FollowedEndpoints, FollowedPeers
 from blade_router.metrics import Metrics
 from blade_router.model_list import ModelList
@@ -35,7 +36,7 @@ from blade_router.peers import CountedPeers
 from blade_router.policies import PolicyOptions, make_policy
 from blade_router.prefix_index import PrefixIndex
 from blade_router.proxy import Proxy
-from blade_router.resume import Resumer, token_file
+from blade_router.resume import Resumer
 from blade_router.shared import SharedColumns, SharedMemory
 from blade_router.signals import router_signals
 from blade_router.sources import AGAIN_SECONDS, Configuration, Source, WatchedFile

@@ -1,11 +1,8 @@
-"""What an autoscaler is told, and who may ask: ``GET /internal/signals``."""
+"""What an autoscaler is told: ``GET /internal/signals``."""
 
-import hmac
-import ipaddress
 import time
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 from blade_protocol.signals import Percentiles, RouterSignals, ServiceSignals
 from blade_router.admission.queue import QueueState
@@ -137,22 +134,3 @@ def _worst(one: Percentiles, other: Percentiles) -> Percentiles:
 def _percentiles(durations: Distribution) -> Percentiles:
     p50, p90, p99 = durations.percentiles(0.5, 0.9, 0.99)
     return Percentiles(p50=p50, p90=p90, p99=p99)
-
-
-def may_ask(token_file: Path | None, token: str, host: str) -> bool:
-    """Whether someone at ``host`` who shows ``token`` may ask: with the token, or from this machine if there is none.
-
-    A file that cannot be read lets nobody in.
-    """
-    if token_file is None:
-        try:
-            address = ipaddress.ip_address(host)
-        except ValueError:
-            return False
-        mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-        return (mapped or address).is_loopback
-    try:
-        expected = token_file.read_bytes().strip()
-    except OSError:
-        return False
-    return bool(expected) and hmac.compare_digest(expected, token.encode("utf-8", "replace"))

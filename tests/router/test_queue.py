@@ -1,28 +1,19 @@
 """The queue of a service: bounded, fair between keys, in bands, and nobody in it who has left."""
 
 import asyncio
-import json
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Coroutine
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from router_support.engine import MockEngine
-from router_support.serving import Running, eventually, question, raw_post, serving
 
 from blade_protocol.routing import EndpointConfig, QueueConfig
-from blade_router.admission.fair import QUANTUM, FairQueue, Waiting
-from blade_router.admission.gate import Ticket
 from blade_router.admission.queue import FREE, Queue, Slot
-from blade_router.admission.waiting import WaitingRooms
 from blade_router.client import Client
 from blade_router.endpoints import EndpointSet
 from blade_router.errors import ClientGone, Refused
-from blade_router.request import ClientRequest
-from blade_router.usage import Usage
 
 
 class FakeClient:
@@ -85,98 +76,6 @@ async def turn() -> None:
     """Let what was woken run."""
     for _ in range(3):
         await asyncio.sleep(0)
-
-
-# whose turn it is
-
-
-class Item(Waiting):
-    def __init__(self, key: str, weight: float, priority: int, cost: int, number: int) -> None:
-        super().__init__(key, weight, priority, cost)
-        self.number = number
-
-
-items = st.tuples(st.sampled_from("abc"), st.sampled_from([0.5, 1.0, 2.0]), st.integers(0, 2), st.integers(1, 5000))
-
-
-@given(st.lists(st.one_of(items, st.just("pop"), st.integers(0, 50)), max_size=120))
-def test_nothing_is_lost_and_each_keys_requests_stay_in_order(actions: list[Any]) -> None:
-    queue: FairQueue[Item] = FairQueue()
-    model: OrderedDict[int, Item] = OrderedDict()
-    for number, action in enumerate(actions):
-        if isinstance(action, tuple):
-            item = Item(*action, number)
-            model[number] = item
-            queue.push(item)
-        elif action == "pop" and model:
-            item = queue.pop()
-            best = min(each.priority for each in model.values())
-            assert item.priority == best, "bands are strict"
-            same = [each for each in model.values() if (each.priority, each.key) == (best, item.key)]
-            assert item is same[0]
-            del model[item.number]
-        elif isinstance(action, int) and model:
-            item = list(model.values())[action % len(model)]
-            queue.remove(item)
-            del model[item.number]
-        assert queue.count == len(model)
-    while queue.count:
-        assert model.pop(queue.pop().number)
-    assert not model
-    assert not queue.bands
-
-
-@given(
-    weights=st.lists(st.sampled_from([0.25, 1.0, 1.0, 2.0, 4.0]), min_size=2, max_size=4),
-    costs=st.lists(st.integers(1, 3000), min_size=4, max_size=4),
-)
-@settings(max_examples=50)
-def test_keys_that_always_wait_share_by_weight(weights: list[float], costs: list[int]) -> None:
-    """However dear their requests: no key is further ahead of another than a round and a request."""
-    queue: FairQueue[Item] = FairQueue()
-    for index, weight in enumerate(weights):
-        for number in range(2):
-            queue.push(Item(str(index), weight, 0, costs[index], number))
-    spent: Counter[int] = Counter()
-    for number in range(400):
-        index = int(queue.pop().key)
-        spent[index] += costs[index]
-        queue.push(Item(str(index), weights[index], 0, costs[index], number))
-        shares = [spent[index] / weights[index] for index in range(len(weights))]
-        slack = max(costs[index] / weights[index] for index in range(len(weights))) + 2 * QUANTUM
-        assert max(shares) - min(shares) <= slack
-
-
-@pytest.mark.parametrize("cost", [10**400, 10**30])
-def test_an_absurd_cost_is_a_high_one(cost: int) -> None:
-    queue: FairQueue[Item] = FairQueue()
-    queue.push(Item("absurd", 1.0, 0, cost, 0))
-    queue.push(Item("usual", 1.0, 0, 300, 1))
-    assert [queue.pop().number for _ in range(2)] == [1, 0]
-
-
-def test_what_cannot_be_queued_leaves_no_trace() -> None:
-    queue: FairQueue[Item] = FairQueue()
-    broken = Item("broken", 1.0, 0, 1, 0)
-    broken.cost = 10**400
-    for others in (0, 1):
-        with pytest.raises(OverflowError):
-            queue.push(broken)
-        assert queue.count == len(queue.bands) == others
-        queue.push(Item("usual", 1.0, 0, 300, 1))
-    assert [queue.pop().number for _ in range(2)] == [1, 1]
-    assert not queue.bands
-
-
-def test_requests_that_left_leave_nothing_behind() -> None:
-    queue: FairQueue[Item] = FairQueue()
-    queue.push(Item("stays", 1.0, 0, 10**9, 0))
-    for number in range(1000):
-        item = Item(f"key {number % 7}", 1.0, 0, 10, number)
-        queue.push(item)
-        queue.remove(item)
-    assert len(queue.bands[0].keys) == 1
-    assert len(queue.bands[0]._heap) < 100
 
 
 # how many wait, and for how long
@@ -418,114 +317,8 @@ async def test_weights_count() -> None:
     assert 0.70 <= got["paid"] / got.total() <= 0.80
 
 
-# the whole router
-
-
-class GateWithKeys:
-    """Takes the key's name from a header."""
-
-    def __init__(self, rooms: WaitingRooms) -> None:
-        self._rooms = rooms
-
-    async def admit(self, request: ClientRequest, client: Client) -> Ticket:
-        ticket = TicketWithPlace()
-        key = request.header(b"x-key").decode()
-        ticket.place = await self._rooms.queue().enter(key, 1.0, 0, len(request.body), 100, client, False)
-        return ticket
-
-    async def hold(self, request: ClientRequest, client: Client, ticket: Ticket) -> bool:
-        return await self._rooms.hold(request, client, ticket)
-
-
-class TicketWithPlace(Ticket):
-    def close(self, usage: Usage | None) -> None:
-        if self.place is not None:
-            self.place.leave()
-
-
-def config(folder: Path, **queue: Any) -> Path:
-    path = folder / "router.json"
-    path.write_text(json.dumps({"queue": queue}))
-    return path
-
-
-async def test_two_keys_share_real_engines(tmp_path: Path) -> None:
-    permits = asyncio.Semaphore(0)
-    served: Counter[str] = Counter()
-
-    async def client(router: Running, key: str) -> None:
-        while True:
-            answer = await router.chat(headers={"x-key": key})
-            assert answer.status_code == 200
-            served[key] += 1
-
-    path = config(tmp_path, endpoint_requests=2)
-    async with MockEngine("a", gate=permits) as a, MockEngine("b", gate=permits) as b:
-        async with serving(a, b, config=path) as router:
-            router.router.proxy.gate = GateWithKeys(router.router.rooms)
-            clients = [asyncio.create_task(client(router, key)) for key in ["light"] * 4 + ["heavy"] * 40]
-            queue = router.router.rooms.queue()
-            for ended in range(200):  # none before all have come back
-                await eventually(lambda: queue.state().requests == 40 and a.active + b.active == 4)
-                permits.release()
-                await eventually(lambda ended=ended: served.total() > ended)  # type: ignore[misc]
-            for each in clients:
-                each.cancel()
-            await asyncio.gather(*clients, return_exceptions=True)
-    assert 0.45 <= served["light"] / served.total() <= 0.55, served
-
-
-async def test_queue_is_bounded_for_clients(tmp_path: Path) -> None:
-    permits = asyncio.Semaphore(0)
-    async with MockEngine("a", gate=permits) as a:
-        async with serving(a, config=config(tmp_path, endpoint_requests=1, max_requests=1)) as router:
-            first = asyncio.create_task(router.chat())
-            await eventually(lambda: a.active == 1)
-            second = asyncio.create_task(router.chat())
-            await eventually(lambda: router.router.rooms.queue().state().requests == 1)
-            refused = await router.chat()
-            assert refused.status_code == 429
-            assert int(refused.headers["retry-after"]) >= 1
-            assert refused.json()["error"]["code"] == "queue_full"
-            for _ in range(2):
-                permits.release()
-            assert [(await first).status_code, (await second).status_code] == [200, 200]
-            assert await router.metric("blade_router_queue_duration_seconds_count") == 1
-
-
-async def test_absurd_numbers_leave_the_queue_as_it_is(tmp_path: Path) -> None:
-    permits = asyncio.Semaphore(0)
-    async with MockEngine("a", gate=permits) as a:
-        async with serving(a, config=config(tmp_path, endpoint_requests=1)) as router:
-            queue = router.router.rooms.queue()
-            asked = [asyncio.create_task(router.chat())]
-            await eventually(lambda: a.active == 1)
-            for waiting, extra in enumerate(({"max_tokens": 10**320}, {"n": 10**320}, {}), start=1):
-                asking = router.client.post("/v1/chat/completions", json=question() | extra)
-                asked.append(asyncio.create_task(asking))
-                await eventually(lambda waiting=waiting: queue.state().requests == waiting)  # type: ignore[misc]
-            for _ in asked:
-                permits.release()
-            assert [(await each).status_code for each in asked] == [200] * 4
-
-
-async def test_disconnect_in_the_queue_reaches_no_engine(tmp_path: Path) -> None:
-    permits = asyncio.Semaphore(0)
-    async with MockEngine("a", gate=permits) as a:
-        async with serving(a, config=config(tmp_path, endpoint_requests=1)) as router:
-            _, first = await raw_post(router.port, question())
-            await eventually(lambda: a.active == 1)
-            _, second = await raw_post(router.port, question())
-            queue = router.router.rooms.queue()
-            await eventually(lambda: queue.state().requests == 1)
-            second.close()
-            await eventually(lambda: queue.state().requests == 0)
-            first.close()
-            await eventually(lambda: queue.state().running == 0)
-            assert len(a.received) == 1
-
-
 # a model of it all
+
 
 actions = st.lists(
     st.one_of(

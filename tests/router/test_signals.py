@@ -21,7 +21,7 @@ from blade_router.distribution import BUCKETS, SLOTS, Distribution, family
 from blade_router.endpoints import EndpointSet
 from blade_router.metrics import LABEL_LENGTH, MOST_ACCOUNTS, MOST_LABELS, OTHER, Metrics
 from blade_router.rates import Rate
-from blade_router.signals import may_ask, merged
+from blade_router.signals import merged
 from blade_router.usage import Usage
 
 
@@ -280,11 +280,6 @@ def test_signals_of_several_processes_are_one() -> None:
 
 
 # who may see it
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "::ffff:127.0.0.1", "::ffff:10.0.0.7", "10.0.0.7", "", "unix"])
-def test_without_a_token_only_this_machine_may_ask(host: str) -> None:
-    assert may_ask(None, "anything", host) == (host in ("127.0.0.1", "::1", "::ffff:127.0.0.1"))
 
 
 async def test_token_is_asked_for_when_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

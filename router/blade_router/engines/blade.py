@@ -13,8 +13,8 @@ import msgspec
 
 from blade_protocol import headers, paths
 from blade_protocol.state import EngineEvent, EngineState, KVBatch, KVSnapshot
+from blade_router.asking import Unwilling, get, opened
 from blade_router.endpoints import Endpoint
-from blade_router.engines.http import Unwilling, get, opened
 from blade_router.engines.kv_index import KvIndex
 from blade_router.upstream import BadAnswer, Connection, UpstreamError
 

@@ -5,13 +5,12 @@ It tries for ever, but not often: after a failure it waits, longer each time and
 
 import asyncio
 import logging
-import os
 import random
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from blade_protocol import environment
+from blade_router import internal_token
 from blade_router.endpoints import Endpoint
 from blade_router.engines.blade import BladeEngine
 from blade_router.engines.kv_events import KvSubscriber
@@ -45,8 +44,7 @@ class Followers:
         token_file: Path | None = None,
         poll_seconds: float | None = None,
     ) -> None:
-        path = os.environ.get(environment.INTERNAL_TOKEN_FILE)
-        self._token_file = token_file or (Path(path) if path else None)
+        self._token_file = token_file or internal_token.token_file()
         self._cleared = cleared
         self._poll_seconds = POLL_SECONDS if poll_seconds is None else poll_seconds
         self._tasks: set[asyncio.Task[None]] = set()

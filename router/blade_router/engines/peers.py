@@ -7,8 +7,8 @@ import msgspec
 
 from blade_protocol import paths
 from blade_protocol.routing import EngineKind
+from blade_router.asking import get
 from blade_router.endpoints import Endpoint
-from blade_router.engines.http import get
 from blade_router.engines.metrics import Sample, samples
 
 

@@ -1,15 +1,14 @@
 """Another replica goes on with a stream whose engine is gone."""
 
 import logging
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
 
-from blade_protocol import environment, paths
 from blade_protocol import headers as names
+from blade_protocol import paths
 from blade_router.client import Client
 from blade_router.endpoints import Endpoint, EndpointSet
 from blade_router.metrics import Metrics
@@ -18,12 +17,12 @@ from blade_router.pool import ConnectionPool
 from blade_router.request import ClientRequest
 from blade_router.resume.stream import ResumableStream
 from blade_router.resume.ticket import Ticket, answers_resume
+from blade_router.retries import DRAINING
 from blade_router.upstream import ConnectFailed, Connection, UpstreamError
 from blade_router.usage import Usage
 
 logger = logging.getLogger("blade_router.resume")
 
-_DRAINING = (names.DRAINING.encode(), b"1")
 Choose = Callable[[Sequence[Endpoint], ClientRequest], Choice]
 
 
@@ -133,7 +132,7 @@ class Resumer:
                 endpoint.record_success()
                 continuation = Continuation(choice, pool, connection, client)
                 return continuation
-            if _DRAINING in connection.headers:
+            if DRAINING in connection.headers:
                 endpoint.mark_draining()
                 return 0
             if connection.status >= 500:
@@ -162,9 +161,3 @@ class Resumer:
         if self._token_file is not None:
             head += f"{names.INTERNAL_TOKEN}: {self._token_file.read_text().strip()}\r\n"
         return f"{head}\r\n".encode("latin-1")
-
-
-def token_file() -> Path | None:
-    """The file with the internal token that the environment names."""
-    path = os.environ.get(environment.INTERNAL_TOKEN_FILE)
-    return Path(path) if path else None

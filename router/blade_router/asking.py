@@ -32,16 +32,11 @@ async def get(url: str, header: str = "", timeout: float = ANSWER_SECONDS) -> by
     Raises:
         UpstreamError: no answer in time, or another one.
     """
-    body = bytearray()
     try:
         async with asyncio.timeout(timeout), opened(url, header) as connection:
-            while chunk := await connection.read():
-                body += chunk
-                if len(body) > MOST_BYTES:
-                    raise BadAnswer(f"more than {MOST_BYTES} bytes")
+            return await body_of(connection, MOST_BYTES)
     except TimeoutError:
         raise BadAnswer(f"no answer within {timeout:g} s") from None
-    return bytes(body)
 
 
 @contextlib.asynccontextmanager
@@ -52,13 +47,11 @@ async def opened(url: str, header: str = "") -> AsyncIterator[Connection]:
         UpstreamError: no connection, no answer, or another one.
     """
     parts = urlsplit(url)
-    head = f"GET {parts.path} HTTP/1.1\r\nhost: {parts.netloc}\r\nconnection: close\r\n{header}\r\n"
     connection = await connect(parts.hostname or "", parts.port or 80, ANSWER_SECONDS)
     try:
-        connection.send(head.encode("latin-1"), b"")
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                await connection.response()
+                await ask(connection, parts.netloc.encode("latin-1"), parts.path, header)
         except TimeoutError:
             raise BadAnswer(f"no answer within {ANSWER_SECONDS:g} s") from None
         if connection.status != 200:
@@ -66,3 +59,28 @@ async def opened(url: str, header: str = "") -> AsyncIterator[Connection]:
         yield connection
     finally:
         connection.abort(ConnectionAbortedError())
+
+
+async def ask(connection: Connection, authority: bytes, path: str, header: str = "") -> None:
+    """Send a GET and wait for status and headers. The connection is good for nothing else, and the caller's to drop.
+
+    Raises:
+        UpstreamError: no answer.
+    """
+    head = b"GET %b HTTP/1.1\r\nhost: %b\r\nconnection: close\r\n%b\r\n"
+    connection.send(head % (path.encode("latin-1"), authority, header.encode("latin-1")), b"")
+    await connection.response()
+
+
+async def body_of(connection: Connection, most: int) -> bytes:
+    """The rest of an answer, after its head.
+
+    Raises:
+        UpstreamError: it broke off, or is longer than ``most`` bytes.
+    """
+    body = bytearray()
+    while chunk := await connection.read():
+        body += chunk
+        if len(body) > most:
+            raise BadAnswer(f"more than {most} bytes")
+    return bytes(body)

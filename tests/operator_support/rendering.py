@@ -1,0 +1,203 @@
+"""Services of every kind, and the objects that are rendered for them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from blade_operator.objects import Object
+from blade_operator.render import (
+    Defaults,
+    controller_revision,
+    engine_deployment,
+    engine_objects,
+    pod_template,
+    revision_of,
+    router_objects,
+    service_objects,
+    spec_hash,
+)
+from blade_operator.spec import parse_service
+from operator_support.mini_cluster import service
+
+GOLDEN = Path(__file__).parents[1] / "operator" / "golden"
+DEFAULTS = Defaults(engine_image="bladellm/engine:0", router_image="bladellm/operator:0")
+WITH_KEY = dataclasses.replace(DEFAULTS, internal_key=b"a key of thirty-two random bytes")
+CASES: dict[str, dict[str, Any]] = {
+    "file_model": {"model": {"uri": "file:///models/qwen"}, "replicas": 2},
+    "hub_model": {
+        "model": {
+            "uri": "hf://Qwen/Qwen2.5-0.5B-Instruct",
+            "revision": "main",
+            "servedNames": ["qwen", "qwen2.5-0.5b"],
+            "cache": {"claimName": "models"},
+        }
+    },
+    "hub_cache": {
+        "model": {
+            "uri": "hf://meta-llama/Llama-3.2-1B-Instruct",
+            "cache": {"size": "20Gi", "storageClassName": "fast"},
+            "tokenSecretRef": {"name": "hugging-face"},
+        },
+        "security": {"networkPolicy": False},
+    },
+    "gpu_pvc": {
+        "model": {"uri": "pvc://model-store/qwen/v1"},
+        "engine": {
+            "gpus": {"count": 1, "resource": "amd.com/gpu"},
+            "resources": {"limits": {"memory": "32Gi"}},
+        },
+    },
+    "internal_token": {"model": {"uri": "hf://Qwen/Qwen2.5-0.5B-Instruct"}},
+    "overlay": {
+        "model": {"uri": "file:///models/qwen"},
+        "engine": {
+            "podTemplate": {
+                "metadata": {"labels": {"team": "search"}, "annotations": {"example.org/note": "x"}},
+                "spec": {
+                    "nodeSelector": {"disk": "ssd"},
+                    "securityContext": {"runAsUser": None, "fsGroup": 1000},
+                    "tolerations": [{"key": "gpu", "operator": "Exists"}],
+                    "topologySpreadConstraints": [
+                        {"topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule"}
+                    ],
+                    "initContainers": [
+                        {
+                            "name": "credentials",
+                            "image": "example.org/credentials:1",
+                            "command": ["credentials"],
+                            "securityContext": {
+                                "allowPrivilegeEscalation": False,
+                                "capabilities": {"drop": ["ALL"]},
+                            },
+                        }
+                    ],
+                    "containers": [
+                        {
+                            "name": "engine",
+                            "env": [{"name": "LANG", "value": "C.UTF-8"}],
+                            "volumeMounts": [{"name": "extra", "mountPath": "/models"}],
+                            "livenessProbe": {"failureThreshold": 12},
+                        }
+                    ],
+                    "volumes": [
+                        {"name": "shm", "emptyDir": {"sizeLimit": "8Gi"}},
+                        {"name": "extra", "persistentVolumeClaim": {"claimName": "extra", "readOnly": True}},
+                    ],
+                },
+            }
+        },
+        "router": {"podTemplate": {"spec": {"priorityClassName": "high", "serviceAccountName": "mesh"}}},
+    },
+    "every_field": {
+        "model": {"uri": "file:///models/qwen", "servedNames": ["qwen"]},
+        "engine": {
+            "image": "example.org/engine:1",
+            "dtype": "float32",
+            "contextLength": 2048,
+            "maxNumSeqs": 16,
+            "kvCacheBytes": "1Gi",
+            "chatTemplate": {"inline": "{% for message in messages %}\n{{ message.content }}\n{% endfor %}\n"},
+            "toolCallParser": "hermes",
+            "reasoningParser": "none",
+            "jsonWarmup": True,
+            "apiServers": 4,
+            "extraArgs": ["--disable_prompt_cache"],
+            "env": [{"name": "LANG", "value": "C.UTF-8"}],
+            "resources": {"requests": {"cpu": 1, "memory": "2Gi"}, "limits": {"cpu": "2", "memory": "4Gi"}},
+            "shmSize": "2Gi",
+        },
+        "check": {"mode": "Warn", "items": ["shm", "memoryFit"]},
+        "replicas": 3,
+        "router": {
+            "replicas": 2,
+            "policy": "leastRequest",
+            "image": "example.org/router:1",
+            "resources": {"requests": {"cpu": "500m"}, "limits": {"memory": "256Mi"}},
+        },
+        "rollout": {"maxSurge": 0, "maxUnavailable": 1, "drainTimeout": "90s", "revisionHistoryLimit": 2},
+    },
+    "router": {
+        "model": {"uri": "file:///models/qwen", "servedNames": ["qwen", "qwen-short"]},
+        "router": {
+            "replicas": 2,
+            "workers": 2,
+            "policy": "kvAware",
+            "auth": {"keysSecret": {"name": "team-keys"}},
+            "tls": {"secretName": "team-certificate"},
+            "models": [
+                {"name": "qwen", "aliases": ["gpt-4o-mini"]},
+                {
+                    "name": "qwen-short",
+                    "defaults": {"temperature": 0.6, "chat_template_kwargs": {"enable_thinking": False}},
+                    "maxTokens": 256,
+                    "limits": {"tokensPerMinute": 100000},
+                },
+            ],
+            "queue": {"endpointRequests": 32, "maxRequests": 500, "maxBytes": "64Mi", "maxAge": "30s"},
+            "hold": {"maxRequests": 16, "maxBytes": "1Mi", "maxAge": "2m"},
+            "retry": {"maxTries": 2, "firstByteTimeout": "1m30s"},
+            "slowStart": "20s",
+            "prefixIndexBytes": "64Mi",
+            "cors": {"allowOrigins": ["https://chat.example.com"]},
+            "accessLog": True,
+        },
+    },
+    "limits": {
+        "model": {"uri": "file:///models/qwen"},
+        "router": {"limits": {"requestsPerMinute": 600, "concurrent": 8}, "hold": {"maxRequests": 0}},
+    },
+    "gpu_memory": {
+        "model": {"uri": "file:///models/qwen"},
+        "engine": {
+            "gpus": {"count": 1},
+            "memoryFraction": "0.85",
+            "cudaGraphs": {"batchSizes": [1, 2, 4], "maxBatchSize": 4},
+            "quant": "int8",
+            "deterministic": True,
+        },
+    },
+    "embeddings": {
+        "model": {"uri": "hf://acme/embedder"},
+        "engine": {
+            "task": "embed",
+            "pooling": "mean",
+            "chatTemplate": {"configMapKeyRef": {"name": "templates", "key": "acme.jinja"}},
+        },
+    },
+    "no_graphs": {
+        "model": {"uri": "file:///models/qwen"},
+        "engine": {"gpus": {"count": 1}, "cudaGraphs": {"enabled": False, "batchSizes": [8]}},
+    },
+    "no_check": {"model": {"uri": "file:///models/qwen"}, "check": {"mode": "Off"}},
+}
+
+
+def render(spec: dict[str, Any], defaults: Defaults = DEFAULTS, **metadata: Any) -> list[Object]:
+    typed = parse_service(service(spec, **metadata))
+    template = pod_template(typed, defaults)
+    return [
+        *service_objects(typed, defaults),
+        *engine_objects(typed),
+        controller_revision(typed, template, 1, spec_hash(typed)),
+        engine_deployment(typed, revision_of(template), template, typed.spec.replicas),
+        *router_objects(typed, defaults),
+    ]
+
+
+def render_case(case: str) -> list[Object]:
+    return render(CASES[case], WITH_KEY if case == "internal_token" else DEFAULTS)
+
+
+def containers(obj: Object) -> Iterator[Object]:
+    pod = obj["spec"]["template"]["spec"]
+    yield from pod.get("initContainers", ())
+    yield from pod["containers"]
+
+
+def args(objects: list[Object], name: str) -> list[str]:
+    deployments = [obj for obj in objects if obj["kind"] == "Deployment"]
+    [found] = [entry for obj in deployments for entry in containers(obj) if entry["name"] == name]
+    return list(found["args"])

@@ -1,0 +1,13 @@
+"""Requests as the router has read them."""
+
+import json
+from typing import Any
+
+from blade_router.fields import parse_fields
+from blade_router.request import ClientRequest
+
+
+def request(path: str = "/v1/chat/completions", /, **body: Any) -> ClientRequest:
+    """With these fields in its body."""
+    data = json.dumps(body, indent=1).encode()
+    return ClientRequest(method="POST", path=path, fields=parse_fields(data), body=data, id=b"r")
