@@ -6,7 +6,7 @@ the moment the client's goes, whether the answer streams or not.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Generator
 from typing import Protocol
 
 from blade_router.errors import ClientGone, Headers, Refused
@@ -90,7 +90,6 @@ class Client:
         "_head",
         "_http11",
         "_refusal",
-        "_tell",
         "_waiting",
         "_work",
         "began",
@@ -128,7 +127,6 @@ class Client:
         self._waiting = False
         self._refusal: list[bytes] | None = None
         self._work: Abortable | None = None
-        self._tell: Callable[[], None] | None = None
 
     def attach(self, work: Abortable) -> None:
         """Abort this with ``ClientGone`` when the client goes.
@@ -144,23 +142,11 @@ class Client:
         """What was attached is another's from now on."""
         self._work = None
 
-    def on_gone(self, callback: Callable[[], None] | None) -> None:
-        """Call this when the client goes, in place of what was given before; None for nothing.
-
-        Raises:
-            ClientGone: it has gone already.
-        """
-        if self.gone and callback is not None:
-            raise ClientGone
-        self._tell = callback
-
     def lost(self) -> None:
         """The connection is gone."""
         self.gone = True
         if self._work is not None:
             self._work.abort(ClientGone())
-        if self._tell is not None:
-            self._tell()
 
     @property
     def peer(self) -> tuple[str, int] | None:

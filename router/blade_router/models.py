@@ -132,7 +132,7 @@ def proper_path(path: str) -> None:
         Refused: 400, it has ``.``, ``..`` or nothing as a part, or characters that are encoded, in other than a
             model's name.
     """
-    if _NOT_PLAIN.search(path) is None:
+    if path in _LENGTHS or _NOT_PLAIN.search(path) is None:
         return
     if path.startswith(_BELOW_MODELS) and "#" not in path and _DOTS.search(unquote(path)) is None:
         return

@@ -65,7 +65,7 @@ def usage_of(body: bytes) -> Usage | None:
 
 def _sane(tokens: int) -> int:
     """An engine may write anything, and this is counted with."""
-    return max(0, min(tokens, MOST))
+    return tokens if 0 <= tokens <= MOST else max(0, min(tokens, MOST))
 
 
 def usage_of_stream(tail: bytes) -> Usage | None:

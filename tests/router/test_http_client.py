@@ -27,12 +27,15 @@ class Waiting(OpenGate):
 
     async def admit(self, request: ClientRequest, client: Client) -> Ticket:
         self.client = client
-        client.on_gone(self.gone.set)
+        client.attach(self)
         refusal = await self.decided
-        client.on_gone(None)
+        client.detach()
         if refusal is not None:
             raise refusal
         return Ticket()
+
+    def abort(self, error: Exception) -> None:
+        self.gone.set()
 
 
 async def test_a_stream_that_waits_begins_with_comments() -> None:

@@ -109,16 +109,6 @@ async def test_two_routers_find_the_same_home() -> None:
 # adapters
 
 
-async def test_auto_goes_only_where_the_adapter_is() -> None:
-    chooser, three = policy("auto"), endpoints(3)
-    three[1].adapters = frozenset({"poet"})
-    three[1].in_flight = 50
-    verse = chat_request(group_text(1, 2), model="poet")
-    assert {serve(chooser, three, verse) for _ in range(5)} == {"1"}
-    three[1].in_flight = 0
-    assert {serve(chooser, three, chat_request(group_text(group, 2))) for group in range(9)} == {"0", "1", "2"}
-
-
 async def test_lora_affinity_is_a_ladder() -> None:
     chooser, three = policy("lora-affinity"), endpoints(3)
     three[0].adapters = frozenset({"poet", "lawyer"})

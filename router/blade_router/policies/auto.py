@@ -56,7 +56,6 @@ class Auto(Policy):
         self._ring = Ring()
 
     def choose(self, candidates: Sequence[Endpoint], request: ClientRequest) -> Choice:
-        candidates = with_adapter(candidates, request.fields.model)
         prompt = request.prompt
         matched = self._source.match(prompt.chain, candidates)
         scores = self._score(candidates, matched, prompt.blocks)
@@ -179,11 +178,3 @@ def mean_capacity(candidates: Sequence[Endpoint], now: float) -> float:
     """The mean of those capacities that are known; there must be one."""
     known = [capacity for endpoint in candidates if (capacity := told_capacity(endpoint, now))]
     return sum(known) / len(known)
-
-
-def with_adapter(candidates: Sequence[Endpoint], model: str | None) -> Sequence[Endpoint]:
-    """Those that have the adapter of this name loaded; all of them when none has, for then it is none we know."""
-    for endpoint in candidates:
-        if model in endpoint.adapters:
-            return [each for each in candidates if model in each.adapters]
-    return candidates
