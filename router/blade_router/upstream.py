@@ -228,8 +228,11 @@ class Connection(asyncio.Protocol):
         """
         self._sink = sink
         try:
-            while not self.complete and self._sink is not None and (not self._chunks or self._pass_on()):
-                await self._wait()
+            while not self.complete and self._sink is not None:
+                if self._chunks:
+                    self._pass_on(self._sink)
+                else:
+                    await self._wait()
         finally:
             self._sink = None
 
@@ -278,8 +281,10 @@ class Connection(asyncio.Protocol):
             return
         if self._chunks or self.complete:
             self._overhead = 0
-            if self._sink is not None and not self.complete and self._pass_on():
-                return
+            if self._sink is not None and not self.complete:
+                self._pass_on(self._sink)
+                if self._sink is not None:
+                    return
         else:
             self._count_overhead(len(data))
         waiter = self._waiter
@@ -377,16 +382,12 @@ class Connection(asyncio.Protocol):
                 self._transport.resume_reading()
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
-    def _pass_on(self) -> bool:
-        """Give the sink what has come; whether it takes more."""
-        assert self._sink is not None
+    def _pass_on(self, sink: Callable[[bytes], bool]) -> None:
         try:
-            if self._sink(self._take()):
-                return True
+            if not sink(self._take()):
+                self._sink = None
         except Exception as error:
             self.abort(error)
-        self._sink = None
-        return False
 
     def _look_for_stall(self) -> None:
         """Before the first byte of the body, and while the client is slow, nothing is expected of the engine."""
