@@ -167,11 +167,14 @@ class Admission:
             target = await self._look_up(request, key)
         ordered = key.priority is not None and key.priority > 0 and self.catalog.orders(target.service)
         prepare(request, target, key.priority, ordered=ordered)
-        ticket = self._take(request, key, target)
+        queue = self._queue_of(target.service)
+        ticket = self._take(request, key, target, estimated=queue.limits)
+        if not queue.limits:
+            return ticket
         fields = request.fields
         own = fields.priority or 0
         try:
-            ticket.place = await self._queue_of(target.service).enter(
+            ticket.place = await queue.enter(
                 key.name,
                 key.weight,
                 own if key.priority is None else max(own, key.priority),
@@ -217,8 +220,11 @@ class Admission:
             raise not_found(name)
         return Target(service)
 
-    def _take(self, request: ClientRequest, key: Key, target: Target) -> AdmittedTicket:
+    def _take(self, request: ClientRequest, key: Key, target: Target, *, estimated: bool) -> AdmittedTicket:
         """Count the request, if there is room for it everywhere.
+
+        Args:
+            estimated: somebody wants to know about how many tokens it takes.
 
         Raises:
             Refused: 429, with the limit that has no room and when it has.
@@ -241,7 +247,7 @@ class Admission:
                         raise quota.refusal(tokens, now)
                 for quota in quotas:
                     quota.take(tokens, slot)
-            else:  # only the queue wants to know, and that roughly
+            elif estimated:  # only the queue wants to know, and that roughly
                 tokens = min(len(request.body) // 4 + wanted_tokens(request.fields, ROUGH_ANSWER), MOST_TOKENS)
         ticket = AdmittedTicket(self, request, estimate, quotas, prompt, tokens, slot)
         ticket.service, ticket.key_name = target.service, key.name

@@ -67,6 +67,11 @@ class Slot(Protocol):
 class Queue(Protocol):
     """Where requests of one service wait for their turn."""
 
+    @property
+    def limits(self) -> bool:
+        """Somebody may have to wait; otherwise nobody needs to enter."""
+        ...
+
     async def enter(
         self, key_name: str, weight: float, priority: int, size: int, tokens: int, client: Client, streams: bool
     ) -> Slot:
@@ -87,6 +92,8 @@ class Queue(Protocol):
 
 class Unlimited:
     """A queue nobody waits in."""
+
+    limits = False
 
     async def enter(
         self, key_name: str, weight: float, priority: int, size: int, tokens: int, client: Client, streams: bool

@@ -143,6 +143,11 @@ class Queue:
         self._room = max(1, room // self._routers) if room else 0
         self._fill()
 
+    @property
+    def limits(self) -> bool:
+        """Engines get only so many requests at a time."""
+        return self._config.endpoint_requests > 0
+
     async def enter(
         self, key_name: str, weight: float, priority: int, size: int, tokens: int, client: Client, streams: bool
     ) -> Slot:

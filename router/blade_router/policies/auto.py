@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from blade_router.endpoints import Endpoint
 from blade_router.policies.balance import Balance
 from blade_router.policies.base import Choice, Policy
-from blade_router.policies.load import MIN_WEIGHT, expected_tokens, requests_on, told_capacity, told_kv_usage
+from blade_router.policies.load import MIN_WEIGHT, requests_on, told_capacity, told_kv_usage
 from blade_router.policies.options import PolicyOptions
 from blade_router.policies.placed import CountedChoice
 from blade_router.policies.ring import Ring, hashed
@@ -109,7 +109,6 @@ class Auto(Policy):
             self._source,
             chain,
             held,
-            expected_tokens(request),
             int((blocks - held) * BLOCK_TOKENS),
         )
         choice.balance = balance

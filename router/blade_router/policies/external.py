@@ -114,8 +114,8 @@ class External(Policy):
             self._source,
             prompt.chain,
             held,
-            expected_tokens(request),
             (len(prompt.text) - held * BLOCK) // BYTES_PER_TOKEN,
+            expected_tokens(request),
         )
 
     def _costs(self, candidates: Sequence[Endpoint], matched: Sequence[int], request: ClientRequest) -> list[float]:

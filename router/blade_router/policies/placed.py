@@ -11,8 +11,8 @@ class PlacedChoice(Choice):
     """A prompt of which its endpoint is thought to hold ``matched`` blocks.
 
     Args:
-        tokens: what the request may take, prompt and answer.
         uncached: prompt tokens the endpoint has to compute for it.
+        tokens: what the request may take, prompt and answer, where the policy counts that.
     """
 
     __slots__ = ("_chain", "_matched", "_placement", "_source", "_tokens", "_uncached")
@@ -26,8 +26,8 @@ class PlacedChoice(Choice):
         source: PrefixSource,
         chain: Chain,
         matched: int,
-        tokens: int,
         uncached: int,
+        tokens: int = 0,
     ) -> None:
         self.endpoint = endpoint
         self.reason = reason

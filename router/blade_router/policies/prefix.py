@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from blade_router.endpoints import Endpoint
 from blade_router.policies.base import Choice, Policy
 from blade_router.policies.least_request import LeastRequest
-from blade_router.policies.load import expected_tokens, seats
+from blade_router.policies.load import seats
 from blade_router.policies.placed import PlacedChoice
 from blade_router.policies.ring import LOAD_FACTOR
 from blade_router.policies.source import PrefixSource
@@ -44,7 +44,6 @@ class Prefix(Policy):
             self._source,
             chain,
             held,
-            expected_tokens(request),
             (len(request.prompt.text) - held * BLOCK) // BYTES_PER_TOKEN,
         )
 
