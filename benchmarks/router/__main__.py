@@ -6,7 +6,7 @@ checked. The method is that of the field's measurements of 2026; CPU time per re
 bounded by the generator.
 
     python -m benchmarks.router        QUICK=1: a short run · ROWS=latency,prefix (nothing is written then)
-                                       PEERS=none or sglang,smg,vllm
+                                       PEERS=none or sglang,smg,vllm · ROUTER_PYTHON=/usr/bin/python3
 """
 
 import asyncio
@@ -20,7 +20,7 @@ import uvloop
 
 from benchmarks.figures import Figure, report
 from benchmarks.router.rounds import Context
-from benchmarks.router.routers import LOAD_CPU, PEERS, Skipped, available
+from benchmarks.router.routers import LOAD_CPU, PEERS, PYTHON, Skipped, available
 from benchmarks.router.rows import ROWS
 
 OPEN_FILES = 20_000
@@ -61,6 +61,7 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(OPEN_FILES, hard), hard))
     rows = chosen("ROWS", tuple(ROWS))
     peers = available(chosen("PEERS", PEERS))
+    print(f"ours runs on {PYTHON}")
     os.sched_setaffinity(0, {LOAD_CPU})
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         figures = runner.run(measure(rows, peers))

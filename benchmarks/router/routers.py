@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import math
 import os
 import subprocess
 import sys
@@ -25,39 +24,17 @@ from benchmarks.router.engines import Engine
 from benchmarks.router.load import Wrong, open_caller, request
 
 READY_SECONDS = 60.0
-SYSTEM_PYTHON: Final = "/usr/bin/python3"
+PYTHON: Final = os.environ.get("ROUTER_PYTHON") or sys.executable
+"""What ours runs on. Images have a Python that was compiled with profile-guided optimisation, as distributions do;
+pyenv's is not, and takes a third longer. Another one must be of the same version: it uses this one's packages."""
+_OURS = (path for path in sys.path if not path.startswith(sys.base_prefix))
+_PYTHON_NEEDS: Final = {"PYTHONPATH": os.pathsep.join(_OURS)}
 PEERS: Final = ("sglang", "smg", "vllm")
 _ENVIRONMENTS: Final = {"sglang": "sglang-router", "smg": "smg", "vllm": "vllm-router"}
 _QUIET: Final = {"RUST_LOG": "error", "HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}
 """Peers look for the mock's tokenizer in the hub: nothing is to leave the machine."""
 ROUTER_CPU: Final = min(os.sched_getaffinity(0))
 LOAD_CPU: Final = max(os.sched_getaffinity(0))
-
-
-def _call_seconds(python: str) -> float:
-    """How long this interpreter takes for method calls; infinite for one that is not there or of another version."""
-    code = (
-        "import sys, timeit\n"
-        "class A:\n  def m(self, x): self.x = x; return self.x\n"
-        "a = A(); print(*sys.version_info[:2], min(timeit.repeat(lambda: a.m(a.m(1)), number=20_000, repeat=9)))"
-    )
-    told = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False).stdout.split()
-    return float(told[2]) if told[:2] == [str(part) for part in sys.version_info[:2]] else math.inf
-
-
-def interpreter() -> tuple[str, dict[str, str]]:
-    """The Python that ours runs on, and what it needs in its environment.
-
-    Images have one that was compiled with profile-guided optimisation, as distributions do; pyenv's was not, and takes
-    up to half as long again. So it is the system's where that has the same version and is clearly faster.
-    """
-    if os.path.exists(SYSTEM_PYTHON) and _call_seconds(SYSTEM_PYTHON) < 0.85 * _call_seconds(sys.executable):
-        print(f"our router runs on {SYSTEM_PYTHON}, which is an optimised build, as in the images; this one is not")
-        return SYSTEM_PYTHON, {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    return sys.executable, {}
-
-
-PYTHON, _PYTHON_NEEDS = interpreter()
 
 
 class Skipped(Exception):
