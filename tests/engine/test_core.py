@@ -102,10 +102,10 @@ def test_results_that_are_there_do_not_delay_the_next_launch() -> None:
     core = make_core(runner)
     core.add(request("a", [1, 2, 3], max_tokens=9))
     core.step()
-    runner.pending[-1].finish()
+    runner.last_step.finish()
     assert [output.token_ids for output in core.step()] == [alone(request("a", [1, 2, 3]), runner)[:1]]
     assert runner.num_steps == 2
-    runner.pending[-1].finish()
+    runner.last_step.finish()
     core.abort(["a"])
     assert core.step() == []  # nothing to launch: what is in flight is fetched and thrown away
     assert not core.has_work
