@@ -36,15 +36,15 @@ _RESUMABLE = b"x-request-id: r\r\nx-blade-created: 1\r\nx-blade-seed: 1\r\nx-bla
 _START = b'{"id":"chatcmpl-0","object":"chat.completion%b","created":1,"model":"mock","choices":[{"index":0,'
 _UNARY = (
     _START % b"" + b'"message":{"role":"assistant","content":"%b %b%b"},"finish_reason":"stop"}],'
-    b'"usage":{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d,'
-    b'"prompt_tokens_details":{"cached_tokens":%d}}}'
+    b'"usage":%b}'
 )
 _EVENT = b"data: " + _START % b".chunk" + b'"delta":{"content":"%b i=%06d t=%016d "},"finish_reason":null}]}\n\n'
 _LAST = (
     b'data: {"id":"chatcmpl-0","object":"chat.completion.chunk","created":1,"model":"mock","choices":[],'
-    b'"usage":{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d,'
-    b'"prompt_tokens_details":{"cached_tokens":%d}}}\n\ndata: [DONE]\n\n'
+    b'"usage":%b}\n\ndata: [DONE]\n\n'
 )
+_USAGE = b'{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d%b}'
+_CACHED = b',"prompt_tokens_details":{"cached_tokens":%d}'
 
 
 class _Message(msgspec.Struct):
@@ -271,9 +271,9 @@ class _Connection(asyncio.Protocol):
     def _whole(self) -> None:
         name = self.engine.name.encode()
         text = b" word" * self.tokens
-        usage = (self.prompt, self.tokens, self.prompt + self.tokens, self.cached)
+        usage = self._usage()
         self._finish()
-        self.transport.write(known_routes.response(200, _UNARY % (self.question, name, text, *usage), self.extra))
+        self.transport.write(known_routes.response(200, _UNARY % (self.question, name, text, usage), self.extra))
 
     def _token(self) -> None:
         event = _EVENT % (self.question, self.index, time.perf_counter_ns())
@@ -285,11 +285,16 @@ class _Connection(asyncio.Protocol):
         self.timer = self.loop.call_at(self.next, self._token if self.index < self.tokens else self._end)
 
     def _end(self) -> None:
-        event = _LAST % (self.prompt, self.tokens, self.prompt + self.tokens, self.cached)
+        event = _LAST % self._usage()
         if self.ids:
             event += b": \n\n"
         self._finish()
         self.transport.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event))
+
+    def _usage(self) -> bytes:
+        """An engine without a prompt cache does not speak of one."""
+        cached = _CACHED % self.cached if self.engine.cache_blocks else b""
+        return _USAGE % (self.prompt, self.tokens, self.prompt + self.tokens, cached)
 
     def _finish(self) -> None:
         self.busy = False
