@@ -47,7 +47,7 @@ _decode = msgspec.json.Decoder(_Answer).decode
 
 
 def usage_of(body: bytes) -> Usage | None:
-    """The usage in an answer's JSON, or None where there is none."""
+    """The usage in an answer's JSON, or None where there is none, or one of no tokens at all."""
     try:
         answer = _decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
@@ -55,10 +55,13 @@ def usage_of(body: bytes) -> Usage | None:
     found = answer.usage or (answer.response.usage if answer.response else None)
     if found is None:
         return None
+    prompt, completion = found.prompt_tokens or found.input_tokens, found.completion_tokens or found.output_tokens
+    if not (prompt or completion):  # it says nothing
+        return None
     details = found.prompt_tokens_details or found.input_tokens_details
     return Usage(
-        prompt_tokens=_sane(found.prompt_tokens or found.input_tokens),
-        completion_tokens=_sane(found.completion_tokens or found.output_tokens),
+        prompt_tokens=_sane(prompt),
+        completion_tokens=_sane(completion),
         cached_tokens=_sane(details.cached_tokens) if details and details.cached_tokens is not None else None,
     )
 
