@@ -36,11 +36,15 @@ class Figure:
         return f"figure {self.name} {self.value:.7g} {self.unit}{goal}"
 
 
-def report(benchmark: str, figures: Sequence[Figure]) -> int:
-    """Print the figures, write ``results/<benchmark>.json``; the exit code: 1 when a target is missed."""
+def report(benchmark: str, figures: Sequence[Figure], **about: str) -> int:
+    """Print the figures, write ``results/<benchmark>.json``; the exit code: 1 when a target is missed.
+
+    ``about`` is what else a reader needs to know of the machine.
+    """
     print(*figures, sep="\n")
     RESULTS.mkdir(exist_ok=True)
-    content = {"benchmark": benchmark, "quick": QUICK, "machine": machine(), "figures": [asdict(f) for f in figures]}
+    told = [asdict(figure) for figure in figures]
+    content = {"benchmark": benchmark, "quick": QUICK, "machine": machine() | about, "figures": told}
     (RESULTS / f"{benchmark}.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     return 0 if all(figure.reached for figure in figures) else 1
 

@@ -68,7 +68,7 @@ def main() -> int:
     if rows != list(ROWS):  # a part must not replace the whole
         return 0 if all(figure.reached for figure in figures) else 1
     print("\nall figures:")
-    return report("router", figures)
+    return report("router", figures, router_python=PYTHON)
 
 
 if __name__ == "__main__":
