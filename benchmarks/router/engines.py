@@ -34,10 +34,7 @@ QUESTION_SIZE = 11
 _STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n%b\r\n"
 _RESUMABLE = b"x-request-id: r\r\nx-blade-created: 1\r\nx-blade-seed: 1\r\nx-blade-prompt-digest: same\r\n"
 _START = b'{"id":"chatcmpl-0","object":"chat.completion%b","created":1,"model":"mock","choices":[{"index":0,'
-_UNARY = (
-    _START % b"" + b'"message":{"role":"assistant","content":"%b %b%b"},"finish_reason":"stop"}],'
-    b'"usage":%b}'
-)
+_UNARY = _START % b"" + b'"message":{"role":"assistant","content":"%b %b%b"},"finish_reason":"stop"}],"usage":%b}'
 _EVENT = b"data: " + _START % b".chunk" + b'"delta":{"content":"%b i=%06d t=%016d "},"finish_reason":null}]}\n\n'
 _LAST = (
     b'data: {"id":"chatcmpl-0","object":"chat.completion.chunk","created":1,"model":"mock","choices":[],'
