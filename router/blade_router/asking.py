@@ -5,7 +5,8 @@ import contextlib
 from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
-from blade_router.upstream import BadAnswer, Connection, UpstreamError, connect
+from blade_router.upstream import Connection, connect
+from blade_router.upstream_errors import BadAnswer, UpstreamError
 
 ANSWER_SECONDS = 2.0
 MOST_BYTES = 64 << 20

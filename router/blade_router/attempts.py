@@ -10,7 +10,7 @@ from blade_router.endpoints import Endpoint, settle
 from blade_router.errors import Headers
 from blade_router.relay import Answer
 from blade_router.retries import DRAINING, RetryBudget, asked_to_wait
-from blade_router.upstream import ConnectFailed, ConnectionLost, UpstreamError
+from blade_router.upstream_errors import ConnectFailed, ConnectionLost, UpstreamError
 
 RETRIED = frozenset((500, 502, 503))
 """Answers that say "not here, not now": another endpoint may do better. A 4xx is the client's and passes through."""

@@ -15,7 +15,7 @@ from blade_protocol import ports
 from blade_protocol.routing import EndpointConfig
 from blade_router.breaker import Breaker
 from blade_router.pool import ConnectionPool
-from blade_router.upstream import ConnectFailed, UpstreamError
+from blade_router.upstream_errors import ConnectFailed, UpstreamError
 
 logger = logging.getLogger("blade_router.endpoints")
 

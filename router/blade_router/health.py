@@ -12,7 +12,7 @@ from blade_protocol import paths
 from blade_router.asking import ask
 from blade_router.endpoints import Endpoint
 from blade_router.retries import DRAINING
-from blade_router.upstream import ConnectFailed, UpstreamError
+from blade_router.upstream_errors import ConnectFailed, UpstreamError
 
 FAILING_INTERVAL = 0.25
 """Seconds between checks of an endpoint that is down, or drains."""

@@ -19,7 +19,7 @@ from blade_router.asking import ask, body_of
 from blade_router.endpoints import Endpoint, EndpointSet
 from blade_router.models import not_found
 from blade_router.request import ClientRequest
-from blade_router.upstream import BadAnswer
+from blade_router.upstream_errors import BadAnswer
 
 FRESH_SECONDS = 2.0
 """How long the engines' lists are used before they are asked again."""

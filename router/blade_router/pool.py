@@ -8,7 +8,8 @@ dies in the remaining race is replaced once, unseen.
 import time
 from collections.abc import Callable
 
-from blade_router.upstream import ConnectFailed, Connection, StaleConnection, connect
+from blade_router.upstream import Connection, connect
+from blade_router.upstream_errors import ConnectFailed, StaleConnection
 
 IDLE_LIMIT = 4.0
 """Seconds after which an idle connection is not used again."""

@@ -32,7 +32,8 @@ from blade_router.resume import (
     ticket_of,
 )
 from blade_router.retries import RetryBudget
-from blade_router.upstream import Connection, UpstreamError
+from blade_router.upstream import Connection
+from blade_router.upstream_errors import UpstreamError
 from blade_router.usage import TAIL, usage_of, usage_of_stream
 
 logger = logging.getLogger("blade_router.proxy")

@@ -6,7 +6,8 @@ from blade_router.client import Client
 from blade_router.errors import Headers
 from blade_router.request import ClientRequest
 from blade_router.resume import EventStream, event_stream
-from blade_router.upstream import Connection, GivenUp, UpstreamError
+from blade_router.upstream import Connection
+from blade_router.upstream_errors import GivenUp, UpstreamError
 from blade_router.usage import usage_of_stream
 
 MAX_HELD = 8 << 20

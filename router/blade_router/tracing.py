@@ -18,7 +18,8 @@ from blade_protocol import headers as names
 from blade_router.http.head import RawRequest
 from blade_router.outcome import MOST_PATH, Outcome
 from blade_router.trace_context import Span, join
-from blade_router.upstream import UpstreamError, connect
+from blade_router.upstream import connect
+from blade_router.upstream_errors import UpstreamError
 
 logger = logging.getLogger("blade_router.tracing")
 

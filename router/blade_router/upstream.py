@@ -19,6 +19,14 @@ from typing import cast
 import httptools
 
 from blade_router.errors import Headers
+from blade_router.upstream_errors import (
+    BadAnswer,
+    ConnectFailed,
+    ConnectionLost,
+    FirstByteTimeout,
+    StaleConnection,
+    Stalled,
+)
 
 COPIED = 64 * 1024
 """Bytes up to which copying a body costs less than sending it in parts: uvloop's shortest way takes one object."""
@@ -30,71 +38,16 @@ MAX_OVERHEAD = 64 * 1024
 HEAD_SECONDS = 10.0
 """From the first byte of a head to its end. How long the engine thinks before the first byte is another matter."""
 
-SLOW_AFTER = 60
-"""The same while a large body is sent: a kernel whose engine does not read takes no more, and confirms nothing new."""
 DEAD_AFTER = 6
 """Seconds after which a peer counts as gone whose kernel confirms nothing, whether it was sent bytes or only asked.
 
 A machine that crashed, or a pod whose address was taken away, says nothing: without this a request in its hands would
 wait for ever. An engine that is merely slow still has a kernel that answers.
 """
+SLOW_AFTER = 60
+"""The same while a large body is sent: a kernel whose engine does not read takes no more, and confirms nothing new."""
 
 _FRAMING = (b"content-length", b"transfer-encoding")
-_NOBODY_THERE = {errno.ECONNREFUSED: "refused", errno.EHOSTUNREACH: "unreachable", errno.ENETUNREACH: "unreachable"}
-
-
-class UpstreamError(Exception):
-    """The engine gave no complete answer. ``reason`` is a short stable name for metrics and headers."""
-
-    reason = "upstream"
-
-
-class ConnectFailed(UpstreamError):
-    """No connection, so nobody has worked on the request. ``absent``: the network said at once that nobody is there."""
-
-    reason = "connect"
-
-    def __init__(self, message: str, code: int | None = None) -> None:
-        super().__init__(message)
-        self.absent = code in _NOBODY_THERE
-        self.sent = False
-        """The request had been written to a connection before that one, which broke: somebody may have worked on it."""
-        if code in _NOBODY_THERE:
-            self.reason = _NOBODY_THERE[code]
-
-
-class ConnectionLost(UpstreamError):
-    """The connection ended before the answer did."""
-
-    reason = "reset"
-
-
-class StaleConnection(ConnectionLost):
-    """A reused connection ended before the first byte of the answer: most likely closed while it was idle."""
-
-
-class FirstByteTimeout(UpstreamError):
-    """No byte of the answer's body in the time the router was told to wait."""
-
-    reason = "timeout"
-
-
-class Stalled(UpstreamError):
-    """An answer that had begun stood still for as long as the router was told to wait."""
-
-    reason = "stalled"
-
-
-class GivenUp(UpstreamError):
-    """The engine has said that it cannot go on with the answer, as it ends; another one can."""
-
-    reason = "shutdown"
-
-
-class BadAnswer(UpstreamError):
-    """What came back is not HTTP/1.1."""
-
-    reason = "protocol"
 
 
 async def connect(host: str, port: int, timeout: float, tls: ssl.SSLContext | None = None) -> "Connection":

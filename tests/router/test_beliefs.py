@@ -11,7 +11,7 @@ from blade_router import beliefs
 from blade_router.beliefs import WIDTH, Row, SharedBeliefs
 from blade_router.breaker import OPEN_AFTER
 from blade_router.endpoints import EndpointSet
-from blade_router.upstream import ConnectionLost
+from blade_router.upstream_errors import ConnectionLost
 
 
 class FakeRow:

@@ -11,7 +11,8 @@ from router_support.serving import eventually, serving
 
 from blade_router import pool as pool_module
 from blade_router.pool import ConnectionPool
-from blade_router.upstream import DEAD_AFTER, BadAnswer, ConnectFailed, Connection, ConnectionLost
+from blade_router.upstream import DEAD_AFTER, Connection
+from blade_router.upstream_errors import BadAnswer, ConnectFailed, ConnectionLost
 
 GET = b"GET /v1/models HTTP/1.1\r\nhost: e\r\n\r\n"
 

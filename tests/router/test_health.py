@@ -10,7 +10,7 @@ from router_support.serving import Running, eventually, question, raw_post, serv
 from blade_protocol.routing import EndpointConfig
 from blade_router.breaker import OPEN_MOST, open_seconds
 from blade_router.endpoints import Endpoint
-from blade_router.upstream import ConnectFailed, ConnectionLost
+from blade_router.upstream_errors import ConnectFailed, ConnectionLost
 
 
 def by_name(router: Running, name: str) -> Endpoint:

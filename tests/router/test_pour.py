@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blade_router.upstream import Connection, ConnectionLost
+from blade_router.upstream import Connection
+from blade_router.upstream_errors import ConnectionLost
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 END = b"0\r\n\r\n"

@@ -15,7 +15,7 @@ from blade_router.breaker import MOST_PAUSE, OPEN_AFTER, OPEN_FIRST, UNDECIDED, 
 from blade_router.endpoints import COLD_WEIGHT, Endpoint, EndpointSet, settle
 from blade_router.retries import AT_LEAST, SHARE, WINDOW, RetryBudget, asked_to_wait
 from blade_router.retries import MOST_PAUSE as LONGEST
-from blade_router.upstream import ConnectFailed, ConnectionLost, FirstByteTimeout
+from blade_router.upstream_errors import ConnectFailed, ConnectionLost, FirstByteTimeout
 
 
 def endpoints(count: int, **settings: Any) -> EndpointSet:

@@ -16,7 +16,8 @@ from blade_protocol.state import EngineEvent, EngineState, KVBatch, KVSnapshot
 from blade_router.asking import Unwilling, get, opened
 from blade_router.endpoints import Endpoint
 from blade_router.engines.kv_index import KvIndex
-from blade_router.upstream import BadAnswer, Connection, UpstreamError
+from blade_router.upstream import Connection
+from blade_router.upstream_errors import BadAnswer, UpstreamError
 
 SILENCE_SECONDS: Final = 15.0
 """Without a byte of events, after which a connection is given up; an engine says every 5 s that it is there."""

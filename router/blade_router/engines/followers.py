@@ -16,7 +16,7 @@ from blade_router.engines.blade import BladeEngine
 from blade_router.engines.kv_events import KvSubscriber
 from blade_router.engines.kv_index import KvIndex
 from blade_router.engines.peers import PeerEngine
-from blade_router.upstream import ConnectFailed, UpstreamError
+from blade_router.upstream_errors import ConnectFailed, UpstreamError
 
 logger = logging.getLogger("blade_router.engines")
 

@@ -17,7 +17,8 @@ import msgspec
 
 from blade_router.config import ConfigError
 from blade_router.errors import header_of
-from blade_router.upstream import Connection, UpstreamError, connect
+from blade_router.upstream import Connection, connect
+from blade_router.upstream_errors import UpstreamError
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where Kubernetes mounts a pod's token, the API's certificate authority and the namespace."""

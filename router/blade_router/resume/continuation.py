@@ -18,7 +18,8 @@ from blade_router.request import ClientRequest
 from blade_router.resume.stream import ResumableStream
 from blade_router.resume.ticket import Ticket, answers_resume
 from blade_router.retries import DRAINING
-from blade_router.upstream import ConnectFailed, Connection, UpstreamError
+from blade_router.upstream import Connection
+from blade_router.upstream_errors import ConnectFailed, UpstreamError
 from blade_router.usage import Usage
 
 logger = logging.getLogger("blade_router.resume")
