@@ -165,7 +165,10 @@ class PrefixIndex:
     # the two below are for ``Recorded``
 
     def drop(self, cache: Cache, chain: Chain, start: int) -> None:
-        """This cache does not hold what comes from block ``start`` on."""
+        """This cache does not hold what comes from block ``start`` on.
+
+        What longer prompts have behind the end of this one stays until it is evicted, and may be taken for held.
+        """
         blocks = cache.blocks
         for block in chain[start:]:
             if blocks.pop(block, None) is not None:
