@@ -31,7 +31,7 @@ class Attempts:
         """How many endpoints have worked on it."""
         self.why = ""
         """What was wrong with the last one, in a word."""
-        self.last: tuple[Answer, Headers, Endpoint] | None = None
+        self.last: tuple[Answer, Headers] | None = None
         """The last answer that is worth another try, for the client if there is no better."""
         self._budget = budget
         self._failed: list[Endpoint] = []
@@ -62,7 +62,7 @@ class Attempts:
 
     def refused(self, endpoint: Endpoint, answer: Answer, headers: Headers, *, panic: bool) -> None:
         """With one of ``RETRIED``; ``headers`` would go with it to the client."""
-        self.last = (answer, headers, endpoint)
+        self.last = (answer, headers)
         if DRAINING in answer.headers:
             self.why = "draining"
             self.careful = False

@@ -231,8 +231,7 @@ class Client:
             self._head = b""
         else:
             self._send(body)
-        flow = self._flow
-        return flow.drain() if flow.paused else _DONE
+        return self.drained()
 
     def refuse(self, refusal: Refused) -> Awaitable[None]:
         """The whole answer is an error.

@@ -207,7 +207,7 @@ class Proxy:
         attempts.give_up()
         if attempts.last is None:
             raise self._nobody(attempts.tried, attempts.why)
-        answer, ours, _ = attempts.last
+        answer, ours = attempts.last
         if answer.status == 503 and not header_of(answer.headers, b"retry-after"):
             ours.append((b"retry-after", b"1"))
         await self._relay(answer, ours, None, request, client)

@@ -1,5 +1,5 @@
 """Who may ask, how much, and when: what stands between a request and the choice of an endpoint."""
 
-from blade_router.admission.gate import Gate, OpenGate, Queue, Slot, Ticket, Unlimited
+from blade_router.admission.gate import Gate, OpenGate, Queue, Slot, Ticket
 
-__all__ = ["Gate", "OpenGate", "Queue", "Slot", "Ticket", "Unlimited"]
+__all__ = ["Gate", "OpenGate", "Queue", "Slot", "Ticket"]

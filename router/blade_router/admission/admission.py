@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from blade_protocol.routing import Limits, RouterConfig
-from blade_router.admission.gate import Queue, Slot, Ticket, Unlimited
+from blade_router.admission.gate import Queue, Slot, Ticket
 from blade_router.admission.keys import KEY_HEADERS, Key, Keyring
 from blade_router.admission.limits import Quota, Quotas
 from blade_router.admission.tokens import Estimate
@@ -94,7 +94,7 @@ class Admission:
     """Keys, models, limits and the queue put together: a ``Gate``.
 
     Args:
-        queue_of: the queue of a service.
+        queue_of: the queue of a service; None: nobody waits.
         waiting: waits for an endpoint of a ticket's service; see ``Gate.hold``.
         find_model: which service has a model that neither the configuration nor an endpoint has named; asked only
             where there are several services.
@@ -106,16 +106,15 @@ class Admission:
         keyring: Keyring | None = None,
         memory: SharedMemory | None = None,
         *,
-        queue_of: Callable[[str], Queue] | None = None,
+        queue_of: Callable[[str], Queue | None] = lambda service: None,
         waiting: Callable[[ClientRequest, Client, Ticket], Awaitable[bool]] | None = None,
         find_model: Callable[[str], Awaitable[str | None]] | None = None,
     ) -> None:
-        unlimited = Unlimited()
         self.keyring = keyring or Keyring()
         self.quotas = Quotas(memory)
         self.catalog = Catalog(endpoints)
         self._endpoints = endpoints
-        self._queue_of: Callable[[str], Queue] = queue_of or (lambda service: unlimited)
+        self._queue_of = queue_of
         self._waiting = waiting
         self._find_model = find_model
         self._config = RouterConfig()
@@ -168,9 +167,9 @@ class Admission:
         ordered = key.priority is not None and key.priority > 0 and self.catalog.orders(target.service)
         prepare(request, target, key.priority, ordered=ordered)
         queue = self._queue_of(target.service)
-        ticket = self._take(request, key, target, estimated=queue.limits)
-        if not queue.limits:
-            return ticket
+        if queue is None or not queue.limits:
+            return self._take(request, key, target, estimated=False)
+        ticket = self._take(request, key, target, estimated=True)
         fields = request.fields
         own = fields.priority or 0
         try:

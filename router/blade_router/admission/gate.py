@@ -88,22 +88,3 @@ class Queue(Protocol):
             ClientGone: the client left meanwhile.
         """
         ...
-
-
-class Unlimited:
-    """A queue nobody waits in."""
-
-    limits = False
-
-    async def enter(
-        self, key_name: str, weight: float, priority: int, size: int, tokens: int, client: Client, streams: bool
-    ) -> Slot:
-        return _NO_SLOT
-
-
-class _NoSlot:
-    def leave(self) -> None:
-        pass
-
-
-_NO_SLOT = _NoSlot()

@@ -165,7 +165,7 @@ class Queue:
             Refused: 429, the queue is full; 503, it has waited too long.
             ClientGone: the client left meanwhile.
         """
-        if not self._config.endpoint_requests:
+        if not self.limits:
             return FREE
         slot = Slot(self, key_name, weight, priority, size, tokens)
         if not self._room or (self._running < self._room and not self._waiting.count):
@@ -201,7 +201,7 @@ class Queue:
 
     def put_back(self, slot: Slot) -> None:
         """Queue a request that was admitted before, whatever the bounds: its future is done when its turn has come."""
-        if not self._config.endpoint_requests:
+        if not self.limits:
             slot.grant()
             return
         self._push(slot)
@@ -266,7 +266,7 @@ class Queue:
 
     def _fill(self) -> None:
         """Let in as many as there is room for."""
-        if not self._config.endpoint_requests or (self._holds and not self._room):
+        if not self.limits or (self._holds and not self._room):
             # It was switched off, or the last endpoint has gone and what waits for another is held.
             while self._waiting.count:
                 self._let_in(self._waiting.pop())
