@@ -9,7 +9,7 @@ GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 MODEL ?= examples/demo_model/model
 # A machine without an NVIDIA GPU saves gigabytes with TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
-SOURCES := engine router operator examples tests benchmarks e2e charts
+SOURCES := engine router operator examples tests benchmarks e2e charts docs
 # Programs of a Kubernetes for `make e2e` (docs/e2e.md)
 KUBE_ASSETS ?=
 
@@ -65,15 +65,15 @@ lint: install ## ruff, mypy, import contracts, generated files
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m blade_operator.spec.generate --check
+	$(BIN)/python -m blade_operator.spec.crd.generate --check
 
 format: install ## let ruff write the code's form
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
 generate: install ## the CRD and the field reference, from the pydantic models
-	$(BIN)/python -m blade_operator.spec.generate
-	$(BIN)/python -m blade_llm.api.compatibility > docs/compatibility.md
+	$(BIN)/python -m blade_operator.spec.crd.generate
+	$(BIN)/python -m blade_llm.server.compatibility > docs/compatibility.md
 
 demo-model: install ## train the demo model anew (under 3 minutes on 2 cores)
 	GOMP_SPINCOUNT=5000 $(BIN)/python -m examples.demo_model.train
@@ -82,9 +82,9 @@ demo-model: install ## train the demo model anew (under 3 minutes on 2 cores)
 bench: install ## the engine beside the best CPU engines; QUICK=1: OpenVINO and transformers only, under 10 minutes
 	$(BIN)/python -m benchmarks.peers
 
-bench-engine: install ## the engine's parts: host's time a step, front process, linear layers, CPU operators, guided decoding, replicas
+bench-engine: install ## the engine's parts: host's time a step, API server, linear layers, CPU operators, guided decoding, replicas
 	$(BIN)/python -m benchmarks.engine.host_step
-	$(BIN)/python -m benchmarks.engine.front
+	$(BIN)/python -m benchmarks.engine.api_server
 	$(BIN)/python -m benchmarks.engine.linear
 	$(BIN)/python -m benchmarks.engine.cpu_ops
 	$(BIN)/python -m benchmarks.engine.step_profile

@@ -1,6 +1,6 @@
 """Two replicas with one thread each against one replica with two, behind the same router on the same two cores.
 
-The load is a closed loop of streams of mixed lengths; every answer is compared with the one the request gets alone
+The load is a closed loop of streams of mixed lengths; every response is compared with the one the request gets alone
 (fp32, greedy). The two set-ups take turns, so that a drift of the machine hits both. Also measured: how long an engine
 takes from its start to its first 200 on ``/health``.
 
@@ -28,11 +28,11 @@ ROUNDS = 2 if QUICK else 4
 STREAMS = 16
 TOPICS = ["len", "sorted", "open", "range", "print", "zip", "map", "isinstance"]
 
-Ask = tuple[str, int]
+Prompt = tuple[str, int]
 
 
-def requests(seed: int) -> list[Ask]:
-    """Prompts of 10 to 300 tokens that ask for 8 to 96."""
+def requests(seed: int) -> list[Prompt]:
+    """Prompts of 10 to 300 tokens with limits of 8 to 96 output tokens."""
     rng = random.Random(seed)
     return [
         (" ".join(f"What does {rng.choice(TOPICS)} do?" for _ in range(rng.randint(1, 40))), rng.randint(8, 96))
@@ -40,9 +40,9 @@ def requests(seed: int) -> list[Ask]:
     ]
 
 
-async def answer(client: httpx.AsyncClient, ask: Ask) -> tuple[str, int]:
-    """Text and number of tokens of one streamed, greedy answer that runs to its full length."""
-    prompt, max_tokens = ask
+async def complete(client: httpx.AsyncClient, request: Prompt) -> tuple[str, int]:
+    """Text and number of tokens of one streamed, greedy completion that runs to its full length."""
+    prompt, max_tokens = request
     body = {
         "prompt": prompt,
         "max_tokens": max_tokens,
@@ -63,18 +63,18 @@ async def answer(client: httpx.AsyncClient, ask: Ask) -> tuple[str, int]:
     return text, tokens
 
 
-async def throughput(program: Program, asks: list[Ask], expected: list[str]) -> float:
-    """Output tokens per second of a closed loop of ``STREAMS`` streams; raises when an answer is not the right one."""
+async def throughput(program: Program, prompts: list[Prompt], expected: list[str]) -> float:
+    """Output tokens per second of a closed loop of ``STREAMS`` streams; raises when an output is not as expected."""
     deadline = time.perf_counter() + SECONDS
     done = 0
 
     async def user(number: int, client: httpx.AsyncClient) -> None:
         nonlocal done
         while time.perf_counter() < deadline:
-            number = (number + STREAMS) % len(asks)
-            text, tokens = await answer(client, asks[number])
+            number = (number + STREAMS) % len(prompts)
+            text, tokens = await complete(client, prompts[number])
             if text != expected[number]:
-                raise AssertionError(f"request {number} got another answer than it gets alone")
+                raise AssertionError(f"request {number} got another output than it gets alone")
             done += tokens
 
     async with httpx.AsyncClient(base_url=program.url, timeout=120) as client:
@@ -83,10 +83,10 @@ async def throughput(program: Program, asks: list[Ask], expected: list[str]) -> 
         return done / (time.perf_counter() - start)
 
 
-async def alone(program: Program, asks: list[Ask]) -> list[str]:
+async def alone(program: Program, prompts: list[Prompt]) -> list[str]:
     """What each request gets when nothing else runs."""
     async with httpx.AsyncClient(base_url=program.url, timeout=120) as client:
-        return [(await answer(client, ask))[0] for ask in asks]
+        return [(await complete(client, prompt))[0] for prompt in prompts]
 
 
 def ready_seconds(folder: Path) -> float:
@@ -101,7 +101,7 @@ def ready_seconds(folder: Path) -> float:
 
 
 def main() -> int:
-    asks = requests(seed=11)
+    prompts = requests(seed=11)
     expected: list[str] = []
     rates: dict[int, list[float]] = {1: [], 2: []}
     with tempfile.TemporaryDirectory() as name:
@@ -111,8 +111,8 @@ def main() -> int:
             for replicas in (1, 2):
                 options = ("--dtype", "float32", "--disable_prompt_cache")
                 with fleet(folder, replicas, *options, threads=2 // replicas) as running:
-                    expected = expected or asyncio.run(alone(running.engines[0], asks))
-                    rates[replicas].append(asyncio.run(throughput(running.router, asks, expected)))
+                    expected = expected or asyncio.run(alone(running.engines[0], prompts))
+                    rates[replicas].append(asyncio.run(throughput(running.router, prompts, expected)))
     one, two = (statistics.median(rates[replicas]) for replicas in (1, 2))
     ratio = statistics.median(b / a for a, b in zip(rates[1], rates[2], strict=True))
     return report(

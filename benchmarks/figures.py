@@ -11,7 +11,7 @@ from pathlib import Path
 
 RESULTS = Path(__file__).parent / "results"
 QUICK = bool(os.environ.get("QUICK"))
-"""``QUICK=1`` asks for the short form."""
+"""``QUICK=1`` selects the short form."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ def report(benchmark: str, figures: Sequence[Figure], **about: str) -> int:
     """
     print(*figures, sep="\n")
     RESULTS.mkdir(exist_ok=True)
-    told = [asdict(figure) for figure in figures]
-    content = {"benchmark": benchmark, "quick": QUICK, "machine": machine() | about, "figures": told}
+    values = [asdict(figure) for figure in figures]
+    content = {"benchmark": benchmark, "quick": QUICK, "machine": machine() | about, "figures": values}
     (RESULTS / f"{benchmark}.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     return 0 if all(figure.reached for figure in figures) else 1
 

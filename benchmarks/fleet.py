@@ -74,7 +74,7 @@ class Program:
         raise AssertionError(f"{self.name} is not healthy after {seconds} s:\n{self.log.read_text()}")
 
     def kill(self) -> None:
-        """SIGKILL to the whole group: front and engine process."""
+        """SIGKILL to the whole group: API-server and engine process."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()

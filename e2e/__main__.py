@@ -77,7 +77,7 @@ def run(cluster: Cluster, options: argparse.Namespace, arguments: list[str]) -> 
             elif isinstance(cluster, OwnNode | Kind):
                 cluster.up()
             else:
-                raise NoCluster("the cluster of E2E_KUBECONFIG does not answer")
+                raise NoCluster("the cluster of E2E_KUBECONFIG does not respond")
         with phase("load"):
             if archives:
                 cluster.load_images(archives)

@@ -39,7 +39,7 @@ from blade_llm.kernels.top_k_top_p import torch as filters_reference
 HEADS, KV_HEADS, HEAD_DIM, BLOCK = 14, 2, 64, 16
 HIDDEN, INNER, VOCABULARY = 896, 4864, 151_936
 SECONDS = 0.3 if QUICK else 2.0
-"""For each comparison."""
+"""Measuring time of each comparison."""
 
 Run = Callable[[], object]
 
@@ -53,7 +53,7 @@ class Comparison:
     """``native`` and what it is compared with."""
     agree: bool
     target_us: float = 0.0
-    """Of two idle cores."""
+    """Target on two idle cores."""
     at_least: float = 0.0
     """Ratio to the fastest of the others."""
 
@@ -129,7 +129,7 @@ def attention_of(name: str, counts: list[int], lengths: list[int], target: float
 
 
 def contiguous_sdpa(batch: int, count: int, length: int) -> Run:
-    """Of a cache that is not paged."""
+    """Attention over a cache that is not paged."""
     keys, values = (torch.randn(batch, KV_HEADS, length, HEAD_DIM).bfloat16() for _ in range(2))
     if count == 1:
         q = torch.randn(batch, KV_HEADS, HEADS // KV_HEADS, HEAD_DIM).bfloat16()
@@ -145,9 +145,9 @@ def elementwise() -> list[Comparison]:
         weight = weight[0]
         gate_up = torch.randn(rows, 2 * INNER).bfloat16()
         qkv = torch.randn(rows, (HEADS + 2 * KV_HEADS) * HEAD_DIM).bfloat16()
-        cos, sin, slots = torch.rand(rows, HEAD_DIM // 2), torch.rand(rows, HEAD_DIM // 2), torch.arange(rows)
+        cos, sin, slot_mapping = torch.rand(rows, HEAD_DIM // 2), torch.rand(rows, HEAD_DIM // 2), torch.arange(rows)
         caches = [torch.zeros(-(-rows // BLOCK), BLOCK, KV_HEADS, HEAD_DIM).bfloat16() for _ in range(2)]
-        turn = (qkv, cos, sin, slots, *caches, HEADS, None, None, 1e-6)
+        turn = (qkv, cos, sin, slot_mapping, *caches, HEADS, None, None, 1e-6)
         pairs: dict[str, tuple[Callable[..., object], Callable[..., object], tuple[object, ...]]] = {
             "rms_norm": (norm.rms_norm, norm_reference.rms_norm, (x, weight, 1e-6)),
             "add_rms_norm": (norm.add_rms_norm, norm_reference.add_rms_norm, (x, residual, weight, 1e-6)),
@@ -171,12 +171,17 @@ def sampling() -> list[Comparison]:
     none, positions = torch.full((16,), float("-inf")), torch.arange(16)
     for rows in (1, 16):
         half, some = logits[:rows].bfloat16(), slice(0, rows)
-        draw = logits[some], none[some], keys[some], positions[some]
+        noise_inputs = logits[some], none[some], keys[some], positions[some]
         top_k, top_p = torch.full((rows,), 50), torch.full((rows,), 0.9)
         off = torch.zeros(rows, dtype=torch.int64), torch.ones(rows)
         pairs: dict[str, tuple[Callable[..., object], Callable[..., object], tuple[object, ...], float]] = {
             "argmax": (argmax.argmax, argmax_reference.argmax, (half,), 0.0),
-            "gumbel_argmax": (gumbel.gumbel_argmax, gumbel_reference.gumbel_argmax, draw, 1000.0 if rows > 1 else 0),
+            "gumbel_argmax": (
+                gumbel.gumbel_argmax,
+                gumbel_reference.gumbel_argmax,
+                noise_inputs,
+                1000.0 if rows > 1 else 0,
+            ),
             "top_k": (*_thresholds(), (logits[some], top_k, off[1], None), 300.0 * rows / 2 if rows > 1 else 300.0),
             "top_p": (*_thresholds(), (logits[some], off[0], top_p, None), 300.0 * rows / 2 if rows > 1 else 300.0),
         }

@@ -1,9 +1,9 @@
 """What guided decoding costs: ``python -m benchmarks.engine.guided``.
 
-Sixteen answers at once from the model of ``make bench`` (Qwen2.5-0.5B's shape, random weights) with a tokenizer of
+Sixteen outputs at once from the model of ``make bench`` (Qwen2.5-0.5B's shape, random weights) with a tokenizer of
 151,643 tokens: free ones and such that follow a schema take turns, so that both see the same machine. The schema is a
-long list of small objects; an answer never completes it, so all have the same length. Its keys are known in advance and
-jumped over, so a second comparison has every token drawn.
+long list of small objects; an output never completes it, so all have the same length. Its keys are known in advance and
+not sampled, so a second comparison has every token sampled.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from blade_llm.config import EngineConfig
 from blade_llm.engine.build import build_core
 from blade_llm.engine.core import EngineCore
 from blade_llm.engine.messages import GenerateRequest
-from blade_llm.sampling.guided.grammars import GuidedGrammars
+from blade_llm.sampling.grammar_spec import GrammarSpec
+from blade_llm.sampling.guided.grammars import CachingGrammarCompiler
 from blade_llm.sampling.guided.vocabulary import load_vocabulary
 from blade_llm.sampling.masks import mask_words
 from blade_llm.sampling.parameters import SamplingParams
-from blade_llm.sampling.structure import Structure
 
 BATCH = 16
 TOKENS = 64 if QUICK else 128
@@ -58,7 +58,7 @@ def main() -> int:
     started = time.perf_counter()
     vocabulary = load_vocabulary(folder, vocab_size, [KNOWN_TOKENS])
     figures = [Figure("vocabulary", time.perf_counter() - started, "s")]
-    grammars = GuidedGrammars(lambda: vocabulary, vocab_size)
+    grammars = CachingGrammarCompiler(lambda: vocabulary, vocab_size)
     figures += _first_uses(grammars)
     figures += _masks(grammars, vocab_size)
     core = build_core(
@@ -72,19 +72,19 @@ def main() -> int:
         )
     )
     _round(core, "warm-up", None)
-    _round(core, "warm-up", Structure("json", json.dumps(schema())))
+    _round(core, "warm-up", GrammarSpec("json", json.dumps(schema())))
     figures += _compare(core, "b16")
     figures += _compare(core, "b16_without_jumps", logprobs=0)
     return report("guided", figures)
 
 
 def _compare(core: EngineCore, name: str, logprobs: int | None = None) -> list[Figure]:
-    """Free and guided answers in turns. With log-probabilities every token is drawn, none is jumped over."""
+    """Free and guided outputs in turns. With log-probabilities every token is sampled, none is forced."""
     free, guided = [], []
-    structure = Structure("json", json.dumps(schema()))
+    spec = GrammarSpec("json", json.dumps(schema()))
     for number in range(ROUNDS):
         free.append(_round(core, f"{name}-free-{number}", None, logprobs))
-        guided.append(_round(core, f"{name}-guided-{number}", structure, logprobs))
+        guided.append(_round(core, f"{name}-guided-{number}", spec, logprobs))
     ratios = [mine / theirs for mine, theirs in zip(guided, free, strict=True)]
     return [
         Figure(f"free_{name}", statistics.median(free), "tokens/s"),
@@ -93,24 +93,24 @@ def _compare(core: EngineCore, name: str, logprobs: int | None = None) -> list[F
     ]
 
 
-def _first_uses(grammars: GuidedGrammars) -> list[Figure]:
-    """From a schema nobody has used to a grammar that can be followed."""
+def _first_uses(grammars: CachingGrammarCompiler) -> list[Figure]:
+    """Times to compile grammars of schemas that were never used before."""
     grammars.warm_up().result()
     taken = []
     for number in range(1, NEW_SCHEMAS + 1):
         started = time.perf_counter()
-        grammars.start(Structure("json", json.dumps(schema(number)))).result()
+        grammars.compile(GrammarSpec("json", json.dumps(schema(number)))).result()
         taken.append(1e3 * (time.perf_counter() - started))
     return [Figure("first_use", statistics.median(taken), "ms"), Figure("first_use_worst", max(taken), "ms", "<=", 50)]
 
 
-def _masks(grammars: GuidedGrammars, vocab_size: int) -> list[Figure]:
-    """One row's mask, along answers drawn at random."""
+def _masks(grammars: CachingGrammarCompiler, vocab_size: int) -> list[Figure]:
+    """One slot's mask, along outputs sampled at random."""
     mask = np.empty(mask_words(vocab_size), np.int32)
     dice = np.random.default_rng(0)
     taken = []
     for _ in range(BATCH):
-        grammar = grammars.start(Structure("json", json.dumps(schema()))).result()
+        grammar = grammars.compile(GrammarSpec("json", json.dumps(schema()))).result()
         for _ in range(TOKENS):
             started = time.perf_counter()
             grammar.fill(mask)
@@ -120,16 +120,16 @@ def _masks(grammars: GuidedGrammars, vocab_size: int) -> list[Figure]:
     return [Figure("mask", statistics.mean(taken), "us"), Figure("mask_p99", float(np.percentile(taken, 99)), "us")]
 
 
-def _round(core: EngineCore, name: str, structure: Structure | None, logprobs: int | None = None) -> float:
-    """Tokens a second of all answers, from the first step to the last."""
+def _round(core: EngineCore, name: str, spec: GrammarSpec | None, logprobs: int | None = None) -> float:
+    """Tokens a second of all outputs, from the first step to the last."""
     dice = np.random.default_rng(1)
     for number in range(BATCH):
         sampling = SamplingParams(
             temperature=1.0,
             seed=number,
             max_tokens=TOKENS,
-            ignore_eos=structure is None,
-            structure=structure,
+            ignore_eos=spec is None,
+            grammar_spec=spec,
             logprobs=logprobs,
         )
         prompt = [int(token) for token in dice.integers(256, KNOWN_TOKENS, 32)]

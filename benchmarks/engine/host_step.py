@@ -20,14 +20,14 @@ import torch
 import zmq
 
 from benchmarks.figures import QUICK, Figure, report
+from blade_llm.cache.sizing import BLOCK_SIZE
 from blade_llm.config import EngineConfig
 from blade_llm.engine.core import EngineCore, EngineInfo
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.engine.process import EngineProcess
-from blade_llm.engine.start import spare_the_collector
-from blade_llm.models.memory import BLOCK_SIZE
+from blade_llm.engine.start import freeze_gc_heap
 from blade_llm.runner.inputs import send_inputs
-from blade_llm.runner.tables import RowTables
+from blade_llm.runner.tables import SlotTables
 from blade_llm.sampling.masks import TokenMasks
 from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.scheduling.budget import PrefillBudget
@@ -64,8 +64,8 @@ class Stopwatch:
         return wrapper
 
 
-class Drawn:
-    """Tokens that are there as soon as someone asks."""
+class SamplerOutput:
+    """Tokens that are there at once."""
 
     def __init__(self, count: int) -> None:
         self._tokens = torch.full((count,), 11)
@@ -81,7 +81,7 @@ class Drawn:
 class NoDevice:
     """A runner that prepares inputs and computes nothing."""
 
-    def __init__(self, tables: RowTables, watch: Stopwatch) -> None:
+    def __init__(self, tables: SlotTables, watch: Stopwatch) -> None:
         self._tables = tables
         self._send_inputs = watch.timed("inputs", send_inputs)
 
@@ -89,8 +89,8 @@ class NoDevice:
         self._send_inputs(plan, self._tables)
         return plan
 
-    def launch_sampling(self, forward: PendingForward, masks: TokenMasks | None = None) -> Drawn:
-        return Drawn(sum(row.sample for row in cast(StepPlan, forward).rows))
+    def launch_sampling(self, forward: PendingForward, masks: TokenMasks | None = None) -> SamplerOutput:
+        return SamplerOutput(sum(chunk.sample for chunk in cast(StepPlan, forward).chunks))
 
 
 class Serving:
@@ -143,16 +143,16 @@ class Serving:
     def _send(self, number: int, context: int, max_tokens: int) -> None:
         request = GenerateRequest(
             request_id=f"chatcmpl-{number:032x}",
-            # Ragged, so that not all rows fill a block in the same step.
+            # Ragged, so that not all slots fill a block in the same step.
             prompt_token_ids=[number * 7919 % 50_000 + i for i in range(context - number % BLOCK_SIZE)],
             sampling=SamplingParams(max_tokens=max_tokens, temperature=0.0, seed=0),
         )
         self._front.send(msgspec.msgpack.encode(request))
 
     def _build_core(self, batch: int, max_model_len: int) -> EngineCore:
-        blocks_per_row = -(-max_model_len // BLOCK_SIZE)
-        num_blocks = batch * blocks_per_row
-        tables = RowTables(batch, max_model_len, blocks_per_row, num_blocks, torch.device("cpu"))
+        blocks_per_slot = -(-max_model_len // BLOCK_SIZE)
+        num_blocks = batch * blocks_per_slot
+        tables = SlotTables(batch, max_model_len, blocks_per_slot, num_blocks, torch.device("cpu"))
         config = EngineConfig(model="", served_names=("none",), max_num_seqs=batch, max_batch_tokens=8192)
         info = EngineInfo(model="none", max_model_len=max_model_len, device="none", dtype="none")
         core = EngineCore.from_config(config, NoDevice(tables, self.watch), info, num_blocks=num_blocks)
@@ -164,7 +164,7 @@ class Serving:
 
 def main() -> int:
     torch.set_num_threads(1)
-    spare_the_collector()  # as the process does after its start
+    freeze_gc_heap()  # as the process does after its start
     steps = 200 if QUICK else 1000
     serving = Serving(BATCH, steps, Stopwatch())
     measured = [serving.timed_turn() for _ in range(steps)]

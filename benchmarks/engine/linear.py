@@ -18,9 +18,10 @@ from torch import Tensor
 
 from benchmarks.figures import QUICK, Figure, report
 from blade_llm.kernels import native
-from blade_llm.kernels.linear import Quantization, pack
+from blade_llm.kernels.linear import pack
+from blade_llm.kernels.linear.packed import Quantization
 from blade_llm.kernels.linear.torch import OneDnnLinear
-from blade_llm.models.loader import NOISE_LENGTH
+from blade_llm.weights.sources import NOISE_LENGTH
 
 LAYER = ((1152, 896), (896, 896), (9728, 896), (896, 4864))
 HEAD = (151936, 896)
@@ -28,7 +29,7 @@ LAYERS = 6 if QUICK else 24
 """QUICK computes a quarter of the model and multiplies by four."""
 ROWS = (1, 4, 16, 64, 256) if QUICK else (1, 4, 16, 64, 256, 1024)
 SECONDS = 2.0 if QUICK else 8.0
-"""For each number of rows."""
+"""Measuring time of each number of rows."""
 TARGETS = {1: 1.3, 4: 1.3, 16: 1.1, 64: 1.0, 256: 1.0, 1024: 1.0}
 """Speed against oneDNN's packed weights by number of rows."""
 

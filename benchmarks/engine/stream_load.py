@@ -47,7 +47,7 @@ class _Stream(asyncio.Protocol):
 
 
 def _text(response: bytes, field: str) -> str:
-    """The answer's text; what is missing at its end shows."""
+    """The output's text; what is missing at its end shows."""
     head, _, chunks = response.partition(b"\r\n\r\n")
     body = bytearray()
     while chunks:
@@ -114,12 +114,12 @@ class Load:
 
 
 def _request(path: str, tokens: int) -> bytes:
-    asked: dict[str, Any] = {"max_tokens": tokens, "stream": True, "stream_options": {"include_usage": True}}
+    request_body: dict[str, Any] = {"max_tokens": tokens, "stream": True, "stream_options": {"include_usage": True}}
     if path == "/v1/completions":
-        asked["prompt"] = "Once upon a time"
+        request_body["prompt"] = "Once upon a time"
     else:
-        asked["messages"] = [{"role": "user", "content": "Once upon a time"}]
-    body = json.dumps(asked).encode()
+        request_body["messages"] = [{"role": "user", "content": "Once upon a time"}]
+    body = json.dumps(request_body).encode()
     head = (
         f"POST {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     )

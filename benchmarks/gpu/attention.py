@@ -70,14 +70,14 @@ def attention_case(shape: Shape, step: Step) -> Case:
     table = torch.zeros(len(blocks), max(blocks), dtype=torch.int32, device=DEVICE)
     for row, part in enumerate(order.split(blocks)):
         table[row, : len(part)] = part
-    rows = torch.arange(len(blocks), device=DEVICE)
-    batch = RaggedBatch.of(rows, step.query_lens, step.seq_lens)
+    slots = torch.arange(len(blocks), device=DEVICE)
+    batch = RaggedBatch.of(slots, step.query_lens, step.seq_lens)
     prepared = kernels.prepare(batch, table, k_cache, heads, step.deterministic)
     plain = reference.prepare(batch, table, k_cache, heads)
     scale = dim**-0.5
 
     def exact() -> Tensor:
-        """In fp32, so that the difference is the kernel's own."""
+        """Attention in fp32, so that the difference is the kernel's own."""
         keys, values = k_cache.float(), v_cache.float()
         shape_fp32 = reference.prepare(batch, table, keys, heads)
         return reference.paged_attention(q.float(), keys, values, shape_fp32, scale, step.window)

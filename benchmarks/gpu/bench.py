@@ -1,6 +1,6 @@
 """PART=bench: what users get, beside transformers' continuous batching on the same GPU with the same weights.
 
-Requests arrive at random (Poisson), with prompts and answers of random lengths. For each system the highest rate is
+Requests arrive at random (Poisson), with prompts and outputs of random lengths. For each system the highest rate is
 found at which nine in ten requests have their first token within a second and their tokens no more than 50 ms apart;
 time to first token and between tokens are compared at the highest rate that transformers sustains. Systems run one
 after the other, each in a process of its own, on the same loads.
@@ -25,7 +25,7 @@ FIRST_RATE = 4.0
 HIGHEST_RATE = 8.0 if DRY else 512.0
 HALVINGS = 1 if QUICK or DRY else 3
 RIGHT = 4
-"""Answers that are checked."""
+"""Outputs that are checked."""
 
 
 def main() -> int:
@@ -75,7 +75,7 @@ def measure(name: str, rate: float) -> tuple[Experience, float, float]:
 
 
 def highest_rate(name: str, system: System) -> float:
-    """By doubling, then halving the interval; down to a sixteenth of a request a second."""
+    """Search the highest sustained rate by doubling, then bisection; down to a sixteenth of a request a second."""
 
     def sustained(rate: float) -> bool:
         load = poisson(MODEL, rate, SECONDS)
@@ -103,7 +103,7 @@ def highest_rate(name: str, system: System) -> float:
 
 
 def _share_right(load: list[Served]) -> float:
-    return share_right(transformers_model(MODEL), [one.token_ids for one in load], [one.answer for one in load])
+    return share_right(transformers_model(MODEL), [one.token_ids for one in load], [one.output for one in load])
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 Decode throughput (CUDA graphs, overlapped scheduling, greedy sampling) against the time it takes to read the weights
 and the batch's KV cache once, or to multiply where that takes longer; prefill against the largest matrix product's
-speed. Both limits are measured in the same run. Answers are checked against transformers with the same weights first.
+speed. Both limits are measured in the same run. Outputs are checked against transformers with the same weights first.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def check(core: EngineCore) -> float:
     """Share of tokens that are right, of prompts of several lengths in one batch."""
     rng = random.Random(1)
     prompts = [prompt(MODEL, length, rng) for length in (5, 17, 40, 3 * CONTEXT // 4)]
-    answers = generate(core, prompts, 16)
+    outputs = generate(core, prompts, 16)
     model = transformers_model(MODEL)
-    share = share_right(model, prompts, answers)
+    share = share_right(model, prompts, outputs)
     del model
     if not DRY:
         torch.cuda.empty_cache()

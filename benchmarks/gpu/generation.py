@@ -17,15 +17,15 @@ from blade_llm.engine.build import build_core
 from blade_llm.engine.core import EngineCore
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.models.config import load_model_config
-from blade_llm.models.loader import DummyWeights
 from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.weights.sources import DummyWeights
 
 DTYPE = torch.float32 if DRY else torch.bfloat16
 _ids = itertools.count()
 
 
 def build(shape: Shape, *, max_num_seqs: int, max_batch_tokens: int, kv_tokens: int, **options: Any) -> EngineCore:
-    """An engine that is ready, without prompt cache: random prompts must not help each other."""
+    """An engine that is ready, without prefix cache: random prompts must not help each other."""
     folder = Path(tempfile.mkdtemp(prefix="gpu-model-"))
     shape.write(folder)
     config = EngineConfig(
@@ -55,12 +55,12 @@ def add(core: EngineCore, token_ids: list[int], max_tokens: int) -> str:
 
 
 def generate(core: EngineCore, prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
-    """Greedy answers, all prompts in one batch."""
-    answers: dict[str, list[int]] = {add(core, token_ids, max_tokens): [] for token_ids in prompts}
+    """Greedy outputs, all prompts in one batch."""
+    outputs: dict[str, list[int]] = {add(core, token_ids, max_tokens): [] for token_ids in prompts}
     while core.has_work:
         for output in core.step():
-            answers[output.request_id] += output.token_ids
-    return list(answers.values())
+            outputs[output.request_id] += output.token_ids
+    return list(outputs.values())
 
 
 def transformers_model(shape: Shape) -> Any:
@@ -80,15 +80,15 @@ def transformers_model(shape: Shape) -> Any:
 
 
 @torch.inference_mode()
-def share_right(model: Any, prompts: list[list[int]], answers: list[list[int]]) -> float:
-    """Share of the answers' tokens that transformers, given the tokens before, likes best or nearly so.
+def share_right(model: Any, prompts: list[list[int]], outputs: list[list[int]]) -> float:
+    """Share of the outputs' tokens that transformers, given the tokens before, likes best or nearly so.
 
     Nearly: its logit is less than a tenth of a standard deviation below the highest; bf16 alone moves logits so far.
     """
     right = total = 0
-    for token_ids, answer in zip(prompts, answers, strict=True):
-        logits = model(torch.tensor([token_ids + answer[:-1]], device=DEVICE)).logits[0, len(token_ids) - 1 :].float()
-        chosen = logits.gather(1, torch.tensor(answer, device=DEVICE).unsqueeze(1)).squeeze(1)
+    for token_ids, output in zip(prompts, outputs, strict=True):
+        logits = model(torch.tensor([token_ids + output[:-1]], device=DEVICE)).logits[0, len(token_ids) - 1 :].float()
+        chosen = logits.gather(1, torch.tensor(output, device=DEVICE).unsqueeze(1)).squeeze(1)
         right += int((logits.amax(1) - chosen < 0.1 * logits.std(1)).sum())
-        total += len(answer)
+        total += len(output)
     return right / total

@@ -20,7 +20,7 @@ class Served:
     arrival: float
     token_ids: list[int]
     max_tokens: int
-    answer: list[int] = field(default_factory=list)
+    output: list[int] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
     """When each token came."""
 
@@ -56,19 +56,19 @@ class System(Protocol):
     """Serves a load to its end."""
 
     def serve(self, load: list[Served]) -> None:
-        """Fill in answers and times."""
+        """Fill in outputs and times."""
 
 
 def poisson(shape: Shape, rate: float, seconds: float, seed: int = 0) -> list[Served]:
-    """Requests at ``rate`` a second, prompts and answers of random lengths around 512 and 128 tokens."""
+    """Requests at ``rate`` a second, prompts and outputs of random lengths around 512 and 128 tokens."""
     rng = random.Random(seed)
     scale = 16 if DRY else 1
     load: list[Served] = []
     at = 0.0
     while at < seconds or not load:
         length = min(2048, max(32, int(rng.lognormvariate(6.0, 0.7)))) // scale
-        answer = min(256, max(16, int(rng.lognormvariate(4.7, 0.5)))) // scale
-        load.append(Served(at, prompt(shape, max(1, length), rng), max(2, answer)))
+        length_out = min(256, max(16, int(rng.lognormvariate(4.7, 0.5)))) // scale
+        load.append(Served(at, prompt(shape, max(1, length), rng), max(2, length_out)))
         at += rng.expovariate(rate)
     return load
 
@@ -97,7 +97,7 @@ class Engine:
             now = time.perf_counter() - start
             for output in outputs:
                 one = running[output.request_id]
-                one.answer += output.token_ids
+                one.output += output.token_ids
                 one.times += [now] * len(output.token_ids)
                 if output.finish_reason is not None:
                     del running[output.request_id]
@@ -135,7 +135,7 @@ class Transformers:
             if result.is_finished():
                 assert result.error is None, result.error
                 one = by_id.pop(result.request_id)
-                one.answer = list(result.generated_tokens)
+                one.output = list(result.generated_tokens)
                 one.times = [stamp - start for stamp in result.timestamps]
 
     def close(self) -> None:

@@ -31,14 +31,14 @@ class Shape:
 
     @property
     def parameters(self) -> int:
-        """Those a decode step reads: all but the embedding."""
+        """Parameters that a decode step reads: all but the embedding."""
         width = (self.heads + 2 * self.kv_heads) * self.head_dim
         layer = self.hidden * width + self.heads * self.head_dim * self.hidden + 3 * self.hidden * self.inner
         return self.layers * layer + self.hidden * self.vocabulary
 
     @property
     def kv_bytes(self) -> int:
-        """Of one token, in bf16."""
+        """KV bytes of one token, in bf16."""
         return 2 * 2 * self.layers * self.kv_heads * self.head_dim
 
     def write(self, folder: Path) -> ModelConfig:

@@ -55,8 +55,8 @@ def _layer(tokens: int) -> Iterator[Case]:
     qkv = _random(tokens, (heads + 2 * kv_heads) * dim)
     angles = torch.rand(tokens, dim // 2, device=DEVICE)
     k_cache, v_cache = (torch.zeros(tokens, BLOCK, kv_heads, dim, dtype=torch.bfloat16, device=DEVICE) for _ in "kv")
-    slots = torch.arange(tokens, device=DEVICE) * BLOCK
-    arguments = qkv, angles.cos(), angles.sin(), slots, k_cache, v_cache, heads
+    slot_mapping = torch.arange(tokens, device=DEVICE) * BLOCK
+    arguments = qkv, angles.cos(), angles.sin(), slot_mapping, k_cache, v_cache, heads
     yield Case(
         f"rope_write_kv_{tokens}",
         lambda: rope.rope_write_kv(*arguments),

@@ -6,10 +6,11 @@ it down again. In this order:
 - apply → engine pod: one service applied per second while 100 exist
 - 1,000 services in 20 namespaces from nothing to Ready: time, the operator's CPU and memory, and its requests as the
   API server's audit log has them
+- a standby that sees all of it for the first time: how long until it is ready, and what that costs
 - five minutes without a change: nothing but the Lease may be written
 - the leader stopped, killed, ended: how long until the other acts, and that the stopped one writes nothing any more
 
-Every object is compared with what the spec asks for. API server, scheduler and controllers share the machine, so times
+Every object is compared with what the spec requires. API server, scheduler and controllers share the machine, so times
 say as much about it as about the operator; CPU, memory and requests are the operator's own.
 
     python -m benchmarks.operator        QUICK=1 for 100 services and half a minute
@@ -23,6 +24,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -51,18 +53,20 @@ async def measure(cluster: OwnNode, folder: Path) -> list[Figure]:
     first_account, second_account = make_accounts(cluster, OPERATORS, ["first", "second"], folder)
     async with administrator(cluster) as admin:
         bench = Bench(cluster, admin, AuditLog(cluster.layout.audit_log), first_account, second_account, folder)
-        figures = _tell(await latency.measure(bench))
+        figures = _print(await latency.measure(bench))
         with ExitStack() as stack:
             first = stack.enter_context(bench.operator(bench.first))
-            figures += _tell(await scale.fill(bench, first))
+            figures += _print(await scale.fill(bench, first))
+            begin = time.monotonic()
             second = stack.enter_context(bench.operator(bench.second))
-            figures += _tell(await scale.rest(bench, first, second))
-            figures += _tell(await leader.lose(bench, scale.keys(), first, second))
+            figures += _print(scale.started(second, begin))
+            figures += _print(await scale.rest(bench, first, second))
+            figures += _print(await leader.lose(bench, scale.keys(), first, second))
     return figures
 
 
-def _tell(figures: list[Figure]) -> list[Figure]:
-    """Said as soon as they are known: the whole takes a quarter of an hour."""
+def _print(figures: list[Figure]) -> list[Figure]:
+    """Prints figures as soon as they are known: the whole takes a quarter of an hour."""
     print(*(f"  {figure.name} {figure.value:.4g} {figure.unit}" for figure in figures), sep="\n", flush=True)
     return figures
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.figures import QUICK
-from blade_operator.objects import Key, Object
+from blade_operator.model.objects import Key, Object
 from e2e.cluster import OwnNode
 from e2e.support.administrator import Administrator
 from e2e.support.as_declared import installed_defaults, problems
@@ -107,7 +107,7 @@ class Meter:
 
     @property
     def cpu_percent(self) -> float:
-        """Of one CPU, since this meter was made."""
+        """Percent of one CPU since this meter was made."""
         return 100 * (self.cpu_seconds - self._cpu) / (time.monotonic() - self._since)
 
     @property

@@ -10,8 +10,9 @@ import msgspec
 
 from benchmarks.figures import QUICK, Figure
 from benchmarks.operator.bench import Bench
+from blade_operator.cluster.kubernetes.api import ConnectionPool, credentials, load_configuration
 from blade_operator.cluster.kubernetes.kinds import KINDS
-from blade_operator.objects import Key
+from blade_operator.model.objects import Key
 from blade_protocol.labels import NAME, ROLE, ROLE_ENGINE
 from e2e.support.fake_service import fake_service
 
@@ -54,11 +55,18 @@ async def measure(bench: Bench) -> list[Figure]:
 
 
 async def _births(bench: Bench, namespace: str, born: dict[str, float]) -> None:
-    """When the first engine pod of each service was heard of."""
+    """When the first engine pod of each service was reported by a watch."""
     selector = {"labelSelector": f"{ROLE}={ROLE_ENGINE}"}
     listed = await bench.admin.api.get(_PODS.path(namespace), selector, kind=_PODS.name)
     since = {"watch": "true", "resourceVersion": listed["metadata"]["resourceVersion"]}
-    async for line in bench.admin.api.lines(_PODS.path(namespace), {**selector, **since}, kind=_PODS.name):
-        event = msgspec.json.decode(line)
-        if event["type"] == "ADDED":
-            born.setdefault(event["object"]["metadata"]["labels"][NAME], time.perf_counter())
+    configuration = await load_configuration(str(bench.cluster.kubeconfig))
+    pool = ConnectionPool(configuration)
+    url, headers = configuration.host + _PODS.path(namespace), await credentials(configuration)
+    try:
+        async with pool.pool_manager.get(url, params={**selector, **since}, headers=headers) as response:
+            async for line in response.content:
+                event = msgspec.json.decode(line)
+                if event["type"] == "ADDED":
+                    born.setdefault(event["object"]["metadata"]["labels"][NAME], time.perf_counter())
+    finally:
+        await pool.close()

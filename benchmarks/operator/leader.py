@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from benchmarks.figures import Figure
 from benchmarks.operator.bench import Bench
 from blade_operator.cluster.kubernetes.kinds import KINDS
-from blade_operator.objects import Key
+from blade_operator.model.objects import Key
 from blade_protocol.labels import NAME, ROLE, ROLE_ENGINE
 from e2e.support.operator_process import OperatorProcess
 from e2e.support.waiting import TimedOut
@@ -24,7 +24,7 @@ BUSY_WITH = 20
 
 
 async def lose(bench: Bench, keys: list[Key], leader: OperatorProcess, standby: OperatorProcess) -> list[Figure]:
-    """``leader`` is stopped, its successor killed, and that one's successor told to end."""
+    """``leader`` is stopped, its successor killed, and that one's successor sent SIGTERM."""
     stopped = await _stop(bench, keys, leader, standby)
     with ExitStack() as stack:
         third = stack.enter_context(bench.operator(bench.first))
@@ -35,7 +35,7 @@ async def lose(bench: Bench, keys: list[Key], leader: OperatorProcess, standby: 
         ended = await _until_acted(bench, keys[0], 1)
         code = await asyncio.to_thread(third.wait)
         if code:
-            raise RuntimeError(f"told to end, the leader exited with {code}")
+            raise RuntimeError(f"after SIGTERM the leader exited with {code}")
         await bench.check(120)
         fourth.kill()
     return [

@@ -1,6 +1,6 @@
-"""What watching costs: three ways to follow 1,000 LLMServices and 5,000 of their children, side by side.
+"""What watching costs: three ways to watch 1,000 LLMServices and 5,000 of their children, side by side.
 
-The numbers and the decision they led to are in ``docs/decisions/0006-watching-kubernetes.md``. Needs a cluster with the
+The decision is in ``docs/decisions/0006-watching-kubernetes.md``. Needs a cluster with the
 CRD and a namespace of its own (``KUBECONFIG``, ``SPIKE_NAMESPACE``):
 
     python -m benchmarks.operator.spike fill       # make the objects
@@ -19,6 +19,13 @@ import time
 from typing import Any
 
 from kubernetes.aio import client, config
+
+from blade_operator.cluster.kubernetes.api import load_configuration
+from blade_operator.cluster.kubernetes.informer_cache import InformerCache
+from blade_operator.cluster.kubernetes.kinds import KINDS as WATCHED_KINDS
+from blade_operator.cluster.kubernetes.watching.event_source import EventSource
+from blade_operator.cluster.kubernetes.watching.scopes import Scope
+from blade_operator.model.objects import Object, Ref
 
 NAMESPACE = os.environ.get("SPIKE_NAMESPACE", "spike")
 SERVICES = 1000
@@ -68,8 +75,8 @@ async def fill() -> None:
         async def work() -> None:
             while todo:
                 obj = todo.pop()
-                answer = await send(api, "POST", path(obj["kind"]), obj)
-                assert answer.status in (201, 409), await answer.read()
+                response = await send(api, "POST", path(obj["kind"]), obj)
+                assert response.status in (201, 409), await response.read()
 
         await asyncio.gather(*(work() for _ in range(8)))
 
@@ -148,21 +155,22 @@ async def dynamic() -> None:
 
 
 async def kopf_events() -> None:
-    import kopf
+    """What the operator does: kopf's events go into the informer cache."""
+    meter, cache = Meter("kopf"), InformerCache()
+    scopes = [Scope(WATCHED_KINDS[kind], NAMESPACE) for kind in KINDS]
 
-    meter = Meter("kopf")
+    put = cache.put
 
-    @kopf.on.event("serving.bladellm.io", "v1alpha1", "llmservices")
-    async def changed(type: str | None, **_: Any) -> None:
-        if type is None:
+    def receive(obj: Object) -> None:
+        if cache.get(Ref.of(obj)) is None:
             meter.objects += 1
         else:
             meter.events += 1
+        put(obj)
 
-    settings = kopf.OperatorSettings()
-    settings.scanning.disabled = True
-    run = kopf.operator(settings=settings, standalone=True, namespaces=[NAMESPACE])
-    await meter.run(asyncio.create_task(run))
+    cache.put = receive  # type: ignore[method-assign]
+    source = EventSource(await load_configuration(None), cache, lambda scope: None)
+    await meter.run(asyncio.create_task(source.run(scopes, [NAMESPACE])))
 
 
 async def trimmed() -> None:
@@ -190,8 +198,8 @@ async def trimmed() -> None:
                     break
                 more = f"&continue={page['metadata']['continue']}"
             since = page["metadata"]["resourceVersion"]
-            answer = await send(api, "GET", f"{base}&watch=true&allowWatchBookmarks=true&resourceVersion={since}")
-            async for line in answer.response.content:
+            response = await send(api, "GET", f"{base}&watch=true&allowWatchBookmarks=true&resourceVersion={since}")
+            async for line in response.response.content:
                 event = msgspec.json.decode(line)
                 if event["type"] != "BOOKMARK":
                     keep(kind, event["object"])

@@ -1,6 +1,6 @@
 """``make bench``: our engine beside the best CPU engines, with the same prompts, threads and KV cache.
 
-A speed counts only for answers that are right: the perplexity of a text is compared with fp32 first.
+A speed counts only for outputs that are right: the perplexity of a text is compared with fp32 first.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from benchmarks.peers.rounds import Row, alternate, decode, prefill, throughput
 from benchmarks.peers.running import Running
 from benchmarks.peers.stalls import stall_figures
 from blade_llm.kernels import native
-from blade_llm.runner.threads import usable_cores
+from blade_llm.runner.startup.threads import usable_cores
 
 ROUNDS = int(os.environ.get("ROUNDS") or (3 if QUICK else 5))
 KV_BYTES = 512 << 20
@@ -61,13 +61,13 @@ def _compared(model: Path, engines: Sequence[Running]) -> list[Figure]:
     single = _measured("decode", alternate(engines, decode, ROUNDS), "tok/s")
     bandwidth = read_bandwidth()
     share = single.median(ours) * weight_bytes(model) / bandwidth
-    # 1.1 times OpenVINO is asked, or 0.9 of what the memory gives where that is nearer.
-    asked = () if share >= 0.9 else (">=", 1.1)
+    # The target is 1.1 times OpenVINO, or 0.9 of the memory bandwidth where that is nearer.
+    target = () if share >= 0.9 else (">=", 1.1)
     figures = [
         *_absolute("decode", single, "tok/s"),
         Figure("read_bandwidth", bandwidth / 1e9, "GB/s"),
         Figure("decode_share_of_read_bandwidth", share, "x"),
-        Figure("decode_vs_openvino", single.ratio(ours, openvino), "x", *asked),
+        Figure("decode_vs_openvino", single.ratio(ours, openvino), "x", *target),
     ]
     many = _measured("16x128", alternate(engines, throughput, ROUNDS), "tok/s")
     figures += [*_absolute("throughput_16x128", many, "tok/s")]

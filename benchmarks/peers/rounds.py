@@ -20,18 +20,18 @@ Measure = Callable[[Running, random.Random], float]
 def decode(engine: Running, dice: random.Random) -> float:
     """Tokens a second of one stream, 128 tokens after a prompt of 128."""
     prompt = [words(dice, 128)]
-    first = engine.answer(prompt, 1).seconds
-    return 128 / (engine.answer(prompt, 129).seconds - first)
+    first = engine.generate(prompt, 1).seconds
+    return 128 / (engine.generate(prompt, 129).seconds - first)
 
 
 def prefill(engine: Running, dice: random.Random) -> float:
     """Prompt tokens a second of one prompt of 1,024, its first token included."""
-    return 1024 / engine.answer([words(dice, 1024)], 1).seconds
+    return 1024 / engine.generate([words(dice, 1024)], 1).seconds
 
 
 def throughput(engine: Running, dice: random.Random) -> float:
-    """Answer tokens a second of 16 requests at once, 128 in and 128 out, the prefill included."""
-    return 16 * 128 / engine.answer([words(dice, 128) for _ in range(16)], 128).seconds
+    """Output tokens a second of 16 requests at once, 128 in and 128 out, the prefill included."""
+    return 16 * 128 / engine.generate([words(dice, 128) for _ in range(16)], 128).seconds
 
 
 def words(dice: random.Random, count: int) -> list[int]:
@@ -50,11 +50,11 @@ class Row:
         return statistics.median(self.ratios(ours, peer))
 
     def ratios(self, ours: str, peer: str) -> list[float]:
-        """One a round."""
+        """Ratio of each round."""
         return [mine / theirs for mine, theirs in zip(self.values[ours], self.values[peer], strict=True)]
 
     def median(self, name: str) -> float:
-        """Of all rounds."""
+        """Median of all rounds."""
         return statistics.median(self.values[name])
 
 

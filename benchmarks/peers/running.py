@@ -1,4 +1,4 @@
-"""A worker that runs: start it, ask it, know its memory."""
+"""A worker that runs: start it, send it requests, know its memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WORKERS = Path(__file__).parent / "workers"
 
 
 @dataclass(frozen=True)
-class Answer:
+class Generated:
     """What a worker made of some prompts."""
 
     seconds: float
@@ -28,20 +28,20 @@ class Running:
     """One engine, loaded. A context manager. Its output goes to a log file beside the environments."""
 
     def __init__(self, peer: Peer, model: Path, **options: Any) -> None:
-        """Install and convert what is needed, then start it and wait until it answers.
+        """Install and convert what is needed, then start it and wait until it is ready.
 
         Raises:
             RuntimeError: it ended before; the message names its log.
         """
         install(peer.environment)
-        told = {**options, **peer.options, **peer.prepare(model)}
+        worker_options = {**options, **peer.options, **peer.prepare(model)}
         self._log = CACHE / "logs" / f"{peer.name}.log"
         self._log.parent.mkdir(parents=True, exist_ok=True)
         environment = {**os.environ, "OMP_NUM_THREADS": str(options["threads"]), **peer.variables()}
         begin = time.perf_counter()
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
-                [peer.python, _WORKERS / peer.worker, json.dumps(told)],
+                [peer.python, _WORKERS / peer.worker, json.dumps(worker_options)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment, text=True,
             )  # fmt: skip
         self._read()
@@ -62,11 +62,11 @@ class Running:
             self._process.kill()
             self._process.wait()
 
-    def answer(self, prompts: list[list[int]], max_tokens: int) -> Answer:
-        """Answer all prompts at once.
+    def generate(self, prompts: list[list[int]], max_tokens: int) -> Generated:
+        """Generate for all prompts at once.
 
         Raises:
-            RuntimeError: the worker ended, or an answer is shorter than asked for.
+            RuntimeError: the worker ended, or an output is shorter than requested.
         """
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"prompts": prompts, "max_tokens": max_tokens}) + "\n")
@@ -74,12 +74,12 @@ class Running:
         message = self._read()
         lengths = {len(tokens) for tokens in message["tokens"]}
         if lengths != {max_tokens}:
-            raise RuntimeError(f"{self.peer.name} answered with {lengths} tokens, wanted {max_tokens}")
-        return Answer(message["seconds"], message["tokens"])
+            raise RuntimeError(f"{self.peer.name} returned {lengths} tokens, wanted {max_tokens}")
+        return Generated(message["seconds"], message["tokens"])
 
     @property
     def peak_rss(self) -> int:
-        """Bytes."""
+        """Peak resident memory in bytes."""
         status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="utf-8")
         return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
 

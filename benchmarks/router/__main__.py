@@ -1,7 +1,7 @@
 """The router beside its peers: what it costs, how it places prompts, and what clients notice when engines fail.
 
 Router on one CPU; mock engines and load generator in this process, on another. Routers are measured in turn, round by
-round; reported are each one's best round, and the median over the rounds of ours divided by a peer's. Every answer is
+round; reported are each one's best round, and the median over the rounds of ours divided by a peer's. Every response is
 checked. The method is that of the field's measurements of 2026; CPU time per request is the robust figure, rates are
 bounded by the generator.
 

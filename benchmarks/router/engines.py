@@ -1,8 +1,8 @@
-"""A fleet of mock engines: OpenAI's API, a prompt cache, and every way to fail, at a few microseconds a request.
+"""A fleet of mock engines: OpenAI's API, a prefix cache, and every way to fail, at a few microseconds a request.
 
-All of them live in the benchmark's own event loop, beside the load generator. Each answer repeats the number that its
-request ends with, so that the generator can tell its own answer from another's; each event of a stream says when it
-was written.
+All of them live in the benchmark's own event loop, beside the load generator. Each response repeats the number that its
+request ends with, so that the generator can distinguish its own response from another's; each event of a stream says
+when it was written.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import httptools
 import msgspec
 
 from benchmarks.router import known_routes
-from benchmarks.router.kv_events import HEADER, KvTeller, names_header
+from benchmarks.router.kv_events import HEADER, KvEventPublisher, hashes_header
 
 RESUME = b"/internal/resume"
 IDS = b"x-blade-stream-ids"
@@ -54,7 +54,7 @@ class _Body(msgspec.Struct):
     max_tokens: int = 0
     max_completion_tokens: int = 0
     request: _Body | None = None
-    """The request above, when this one asks to go on with its stream, ..."""
+    """The original request, when this one resumes its stream, ..."""
     token_ids: list[list[int]] = []
     """... after these: an event's id is its number."""
 
@@ -71,30 +71,30 @@ class Engine:
     unwell: bool = False
     """``mode`` also counts for the health routes."""
     tokens: int = 16
-    """Tokens of an answer whose request does not say how many; the request's own number otherwise."""
+    """Tokens of a response whose request does not say how many; the request's own number otherwise."""
     delay: float = 0.0
-    """Seconds of decoding before a unary answer."""
+    """Seconds of decoding before a unary response."""
     interval: float = 0.0
     """Seconds between the events of a stream."""
     cache_blocks: int = 0
-    """Blocks the prompt cache holds; 0: there is none, and prompts are not looked at."""
+    """Blocks the prefix cache holds; 0: there is none, and prompts are not parsed."""
     block_seconds: float = 0.0
     """Prefill of one block that is not cached."""
     serial: bool = False
     """One prefill at a time: the others queue."""
-    teller: KvTeller | None = None
-    """Tells routers what the cache holds; without one they hear of ``cached_tokens`` only."""
+    publisher: KvEventPublisher | None = None
+    """Publishes KV events to routers; without one they get ``cached_tokens`` only."""
     port: int = 0
     requests: int = 0
     active: int = 0
     by_key: Counter[bytes] = field(default_factory=Counter)
     """Requests by their ``authorization``."""
     aborted: list[float] = field(default_factory=list)
-    """When the other side closed a connection whose answer was not complete (``time.perf_counter``)."""
+    """When the other side closed a connection whose response was incomplete (``time.perf_counter``)."""
     hits: int = 0
     blocks: int = 0
     groups: set[bytes] = field(default_factory=set)
-    """First bytes of the prompts it was asked."""
+    """First bytes of the prompts it got."""
     cache: OrderedDict[int, None] = field(default_factory=OrderedDict)
     connections: set[_Connection] = field(default_factory=set)
     _free_at: float = 0.0
@@ -143,8 +143,8 @@ class Engine:
                 self.cache.move_to_end(block)
                 hits += not missing
         removed = [self.cache.popitem(last=False)[0] for _ in range(len(self.cache) - self.cache_blocks)]
-        if self.teller is not None:
-            self.teller.change(missing, removed)
+        if self.publisher is not None:
+            self.publisher.change(missing, removed)
         self.hits += hits
         self.blocks += len(chain)
         seconds = (len(chain) - hits) * self.block_seconds
@@ -169,7 +169,7 @@ class _Connection(asyncio.Protocol):
         self.parts: list[bytes] = []
         self.busy = self.ours = self.ids = False
         self.question = b""
-        self.names_wanted = self.ids_wanted = False
+        self.hashes_wanted = self.ids_wanted = False
         self.extra = b""
         self.cached = self.prompt = self.tokens = self.index = 0
         self.next = 0.0
@@ -205,7 +205,7 @@ class _Connection(asyncio.Protocol):
         if name == b"authorization":
             self.key = value
         elif name == HEADER:
-            self.names_wanted = True
+            self.hashes_wanted = True
         elif name == IDS:
             self.ids_wanted = True
 
@@ -222,8 +222,8 @@ class _Connection(asyncio.Protocol):
             self._fail(engine.mode)
         elif generates:
             self._generate(body)
-        elif engine.teller is None or not engine.teller.answer(target, self.transport):
-            self.transport.write(known_routes.answer(target, body))
+        elif engine.publisher is None or not engine.publisher.respond(target, self.transport):
+            self.transport.write(known_routes.respond(target, body))
 
     def _fail(self, mode: Mode) -> None:
         self.engine.requests += 1
@@ -242,8 +242,8 @@ class _Connection(asyncio.Protocol):
             engine.by_key[self.key] += 1
         start = body.rfind(QUESTION)
         self.question = body[start : start + QUESTION_SIZE]
-        asked = _decode(body)
-        request = asked.request or asked
+        decoded = _decode(body)
+        request = decoded.request or decoded
         self.tokens = request.max_completion_tokens or request.max_tokens or engine.tokens
         self.prompt, self.cached, wait = len(body) // 4, 0, 0.0
         if engine.cache_blocks:
@@ -251,12 +251,12 @@ class _Connection(asyncio.Protocol):
             engine.groups.add(text[:BLOCK].encode())
             self.prompt = len(text) // 4
             wait, self.cached, blocks = engine.prefill(text)
-            self.extra = names_header(blocks) if self.names_wanted and engine.teller is not None else b""
-        self.names_wanted = False
+            self.extra = hashes_header(blocks) if self.hashes_wanted and engine.publisher is not None else b""
+        self.hashes_wanted = False
         if request.stream:
-            self.ids = self.ids_wanted or asked is not request
+            self.ids = self.ids_wanted or decoded is not request
             self.ids_wanted = False
-            self.index = sum(map(len, asked.token_ids))
+            self.index = sum(map(len, decoded.token_ids))
             self.transport.write(_STREAM_HEAD % (self.extra + (_RESUMABLE if self.ids else b"")))
             self.next = self.loop.time() + wait + engine.interval
             self.timer = self.loop.call_at(self.next, self._token if self.index < self.tokens else self._end)
@@ -289,7 +289,7 @@ class _Connection(asyncio.Protocol):
         self.transport.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event))
 
     def _usage(self) -> bytes:
-        """An engine without a prompt cache does not speak of one."""
+        """The usage of a response; without a prefix cache it has no cached tokens."""
         cached = _CACHED % self.cached if self.engine.cache_blocks else b""
         return _USAGE % (self.prompt, self.tokens, self.prompt + self.tokens, cached)
 

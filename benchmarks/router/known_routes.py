@@ -1,4 +1,4 @@
-"""What routers ask an engine besides generating: health, models, load, tokens. Answered as SGLang and vLLM do."""
+"""The routes of an engine besides generating: health, models, load, tokens, with SGLang's and vLLM's responses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _METRICS = (
     "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0\n"
     "sglang:num_running_reqs 0\nsglang:num_queue_reqs 0\nsglang:token_usage 0\n"
 )
-_ANSWERS: dict[bytes, object] = {
+_RESPONSES: dict[bytes, object] = {
     b"/v1/models": {"object": "list", "data": [_MODEL]},
     b"/get_model_info": _INFO,
     b"/model_info": _INFO,
@@ -35,18 +35,18 @@ _ANSWERS: dict[bytes, object] = {
 
 
 def response(status: int, body: bytes, extra: bytes = b"", kind: bytes = b"application/json") -> bytes:
-    """A whole answer; ``extra`` are further header lines."""
+    """A whole response; ``extra`` are further header lines."""
     head = b"HTTP/1.1 %d Mock\r\ncontent-type: %b\r\n%bcontent-length: %d\r\n\r\n"
     return head % (status, kind, extra, len(body)) + body
 
 
-def answer(target: bytes, body: bytes) -> bytes:
-    """The answer to anything that is no request for tokens."""
+def respond(target: bytes, body: bytes) -> bytes:
+    """The response to anything but a generation request."""
     path = target.partition(b"?")[0]
     if path == b"/tokenize":
         tokens = _tokens(body)
         return response(200, json.dumps({"tokens": tokens, "count": len(tokens), "max_model_len": 1 << 20}).encode())
-    if path == b"/v1/chat/completions/render":  # too new for most engines; vllm-router then asks for /tokenize
+    if path == b"/v1/chat/completions/render":  # too new for most engines; vllm-router then uses /tokenize
         return response(404, b"{}")
     return _fixed(path)
 
@@ -60,4 +60,4 @@ def _tokens(body: bytes) -> list[int]:
 def _fixed(path: bytes) -> bytes:
     if path == b"/metrics":
         return response(200, _METRICS.encode(), kind=b"text/plain")
-    return response(200, json.dumps(_ANSWERS.get(path, {"status": "ok"})).encode())
+    return response(200, json.dumps(_RESPONSES.get(path, {"status": "ok"})).encode())

@@ -1,4 +1,4 @@
-"""What our engines tell of their prompt caches on the internal port: state, changes as events, a snapshot."""
+"""The internal port of our engines: state, KV events, and a snapshot of the prefix cache."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _STATE: dict[str, object] = {
 
 
 def digest(block: int) -> bytes:
-    """The name of a block on its way."""
+    """The digest of a block on the wire."""
     return (block & 0xFFFF_FFFF_FFFF_FFFF).to_bytes(8, "little")
 
 
-def names_header(blocks: Iterable[int]) -> bytes:
-    """The header line that names a prompt's blocks."""
+def hashes_header(blocks: Iterable[int]) -> bytes:
+    """The header line with a prompt's block hashes."""
     return b"%b: %d:%b\r\n" % (HEADER, STRIDE, base64.b64encode(b"".join(map(digest, blocks))))
 
 
-class KvTeller:
+class KvEventPublisher:
     """The internal port's routes of one engine."""
 
     def __init__(self, blocks: int) -> None:
@@ -49,10 +49,10 @@ class KvTeller:
         self._stored: set[int] = set()
         self._removed: set[int] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self.listeners: set[asyncio.Transport] = set()
+        self.subscribers: set[asyncio.Transport] = set()
 
     def change(self, stored: Iterable[int], removed: Iterable[int]) -> None:
-        """The cache has changed; listeners hear of it soon."""
+        """Change the cache; an event is published soon."""
         for block in stored:
             self._cached.add(block)
             self._stored.add(block)
@@ -62,14 +62,14 @@ class KvTeller:
             self._removed.add(block)
             self._stored.discard(block)
         if self._timer is None and (self._stored or self._removed):
-            self._timer = asyncio.get_running_loop().call_later(EVERY, self._tell)
+            self._timer = asyncio.get_running_loop().call_later(EVERY, self._publish)
 
-    def answer(self, path: bytes, transport: asyncio.Transport) -> bool:
+    def respond(self, path: bytes, transport: asyncio.Transport) -> bool:
         """Serve one of the routes; False when it is none."""
         if path == b"/internal/events":
             head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
             transport.write(head + self._event({"sequence": self._sequence}))
-            self.listeners.add(transport)
+            self.subscribers.add(transport)
         elif path == b"/internal/kv":
             snapshot = {"epoch": "e", "sequence": self._sequence, "digests": _text(self._cached | self._removed)}
             transport.write(response(200, json.dumps(snapshot).encode()))
@@ -79,15 +79,15 @@ class KvTeller:
             return False
         return True
 
-    def _tell(self) -> None:
+    def _publish(self) -> None:
         self._timer = None
         self._sequence += 1
         batch = {"sequence": self._sequence, "stored": _text(self._stored), "removed": _text(self._removed)}
         self._stored.clear()
         self._removed.clear()
         event = self._event(batch)
-        self.listeners = {transport for transport in self.listeners if not transport.is_closing()}
-        for transport in self.listeners:
+        self.subscribers = {transport for transport in self.subscribers if not transport.is_closing()}
+        for transport in self.subscribers:
             transport.write(event)
 
     def _state(self) -> dict[str, object]:

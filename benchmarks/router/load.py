@@ -1,4 +1,4 @@
-"""A closed-loop load generator on bare sockets: each caller waits for its answer, checks it, and asks again."""
+"""A closed-loop load generator on bare sockets: each caller waits for its response, checks it, and sends another."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import httptools
 
 from benchmarks.router.engines import QUESTION
 
-GIVE_UP = 10.0
-"""Seconds a client waits for an answer, or for the next event of one."""
+TIMEOUT = 10.0
+"""Seconds a client waits for a response, or for the next event of one."""
 _EVENT = re.compile(rb"q=(\d{9}) i=(\d{6}) t=\d{16}")
 _STAMP = re.compile(rb" t=(\d{16})")
 _BODY = b'{"model":"mock","messages":[{"role":"user","content":"%b %b"}],"stream":%b,"max_tokens":%d}'
@@ -27,11 +27,11 @@ _questions = itertools.count()
 
 
 class Wrong(Exception):
-    """A client got something else than its whole answer. Its first argument says what, in a word or two."""
+    """A client got something else than its complete response. The first argument says what, in a word or two."""
 
 
 def request(text: str, *, stream: bool = False, tokens: int = 16, key: str = "none") -> tuple[bytes, bytes]:
-    """A chat request for that prompt (letters, digits, spaces), and the question its answer must repeat."""
+    """A chat request for that prompt (letters, digits, spaces), and the question its response must repeat."""
     question = b"%b%09d" % (QUESTION, next(_questions))
     body = _BODY % (text.encode("ascii"), question, b"true" if stream else b"false", tokens)
     head = (
@@ -89,16 +89,16 @@ class Caller(asyncio.Protocol):
         if self.done is not None and not self.done.done():
             self.done.set_exception(Wrong(why))
 
-    async def ask(self, data: bytes, question: bytes, give_up: float = GIVE_UP) -> bytes:
-        """The answer's body, checked to be whole and the one to this question.
+    async def request(self, data: bytes, question: bytes, timeout: float = TIMEOUT) -> bytes:
+        """The response's body, checked to be whole and the one to this question.
 
         Raises:
-            Wrong: it is not, or did not come within ``give_up`` seconds.
+            Wrong: it is not, or did not come within ``timeout`` seconds.
         """
         self.parts = []
         self.parser = httptools.HttpResponseParser(self)
         self.done = self.loop.create_future()
-        timer = self.loop.call_later(give_up, self.fail, "no answer in time")
+        timer = self.loop.call_later(timeout, self.fail, "no response in time")
         self.transport.write(data)
         try:
             await self.done
@@ -112,7 +112,7 @@ class Caller(asyncio.Protocol):
         if status != 200:
             raise Wrong(f"status {status}")
         if question not in body:
-            raise Wrong("another's answer")
+            raise Wrong("another request's response")
         return body
 
 
@@ -137,14 +137,14 @@ def whole_stream(body: bytes, question: bytes, tokens: int) -> bool:
     number = question.removeprefix(QUESTION)
     return (
         len(events) == tokens
-        and all(asked == number and int(index) == place for place, (asked, index) in enumerate(events))
+        and all(received == number and int(index) == place for place, (received, index) in enumerate(events))
         and body.endswith(b"data: [DONE]\n\n")
         and b'"error"' not in body
     )
 
 
-def whole_answer(body: bytes, tokens: int) -> bool:
-    """All words of a unary answer are there."""
+def whole_response(body: bytes, tokens: int) -> bool:
+    """All words of a unary response are there."""
     return b" word" * tokens + b'"' in body
 
 
@@ -155,7 +155,7 @@ async def latency(port: int, count: int, text: str) -> tuple[float, float]:
         for number in range(count + 20):
             data, question = request(text)
             start = time.perf_counter()
-            await caller.ask(data, question)
+            await caller.request(data, question)
             if number >= 20:
                 times.append((time.perf_counter() - start) * 1e3)
     return statistics.median(times), percentile(times, 0.99)
@@ -171,7 +171,7 @@ class Outcome:
 
     done: int = 0
     tokens: int = 0
-    """Of prompts and answers, as the answers' usage says."""
+    """Prompt and completion tokens, as the responses' usage says."""
     seconds: float = 0.0
     times: list[float] = field(default_factory=list)
     """Seconds of each request, failed ones included."""
@@ -196,8 +196,8 @@ async def crowd(
 ) -> Outcome:
     """``count`` callers for that many seconds, or until that many requests are done. Errors are counted, not raised.
 
-    A caller whose connection has ended opens another. With ``warm``, answers of the first that many seconds are not
-    counted, nor those that come after the end: who has many requests under way would have many of them.
+    A caller whose connection has ended opens another. With ``warm``, responses of the first that many seconds are not
+    counted, nor those that come after the end: who has many requests in flight would have many of them.
     """
     outcome = Outcome()
     started = time.perf_counter()
@@ -215,8 +215,8 @@ async def crowd(
                 if caller.closed:
                     caller = await open_caller(port)
                 data, question = request(prompts(), stream=stream, tokens=tokens, key=key)
-                body = await caller.ask(data, question)
-                if not (whole_stream(body, question, tokens) if stream else whole_answer(body, tokens)):
+                body = await caller.request(data, question)
+                if not (whole_stream(body, question, tokens) if stream else whole_response(body, tokens)):
                     raise Wrong("error event" if b'"error"' in body else "incomplete")
                 if warm and not counted <= time.perf_counter() <= end:
                     continue
@@ -234,13 +234,13 @@ async def crowd(
 
 
 def right(outcome: Outcome) -> Outcome:
-    """The same, if every answer was right.
+    """The same, if every response was right.
 
     Raises:
         Wrong: one was not.
     """
     if outcome.errors:
-        raise Wrong(f"wrong answers: {dict(outcome.errors)}")
+        raise Wrong(f"wrong responses: {dict(outcome.errors)}")
     return outcome
 
 
@@ -254,7 +254,7 @@ class Streams:
     """Seconds from an event's writing to its reading."""
     tokens: int
     seconds: float
-    """From the first stream's first event to the last one's end."""
+    """Time from the first stream's first event to the last one's end."""
 
 
 async def streams(port: int, count: int, tokens: int, interval: float) -> Streams:
@@ -265,21 +265,21 @@ async def streams(port: int, count: int, tokens: int, interval: float) -> Stream
     """
     firsts: list[float] = []
     result = Streams([], [], count * tokens, 0.0)
-    answers: list[tuple[bytes, bytes]] = []
+    responses: list[tuple[bytes, bytes]] = []
 
     async def one(place: int, caller: Caller) -> None:
         caller.relays = result.relays
         await asyncio.sleep(interval * place / count)
         data, question = request("x" * 2000, stream=True, tokens=tokens)
         start = time.perf_counter()
-        answers.append((await caller.ask(data, question, GIVE_UP + tokens * interval), question))
+        responses.append((await caller.request(data, question, TIMEOUT + tokens * interval), question))
         firsts.append(caller.first)
         result.ttft.append(caller.first - start - interval)
 
     async with callers(port, count) as opened:
         await asyncio.gather(*(one(place, caller) for place, caller in enumerate(opened)))
         result.seconds = time.perf_counter() - min(firsts)
-    for body, question in answers:  # after the clock has stopped: it takes long
+    for body, question in responses:  # after the clock has stopped: it takes long
         if not whole_stream(body, question, tokens):
             raise Wrong("a stream is incomplete")
     return result

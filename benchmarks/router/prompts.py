@@ -28,11 +28,11 @@ def grouped(size: int, seed: int = 0, *, zipf: float = 0.0, unique: int = 0) -> 
     prefixes = [filler(1000 * (seed + 1) + group, size) for group in range(GROUPS)]
     weights = list(itertools.accumulate((group + 1) ** -zipf for group in range(GROUPS)))
 
-    def draw() -> str:
+    def sample() -> str:
         prefix = rng.choices(prefixes, cum_weights=weights)[0]
         return f"{prefix}{rng.getrandbits(4 * unique):0{unique}x}" if unique else prefix
 
-    return draw
+    return sample
 
 
 def cold(blocks: int, seed: int = 0) -> Callable[[], str]:

@@ -15,12 +15,12 @@ from benchmarks.router.routers import Kind, Router, ours, peer, started
 Values = dict[str, float]
 Measure = Callable[[Router, list[Engine]], Awaitable[Values]]
 Results = dict[str, list[Values]]
-"""Of each router, by its name: what each round measured."""
+"""Values of every round, by the router's name."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """What rows are told."""
+    """The settings of all rows."""
 
     peers: Sequence[str]
 
@@ -73,10 +73,10 @@ async def one_by_one(
 
 
 async def _measure(router: Router, engines: list[Engine], measure: Measure, results: Results) -> None:
-    """Measure once. A peer that answers wrongly drops out; ours must not.
+    """Measure once. A peer that responds wrongly drops out; ours must not.
 
     Raises:
-        Wrong: ours answered wrongly.
+        Wrong: ours responded wrongly.
     """
     name = router.kind.name
     if name not in results:

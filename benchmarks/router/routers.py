@@ -32,7 +32,7 @@ _PYTHON_NEEDS: Final = {"PYTHONPATH": os.pathsep.join(_OURS)}
 PEERS: Final = ("sglang", "smg", "vllm")
 _ENVIRONMENTS: Final = {"sglang": "sglang-router", "smg": "smg", "vllm": "vllm-router"}
 _QUIET: Final = {"RUST_LOG": "error", "HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}
-"""Peers look for the mock's tokenizer in the hub: nothing is to leave the machine."""
+"""Peers would fetch the mock's tokenizer from the hub: nothing is to leave the machine."""
 ROUTER_CPU: Final = min(os.sched_getaffinity(0))
 LOAD_CPU: Final = max(os.sched_getaffinity(0))
 
@@ -47,7 +47,7 @@ class Kind:
 
     name: str
     peer: str = ""
-    """Of `PEERS`; empty: ours."""
+    """Name in `PEERS`; empty: ours."""
     options: tuple[str, ...] = ()
     workers: int = 1
     internal: bool = False
@@ -57,13 +57,13 @@ class Kind:
         """What starts it on ``port``; ours takes its endpoints from the options where they name a file."""
         where = ["--host", "127.0.0.1", "--port", str(port)]
         if not self.peer:
-            told: tuple[str, ...] = ("--endpoints", ",".join(engines))
+            endpoints: tuple[str, ...] = ("--endpoints", ",".join(engines))
             if "--config" in self.options:
-                told = ()
+                endpoints = ()
             elif self.internal:
-                told = ("--config", str(write_config(folder, engines, internal=True)))
+                endpoints = ("--config", str(write_config(folder, engines, internal=True)))
             workers = ("--workers", str(self.workers)) if self.workers > 1 else ()
-            return [PYTHON, "-m", "blade_router.app", *where, *told, *workers, *self.options]
+            return [PYTHON, "-m", "blade_router.app", *where, *endpoints, *workers, *self.options]
         environment = CACHE / _ENVIRONMENTS[self.peer] / "bin"
         program: dict[str, list[str]] = {
             "sglang": [str(environment / "python"), "-m", "sglang_router.launch_router"],
@@ -94,7 +94,7 @@ def peer(name: str, policy: str, *options: str) -> Kind:
 
 
 def available(names: Sequence[str]) -> list[str]:
-    """Those of the peers that install here; says why of the others."""
+    """The peers that install here; prints why the others do not."""
     found = []
     for name in names:
         try:
@@ -163,7 +163,7 @@ class Router:
                 return False
         caller = await open_caller(self.port)
         try:
-            await caller.ask(*request("ready"))
+            await caller.request(*request("ready"))
         finally:
             caller.transport.abort()
         return True

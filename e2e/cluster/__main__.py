@@ -54,7 +54,7 @@ def bring_up(cluster: Cluster, options: argparse.Namespace) -> None:
     elif isinstance(cluster, Kind):
         cluster.up()
     else:
-        raise NoCluster(f"the cluster of {cluster.kubeconfig} does not answer")
+        raise NoCluster(f"the cluster of {cluster.kubeconfig} does not respond")
 
 
 def show_status(cluster: Cluster) -> int:

@@ -48,7 +48,7 @@ class Existing(Cluster):
         raise Unsupported("an existing cluster's nodes do not have this machine's folders")
 
     def down(self) -> None:
-        """It is not ours."""
+        """Leave the cluster up: it is not ours."""
 
 
 class Kind(Cluster):

@@ -35,7 +35,7 @@ def members(layout: Layout) -> set[int]:
 
 
 def remove_cgroups(layout: Layout) -> None:
-    """Once they are empty."""
+    """Remove the cgroups once they are empty."""
     for top in cgroups(layout):
         below = sorted((path for path in top.rglob("*") if path.is_dir()), key=lambda path: len(path.parts))
         for folder in (*reversed(below), top):

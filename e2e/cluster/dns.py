@@ -21,7 +21,7 @@ def coredns(layout: Layout) -> list[str]:
     return ["coredns", f"-conf={corefile}"]
 
 
-def answers(layout: Layout) -> bool:
+def is_ready(layout: Layout) -> bool:
     """It announces itself once its first list of Services is complete."""
     log = layout.logs / "coredns.log"
     return log.exists() and "CoreDNS-" in log.read_text()

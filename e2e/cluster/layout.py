@@ -12,7 +12,7 @@ from typing import Final
 
 NODE: Final = "node1"
 NODE_ADDRESS: Final = "10.66.0.1"
-"""Of the bridge that carries the API server, the node and the DNS server."""
+"""Address of the bridge that carries the API server, the node and the DNS server."""
 API_PORT: Final = 16443
 SERVICES: Final = "10.96.0.0/16"
 """Wide enough for a few thousand Services (the scale tests)."""

@@ -1,6 +1,6 @@
 """One network namespace for control plane, node, pods and tests.
 
-It has no way out: the kubelet does not ask for cloud metadata, images cannot be pulled by accident, and what kube-proxy
+It has no way out: the kubelet does not query cloud metadata, images cannot be pulled by accident, and what kube-proxy
 does to iptables stays inside.
 """
 

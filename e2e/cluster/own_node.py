@@ -86,7 +86,7 @@ class OwnNode(Cluster):
             self.processes.wait(
                 "service account", lambda: self.run(["kubectl", "get", "sa", "default"]).returncode == 0
             )
-            self.processes.wait("CoreDNS", lambda: dns.answers(self.layout))
+            self.processes.wait("CoreDNS", lambda: dns.is_ready(self.layout))
             done("DNS and service accounts ready")
         except BaseException as error:
             if isinstance(error, Exception):
@@ -101,7 +101,7 @@ class OwnNode(Cluster):
         self.processes.reap()
 
     def load_images(self, archives: Sequence[Path]) -> None:
-        """Each archive once, however often it is asked for; raises RuntimeError with ctr's words."""
+        """Imports each archive once, however often it is requested; raises RuntimeError with ctr's words."""
         record = self.layout.folder / "loaded-images"
         loaded = set(record.read_text().splitlines()) if record.exists() else set()
         for archive in archives:
@@ -132,7 +132,7 @@ class OwnNode(Cluster):
 
     @contextlib.contextmanager
     def reach(self, namespace: str, service: str, port: int) -> Iterator[str]:
-        """The Service's own address: what asks it runs inside the network namespace (``enter``)."""
+        """The Service's own address: its clients run inside the network namespace (``enter``)."""
         address = self.kubectl("-n", namespace, "get", "service", service, "-o", "jsonpath={.spec.clusterIP}")
         if address == "None":  # a headless one has only its pods
             with super().reach(namespace, service, port) as url:

@@ -33,7 +33,7 @@ CLIENTS = {
     "kwok": "/O=system:masters/CN=e2e:kwok",
 }
 USERS = ("admin", "controller-manager", "scheduler", "kubelet", "proxy", "coredns", "kwok")
-"""Those that get a kubeconfig file."""
+"""Users that get a kubeconfig file."""
 
 # The distribution's default configuration would make every certificate an authority.
 OPENSSL_CONFIG = "[req]\ndistinguished_name = name\n[name]\n"

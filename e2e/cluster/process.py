@@ -68,7 +68,7 @@ class Processes:
         return sorted(path.stem for path in self.records.glob("*.json"))
 
     def pid(self, name: str) -> int | None:
-        """Of the recorded process, if it still runs."""
+        """Id of the recorded process, if it still runs."""
         try:
             record = json.loads((self.records / f"{name}.json").read_text())
         except (OSError, ValueError):
@@ -83,7 +83,7 @@ class Processes:
                 raise ProcessDied(f"{name} died; the end of its log:\n{tail(self.logs / f'{name}.log')}")
 
     def wait(self, what: str, ready: Callable[[], T | None], timeout: float = 60.0) -> T:
-        """Until ``ready()`` is true; raises ProcessDied or NotReady."""
+        """Wait until ``ready()`` is true; raises ProcessDied or NotReady."""
         deadline = time.monotonic() + timeout
         while not (value := ready()):
             self.check()

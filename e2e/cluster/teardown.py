@@ -1,8 +1,8 @@
 """Removing a cluster, whatever state it is in: complete, half up after a crash, or already half gone.
 
-Nothing is asked of the cluster itself. What belongs to it is found by what this machine says (its cgroup, its network
-namespace, its folder), so a lost record hides nothing. The order matters only in that the kubelet goes first, because
-it would start containers again.
+Nothing is requested from the cluster itself. Its parts are found on this machine (its cgroup, its network namespace,
+its folder), so a lost record hides nothing. The order matters only in that the kubelet goes first, because it would
+start containers again.
 """
 
 import contextlib

@@ -33,11 +33,11 @@ KEY = hashlib.sha256(repr((RELEASE, PACKAGES, USELESS)).encode()).hexdigest()[:1
 def ensure(buildah: Buildah, folder: Path) -> None:
     """Have the image ``NAME`` in buildah's storage: already there, from the cached archive, or by debootstrap."""
     keyed = f"localhost/base:{KEY}"
-    if not buildah.ask("images", "--quiet", keyed):
+    if not buildah.output("images", "--quiet", keyed):
         archive = folder / f"base-{KEY}.tar"
         if not archive.exists():
             bootstrap(archive)
-        container = buildah.ask("from", "scratch")
+        container = buildah.output("from", "scratch")
         buildah("add", container, str(archive), "/")
         buildah("config", "--cmd", "python3", container)
         buildah("commit", "--rm", container, keyed)

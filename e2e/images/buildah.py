@@ -34,7 +34,7 @@ class Buildah:
             tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-30:])
             raise ImageError(f"buildah {arguments[0]} failed ({done.returncode}), see {self._log}:\n{tail}")
 
-    def ask(self, *arguments: str) -> str:
+    def output(self, *arguments: str) -> str:
         """What ``buildah ARGUMENTS`` prints; empty when it fails."""
         command = ["buildah", *self._options, *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -80,7 +80,7 @@ def parse_settings(lines: Iterable[str]) -> dict[str, str]:
 
 
 def ca_bundle(settings: dict[str, str]) -> Path | None:
-    """The certificates this machine trusts, the one pip was told of first."""
+    """The certificates that this machine trusts, the one that pip is configured with first."""
     names = [settings.get("cert"), *map(os.environ.get, CA_BUNDLES), ssl.get_default_verify_paths().cafile]
     return next((Path(name) for name in names if name and Path(name).is_file()), None)
 

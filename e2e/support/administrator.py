@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from blade_operator.cluster.kubernetes.api import MERGE, Api, load_configuration
-from blade_operator.cluster.kubernetes.gate import Gate
+from blade_operator.cluster.kubernetes.fence import WriteFence
 from blade_operator.cluster.kubernetes.kinds import SECRET, SERVICE, WATCHED, Kind
-from blade_operator.objects import Object
+from blade_operator.model.objects import Object
 from blade_protocol.labels import MANAGED_BY, MANAGER
 from e2e.cluster.base import Cluster
 
@@ -19,7 +19,7 @@ CHILDREN = (*(kind for kind in WATCHED if kind is not SERVICE), SECRET)
 
 
 class Administrator:
-    """What the cluster's administrator asks for; raises `ApiError`."""
+    """Requests of the cluster's administrator; raises `ApiError`."""
 
     def __init__(self, api: Api) -> None:
         self.api = api
@@ -69,7 +69,7 @@ class Administrator:
 @asynccontextmanager
 async def administrator(cluster: Cluster) -> AsyncIterator[Administrator]:
     """Connections of the cluster's administrator, to be used inside its network."""
-    gate = Gate()
-    gate.open()
-    async with Api(await load_configuration(str(cluster.kubeconfig)), gate) as api:
+    fence = WriteFence()
+    fence.open()
+    async with Api(await load_configuration(str(cluster.kubeconfig)), fence) as api:
         yield Administrator(api)

@@ -1,17 +1,17 @@
-"""Whether a cluster has exactly what its LLMServices ask for: each object against what `render` makes of the spec."""
+"""Whether a cluster has exactly what its LLMServices declare: each object against what `render` makes of the spec."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Iterator, Sequence
 
-from blade_operator import pods as read
 from blade_operator.cluster.kubernetes.root_key import FIELD
 from blade_operator.cluster.kubernetes.root_key import NAME as KEY
-from blade_operator.drift import differs
-from blade_operator.objects import Key, Object, Ref
+from blade_operator.model import pods as podutil
+from blade_operator.model.objects import Key, Object, Ref
+from blade_operator.reconcile.drift import differs
+from blade_operator.reconcile.revisions import find_revisions
 from blade_operator.render import Defaults, engine_deployment, engine_objects, router_objects, service_objects
-from blade_operator.revisions import find_revisions
 from blade_operator.spec.parse import parse_service
 from blade_protocol.labels import NAME, ROLE_ENGINE, ROLE_ROUTER
 from e2e.cluster.base import Cluster
@@ -84,11 +84,11 @@ def _pod_problems(service: Object, there: dict[Ref, Object], current: str) -> It
     spec = service["spec"]
     pods = [obj for ref, obj in there.items() if ref.kind == "Pod"]
     for role, count in ((ROLE_ENGINE, spec["replicas"]), (ROLE_ROUTER, spec["router"]["replicas"])):
-        mine = [pod for pod in pods if read.role(pod) == role]
-        ready = sum(map(read.is_ready, mine))
+        mine = [pod for pod in pods if podutil.role(pod) == role]
+        ready = sum(map(podutil.is_ready, mine))
         if (len(mine), ready) != (count, count):
             yield f"{len(mine)} {role} pods, {ready} of them ready, instead of {count}"
-        if role == ROLE_ENGINE and (other := {read.revision(pod) for pod in mine} - {current}):
+        if role == ROLE_ENGINE and (other := {podutil.revision(pod) for pod in mine} - {current}):
             yield f"engine pods of revisions {sorted(other)} instead of {current}"
 
 
@@ -96,13 +96,13 @@ def _status_problems(service: Object, current: str) -> Iterator[str]:
     status = service.get("status") or {}
     ready: Object = next((each for each in status.get("conditions", ()) if each["type"] == "Ready"), {})
     replicas = service["spec"]["replicas"]
-    told = {
+    reported = {
         "observedGeneration": (status.get("observedGeneration"), service["metadata"]["generation"]),
         "revision": (status.get("revision", {}).get("current"), current),
         "readyReplicas": (status.get("readyReplicas"), replicas),
         "updatedReplicas": (status.get("updatedReplicas"), replicas),
         "Ready": (ready.get("status"), "True" if replicas else "False"),
     }
-    for name, (told_value, true_value) in told.items():
-        if told_value != true_value:
-            yield f"status says {name} {told_value}, not {true_value}"
+    for name, (reported_value, true_value) in reported.items():
+        if reported_value != true_value:
+            yield f"status says {name} {reported_value}, not {true_value}"

@@ -1,4 +1,4 @@
-"""The API server's audit log: who asked for what, as the server itself recorded it."""
+"""The API server's audit log: who requested what, as the server itself recorded it."""
 
 import json
 from collections.abc import Iterator
@@ -32,17 +32,17 @@ class Request:
 
 
 class AuditLog:
-    """Reads ``path`` anew at every question; a request is in the file before its answer is on its way."""
+    """Reads ``path`` anew at every query; a request is in the file before its response is sent."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def mark(self) -> int:
-        """A position for ``since``: everything that is asked from now on."""
+        """A position for ``since``: everything requested from now on."""
         return self.path.stat().st_size
 
     def requests(self, user: str | None = None, since: int = 0) -> list[Request]:
-        """In the order of their answers, each once; ``user``: the exact name (`service_account` makes one)."""
+        """Requests in order of their responses, each once; ``user``: an exact name (`service_account` makes one)."""
         found: dict[str, Request] = {}
         for event in self._events(since):
             if user is None or event["user"].get("username", "") == user:

@@ -1,6 +1,6 @@
 """What ``kubectl get`` and ``kubectl describe`` print of an LLMService, cut to what explains it and made repeatable.
 
-Kept of the description: the phase, conditions that tell of something wrong, failures, and the check's table where it
+Kept of the description: the phase, conditions that report a problem, failures, and the check's table where it
 failed. Names of pods, times and addresses differ each time and get placeholders.
 """
 
@@ -13,7 +13,7 @@ from typing import Final
 NAMESPACE: Final = "team"
 """Stands for the test's namespace."""
 _LABEL: Final = re.compile(r"^(?P<indent> +)(?P<label>[A-Z][\w ]*?):(?P<gap> *)(?P<value>.*)$")
-_TOLD: Final = ("Conditions", "Failures", "Phase", "Preflight")
+_SHOWN: Final = ("Conditions", "Failures", "Phase", "Preflight")
 _NOISE: Final = frozenset({"Last Transition Time", "Observed Generation"})
 _RESTARTS: Final = re.compile(r", restarted (at least )?\d+ times?(, each time after a longer pause)?")
 
@@ -28,10 +28,10 @@ def table(text: str, names: Mapping[str, str]) -> str:
 
 
 def extract(text: str, names: Mapping[str, str]) -> str:
-    """The part of what ``kubectl describe llm NAME`` printed that tells what is wrong."""
+    """The part of what ``kubectl describe llm NAME`` printed that explains the failure."""
     _, _, rest = text.partition("\nStatus:\n")
     status, _, _ = rest.partition("\nEvents:")
-    lines = [line for line in _told(status.splitlines()) if _label(line) not in _NOISE]
+    lines = [line for line in _shown(status.splitlines()) if _label(line) not in _NOISE]
     return repeatable("\n".join(["Status:", *map(str.rstrip, lines)]), names)
 
 
@@ -51,16 +51,16 @@ def stable(extracted: str) -> list[str]:
     return [line for line in lines if not line.startswith(("Restarts:", "Exit Code:", "Last Log:"))]
 
 
-def _told(lines: list[str]) -> Iterator[str]:
-    """Those of the fields of `_TOLD`, of lists only the entries that are not fine."""
+def _shown(lines: list[str]) -> Iterator[str]:
+    """The lines of the fields in `_SHOWN`; of lists only the entries that are not fine."""
     level = len(lines[0]) - len(lines[0].lstrip())
     for field in _split(lines, lambda line: line[level : level + 1].strip() != ""):
         label = _label(field[0])
         if label == "Phase":
             yield field[0]
-        elif label in _TOLD:
-            told = [line for entry in _entries(field[1:]) if not _fine(label, entry) for line in entry]
-            yield from [field[0], *told] if told else []
+        elif label in _SHOWN:
+            shown = [line for entry in _entries(field[1:]) if not _fine(label, entry) for line in entry]
+            yield from [field[0], *shown] if shown else []
 
 
 def _entries(lines: list[str]) -> list[list[str]]:
@@ -87,7 +87,7 @@ def _fine(kind: str, entry: list[str]) -> bool:
         return values["Status"] != ("True" if values["Type"] == "Degraded" else "False")
     if kind == "Preflight":
         return (values["Failed"], values["Warning"]) == ("0", "0")
-    return values["Container"] == "router"  # all these services have the trouble in their engines
+    return values["Container"] == "router"  # all these services fail in their engines
 
 
 def _label(line: str) -> str:

@@ -1,4 +1,4 @@
-"""Asks the API server whether it would take an object, many times a second: kubectl needs a process each time."""
+"""Dry-run requests to the API server, many times a second: kubectl needs a process each time."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Object = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What the server says to one object."""
+class Verdict:
+    """The API server's response to one object."""
 
     accepted: bool
     object: Object
-    """As it would be stored; empty when refused."""
+    """The object as it would be stored; empty when refused."""
     message: str
     """Why not; empty when accepted."""
 
@@ -33,15 +33,15 @@ class DryRun:
         self._client = client
         self._path = f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{PLURAL}"
 
-    def create(self, service: Object) -> Answer:
+    def create(self, service: Object) -> Verdict:
         """Would this LLMService be created? Unknown fields are refused, as ``kubectl apply`` does."""
         response = self._client.post(self._path, json=service, params={"dryRun": "All", "fieldValidation": "Strict"})
         body = response.json()
         if response.status_code == httpx.codes.CREATED:
-            return Answer(True, body, "")
+            return Verdict(True, body, "")
         if response.status_code not in (httpx.codes.BAD_REQUEST, httpx.codes.UNPROCESSABLE_ENTITY):
-            raise AssertionError(f"the API server answered {response.status_code}: {body}")
-        return Answer(False, {}, body["message"])
+            raise AssertionError(f"the API server returned {response.status_code}: {body}")
+        return Verdict(False, {}, body["message"])
 
 
 @contextlib.contextmanager

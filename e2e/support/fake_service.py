@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from blade_operator.objects import Object
+from blade_operator.model.objects import Object
 from blade_protocol.labels import API_VERSION, KIND
 from e2e.cluster import OwnNode
 from e2e.cluster.kwok import LABEL, TAINT

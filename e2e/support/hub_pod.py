@@ -25,11 +25,11 @@ with fake_hub.running_hub("0.0.0.0", int(port)) as hub:
     signal.signal(signal.SIGUSR1, lambda *_: setattr(hub, "bytes_per_second", None))
     hub.add("acme/demo", Path("/models/model"), token=token or None)
     print("ready", flush=True)
-    told = 0
+    reported = 0
     while True:
-        for request in hub.requests[told:]:
+        for request in hub.requests[reported:]:
             print(request.method, request.path, request.range, flush=True)
-            told += 1
+            reported += 1
         time.sleep(0.05)
 """
 """Prints every request."""
@@ -43,7 +43,7 @@ class Hub:
         self.endpoint = f"http://{NAME}.{namespace}.svc:{PORT}"
 
     def start(self, image: str, bytes_per_second: int, token: str = "") -> None:
-        """Returns once it answers."""
+        """Returns once it responds."""
         code = {"fake_hub.py": FAKE_HUB.read_text(), "main.py": MAIN}
         arguments = [self.endpoint, str(PORT), str(bytes_per_second), token]
         pod = restricted_pod(
@@ -71,7 +71,7 @@ class Hub:
         return self.cluster.kubectl("-n", self.namespace, "logs", NAME, check=False)
 
     def downloads(self) -> int:
-        """How often somebody asked for weights."""
+        """Number of requests for weights."""
         return sum(line.startswith("GET /storage/") for line in self.log().splitlines())
 
     def environment(self) -> list[Object]:

@@ -24,9 +24,9 @@ def make_namespace(cluster: Cluster, name: str, **labels: str) -> None:
 
 
 def discard_namespace(cluster: Cluster, name: str) -> None:
-    """Its pods leave while the next test runs, whatever answers they may still be giving; after them it goes.
+    """Its pods leave while the next test runs, whatever responses they may still be sending; after them it goes.
 
-    Not together: a namespace that has pods when it is deleted is looked at again after half their grace period.
+    Not together: a namespace that has pods when it is deleted is checked again after half their grace period.
     """
     for kinds in ("llmservices", "deployments,replicasets,pods"):
         cluster.kubectl("-n", name, "delete", kinds, "--all", "--grace-period=1", "--wait=false", check=False)
@@ -47,7 +47,7 @@ def delete_discarded(cluster: Cluster) -> bool:
 
 
 def wait_for_discarded(cluster: Cluster) -> None:
-    """Until no namespace of a test is left; CommandFailed names those that something holds."""
+    """Wait until no namespace of a test is left; CommandFailed names those that something blocks."""
     until(lambda: delete_discarded(cluster), 120, "the pods of all tests are gone")
     if cluster.kubectl("get", "namespaces", "-l", OF_A_TEST, "-o", "name").strip():
         cluster.kubectl("wait", "--for=delete", "namespaces", "-l", OF_A_TEST, "--timeout=120s")

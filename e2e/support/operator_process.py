@@ -1,7 +1,7 @@
 """The operator as a process of this machine, with the chart's permissions: a test may kill it and stop it.
 
 It runs inside the cluster's network, so it reaches the API server and the pods as the real one does. Each process has a
-ServiceAccount of its own, by which the audit log tells them apart.
+ServiceAccount of its own, by which the audit log distinguishes them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Account:
 
     @property
     def user(self) -> str:
-        """As the audit log calls it."""
+        """User name in the audit log."""
         return service_account(self.namespace, self.name)
 
 
@@ -94,8 +94,8 @@ class OperatorProcess:
         """Whether it has seen everything; raises AssertionError when it ended."""
         assert self._child.poll() is None, f"{self.account.name} ended with {self._child.returncode}:\n{self.said()}"
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/readyz", timeout=2) as answer:
-                return bool(answer.status == 200)
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/readyz", timeout=2) as response:
+                return bool(response.status == 200)
         except (urllib.error.URLError, OSError):
             return False
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from blade_operator.objects import Object
+from blade_operator.model.objects import Object
 from blade_operator.render import Defaults
 from e2e.support.administrator import Administrator
 from e2e.support.as_declared import revision
@@ -45,15 +45,15 @@ class RandomLife:
         self.states: list[Object] = []
         """What the server stored after each step, but for deletions."""
         self.exists = False
-        self.told: list[str] = []
-        """The steps, in words."""
+        self.history: list[str] = []
+        """The steps taken so far."""
 
     async def live(self, until: Callable[[float], Awaitable[None]]) -> None:
         """All steps, each at a random time from 0 to 1; ``until`` waits for that time."""
         for moment in sorted(self._random.random() for _ in range(self._steps)):
             await until(moment)
             step = self._random.choice(STEPS) if self.exists else "create"
-            self.told.append(step)
+            self.history.append(step)
             await getattr(self, f"_{step}")()
 
     def revisions_entered(self, defaults: Defaults) -> Counter[str]:

@@ -73,7 +73,7 @@ class Service:
         return self.json("get", "llm", self.name)
 
     def status(self) -> Object:
-        """As written last; empty before the operator saw it."""
+        """The status as written last; empty before the operator saw the service."""
         return dict(self.get().get("status") or {})
 
     def condition(self, kind: str) -> Object:
@@ -86,10 +86,10 @@ class Service:
         done = self.cluster.run([*argv, f"--timeout={timeout}s"])
         assert done.returncode == 0, f"{done.stderr}{json.dumps(self.status(), indent=1)}"
 
-    def settled(self, replicas: int | None = None, timeout: float = 120.0) -> None:
-        """Until status speaks of the newest spec and exactly its engines and routers run, all Ready."""
+    def wait_until_converged(self, replicas: int | None = None, timeout: float = 120.0) -> None:
+        """Wait until status observes the newest spec and exactly its engines and routers run, all Ready."""
 
-        def look() -> bool:
+        def converged() -> bool:
             service = self.get()
             status = service.get("status") or {}
             wanted = service["spec"]["replicas"]
@@ -102,12 +102,12 @@ class Service:
             routers = service["spec"]["router"]["replicas"]
             return roles == Counter({ROLE_ENGINE: wanted, ROLE_ROUTER: routers}) and all(map(is_ready, pods))
 
-        self.until(look, "at rest as declared", timeout)
+        self.until(converged, "at rest as declared", timeout)
 
-    def until(self, look: Callable[[], T], what: str, timeout: float = 90.0) -> T:
+    def until(self, condition: Callable[[], T], what: str, timeout: float = 90.0) -> T:
         """`waiting.until`, with the status in the error."""
         try:
-            return until(look, timeout, f"{self.name} {what}")
+            return until(condition, timeout, f"{self.name} {what}")
         except TimedOut as error:
             raise TimedOut(f"{error}\n{json.dumps(self.status(), indent=1)}") from None
 

@@ -1,4 +1,4 @@
-"""``docs/troubleshooting.md``: written from the troubles of the tests and from what kubectl printed of each."""
+"""``docs/troubleshooting.md``: generated from the failure cases of the tests and from what kubectl printed of each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from e2e.support.troubles import TROUBLES, Trouble
+from e2e.support.failure_cases import FAILURE_CASES, FailureCase
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "troubleshooting.md"
 _BLOCK: Final = re.compile(
@@ -18,13 +18,13 @@ _BLOCK: Final = re.compile(
 _HEAD: Final = """\
 # Troubleshooting
 
-`kubectl get llm` shows in `REASON` why a service is not up, and `kubectl describe llm NAME` tells the rest: what
-happened, in the words of whoever knows, and in parentheses the field to change. Events tell the same.
+`kubectl get llm` shows in `REASON` why a service is not up, and `kubectl describe llm NAME` has the details: the
+message of the component that failed and, in parentheses, the field to change. Events have the same.
 [operator.md](operator.md#status) has what each condition means.
 
-Each failure below was made on a real cluster by `e2e/tests/test_troubleshooting.py`, which also wrote down what kubectl
-printed. Left out of the descriptions: conditions that are fine or not known, times, and what does not matter for the
-cause; `<pod>` and the like stand for what differs each time. To write this page anew:
+Each failure below was provoked on a real cluster by `e2e/tests/test_troubleshooting.py`, which also recorded what
+kubectl printed. Omitted from the descriptions: conditions that are fine or Unknown, times, and what does not matter for
+the cause; `<pod>` and the like stand for what differs each time. To generate this page anew:
 
     UPDATE_DOCS=1 make e2e E2E_ARGS="-k troubleshooting"
 """
@@ -41,9 +41,9 @@ def printed() -> dict[str, str]:
     return {found["name"]: found["printed"] for found in _BLOCK.finditer(text)}
 
 
-def block(trouble: Trouble, table: str, description: str) -> str:
+def block(case: FailureCase, table: str, description: str) -> str:
     """The part of `printed` for one service."""
-    return f"{table}\n$ kubectl describe llm {trouble.name}\n{description}\n"
+    return f"{table}\n$ kubectl describe llm {case.name}\n{description}\n"
 
 
 def description(block: str) -> str:
@@ -59,17 +59,17 @@ def write(blocks: Mapping[str, str]) -> None:
 
 def render(blocks: Mapping[str, str]) -> str:
     """The whole page."""
-    there = [trouble for trouble in TROUBLES if trouble.name in blocks]
-    rows = [f"| `{trouble.reason}` | [{trouble.title}](#{_anchor(trouble.title)}) |" for trouble in there]
+    there = [case for case in FAILURE_CASES if case.name in blocks]
+    rows = [f"| `{case.reason}` | [{case.title}](#{_anchor(case.title)}) |" for case in there]
     index = "\n".join(["| `REASON` | Failure |", "|---|---|", *sorted(rows)])
-    return "\n".join([_HEAD, f"{index}\n", *(_section(trouble, blocks[trouble.name]) for trouble in there)])
+    return "\n".join([_HEAD, f"{index}\n", *(_section(case, blocks[case.name]) for case in there)])
 
 
-def _section(trouble: Trouble, printed: str) -> str:
-    spec = textwrap.indent(textwrap.dedent(trouble.spec).strip(), "  ")
+def _section(case: FailureCase, printed: str) -> str:
+    spec = textwrap.indent(textwrap.dedent(case.spec).strip(), "  ")
     return (
-        f"## {trouble.title}\n\n```yaml\nspec:\n{spec}\n```\n\n"
-        f"```console\n$ kubectl get llm {trouble.name}\n{printed}```\n\n{textwrap.fill(trouble.advice, 120)}\n"
+        f"## {case.title}\n\n```yaml\nspec:\n{spec}\n```\n\n"
+        f"```console\n$ kubectl get llm {case.name}\n{printed}```\n\n{textwrap.fill(case.advice, 120)}\n"
     )
 
 

@@ -19,7 +19,7 @@ def until(
     pause: float = 0.2,
     ignoring: tuple[type[Exception], ...] = (),
 ) -> T:
-    """The first true value of ``condition()``; it is asked at least once, and once more after ``timeout`` seconds.
+    """The first true value of ``condition()``; it is evaluated at least once, and once more after ``timeout`` seconds.
 
     Errors of the types in ``ignoring`` count as not yet. Raises TimedOut with ``what`` and the last value or error.
     """

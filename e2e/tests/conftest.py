@@ -29,7 +29,7 @@ DEMO: dict[str, Any] = {
 
 @pytest.fixture(scope="session")
 def shared_demo(cluster: Cluster, operator: str) -> Iterator[Service]:
-    """Applied when first asked for, deleted with its namespace at the end of the session."""
+    """Applied when first requested, deleted with its namespace at the end of the session."""
     make_namespace(cluster, SHARED, **{OF_A_TEST: "true"})
     cluster.static_volume(SHARED, CLAIM, DEMO_MODEL)
     service = Service(cluster, SHARED)
@@ -43,7 +43,7 @@ def demo(cluster: Cluster, shared_demo: Service, request: pytest.FixtureRequest)
     """The shared service with one engine and two routers, all ready, whatever a test before did to it."""
     failed = request.session.testsfailed
     shared_demo.apply(**DEMO)
-    shared_demo.settled(1)
+    shared_demo.wait_until_converged(1)
     yield shared_demo
     if request.session.testsfailed > failed and (folder := os.environ.get("E2E_DIAGNOSTICS")):
         dump_namespace(cluster, SHARED, Path(folder) / request.node.name)

@@ -145,4 +145,4 @@ def test_a_service_from_a_newer_version_runs_without_what_is_unknown(private: Se
     spec = private.get()["spec"]
     assert "scaling" not in spec
     assert "speculative" not in spec["engine"]
-    private.settled(1)
+    private.wait_until_converged(1)

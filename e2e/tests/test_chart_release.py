@@ -1,6 +1,6 @@
 """The life of a release with the real Helm: test, upgrade, rollback, uninstall, install again, some namespaces only.
 
-LLMServices here wait for a volume that never comes: their objects and pods exist, and these tests look at no more.
+LLMServices here wait for a volume that never comes: their objects and pods exist, and these tests check no more.
 What a test does to the release, the next one finds; after the last it is again as the `operator` fixture installed it.
 """
 
@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from blade_operator.spec.crd import custom_resource_definition
-from blade_operator.spec.generate import chart_template
+from blade_operator.spec.crd.definition import custom_resource_definition
+from blade_operator.spec.crd.generate import chart_template
 from e2e.cluster import Cluster
 from e2e.support import chart
 from e2e.support.audit import service_account
@@ -89,7 +89,7 @@ def test_helm_test_passes(cluster: Cluster, operator: str) -> None:
     assert "ok      LLMServices can be listed in all namespaces" in logs
 
 
-def test_notes_tell_what_to_do_next(cluster: Cluster, operator: str) -> None:
+def test_notes_say_what_to_do_next(cluster: Cluster, operator: str) -> None:
     notes = cluster.helm("get", "notes", RELEASE, "-n", operator)
     for words in ("kubectl apply", "kubectl get llm", "kubectl describe llm", "/v1/chat/completions", "helm uninstall"):
         assert words in notes
@@ -168,7 +168,7 @@ def test_uninstall_keeps_services_and_the_next_install_takes_over(
     assert uid(cluster, "crd", CRD) == definition
 
 
-def test_a_crd_of_another_release_is_not_taken_silently(cluster: Cluster, operator: str, namespace: str) -> None:
+def test_a_crd_of_another_release_is_not_taken_over_silently(cluster: Cluster, operator: str, namespace: str) -> None:
     done = cluster.run(["helm", "install", "other", str(CHART), "-n", namespace])
     assert done.returncode == 1
     assert "invalid ownership metadata" in done.stderr

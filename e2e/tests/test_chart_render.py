@@ -35,7 +35,7 @@ VALUES: dict[str, dict[str, Any]] = {
 
 
 def template(cluster: Cluster, namespace: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """``helm template`` of a release ``r`` in ``namespace`` for this cluster's version; renders without asking it."""
+    """``helm template`` of a release ``r`` in ``namespace`` for this cluster's version; sends it no request."""
     version = str(cluster.json("version")["serverVersion"]["gitVersion"])
     return cluster.run(["helm", "template", "r", str(CHART), "-n", namespace, "--kube-version", version, *arguments])
 

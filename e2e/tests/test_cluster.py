@@ -57,7 +57,7 @@ def run_to_end(cluster: Cluster, namespace: str, name: str, *command: str, claim
 
 @pytest.fixture
 def web(cluster: Cluster, namespace: str) -> str:
-    """A Service ``web`` whose one pod answers /; its name."""
+    """A Service ``web`` whose one pod serves /; returns its name."""
     serve = "while :; do printf 'HTTP/1.1 200 OK\\r\\nContent-Length: 6\\r\\n\\r\\nhello\\n' | nc -l -p 8080; done"
     service = {
         "apiVersion": "v1",
@@ -86,12 +86,12 @@ def test_names_of_services_resolve_and_others_do_not(cluster: Cluster, namespace
     full = f"{web}.{namespace}.svc.cluster.local"
     cluster.apply(pod("asks", "sleep", "600"), namespace=namespace)
     cluster.kubectl("-n", namespace, "wait", "--for=condition=Ready", "pod/asks", "--timeout=60s")
-    ask = ["-n", namespace, "exec", "asks", "--", "nslookup"]
-    # The negative answer for a name that is asked too early is cached for seconds.
-    until(lambda: address in cluster.kubectl(*ask, full, check=False), 30, f"{full} resolves to {address}")
-    assert "NXDOMAIN" in cluster.kubectl(*ask, f"nobody.{namespace}.svc.cluster.local", check=False)
+    nslookup = ["-n", namespace, "exec", "asks", "--", "nslookup"]
+    # The negative response for a name that is queried too early is cached for seconds.
+    until(lambda: address in cluster.kubectl(*nslookup, full, check=False), 30, f"{full} resolves to {address}")
+    assert "NXDOMAIN" in cluster.kubectl(*nslookup, f"nobody.{namespace}.svc.cluster.local", check=False)
     execute = ["-n", namespace, "exec", "asks", "--"]
-    # Short names are the resolver's business: it has to be told where to look.
+    # Short names are the resolver's business: it needs its search list.
     assert f"search {namespace}.svc.cluster.local" in cluster.kubectl(*execute, "cat", "/etc/resolv.conf")
     get = f"printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {address} 80"
     assert "hello\n" in cluster.kubectl(*execute, "sh", "-c", get)
@@ -99,8 +99,8 @@ def test_names_of_services_resolve_and_others_do_not(cluster: Cluster, namespace
 
 def test_a_test_reaches_a_service(cluster: Cluster, namespace: str, web: str) -> None:
     with cluster.reach(namespace, web, 80) as url:
-        answer = until(lambda: httpx.get(url, trust_env=False), 30, "an answer", ignoring=(httpx.TransportError,))
-    assert answer.text == "hello\n"
+        response = until(lambda: httpx.get(url, trust_env=False), 30, "a response", ignoring=(httpx.TransportError,))
+    assert response.text == "hello\n"
 
 
 @pytest.mark.parametrize("resource", ["nvidia.com/gpu", "amd.com/gpu"])
@@ -176,7 +176,7 @@ def test_fake_nodes_run_fake_pods(cluster: Cluster, namespace: str) -> None:
     until(lambda: not cluster.kubectl(*left), 30, "fake pods are gone once they are deleted")
 
 
-def test_the_audit_log_tells_who_did_what(cluster: Cluster, namespace: str) -> None:
+def test_the_audit_log_records_who_did_what(cluster: Cluster, namespace: str) -> None:
     if cluster.audit_log is None:
         pytest.skip("this cluster's audit log cannot be read")
     log = AuditLog(cluster.audit_log)

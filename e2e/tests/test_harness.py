@@ -47,7 +47,7 @@ def test_a_program_with_the_wrong_checksum_never_gets_its_name(tmp_path: Path, c
     assert [path for path in assets.bin.iterdir() if path.name != "kubectl" and not path.is_symlink()] == []
 
 
-def test_a_cut_archive_is_said_to_be_one(tmp_path: Path, cache: Path) -> None:
+def test_a_truncated_archive_is_reported_as_such(tmp_path: Path, cache: Path) -> None:
     assets = packed(tmp_path, b"x" * 1000, hashlib.sha256(b"x" * 1000).hexdigest())
     whole = (tmp_path / "helm.xz").read_bytes()
     (tmp_path / "helm.xz").write_bytes(whole[: len(whole) // 2])
@@ -114,7 +114,7 @@ def test_image_references_are_split_for_the_chart() -> None:
         image_values(Images("r:5000/bladellm/engine", "o:1"))
 
 
-def test_a_wait_tells_what_it_saw_last() -> None:
+def test_a_timed_out_wait_reports_what_it_saw_last() -> None:
     seen = iter(["first", "second", ""])
     assert until(lambda: next(seen), 5, "a word") == "first"
     with pytest.raises(TimedOut, match=r"a word: not within 0 s; last seen: ''"):

@@ -19,7 +19,7 @@ from typing import Any, Final
 import pytest
 
 from blade_operator.cluster.kubernetes.kinds import EVENT
-from blade_operator.objects import Object
+from blade_operator.model.objects import Object
 from blade_operator.render import Defaults
 from e2e.cluster import Cluster, OwnNode
 from e2e.support.administrator import Administrator, administrator
@@ -36,7 +36,7 @@ DEATHS: Final = int(os.environ.get("CHAOS_DEATHS", "10"))
 """How often the operator is killed while the steps are made."""
 LIFE: Final = 3.0
 """Seconds an operator works before it is killed, at most."""
-SETTLE: Final = 120.0
+CONVERGE_TIMEOUT: Final = 120.0
 MADE_ONCE: Final = frozenset({"serviceaccounts", "roles", "rolebindings"})
 """Nothing that the lives change is in these."""
 
@@ -74,16 +74,16 @@ async def test_killed_at_any_moment(
     log = AuditLog(alone.audit_log or Path())
     amid = len(writes(log.requests(account.user)))
     with operators.one():
-        await settled(admin, namespace, lives, defaults)
+        await wait_until_converged(admin, namespace, lives, defaults)
         before = log.mark()
-        await asyncio.sleep(12)  # longer than engines that do not answer are left alone
+        await asyncio.sleep(12)  # longer than engines that do not respond are left alone
         at_rest = writes(log.requests(account.user, since=before))
     assert at_rest == [], "it writes though nothing changes"
     requests = writes(log.requests(account.user))
-    steps = sum(len(life.told) for life in lives)
+    steps = sum(len(life.history) for life in lives)
     print(f"{operators.deaths} kills, {steps} steps, {len(requests)} writes, {amid} of them until the last kill")
     nothing_twice(requests, lives, defaults)
-    told_once(await admin.find(EVENT, namespace), lives)
+    recorded_once(await admin.find(EVENT, namespace), lives)
 
 
 class Mortal:
@@ -106,7 +106,7 @@ class Mortal:
         await asyncio.sleep(rest * LIFE)
 
     async def die_again_and_again(self) -> None:
-        """Until cancelled."""
+        """Start and kill the operator until cancelled."""
         while True:
             with self.one() as operator:
                 await asyncio.to_thread(operator.wait_ready)
@@ -117,10 +117,12 @@ class Mortal:
                 self._died.notify_all()
 
 
-async def settled(admin: Administrator, namespace: str, lives: list[RandomLife], defaults: Defaults) -> None:
-    """Wait until there is what the specs say and nothing else; tell what is wrong if that does not come."""
+async def wait_until_converged(
+    admin: Administrator, namespace: str, lives: list[RandomLife], defaults: Defaults
+) -> None:
+    """Wait until exactly what the specs declare exists; report what differs if that does not happen."""
     expected = {life.name for life in lives if life.exists}
-    deadline = asyncio.get_running_loop().time() + SETTLE
+    deadline = asyncio.get_running_loop().time() + CONVERGE_TIMEOUT
     while True:
         services = await admin.services(namespace)
         found = problems(services, await admin.children(namespace), defaults)
@@ -132,7 +134,7 @@ async def settled(admin: Administrator, namespace: str, lives: list[RandomLife],
 
 
 def writes(requests: Iterable[Request]) -> list[Request]:
-    """Those that changed something."""
+    """Requests that changed something."""
     return [each for each in requests if each.is_write and each.code < 300]
 
 
@@ -146,7 +148,7 @@ def nothing_twice(requests: list[Request], lives: list[RandomLife], defaults: De
         made[kind, each.name] += each.code == 201
     wrong = []
     for life in lives:
-        born, steps = life.told.count("create"), len(life.told)
+        born, steps = life.history.count("create"), len(life.history)
         entered = life.revisions_entered(defaults)
         for revision, times in entered.items():
             name = f"{life.name}-engine-{revision}"
@@ -163,16 +165,16 @@ def nothing_twice(requests: list[Request], lives: list[RandomLife], defaults: De
     assert wrong == []
 
 
-def told_once(events: list[Object], lives: list[RandomLife]) -> None:
-    """The same words twice only if something happened in between: another event, or a step of the user."""
+def recorded_once(events: list[Object], lives: list[RandomLife]) -> None:
+    """The same message twice only if something happened in between: another event, or a step of the user."""
     stored = {life.name: [int(state["metadata"]["resourceVersion"]) for state in life.states] for life in lives}
     by_uid: dict[str, list[Any]] = {}
     for event in events:
         by_uid.setdefault(event["involvedObject"]["uid"], []).append(event)
     twice = []
-    for told in by_uid.values():
-        told.sort(key=lambda event: int(event["metadata"]["resourceVersion"]))
-        for first, second in pairwise(told):
+    for same_object in by_uid.values():
+        same_object.sort(key=lambda event: int(event["metadata"]["resourceVersion"]))
+        for first, second in pairwise(same_object):
             if (first["reason"], first["message"]) != (second["reason"], second["message"]):
                 continue
             about = second["involvedObject"]

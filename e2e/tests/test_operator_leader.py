@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from blade_operator.cluster.kubernetes.kinds import KINDS
-from blade_operator.objects import Object
+from blade_operator.model.objects import Object
 from blade_protocol.labels import ROLE, ROLE_ENGINE
 from e2e.cluster import Cluster, OwnNode
 from e2e.support.administrator import Administrator, administrator
@@ -143,11 +143,11 @@ async def test_a_killed_leader_is_replaced(pair: Pair, admin: Administrator) -> 
 
 async def test_a_leader_that_ends_hands_over(pair: Pair, admin: Administrator) -> None:
     before = pair.lease()
-    told = datetime.now(UTC)
+    released_at = datetime.now(UTC)
     pair.leader.send(signal.SIGTERM)
     assert await asyncio.to_thread(pair.leader.wait) == 0, pair.leader.said()
     after = await pair.taken_over()
-    print(f"handed over after {(moment(after['acquireTime']) - told).total_seconds():.1f} s")
+    print(f"handed over after {(moment(after['acquireTime']) - released_at).total_seconds():.1f} s")
 
     # Nobody waited for a lease to run out.
     waited = (moment(after["acquireTime"]) - moment(before["renewTime"])).total_seconds()
@@ -177,8 +177,8 @@ async def test_a_stopped_leader_writes_nothing_more(pair: Pair, alone: OwnNode, 
     assert await asyncio.to_thread(pair.leader.wait) == 1, pair.leader.said()
     await engines(admin, pair.namespace, dict.fromkeys(names, 3))
     assert alone.audit_log is not None
-    asked = AuditLog(alone.audit_log).requests(pair.leader.account.user)
-    written = [each for each in asked if each.is_write and each.code < 300]
+    requests = AuditLog(alone.audit_log).requests(pair.leader.account.user)
+    written = [each for each in requests if each.is_write and each.code < 300]
     assert any(each.at < stopped for each in written)
     assert [each for each in written if each.at > continued] == []
     # What the server had received when it was stopped, it did within its time limit for a write.
@@ -191,7 +191,7 @@ def test_a_namespace_goes_while_the_operator_is_stopped(gone: subprocess.Popen[s
 
 
 async def engines(admin: Administrator, namespace: str, sizes: dict[str, int]) -> None:
-    """Until each service has one engine Deployment of that size."""
+    """Wait until each service has one engine Deployment of that size."""
     wanted = {f"{name}-engine": size for name, size in sizes.items()}
     deadline = time.monotonic() + 30
     while (found := await _engine_sizes(admin, namespace)) != wanted:
@@ -200,7 +200,7 @@ async def engines(admin: Administrator, namespace: str, sizes: dict[str, int]) -
 
 
 async def some_engines(admin: Administrator, namespace: str) -> None:
-    """Until the first engine Deployment is there."""
+    """Wait for the first engine Deployment."""
     deadline = time.monotonic() + 30
     while not await _engine_sizes(admin, namespace):
         assert time.monotonic() < deadline, "no engine Deployment"

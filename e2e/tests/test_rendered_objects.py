@@ -5,26 +5,24 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-import yaml
+from operator_support import golden
+from operator_support.rendering import CASES
 
-from blade_operator.drift import contains
-from blade_operator.objects import Object
+from blade_operator.model.objects import Object
+from blade_operator.reconcile.drift import contains
 from e2e.cluster import Cluster
-
-GOLDEN = Path(__file__).parents[2] / "tests" / "operator" / "golden"
 
 
 def _objects(case: str, namespace: str) -> Iterator[Object]:
-    for obj in yaml.safe_load_all((GOLDEN / f"{case}.yaml").read_text()):
+    for obj in golden.objects(case):
         obj["metadata"]["namespace"] = namespace
         yield obj
 
 
-@pytest.mark.parametrize("case", sorted(path.stem for path in GOLDEN.glob("*.yaml")))
-def test_the_server_takes_every_object_and_keeps_what_it_says(cluster: Cluster, namespace: str, case: str) -> None:
+@pytest.mark.parametrize("case", sorted(CASES))
+def test_the_server_accepts_every_object_and_stores_every_field(cluster: Cluster, namespace: str, case: str) -> None:
     objects = list(_objects(case, namespace))
     for obj, stored in zip(objects, _dry_run(cluster, ["apply", "--server-side"], objects), strict=True):
         where = f"{obj['kind']} {obj['metadata']['name']}"

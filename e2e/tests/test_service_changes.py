@@ -1,4 +1,4 @@
-"""Scaled and edited while clients ask without a pause: not one request fails, and not one answer is wrong."""
+"""Scaled and edited while clients send requests without a pause: no request fails, and no response is wrong."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ def test_scale_to_three_and_back_under_load(demo: Service) -> None:
     [first] = demo.pods("engine")
     with demo.reach() as url, Load(url) as load:
         scale(demo, 3)
-        demo.settled(3)
+        demo.wait_until_converged(3)
         three = names(demo.pods("engine"))
         assert first["metadata"]["name"] in three
-        # Each of them answers.
-        demo.until(lambda: {answer.endpoint for answer in load.good} == set(three), "answering with three engines")
+        # Each of them serves.
+        demo.until(lambda: {result.endpoint for result in load.good} == set(three), "serving with three engines")
         assert demo.kubectl("get", "llm", "demo", "-o", "jsonpath={.status.replicas}") == "3"
 
         scale(demo, 1)
-        demo.settled(1)
+        demo.wait_until_converged(1)
         [last] = names(demo.pods("engine"))
         assert last in three
         load.more()
-        before = len(load.answers)
+        before = len(load.results)
         load.more()
     assert load.bad == []
-    assert {answer.endpoint for answer in load.answers[before:]} == {last}
+    assert {result.endpoint for result in load.results[before:]} == {last}
 
 
 def test_to_zero_and_back(demo: Service) -> None:
@@ -51,7 +51,7 @@ def test_to_zero_and_back(demo: Service) -> None:
     demo.until(lambda: demo.status()["phase"] == "ScaledToZero" and not demo.pods("engine"), "at zero")
     assert demo.condition("Ready")["reason"] == "ScaledToZero"
     scale(demo, 1)
-    demo.settled(1)
+    demo.wait_until_converged(1)
 
 
 def test_an_edit_makes_a_new_revision_under_load_and_back_again(demo: Service) -> None:
@@ -65,7 +65,7 @@ def test_an_edit_makes_a_new_revision_under_load_and_back_again(demo: Service) -
     with demo.reach() as url, Load(url) as load:
         edit(demo, "maxNumSeqs: 8", "maxNumSeqs: 6")
         demo.until(lambda: demo.status()["revision"]["current"] != old, "at a new revision")
-        demo.settled(1)
+        demo.wait_until_converged(1)
         new = demo.status()["revision"]["current"]
         changed = deployment()
         load.more()
@@ -78,7 +78,7 @@ def test_an_edit_makes_a_new_revision_under_load_and_back_again(demo: Service) -
 
         edit(demo, "maxNumSeqs: 6", "maxNumSeqs: 8")
         demo.until(lambda: demo.status()["revision"]["current"] == old, "back at the first revision")
-        demo.settled(1)
+        demo.wait_until_converged(1)
         assert deployment()["metadata"]["name"] == first["metadata"]["name"]
         assert numbers(demo) == {**known, new: max(known.values()) + 1, old: max(known.values()) + 2}
         load.more()
@@ -90,6 +90,6 @@ def test_a_change_that_touches_no_engine_restarts_none(demo: Service) -> None:
     with demo.reach() as url, Load(url) as load:
         demo.kubectl("patch", "llm", "demo", "--type=merge", "-p", '{"spec":{"router":{"policy":"roundRobin"}}}')
         # The routers follow it without a restart, through the API.
-        demo.until(lambda: any(answer.route.startswith("round-robin") for answer in load.good[-5:]), "routed in turn")
+        demo.until(lambda: any(result.route.startswith("round-robin") for result in load.good[-5:]), "routed in turn")
         assert names(demo.pods("engine")) == pods
     assert load.bad == []

@@ -9,7 +9,7 @@ from e2e.support.service import Service
 from e2e.support.waiting import until
 
 LONG = 3500
-"""Tokens: more than what it takes to tell all pods of a service to go."""
+"""Tokens: more than what it takes to stop all pods of a service."""
 
 
 def test_delete_lets_an_open_stream_finish_and_leaves_nothing(private: Service) -> None:
@@ -26,9 +26,9 @@ def test_delete_lets_an_open_stream_finish_and_leaves_nothing(private: Service) 
             return len(pods) == 2 and all("deletionTimestamp" in pod["metadata"] for pod in pods)
 
         until(leaving, 60, "engine and router leaving")
-        assert stream.open  # all of them were told to go, and it goes on
-        answer = stream.wait(300)
-    assert (answer.outcome, answer.tokens) == ("ok", LONG), answer
+        assert stream.open  # all pods are terminating, and the stream continues
+        result = stream.wait(300)
+    assert (result.outcome, result.tokens) == ("ok", LONG), result
     # Long before the drain time-out: they leave when they are done.
     private.gone()
 
@@ -60,7 +60,7 @@ def test_deleted_and_made_again_at_once(private: Service) -> None:
     private.wait_ready()
     after = private.get()["metadata"]["uid"]
     assert before != after
-    private.settled(1)
+    private.wait_until_converged(1)
 
     def owners() -> set[str]:
         kinds = "deployments,services,configmaps,serviceaccounts,roles,rolebindings,poddisruptionbudgets,secrets"

@@ -8,23 +8,23 @@ from typing import Any
 from e2e.cluster.base import Cluster
 from e2e.support.hub_pod import Hub, secret
 from e2e.support.images import Images
-from e2e.support.load import ask, client
+from e2e.support.load import chat, client
 from e2e.support.service import DEMO_MODEL, Service, names
 from e2e.support.waiting import until
 
 QUESTION = "What does len do?"
 SECONDS = 10
-"""That one download takes: status tells of it every 5 s at most."""
+"""That one download takes: status reports it every 5 s at most."""
 SIZE = (DEMO_MODEL / "model" / "model.safetensors").stat().st_size
 
 
-def answers(service: Service) -> None:
+def check_chat(service: Service) -> None:
     with service.reach() as url, client() as http:
-        answer = ask(http, url, QUESTION, stream=True)
-    assert answer.outcome == "ok", answer
+        result = chat(http, url, QUESTION, stream=True)
+    assert result.outcome == "ok", result
 
 
-def test_a_download_is_told_and_kept_as_the_cache_says(
+def test_a_download_is_reported_and_kept_as_the_cache_says(
     cluster: Cluster, private: Service, images: Images, tmp_path: Path
 ) -> None:
     namespace = private.namespace
@@ -51,15 +51,15 @@ def test_a_download_is_told_and_kept_as_the_cache_says(
         return all(service.condition("ModelCached").get("status") == "True" for service in (kept, each))
 
     until(watch, 120, "both models cached")
-    for told in seen.values():
-        steps = sorted({model["downloaded"] for model in told})
-        assert len(steps) >= 2, told
-        assert all(model["bytes"] > SIZE for model in told), told
-        # Not from the first moment on: a speed takes two looks.
-        assert any(model.get("bytesPerSecond") and model.get("etaSeconds") for model in told), told
+    for reports in seen.values():
+        steps = sorted({model["downloaded"] for model in reports})
+        assert len(steps) >= 2, reports
+        assert all(model["bytes"] > SIZE for model in reports), reports
+        # Not from the first moment on: a rate takes two samples.
+        assert any(model.get("bytesPerSecond") and model.get("etaSeconds") for model in reports), reports
     for service in (kept, each):
         service.wait_ready()
-        answers(service)
+        check_chat(service)
     assert hub.downloads() == 2
 
     def weights() -> dict[Path, int]:
@@ -71,8 +71,8 @@ def test_a_download_is_told_and_kept_as_the_cache_says(
     pods = [*names(kept.pods("engine")), *names(each.pods("engine"))]
     private.kubectl("delete", "pods", *pods, "--wait=false")
     for service in (kept, each):
-        service.settled(1)
-        answers(service)
+        service.wait_until_converged(1)
+        check_chat(service)
     assert not {*names(kept.pods("engine")), *names(each.pods("engine"))} & set(pods)
     assert weights() == before
     assert hub.downloads() == 3  # so it was the other one

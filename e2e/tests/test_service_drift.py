@@ -6,7 +6,7 @@ import json
 from functools import partial
 from typing import Any
 
-from e2e.support.load import Load, ask, client
+from e2e.support.load import Load, chat, client
 from e2e.support.node import own_node
 from e2e.support.service import Object, Service, names
 from e2e.support.waiting import until
@@ -29,9 +29,9 @@ def has(service: Service, kind: str, name: str, part: str, wanted: Any) -> bool:
     return bool(service.json("get", kind, name).get(part) == wanted)
 
 
-def answers(service: Service) -> None:
+def check_chat(service: Service) -> None:
     with service.reach() as url, client() as http:
-        until(lambda: ask(http, url, QUESTION, stream=False).outcome == "ok", 30, "an answer")
+        until(lambda: chat(http, url, QUESTION, stream=False).outcome == "ok", 30, "a response")
 
 
 def test_a_config_map_edited_by_hand(demo: Service) -> None:
@@ -53,9 +53,9 @@ def test_fields_removed_by_hand(demo: Service) -> None:
         patch(demo, kind, name, [{"op": "remove", "path": path}])
         repaired = partial(has, demo, kind, name, part, before)
         demo.until(repaired, f"with {path} of {kind} {name} again", 30)
-    demo.settled(1)
+    demo.wait_until_converged(1)
     assert names(demo.pods("engine")) == pods
-    answers(demo)
+    check_chat(demo)
 
 
 def test_a_deployment_scaled_by_hand(demo: Service) -> None:
@@ -64,7 +64,7 @@ def test_a_deployment_scaled_by_hand(demo: Service) -> None:
     pods = names(demo.pods("engine"))
     demo.kubectl("scale", "deployment", name, "--replicas=3")
     demo.until(lambda: spec(demo, "deployment", name)["replicas"] == 1, "at the size of its spec again", 30)
-    demo.settled(1)
+    demo.wait_until_converged(1)
     assert names(demo.pods("engine")) == pods
 
 
@@ -85,12 +85,12 @@ def test_children_deleted_by_hand(demo: Service) -> None:
         return found is not None and found["metadata"]["uid"] != before[kind]
 
     demo.until(lambda: all(map(again, kinds)), "with all its objects again")
-    demo.settled(1)
-    answers(demo)
+    demo.wait_until_converged(1)
+    check_chat(demo)
 
 
 def evict(service: Service, pod: str) -> str:
-    """What the server says to an eviction, as ``kubectl drain`` asks for it; empty when it agrees."""
+    """What the server says to an eviction, as ``kubectl drain`` requests it; empty when it agrees."""
     eviction = {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
@@ -104,7 +104,7 @@ def evict(service: Service, pod: str) -> str:
 
 def test_an_evicted_engine_drains_and_the_budget_keeps_the_other(demo: Service) -> None:
     demo.kubectl("scale", "llm", "demo", "--replicas=2")
-    demo.settled(2)
+    demo.wait_until_converged(2)
 
     def allowed() -> int:
         budget: Object = demo.json("get", "poddisruptionbudget", "demo-engine")
@@ -115,7 +115,7 @@ def test_an_evicted_engine_drains_and_the_budget_keeps_the_other(demo: Service) 
         first, second = names(demo.pods("engine"))
         assert evict(demo, first) == ""
         assert "would violate the pod's disruption budget" in evict(demo, second)
-        demo.settled(2)
+        demo.wait_until_converged(2)
         assert first not in names(demo.pods("engine"))
         assert second in names(demo.pods("engine"))
         load.more()
@@ -129,14 +129,14 @@ def test_a_node_that_does_not_report_is_named_and_forgiven(demo: Service) -> Non
     def node() -> str:
         return demo.cluster.kubectl("get", "node", "node1", "-o", ready)
 
-    def told() -> bool:
+    def reported() -> bool:
         ready = demo.condition("Ready")
         return ready["status"] == "False" and "node1 does not report" in ready["message"]
 
     with own_node(demo.cluster).frozen("kubelet"):
-        demo.until(told, "telling which node does not report")
+        demo.until(reported, "reporting which node is lost")
         assert node() == "Unknown"
     demo.until(lambda: node() == "True", "on a node that is Ready again")
-    demo.settled(1)
+    demo.wait_until_converged(1)
     assert [(pod["metadata"]["uid"], pod["status"]["containerStatuses"]) for pod in demo.pods("engine")] == pods
-    answers(demo)
+    check_chat(demo)

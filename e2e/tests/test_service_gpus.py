@@ -14,7 +14,7 @@ from e2e.support.service import Service, is_ready
 GPU = "nvidia.com/gpu"
 
 
-def test_engines_get_gpus_and_status_tells_when_there_are_none_left(
+def test_engines_get_gpus_and_the_status_reports_when_none_are_left(
     cluster: Cluster, private: Service, images: Images
 ) -> None:
     nodes = cluster.json("get", "nodes")["items"]
@@ -35,10 +35,10 @@ def test_engines_get_gpus_and_status_tells_when_there_are_none_left(
         for container in [*pod["spec"]["initContainers"], *pod["spec"]["containers"]]:
             assert container["resources"]["limits"][GPU] == "1"
 
-    def told() -> bool:
+    def reported() -> bool:
         return len(private.status().get("failures", ())) == 2
 
-    private.until(told, "telling of the two without a GPU")
+    private.until(reported, "reporting the two without a GPU")
     status = private.status()
     for failure in status["failures"]:
         assert failure["reason"] == "Unschedulable"
@@ -54,5 +54,5 @@ def test_engines_get_gpus_and_status_tells_when_there_are_none_left(
 
     # As many as there are: all is well.
     private.kubectl("scale", "llm", "demo", "--replicas=1")
-    private.settled(1)
+    private.wait_until_converged(1)
     assert "failures" not in private.status()

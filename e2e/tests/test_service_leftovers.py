@@ -1,4 +1,4 @@
-"""What a service no longer asks for goes, and what was never the operator's stays. Without engines: they matter not."""
+"""What a service no longer needs is deleted, and what was never the operator's stays; without engines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ def names(service: Service, kind: str) -> set[str]:
     return {obj["metadata"]["name"] for obj in service.objects(kind)}
 
 
-def test_what_is_no_longer_asked_for_goes(private: Service) -> None:
+def test_objects_no_longer_needed_are_deleted(private: Service) -> None:
     """Old revisions beyond their limit, network policies that are switched off."""
     rollout = {"revisionHistoryLimit": 0}
     private.apply(replicas=0, rollout=rollout)
@@ -29,10 +29,10 @@ def test_an_object_of_somebody_else_is_not_taken_over(private: Service) -> None:
     private.kubectl("create", "configmap", "demo-router", "--from-literal=mine=yes")
     private.apply(replicas=0)
 
-    def told() -> bool:
+    def reported() -> bool:
         return private.condition("Degraded").get("reason") == "ApplyRejected"
 
-    private.until(told, "told that the name is taken")
+    private.until(reported, "reporting that the name is taken")
     assert "demo-router" in private.condition("Degraded")["message"]
     assert private.json("get", "configmap", "demo-router")["data"] == {"mine": "yes"}
 

@@ -1,4 +1,4 @@
-"""From ``kubectl apply`` to a first answer: Ready, what ``kubectl get llm`` prints, chat from inside the cluster."""
+"""From ``kubectl apply`` to a first response: Ready, what ``kubectl get llm`` prints, chat from inside the cluster."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from openai import DefaultHttpxClient, OpenAI
 
 from e2e.cluster.base import Cluster, CommandFailed
 from e2e.support.images import Images
-from e2e.support.load import ask, client
-from e2e.support.questions import ANSWERS
+from e2e.support.load import chat, client
+from e2e.support.prompts import RESPONSES
 from e2e.support.restricted import run_in_pod
 from e2e.support.service import Service
 
@@ -77,7 +77,7 @@ def test_kubectl_get_prints_the_columns(demo: Service) -> None:
     assert wide[-1] == demo.status()["revision"]["current"]
 
 
-def test_transitions_are_told_as_events(demo: Service) -> None:
+def test_transitions_are_recorded_as_events(demo: Service) -> None:
     def reasons() -> set[str]:
         events = demo.json("get", "events", "--field-selector", "involvedObject.kind=LLMService")["items"]
         return {str(event["reason"]) for event in events}
@@ -87,7 +87,7 @@ def test_transitions_are_told_as_events(demo: Service) -> None:
 
 def test_chat_from_a_pod_by_the_url_in_the_status(demo: Service, cluster: Cluster, images: Images) -> None:
     said = run_in_pod(cluster, demo.namespace, "chat", images.operator, CHAT, demo.status()["url"], QUESTION)
-    assert said == ANSWERS[QUESTION] + "\n"
+    assert said == RESPONSES[QUESTION] + "\n"
 
 
 def test_chat_with_the_openai_client_streaming_and_not(demo: Service) -> None:
@@ -95,11 +95,11 @@ def test_chat_with_the_openai_client_streaming_and_not(demo: Service) -> None:
     with demo.reach() as url, DefaultHttpxClient(trust_env=False) as http:
         openai = OpenAI(base_url=f"{url}/v1", api_key="none", http_client=http, max_retries=0)
         assert [model.id for model in openai.models.list()] == ["demo"]
-        answer = openai.chat.completions.create(model="demo", messages=messages, temperature=0)
-        assert answer.choices[0].message.content == ANSWERS[QUESTION]
-        assert answer.choices[0].finish_reason == "stop"
+        response = openai.chat.completions.create(model="demo", messages=messages, temperature=0)
+        assert response.choices[0].message.content == RESPONSES[QUESTION]
+        assert response.choices[0].finish_reason == "stop"
         parts = list(openai.chat.completions.create(model="demo", messages=messages, temperature=0, stream=True))
-    assert "".join(part.choices[0].delta.content or "" for part in parts) == ANSWERS[QUESTION]
+    assert "".join(part.choices[0].delta.content or "" for part in parts) == RESPONSES[QUESTION]
     assert len([part for part in parts if part.choices[0].delta.content]) > 5
 
 
@@ -113,11 +113,11 @@ def test_the_engine_has_the_chat_template_of_the_service_as_a_file(demo: Service
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_every_question_has_its_answer(demo: Service, stream: bool) -> None:
+def test_every_prompt_has_its_response(demo: Service, stream: bool) -> None:
     with demo.reach() as url, client() as http:
-        answers = [ask(http, url, question, stream=stream) for question in ANSWERS]
-    assert [answer for answer in answers if answer.outcome != "ok"] == []
-    assert {answer.endpoint for answer in answers} == {pod["metadata"]["name"] for pod in demo.pods("engine")}
+        results = [chat(http, url, question, stream=stream) for question in RESPONSES]
+    assert [result for result in results if result.outcome != "ok"] == []
+    assert {result.endpoint for result in results} == {pod["metadata"]["name"] for pod in demo.pods("engine")}
 
 
 def test_the_namespace_is_restricted_and_all_pods_keep_to_it(demo: Service, cluster: Cluster, images: Images) -> None:

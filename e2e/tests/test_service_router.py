@@ -1,4 +1,4 @@
-"""What routers do for clients on a cluster: they ask for keys, and keep requests until there is an engine."""
+"""What routers do for clients on a cluster: they require keys, and hold requests until there is an engine."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 
-from e2e.support.load import ask, client
-from e2e.support.questions import ANSWERS, Answer
+from e2e.support.load import chat, client
+from e2e.support.prompts import RESPONSES, ChatResult
 from e2e.support.service import Service, names
 from e2e.tests.conftest import DEMO
 
@@ -31,7 +31,7 @@ def key(owner: str) -> str:
     return f"sk-of-{owner}"
 
 
-def answers(url: str, owner: str = "") -> set[int]:
+def status_codes(url: str, owner: str = "") -> set[int]:
     """Status codes of a few requests with the key of ``owner``, or without any."""
     headers = {"authorization": f"Bearer {key(owner)}"} if owner else {}
     return {
@@ -42,13 +42,17 @@ def answers(url: str, owner: str = "") -> set[int]:
 def test_keys_come_and_go_with_their_secret(demo: Service) -> None:
     set_keys(demo, "alice")
     demo.apply(**{**DEMO, "router": {**DEMO["router"], "auth": {"keysSecret": {"name": KEYS}}}})
-    demo.settled(1)
+    demo.wait_until_converged(1)
     routers = names(demo.pods("router"))
     with demo.reach() as url:
-        assert (answers(url), answers(url, "bob"), answers(url, "alice")) == ({401}, {401}, {200})
+        assert (status_codes(url), status_codes(url, "bob"), status_codes(url, "alice")) == ({401}, {401}, {200})
         set_keys(demo, "bob")
-        demo.until(lambda: answers(url, "bob") == {200} and answers(url, "alice") == {401}, "with bob's key alone", 30)
-        assert answers(url) == {401}
+        demo.until(
+            lambda: status_codes(url, "bob") == {200} and status_codes(url, "alice") == {401},
+            "with bob's key alone",
+            30,
+        )
+        assert status_codes(url) == {401}
     assert names(demo.pods("router")) == routers
 
 
@@ -56,15 +60,15 @@ def test_requests_wait_while_a_service_comes_from_zero(demo: Service) -> None:
     demo.kubectl("scale", "llm", "demo", "--replicas=0")
     demo.until(lambda: demo.status()["phase"] == "ScaledToZero" and not demo.pods("engine"), "at zero")
 
-    def send(question: str, stream: bool) -> Answer:
+    def send(question: str, stream: bool) -> ChatResult:
         with client() as http:
-            return ask(http, url, question, stream=stream)
+            return chat(http, url, question, stream=stream)
 
     with demo.reach() as url, ThreadPoolExecutor() as pool:
-        asked = [pool.submit(send, question, stream) for question in list(ANSWERS)[:2] for stream in (False, True)]
+        pending = [pool.submit(send, question, stream) for question in list(RESPONSES)[:2] for stream in (False, True)]
         demo.kubectl("scale", "llm", "demo", "--replicas=1")
-        demo.settled(1)
-        given = [each.result() for each in asked]
+        demo.wait_until_converged(1)
+        given = [each.result() for each in pending]
     [engine] = names(demo.pods("engine"))
-    assert [(answer.outcome, answer.detail) for answer in given] == [("ok", "")] * 4
-    assert {answer.endpoint for answer in given if not answer.stream} == {engine}
+    assert [(result.outcome, result.detail) for result in given] == [("ok", "")] * 4
+    assert {result.endpoint for result in given if not result.stream} == {engine}

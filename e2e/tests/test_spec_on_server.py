@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from operator_support.random_specs import SERVICES
 from operator_support.rule_examples import EXAMPLES, Example
 
-from blade_operator.objects import Object
+from blade_operator.model.objects import Object
 from blade_operator.spec import SpecError, apply_defaults, parse_service
-from blade_operator.spec.crd import custom_resource_definition
+from blade_operator.spec.crd.definition import custom_resource_definition
 from blade_operator.spec.rule import Rule
 from blade_operator.spec.rules import RULES
 from blade_protocol.labels import API_VERSION, KIND
@@ -25,8 +25,8 @@ NAMESPACE = "default"
 
 @pytest.fixture(scope="module")
 def server(cluster: Cluster, crd: None) -> Iterator[DryRun]:
-    with dry_run(cluster, NAMESPACE) as asked:
-        yield asked
+    with dry_run(cluster, NAMESPACE) as requests:
+        yield requests
 
 
 def test_the_crd_is_established_without_a_complaint(cluster: Cluster, crd: None) -> None:
@@ -46,8 +46,8 @@ def test_kubectl_prints_the_rule_that_is_broken(cluster: Cluster, crd: None, rul
 
 def test_every_example_of_a_rule_is_judged_as_the_operator_does(server: DryRun) -> None:
     for example in EXAMPLES:
-        answer = server.create(_service(example))
-        assert answer.accepted is (not example.breaks), (example, answer.message)
+        response = server.create(_service(example))
+        assert response.accepted is (not example.breaks), (example, response.message)
 
 
 def _service(example: Example) -> Object:

@@ -43,7 +43,7 @@ def granted() -> set[Permission]:
 
 
 @pytest.fixture(scope="module")
-def answers(cluster: Cluster, operator: str) -> dict[Permission, set[int]]:
+def status_codes(cluster: Cluster, operator: str) -> dict[Permission, set[int]]:
     """HTTP status codes of all its requests for resources, by permission."""
     if cluster.audit_log is None:
         pytest.skip("this cluster's audit log cannot be read")
@@ -55,12 +55,12 @@ def answers(cluster: Cluster, operator: str) -> dict[Permission, set[int]]:
     return found
 
 
-def test_every_verb_granted_is_used(answers: dict[Permission, set[int]]) -> None:
-    used = {what for what, codes in answers.items() if any(200 <= code < 300 for code in codes)}
-    # A patch that made the object (server-side apply answers 201 then) needed `create` too, and is logged as one patch.
-    used |= {(*what[:2], "create") for what, codes in answers.items() if what[2] == "patch" and 201 in codes}
+def test_every_verb_granted_is_used(status_codes: dict[Permission, set[int]]) -> None:
+    used = {what for what, codes in status_codes.items() if any(200 <= code < 300 for code in codes)}
+    # A patch that made the object (server-side apply returns 201 then) needed `create` too, and is logged as one patch.
+    used |= {(*what[:2], "create") for what, codes in status_codes.items() if what[2] == "patch" and 201 in codes}
     assert sorted(granted() - TO_GRANT - used) == []
 
 
-def test_nothing_more_is_asked_for(answers: dict[Permission, set[int]]) -> None:
-    assert sorted(set(answers) - granted()) == []
+def test_no_unused_permission_is_granted(status_codes: dict[Permission, set[int]]) -> None:
+    assert sorted(set(status_codes) - granted()) == []

@@ -1,6 +1,6 @@
 """BladeLLM: serve and run large language models.
 
-``LLM`` and ``SamplingParams`` are imported when first used: a front process must not pay for what it does not need.
+``LLM`` and ``SamplingParams`` are imported when first used: API-server processes do not need them.
 """
 
 from __future__ import annotations

@@ -14,13 +14,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     """Model folder, already resolved (downloads happen before)."""
     served_names: tuple[str, ...]
-    """Names requests may use; the first is the one answers carry."""
+    """Names requests may use; responses carry the first."""
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
     """``auto``: the checkpoint's type on GPU; on CPU bf16 where the CPU computes it natively, else fp32."""
     max_model_len: int | None = None
     """Prompt + output tokens of one request; the model's own limit when None."""
     max_num_seqs: int = 64
-    """Rows: most requests in one step."""
+    """Most requests in one step."""
     max_batch_tokens: int = 2048
     """Token budget of one step (``--ragged_flash_max_batch_tokens``)."""
     kv_cache_bytes: int | None = None

@@ -20,15 +20,15 @@ from blade_llm.config import EngineConfig
 from blade_llm.engine.core import EngineCore
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.engine.messages import RequestOutput as EngineOutput
-from blade_llm.models.checkpoint import check_tensors, open_checkpoint
+from blade_llm.hub.resolve import resolve_model
 from blade_llm.models.config import load_model_config
 from blade_llm.models.errors import ModelFilesError
-from blade_llm.models.families import expected_tensors
-from blade_llm.models.hub import resolve_model
+from blade_llm.models.tensors import expected_tensors
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
-from blade_llm.text.answer import AnswerText
 from blade_llm.text.chat_template import load_chat_template
+from blade_llm.text.output_text import OutputText
 from blade_llm.text.tokenizer import Tokenizer
+from blade_llm.weights.checkpoint import check_tensors, open_checkpoint
 
 Prompt = str | Sequence[int]
 """Text, or token ids."""
@@ -38,7 +38,7 @@ _NO_TOKENS: Final = SamplingParams(max_tokens=1, seed=0)
 
 
 class CompletionOutput(msgspec.Struct, kw_only=True):
-    """One answer to a prompt."""
+    """One output for a prompt."""
 
     index: int
     text: str
@@ -48,20 +48,20 @@ class CompletionOutput(msgspec.Struct, kw_only=True):
     stop_reason: str | int | None = None
     """The stop string or stop token id that ended it."""
     logprobs: list[TokenLogprobs] | None = None
-    """One for each of ``token_ids``, when asked for."""
+    """One for each of ``token_ids``, when requested."""
 
 
 class RequestOutput(msgspec.Struct, kw_only=True):
-    """A prompt and its answers."""
+    """A prompt and its outputs."""
 
     prompt: str | None
     """None when the prompt was token ids."""
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
     cached_tokens: int = 0
-    """Prompt tokens found in the prompt cache."""
+    """Prompt tokens found in the prefix cache."""
     prompt_logprobs: list[TokenLogprobs | None] | None = None
-    """One for each of ``prompt_token_ids``, None for the first, when asked for."""
+    """One for each of ``prompt_token_ids``, None for the first, when requested."""
 
 
 class LLM:
@@ -114,9 +114,9 @@ class LLM:
         *,
         n: int = 1,
     ) -> list[RequestOutput]:
-        """Answer one prompt or many, ``n`` times each, in one continuous batch; results are in the prompts' order.
+        """Generate for one prompt or many, ``n`` times each, in one continuous batch; results keep the prompts' order.
 
-        The ``n`` answers share the prompt's part of the cache; those of a beam search come best first.
+        The ``n`` outputs share the prompt's part of the cache; those of a beam search come best first.
 
         Raises ``ValueError`` for parameters or prompts that cannot work; nothing is generated then.
         """
@@ -132,7 +132,7 @@ class LLM:
         *,
         n: int = 1,
     ) -> list[RequestOutput]:
-        """Answer one conversation or many, written with the model's chat template.
+        """Generate for one conversation or many, rendered with the model's chat template.
 
         Raises ``ValueError`` as :meth:`generate`, when the model has no template, and
         :class:`~blade_llm.text.errors.ChatTemplateError` when the template refuses a conversation.
@@ -195,7 +195,7 @@ class LLM:
             RequestOutput(prompt=text, prompt_token_ids=ids, outputs=[])
             for text, ids in zip(texts, prompts, strict=True)
         ]
-        running: dict[str, _Running] = {}
+        running: dict[str, _PendingOutput] = {}
         try:
             for result, params in zip(results, sampling_params, strict=True):
                 seeded = msgspec.structs.replace(params, seed=secrets.randbits(63)) if params.seed is None else params
@@ -209,14 +209,14 @@ class LLM:
                     )
                 )
                 for sample, name in enumerate(names):
-                    text = AnswerText(self.tokenizer, result.prompt_token_ids, seeded)
-                    running[name] = _Running(result, sample, text, seeded.logprobs is not None)
+                    text = OutputText(self.tokenizer, result.prompt_token_ids, seeded)
+                    running[name] = _PendingOutput(result, sample, text, seeded.logprobs is not None)
             while running:
                 for output in self._core.step():
-                    answer = running.get(output.request_id)
-                    if answer is None:  # a device that is ahead may deliver more of an answer that is complete
+                    pending = running.get(output.request_id)
+                    if pending is None:  # a device that is ahead may deliver more of an output that is complete
                         continue
-                    if answer.take(output):
+                    if pending.take(output):
                         del running[output.request_id]
                         if output.finish_reason is None:
                             self._core.abort([output.request_id])
@@ -243,10 +243,10 @@ class LLM:
             raise ValueError(f"token id {wrong[0]} is not between 0 and {self._vocab_size - 1}")
 
 
-class _Running:
-    """One answer while it grows."""
+class _PendingOutput:
+    """One output while it grows."""
 
-    def __init__(self, result: RequestOutput, index: int, text: AnswerText, with_logprobs: bool) -> None:
+    def __init__(self, result: RequestOutput, index: int, text: OutputText, with_logprobs: bool) -> None:
         self._result = result
         self._text = text
         self._pieces: list[str] = []
@@ -256,10 +256,10 @@ class _Running:
         result.outputs.append(self._output)
 
     def take(self, step: EngineOutput) -> bool:
-        """Take one step's tokens; whether the answer is complete."""
+        """Take one step's tokens; whether the output is complete."""
         output = self._output
         if step.error is not None:
-            raise ValueError(step.error)
+            raise ValueError(str(step.error))
         if step.cached_tokens and output.index == 0:
             self._result.cached_tokens = step.cached_tokens
         if step.prompt_logprobs is not None:

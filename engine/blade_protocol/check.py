@@ -1,4 +1,4 @@
-"""The result ``blade_llm_check`` leaves in the termination log, and the operator puts into an LLMService's status."""
+"""The report that ``blade_llm_check`` writes as its termination message; the operator copies it into the status."""
 
 from typing import Literal
 

@@ -1,33 +1,33 @@
-"""What ``blade_llm_fetch`` tells: how far it is while it downloads, and in the termination log how it ended."""
+"""Reports of ``blade_llm_fetch``: progress while it downloads, and the result in its termination message."""
 
 import msgspec
 
 
 class FetchReport(msgspec.Struct, frozen=True, kw_only=True):
-    """How bringing a model to a folder ended; at most 4,096 bytes as JSON."""
+    """The result of a download; at most 4,096 bytes as JSON."""
 
     model: str
-    """What was asked for: a folder or a hub id."""
+    """The model as named by the user: a folder or a hub id."""
     ready: bool
     folder: str = ""
-    """Where the model lies."""
+    """Folder that holds the model."""
     files: int = 0
     bytes: int = 0
-    """Size of those files together."""
+    """Total size of those files."""
     message: str = ""
     """What went wrong and what to do, when not ready."""
 
 
 class FetchProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a download is; ``GET /internal/fetch`` of the container that downloads."""
+    """Progress of a download; the response of ``GET /internal/fetch`` of the container that downloads."""
 
     model: str
-    """What was asked for: a folder or a hub id."""
+    """The model as named by the user: a folder or a hub id."""
     files: int = 0
-    """Files of the model; 0 until the hub has told."""
+    """Number of the model's files; 0 until the hub has listed them."""
     files_done: int = 0
     bytes: int = 0
-    """Size of those files together."""
+    """Total size of those files."""
     bytes_done: int = 0
     bytes_per_second: int = 0
-    """Over the last seconds; 0 when nothing arrives."""
+    """Rate of the last seconds; 0 when nothing arrives."""

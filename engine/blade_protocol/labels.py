@@ -1,4 +1,4 @@
-"""API group, kinds, labels and annotations of the objects the operator makes."""
+"""API group, kinds, labels and annotations of the objects that the operator creates."""
 
 from typing import Final
 
@@ -21,7 +21,7 @@ MANAGER: Final = "bladellm"
 OPERATOR: Final = "bladellm-operator"
 """``app.kubernetes.io/name`` of the operator's own pods, and the name of its ServiceAccount and Lease."""
 HASH: Final = f"{GROUP}/hash"
-"""Annotation: hash of the object as rendered; a difference means a write is due."""
+"""Annotation: hash of the object as rendered; a different value means drift, and a write."""
 
 ROLE_ENGINE: Final = "engine"
 ROLE_ROUTER: Final = "router"
@@ -30,4 +30,4 @@ SPEC_HASH: Final = f"{GROUP}/spec-hash"
 RESTARTED_AT: Final = f"{GROUP}/restarted-at"
 """Annotation of an LLMService: a new value replaces every engine, like ``kubectl rollout restart``."""
 CHAT_TEMPLATE: Final = f"{GROUP}/chat-template"
-"""Annotation of an engine pod: the chat template of an LLMService that brings one, which the engine reads as a file."""
+"""Annotation of an engine pod: the chat template in the LLMService's spec, which the engine reads as a file."""

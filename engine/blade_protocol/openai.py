@@ -1,4 +1,4 @@
-"""The error body every program answers with, as OpenAI clients expect it."""
+"""The error body of every program, in the shape that OpenAI clients expect."""
 
 import msgspec
 

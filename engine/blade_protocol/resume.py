@@ -1,6 +1,6 @@
-"""How a stream outlives its engine: what the router keeps of it, and what it asks another replica for.
+"""Resuming a stream whose engine died: what the router records of it, and the request it sends to another replica.
 
-Asked with ``x-blade-stream-ids: 1``, an engine ends everything it writes into a stream with a comment that holds the
+For a request with ``x-blade-stream-ids: 1`` an engine follows everything it writes into a stream by a comment with the
 token ids behind it, so that the ids so far determine the bytes so far::
 
     data: {"choices":[{"delta":{"content":"Hello"}}]}
@@ -8,7 +8,7 @@ token ids behind it, so that the ids so far determine the bytes so far::
     : 9707
 
 One such group may hold several events and several ids. The last one (finish reason, usage, ``[DONE]``) is one group.
-An engine that has to cut a stream writes ``: lost`` in place of an error event: go on elsewhere.
+An engine that has to cut a stream writes ``: lost`` in place of an error event: the router resumes it elsewhere.
 """
 
 from typing import Final
@@ -16,18 +16,18 @@ from typing import Final
 import msgspec
 
 LOST: Final = b": lost\n\n"
-"""Ends a stream that this engine cannot go on with, though another one can."""
+"""Ends a stream that this engine cannot continue, though another replica can."""
 
 
 class ResumeRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Body of ``POST /internal/resume``: answered by the rest of the stream, with comments as before."""
+    """Body of ``POST /internal/resume``: the response is the rest of the stream, with comments as before."""
 
     path: str
-    """The public path the client asked, e.g. ``/v1/chat/completions``."""
+    """The public path of the client's request, e.g. ``/v1/chat/completions``."""
     request: msgspec.Raw
     """The client's JSON body."""
     request_id: str
-    """The ``x-request-id`` of the answer that broke off; the ids in the stream are made of it."""
+    """The ``x-request-id`` of the response that broke off; the ids in the stream derive from it."""
     created: int
     """Its ``x-blade-created``."""
     seed: int
@@ -35,4 +35,4 @@ class ResumeRequest(msgspec.Struct, frozen=True, kw_only=True):
     prompt_digest: str
     """Its ``x-blade-prompt-digest``; a replica with another one refuses (409)."""
     token_ids: list[list[int]]
-    """The ids the client has the bytes of, group by group."""
+    """The token ids whose bytes the client has received, group by group."""

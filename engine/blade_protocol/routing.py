@@ -1,4 +1,4 @@
-"""The configuration file a router watches. The operator writes it (a ConfigMap); a person may write it by hand."""
+"""The configuration file that a router watches. The operator writes it (a ConfigMap); a person may write it by hand."""
 
 from typing import Any, Literal
 
@@ -27,16 +27,16 @@ class EndpointConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     url: str
     """Base URL of the public port, e.g. ``http://10.0.0.7:8081``."""
     name: str = ""
-    """What people call it (the pod's name); the URL when empty."""
+    """Display name (the pod's name); the URL when empty."""
     internal_url: str = ""
     """Base URL of the internal port; public port + 1000 on the same host when empty."""
     revision: str = ""
     draining: bool = False
-    """Finish what it has, choose it for nothing new."""
+    """Running requests finish; no new one is routed to it."""
     service: str = ""
     """The service it is a replica of, where one router serves several; models name it."""
     engine: EngineKind = "blade"
-    """Who wrote it: how its load, its prompt cache and its models are asked for."""
+    """The engine's software, which decides how its load, prefix cache and models are queried."""
     kv_events: str = ""
     """ZeroMQ address of a vLLM or SGLang engine's KV events, e.g. ``tcp://10.0.0.7:5557``."""
 
@@ -46,44 +46,44 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     requests_per_minute: int = 0
     tokens_per_minute: int = 0
-    """Prompt and answer together: reserved from ``max_tokens`` when a request starts, settled from its usage."""
+    """Prompt and completion together: reserved from ``max_tokens`` when a request starts, settled from its usage."""
     concurrent: int = 0
-    """Requests at the same time, those that wait in a queue included."""
+    """Concurrent requests, queued ones included."""
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A model clients may name."""
+    """A model that clients may name."""
 
     name: str
     aliases: tuple[str, ...] = ()
-    """Other names for it; the engine is asked for ``name``."""
+    """Other names for it; the engine receives ``name``."""
     service: str = ""
     """Whose endpoints serve it; empty: those without a service."""
     defaults: dict[str, Any] = {}
-    """Fields for requests that do not set them, e.g. ``{"temperature": 0.6}``: of chats, completions and responses."""
+    """Fields for requests that do not set them, e.g. ``{"temperature": 0.6}``: for chat, completions and responses."""
     max_tokens: int = 0
-    """The most tokens a request may ask for; 0: the engine decides."""
+    """Upper bound of a request's ``max_tokens``; 0: the engine decides."""
     limits: Limits = Limits()
-    """For all clients of the model together."""
+    """Limits of all clients of the model together."""
 
 
 class QueueConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The queue of a service: what waits in the router while its engines are busy."""
+    """The request queue of a service: requests that wait in the router while its engines are busy (backpressure)."""
 
     endpoint_requests: int = 0
-    """Requests an engine gets at the same time, beyond which they queue here; 0: engines queue, the router does not."""
+    """Concurrent requests of an engine, beyond which they queue in the router; 0: only engines queue."""
     max_requests: int = 2048
     max_bytes: int = 256 << 20
-    """Size of the queued bodies together."""
+    """Total size of the queued bodies."""
     max_age: float = 60.0
     """Seconds after which a queued request gets a 503."""
 
 
 class HoldConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Requests that came while no engine is ready (a service scaled to zero, a first start)."""
+    """The pending-request buffer: requests that arrive while no engine is ready (scaled to zero, a first start)."""
 
     max_requests: int = 0
-    """0: none is held, a request without an engine gets a 503 at once."""
+    """0: no buffer, a request without an engine gets a 503 at once."""
     max_bytes: int = 64 << 20
     max_age: float = 600.0
     """Seconds after which a held request gets a 503."""
@@ -92,7 +92,7 @@ class HoldConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Everything a router may change without a restart."""
+    """Everything that a router reloads without a restart."""
 
     endpoints: tuple[EndpointConfig, ...] = ()
     policy: PolicyName = "auto"
@@ -105,8 +105,8 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     queue: QueueConfig = QueueConfig()
     hold: HoldConfig = HoldConfig()
     limits: Limits = Limits()
-    """For all requests together, whoever asks."""
+    """Limits of all requests together, whatever their key."""
     anonymous: Limits = Limits()
-    """For all requests together when there are no keys."""
+    """Limits of all requests together when no keys are configured."""
     cors_origins: tuple[str, ...] = ()
-    """Web pages that browsers may let ask; ``*`` for all. Empty: no CORS headers."""
+    """Allowed origins of browsers' requests; ``*`` for all. Empty: no CORS headers."""

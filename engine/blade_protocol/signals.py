@@ -1,4 +1,4 @@
-"""What a router tells an autoscaler: ``GET /internal/signals``.
+"""A router's signals for an autoscaler: ``GET /internal/signals``.
 
 Counters only grow while the process lives (``started`` says since when); rates and percentiles are of the last minute.
 """
@@ -7,7 +7,7 @@ import msgspec
 
 
 class Percentiles(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the last minute, in seconds; 0 when nothing was measured."""
+    """Percentiles of the last minute, in seconds; 0 when nothing was measured."""
 
     p50: float = 0.0
     p90: float = 0.0
@@ -15,70 +15,70 @@ class Percentiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServiceSignals(msgspec.Struct, frozen=True, kw_only=True):
-    """One service behind the router."""
+    """Signals of one service behind the router."""
 
     service: str
     endpoints: int = 0
     usable: int = 0
     """Endpoints that are healthy, not ejected and not draining."""
     running: int = 0
-    """Requests its engines have from this router."""
+    """Requests of this router in flight at its engines."""
     capacity: int = 0
-    """Requests its engines may have; 0: no limit is configured, or no engine is there."""
+    """Concurrent requests its engines may have; 0: no limit is configured, or there is no engine."""
     saturation: float | None = None
-    """1: as much as it should have. ``running`` by ``capacity``; without a capacity the mean of what the engines tell,
-    the worse of requests that wait inside by 5 and KV cache in use by 0.8. None when nobody can tell."""
+    """1: fully loaded. ``running`` / ``capacity``; without a capacity the mean over the engines of the larger of
+    waiting requests / 5 and KV cache usage / 0.8. None when no engine reports."""
     queued_requests: int = 0
     queued_tokens: int = 0
-    """Prompts and the answers they ask for."""
+    """Prompt tokens and requested completion tokens."""
     queued_bytes: int = 0
     queue_oldest_seconds: float = 0.0
     queue_p95_seconds: float = 0.0
     """The age that 95 % of the queued requests have not reached."""
     held_requests: int = 0
-    """Requests that wait because no engine is ready."""
+    """Requests in the pending-request buffer: no engine is ready."""
     held_oldest_seconds: float = 0.0
     held_arrivals: int = 0
-    """Counter: requests that found no engine ready and were held."""
+    """Counter: requests that found no engine ready and were buffered."""
 
 
 class RouterSignals(msgspec.Struct, frozen=True, kw_only=True):
-    """All of a router process."""
+    """Signals of a whole router process."""
 
     started: float
     """Unix time of its start."""
     time: float
     """Unix time of these numbers."""
     in_flight: int = 0
-    """Requests under way, those that wait included."""
+    """Requests in flight, waiting ones included."""
     arrivals: int = 0
-    """Counter: requests that came."""
+    """Counter: requests received."""
     arrivals_per_second: float = 0.0
     finished: int = 0
-    """Counter: requests that ended, however."""
+    """Counter: requests that ended, successful or not."""
     failed: int = 0
     """Counter: those that ended with a 5xx."""
     prompt_tokens: int = 0
     """Counter."""
     cached_tokens: int = 0
-    """Counter: prompt tokens that came from an engine's prompt cache."""
+    """Counter: prompt tokens that came from an engine's prefix cache."""
     completion_tokens: int = 0
     """Counter."""
     prefix_hit_ratio: float | None = None
-    """Cached by prompt tokens of the last minute, where engines say it; None when none did."""
+    """Cached / prompt tokens of the last minute, of engines that report both; None when none did."""
     ttft_seconds: Percentiles = Percentiles()
-    """From a request to the first byte of its streamed answer, time in the queue included."""
+    """TTFT: from a request to the first byte of its streamed response, queueing included."""
     tpot_seconds: Percentiles = Percentiles()
-    """Per token after the first one, of streams that tell their usage."""
+    """TPOT: per token after the first one, of streams that report their usage."""
     e2e_seconds: Percentiles = Percentiles()
-    """From a request to the last byte of its answer, time in the queue included; successful ones."""
+    """From a request to the last byte of its response, queueing included; successful ones."""
     drain_seconds: float | None = None
-    """How long what is under way will take if nothing more comes, at the rate of the last ten seconds; None when
-    nothing ended in them."""
+    """Estimated time until all requests in flight have ended, at the rate of the last ten seconds; None when none
+    ended in them."""
     retries: int = 0
     """Counter."""
     retries_refused: int = 0
-    """Counter: retries there was no budget for."""
+    """Counter: retries that the retry budget refused."""
     refused: dict[str, int] = {}
     """Counter: requests the router refused, by the error's ``code``."""
     services: tuple[ServiceSignals, ...] = ()

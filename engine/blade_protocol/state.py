@@ -1,15 +1,15 @@
-"""What an engine tells about itself on its internal port."""
+"""An engine's state and KV events, as served on its internal port."""
 
 from typing import Final
 
 import msgspec
 
 KV_DIGEST_BYTES: Final = 8
-"""Of the digest of a KV block, this many bytes travel: enough to tell all blocks of a fleet apart."""
+"""Bytes of a KV block's digest on the wire: enough to keep all blocks of a fleet distinct."""
 
 
 class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the device's memory went, in bytes, and what the KV cache can hold."""
+    """Use of the device's memory, in bytes, and the capacity of the KV cache."""
 
     weights: int
     activation_peak: int
@@ -26,28 +26,28 @@ class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineState(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer of ``GET /internal/state``."""
+    """Response of ``GET /internal/state``."""
 
     model: str
     revision: str
     ready: bool
     draining: bool
     running: int
-    """Requests that own a row."""
+    """Requests that own a slot."""
     waiting: int
-    """Requests that wait for one."""
+    """Requests that wait for a slot."""
     max_running: int = 0
-    """How many rows there are."""
+    """Number of slots."""
     kv_blocks_total: int
     kv_blocks_free: int
-    """Free blocks, those that still hold reusable prompt cache included."""
+    """Free blocks, those that still hold a reusable prefix included."""
     prompt_tokens_total: int
     cached_tokens_total: int
-    """Prompt tokens that came from the prompt cache."""
+    """Prompt tokens that came from the prefix cache."""
     generation_tokens_total: int
     preemptions_total: int
     epoch: str
-    """Changes when the engine process starts anew: counters and caches began again."""
+    """Changes when the engine process starts anew: counters and caches are reset."""
     sequence: int
     """Grows by one with every event of one epoch."""
     memory: MemoryPlan | None = None
@@ -55,7 +55,7 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KVBatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What changed in an engine's prompt cache. Digests stand one after another (base64 in JSON)."""
+    """A change of an engine's prefix cache. Digests are concatenated (base64 in JSON)."""
 
     sequence: int
     """Grows by one with every batch of one epoch. A reader whose copy is at the number before applies it, one whose
@@ -67,18 +67,18 @@ class KVBatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class KVSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer of ``GET /internal/kv``: every block in the prompt cache."""
+    """Response of ``GET /internal/kv``: every block in the prefix cache."""
 
     epoch: str
     sequence: int
-    """Of the last batch in it."""
+    """Number of the last batch in it."""
     digests: bytes
 
 
 class EngineEvent(EngineState, frozen=True, kw_only=True):
-    """Each event of ``GET /internal/events``: the state, and what changed in the prompt cache.
+    """Each event of ``GET /internal/events``: the state, and the change of the prefix cache.
 
-    The first event's batch is empty, and says where the cache is.
+    The first event's batch is empty and gives the cache's sequence number.
     """
 
     kv: KVBatch | None = None

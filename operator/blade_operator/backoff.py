@@ -1,13 +1,15 @@
-"""How long to wait before something that did not work is tried again."""
+"""Exponential back-off with jitter for whatever is retried after a failure."""
 
 from __future__ import annotations
 
 import random
 
-FIRST = 0.2
-MOST = 60.0
+BASE = 0.2
+"""Seconds before the first retry."""
+CAP = 60.0
+"""Most seconds before any retry."""
 
 
-def pause(times: int) -> float:
-    """Seconds, with jitter, when it had failed ``times`` times before: twice as long each time, up to a minute."""
-    return min(MOST, FIRST * 2.0 ** min(times, 20)) * random.uniform(0.8, 1.2)
+def delay(failures: int) -> float:
+    """Seconds, with jitter, before the retry after ``failures`` earlier failures: doubled each time, up to a minute."""
+    return min(CAP, BASE * 2.0 ** min(failures, 20)) * random.uniform(0.8, 1.2)

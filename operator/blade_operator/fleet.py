@@ -1,7 +1,7 @@
-"""Talks HTTP to engine pods, on their internal ports: how are you, how far is the download, and take nothing new.
+"""HTTP client for engine pods, on their internal ports: queries state and download progress, and drains.
 
-An engine that does not answer in time is left out of the result: unknown, not broken. Its pod's probes say whether it
-lives.
+An engine that does not respond in time is absent from the result: unknown, not failed. The probes of its pod say
+whether it is alive.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import TypeVar
 import httpx
 import msgspec
 
-from blade_operator import pods as read
-from blade_operator.objects import Object
+from blade_operator.model import pods as podutil
+from blade_operator.model.objects import Object
 from blade_protocol import headers, paths
 from blade_protocol.fetch import FetchProgress
 from blade_protocol.labels import ROLE_ENGINE
@@ -24,21 +24,21 @@ from blade_protocol.state import DrainRequest, EngineState
 T = TypeVar("T")
 
 TIMEOUT = 1.0
-"""Seconds for one question."""
-AT_ONCE = 64
-"""Questions asked at the same time."""
+"""Seconds for one request."""
+MAX_CONNECTIONS = 64
+"""Requests in flight at the same time."""
 
 
 class Fleet:
-    """An HTTP client for engines. Use it as an async context manager.
+    """An HTTP client for engine pods. Use it as an async context manager.
 
-    ``token`` gives the secret that opens the internal port of a pod, or None where there is none.
+    ``token`` returns the secret that opens the internal port of a pod, or None where there is none.
     """
 
     def __init__(self, timeout: float = TIMEOUT, token: Callable[[Object], str | None] | None = None) -> None:
         self._token = token
-        limits = httpx.Limits(max_connections=AT_ONCE, max_keepalive_connections=AT_ONCE)
-        wait = httpx.Timeout(timeout, pool=5 * timeout)  # with very many engines a question waits for its turn
+        limits = httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS)
+        wait = httpx.Timeout(timeout, pool=5 * timeout)  # with very many engines a request waits for a connection
         self._client = httpx.AsyncClient(timeout=wait, limits=limits, trust_env=False)
 
     async def __aenter__(self) -> Fleet:
@@ -49,42 +49,42 @@ class Fleet:
     ) -> None:
         await self._client.aclose()
 
-    async def ask(self, pods: Iterable[Object]) -> tuple[Mapping[str, EngineState], Mapping[str, FetchProgress]]:
-        """What each engine, and each download, that answers says of itself, by pod name. Asks all at once."""
+    async def query(self, pods: Iterable[Object]) -> tuple[Mapping[str, EngineState], Mapping[str, FetchProgress]]:
+        """The state of each engine and the progress of each download that responds, by pod name."""
         found = tuple(pods)
         engines, downloads = await asyncio.gather(
-            self._ask(found, engine_url, paths.INTERNAL_STATE, EngineState),
-            self._ask(found, fetch_url, paths.INTERNAL_FETCH, FetchProgress),
+            self._query_all(found, engine_url, paths.INTERNAL_STATE, EngineState),
+            self._query_all(found, fetch_url, paths.INTERNAL_FETCH, FetchProgress),
         )
         return engines, downloads
 
     async def drain(self, pod: Object) -> bool:
-        """Ask the engine in ``pod`` to take nothing new; False when it did not answer. Idempotent."""
+        """Drain the engine in ``pod``: it accepts no new request. False when it did not respond. Idempotent."""
         url = engine_url(pod)
         if url is None:
             return False
         try:
-            answer = await self._client.post(
+            response = await self._client.post(
                 f"{url}{paths.INTERNAL_DRAIN}",
                 content=msgspec.json.encode(DrainRequest()),
                 headers={"content-type": "application/json", **self._headers(pod)},
             )
         except httpx.HTTPError:
             return False
-        return answer.is_success
+        return response.is_success
 
-    async def _ask(
+    async def _query_all(
         self, pods: Iterable[Object], url: Callable[[Object], str | None], path: str, kind: type[T]
     ) -> dict[str, T]:
-        asked = [(pod, f"{there}{path}") for pod in pods if (there := url(pod)) is not None]
-        answers = await asyncio.gather(*(self._get(pod, there, kind) for pod, there in asked))
-        return {pod["metadata"]["name"]: answer for (pod, _), answer in zip(asked, answers, strict=True) if answer}
+        targets = [(pod, f"{base}{path}") for pod in pods if (base := url(pod)) is not None]
+        results = await asyncio.gather(*(self._get(pod, target, kind) for pod, target in targets))
+        return {pod["metadata"]["name"]: result for (pod, _), result in zip(targets, results, strict=True) if result}
 
     async def _get(self, pod: Object, url: str, kind: type[T]) -> T | None:
         try:
-            answer = await self._client.get(url, headers=self._headers(pod))
-            answer.raise_for_status()
-            return msgspec.json.decode(answer.content, type=kind)
+            response = await self._client.get(url, headers=self._headers(pod))
+            response.raise_for_status()
+            return msgspec.json.decode(response.content, type=kind)
         except (httpx.HTTPError, msgspec.DecodeError):
             return None
 
@@ -94,20 +94,20 @@ class Fleet:
 
 
 def engine_url(pod: Object) -> str | None:
-    """The internal port of an engine pod whose engine has started, or None."""
+    """Base URL of the internal port of a pod whose engine has started, or None."""
     started = any(entry.get("started") for entry in pod.get("status", {}).get("containerStatuses") or ())
     return _internal_port(pod) if started else None
 
 
 def fetch_url(pod: Object) -> str | None:
-    """The same port of a pod that still downloads its model, or None."""
-    fetch = read.container(pod, read.FETCH)
+    """Base URL of the internal port of a pod that still downloads its model, or None."""
+    fetch = podutil.container(pod, podutil.FETCH)
     return _internal_port(pod) if fetch is not None and fetch.running else None
 
 
 def _internal_port(pod: Object) -> str | None:
     address = pod.get("status", {}).get("podIP")
-    if read.role(pod) != ROLE_ENGINE or not address:
+    if podutil.role(pod) != ROLE_ENGINE or not address:
         return None
     for container in pod["spec"]["containers"]:
         for port in container.get("ports") or ():

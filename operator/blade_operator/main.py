@@ -1,4 +1,4 @@
-"""``blade_operator``: parse the command line, run one command, say what went wrong in one line."""
+"""``blade_operator``: parses the command line, runs one command, and reports an error in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a person types this program's name: messages that suggest a command must name one that runs."""
+"""Name of this program as its user types it, for messages that suggest a command."""
 
 from __future__ import annotations
 

@@ -15,25 +15,25 @@ import uvloop
 from blade_protocol import environment
 from blade_router.admission import hash_key
 from blade_router.arguments import Options, parse_arguments
-from blade_router.config import ConfigError
+from blade_router.config.parsing import ConfigError
 from blade_router.http.listening import inherited, listen
-from blade_router.http.reading import HttpLimits
+from blade_router.http.request_reader import HttpLimits
 from blade_router.http.server import Server
 from blade_router.http.tls import Certificate
 from blade_router.router import Router
-from blade_router.workers import Supervisor, begin_child
+from blade_router.workers.supervisor import Supervisor, unblock_signals
 
 logger = logging.getLogger("blade_router")
 
 CLIENT_KEEP_ALIVE = 75
 """Seconds an idle client connection stays open."""
-FAREWELL = 1.0
+LINGER_SECONDS = 1.0
 """Seconds at the end in which an open connection may bring another request."""
 
 
 def make_server(router: Router, options: Options, certificate: Certificate | None = None) -> Server:
-    """The server of a router; inside the event loop."""
-    farewell = min(FAREWELL, options.drain_timeout / 2)
+    """Make the server of a router; inside the event loop."""
+    linger = min(LINGER_SECONDS, options.drain_timeout / 2)
     limits = HttpLimits(
         max_body_bytes=options.max_body_bytes,
         header_timeout=options.header_timeout,
@@ -44,8 +44,8 @@ def make_server(router: Router, options: Options, certificate: Certificate | Non
     server = Server(
         router,
         limits,
-        farewell=farewell,
-        drain_timeout=options.drain_timeout - farewell,
+        lame_duck=linger,
+        drain_timeout=options.drain_timeout - linger,
         tls=certificate.context if certificate is not None else None,
         refused=router.refused,
     )
@@ -54,14 +54,14 @@ def make_server(router: Router, options: Options, certificate: Certificate | Non
 
 
 async def run(options: Options, listeners: list[socket.socket], certificate: Certificate | None = None) -> None:
-    """Serve until SIGTERM or SIGINT, or until the parent of this worker is gone; then finish what is under way."""
+    """Serve until SIGTERM or SIGINT, or until the parent of this worker is gone; then finish requests in flight."""
     async with contextlib.AsyncExitStack() as stack:
         router = await stack.enter_async_context(Router(options))
         scheme = "http" if certificate is None else "https"
         for listener in listeners:
             host, port = listener.getsockname()[:2]
             logger.info("listening on %s://%s:%d/v1", scheme, f"[{host}]" if ":" in host else host, port)
-        # What exists now lives as long as the process: keep the collector off it, and let it come seldom.
+        # What exists now lives as long as the process: exempt it from garbage collection, and collect seldom.
         gc.collect()
         gc.freeze()
         gc.set_threshold(20_000, 20, 50)
@@ -70,17 +70,17 @@ async def run(options: Options, listeners: list[socket.socket], certificate: Cer
 
         def interrupted() -> None:
             if stop.is_set():
-                server.hurry()
+                server.force_stop()
             stop.set()
 
         server.loop.add_signal_handler(signal.SIGTERM, stop.set)
         server.loop.add_signal_handler(signal.SIGINT, interrupted)
         if options.place is not None:
             server.loop.add_reader(options.place.parent, stop.set)
-            begin_child()
+            unblock_signals()
         if certificate is not None:
-            following = asyncio.create_task(certificate.follow(), name="follow certificate")
-            stack.callback(following.cancel)
+            watching = asyncio.create_task(certificate.watch(), name="watch certificate")
+            stack.callback(watching.cancel)
         await server.start(listeners)
         if router.workers is not None:
             await stack.enter_async_context(router.workers)
@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def supervise(arguments: Sequence[str], options: Options) -> int:
-    """Be the parent of workers; the exit status."""
+    """Run as the parent of workers; returns the exit status."""
     try:
         supervisor = Supervisor(
             arguments,

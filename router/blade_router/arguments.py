@@ -13,17 +13,17 @@ from urllib.parse import urlsplit
 
 from blade_protocol import environment, ports
 from blade_protocol.routing import EndpointConfig, PolicyName
-from blade_router import workers
-from blade_router.config import POLICIES, ConfigError, parse_endpoints
+from blade_router.config.parsing import POLICIES, ConfigError, parse_endpoints
 from blade_router.engines import kv_index
 from blade_router.kubernetes import Cluster, find_cluster
-from blade_router.prefix_index import DEFAULT_BYTES
-from blade_router.workers import Worker
+from blade_router.policies.prefix_cache.prefix_index import DEFAULT_BYTES
+from blade_router.workers import supervisor
+from blade_router.workers.supervisor import Worker
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What a router process is started with. Times are in seconds; 0 means no limit where it says so."""
+    """The options of a router process. Times are in seconds; 0 means no limit where it says so."""
 
     host: str = "127.0.0.1"
     port: int = ports.ROUTER_PORT
@@ -32,13 +32,13 @@ class Options:
     endpoints: tuple[EndpointConfig, ...] = ()
     config: Path | None = None
     service: Path | str | None = None
-    """Whose endpoints to follow: a file with them, or the name of a Service in ``cluster``."""
+    """Where to watch endpoints: a file with them, or the name of a Service in ``cluster``."""
     services: tuple[Path | str, ...] = ()
     """The same where there are several: each endpoint gets the name of its own."""
     config_map: str | None = None
     """Name of a ConfigMap in ``cluster``."""
     cluster: Cluster | None = None
-    """The Kubernetes API to follow Services, ``config_map``, ``keys_secret`` and ``peers`` through."""
+    """The Kubernetes API through which Services, ``config_map``, ``keys_secret`` and ``peers`` are watched."""
     keys: Path | None = None
     """A file with API keys, or a folder of them."""
     keys_secret: str | None = None
@@ -101,44 +101,44 @@ def _parser() -> argparse.ArgumentParser:
     where.add_argument("--port", type=_port, default=defaults.port, help="port to listen on; 0 for a free one")
     source = parser.add_argument_group("endpoints")
     source.add_argument("--endpoints", metavar="URL[,URL...]", help="base URLs of engines (http://HOST:PORT)")
-    source.add_argument("--config", metavar="FILE", help="RouterConfig as JSON; followed when it changes")
+    source.add_argument("--config", metavar="FILE", help="RouterConfig as JSON; watched for changes")
     source.add_argument(
         "--service",
         metavar="NAME",
         action="append",
-        help=f"follow the endpoints of this service: of the file NAME.json in ${environment.ENDPOINTS_DIR} if that is "
+        help=f"watch the endpoints of this service: of the file NAME.json in ${environment.ENDPOINTS_DIR} if that is "
         "set, else, in a Kubernetes pod, of the Service's EndpointSlices; give it once for each of several services",
     )
     source.add_argument(
         "--config_map",
         metavar="NAME",
-        help="in a Kubernetes pod: follow this ConfigMap's router.json through the API; --config, the same mounted as "
-        "a file, is what counts until the API answers",
+        help="in a Kubernetes pod: watch this ConfigMap's router.json through the API; --config, the same mounted as "
+        "a file, is used until the API responds",
     )
     routing = parser.add_argument_group("routing")
     routing.add_argument("--policy", choices=POLICIES, help="how to choose (default: the file's, else auto)")
     routing.add_argument(
         "--cost",
         metavar="MODULE:FUNCTION",
-        help="for --policy external: a function(endpoint, request) that answers with a number; the lowest wins",
+        help="for --policy external: a function(endpoint, request) that returns a number; the lowest wins",
     )
     routing.add_argument(
         "--prefix_index_bytes",
         type=_at_least_one,
         default=defaults.prefix_index_bytes,
-        help="memory for what is guessed of engines' prompt caches",
+        help="memory for the approximate index of engines' prefix caches",
     )
     routing.add_argument(
         "--kv_index_bytes",
         type=_at_least_one,
         default=defaults.kv_index_bytes,
-        help="for --policy kv-aware: memory for what engines tell of their prompt caches",
+        help="for --policy kv-aware: memory for the exact index of engines' prefix caches, from their KV events",
     )
     routing.add_argument(
         "--debug_routes",
         action="store_true",
         default=defaults.debug_routes,
-        help="answer POST /debug/route from anywhere, and not from this machine only",
+        help="serve POST /debug/route to every address, not to this machine only",
     )
     routing.add_argument(
         "--max_tries", type=_at_least_one, default=defaults.max_tries, help="endpoints that may work on one request"
@@ -153,13 +153,13 @@ def _parser() -> argparse.ArgumentParser:
         "--first_byte_timeout",
         type=_seconds,
         default=defaults.first_byte_timeout,
-        help="seconds until the first byte of an answer's body, then another engine is tried; 0: wait for ever",
+        help="seconds until the first byte of a response's body, then another engine is tried; 0: no limit",
     )
     routing.add_argument(
         "--stall_timeout",
         type=_seconds,
         default=defaults.stall_timeout,
-        help="seconds without a byte in an answer that has begun, then it counts as broken; 0: wait for ever. More "
+        help="seconds without a byte in a response that has begun, then it counts as broken; 0: no limit. More "
         "than an engine may think in silence (hidden reasoning)",
     )
     routing.add_argument(
@@ -169,14 +169,14 @@ def _parser() -> argparse.ArgumentParser:
     admission.add_argument(
         "--keys",
         metavar="FILE",
-        help="API keys as JSON, or a folder of such files (a mounted Secret); followed when they change. Without this "
-        "and --keys_secret everybody may ask",
+        help="API keys as JSON, or a folder of such files (a mounted Secret); watched for changes. Without this "
+        "and --keys_secret no key is required",
     )
     admission.add_argument(
         "--keys_secret",
         metavar="NAME",
-        help="in a Kubernetes pod: follow the keys in this Secret through the API; --keys, the same mounted, is what "
-        "counts until the API answers",
+        help="in a Kubernetes pod: watch the keys in this Secret through the API; --keys, the same mounted, is "
+        "used until the API responds",
     )
     admission.add_argument(
         "--peers",
@@ -205,13 +205,13 @@ def _parser() -> argparse.ArgumentParser:
         default=defaults.body_timeout,
         help="seconds without a byte of a body that is not complete; then the request gets a 408",
     )
-    clients.add_argument("--tls_cert", metavar="FILE", help="serve HTTPS: certificate chain (PEM); followed")
-    clients.add_argument("--tls_key", metavar="FILE", help="the key of --tls_cert (PEM); followed")
-    watching = parser.add_argument_group("watching")
-    watching.add_argument(
+    clients.add_argument("--tls_cert", metavar="FILE", help="serve HTTPS: certificate chain (PEM); watched for changes")
+    clients.add_argument("--tls_key", metavar="FILE", help="the key of --tls_cert (PEM); watched for changes")
+    observability = parser.add_argument_group("observability")
+    observability.add_argument(
         "--access_log", metavar="FILE", help="write a line of JSON for each request; '-' for standard output"
     )
-    watching.add_argument(
+    observability.add_argument(
         "--otlp_endpoint",
         metavar="URL",
         type=_collector,
@@ -254,7 +254,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
             values[name] = Path(values[name])
     if ("tls_cert" in values) != ("tls_key" in values):
         parser.error("--tls_cert and --tls_key belong together; give both")
-    if place := os.environ.get(workers.VARIABLE):
+    if place := os.environ.get(supervisor.VARIABLE):
         worker = Worker.decode(place)
         values |= {"place": worker, "worker": worker.index, "shared": worker.shared}
     try:
@@ -262,7 +262,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
             values["endpoints"] = parse_endpoints(values["endpoints"])
     except ConfigError as error:
         parser.error(f"--endpoints: {error}")
-    _find_followed(parser, values)
+    _resolve_sources(parser, values)
     if not {"endpoints", "config", "service", "services", "config_map"} & values.keys():
         parser.error("no endpoints: give --endpoints URL[,URL...], --config FILE or --service NAME")
     if number := os.environ.get(environment.LISTEN_FD):
@@ -272,12 +272,12 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
     return Options(**values)
 
 
-def _find_followed(parser: argparse.ArgumentParser, values: dict[str, Any]) -> None:
-    """Say where what has a name is to be found: in a folder, or in the cluster around this pod."""
+def _resolve_sources(parser: argparse.ArgumentParser, values: dict[str, Any]) -> None:
+    """Resolve names of services and objects: to files of a folder, or to objects of the cluster around this pod."""
     services: list[str] = values.pop("service", [])
-    asked = [("service", name) for name in services]
-    asked += [(flag, values[flag]) for flag in ("config_map", "keys_secret", "peers") if flag in values]
-    for flag, name in asked:
+    named = [("service", name) for name in services]
+    named += [(flag, values[flag]) for flag in ("config_map", "keys_secret", "peers") if flag in values]
+    for flag, name in named:
         if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", name):
             parser.error(f"--{flag}: {name!r} is no Kubernetes name (lower case, digits, '-' and '.')")
     if len(set(services)) < len(services):
@@ -286,22 +286,22 @@ def _find_followed(parser: argparse.ArgumentParser, values: dict[str, Any]) -> N
         found: list[Path | str] = [Path(folder) / f"{name}.json" for name in services]
         for flag, mounted in (("config_map", "config"), ("keys_secret", "keys")):
             if mounted in values:
-                values.pop(flag, None)  # the file is the object, and there is no API that would know more
+                values.pop(flag, None)  # the file is the object, and there is no API to watch
         if "peers" in values:
             values["peers"] = Path(folder) / f"{values['peers']}.json"
-        asked = [(flag, name) for flag, name in asked if isinstance(values.get(flag), str)]
+        named = [(flag, name) for flag, name in named if isinstance(values.get(flag), str)]
     else:
         found = list(services)
     if len(found) == 1:
         values["service"] = found[0]
     elif found:
         values["services"] = tuple(found)
-    if asked:
+    if named:
         values["cluster"] = find_cluster()
         if values["cluster"] is None:
             parser.error(
-                f"--{asked[0][0]}: this is no Kubernetes pod ($KUBERNETES_SERVICE_HOST is not set)"
-                f"{_INSTEAD.get(asked[0][0], '')}"
+                f"--{named[0][0]}: this is no Kubernetes pod ($KUBERNETES_SERVICE_HOST is not set)"
+                f"{_INSTEAD.get(named[0][0], '')}"
             )
 
 

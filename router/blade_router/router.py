@@ -1,5 +1,5 @@
-"""The router's parts put together: who answers a request, what is followed in the background, and what a change of the
-configuration means to each part."""
+"""The router's parts put together: which one serves a request, what is watched in the background, and what a change of
+the configuration means to each part."""
 
 import asyncio
 import logging
@@ -11,52 +11,52 @@ import msgspec
 
 from blade_protocol import paths
 from blade_protocol.routing import RouterConfig
-from blade_router.access_log import AccessLog
-from blade_router.admission.admission import Admission
+from blade_router.admin.sibling_workers import SiblingWorkers
+from blade_router.admission.controller import AdmissionController
 from blade_router.admission.key_sources import Keys, SecretKeys, WatchedKeys
 from blade_router.admission.keys import Keyring
-from blade_router.admission.waiting import WaitingRooms
+from blade_router.admission.request_queues import RequestQueues
 from blade_router.arguments import Options
-from blade_router.beliefs import WIDTH, SharedBeliefs
-from blade_router.client import Client
-from blade_router.config import ConfigError
-from blade_router.endpoints import EndpointSet
-from blade_router.engines import Followers, KvIndex
-from blade_router.errors import Refused
-from blade_router.health import HealthChecker
+from blade_router.config.internal_token import token_file
+from blade_router.config.parsing import ConfigError
+from blade_router.config.replica_count import FileReplicaCount
+from blade_router.config.sources import RETRY_SECONDS, Configuration, Source, WatchedFile
+from blade_router.endpoints.endpoint_set import EndpointSet
+from blade_router.endpoints.health_check import HealthChecker
+from blade_router.endpoints.shared_health import WIDTH, SharedHealth
+from blade_router.engines import EngineWatchers, KvIndex
 from blade_router.http import asgi
+from blade_router.http.client import Client
 from blade_router.http.cors import Cors
+from blade_router.http.errors import Refused
 from blade_router.http.head import RawRequest
 from blade_router.http.server import Server
-from blade_router.internal_token import token_file
-from blade_router.kubernetes import FollowedConfigMap, FollowedEndpoints, FollowedPeers
-from blade_router.metrics import Metrics
-from blade_router.model_list import ModelList
-from blade_router.peers import CountedPeers
+from blade_router.kubernetes import ConfigMapSource, EndpointSliceSource, ServiceReplicaCount
+from blade_router.observability.access_log import AccessLog
+from blade_router.observability.metrics import Metrics
+from blade_router.observability.signals import router_signals
+from blade_router.observability.tracing import Tracer
 from blade_router.policies import PolicyOptions, make_policy
-from blade_router.prefix_index import PrefixIndex
-from blade_router.proxy import Proxy
+from blade_router.policies.prefix_cache.prefix_index import PrefixIndex
+from blade_router.proxy.model_list import ModelList
+from blade_router.proxy.proxy import Proxy
 from blade_router.resume import Resumer
-from blade_router.shared import SharedColumns, SharedMemory
-from blade_router.signals import router_signals
-from blade_router.sources import AGAIN_SECONDS, Configuration, Source, WatchedFile
-from blade_router.tracing import Tracer
-from blade_router.worker_peers import WorkerPeers
+from blade_router.workers.shared_memory import SharedColumns, SharedMemory
 
 logger = logging.getLogger("blade_router.router")
 
-OF_ENGINES = frozenset(
+ENGINE_PATHS = frozenset(
     path.encode() for path in (paths.TOKENIZE, paths.DETOKENIZE, paths.VERSION, paths.OPENAPI, paths.DOCS)
 )
-"""What clients ask outside ``/v1/`` and only an engine knows. Health, liveness and metrics are the router's own."""
-MOST_SHARED = 512
-"""Endpoints the workers tell each other news about; with more, each finds out by itself about the rest."""
+"""Paths outside ``/v1/`` that engines serve. Health, liveness and metrics are the router's own."""
+MAX_SHARED_ENDPOINTS = 512
+"""Endpoints whose health the workers share; with more, each checks the rest by itself."""
 
 
 class Router:
-    """Answers requests, and does the background work that needs: use it as an async context manager.
+    """Serves requests, and does the background work that needs: use it as an async context manager.
 
-    What engines answer (``/v1/*`` and ``OF_ENGINES``) goes straight to the data path, the rest to the admin
+    Requests for engines (``/v1/*`` and ``ENGINE_PATHS``) go straight to the data path, the rest to the admin
     application.
 
     Raises:
@@ -68,26 +68,28 @@ class Router:
         self._sources = make_sources(options)
         config = self._sources.start()
         self.endpoints = EndpointSet(connect_timeout=options.connect_timeout, slow_start=options.slow_start)
-        self.rooms = WaitingRooms(self.endpoints)
-        self.metrics = Metrics(self.endpoints, self.rooms)
+        self.request_queues = RequestQueues(self.endpoints)
+        self.metrics = Metrics(self.endpoints, self.request_queues)
         self.keys = make_keys(options)
         memory = SharedMemory(options.shared, options.worker, options.workers)
-        self.admission = Admission(
+        self.admission = AdmissionController(
             self.endpoints,
             Keyring(required=self.keys is not None),
             memory,
-            queue_of=self.rooms.queue,
-            waiting=self.rooms.hold,
+            queue_of=self.request_queues.queue,
+            wait_for_endpoint=self.request_queues.wait_for_endpoint,
             find_model=lambda name: model_list.find(name),
         )
         model_list = ModelList(self.admission, self.endpoints)
         self._workers = options.workers
         self._replicas = options.replicas
         self._set_replicas(options.replicas)
-        self._beliefs: SharedBeliefs | None = None
+        self._shared_health: SharedHealth | None = None
         if options.workers > 1:
-            self._beliefs = SharedBeliefs(self.endpoints, SharedColumns(memory, "endpoints", MOST_SHARED, WIDTH).open)
-        self._peers = make_peers(options)
+            self._shared_health = SharedHealth(
+                self.endpoints, SharedColumns(memory, "endpoints", MAX_SHARED_ENDPOINTS, WIDTH).open
+            )
+        self._replica_counter = make_replica_counter(options)
         self.prefixes = PrefixIndex(options.prefix_index_bytes)
         self._kv_index = KvIndex(self.prefixes, options.kv_index_bytes)
         self.policy_options = PolicyOptions(
@@ -108,9 +110,9 @@ class Router:
             max_tries=options.max_tries,
             first_byte_timeout=options.first_byte_timeout,
             stall_timeout=options.stall_timeout,
-            look_again=lambda: self._sources.refresh(self.apply),
-            gate=self.admission,
-            list_models=model_list.answer,
+            refresh=lambda: self._sources.refresh(self.apply),
+            admission_control=self.admission,
+            list_models=model_list.respond,
             resumer=Resumer(
                 self.endpoints,
                 self.metrics,
@@ -123,12 +125,12 @@ class Router:
         )
         self._policy = (config.policy, config.canary)
         self._models: list[str] = []
-        self.workers: WorkerPeers | None = None
+        self.workers: SiblingWorkers | None = None
         if options.place is not None:
-            self.workers = WorkerPeers(
+            self.workers = SiblingWorkers(
                 options.place, self.metrics.render, lambda: self.metrics.in_flight, self._signals
             )
-        from blade_router.admin import make_admin  # FastAPI: 20 MB that the parent of workers does without
+        from blade_router.admin.admin import make_admin  # FastAPI: 20 MB that the parent of workers does without
 
         self._admin = make_admin(
             self.proxy,
@@ -138,65 +140,65 @@ class Router:
             self.workers,
             debug_routes=options.debug_routes,
         )
-        self.followers = Followers(cleared=self.prefixes.removed)
-        self._health = HealthChecker(options.health_interval, on_up=self.followers.nudge)
+        self.engine_watchers = EngineWatchers(cleared=self.prefixes.removed)
+        self._health = HealthChecker(options.health_interval, on_up=self.engine_watchers.wake)
         self._access_log = AccessLog(options.access_log) if options.access_log is not None else None
         self._tracer = Tracer(options.otlp_endpoint) if options.otlp_endpoint is not None else None
         self.proxy.observers = [each.record for each in (self._access_log, self._tracer) if each is not None]
         self.first = config
         self._cors: Cors | None = None
         self._server: Server | None = None
-        self._following: asyncio.Task[None] | None = None
+        self._watch_task: asyncio.Task[None] | None = None
 
     def __call__(self, request: RawRequest, client: Client) -> Awaitable[None]:
-        """Answer one request."""
+        """Serve one request."""
         if self._cors is not None and self._cors.is_preflight(request):
-            return self._cors.answer_preflight(request, client)
-        if self._is_of_engines(request):
+            return self._cors.respond_to_preflight(request, client)
+        if self._is_for_engines(request):
             if self._tracer is not None:
                 self._tracer.begin(request)
             return self.proxy(request, client)
-        return asgi.ask(self._admin, request, client)
+        return asgi.serve(self._admin, request, client)
 
     def check_head(self, request: RawRequest) -> None:
-        """Who has no key shall not fill the memory first.
+        """Refuse a client without a key before it fills the memory with a body.
 
         Raises:
             Refused: 401, as for the request itself.
         """
-        if self.keys is not None and self._is_of_engines(request):
+        if self.keys is not None and self._is_for_engines(request):
             self.admission.keyring.find(request.headers)
 
     def serve_with(self, server: Server) -> None:
-        """The server that follows what the configuration says about it."""
+        """Set the server to which CORS rules of the configuration apply."""
         self._server = server
         server.cors = self._cors
 
     @staticmethod
-    def _is_of_engines(request: RawRequest) -> bool:
-        return request.target.startswith(b"/v1/") or request.path in OF_ENGINES
+    def _is_for_engines(request: RawRequest) -> bool:
+        return request.target.startswith(b"/v1/") or request.path in ENGINE_PATHS
 
     def _live(self) -> dict[str, bool]:
-        """Whether what this router follows can be read at the moment, by flag."""
+        """Whether each watched source can be read at the moment, by flag."""
         found = self._sources.live()
         if self.keys is not None:
             found |= self.keys.live()
-        if self._peers is not None:
-            found["peers"] = self._peers.live
+        if self._replica_counter is not None:
+            found["peers"] = self._replica_counter.live
         return found
 
     def _signals(self) -> bytes:
         return msgspec.json.encode(router_signals(self.metrics))
 
     def refused(self, refusal: Refused) -> None:
-        """Count a request that was none."""
-        self.metrics.spoiled(refusal.status, refusal.code)
+        """Count what was no valid request."""
+        self.metrics.malformed(refusal.status, refusal.code)
 
     async def __aenter__(self) -> Self:
         self.apply(self.first)
         self._keys_changed()
-        self._following = asyncio.create_task(self._follow(), name="follow configuration")
-        await self._sources.settled()
+        self._watch_task = asyncio.create_task(self._watch(), name="watch configuration")
+        await self._sources.wait_for_sync()
         if self.keys is not None:
             await self.keys.settled()
         if self._tracer is not None:
@@ -204,32 +206,32 @@ class Router:
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        if self._following is not None:
-            self._following.cancel()
-            await asyncio.gather(self._following, return_exceptions=True)
+        if self._watch_task is not None:
+            self._watch_task.cancel()
+            await asyncio.gather(self._watch_task, return_exceptions=True)
         await self._health.close()
-        await self.followers.close()
+        await self.engine_watchers.close()
         self.endpoints.update(())
         if self._tracer is not None:
             await self._tracer.__aexit__()
         if self._access_log is not None:
             await self._access_log.close()
 
-    async def _follow(self) -> None:
+    async def _watch(self) -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(_kept_up("the configuration", lambda: self._sources.follow(self.apply)))
+            group.create_task(_restarted("the configuration", lambda: self._sources.watch(self.apply)))
             if (keys := self.keys) is not None:
-                group.create_task(_kept_up("the keys", lambda: keys.follow(self._keys_changed)))
-            if (peers := self._peers) is not None:
-                group.create_task(_kept_up("the peers", lambda: peers.follow(self._set_replicas)))
-            if self._beliefs is not None:
-                group.create_task(_kept_up("the other workers", self._beliefs.follow))
+                group.create_task(_restarted("the keys", lambda: keys.follow(self._keys_changed)))
+            if (replica_counter := self._replica_counter) is not None:
+                group.create_task(_restarted("the router replicas", lambda: replica_counter.watch(self._set_replicas)))
+            if self._shared_health is not None:
+                group.create_task(_restarted("the other workers", self._shared_health.follow))
 
     def _set_replicas(self, count: int) -> None:
-        """So many routers split every limit, and what the engines may have."""
+        """Split every limit and the capacity of the engines between so many routers."""
         self._replicas = count
         self.admission.set_replicas(count)
-        self.rooms.split(count * self._workers)
+        self.request_queues.split(count * self._workers)
 
     def _keys_changed(self) -> None:
         if self.keys is not None and self.keys.keys is not None:
@@ -243,17 +245,17 @@ class Router:
             except ValueError as error:
                 logger.error("policy %s: %s; %s stays in effect", config.policy, error, self.proxy.policy.name)
             self._policy = (config.policy, config.canary)
-        self.rooms.configure(config.queue, config.hold)
+        self.request_queues.configure(config.queue, config.hold)
         before = self.endpoints.all
         new = self.endpoints.update(config.endpoints)
         self._health.watch(new)
-        self.followers.watch(new)
+        self.engine_watchers.watch(new)
         for endpoint in before:
             if endpoint.removed:
                 self.proxy.policy.removed(endpoint)
                 self.policy_options.removed(endpoint)
         kv_index = self._kv_index if config.policy == "kv-aware" else None
-        self.followers.index = self.proxy.kv_index = kv_index
+        self.engine_watchers.index = self.proxy.kv_index = kv_index
         self.admission.configure(config)
         self._cors = Cors(config.cors_origins) if config.cors_origins else None
         if self._server is not None:
@@ -262,50 +264,50 @@ class Router:
         self.metrics.configured_models = frozenset(self._models)
 
 
-async def _kept_up(what: str, follow: Callable[[], Awaitable[object]]) -> NoReturn:
-    """Follow for ever: what fails is begun again, and takes no other with it."""
+async def _restarted(what: str, follow: Callable[[], Awaitable[object]]) -> NoReturn:
+    """Watch for ever: what fails is restarted, and stops no other watch."""
     while True:
         try:
             await follow()
-        except Exception:  # whatever it is, a router must not cease to follow
-            logger.exception("following %s failed; it is begun again", what)
-        await asyncio.sleep(AGAIN_SECONDS)
+        except Exception:  # whatever it is, a router must not cease to watch
+            logger.exception("watching %s failed; it is restarted", what)
+        await asyncio.sleep(RETRY_SECONDS)
 
 
 def make_sources(options: Options) -> Configuration:
-    """What the command line says to follow.
+    """The sources of configuration the command line names.
 
     Raises:
-        ConfigError: the API is to be followed, and this pod has no ServiceAccount.
+        ConfigError: the API is to be watched, and this pod has no ServiceAccount.
     """
     cluster = options.cluster
 
-    def followed(service: Path | str) -> Source:
+    def source_of(service: Path | str) -> Source:
         if isinstance(service, Path):
             return WatchedFile(service)
         if cluster is None:
             raise ConfigError(f"service {service}: there is no cluster to find it in")
-        return FollowedEndpoints(cluster, service)
+        return EndpointSliceSource(cluster, service)
 
     return Configuration(
         options.endpoints,
         config=WatchedFile(options.config) if options.config else None,
-        config_map=FollowedConfigMap(cluster, options.config_map) if cluster and options.config_map else None,
-        service=followed(options.service) if options.service is not None else None,
-        services={each.stem if isinstance(each, Path) else each: followed(each) for each in options.services},
+        config_map=ConfigMapSource(cluster, options.config_map) if cluster and options.config_map else None,
+        service=source_of(options.service) if options.service is not None else None,
+        services={each.stem if isinstance(each, Path) else each: source_of(each) for each in options.services},
         policy=options.policy,
     )
 
 
-def make_peers(options: Options) -> CountedPeers | FollowedPeers | None:
-    """Who counts the routers that share limits; None: the command line said how many there are."""
+def make_replica_counter(options: Options) -> FileReplicaCount | ServiceReplicaCount | None:
+    """The source of the number of routers that share limits; None: the command line said how many there are."""
     if isinstance(options.peers, Path):
-        return CountedPeers(options.peers)
-    return FollowedPeers(options.cluster, options.peers) if options.cluster and options.peers else None
+        return FileReplicaCount(options.peers)
+    return ServiceReplicaCount(options.cluster, options.peers) if options.cluster and options.peers else None
 
 
 def make_keys(options: Options) -> Keys | None:
-    """The API keys the command line says to follow; None: everybody may ask.
+    """The sources of API keys the command line names; None: no key is required.
 
     Raises:
         ConfigError: the file is missing or not valid, and there is no Secret that would say the same: a person must
@@ -319,5 +321,5 @@ def make_keys(options: Options) -> Keys | None:
         except ConfigError as error:
             if secret is None:
                 raise
-            logger.error("%s; the Secret's keys are waited for", error)
+            logger.error("%s; waiting for the Secret's keys", error)
     return Keys(path, secret) if path is not None or secret is not None else None

@@ -1,4 +1,4 @@
-"""The script that `helm test` runs: what it finds wrong is told, and ends in a failure."""
+"""The script that `helm test` runs: a problem it finds is reported and ends in a failure."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import yaml
 from chart_support.files import CHART, ROOT
 
-from blade_operator.spec.crd import custom_resource_definition
-from blade_operator.spec.generate import chart_template
+from blade_operator.spec.crd.definition import custom_resource_definition
+from blade_operator.spec.crd.generate import chart_template
 
 
 def unwrap(template: str) -> str:

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import yaml
 from chart_support.files import CHART, ROOT, rules, table
+from operator_support import golden
+from operator_support.rendering import CASES
 
 Permission = tuple[str, str, str]
 """API group, resource, verb."""
@@ -18,8 +20,7 @@ Permission = tuple[str, str, str]
 
 @pytest.fixture(scope="module")
 def rendered() -> list[dict[str, Any]]:
-    files = sorted((ROOT / "tests/operator/golden").glob("*.yaml"))
-    return [obj for file in files for obj in yaml.safe_load_all(file.read_text())]
+    return [obj for case in sorted(CASES) for obj in golden.objects(case)]
 
 
 def permissions(granted: list[dict[str, list[str]]]) -> set[Permission]:

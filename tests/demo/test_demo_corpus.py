@@ -40,11 +40,11 @@ def test_docstrings_become_sentences(facts: list[corpus.Fact], name: str, answer
     assert next(fact.answer for fact in facts if fact.name == name) == answer
 
 
-def test_conversations_are_the_same_for_the_same_seed_and_ask_anew_for_another(facts: list[corpus.Fact]) -> None:
+def test_conversations_are_the_same_for_the_same_seed_and_reworded_for_another(facts: list[corpus.Fact]) -> None:
     tokenizer = Tokenizer.from_file(str(measure.HERE / "model" / "tokenizer.json"))
     state = random.getstate()
     first = [example.ids for example in conversations(facts, tokenizer, 1, plain)]
-    assert random.getstate() == state  # draws from its own generator
+    assert random.getstate() == state  # samples from its own generator
     assert first == [example.ids for example in conversations(facts, tokenizer, 1, plain)]
     assert first != [example.ids for example in conversations(facts, tokenizer, 2, plain)]
     text = "".join(tokenizer.decode(ids) for ids in first)

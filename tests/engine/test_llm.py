@@ -11,7 +11,7 @@ from engine_support.server_process import running_server
 
 from blade_llm import LLM, SamplingParams
 from blade_llm.models.errors import ModelFilesError
-from blade_llm.sampling.structure import Structure
+from blade_llm.sampling.grammar_spec import GrammarSpec
 
 OPTIONS = {"load_format": "dummy", "dtype": "float32", "kv_cache_bytes": 32 << 20, "num_threads": 1, "max_num_seqs": 8}
 GREEDY = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
@@ -26,13 +26,13 @@ def test_one_prompt_or_many(llm: LLM) -> None:
     (one,) = llm.generate("hello", GREEDY)
     assert one.prompt == "hello"
     assert one.prompt_token_ids == llm.tokenizer.encode("hello")
-    (answer,) = one.outputs
-    assert answer.finish_reason == "length"
-    assert len(answer.token_ids) == 12
-    assert answer.text == llm.tokenizer.decode(answer.token_ids)
+    (only,) = one.outputs
+    assert only.finish_reason == "length"
+    assert len(only.token_ids) == 12
+    assert only.text == llm.tokenizer.decode(only.token_ids)
     many = llm.generate(["world", "hello", llm.tokenizer.encode("hello")], GREEDY)
     assert [output.prompt for output in many] == ["world", "hello", None]
-    assert many[1].outputs[0].token_ids == many[2].outputs[0].token_ids == answer.token_ids
+    assert many[1].outputs[0].token_ids == many[2].outputs[0].token_ids == only.token_ids
 
 
 def test_samples_differ_and_seeds_repeat(llm: LLM) -> None:
@@ -96,7 +96,7 @@ def test_bad_input(llm: LLM, prompt: object, params: object, says: str) -> None:
     assert llm.generate("hello", GREEDY)[0].outputs[0].token_ids, "the next call works"
 
 
-def test_no_answers_are_refused(llm: LLM) -> None:
+def test_no_outputs_are_refused(llm: LLM) -> None:
     with pytest.raises(ValueError, match="n must be at least 1"):
         llm.generate("hello", GREEDY, n=0)
 
@@ -125,27 +125,27 @@ def test_beams_come_best_first(llm: LLM) -> None:
         llm.generate("hello", params, n=5)
 
 
-def test_a_structure_holds_for_every_answer(llm: LLM) -> None:
-    params = SamplingParams(max_tokens=20, seed=1, structure=Structure("choice", '["yes", "no, never"]'))
+def test_a_grammar_spec_holds_for_every_output(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=20, seed=1, grammar_spec=GrammarSpec("choice", '["yes", "no, never"]'))
     (result,) = llm.generate("hello", params, n=6)
     assert {output.text for output in result.outputs} <= {"yes", "no, never"}
     assert {output.finish_reason for output in result.outputs} == {"stop"}
     with pytest.raises(ValueError, match="must be one of"):
-        llm.generate("hello", SamplingParams(structure=Structure("json", '{"type": "nothing"}')))
+        llm.generate("hello", SamplingParams(grammar_spec=GrammarSpec("json", '{"type": "nothing"}')))
     assert llm.generate("hello", GREEDY)[0].outputs[0].token_ids, "the next call works"
 
 
-def test_a_jump_over_forced_tokens_changes_nothing(llm: LLM) -> None:
+def test_forced_tokens_taken_at_once_change_nothing(llm: LLM) -> None:
     schema = (
         '{"type": "object", "properties": {"name": {"enum": ["fox", "dog"]}, "age": {"type": "integer", '
         '"maximum": 9, "minimum": 0}}, "required": ["name", "age"], "additionalProperties": false}'
     )
-    params = SamplingParams(max_tokens=60, seed=4, structure=Structure("json", schema))
-    jumping = llm.generate("hello", params, n=4)[0].outputs
+    params = SamplingParams(max_tokens=60, seed=4, grammar_spec=GrammarSpec("json", schema))
+    forced = llm.generate("hello", params, n=4)[0].outputs
     stepping = llm.generate("hello", msgspec.structs.replace(params, logprobs=0), n=4)[0].outputs
-    assert [output.token_ids for output in jumping] == [output.token_ids for output in stepping]
-    assert [output.text for output in jumping] == [output.text for output in stepping]
-    for output in jumping:
+    assert [output.token_ids for output in forced] == [output.token_ids for output in stepping]
+    assert [output.text for output in forced] == [output.text for output in stepping]
+    for output in forced:
         assert output.finish_reason == "stop"
         assert json.loads(output.text)["name"] in ("fox", "dog")
 
@@ -180,9 +180,9 @@ def test_the_server_gives_the_same_tokens(llm: LLM, text_model: Path, tmp_path: 
     prompts = ["hello world", "the quick brown fox", "na\u00efve"]
     expected = [output.outputs[0].text for output in llm.generate(prompts, GREEDY)]
     flags = ("--dtype", "float32", "--kv_cache_bytes", "32MiB", "--max_num_seqs", "8")
-    with running_server(tmp_path, text_model, *flags, module="blade_llm.cli.server") as server:
-        answer = server.post("/v1/completions", prompt=prompts, max_tokens=12, temperature=0, ignore_eos=True).json()
-        assert [choice["text"] for choice in answer["choices"]] == expected
+    with running_server(tmp_path, text_model, *flags, engine="real") as server:
+        body = server.post("/v1/completions", prompt=prompts, max_tokens=12, temperature=0, ignore_eos=True).json()
+        assert [choice["text"] for choice in body["choices"]] == expected
         for title in ("Serving Arguments", "Start-up", "weights", "warm-up", "Memory plan", "KV blocks"):
             assert title in server.output
         assert "libtorch" in Path(f"/proc/{server.engine_pid}/maps").read_text()

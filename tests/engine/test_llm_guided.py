@@ -11,9 +11,9 @@ from engine_support.tiny_text import write_model, write_tokenizer
 from blade_llm import LLM, SamplingParams
 from blade_llm.config import EngineConfig
 from blade_llm.engine.build import build_core
-from blade_llm.sampling.structure import Structure
+from blade_llm.sampling.grammar_spec import GrammarSpec
 
-CHOICE = Structure("choice", json.dumps(["first", "second"]))
+CHOICE = GrammarSpec("choice", json.dumps(["first", "second"]))
 
 
 @pytest.fixture(scope="module")
@@ -21,10 +21,10 @@ def llm(tmp_path_factory: pytest.TempPathFactory) -> LLM:
     return LLM(write_model(tmp_path_factory.mktemp("guided") / "tiny"), load_format="dummy", num_threads=1)
 
 
-def test_answers_follow_their_structures(llm: LLM) -> None:
+def test_outputs_follow_their_grammar_specs(llm: LLM) -> None:
     params = [
-        SamplingParams(max_tokens=40, seed=1, structure=CHOICE),
-        SamplingParams(max_tokens=40, seed=2, structure=Structure("regex", "[0-9]{2}-[a-f]{3}")),
+        SamplingParams(max_tokens=40, seed=1, grammar_spec=CHOICE),
+        SamplingParams(max_tokens=40, seed=2, grammar_spec=GrammarSpec("regex", "[0-9]{2}-[a-f]{3}")),
         SamplingParams(max_tokens=6, seed=3),
     ]
     choice, expression, free = llm.generate(["hello"] * 3, params)
@@ -35,25 +35,25 @@ def test_answers_follow_their_structures(llm: LLM) -> None:
 
 
 @pytest.mark.parametrize(
-    ("structure", "message"),
+    ("spec", "message"),
     [
-        (Structure("json", '{"uniqueItems": true}'), "uniqueItems"),
-        (Structure("regex", "(a"), "unclosed group"),
-        (Structure("choice", "[]"), "at least one alternative"),
+        (GrammarSpec("json", '{"uniqueItems": true}'), "uniqueItems"),
+        (GrammarSpec("regex", "(a"), "unclosed group"),
+        (GrammarSpec("choice", "[]"), "at least one alternative"),
     ],
 )
-def test_a_bad_structure_is_an_error_and_the_engine_goes_on(llm: LLM, structure: Structure, message: str) -> None:
+def test_a_bad_structure_is_an_error_and_the_engine_goes_on(llm: LLM, spec: GrammarSpec, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        llm.generate("hello", SamplingParams(max_tokens=5, structure=structure))
-    (answer,) = llm.generate("hello", SamplingParams(max_tokens=20, structure=CHOICE))
-    assert answer.outputs[0].text in ("first", "second")
+        llm.generate("hello", SamplingParams(max_tokens=5, grammar_spec=spec))
+    (result,) = llm.generate("hello", SamplingParams(max_tokens=20, grammar_spec=CHOICE))
+    assert result.outputs[0].text in ("first", "second")
 
 
 def test_contradictions_are_errors(llm: LLM) -> None:
     with pytest.raises(ValueError, match="ignore_eos cannot be combined with a structure"):
-        llm.generate("hello", SamplingParams(structure=CHOICE, ignore_eos=True))
+        llm.generate("hello", SamplingParams(grammar_spec=CHOICE, ignore_eos=True))
     with pytest.raises(ValueError, match="beam_width cannot be combined with a structure"):
-        llm.generate("hello", SamplingParams(structure=CHOICE, beam_width=2))
+        llm.generate("hello", SamplingParams(grammar_spec=CHOICE, beam_width=2))
 
 
 def test_the_warm_up_is_part_of_the_start(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_the_warm_up_is_part_of_the_start(tmp_path: Path) -> None:
     assert "grammars" in core.info.timings
 
 
-def test_fronts_are_told_the_size_of_embeddings(tmp_path: Path) -> None:
+def test_api_servers_get_the_size_of_embeddings(tmp_path: Path) -> None:
     model = write_model(tmp_path / "model")
     core = build_core(EngineConfig(model=str(model), served_names=("m",), load_format="dummy", num_threads=1))
     state = core.state(epoch="e", sequence=0, draining=False)

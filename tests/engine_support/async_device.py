@@ -1,8 +1,8 @@
 """An asynchronous device on a virtual clock, around any runner.
 
-A launch only joins a queue, which is worked through, in order, when someone asks for a result that lies behind it. So
+A launch only joins a queue, which is worked through, in order, when a result that lies behind it is requested. So
 nothing the host does before can depend on a token: it does not exist yet. Plans, too, are read only then, long after
-the scheduler has gone on; a plan that shares a list with the scheduler's state would be noticed.
+the scheduler has gone on; a plan that chunks a list with the scheduler's state would be noticed.
 
 The clock says when the device would have been working: host and device each move it, and gaps are recorded.
 """
@@ -19,7 +19,7 @@ from blade_llm.scheduling.plan import PendingForward, PendingStep, Runner, StepP
 
 
 class Event(NamedTuple):
-    """The host launched something, or asked for tokens."""
+    """The host launched something, or requested tokens."""
 
     kind: Literal["forward", "sampling", "result"]
     step: int
@@ -48,7 +48,8 @@ class AsyncDevice:
 
     Args:
         forward_seconds: how long a plan's forward pass takes; divided among ``stages``.
-        host_seconds: what the host needs before it launches anything: for a forward pass to schedule it, for a draw to
+        host_seconds: what the host needs before it launches anything: for a forward pass to schedule it, for a sampling
+        to
             deliver the tokens of the step before.
         stages: of a pipeline: each works on another step.
         record: keep ``timeline`` and ``idle``, which grow with every step.
@@ -76,7 +77,7 @@ class AsyncDevice:
         self._host_seconds = host_seconds
         self._busy_until = [0.0] * stages
         self._queue: deque[Callable[[], None]] = deque()
-        self._drawn: dict[int, PendingStep] = {}
+        self._sampled: dict[int, PendingStep] = {}
 
     def clock(self) -> float:
         return self.now
@@ -104,7 +105,7 @@ class AsyncDevice:
         self._busy_until[-1] = max(self.now, self._busy_until[-1]) + self._sampling_seconds
 
         def work() -> None:
-            self._drawn[plan.step] = self._runner.launch_sampling(self._runner.launch_forward(plan), masks)
+            self._sampled[plan.step] = self._runner.launch_sampling(self._runner.launch_forward(plan), masks)
 
         self._queue.append(work)
         return AwaitedStep(self, plan.step, self._busy_until[-1])
@@ -113,17 +114,19 @@ class AsyncDevice:
         """Let the device work until the tokens of ``step`` are there."""
         self._note("result", step)
         self.now = max(self.now, ready_at)
-        while step not in self._drawn:
+        while step not in self._sampled:
             self._queue.popleft()()
         del self.undelivered[step]
-        return self._drawn.pop(step).result()
+        return self._sampled.pop(step).result()
 
     def _note(self, kind: Literal["forward", "sampling", "result"], step: int) -> None:
         if self._record:
             self.timeline.append(Event(kind, step))
 
     def _check_tokens_are_there(self, plan: StepPlan) -> None:
-        """The first stage has no token that the last one has not drawn yet."""
-        awaited = {row.request_id for earlier in self.undelivered.values() for row in earlier.rows if row.sample}
-        new = {row.request_id for row in plan.new_rows}  # after an abort an id may be used again
-        assert awaited.isdisjoint({row.request_id for row in plan.rows} - new), "its token is not drawn yet"
+        """The first stage has no token that the last one has not sampled yet."""
+        awaited = {
+            chunk.request_id for earlier in self.undelivered.values() for chunk in earlier.chunks if chunk.sample
+        }
+        new = {new.request_id for new in plan.new_requests}  # after an abort an id may be used again
+        assert awaited.isdisjoint({chunk.request_id for chunk in plan.chunks} - new), "its token is not sampled yet"

@@ -38,7 +38,8 @@ def attention_case(
     block_size: int = BLOCK,
     device: str = "cpu",
 ) -> AttentionCase:
-    """``poison``: what fills the slots beyond each sequence's end. A sequence of length 0 has an output of zeros."""
+    """``poison``: what fills the cache slots beyond each sequence's end. A sequence of length 0 has an output of
+    zeros."""
     generator = torch.Generator().manual_seed(sum(seq_lens))
     scale = 0.17
     blocks_each = [-(-length // block_size) for length in seq_lens]
@@ -46,20 +47,20 @@ def attention_case(
     k_cache, v_cache = (
         torch.randn(len(order), block_size, kv_heads, head_dim, generator=generator).to(dtype) for _ in range(2)
     )
-    rows = torch.randperm(len(seq_lens) + 2, generator=generator)[: len(seq_lens)]
+    slots = torch.randperm(len(seq_lens) + 2, generator=generator)[: len(seq_lens)]
     table = torch.zeros(len(seq_lens) + 2, max(blocks_each) + 1, dtype=torch.int32)
     q = torch.randn(sum(query_lens), heads, head_dim, generator=generator).to(dtype)
     expected, used, token = [], 0, 0
-    for row, count, length, blocks in zip(rows.tolist(), query_lens, seq_lens, blocks_each, strict=True):
-        table[row, :blocks] = order[used : used + blocks].int()
-        keys, values = (cache[table[row, :blocks].long()].flatten(0, 1) for cache in (k_cache, v_cache))
+    for slot, count, length, blocks in zip(slots.tolist(), query_lens, seq_lens, blocks_each, strict=True):
+        table[slot, :blocks] = order[used : used + blocks].int()
+        keys, values = (cache[table[slot, :blocks].long()].flatten(0, 1) for cache in (k_cache, v_cache))
         new = q[token : token + count]
         expected.append(_written_out(new, keys[:length], values[:length], scale, window))
         keys[length:], values[length:] = poison, poison
         for cache, filled in zip((k_cache, v_cache), (keys, values), strict=True):
-            cache[table[row, :blocks].long()] = filled.unflatten(0, (blocks, block_size))
+            cache[table[slot, :blocks].long()] = filled.unflatten(0, (blocks, block_size))
         used, token = used + blocks, token + count
-    batch = RaggedBatch.of(rows.to(device), query_lens, seq_lens)
+    batch = RaggedBatch.of(slots.to(device), query_lens, seq_lens)
     q, k_cache, v_cache, table = (tensor.to(device) for tensor in (q, k_cache, v_cache, table))
     return AttentionCase(batch, q, k_cache, v_cache, table, scale, torch.cat(expected))
 

@@ -18,7 +18,7 @@ from blade_llm.kernels.paged_attention.triton_kernels import attend, combine
 
 TARGETS = {"hopper": (GPUTarget("cuda", 90, 32), 227 << 10), "mi300": (GPUTarget("hip", "gfx942", 64), 64 << 10)}
 POINTERS = {"out": "*bf16", "parts": "*fp32", "weights": "*fp32", "q": "*bf16", "k_cache": "*bf16", "v_cache": "*bf16"}
-INDICES = {"block_table": "*i32", "rows": "*i64", "query_starts": "*i64", "seq_lens": "*i64"}
+INDICES = {"block_table": "*i32", "slots": "*i64", "query_starts": "*i64", "seq_lens": "*i64"}
 SIZES = ("q_stride", "table_stride", "first_sequence", "sequences", "segments", "window")
 
 

@@ -50,7 +50,7 @@ class Cut:
 
 
 def cut(server: ServerProcess, path: str, router_seed: int | None = None, **body: Any) -> Cut:
-    """Ask for a stream with its token ids."""
+    """Request a stream with its token ids."""
     given = {headers.STREAM_IDS: "1"} | ({} if router_seed is None else {headers.SEED: str(router_seed)})
     response = httpx.post(server.url + path, json={**body, "stream": True}, headers=given, timeout=60)
     assert response.status_code == 200, response.text
@@ -68,7 +68,7 @@ def groups_of(content: bytes) -> list[tuple[bytes, list[int]]]:
     return [(data, [int(token) for token in ids.split(b",") if token]) for data, ids in found]
 
 
-def told(data: bytes) -> Any:
+def merged_stream(data: bytes) -> Any:
     """What a client makes of a chat's or a completion's stream, however its text was cut into events."""
     events = [line[6:] for line in data.decode().splitlines() if line.startswith("data: ")]
     assert events[-1] == "[DONE]"
@@ -78,7 +78,7 @@ def told(data: bytes) -> Any:
         for choice in chunk["choices"]:
             story += _parts(choice)
         if chunk.get("usage") and not chunk["choices"]:
-            chunk["usage"].pop("prompt_tokens_details")  # every replica has a prompt cache of its own
+            chunk["usage"].pop("prompt_tokens_details")  # every replica has a prefix cache of its own
             story.append(("usage", chunk["usage"]))
     return _merged(story)
 

@@ -17,7 +17,7 @@ def beams_alone(
     eos_token_ids: Sequence[int] = (),
     max_model_len: int = 1 << 30,
 ) -> list[tuple[list[int], str, int | None]]:
-    """(output, finish reason, stop token) of each answer, best first."""
+    """(output, finish reason, stop token) of each output, best first."""
     width = sampling.beam_width
     stops = set(sampling.stop_token_ids) | (set() if sampling.ignore_eos else set(eos_token_ids))
     most = min(sampling.max_tokens, max_model_len - len(prompt))

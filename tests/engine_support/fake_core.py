@@ -1,25 +1,29 @@
-"""Engine cores around the fake runner."""
+"""Engine cores around the fake runner, stepped by tests themselves or by the engine process of a test server."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterable
 from time import monotonic
 
+import msgspec
 from engine_support.fake_runner import FakeRunner
 from engine_support.sched_invariants import check_invariants
 
 from blade_llm.cache.manager import KVCacheManager
-from blade_llm.config import EngineConfig
+from blade_llm.cache.sizing import BLOCK_SIZE
 from blade_llm.engine.core import EngineCore, EngineInfo
-from blade_llm.engine.messages import RequestOutput
-from blade_llm.models.memory import BLOCK_SIZE
-from blade_llm.scheduling.grammar import Grammars
+from blade_llm.engine.messages import GenerateRequest, RequestOutput
+from blade_llm.sampling.parameters import TokenLogprobs
+from blade_llm.scheduling.grammar import GrammarCompiler
 from blade_llm.scheduling.limits import SchedulerConfig
 from blade_llm.scheduling.plan import Runner
 from blade_llm.scheduling.scheduler import Scheduler
 
 EOS = 2
 """End-of-sequence id of the fake model."""
+HIDDEN = 8
+"""Size of the fake model's hidden states."""
 
 
 def make_core(
@@ -29,7 +33,7 @@ def make_core(
     enable_prompt_cache: bool = True,
     clock: Callable[[], float] = monotonic,
     overlap: bool = True,
-    grammars: Grammars | None = None,
+    grammars: GrammarCompiler | None = None,
 ) -> EngineCore:
     """A core whose limits are those of ``runner``."""
     runner.max_batch_tokens = max_batch_tokens
@@ -54,7 +58,7 @@ def core_of(
     enable_prompt_cache: bool = True,
     clock: Callable[[], float] = monotonic,
     overlap: bool = True,
-    grammars: Grammars | None = None,
+    grammars: GrammarCompiler | None = None,
     info: EngineInfo | None = None,
     max_model_len: int,
     max_batch_tokens: int = 128,
@@ -65,21 +69,9 @@ def core_of(
     config = SchedulerConfig(
         max_model_len=max_model_len, max_batch_tokens=max_batch_tokens, eos_token_ids=eos_token_ids, **limits
     )
-    cache = KVCacheManager(num_blocks, BLOCK_SIZE, enable_prompt_cache=enable_prompt_cache)
+    cache = KVCacheManager(num_blocks, BLOCK_SIZE, enable_prefix_cache=enable_prompt_cache)
     info = info or EngineInfo(model="fake", max_model_len=max_model_len, device="cpu", dtype="float32")
     return EngineCore(Scheduler(config, cache), runner, info, clock, overlap=overlap, grammars=grammars)
-
-
-def build_core(config: EngineConfig) -> EngineCore:
-    """What an engine process builds in tests (``engine_support.fake_core:build_core``)."""
-    runner = FakeRunner(
-        num_blocks=config.max_kv_blocks or 1024,
-        max_num_seqs=config.max_num_seqs,
-        max_model_len=config.max_model_len or 2048,
-        max_batch_tokens=config.max_batch_tokens,
-    )
-    info = _info(runner, config.served_names[0])
-    return EngineCore.from_config(config, runner, info, num_blocks=runner.num_blocks, eos_token_ids=(EOS,))
 
 
 def _info(runner: FakeRunner, model: str) -> EngineInfo:
@@ -106,3 +98,75 @@ def run(core: EngineCore, outputs: dict[str, list[RequestOutput]] | None = None)
             outputs.setdefault(output.request_id, []).append(output)
         check_invariants(core.scheduler)
     raise AssertionError("it does not end")
+
+
+def fake_embedding(token_ids: list[int], pooling: str) -> list[float]:
+    """Not of length 1, and different for other tokens and another pooling."""
+    last = token_ids[-1] if pooling == "last" else sum(token_ids) // len(token_ids)
+    return [float(last + position) for position in range(HIDDEN)]
+
+
+def fake_prompt_logprobs(token_ids: list[int], count: int) -> list[TokenLogprobs | None]:
+    """The token itself is the second likely one."""
+    return [
+        None,
+        *(TokenLogprobs(-1.0, (token_id + 1, token_id)[:count], (-0.5, -1.0)[:count]) for token_id in token_ids[1:]),
+    ]
+
+
+class FakeCore(EngineCore):
+    """A core that handles every kind of message that API servers send, around the fake runner.
+
+    Beams, prompt log-probabilities and embeddings are made up here, so that the HTTP side's tests need nothing of the
+    engine that computes them: the best beam is what a greedy request would get, the second one's text differs.
+    """
+
+    _ready_outputs: list[RequestOutput]
+    _first: dict[str, list[TokenLogprobs | None]]
+
+    def add(self, message: GenerateRequest) -> None:
+        self._prepare()
+        sampling = message.sampling
+        if message.pooling:
+            values = fake_embedding(message.prompt_token_ids, message.pooling)
+            self._ready_outputs.append(
+                RequestOutput(
+                    request_id=message.request_id,
+                    embedding=struct.pack(f"<{HIDDEN}f", *values),
+                    finish_reason="stop",
+                )
+            )
+            return
+        if sampling.prompt_logprobs is not None:
+            found = fake_prompt_logprobs(message.prompt_token_ids, sampling.prompt_logprobs)
+            self._first[message.request_id] = found
+        alone = msgspec.structs.replace(sampling, beam_width=0, prompt_logprobs=None)
+        if not sampling.beam_width:
+            super().add(msgspec.structs.replace(message, sampling=alone))
+            return
+        for index, request_id in enumerate([message.request_id, *message.sibling_ids]):
+            own = msgspec.structs.replace(alone, temperature=float(index), seed=index)
+            super().add(msgspec.structs.replace(message, request_id=request_id, sibling_ids=[], sampling=own))
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        self._prepare()
+        ids = set(request_ids)
+        self._ready_outputs = [output for output in self._ready_outputs if output.request_id not in ids]
+        super().abort(ids)
+
+    @property
+    def has_work(self) -> bool:
+        self._prepare()
+        return bool(self._ready_outputs) or super().has_work
+
+    def step(self) -> list[RequestOutput]:
+        self._prepare()
+        outputs, self._ready_outputs = self._ready_outputs, []
+        for output in super().step():
+            found = self._first.pop(output.request_id, None)
+            outputs.append(output if found is None else msgspec.structs.replace(output, prompt_logprobs=found))
+        return outputs
+
+    def _prepare(self) -> None:
+        if not hasattr(self, "_first"):
+            self._ready_outputs, self._first = [], {}

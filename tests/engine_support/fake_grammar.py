@@ -1,7 +1,7 @@
 """Grammars of token ids: a list of places with the tokens allowed there. Compiled at once, or when a test says so.
 
-A structure's value is the JSON of the list. ``[]`` as the last place stands for the end of the sequence, which must
-then be drawn; without it the answer is finished after the last place.
+A grammar spec's value is the JSON of the list. ``[]`` as the last place stands for the end of the sequence, which must
+then be sampled; without it the output is finished after the last place.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from concurrent.futures import Future
 
 import numpy as np
 
-from blade_llm.sampling.structure import Structure
+from blade_llm.sampling.grammar_spec import GrammarSpec
 from blade_llm.scheduling.grammar import Grammar
 
 EOS = 2
 
 
-def structure_of(places: Sequence[Sequence[int]]) -> Structure:
+def grammar_spec_of(places: Sequence[Sequence[int]]) -> GrammarSpec:
     """What :class:`FakeGrammars` reads."""
-    return Structure("json", json.dumps([list(place) for place in places]))
+    return GrammarSpec("json", json.dumps([list(place) for place in places]))
 
 
 def allowed_tokens(words: np.ndarray) -> set[int]:
@@ -69,29 +69,29 @@ class FakeGrammar:
 
 
 class FakeGrammars:
-    """Implements :class:`blade_llm.scheduling.grammar.Grammars`; ``late``: compiled by :meth:`finish`."""
+    """Implements :class:`blade_llm.scheduling.grammar.GrammarCompiler`; ``late``: compiled by :meth:`finish`."""
 
     def __init__(self, *, late: bool = False) -> None:
         self.late = late
         self.made: list[FakeGrammar] = []
-        self.pending: list[tuple[Structure, Future[Grammar]]] = []
+        self.pending: list[tuple[GrammarSpec, Future[Grammar]]] = []
 
-    def start(self, structure: Structure) -> Future[Grammar]:
+    def compile(self, spec: GrammarSpec) -> Future[Grammar]:
         future: Future[Grammar] = Future()
-        self.pending.append((structure, future))
+        self.pending.append((spec, future))
         if not self.late:
             self.finish()
         return future
 
     def finish(self) -> None:
         """Compile what was started."""
-        for structure, future in self.pending:
+        for spec, future in self.pending:
             if not future.set_running_or_notify_cancel():
                 continue
             try:
-                self.made.append(FakeGrammar(json.loads(structure.value)))
+                self.made.append(FakeGrammar(json.loads(spec.value)))
             except ValueError:
-                future.set_exception(ValueError(f"{structure.value!r} is no structure"))
+                future.set_exception(ValueError(f"{spec.value!r} is no structure"))
                 continue
             future.set_result(self.made[-1])
         self.pending = []

@@ -1,4 +1,4 @@
-"""A small OpenAI server for tests of the benchmark: answers by a script, well or badly."""
+"""A small OpenAI server for tests of the benchmark: responds by a script, well or badly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReceivedRequest:
     """One request as the server got it."""
 
     path: str
@@ -27,7 +27,7 @@ class Asked:
         return " ".join(message["content"] for message in self.body["messages"])
 
 
-Script = Callable[[Asked, Writer], Awaitable[None]]
+Script = Callable[[ReceivedRequest, Writer], Awaitable[None]]
 """Writes the whole response."""
 
 
@@ -36,7 +36,7 @@ def event(**fields: Any) -> bytes:
 
 
 def delta(text: str | None = None, finish: str | None = None, **more: Any) -> bytes:
-    """A chunk of a chat answer."""
+    """A chunk of a chat completion."""
     content = {"role": "assistant", "content": ""} if text is None else {"content": text}
     return event(choices=[{"index": 0, "delta": content, "finish_reason": finish}], **more)
 
@@ -77,26 +77,26 @@ def tokens_of(text: str) -> int:
     return 10 + sum(-(-len(word) // 3) for word in text.split())
 
 
-async def answer(asked: Asked, writer: Writer) -> None:
-    """A good server: as many tokens as asked for, each in an event, then usage when asked for."""
-    count = asked.body["max_tokens"]
-    if "prompt" in asked.body:
+async def respond(request: ReceivedRequest, writer: Writer) -> None:
+    """A good server: as many tokens as requested, each in an event, then usage when requested."""
+    count = request.body["max_tokens"]
+    if "prompt" in request.body:
         pieces = [event(choices=[{"text": f"w{number} "}]) for number in range(count)]
         pieces.append(event(choices=[{"text": "", "finish_reason": "length"}]))
     else:
         pieces = [delta(), *(delta(f"w{number} ") for number in range(count)), delta("", "length")]
-    if asked.body.get("stream_options", {}).get("include_usage"):
-        pieces.append(usage(tokens_of(asked.text), count))
+    if request.body.get("stream_options", {}).get("include_usage"):
+        pieces.append(usage(tokens_of(request.text), count))
     await send_stream(writer, [*pieces, DONE])
 
 
 @dataclass
 class FakeOpenAI:
-    """A server on an ephemeral port, as an async context. ``script`` answers; ``asked`` is what it was asked."""
+    """A server on an ephemeral port, as an async context. ``script`` responds; ``requests`` holds what came."""
 
-    script: Script = answer
+    script: Script = respond
     model: str = "fake"
-    asked: list[Asked] = field(default_factory=list)
+    requests: list[ReceivedRequest] = field(default_factory=list)
     connections: int = 0
     url: str = ""
     tls: ssl.SSLContext | None = None
@@ -136,7 +136,7 @@ class FakeOpenAI:
             found = json.dumps({"object": "list", "data": [{"id": self.model}]}).encode()
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(found), found))
             return
-        asked = Asked(path, headers, json.loads(body))
-        self.asked.append(asked)
-        await self.script(asked, writer)
+        request = ReceivedRequest(path, headers, json.loads(body))
+        self.requests.append(request)
+        await self.script(request, writer)
         await writer.drain()

@@ -1,13 +1,13 @@
 """A runner without a model, for tests of everything above the runner.
 
-It keeps what the real one keeps (a token table and a block table a row) and, in place of KV tensors, what each slot of
-each block *stands for*: the digest of all tokens up to and including that position. Before a step computes, it reads
-back the whole context of every row through the block table, so a block that was shared wrongly, freed too early or
-handed out twice is found at the first read, and a plan that breaks its contract at once.
+It keeps what the real one keeps (a token table and a block table a slot) and, in place of KV tensors, what each
+position of each block *stands for*: the digest of all tokens up to and including that position. Before a step computes,
+it reads back the whole context of every slot through the block table, so a block that was shared wrongly, freed too
+early or handed out twice is found at the first read, and a plan that breaks its contract at once.
 
 The next token is a function of all tokens before it (of embeddings where these stand in for tokens), of the adapter,
 and, above temperature 0, of seed and sample index; so any scheduling must give the tokens that :func:`tokens_alone`
-gives. Where a plan asks for drafts the runner guesses some right and some wrong, and the KV of wrong ones is garbage.
+gives. Where a plan has draft tokens the runner accepts some and rejects others, and the KV of rejected ones is garbage.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from engine_support.fake_grammar import FakeGrammar, allowed_tokens
 
 from blade_llm.sampling.masks import TokenMasks
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
-from blade_llm.scheduling.plan import InputEmbeddings, NewRow, ScheduledRow, StepPlan, StepResult
+from blade_llm.scheduling.plan import InputEmbeddings, NewRequest, ScheduledChunk, StepPlan, StepResult
 from blade_protocol.state import MemoryPlan
 
 BLOCK_SIZE = 16
 
 
 GARBAGE = -7
-"""What the KV of a wrong guess stands for."""
+"""What the KV of a rejected draft token stands for."""
 
 
 def _digest(before: int, token: int | tuple[str, int]) -> int:
@@ -43,7 +43,7 @@ def _inputs(token_ids: Sequence[int], embeddings: Iterable[InputEmbeddings]) -> 
     return inputs
 
 
-def _draw(
+def _sample(
     context: int,
     sampling: SamplingParams,
     sample_index: int,
@@ -113,7 +113,7 @@ def tokens_alone(
         allowed = None if grammar is None else grammar.allowed()
         if allowed is not None and not allowed - set(masked):
             return output, "stop", None
-        token = _draw(context, sampling, sample_index, vocab_size, masked, allowed)
+        token = _sample(context, sampling, sample_index, vocab_size, masked, allowed)
         if token in stop_ids:
             return output, "stop", token
         output.append(token)
@@ -127,10 +127,10 @@ def tokens_alone(
 
 
 @dataclass
-class FakeRow:
-    """One row of the tables."""
+class FakeSlot:
+    """One slot of the tables."""
 
-    new: NewRow
+    new: NewRequest
     adapter: int = 0
     token_ids: list[int] = field(default_factory=list)
     digests: list[int] = field(default_factory=list)
@@ -149,10 +149,10 @@ class FakeRow:
 
 @dataclass(frozen=True)
 class FakeForward:
-    """A launched forward pass: its plan and, for each share that draws, the tokens the draw will bring."""
+    """A launched forward pass: its plan and, for each chunk that samples, the tokens it will bring."""
 
     plan: StepPlan
-    draws: list[list[int]]
+    samples: list[list[int]]
     prompt_logprobs: dict[int, list[TokenLogprobs]]
     embeddings: dict[int, bytes]
 
@@ -180,7 +180,7 @@ class FakeRunner:
 
     Args:
         late: results are not ready when the launch returns, as on a GPU.
-        verify: read back the whole context of each row in each step (quadratic; leave out for benchmarks).
+        verify: read back the whole context of each slot in each step (quadratic; leave out for benchmarks).
     """
 
     def __init__(
@@ -214,8 +214,8 @@ class FakeRunner:
         )
         self.adapters = {0: 0}
         """Adapter slot → what stands for the contents of the adapter in it."""
-        self.rows: dict[int, FakeRow] = {}
-        self.slots: dict[tuple[int, int], int] = {}
+        self.slots: dict[int, FakeSlot] = {}
+        self.kv: dict[tuple[int, int], int] = {}
         """(block, offset) → digest of the sequence up to there."""
         self.num_steps = 0
         self.num_computed = 0
@@ -227,9 +227,9 @@ class FakeRunner:
     def warm_up(self) -> None:
         """Nothing to warm."""
 
-    def tokens_for(self, row: FakeRow, drafts: int) -> int:
-        """How many tokens a draw with so many guesses brings; tests override it."""
-        return drafts + 1
+    def tokens_for(self, slot: FakeSlot, num_draft_tokens: int) -> int:
+        """How many tokens a sampling with so many draft tokens brings; tests override it."""
+        return num_draft_tokens + 1
 
     def launch_forward(self, plan: StepPlan) -> FakeForward:
         assert self._unsampled is None, "forward launched before the previous step was sampled"
@@ -239,24 +239,24 @@ class FakeRunner:
             self.plans.clear()
         self.plans.append(plan)
         self._apply(plan)
-        assert plan.rows, "an empty step"
-        assert len({share.row for share in plan.rows}) == len(plan.rows), "a row twice in one step"
-        longer = [share.count > 1 for share in plan.rows]
-        assert longer == sorted(longer), "a share of one position behind longer ones"
+        assert plan.chunks, "an empty step"
+        assert len({chunk.slot for chunk in plan.chunks}) == len(plan.chunks), "a slot twice in one step"
+        longer = [chunk.count > 1 for chunk in plan.chunks]
+        assert longer == sorted(longer), "a chunk of one position behind longer ones"
         assert self.max_batch_tokens is None or plan.num_tokens <= self.max_batch_tokens, "over budget"
-        starts = [self._start(share) for share in plan.rows]
+        starts = [self._start(chunk) for chunk in plan.chunks]
         if self.verify:
-            for share, start in zip(plan.rows, starts, strict=True):
-                self._read(self.rows[share.row], start)
-        draws = []
+            for chunk, start in zip(plan.chunks, starts, strict=True):
+                self._read(self.slots[chunk.slot], start)
+        samples = []
         written: set[tuple[int, int]] = set()
-        for share, start in zip(plan.rows, starts, strict=True):
-            slots, tokens = self._compute(share, start)
-            assert written.isdisjoint(slots), "two rows write one slot"
-            written.update(slots)
-            if share.sample:
-                draws.append(tokens)
-        self._unsampled = FakeForward(plan, draws, *self._about_prompts(plan, starts))
+        for chunk, start in zip(plan.chunks, starts, strict=True):
+            written_places, tokens = self._compute(chunk, start)
+            assert written.isdisjoint(written_places), "two slots write one position"
+            written.update(written_places)
+            if chunk.sample:
+                samples.append(tokens)
+        self._unsampled = FakeForward(plan, samples, *self._about_prompts(plan, starts))
         return self._unsampled
 
     def launch_sampling(self, forward: object, masks: TokenMasks | None = None) -> FakePendingStep:
@@ -265,125 +265,128 @@ class FakeRunner:
         assert forward is launched
         self._unsampled = None
         logprobs: list[list[TokenLogprobs] | None] = []
-        drawing = [self.rows[share.row] for share in launched.plan.rows if share.sample]
+        sampling_slots = [self.slots[chunk.slot] for chunk in launched.plan.chunks if chunk.sample]
         if masks is not None:
             assert len(masks.words) == len(masks.indices) == len(set(masks.indices))
             for index, words in zip(masks.indices, masks.words, strict=True):
-                launched.draws[index][:] = self._continue(drawing[index], 1, allowed_tokens(words))
-        for row, tokens in zip(drawing, launched.draws, strict=True):
-            k = row.new.sampling.logprobs
+                launched.samples[index][:] = self._continue(sampling_slots[index], 1, allowed_tokens(words))
+        for slot, tokens in zip(sampling_slots, launched.samples, strict=True):
+            k = slot.new.sampling.logprobs
             entries = []
             for token in tokens:
                 if k is not None:
-                    entries.append(fake_logprobs(row.digests[-1], token, k, self.vocab_size))
-                row.append(token)
+                    entries.append(fake_logprobs(slot.digests[-1], token, k, self.vocab_size))
+                slot.append(token)
             logprobs.append(None if k is None else entries)
-        result = StepResult(launched.draws, logprobs, launched.prompt_logprobs, launched.embeddings)
+        result = StepResult(launched.samples, logprobs, launched.prompt_logprobs, launched.embeddings)
         step = FakePendingStep(result, self.late)
         self.last_step = step
         return step
 
     def _apply(self, plan: StepPlan) -> None:
-        for index in plan.freed_rows:
-            del self.rows[index]
-        for new in plan.new_rows:
-            assert new.row not in self.rows, f"row {new.row} is in use"
-            assert 0 <= new.row < self.max_num_seqs
+        for index in plan.freed_slots:
+            del self.slots[index]
+        for new in plan.new_requests:
+            assert new.slot not in self.slots, f"slot {new.slot} is in use"
+            assert 0 <= new.slot < self.max_num_seqs
             assert new.sampling.seed is not None
-            row = self.rows[new.row] = FakeRow(new, self.adapters[new.adapter_slot])
+            slot = self.slots[new.slot] = FakeSlot(new, self.adapters[new.adapter_slot])
             for token, value in zip(new.token_ids, _inputs(new.token_ids, new.embeddings), strict=True):
-                row.append(token, value)
+                slot.append(token, value)
         for update in plan.block_updates:
-            row = self.rows[update.row]
-            assert update.start == len(row.blocks), "block tables grow without gaps"
+            slot = self.slots[update.slot]
+            assert update.start == len(slot.blocks), "block tables grow without gaps"
             assert update.blocks, "an update without blocks"
             assert all(0 <= block < self.num_blocks for block in update.blocks)
-            row.blocks += update.blocks
+            slot.blocks += update.blocks
         targets = {copy.target for copy in plan.block_copies}
         assert len(targets) == len(plan.block_copies), "two copies to one block"
         assert targets.isdisjoint(copy.source for copy in plan.block_copies), "a copy of a copy"
         for copy in plan.block_copies:
             for offset in range(BLOCK_SIZE):
-                self.slots[copy.target, offset] = self.slots.get((copy.source, offset), GARBAGE)
+                self.kv[copy.target, offset] = self.kv.get((copy.source, offset), GARBAGE)
         for change in plan.token_updates:
-            row = self.rows[change.row]
-            assert 0 < row.new.num_prompt_tokens <= change.start <= len(row.token_ids), "not where the answer goes on"
-            assert change.start + len(change.tokens) >= len(row.token_ids), "tokens are left over"
+            slot = self.slots[change.slot]
+            assert 0 < slot.new.num_prompt_tokens <= change.start <= len(slot.token_ids), "not where the output goes on"
+            assert change.start + len(change.tokens) >= len(slot.token_ids), "tokens are left over"
             assert change.tokens
-            del row.token_ids[change.start :], row.digests[change.start :]
+            del slot.token_ids[change.start :], slot.digests[change.start :]
             for token in change.tokens:
-                row.append(token)
+                slot.append(token)
 
-    def _start(self, share: ScheduledRow) -> int:
-        """Where the share begins: a row that draws goes on where its tokens end."""
-        row = self.rows[share.row]
-        assert row.new.request_id == share.request_id
-        assert share.count >= 1 + share.drafts
-        if not share.sample:
-            end = len(row.token_ids) + bool(row.new.pooling)
-            assert share.start + share.count < end, "the last known position is computed without a draw"
-            return share.start
-        assert not row.new.pooling
-        missing = share.start + share.count - share.drafts - len(row.token_ids)
-        assert missing >= 0, "a position that has its token is drawn"
-        assert missing == 0 or share.count == 1 + share.drafts, "a prefill presumes nothing"
-        return share.start - missing
+    def _start(self, chunk: ScheduledChunk) -> int:
+        """Where the chunk begins: a slot that samples goes on where its tokens end."""
+        slot = self.slots[chunk.slot]
+        assert slot.new.request_id == chunk.request_id
+        assert chunk.count >= 1 + chunk.num_draft_tokens
+        if not chunk.sample:
+            end = len(slot.token_ids) + bool(slot.new.pooling)
+            assert chunk.start + chunk.count < end, "the last known position is computed without sampling"
+            return chunk.start
+        assert not slot.new.pooling
+        missing = chunk.start + chunk.count - chunk.num_draft_tokens - len(slot.token_ids)
+        assert missing >= 0, "a position that has its token is sampled"
+        assert missing == 0 or chunk.count == 1 + chunk.num_draft_tokens, "a prefill presumes nothing"
+        return chunk.start - missing
 
-    def _read(self, row: FakeRow, end: int) -> None:
-        """The row must find its whole context, as left by earlier steps."""
+    def _read(self, slot: FakeSlot, end: int) -> None:
+        """The slot must find its whole context, as left by earlier steps."""
         for position in range(end):
-            slot = (row.blocks[position // BLOCK_SIZE], position % BLOCK_SIZE)
-            assert self.slots.get(slot) == row.digests[position], (
-                f"{row.new.request_id} does not find its position {position} in block {slot[0]}"
+            place = (slot.blocks[position // BLOCK_SIZE], position % BLOCK_SIZE)
+            assert self.kv.get(place) == slot.digests[position], (
+                f"{slot.new.request_id} does not find its position {position} in block {place[0]}"
             )
 
-    def _compute(self, share: ScheduledRow, start: int) -> tuple[list[tuple[int, int]], list[int]]:
-        """Write the share's KV; the slots, and the tokens that its draw brings."""
-        row, known = self.rows[share.row], share.count - share.drafts
-        values = row.digests[start : start + known]
-        tokens = self._continue(row, self.tokens_for(row, share.drafts)) if share.sample else []
-        assert len(tokens) <= share.drafts + 1
-        guessed = values[-1]
-        for token in tokens[: share.drafts]:  # right guesses; where fewer tokens come the next one was wrong
-            guessed = _digest(guessed, token)
-            values.append(guessed)
-        values += [GARBAGE] * (share.count - len(values))
-        end = start + share.count
-        assert end < self.max_model_len + bool(row.new.pooling), "beyond max_model_len"
-        slots = [(row.blocks[p // BLOCK_SIZE], p % BLOCK_SIZE) for p in range(start, end)]
-        self.slots.update(zip(slots, values, strict=True))
-        self.num_computed += share.count
-        return slots, tokens
+    def _compute(self, chunk: ScheduledChunk, start: int) -> tuple[list[tuple[int, int]], list[int]]:
+        """Write the chunk's KV; where it went, and the tokens that are sampled."""
+        slot, known = self.slots[chunk.slot], chunk.count - chunk.num_draft_tokens
+        values = slot.digests[start : start + known]
+        tokens = self._continue(slot, self.tokens_for(slot, chunk.num_draft_tokens)) if chunk.sample else []
+        assert len(tokens) <= chunk.num_draft_tokens + 1
+        accepted = values[-1]
+        for token in tokens[
+            : chunk.num_draft_tokens
+        ]:  # accepted ones; where fewer tokens come the next one was rejected
+            accepted = _digest(accepted, token)
+            values.append(accepted)
+        values += [GARBAGE] * (chunk.count - len(values))
+        end = start + chunk.count
+        assert end < self.max_model_len + bool(slot.new.pooling), "beyond max_model_len"
+        written_places = [(slot.blocks[p // BLOCK_SIZE], p % BLOCK_SIZE) for p in range(start, end)]
+        self.kv.update(zip(written_places, values, strict=True))
+        self.num_computed += chunk.count
+        return written_places, tokens
 
-    def _continue(self, row: FakeRow, count: int, allowed: set[int] | None = None) -> list[int]:
-        """The row's next tokens."""
-        new, context, tokens = row.new, row.digests[-1], list[int]()
+    def _continue(self, slot: FakeSlot, count: int, allowed: set[int] | None = None) -> list[int]:
+        """The slot's next tokens."""
+        new, context, tokens = slot.new, slot.digests[-1], list[int]()
         for output in range(
-            len(row.token_ids) - new.num_prompt_tokens, len(row.token_ids) - new.num_prompt_tokens + count
+            len(slot.token_ids) - new.num_prompt_tokens, len(slot.token_ids) - new.num_prompt_tokens + count
         ):
             masked = new.masked_until_min_tokens if output < new.sampling.min_tokens else ()
-            tokens.append(_draw(context, new.sampling, new.sample_index, self.vocab_size, masked, allowed))
+            tokens.append(_sample(context, new.sampling, new.sample_index, self.vocab_size, masked, allowed))
             context = _digest(context, tokens[-1])
         return tokens
 
     def _about_prompts(
         self, plan: StepPlan, starts: list[int]
     ) -> tuple[dict[int, list[TokenLogprobs]], dict[int, bytes]]:
-        """Log-probabilities of the prompts' tokens, and pooled states, by index into the plan's rows."""
+        """Log-probabilities of the prompts' tokens, and pooled states, by index into the plan's chunks."""
         logprobs: dict[int, list[TokenLogprobs]] = {}
         embeddings: dict[int, bytes] = {}
-        for index, (share, start) in enumerate(zip(plan.rows, starts, strict=True)):
-            row = self.rows[share.row]
-            new, end = row.new, start + share.count
+        for index, (chunk, start) in enumerate(zip(plan.chunks, starts, strict=True)):
+            slot = self.slots[chunk.slot]
+            new, end = slot.new, start + chunk.count
             k = new.sampling.prompt_logprobs
             last = min(end, new.num_prompt_tokens - 1)
             if k is not None and start < last:
                 logprobs[index] = [
-                    fake_logprobs(row.digests[p], row.token_ids[p + 1], k, self.vocab_size) for p in range(start, last)
+                    fake_logprobs(slot.digests[p], slot.token_ids[p + 1], k, self.vocab_size)
+                    for p in range(start, last)
                 ]
             if new.pooling:
-                row.pooled += share.count
-                if end == len(row.token_ids):
-                    assert new.pooling == "last" or row.pooled == end, "the mean lacks positions"
-                    embeddings[index] = fake_embedding(row.digests, new.pooling)
+                slot.pooled += chunk.count
+                if end == len(slot.token_ids):
+                    assert new.pooling == "last" or slot.pooled == end, "the mean lacks positions"
+                    embeddings[index] = fake_embedding(slot.digests, new.pooling)
         return logprobs, embeddings

@@ -1,4 +1,4 @@
-"""Answers drawn from random logits under a grammar, without an engine: fast enough for hundreds of schemas."""
+"""Outputs sampled from random logits under a grammar, without an engine: fast enough for hundreds of schemas."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from jsonschema import Draft202012Validator, FormatChecker
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from tokenizers.trainers import BpeTrainer
 
-from blade_llm.sampling.guided.grammars import GuidedGrammars
+from blade_llm.sampling.grammar_spec import GrammarSpec
+from blade_llm.sampling.guided.grammars import CachingGrammarCompiler
 from blade_llm.sampling.guided.matcher import MatcherGrammar
 from blade_llm.sampling.guided.vocabulary import load_vocabulary
 from blade_llm.sampling.masks import mask_words
-from blade_llm.sampling.structure import Structure
 
 EOS = (2, 0)
 """Two, as chat models have."""
@@ -45,7 +45,7 @@ def tokenizer_with_merges(vocab_size: int = 1200) -> Tokenizer:
 
 
 @dataclass(frozen=True)
-class Answer:
+class SampledOutput:
     token_ids: list[int]
     """Without the token that ended it."""
     text: str
@@ -53,7 +53,7 @@ class Answer:
 
 
 class Driver:
-    """Grammars over one tokenizer, and a draw from random logits.
+    """Grammars over one tokenizer, and samples of random logits.
 
     Args:
         merges: a tokenizer with tokens longer than a byte.
@@ -63,11 +63,11 @@ class Driver:
         write_tokenizer(folder, tokenizer_with_merges() if merges else byte_level_tokenizer(259))
         self.vocab_size = 1216 if merges else 272  # a padded width, as models have
         self.vocabulary: llguidance.LLTokenizer = load_vocabulary(folder, self.vocab_size, EOS)
-        self.grammars = GuidedGrammars(lambda: self.vocabulary, self.vocab_size)
+        self.grammars = CachingGrammarCompiler(lambda: self.vocabulary, self.vocab_size)
         self._mask = np.empty(mask_words(self.vocab_size), np.int32)
 
-    def start(self, structure: Structure) -> MatcherGrammar:
-        grammar = self.grammars.start(structure).result(30)
+    def start(self, spec: GrammarSpec) -> MatcherGrammar:
+        grammar = self.grammars.compile(spec).result(30)
         assert isinstance(grammar, MatcherGrammar)
         return grammar
 
@@ -77,20 +77,20 @@ class Driver:
         grammar.fill(self._mask)
         return np.flatnonzero(np.unpackbits(self._mask.view(np.uint8), bitorder="little"))
 
-    def answer(self, structure: Structure, rng: np.random.Generator, limit: int = 600) -> Answer:
-        """Draw until the answer ends or has ``limit`` tokens; half of the forced tokens are jumped over."""
-        grammar = self.start(structure)
-        drawn: list[int] = []
-        while not grammar.finished and len(drawn) < limit:
+    def sample(self, spec: GrammarSpec, rng: np.random.Generator, limit: int = 600) -> SampledOutput:
+        """Sample until the output ends or has ``limit`` tokens; half of the forced tokens are taken at once."""
+        grammar = self.start(spec)
+        sampled: list[int] = []
+        while not grammar.finished and len(sampled) < limit:
             allowed = self.allowed(grammar)
-            assert allowed.size, (structure, drawn)
+            assert allowed.size, (spec, sampled)
             assert allowed[-1] < self.vocab_size
             forced = grammar.forced()
             if forced:
                 assert forced[0] in allowed
                 if rng.random() < 0.5:
                     grammar.accept(forced)
-                    drawn += forced
+                    sampled += forced
                     continue
             token = int(allowed[np.argmax(rng.gumbel(size=allowed.size))])
             if token in EOS:
@@ -99,25 +99,25 @@ class Driver:
                 assert grammar.finished
                 break
             grammar.accept([token])
-            drawn.append(token)
-        return Answer(drawn, self.text(drawn, whole=grammar.finished), grammar.finished)
+            sampled.append(token)
+        return SampledOutput(sampled, self.text(sampled, whole=grammar.finished), grammar.finished)
 
     def text(self, token_ids: list[int], *, whole: bool = True) -> str:
         found: bytes = self.vocabulary.decode_bytes(token_ids)
         return found.decode() if whole else found.decode(errors="ignore")
 
-    def takes(self, structure: Structure, text: str) -> bool:
-        """Whether ``text`` is an answer."""
-        grammar = self.start(structure)
+    def takes(self, spec: GrammarSpec, text: str) -> bool:
+        """Whether ``text`` is an output."""
+        grammar = self.start(spec)
         try:
             grammar.accept(self.vocabulary.tokenize_str(text))
         except ValueError:
             return False
         return grammar.complete
 
-    def goes_on(self, structure: Structure, token_ids: list[int]) -> bool:
-        """Whether ``token_ids`` begin an answer."""
-        grammar = self.start(structure)
+    def goes_on(self, spec: GrammarSpec, token_ids: list[int]) -> bool:
+        """Whether ``token_ids`` begin an output."""
+        grammar = self.start(spec)
         grammar.accept(token_ids)
         return bool(self.allowed(grammar).size)
 

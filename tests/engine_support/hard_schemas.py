@@ -1,4 +1,4 @@
-"""Schemas by hand that engines get wrong. Bounded, so that nearly all answers end under random logits."""
+"""Schemas by hand that engines get wrong. Bounded, so that nearly all outputs end under random logits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that a schema allows, written as guided answers write them: keys in the schema's order, ``", "`` and ``": "``.
+"""Values that a schema allows, written as guided outputs write them: keys in the schema's order, ``", "`` and ``": "``.
 
 For the schemas of :mod:`engine_support.schemas` without expressions and formats. It knows nothing of grammars, so that
 both can be held against each other.
@@ -37,7 +37,7 @@ def random_instance(rng: random.Random, schema: Any, root: dict[str, Any]) -> An
 
 
 def text_of(value: Any) -> str:
-    """``value`` as an answer."""
+    """``value`` as an output."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{text_of(key)}: {text_of(part)}" for key, part in value.items()) + "}"
     if isinstance(value, list):

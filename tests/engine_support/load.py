@@ -1,4 +1,4 @@
-"""Random load for an engine core: who comes when, asks for what, and leaves early."""
+"""Random load for an engine core: arrivals, requests, and clients that leave early."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from blade_llm.scheduling.plan import InputEmbeddings
 from blade_llm.scheduling.request import Request
 
 SHARED = [(7 * i + 3) % 19 for i in range(200)]
-"""Most prompts begin with a piece of this, so that the prompt cache has something to find."""
+"""Most prompts begin with a piece of this, so that the prefix cache has something to find."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Visitor:
 
 
 @dataclass
-class Answer:
+class Result:
     """What a visitor got."""
 
     token_ids: list[int] = field(default_factory=list)
@@ -97,9 +97,9 @@ def loads(
     return visitors
 
 
-def play(core: EngineCore, load: list[Visitor], most_steps: int = 20_000) -> dict[str, Answer]:
+def play(core: EngineCore, load: list[Visitor], most_steps: int = 20_000) -> dict[str, Result]:
     """Run ``load`` to its end, checking all invariants after each step."""
-    answers = {visitor.name: Answer() for visitor in load}
+    results = {visitor.name: Result() for visitor in load}
     gone: set[str] = set()
     step = 0
     while core.has_work or any(visitor.comes_at >= step for visitor in load):
@@ -110,20 +110,20 @@ def play(core: EngineCore, load: list[Visitor], most_steps: int = 20_000) -> dic
                 core.abort([visitor.name])
                 gone.add(visitor.name)
         for output in core.step():
-            answer = answers[output.request_id]
+            result = results[output.request_id]
             assert output.request_id not in gone, "output after the abort"
-            assert answer.finish_reason is None, "output after the end"
-            answer.token_ids += output.token_ids
-            answer.finish_reason, answer.stop_token_id = output.finish_reason, output.stop_token_id
+            assert result.finish_reason is None, "output after the end"
+            result.token_ids += output.token_ids
+            result.finish_reason, result.stop_token_id = output.finish_reason, output.stop_token_id
         check_invariants(core.scheduler)
         step += 1
         assert step < most_steps, "a request starves"
     assert core.scheduler.cache.num_free == core.scheduler.cache.num_blocks, "blocks leaked"
-    return answers
+    return results
 
 
-def assert_same(load: list[Visitor], one: dict[str, Answer], other: dict[str, Answer]) -> None:
-    """The very same answers; of those who left early, one may have got further."""
+def assert_same(load: list[Visitor], one: dict[str, Result], other: dict[str, Result]) -> None:
+    """The very same outputs; of those that left early, one may have got further."""
     for visitor in load:
         a, b = one[visitor.name], other[visitor.name]
         if visitor.leaves_after is None:

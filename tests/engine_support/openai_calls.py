@@ -1,6 +1,6 @@
 """One request through the official client in each of four ways: sync or async, whole or streamed.
 
-Whatever the way, the answer comes in one form, so that a test says once what a parameter must do.
+Whatever the way, the response comes in one form, so that a test says once what a parameter must do.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ each_way: Final = pytest.mark.parametrize("way", WAYS, ids=str)
 
 
 @dataclass
-class Answer:
+class Output:
     """One choice."""
 
     text: str = ""
     reasoning: str = ""
     finish_reason: str | None = None
     tokens: list[tuple[str, float]] = field(default_factory=list)
-    """Text and log-probability of each token, where asked for."""
+    """Text and log-probability of each token, where requested."""
     top: list[int] = field(default_factory=list)
     """How many likely tokens each position names."""
     calls: list[tuple[str, str]] = field(default_factory=list)
@@ -48,19 +48,19 @@ class Answer:
 class Reply:
     """What a request brought."""
 
-    answers: list[Answer]
+    outputs: list[Output]
     usage: Any = None
     raw: Sequence[Any] = ()
     """The client's objects: one, or the chunks of the stream."""
 
     @property
-    def answer(self) -> Answer:
-        (only,) = self.answers
+    def output(self) -> Output:
+        (only,) = self.outputs
         return only
 
     @property
     def text(self) -> str:
-        return self.answer.text
+        return self.output.text
 
 
 def chat(server: ServerProcess, way: Way, **fields: Any) -> Reply:
@@ -121,37 +121,37 @@ def _send(
     return asyncio.run(send())
 
 
-def _reply(raw: list[Any], take: Callable[[Answer, Any], None]) -> Reply:
-    answers: dict[int, Answer] = {}
+def _reply(raw: list[Any], take: Callable[[Output, Any], None]) -> Reply:
+    outputs: dict[int, Output] = {}
     usage = None
     for chunk in raw:
         for choice in chunk.choices:
-            answer = answers.setdefault(choice.index, Answer())
-            take(answer, choice)
+            output = outputs.setdefault(choice.index, Output())
+            take(output, choice)
             if choice.finish_reason is not None:
-                assert answer.finish_reason is None
-                answer.finish_reason = choice.finish_reason
+                assert output.finish_reason is None
+                output.finish_reason = choice.finish_reason
         usage = chunk.usage or usage
-    return Reply([answers[index] for index in range(len(answers))], usage, raw)
+    return Reply([outputs[index] for index in range(len(outputs))], usage, raw)
 
 
-def _take_chat(answer: Answer, choice: Any) -> None:
+def _take_chat(output: Output, choice: Any) -> None:
     message = choice.delta if hasattr(choice, "delta") else choice.message
-    answer.text += message.content or ""
-    answer.reasoning += getattr(message, "reasoning_content", None) or ""
+    output.text += message.content or ""
+    output.reasoning += getattr(message, "reasoning_content", None) or ""
     for call in message.tool_calls or []:
-        index = getattr(call, "index", len(answer.calls))
-        if index == len(answer.calls):
-            answer.calls.append((call.function.name, ""))
-        name, arguments = answer.calls[index]
-        answer.calls[index] = (name, arguments + (call.function.arguments or ""))
+        index = getattr(call, "index", len(output.calls))
+        if index == len(output.calls):
+            output.calls.append((call.function.name, ""))
+        name, arguments = output.calls[index]
+        output.calls[index] = (name, arguments + (call.function.arguments or ""))
     if choice.logprobs is not None:
-        answer.tokens += [(entry.token, entry.logprob) for entry in choice.logprobs.content]
-        answer.top += [len(entry.top_logprobs) for entry in choice.logprobs.content]
+        output.tokens += [(entry.token, entry.logprob) for entry in choice.logprobs.content]
+        output.top += [len(entry.top_logprobs) for entry in choice.logprobs.content]
 
 
-def _take_completion(answer: Answer, choice: Any) -> None:
-    answer.text += choice.text
+def _take_completion(output: Output, choice: Any) -> None:
+    output.text += choice.text
     if choice.logprobs is not None:
-        answer.tokens += list(zip(choice.logprobs.tokens, choice.logprobs.token_logprobs, strict=True))
-        answer.top += [len(top or ()) for top in choice.logprobs.top_logprobs]
+        output.tokens += list(zip(choice.logprobs.tokens, choice.logprobs.token_logprobs, strict=True))
+        output.top += [len(top or ()) for top in choice.logprobs.top_logprobs]

@@ -37,7 +37,7 @@ NULLABLE: Final[Mapping[str, frozenset[str]]] = {
     "CompletionChoice": frozenset({"logprobs"}),
     "Response": frozenset({"error", "incomplete_details", "instructions", "metadata", "temperature", "top_p"}),
 }
-"""Fields that may be null and must be there: Python's types do not tell them from those that may be missing."""
+"""Fields that may be null and must be there: Python's types do not distinguish them from those that may be missing."""
 
 NEVER_NULL: Final[Mapping[str, frozenset[str]]] = {
     "ChatCompletion": frozenset({"usage", "system_fingerprint"}),

@@ -1,4 +1,4 @@
-"""Whether the events of a stream come in the order OpenAI documents, and say the same as the whole answer."""
+"""Whether the events of a stream come in the order OpenAI documents, and say the same as the whole response."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def chunks_of(response: httpx.Response) -> list[Event]:
 
 
 def check_chat_stream(chunks: Sequence[Event], *, n: int = 1, usage: bool = False) -> None:
-    """Per choice: the role first and once, then text, then one finish reason; at the end the usage, if asked for."""
+    """Per choice: the role first and once, then text, then one finish reason; at the end the usage, if requested."""
     _check_heads(chunks, ChatCompletionChunk, usage)
     for index in range(n):
         choices = [choice for chunk in chunks for choice in chunk["choices"] if choice["index"] == index]
@@ -52,7 +52,7 @@ def check_chat_stream(chunks: Sequence[Event], *, n: int = 1, usage: bool = Fals
 
 
 def check_completion_stream(chunks: Sequence[Event], *, n: int = 1, usage: bool = False) -> None:
-    """Per choice: text, the last with a finish reason; at the end the usage, if asked for."""
+    """Per choice: text, the last with a finish reason; at the end the usage, if requested."""
     _check_heads(chunks, Completion, usage)
     for index in range(n):
         reasons = [c["finish_reason"] for chunk in chunks for c in chunk["choices"] if c["index"] == index]

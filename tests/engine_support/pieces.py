@@ -18,7 +18,7 @@ class Parser(Protocol):
 
 
 def parsed(parser: Parser, pieces: Sequence[str]) -> list[Event]:
-    """All events of an answer, joined."""
+    """All events of a response, joined."""
     return merged([event for piece in pieces for event in parser.add(piece)] + parser.finish())
 
 

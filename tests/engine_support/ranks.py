@@ -1,4 +1,4 @@
-"""Several ranks that get the driver's plans as bytes and must all draw the same."""
+"""Several ranks that get the driver's plans as bytes and must all sample the same."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class RankedStep:
 
     def result(self) -> StepResult:
         first, *others = [msgspec.msgpack.encode(step.result()) for step in self._steps]
-        assert all(other == first for other in others), "ranks drew different tokens"
+        assert all(other == first for other in others), "ranks sampled different tokens"
         return msgspec.msgpack.decode(first, type=StepResult)
 
 

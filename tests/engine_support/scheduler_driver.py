@@ -18,22 +18,22 @@ EOS = 2
 def scheduler_of(
     *,
     blocks: int = 64,
-    rows: int = 8,
+    slots: int = 8,
     budget: int = 256,
     max_model_len: int = 512,
-    prompt_cache: bool = True,
-    max_drafts: int = 0,
+    prefix_cache: bool = True,
+    max_draft_tokens: int = 0,
     pipeline_stages: int = 1,
 ) -> Scheduler:
     config = SchedulerConfig(
-        max_num_seqs=rows,
+        max_num_seqs=slots,
         max_batch_tokens=budget,
         max_model_len=max_model_len,
         eos_token_ids=(EOS,),
-        max_drafts=max_drafts,
+        max_draft_tokens=max_draft_tokens,
         pipeline_stages=pipeline_stages,
     )
-    return Scheduler(config, KVCacheManager(blocks, enable_prompt_cache=prompt_cache))
+    return Scheduler(config, KVCacheManager(blocks, enable_prefix_cache=prefix_cache))
 
 
 def add(
@@ -51,23 +51,23 @@ def plan_of(scheduler: Scheduler) -> StepPlan:
     return plan
 
 
-def draw(scheduler: Scheduler, plan: StepPlan, *tokens: list[int]) -> list[RequestOutput]:
-    """Deliver ``tokens`` for the sampled rows of a plan; one token 5 each when none are given."""
-    drawn = list(tokens) or [[5] for row in plan.rows if row.sample]
-    outputs = scheduler.update(plan, StepResult(drawn, [None] * len(drawn)))
+def deliver(scheduler: Scheduler, plan: StepPlan, *tokens: list[int]) -> list[RequestOutput]:
+    """Deliver ``tokens`` for the sampling chunks of a plan; one token 5 each when none are given."""
+    sampled = list(tokens) or [[5] for chunk in plan.chunks if chunk.sample]
+    outputs = scheduler.update(plan, StepResult(sampled, [None] * len(sampled)))
     check_invariants(scheduler)
     return outputs
 
 
-def shares(plan: StepPlan) -> dict[str, int]:
-    return {row.request_id: row.count for row in plan.rows}
+def chunks(plan: StepPlan) -> dict[str, int]:
+    return {chunk.request_id: chunk.count for chunk in plan.chunks}
 
 
 def step(scheduler: Scheduler) -> list[RequestOutput]:
-    return draw(scheduler, plan_of(scheduler))
+    return deliver(scheduler, plan_of(scheduler))
 
 
-def draw_and_return(scheduler: Scheduler) -> StepPlan:
+def sample_and_return(scheduler: Scheduler) -> StepPlan:
     plan = plan_of(scheduler)
-    draw(scheduler, plan)
+    deliver(scheduler, plan)
     return plan

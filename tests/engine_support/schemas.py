@@ -42,7 +42,7 @@ UNSUPPORTED: tuple[tuple[str, Any], ...] = (
 
 
 def random_schema(rng: random.Random, depth: int = 3) -> dict[str, Any]:
-    """One schema whose answers end soon under random logits."""
+    """One schema whose outputs end soon under random logits."""
     leaves = [_string, _integer, _number, _constant, _scalar]
     inner = [_object, _object, _array, _tuple, _any_of, _one_of, _all_of, _reference]
     make = rng.choice(leaves if depth == 0 else inner if depth == 3 else [*leaves, *inner])
@@ -53,7 +53,7 @@ def random_schema(rng: random.Random, depth: int = 3) -> dict[str, Any]:
 
 
 def with_unsupported(rng: random.Random, schema: dict[str, Any]) -> dict[str, Any]:
-    """``schema`` with one keyword that nobody may ignore, at a random place that answers depend on."""
+    """``schema`` with one keyword that nobody may ignore, at a random place that outputs depend on."""
     keyword, value = rng.choice(UNSUPPORTED)
     wrapped: dict[str, Any] = {**schema, keyword: value}
     if rng.random() < 0.2:

@@ -1,4 +1,4 @@
-"""A sampler with a stand-in for a model, whose logits depend on a row's last tokens alone and are the same bits in any
+"""A sampler with a stand-in for a model, whose logits depend on a slot's last tokens alone and are the same bits in any
 batch. As a program, another replica: it goes on with the sequences it reads from standard input."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 from engine_support.triton_interpreter import DEVICE
 
 from blade_llm.sampling.parameters import SamplingParams
-from blade_llm.sampling.sampler import SampledRows, Sampler
+from blade_llm.sampling.sampler import SampledSlots, Sampler
 from blade_llm.sampling.table import SamplingTable
 
 PROMPT: Final = [5, 17, 5]
@@ -32,7 +32,7 @@ KINDS: Final = [
 
 
 class Replica:
-    """Requests in rows, and their tokens so far."""
+    """Requests in slots, and their tokens so far."""
 
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -42,38 +42,38 @@ class Replica:
         self._sampler = Sampler(self._table, self._token_ids)
         self.sequences: dict[int, list[int]] = {}
 
-    def enter(self, kind: int, row: int, tokens: list[int] = PROMPT) -> None:
-        """A request enters, or comes back with what it has already drawn."""
-        self._table.enter(row, KINDS[kind], num_prompt_tokens=len(PROMPT), masked_until_min_tokens=MASKED)
-        self._token_ids[row] = 9
-        self._token_ids[row, : len(tokens)] = torch.tensor(tokens, dtype=torch.int32, device=DEVICE)
-        self.sequences[row] = list(tokens)
+    def enter(self, kind: int, slot: int, tokens: list[int] = PROMPT) -> None:
+        """A request enters, or comes back with what it has already sampled."""
+        self._table.write(slot, KINDS[kind], num_prompt_tokens=len(PROMPT), masked_until_min_tokens=MASKED)
+        self._token_ids[slot] = 9
+        self._token_ids[slot, : len(tokens)] = torch.tensor(tokens, dtype=torch.int32, device=DEVICE)
+        self.sequences[slot] = list(tokens)
 
-    def leave(self, row: int) -> None:
-        self._table.leave(row)
-        del self.sequences[row]
+    def leave(self, slot: int) -> None:
+        self._table.free(slot)
+        del self.sequences[slot]
 
-    def run(self, rows: list[int], steps: int) -> None:
-        """Draw for these rows together."""
+    def run(self, slots: list[int], steps: int) -> None:
+        """Sample for these slots together."""
         for _ in range(steps):
-            positions = [len(self.sequences[row]) for row in rows]
-            last = torch.tensor([self.sequences[row][-2:] for row in rows], device=DEVICE)
+            positions = [len(self.sequences[slot]) for slot in slots]
+            last = torch.tensor([self.sequences[slot][-2:] for slot in slots], device=DEVICE)
             logits = self._by_token[0][last[:, 0]] + self._by_token[1][last[:, 1]]
-            index, lengths = torch.tensor(rows, device=DEVICE), torch.tensor(positions, device=DEVICE)
-            drawn = self._sampler.draw(logits, SampledRows(rows, positions, index, lengths))
-            self._token_ids[index, lengths] = drawn.tokens.int()
-            for row, token in zip(rows, drawn.tokens.tolist(), strict=True):
-                self.sequences[row].append(token)
+            index, lengths = torch.tensor(slots, device=DEVICE), torch.tensor(positions, device=DEVICE)
+            sampled = self._sampler.sample(logits, SampledSlots(slots, positions, index, lengths))
+            self._token_ids[index, lengths] = sampled.tokens.int()
+            for slot, token in zip(slots, sampled.tokens.tolist(), strict=True):
+                self.sequences[slot].append(token)
 
 
 def main() -> None:
     torch.set_num_threads(2)
-    replica, rows = Replica(), [15 - kind for kind in range(len(KINDS))]
+    replica, slots = Replica(), [15 - kind for kind in range(len(KINDS))]
     for kind, tokens in enumerate(json.load(sys.stdin)):
-        replica.enter(kind, rows[kind], tokens)
-    for row in rows:
-        replica.run([row], LENGTH - len(replica.sequences[row]))
-    print(json.dumps([replica.sequences[row] for row in rows]))
+        replica.enter(kind, slots[kind], tokens)
+    for slot in slots:
+        replica.run([slot], LENGTH - len(replica.sequences[slot]))
+    print(json.dumps([replica.sequences[slot] for slot in slots]))
 
 
 if __name__ == "__main__":

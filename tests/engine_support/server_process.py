@@ -1,4 +1,4 @@
-"""A real ``blade_llm_server`` as a process, for tests: front and engine process, ephemeral ports."""
+"""A real ``blade_llm_server`` as a process, for tests: API-server and engine process, ephemeral ports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import httpx
 import psutil
@@ -22,15 +22,24 @@ if TYPE_CHECKING:
 TESTS = Path(__file__).parents[1]
 
 
-class ServerProcess:
-    """Start and wait until it is ready. ``module``: the fake engine, or ``blade_llm.cli.server`` for the real one."""
+Engine = Literal["paced", "unpaced", "scripted", "real"]
 
-    def __init__(self, folder: Path, model: Path, *flags: str, module: str = "engine_support.serve_paced") -> None:
+
+def server_command(engine: Engine = "paced") -> list[str]:
+    """The command that serves with this engine; flags follow."""
+    module = ["blade_llm.cli.server"] if engine == "real" else ["engine_support.serve", engine]
+    return [sys.executable, "-m", *module]
+
+
+class ServerProcess:
+    """Start and wait until it is ready. ``engine``: one of :mod:`engine_support.fake_engine`, or the real one."""
+
+    def __init__(self, folder: Path, model: Path, *flags: str, engine: Engine = "paced") -> None:
         self.log = folder / "server.log"
         self.sockets = folder / "sockets"
         self.sockets.mkdir(parents=True)
         command = [
-            *(sys.executable, "-m", module, "--model", str(model), "--load_format", "dummy"),
+            *(*server_command(engine), "--model", str(model), "--load_format", "dummy"),
             *("--host", "127.0.0.1", "--port", "0", "--worker_socket_path", str(self.sockets), *flags),
         ]
         with self.log.open("wb") as output:
@@ -45,8 +54,8 @@ class ServerProcess:
         self.internal_url = f"http://{self._wait_for(r'Internal API at (.+)')}"
         children = psutil.Process(self.process.pid).children()
         (self.engine_pid,) = (child.pid for child in children if "blade_llm.engine.process" in child.cmdline())
-        self.front_pids = [child.pid for child in children if child.pid != self.engine_pid]
-        """Of the front processes beyond the first."""
+        self.api_server_pids = [child.pid for child in children if child.pid != self.engine_pid]
+        """Process ids of the API servers beyond the first."""
 
     @property
     def output(self) -> str:
@@ -92,7 +101,7 @@ class ServerProcess:
 
 
 def _python_path() -> str:
-    """The tests' own modules beside what this process was told: perhaps another working tree than the installed one."""
+    """The tests' own modules beside this process's own path: perhaps another working tree than the installed one."""
     return os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH", ""))))
 
 

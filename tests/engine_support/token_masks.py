@@ -16,12 +16,12 @@ def bits_of(allowed: torch.Tensor) -> torch.Tensor:
     return torch.where(words >= 2**31, words - 2**32, words).int()
 
 
-def masks_for(drawing: Sequence[int], allowed: Mapping[int, Sequence[int]], vocabulary: int) -> TokenMasks | None:
-    """Of those of the ``drawing`` rows that ``allowed`` names, what a scheduler sends; None for none."""
-    indices = [index for index, row in enumerate(drawing) if row in allowed]
+def masks_for(slots: Sequence[int], allowed: Mapping[int, Sequence[int]], vocabulary: int) -> TokenMasks | None:
+    """What a scheduler sends for those of ``slots`` that ``allowed`` names; None for none."""
+    indices = [index for index, slot in enumerate(slots) if slot in allowed]
     if not indices:
         return None
     masks = torch.zeros(len(indices), vocabulary, dtype=torch.bool)
     for mask, index in zip(masks, indices, strict=True):
-        mask[list(allowed[drawing[index]])] = True
+        mask[list(allowed[slots[index]])] = True
     return TokenMasks(indices, bits_of(masks).numpy())

@@ -46,7 +46,7 @@ QWEN3 = (
     + "{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}{% endif %}"
     + "{%- endif %}"
 )
-"""Tools and reasoning that the answer begins by itself."""
+"""Tools and reasoning that the output begins by itself."""
 THINKING = _HERMES_TOOLS + _THINKING_MESSAGES + "{{- '<think>\\n' }}{%- endif %}"
 """The same begun by the prompt."""
 LLAMA3 = """\

@@ -1,6 +1,6 @@
-"""An event loop in which nothing waits: time jumps to the next timer.
+"""An event loop in which nothing waits: time advances to the next timer.
 
-Only for what lives in the process (timers, futures, queues); a socket would never get the time to answer.
+Only for what lives in the process (timers, futures, queues); a socket would never get the time to respond.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """``loop.time()`` is the virtual time, from 0."""
 
     def __init__(self) -> None:
-        super().__init__(_Jumping(self))
+        super().__init__(_VirtualSelector(self))
         self.now = 0.0
 
     def time(self) -> float:
         return self.now
 
 
-class _Jumping(selectors.SelectSelector):
+class _VirtualSelector(selectors.SelectSelector):
     def __init__(self, loop: VirtualLoop) -> None:
         super().__init__()
         self._loop = loop

@@ -1,6 +1,6 @@
 """A model hub on loopback: the part of the Hugging Face HTTP interface a download uses, misbehaving to order.
 
-Like the real one it answers for a large file with a redirect to storage that knows ranges and neither names nor tokens.
+Like the real one it redirects requests for a large file to storage that knows ranges and neither names nor tokens.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Fault:
     path: str
     times: int = 1
     status: int | None = None
-    """Answer this instead."""
+    """Respond with this status instead."""
     headers: dict[str, str] = field(default_factory=dict)
     cut_after: int | None = None
     """Close the connection after so many bytes of the body."""
@@ -51,13 +51,13 @@ class FakeHub:
     def __init__(self) -> None:
         self.repositories: dict[str, dict[str, bytes]] = {}
         self.tokens: dict[str, str] = {}
-        """Token that a gated repository asks for."""
+        """Token that a gated repository requires."""
         self.faults: list[Fault] = []
         self.requests: list[Request] = []
         self.endpoint = ""
         self.lock = threading.Lock()
         self.go = threading.Event()
-        """Lets answers that pause continue."""
+        """Lets paused responses continue."""
         self.bytes_per_second: float | None = None
         """How fast each body is sent; None: as fast as it goes."""
 
@@ -139,7 +139,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.hub.requests.append(Request(self.command, path, headers.get("Range"), headers.get("Authorization")))
         self.fault = self.hub.take_fault(path) or Fault(path)
         if self.fault.status is not None:
-            self.answer(self.fault.status, b"{}", self.fault.headers)
+            self.respond(self.fault.status, b"{}", self.fault.headers)
         elif match := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/(.+))?", path):
             self.info(match[1], match[2] or "main")
         elif match := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
@@ -147,17 +147,17 @@ class _Handler(BaseHTTPRequestHandler):
         elif match := re.fullmatch(r"/storage/([0-9a-f]{64})", path):
             self.storage(match[1])
         else:
-            self.answer(404, b"{}")
+            self.respond(404, b"{}")
 
     def repository(self, repo_id: str) -> dict[str, bytes] | None:
         files = self.hub.repositories.get(repo_id)
         token = self.hub.tokens.get(repo_id)
         if files is None:
-            self.answer(404, b"{}", {"X-Error-Code": "RepoNotFound"})
+            self.respond(404, b"{}", {"X-Error-Code": "RepoNotFound"})
             return None
         if token and self.headers.get("Authorization") != f"Bearer {token}":
             code = {"X-Error-Code": "GatedRepo"} if self.headers.get("Authorization") else {}
-            self.answer(403 if code else 401, b"{}", code)
+            self.respond(403 if code else 401, b"{}", code)
             return None
         return files
 
@@ -166,7 +166,7 @@ class _Handler(BaseHTTPRequestHandler):
         if files is None:
             return
         if revision not in ("main", COMMIT):
-            self.answer(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
+            self.respond(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
             return
         siblings = []
         for name, data in files.items():
@@ -174,20 +174,20 @@ class _Handler(BaseHTTPRequestHandler):
             if is_large(name):
                 entry["lfs"] = {"sha256": sha256(data), "size": len(data), "pointerSize": 134}
             siblings.append(entry)
-        self.answer(200, json.dumps({"id": repo_id, "sha": COMMIT, "siblings": siblings, "tags": []}).encode())
+        self.respond(200, json.dumps({"id": repo_id, "sha": COMMIT, "siblings": siblings, "tags": []}).encode())
 
     def resolve(self, repo_id: str, revision: str, name: str) -> None:
         files = self.repository(repo_id)
         if files is None:
             return
         if name not in files or revision not in ("main", COMMIT):
-            self.answer(404, b"{}", {"X-Error-Code": "EntryNotFound"})
+            self.respond(404, b"{}", {"X-Error-Code": "EntryNotFound"})
             return
         data = files[name]
         headers = {"ETag": f'"{etag(name, data)}"', "X-Repo-Commit": COMMIT, "X-Linked-Size": str(len(data))}
         if is_large(name):
             location = f"{self.hub.endpoint}/storage/{sha256(data)}"
-            self.answer(302, b"", {**headers, "X-Linked-ETag": headers["ETag"], "Location": location})
+            self.respond(302, b"", {**headers, "X-Linked-ETag": headers["ETag"], "Location": location})
         else:
             self.ranged(data, headers)
 
@@ -202,14 +202,14 @@ class _Handler(BaseHTTPRequestHandler):
         if match and not self.fault.ignore_range:
             begin = int(match[1])
             if begin >= len(data):
-                self.answer(416, b"", {"Content-Range": f"bytes */{len(data)}"})
+                self.respond(416, b"", {"Content-Range": f"bytes */{len(data)}"})
                 return
             span = {"Content-Range": f"bytes {begin}-{len(data) - 1}/{len(data)}"}
-            self.answer(206, data[begin:], {**headers, **span})
+            self.respond(206, data[begin:], {**headers, **span})
         else:
-            self.answer(200, data, {**headers, "Accept-Ranges": "bytes"})
+            self.respond(200, data, {**headers, "Accept-Ranges": "bytes"})
 
-    def answer(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+    def respond(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
         for name, value in (headers or {}).items():
             self.send_header(name, value)

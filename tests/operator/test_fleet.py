@@ -1,4 +1,4 @@
-"""The engines' HTTP client against real sockets: answers, silence, nonsense."""
+"""The HTTP client for engines against real sockets: responses, silence, malformed bodies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from operator_support.local import free_port, local, port_of
 from operator_support.objects import deployment, router
 
 from blade_operator.fleet import Fleet, engine_url, fetch_url
-from blade_operator.objects import Object
+from blade_operator.model.objects import Object
 from blade_protocol.fetch import FetchProgress
 
 
@@ -24,14 +24,14 @@ def _pod(port: int, name: str = "odd") -> Object:
 
 
 @contextlib.asynccontextmanager
-async def _answering(answer: bytes | None, requests: list[str] | None = None) -> AsyncIterator[int]:
+async def _engine_that_returns(body: bytes | None, requests: list[str] | None = None) -> AsyncIterator[int]:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked = await reader.readuntil(b"\r\n\r\n")
+        request = await reader.readuntil(b"\r\n\r\n")
         if requests is not None:
-            requests.append(asked.decode())
-        if answer is None:
+            requests.append(request.decode())
+        if body is None:
             await asyncio.sleep(30)
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(answer or b"") + (answer or b""))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body or b"") + (body or b""))
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
@@ -41,13 +41,13 @@ async def _answering(answer: bytes | None, requests: list[str] | None = None) ->
         server.close()
 
 
-async def test_states_come_by_pod_and_an_engine_that_does_not_answer_is_unknown(tmp_path: Path) -> None:
+async def test_states_are_by_pod_and_an_engine_that_does_not_respond_is_unknown(tmp_path: Path) -> None:
     async with local(tmp_path) as runtime, Fleet(timeout=0.3) as fleet:
         await runtime.apply(deployment(replicas=2), router())
         pods = await runtime.ready_pods(3)
-        async with _answering(None) as silent, _answering(b'{"model": 3}') as odd:
+        async with _engine_that_returns(None) as silent, _engine_that_returns(b'{"model": 3}') as odd:
             strangers = [_pod(silent, "silent"), _pod(odd, "odd"), _pod(free_port(), "closed")]
-            states, _ = await fleet.ask([*pods, *strangers])
+            states, _ = await fleet.query([*pods, *strangers])
         engines = [pod["metadata"]["name"] for pod in pods if "engine" in pod["metadata"]["name"]]
         assert sorted(states) == sorted(engines)
         assert {state.model for state in states.values()} == {"fake"}
@@ -58,7 +58,7 @@ async def test_drain_reaches_the_engine(tmp_path: Path) -> None:
         await runtime.apply(deployment())
         (pod,) = await runtime.ready_pods(1)
         assert await fleet.drain(pod)
-        states, _ = await fleet.ask([pod])
+        states, _ = await fleet.query([pod])
         assert states[pod["metadata"]["name"]].draining
         assert not await fleet.drain(_pod(free_port()))
 
@@ -80,29 +80,32 @@ def _fetching(port: int, name: str = "fetching") -> Object:
     return pod
 
 
-async def test_a_pod_that_downloads_is_asked_how_far_it_is_and_nothing_else() -> None:
+async def test_a_downloading_pod_is_queried_for_its_progress_and_nothing_else() -> None:
     requests: list[str] = []
-    answer = b'{"model": "hf://a/b", "bytes": 100, "bytes_done": 42}'
-    async with _answering(answer, requests) as port, Fleet(timeout=5) as fleet:
+    response = b'{"model": "hf://a/b", "bytes": 100, "bytes_done": 42}'
+    async with _engine_that_returns(response, requests) as port, Fleet(timeout=5) as fleet:
         pod = _fetching(port)
-        engines, downloads = await fleet.ask([pod])
+        engines, downloads = await fleet.query([pod])
         assert engines == {}
         assert downloads == {"fetching": FetchProgress(model="hf://a/b", bytes=100, bytes_done=42)}
         assert [request.split()[:2] for request in requests] == [["GET", "/internal/fetch"]]
         pod["status"]["initContainerStatuses"][0]["state"] = {"terminated": {"exitCode": 0}}
         assert fetch_url(pod) is None
-        assert await fleet.ask([pod]) == ({}, {})
+        assert await fleet.query([pod]) == ({}, {})
 
 
-async def test_the_token_of_the_pod_goes_with_every_question() -> None:
+async def test_every_request_carries_the_token_of_its_pod() -> None:
     requests: list[str] = []
     tokens = {"one": "s3cret", "two": None}
-    async with _answering(b"{}", requests) as port, Fleet(5, lambda pod: tokens[pod["metadata"]["name"]]) as fleet:
-        await fleet.ask([_pod(port, "one"), _fetching(port, "one")])
+    async with (
+        _engine_that_returns(b"{}", requests) as port,
+        Fleet(5, lambda pod: tokens[pod["metadata"]["name"]]) as fleet,
+    ):
+        await fleet.query([_pod(port, "one"), _fetching(port, "one")])
         await fleet.drain(_pod(port, "one"))
         assert ["x-blade-internal-token: s3cret" in request for request in requests] == [True] * 3
         requests.clear()
-        await fleet.ask([_pod(port, "two")])
+        await fleet.query([_pod(port, "two")])
         assert "x-blade-internal-token" not in requests[0]
 
 

@@ -1,7 +1,7 @@
-"""What real Kubernetes reports of pods that do not come up, and what the status is to say of each.
+"""Recorded reports of real Kubernetes for pods that fail to start, and the expected status of each.
 
-Each case: its name in `kubernetes/pods.json`, the service's spec, then reason, message and last log of the failure, and
-whether waiting is in vain.
+Each case: its name in `status/recorded/pods.json`, the spec of the service, then reason, message and last log of the
+failure, and whether waiting is in vain.
 """
 
 from __future__ import annotations

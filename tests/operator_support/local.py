@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 import httpx
 
 from blade_operator.cluster.local.layout import Layout
-from blade_operator.cluster.local.pod_status import is_leaving, is_ready
+from blade_operator.cluster.local.pod_status import is_ready, is_terminating
 from blade_operator.cluster.local.process import ProcessId, marked
 from blade_operator.cluster.local.runtime import Runtime
-from blade_operator.objects import Object, Ref
+from blade_operator.model.objects import Object, Ref
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ async def until(condition: Callable[[], T | None], seconds: float = 20.0) -> T:
 
 
 class Local:
-    """A running runtime and short ways to look at it."""
+    """A running runtime and short ways to inspect it."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
@@ -56,7 +56,7 @@ class Local:
         return self.store.find("Pod")
 
     def ready(self) -> list[Object]:
-        return [pod for pod in self.pods() if is_ready(pod) and not is_leaving(pod)]
+        return [pod for pod in self.pods() if is_ready(pod) and not is_terminating(pod)]
 
     async def ready_pods(self, count: int) -> list[Object]:
         """Wait for exactly ``count`` pods, all ready."""
@@ -105,10 +105,10 @@ def port_of(pod: Object, name: str = "http") -> int:
 
 
 async def about(pod: Object) -> dict[str, Any]:
-    """What the stand-in says of itself."""
+    """The stand-in's description of itself."""
     async with httpx.AsyncClient() as client:
-        answer: dict[str, Any] = (await client.get(f"http://127.0.0.1:{port_of(pod)}/about")).json()
-        return answer
+        response: dict[str, Any] = (await client.get(f"http://127.0.0.1:{port_of(pod)}/about")).json()
+        return response
 
 
 @contextlib.asynccontextmanager

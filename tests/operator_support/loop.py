@@ -1,4 +1,4 @@
-"""``blade_operator`` as people run it: a control loop in a process of its own, with stand-ins for engine and router."""
+"""``blade_operator local up`` in a process of its own, with fakes for engine and router."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from blade_operator.cluster.local.layout import Layout
 from blade_operator.cluster.local.process import marked
 from blade_operator.cluster.local.store import read_objects
-from blade_operator.objects import Object
+from blade_operator.model.objects import Object
 from operator_support.local import free_port, kill_marked
 from operator_support.objects import PROGRAM
 
@@ -81,7 +81,7 @@ class Loop:
         self.until(lambda: self.layout.socket.exists() or self._died())
 
     def command(self, *args: str, code: int = 0) -> str:
-        """Any other command: what it printed, both streams, after it ended with ``code``."""
+        """Run any other command; its output, both streams, after it ended with ``code``."""
         done = subprocess.run(self._argv(*args), env=self.environment, capture_output=True, text=True, timeout=60)
         assert done.returncode == code, f"{args} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
         return done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""A cluster in memory for tests of reconcile: it stores what is applied and makes pods; tests say how these fare."""
+"""A fake cluster in memory for tests of reconcile: it stores what is applied and creates pods in chosen states."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from blade_operator import pods as read
-from blade_operator.objects import Object, Ref
-from blade_operator.observed import Observed
-from blade_operator.plan import EventRecord, Plan
-from blade_operator.reconcile import reconcile
+from blade_operator.model import pods as podutil
+from blade_operator.model.objects import Object, Ref
+from blade_operator.model.observed import Observed
+from blade_operator.model.plan import EventRecord, Plan
+from blade_operator.reconcile.reconcile import reconcile
 from blade_operator.render import Defaults
 from blade_operator.spec import apply_defaults
 from blade_protocol.check import CheckItem, CheckReport
@@ -58,7 +58,7 @@ def memory(kv_tokens: int = 4096, weights: int = 1 << 30) -> MemoryPlan:
 def engine_state(pod: Object, plan: MemoryPlan | None = None) -> EngineState:
     return EngineState(
         model="qwen",
-        revision=read.revision(pod),
+        revision=podutil.revision(pod),
         ready=True,
         draining=False,
         running=0,
@@ -76,7 +76,7 @@ def engine_state(pod: Object, plan: MemoryPlan | None = None) -> EngineState:
 
 
 class MiniCluster:
-    """One service, its children, and the controllers a cluster has, each taking a step only when asked."""
+    """One service, its children, and the controllers of a cluster, each of which runs only when it is called."""
 
     def __init__(self, obj: Object, defaults: Defaults | None = None) -> None:
         self.service = obj
@@ -117,7 +117,7 @@ class MiniCluster:
         return reconcile(self.observed(), self.now, self.defaults)
 
     def reconcile(self) -> Plan:
-        """Plan and carry out."""
+        """Plan, and execute the plan."""
         plan = self.plan()
         for obj in plan.apply:
             self.objects[Ref.of(obj)] = self._as_server(obj)
@@ -128,18 +128,18 @@ class MiniCluster:
         self.events += plan.events
         return plan
 
-    def settle(self, rounds: int = 30) -> None:
-        """Operator and controllers in turn; every pod becomes ready, every leaving pod goes."""
+    def converge(self, rounds: int = 30) -> None:
+        """Run operator and controllers in turn until nothing changes; pods become ready, terminating pods end."""
         for _ in range(rounds):
             self.reconcile()
-            self.control()
-            self.collect()
+            self.run_controllers()
+            self.remove_terminating_pods()
             for pod in self.pods:
                 self.become_ready(pod)
             plan = self.reconcile()
             if (plan.apply, plan.delete, plan.status, plan.events) == ([], [], None, []):
                 return
-        raise AssertionError(f"not steady after {rounds} rounds: {plan}")
+        raise AssertionError(f"not converged after {rounds} rounds: {plan}")
 
     # the user
 
@@ -150,50 +150,52 @@ class MiniCluster:
 
     # the controllers and kubelets
 
-    def control(self) -> None:
-        """Every Deployment gets its pods."""
+    def run_controllers(self) -> None:
+        """Create and delete pods until every Deployment has its replicas."""
         for ref, deployment in self.objects.items():
             if ref.kind != "Deployment":
                 continue
-            mine = [pod for pod in self.of(ref.name) if not read.is_terminating(pod) and not read.is_finished(pod)]
+            mine = [
+                pod for pod in self.of(ref.name) if not podutil.is_terminating(pod) and not podutil.is_finished(pod)
+            ]
             wanted = deployment["spec"]["replicas"]
-            for pod in sorted(mine, key=read.is_ready)[: max(0, len(mine) - wanted)]:
+            for pod in sorted(mine, key=podutil.is_ready)[: max(0, len(mine) - wanted)]:
                 pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
             self.pods += [self._make(deployment) for _ in range(wanted - len(mine))]
-        # What a deleted Deployment leaves behind goes as well.
+        # Garbage collection: the pods of a deleted Deployment are deleted, too.
         for pod in self.pods:
             if Ref("Deployment", "team", pod["owner"]) not in self.objects:
                 pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
 
-    def collect(self) -> None:
-        self.pods = [pod for pod in self.pods if not read.is_terminating(pod)]
+    def remove_terminating_pods(self) -> None:
+        self.pods = [pod for pod in self.pods if not podutil.is_terminating(pod)]
 
     def of(self, deployment: str) -> list[Object]:
         return [pod for pod in self.pods if pod["owner"] == deployment]
 
     @property
     def engine_pods(self) -> list[Object]:
-        return [pod for pod in self.pods if read.role(pod) == "engine"]
+        return [pod for pod in self.pods if podutil.role(pod) == "engine"]
 
     def become_ready(self, pod: Object) -> None:
-        if read.role(pod) == "engine" and pod["spec"].get("initContainers"):
+        if podutil.role(pod) == "engine" and pod["spec"].get("initContainers"):
             self.check(pod, CheckItem(name="check_shm", status="PASS", detail="shared Memory is 1073741824 bytes"))
         for status in pod["status"]["containerStatuses"]:
             status |= {"ready": True, "state": {"running": {}}}
         self._ready(pod, True)
-        if read.role(pod) == "engine":
+        if podutil.role(pod) == "engine":
             self.engines[pod["metadata"]["name"]] = engine_state(pod)
 
     def check(self, pod: Object, *items: CheckItem, exit_code: int = 0, fetched: str = "") -> None:
-        """The check of this pod ends with these items."""
+        """End the check of ``pod`` with a report of these items."""
         count = {status: sum(item.status == status for item in items) for status in ("PASS", "WARNING", "FAILED")}
         report = CheckReport(
             passed=count["PASS"], warnings=count["WARNING"], failed=count["FAILED"], items=tuple(items)
         )
-        self.end(pod, "check", exit_code, msgspec.json.encode(report).decode())
+        self.terminate_container(pod, "check", exit_code, msgspec.json.encode(report).decode())
 
-    def end(self, pod: Object, name: str, exit_code: int, message: str = "", reason: str = "") -> None:
-        """This container ends; a container that fails is started again after a while."""
+    def terminate_container(self, pod: Object, name: str, exit_code: int, message: str = "", reason: str = "") -> None:
+        """End the container ``name``; one that failed waits in ``CrashLoopBackOff``."""
         field = "initContainerStatuses" if name in ("fetch", "check") else "containerStatuses"
         status = next(status for status in pod["status"][field] if status["name"] == name)
         default = "Completed" if exit_code == 0 else "Error"
@@ -208,7 +210,7 @@ class MiniCluster:
         self.engines.pop(pod["metadata"]["name"], None)
 
     def restart(self, pod: Object, name: str = "engine") -> None:
-        """The back-off is over."""
+        """Restart the container ``name``, as after its back-off."""
         status = next(status for status in pod["status"]["containerStatuses"] if status["name"] == name)
         status |= {"state": {"running": {}}}
 
@@ -240,7 +242,7 @@ class MiniCluster:
         }
 
     def _as_server(self, obj: Object) -> Object:
-        """What an API server adds by itself."""
+        """``obj`` with the fields that an API server adds."""
         stored = copy.deepcopy(obj)
         before = self.objects.get(Ref.of(obj), {}).get("metadata", {})
         stored["metadata"].setdefault("creationTimestamp", before.get("creationTimestamp", self.now.isoformat()))

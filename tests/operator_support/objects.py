@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from blade_operator.objects import Object
+from blade_operator.model.objects import Object
 from blade_protocol.labels import NAME, REVISION, ROLE, ROLE_ENGINE, ROLE_ROUTER
 
 PROGRAM = str(Path(__file__).with_name("program.py"))

@@ -1,4 +1,4 @@
-"""A stand-in for engine and router: a real process with the same ports, paths and signals, that fails on demand.
+"""A fake engine and router: a real process with the same ports, paths and signals, that fails on demand.
 
 It is run as a script. Files steer a running one: while ``FOLDER/unready`` exists ``/health`` says 503, while
 ``FOLDER/stuck`` exists ``/live`` does. At SIGTERM it keeps in the folder which endpoints a router would have seen.
@@ -58,25 +58,25 @@ def main() -> None:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             if self.path == "/health":
-                self.answer(503 if draining.is_set() or (options.steer / "unready").exists() else 200, {})
+                self.respond(503 if draining.is_set() or (options.steer / "unready").exists() else 200, {})
             elif self.path == "/live":
-                self.answer(503 if (options.steer / "stuck").exists() else 200, {})
+                self.respond(503 if (options.steer / "stuck").exists() else 200, {})
             elif self.path == "/internal/state":
                 state = {"revision": os.environ.get("BLADE_REVISION", ""), "epoch": str(os.getpid())}
-                self.answer(200, STATE | state | {"draining": draining.is_set()})
+                self.respond(200, STATE | state | {"draining": draining.is_set()})
             elif self.path == "/v1/models":
-                self.answer(200, {"object": "list", "data": []})
+                self.respond(200, {"object": "list", "data": []})
             elif self.path == "/about":
                 config = options.config.read_text() if options.config else ""
-                self.answer(200, {"pid": os.getpid(), "argv": sys.argv, "env": dict(os.environ), "config": config})
+                self.respond(200, {"pid": os.getpid(), "argv": sys.argv, "env": dict(os.environ), "config": config})
             else:
-                self.answer(404, {})
+                self.respond(404, {})
 
         def do_POST(self) -> None:
             draining.set()
-            self.answer(200, {})
+            self.respond(200, {})
 
-        def answer(self, status: int, body: Any) -> None:
+        def respond(self, status: int, body: Any) -> None:
             data = json.dumps(body).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(data)))

@@ -1,13 +1,12 @@
-"""Services of every kind, and the objects that are rendered for them."""
+"""The cases of the golden files: services of every kind, and the objects rendered for them."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from blade_operator.objects import Object
+from blade_operator.model.objects import Object
 from blade_operator.render import (
     Defaults,
     controller_revision,
@@ -22,7 +21,6 @@ from blade_operator.render import (
 from blade_operator.spec import parse_service
 from operator_support.mini_cluster import service
 
-GOLDEN = Path(__file__).parents[1] / "operator" / "golden"
 DEFAULTS = Defaults(engine_image="bladellm/engine:0", router_image="bladellm/operator:0")
 WITH_KEY = dataclasses.replace(DEFAULTS, internal_key=b"a key of thirty-two random bytes")
 CASES: dict[str, dict[str, Any]] = {

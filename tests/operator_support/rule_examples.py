@@ -1,4 +1,4 @@
-"""For each cross-field rule: specs that keep it and specs that break it. An API server must judge them as we do."""
+"""For each cross-field rule: specs that keep it and specs that break it. An API server must decide as we do."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ async def engine() -> AsyncIterator[MockEngine]:
 
 @pytest.fixture
 def keys_file(tmp_path: Path) -> Path:
-    """With one key, ``SECRET``."""
+    """A keys file with one key, ``SECRET``."""
     path = tmp_path / "keys.json"
     write(path, content(key()))
     return path

@@ -25,7 +25,7 @@ from benchmarks.router.rows.admission import write_keys
 from router_support.engine import MockEngine, Mode
 from router_support.serving import Running, eventually, question, raw_post, serving
 
-from blade_router.upstream import Connection
+from blade_router.http.upstream.connection import Connection
 
 CALLERS = 12
 STEPS = 7
@@ -35,7 +35,7 @@ SOAK_REQUESTS = int(os.environ.get("SOAK_REQUESTS", "1000000"))
 
 
 class Crowd:
-    """Clients that ask until they are told to stop; each answer is checked as it comes."""
+    """Clients that send requests until they are stopped; each response is checked as it comes."""
 
     def __init__(self, router: Running, engines: list[MockEngine], seed: int) -> None:
         self.router = router
@@ -46,7 +46,7 @@ class Crowd:
         self._numbers = itertools.count()
         self._open: set[int] = set()
 
-    async def ask(self) -> None:
+    async def run(self) -> None:
         """One client's life."""
         while not self.stop:
             number = next(self._numbers)
@@ -57,7 +57,7 @@ class Crowd:
                 self._open.discard(number)
 
     async def settled(self) -> None:
-        """Every request that is under way now has ended."""
+        """Every request that is in flight now has ended."""
         now = set(self._open)
         await eventually(lambda: not now & self._open, "requests end")
 
@@ -70,13 +70,13 @@ class Crowd:
         if kind == "leave":
             await self._leave()
             return kind
-        answer = await self.router.chat(stream=kind == "stream")
-        assert answer.status_code == 200, answer.text
-        engine = self.engines[answer.headers["x-blade-endpoint"]]
+        response = await self.router.chat(stream=kind == "stream")
+        assert response.status_code == 200, response.text
+        engine = self.engines[response.headers["x-blade-endpoint"]]
         if kind == "unary":
-            assert answer.json()["choices"][0]["message"]["content"] == f"from {engine.name}"
+            assert response.json()["choices"][0]["message"]["content"] == f"from {engine.name}"
             return kind
-        *events, end = answer.content.split(b"\n\n")[:-1]
+        *events, end = response.content.split(b"\n\n")[:-1]
         assert events == [engine.event(index).strip() for index in range(len(events))]
         if end == b"data: [DONE]":
             assert len(events) == engine.tokens
@@ -100,7 +100,7 @@ async def heal(engine: MockEngine, router: Running) -> None:
     if engine._server is None:
         await engine.start()
     endpoint = next(each for each in router.router.endpoints.all if each.name == engine.name)
-    await eventually(lambda: endpoint.up and endpoint.admits, f"{engine.name} is found well")
+    await eventually(lambda: endpoint.health.up and endpoint.admits, f"{engine.name} is found well")
 
 
 @contextlib.asynccontextmanager
@@ -127,7 +127,7 @@ async def test_while_one_engine_lives_no_client_sees_an_error(
     seed: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with contextlib.suppress(ImportError):  # a budget spares engines that are in trouble; here they are meant to be
-        monkeypatch.setattr("blade_router.retries.AT_LEAST", 10_000)
+        monkeypatch.setattr("blade_router.endpoints.retry_budget.MIN_RETRIES_PER_SECOND", 10_000)
     rng = random.Random(seed)
     async with nothing_left(caplog), contextlib.AsyncExitStack() as stack:
         engines = [await stack.enter_async_context(MockEngine(name, records=False)) for name in "abcd"]
@@ -136,13 +136,13 @@ async def test_while_one_engine_lives_no_client_sees_an_error(
         )
         clients = Crowd(router, engines, seed)
         async with asyncio.TaskGroup() as group:
-            asking = [group.create_task(clients.ask()) for _ in range(CALLERS)]
+            running = [group.create_task(clients.run()) for _ in range(CALLERS)]
             survivor = engines[0]
             for _ in range(STEPS):
                 others = [engine for engine in engines if engine is not survivor]
                 heir = rng.choice(others)
                 await heal(heir, router)
-                await clients.settled()  # those that had tried it while it was ill have their answer from the survivor
+                await clients.settled()  # those that had tried it while it failed have their response from the survivor
                 survivor = heir
                 for engine in engines:
                     if engine is survivor:
@@ -155,32 +155,32 @@ async def test_while_one_engine_lives_no_client_sees_an_error(
                         await engine.start()
                 await clients.some(REQUESTS_A_STEP)
             clients.stop = True
-            await asyncio.gather(*asking)
+            await asyncio.gather(*running)
         assert min(clients.outcomes[kind] for kind in ("unary", "stream", "leave")) > 50, clients.outcomes
         await eventually(lambda: router.router.metrics.in_flight == 0)
         assert [endpoint.in_flight for endpoint in router.router.endpoints.all] == [0] * 4
         await eventually(lambda: not any(engine.active for engine in engines), "no engine works for nobody")
 
 
-async def test_without_an_engine_clients_hear_so_and_the_first_one_back_is_used(
+async def test_without_an_engine_clients_get_503_and_the_first_one_back_is_used(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with nothing_left(caplog), MockEngine("a") as a, MockEngine("b") as b, serving(a, b) as router:
         for _ in range(5):
             await a.kill()
             await b.kill()
-            answers = await asyncio.gather(*(router.chat() for _ in range(CALLERS)))
-            assert {answer.status_code for answer in answers} == {503}
+            responses = await asyncio.gather(*(router.chat() for _ in range(CALLERS)))
+            assert {response.status_code for response in responses} == {503}
             await a.start()
             endpoint = router.router.endpoints.all[0]
-            await eventually(lambda endpoint=endpoint: endpoint.up)
-            answers = await asyncio.gather(*(router.chat() for _ in range(CALLERS)))
-            assert {answer.status_code for answer in answers} == {200}
+            await eventually(lambda endpoint=endpoint: endpoint.health.up)
+            responses = await asyncio.gather(*(router.chat() for _ in range(CALLERS)))
+            assert {response.status_code for response in responses} == {200}
             await b.start()
 
 
 async def kill_in_turn(engines: list[Engine]) -> None:
-    """One after another is killed every 2 s, and back after one."""
+    """Kill one engine after another every 2 s, and start it again after one."""
     for engine in itertools.cycle(engines):
         await asyncio.sleep(1)
         engine.kill()

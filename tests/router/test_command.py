@@ -49,7 +49,7 @@ async def running(
             await process.wait()
 
 
-async def test_sigterm_finishes_what_is_under_way_and_exits_0() -> None:
+async def test_sigterm_finishes_requests_in_flight_and_exits_0() -> None:
     gate = asyncio.Semaphore(1)
     async with MockEngine("a", gate=gate, tokens=3) as engine, running("--endpoints", engine.url) as (process, port):
         reader, writer = await raw_post(port, question(stream=True))
@@ -78,14 +78,14 @@ async def test_routers_that_share_an_inherited_socket_take_each_others_place() -
                 assert (await waits).status_code == 200
 
 
-async def test_an_idle_client_is_asked_to_go_before_its_connection_is_closed() -> None:
+async def test_an_idle_client_gets_connection_close_before_its_connection_is_closed() -> None:
     async with MockEngine("a") as engine, running("--endpoints", engine.url) as (process, port):
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, verify=False) as client:
             assert "connection" not in (await client.get("/v1/models")).headers
             process.send_signal(signal.SIGTERM)
             await eventually(lambda: not accepts(port), "no new connections")
-            answer = await client.get("/v1/models")
-            assert (answer.status_code, answer.headers["connection"]) == (200, "close")
+            response = await client.get("/v1/models")
+            assert (response.status_code, response.headers["connection"]) == (200, "close")
         assert await process.wait() == 0
 
 
@@ -114,7 +114,7 @@ async def test_drain_timeout_bounds_the_end() -> None:
             await eventually(lambda: engine.active == 0)
 
 
-async def test_service_follows_its_file(tmp_path: Path) -> None:
+async def test_service_is_watched_in_its_file(tmp_path: Path) -> None:
     async with MockEngine("a") as engine, running("--service", "demo", BLADE_ENDPOINTS_DIR=str(tmp_path)) as (_, port):
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, verify=False) as client:
             assert (await client.get("/health")).status_code == 503
@@ -189,7 +189,7 @@ def test_flags_become_options(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse_arguments(["--endpoints", "http://a:1"]).port == 8080
 
 
-def test_in_a_pod_the_service_is_followed_through_the_api(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_pod_the_service_is_watched_through_the_api(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")
     flags = ["--service", "demo", "--config", "/c/router.json", "--config_map", "demo-router"]

@@ -1,1 +1,1 @@
-"""What the router's tests and its benchmark share: a mock engine, a router in this process, a raw HTTP client."""
+"""Support of the router's tests: mock engines, a router in this process, a raw HTTP client, a fake API server."""

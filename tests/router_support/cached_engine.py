@@ -1,4 +1,4 @@
-"""A mock engine with a small prompt cache that it tells about, as ours does: events, snapshots, names of blocks."""
+"""A mock engine with a small prefix cache that publishes KV events, as ours does: events, snapshots, block hashes."""
 
 import base64
 import json
@@ -12,37 +12,37 @@ from router_support.engine import MockEngine, Received
 from router_support.internal_port import InternalPort
 
 CHARACTERS = 60
-"""In a KV block: not a divisor of what routers cut text into, as nothing makes it one."""
+"""Characters of a KV block: deliberately not a divisor of the routers' text blocks."""
 STRIDE = 4
 TEMPLATE = "<|user|>"
-"""Before each message: prompts are not the text that routers see."""
+"""Chat template before each message: prompts are not the text that routers see."""
 
 
 @dataclass(eq=False)
 class CachedEngine(MockEngine):
-    """``cache_blocks`` KV blocks, of which the least recently used, and of one prompt the last, goes first."""
+    """A mock engine with ``cache_blocks`` KV blocks in LRU order; of one prompt the last block is evicted first."""
 
     cache_blocks: int = 400
-    tells: bool = True
-    """Answers name their blocks and events are sent; otherwise it says nothing but ``cached_tokens``."""
+    publishes_events: bool = True
+    """Responses list their block hashes and events are sent; otherwise it reports only ``cached_tokens``."""
     hits: int = 0
-    asked: int = 0
+    blocks_seen: int = 0
     """Blocks."""
-    port_inside: InternalPort = field(default_factory=InternalPort)
+    internal_port: InternalPort = field(default_factory=InternalPort)
     _cache: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
 
     @property
     def config(self) -> EndpointConfig:
-        inside = self.port_inside.url if self.tells else "http://127.0.0.1:9"
+        inside = self.internal_port.url if self.publishes_events else "http://127.0.0.1:9"
         return EndpointConfig(url=self.url, name=self.name, internal_url=inside)
 
     async def __aenter__(self) -> Self:
-        await self.port_inside.start()
+        await self.internal_port.start()
         await self.start()
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        self.port_inside.stop()
+        self.internal_port.stop()
         await self.kill()
 
     def compute(self, request: Received) -> tuple[dict[str, Any], bytes]:
@@ -54,9 +54,9 @@ class CachedEngine(MockEngine):
             cache[block] = None
             cache.move_to_end(block)
         removed = {cache.popitem(last=False)[0] for _ in range(len(cache) - self.cache_blocks)}
-        self.port_inside.change(stored - removed, removed)
+        self.internal_port.change(stored - removed, removed)
         self.hits += hits
-        self.asked += len(chain)
+        self.blocks_seen += len(chain)
         tokens = 16 * len(chain)
         usage = {
             "prompt_tokens": tokens,
@@ -71,7 +71,7 @@ class CachedEngine(MockEngine):
 
 
 def _chain(text: str) -> list[bytes]:
-    """The names of the full blocks."""
+    """The hashes of the full blocks."""
     chain: list[bytes] = []
     for start in range(0, len(text) - CHARACTERS + 1, CHARACTERS):
         block = text[start : start + CHARACTERS].encode()

@@ -1,4 +1,4 @@
-"""A mock engine: speaks the OpenAI API well enough for a router, and fails in every way one asks for.
+"""A mock engine: speaks the OpenAI API well enough for a router, and fails in every way a test sets.
 
 It is a real server on a real port, so that what is tested are sockets closing and not exceptions being raised. It also
 serves the benchmark, which is why it is a bare protocol and not a web framework.
@@ -13,9 +13,9 @@ from typing import Any, Literal, Self, cast
 import httptools
 
 Mode = Literal["ok", "status", "busy", "draining", "reset", "reset-after-head", "hang", "break", "garbage", "hand-over"]
-"""What happens to a ``/v1/`` request: an answer; ``status``; a 503 with ``Retry-After``; a 503 that says draining; the
-connection reset before a byte, after the headers, or in the middle of the body; silence; bytes that are not HTTP; a
-stream that the engine ends early for another one to go on with."""
+"""What happens to a ``/v1/`` request: a response; ``status``; a 503 with ``Retry-After``; a 503 that says draining; the
+connection reset before a byte, after the headers, or in the middle of the body; no response; bytes that are not HTTP;
+a stream that the engine ends early for another one to resume."""
 
 
 @dataclass
@@ -42,29 +42,29 @@ class MockEngine:
     tokens: int = 3
     """Events of a stream."""
     gate: asyncio.Semaphore | None = None
-    """When set, each event of a stream, and each unary answer, waits for one permit."""
+    """When set, each event of a stream, and each unary response, waits for one permit."""
     delay: float = 0.0
-    """Seconds before each unary answer and each event."""
+    """Seconds before each unary response and each event."""
     padding: str = ""
-    """Added to the text of each answer."""
+    """Added to the text of each response."""
     resumable: bool = False
-    """Streams have token ids when asked for them (the events' numbers), and ``/internal/resume`` is answered. Events
-    say nothing of the engine then."""
+    """Streams have token ids when requested (the events' numbers), and ``/internal/resume`` is served. Events do not
+    contain the engine's name then."""
     digest: str = "same"
-    """Of every prompt."""
+    """The digest of every prompt."""
     resumed: list[dict[str, Any]] = field(default_factory=list)
-    """What was asked of ``/internal/resume``."""
+    """The bodies sent to ``/internal/resume``."""
     usage: dict[str, int] | None = None
-    """In the last event of a stream."""
+    """The usage in the last event of a stream."""
     records: bool = True
     """Keep what was received; off for benchmarks."""
     pages: dict[str, str] = field(default_factory=dict)
-    """What ``GET`` of a path answers instead of the usual."""
+    """Overrides of responses to ``GET``, by path."""
     received: list[Received] = field(default_factory=list)
     probes: int = 0
     connections: int = 0
     aborted: int = 0
-    """Requests whose connection the other side closed before the answer was complete."""
+    """Requests whose connection the other side closed before the response was complete."""
     active: int = 0
     port: int = 0
     open: set["_Protocol"] = field(default_factory=set)
@@ -88,7 +88,7 @@ class MockEngine:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def kill(self) -> None:
-        """What ``kill -9`` looks like from outside: the port closes and every connection breaks."""
+        """Fail as ``kill -9`` does for clients: the port closes and every connection breaks."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -101,7 +101,7 @@ class MockEngine:
             protocol.transport.abort()
 
     def compute(self, request: Received) -> tuple[dict[str, Any], bytes]:
-        """The usage of a whole answer, and header lines for it."""
+        """The usage of a whole response, and header lines for it."""
         return {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}, b""
 
     def event(self, index: int) -> bytes:
@@ -181,14 +181,14 @@ class _Protocol(asyncio.Protocol):
             self.engine.probes += 1
             extra = b"x-blade-draining: 1\r\n" if self.engine.mode == "draining" else b""
             status = 503 if self.engine.mode == "draining" else self.engine.health
-            self.transport.write(answer(status, b'{"status":"mock"}', extra))
+            self.transport.write(response(status, b'{"status":"mock"}', extra))
             return
         resumes = self.engine.resumable and target == "/internal/resume"
-        if target.startswith("/internal/") and not resumes:  # the port of another engine plus a thousand may be ours
-            self.transport.write(answer(404, b"{}"))
+        if target.startswith("/internal/") and not resumes:  # another engine's port plus a thousand may be this one
+            self.transport.write(response(404, b"{}"))
             return
         if request.method == "GET" and target in self.engine.pages:
-            self.transport.write(answer(200, self.engine.pages[target].encode()))
+            self.transport.write(response(200, self.engine.pages[target].encode()))
             return
         if self.engine.records:
             self.engine.received.append(request)
@@ -214,12 +214,12 @@ class _Protocol(asyncio.Protocol):
             status = engine.status if mode == "status" else 503
             extra = {"busy": b"retry-after: 30\r\n", "draining": b"x-blade-draining: 1\r\n"}.get(mode, b"")
             error = {"message": f"{engine.name} says {status}", "type": "server_error", "param": None, "code": None}
-            return write(answer(status, json.dumps({"error": error}).encode(), extra))
+            return write(response(status, json.dumps({"error": error}).encode(), extra))
         path = request.target.partition("?")[0]
         if path == "/internal/resume" and engine.resumable:
             return await self._resume(json.loads(request.body))
         if request.method == "GET":
-            return write(answer(200, json.dumps({"object": "list", "data": [{"id": engine.name}]}).encode()))
+            return write(response(200, json.dumps({"object": "list", "data": [{"id": engine.name}]}).encode()))
         streams = request.method == "POST" and path.startswith("/v1/") and path != "/v1/embeddings"
         if streams and b'"stream":true' in request.body.replace(b" ", b""):
             ids = engine.resumable and request.header("x-blade-stream-ids") == ["1"]
@@ -228,12 +228,12 @@ class _Protocol(asyncio.Protocol):
         usage, extra = engine.compute(request) if streams else ({}, b"")
         body = self._unary(usage) if streams else json.dumps({"path": path}).encode()
         if mode == "break":
-            write(answer(200, body)[:-10])
+            write(response(200, body)[:-10])
             return await self._lose()
         if mode == "reset-after-head":
-            write(answer(200, body).split(b"\r\n\r\n")[0] + b"\r\n\r\n")
+            write(response(200, body).split(b"\r\n\r\n")[0] + b"\r\n\r\n")
             return await self._lose()
-        return write(answer(200, body, extra))
+        return write(response(200, body, extra))
 
     def _unary(self, usage: dict[str, Any]) -> bytes:
         message = {"role": "assistant", "content": f"from {self.engine.name}{self.engine.padding}"}
@@ -248,15 +248,15 @@ class _Protocol(asyncio.Protocol):
             }
         ).encode()
 
-    async def _resume(self, asked: dict[str, Any]) -> None:
-        """Go on after the events that were sent."""
-        self.engine.resumed.append(asked)
-        if asked["prompt_digest"] != self.engine.digest:
-            self.transport.write(answer(409, b'{"error": {"message": "another prompt"}}'))
+    async def _resume(self, query: dict[str, Any]) -> None:
+        """Resume after the events that were sent."""
+        self.engine.resumed.append(query)
+        if query["prompt_digest"] != self.engine.digest:
+            self.transport.write(response(409, b'{"error": {"message": "another prompt"}}'))
             return
-        sent = [token for group in asked["token_ids"] for token in group]
+        sent = [token for group in query["token_ids"] for token in group]
         assert sent == list(range(len(sent))), "each event once, in order"
-        await self._stream(self.engine.mode, named=asked["path"] == "/v1/responses", ids=True, begin=len(sent))
+        await self._stream(self.engine.mode, named=query["path"] == "/v1/responses", ids=True, begin=len(sent))
 
     async def _stream(self, mode: Mode, *, named: bool, ids: bool = False, begin: int = 0) -> None:
         engine = self.engine
@@ -295,7 +295,7 @@ class _Protocol(asyncio.Protocol):
     async def _lose(self) -> None:
         """Break the connection, after what was written has gone out."""
         await asyncio.sleep(0.01)
-        while self.transport.get_write_buffer_size():  # noqa: ASYNC110 - transports tell nobody when they are empty
+        while self.transport.get_write_buffer_size():  # noqa: ASYNC110 - transports have no event for an empty buffer
             await asyncio.sleep(0.01)
         self.lost_by_us = True
         self.transport.abort()
@@ -305,6 +305,6 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-def answer(status: int, body: bytes, extra: bytes = b"") -> bytes:
+def response(status: int, body: bytes, extra: bytes = b"") -> bytes:
     head = b"HTTP/1.1 %d Mock\r\ncontent-type: application/json\r\nx-blade-secret: engine\r\nx-engine: kept\r\n"
     return head % status + extra + b"content-length: %d\r\n\r\n" % len(body) + body

@@ -1,4 +1,4 @@
-"""An engine's internal port: tells a state and a prompt cache, to many listeners, and can fail at it."""
+"""A mock of an engine's internal port: publishes state and prefix cache to many subscribers, and can fail."""
 
 import asyncio
 from collections import Counter
@@ -8,7 +8,7 @@ import msgspec
 
 from blade_protocol import headers
 from blade_protocol.state import EngineEvent, EngineState, KVBatch, KVSnapshot
-from router_support.engine import answer, chunk
+from router_support.engine import chunk, response
 
 STATE = EngineState(
     model="m",
@@ -29,7 +29,7 @@ STATE = EngineState(
 
 
 class InternalPort:
-    """Start with ``async with``; change the fields while it runs, and ``tell``."""
+    """Start with ``async with``; change the fields while it runs, and ``publish``."""
 
     def __init__(self, token: str = "", **state: object) -> None:
         self.token = token
@@ -37,11 +37,11 @@ class InternalPort:
         self.sequence = 0
         self.cached: set[bytes] = set()
         self.statuses: dict[str, int] = {}
-        """What a path answers instead, e.g. ``{"/internal/events": 404}``."""
-        self.asked: Counter[str] = Counter()
-        self.shown: list[str] = []
-        """The tokens."""
-        self.listeners: set[asyncio.StreamWriter] = set()
+        """Overrides of response statuses, e.g. ``{"/internal/events": 404}``."""
+        self.queries: Counter[str] = Counter()
+        self.tokens_seen: list[str] = []
+        """The internal tokens of all requests."""
+        self.subscribers: set[asyncio.StreamWriter] = set()
         self.url = ""
         self._port = 0
         self._server: asyncio.Server | None = None
@@ -67,32 +67,38 @@ class InternalPort:
 
     def hang_up(self) -> None:
         """Break every stream of events."""
-        for writer in self.listeners:
+        for writer in self.subscribers:
             writer.transport.abort()
-        self.listeners.clear()
+        self.subscribers.clear()
 
-    def change(self, stored: set[bytes] = frozenset(), removed: set[bytes] = frozenset(), *, tell: bool = True) -> None:  # type: ignore[assignment]
-        """Change the prompt cache; without ``tell`` the batch gets lost on its way."""
+    def change(
+        self,
+        stored: set[bytes] = frozenset(),  # type: ignore[assignment]
+        removed: set[bytes] = frozenset(),  # type: ignore[assignment]
+        *,
+        publish: bool = True,
+    ) -> None:
+        """Change the prefix cache; without ``publish`` the batch is lost."""
         self.cached = (self.cached | stored) - removed
         self.sequence += 1
-        if tell:
-            self.tell(KVBatch(sequence=self.sequence, stored=b"".join(stored), removed=b"".join(removed)))
+        if publish:
+            self.publish(KVBatch(sequence=self.sequence, stored=b"".join(stored), removed=b"".join(removed)))
 
     def restart(self) -> None:
-        """Another life with an empty cache."""
+        """Restart with an empty cache."""
         self.state = msgspec.structs.replace(self.state, epoch=self.state.epoch + "e", sequence=0)
         self.sequence, self.cached = 0, set()
         self.hang_up()
 
     def set(self, **state: object) -> None:
-        """Change the state, and tell."""
+        """Change the state, and publish it."""
         self.state = msgspec.structs.replace(self.state, **state)
-        self.tell()
+        self.publish()
 
-    def tell(self, batch: KVBatch | None = None) -> None:
-        """Send an event to all who listen."""
+    def publish(self, batch: KVBatch | None = None) -> None:
+        """Send an event to all subscribers."""
         self.state = msgspec.structs.replace(self.state, sequence=self.state.sequence + 1)
-        for writer in self.listeners:
+        for writer in self.subscribers:
             self._event(writer, batch)
 
     def _event(self, writer: asyncio.StreamWriter, batch: KVBatch | None) -> None:
@@ -102,17 +108,17 @@ class InternalPort:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
         path = request.split(" ")[1]
-        self.asked[path] += 1
-        given = dict(line.split(": ", 1) for line in lines if line).get(headers.INTERNAL_TOKEN, "")
-        self.shown.append(given)
-        if given != self.token or path in self.statuses:
-            writer.write(answer(self.statuses.get(path, 401), b"{}"))
+        self.queries[path] += 1
+        token = dict(line.split(": ", 1) for line in lines if line).get(headers.INTERNAL_TOKEN, "")
+        self.tokens_seen.append(token)
+        if token != self.token or path in self.statuses:
+            writer.write(response(self.statuses.get(path, 401), b"{}"))
             writer.close()
         elif path == "/internal/events":
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
             self._event(writer, KVBatch(sequence=self.sequence))
-            self.listeners.add(writer)
+            self.subscribers.add(writer)
         else:
             snapshot = KVSnapshot(epoch=self.state.epoch, sequence=self.sequence, digests=b"".join(self.cached))
-            writer.write(answer(200, msgspec.json.encode(snapshot if path == "/internal/kv" else self.state)))
+            writer.write(response(200, msgspec.json.encode(snapshot if path == "/internal/kv" else self.state)))
             writer.close()

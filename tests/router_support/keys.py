@@ -1,4 +1,4 @@
-"""Keys of tests: a file of them as users write it, and a client that has one."""
+"""API keys of tests: a keys file as users write it, and a client with a key."""
 
 import hashlib
 import json
@@ -24,13 +24,13 @@ def key(name: str = "team-a", secret: str = SECRET, **fields: Any) -> dict[str, 
 
 
 def write(path: Path, text: str) -> None:
-    """In one step, as docs say."""
+    """Replace the file atomically, as the docs say."""
     beside = path.with_suffix(".new")
     beside.write_text(text)
     beside.rename(path)
 
 
-async def ask(router: Running, secret: str = SECRET, **body: Any) -> httpx.Response:
+async def post_chat(router: Running, secret: str = SECRET, **body: Any) -> httpx.Response:
     return await router.client.post(
         "/v1/chat/completions", json=question() | body, headers={"authorization": f"Bearer {secret}"}
     )

@@ -1,8 +1,8 @@
-"""A Kubernetes API server reduced to what a router asks of it: lists and watches of a few objects, over TLS.
+"""A fake Kubernetes API server: lists and watches of a few objects, over TLS.
 
-It keeps a history as the real one does, so that a watch can be continued, or refused with 410 when its place has been
-forgotten; and it can fail in every way one asks for. It never judges an object. The keys beside it are worth nothing
-outside this folder.
+It keeps a history as the real one does, so that a watch can be continued, or refused with 410 when its version has
+expired; and it can fail in every way a test sets. It validates no object. The keys beside it are worth nothing outside
+this folder.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ Object = dict[str, Any]
 
 
 @dataclass
-class Asked:
+class ApiRequest:
     """One request as it arrived."""
 
     kind: str
@@ -43,9 +43,9 @@ class Asked:
 
 @dataclass(eq=False)
 class _Watch:
-    asked: Asked
+    request: ApiRequest
     events: asyncio.Queue[bytes | None]
-    """``None``: break it."""
+    """``None``: break the connection."""
 
 
 @dataclass
@@ -54,12 +54,12 @@ class FakeApi:
 
     folder: Path
     token: str = "token-1"
-    """The only one that is accepted."""
+    """The only token that is accepted."""
     silent: bool = False
-    """Watches that are open get nothing any more."""
+    """Open watches get no more events."""
     refuse: int = 0
-    """Every request gets this status."""
-    asked: list[Asked] = field(default_factory=list)
+    """The status of every response; 0: none is refused."""
+    requests: list[ApiRequest] = field(default_factory=list)
     objects: dict[tuple[str, str], Object] = field(default_factory=dict)
     version: int = 100
     port: int = 0
@@ -100,7 +100,7 @@ class FakeApi:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    # what a test changes
+    # called by tests
 
     def put(self, kind: str, name: str, **content: Any) -> None:
         """Create or replace an object."""
@@ -113,12 +113,12 @@ class FakeApi:
         self._happen(kind, "DELETED", self.objects.pop((kind, name)))
 
     def bookmark(self) -> None:
-        """Tell every watch how far it is."""
+        """Send a bookmark to every watch."""
         for watch in self._watches:
             watch.events.put_nowait(_event("BOOKMARK", {"metadata": {"resourceVersion": str(self.version)}}))
 
     def forget(self) -> None:
-        """No watch can be continued from a version before this one."""
+        """Expire the history: no watch can be continued from a version before this one."""
         self._oldest = self.version
         self._history.clear()
 
@@ -135,10 +135,10 @@ class FakeApi:
             watch.events.put_nowait(b"")
 
     def count(self, kind: str, *, watch: bool) -> int:
-        """How many lists, or watches, were asked for."""
-        return sum(asked.kind == kind and asked.watch == watch for asked in self.asked)
+        """The number of list, or watch, requests."""
+        return sum(request.kind == kind and request.watch == watch for request in self.requests)
 
-    # inside
+    # internal
 
     def _happen(self, kind: str, event: str, found: Object) -> None:
         self.version += 1
@@ -148,7 +148,7 @@ class FakeApi:
         if self.silent:
             return
         for watch in self._watches:
-            if watch.asked.kind == kind and _matches(watch.asked.query, found):
+            if watch.request.kind == kind and _matches(watch.request.query, found):
                 watch.events.put_nowait(_event(event, found))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -160,7 +160,7 @@ class FakeApi:
         self._tasks.add(task)
         try:
             with suppress(ConnectionError, asyncio.IncompleteReadError):
-                await self._answer(reader, writer)
+                await self._respond(reader, writer)
                 await writer.drain()
         except asyncio.CancelledError:
             pass
@@ -168,33 +168,33 @@ class FakeApi:
             self._tasks.discard(task)
             writer.transport.abort() if self._server is None else writer.close()
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        request, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+    async def _respond(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request_line, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
         headers = dict(line.lower().split(": ", 1) for line in lines if line)
-        target = urlsplit(request.split(" ")[1])
+        target = urlsplit(request_line.split(" ")[1])
         token = headers.get("authorization", "").removeprefix("bearer ")
-        asked = Asked(PATHS[target.path], dict(parse_qsl(target.query)), token)
-        self.asked.append(asked)
+        request = ApiRequest(PATHS[target.path], dict(parse_qsl(target.query)), token)
+        self.requests.append(request)
         status = self.refuse or (200 if token == self.token else 401)
         if status != 200:
-            writer.write(_answer(status, {"kind": "Status", "message": f"you get {status}", "code": status}))
-        elif asked.watch:
-            await self._stream(asked, writer)
+            writer.write(_response(status, {"kind": "Status", "message": f"you get {status}", "code": status}))
+        elif request.watch:
+            await self._stream(request, writer)
         else:
-            items = [each for (kind, _), each in self.objects.items() if kind == asked.kind]
-            found = [each for each in items if _matches(asked.query, each)]
-            writer.write(_answer(200, {"metadata": {"resourceVersion": str(self.version)}, "items": found}))
+            items = [each for (kind, _), each in self.objects.items() if kind == request.kind]
+            found = [each for each in items if _matches(request.query, each)]
+            writer.write(_response(200, {"metadata": {"resourceVersion": str(self.version)}, "items": found}))
 
-    async def _stream(self, asked: Asked, writer: asyncio.StreamWriter) -> None:
-        since = int(asked.query["resourceVersion"])
+    async def _stream(self, request: ApiRequest, writer: asyncio.StreamWriter) -> None:
+        since = int(request.query["resourceVersion"])
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n")
         if since < self._oldest:
             gone = {"kind": "Status", "message": f"too old resource version: {since}", "code": 410}
             writer.write(_chunk(_event("ERROR", gone)) + _chunk(b""))
             return
-        watch = _Watch(asked, asyncio.Queue())
+        watch = _Watch(request, asyncio.Queue())
         for version, kind, past in self._history:
-            if version > since and kind == asked.kind and _matches(asked.query, past["object"]):
+            if version > since and kind == request.kind and _matches(request.query, past["object"]):
                 watch.events.put_nowait(_event(past["type"], past["object"]))
         self._watches.append(watch)
         try:
@@ -208,7 +208,7 @@ class FakeApi:
 
     @property
     def watching(self) -> int:
-        """Watches that are open."""
+        """The number of open watches."""
         return len(self._watches)
 
 
@@ -228,6 +228,6 @@ def _chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-def _answer(status: int, found: Object) -> bytes:
+def _response(status: int, found: Object) -> bytes:
     body = json.dumps(found).encode()
     return b"HTTP/1.1 %d Fake\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b" % (status, len(body), body)

@@ -1,4 +1,4 @@
-"""A client that sends exactly the bytes a test says, and reads answers one by one."""
+"""A raw HTTP client: sends exactly the bytes of a test, and reads responses one by one."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ HOST = b"host: router\r\n"
 
 
 @dataclass
-class Answer:
+class Response:
     status: int
     headers: list[tuple[str, str]]
     body: bytes
@@ -41,7 +41,7 @@ class RawClient:
         return cls(*await asyncio.open_connection("127.0.0.1", port, **options))
 
     def send(self, *parts: bytes) -> None:
-        """Each part in a segment of its own, as far as the kernel goes along."""
+        """Send each part in a segment of its own, as far as the kernel allows."""
         for part in parts:
             self.writer.write(part)
 
@@ -53,12 +53,12 @@ class RawClient:
             for _ in range(3):
                 await asyncio.sleep(0)
 
-    async def answer(self, *, bodiless: bool = False) -> Answer:
-        """The next answer; fails when the connection ends before it does."""
+    async def response(self, *, bodiless: bool = False) -> Response:
+        """The next response; fails when the connection ends before it does."""
         head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         version, status, _ = head[0].split(" ", 2)
         headers = [(name.lower(), value) for name, _, value in (line.partition(": ") for line in head[1:] if line)]
-        found = Answer(int(status), headers, b"", version)
+        found = Response(int(status), headers, b"", version)
         if bodiless or found.status < 200 or found.status in (204, 304):
             return found
         length = found.header("content-length")
@@ -74,7 +74,7 @@ class RawClient:
         return found
 
     async def closed(self) -> bytes:
-        """What still comes until the other side closes."""
+        """The bytes that still come until the other side closes."""
         with contextlib.suppress(ConnectionError):
             return await self.reader.read()
         return b""

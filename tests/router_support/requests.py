@@ -3,11 +3,11 @@
 import json
 from typing import Any
 
-from blade_router.fields import parse_fields
-from blade_router.request import ClientRequest
+from blade_router.request.fields import parse_fields
+from blade_router.request.request import ClientRequest
 
 
 def request(path: str = "/v1/chat/completions", /, **body: Any) -> ClientRequest:
-    """With these fields in its body."""
+    """A request with these fields in its body."""
     data = json.dumps(body, indent=1).encode()
     return ClientRequest(method="POST", path=path, fields=parse_fields(data), body=data, id=b"r")

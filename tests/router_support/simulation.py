@@ -1,6 +1,6 @@
-"""A fleet without a network: routers, engines with prompt caches and closed-loop clients in simulated time.
+"""A fleet without a network: routers, engines with prefix caches and closed-loop clients in simulated time.
 
-What policies are compared with: the workload and the engines are those of the benchmark, but a run of thousands of
+Policies are compared in it: the workload and the engines are those of the benchmark, but a run of thousands of
 requests takes a fraction of a second and, with the same seed, always ends the same.
 """
 
@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 import msgspec
 
 from blade_protocol.routing import EndpointConfig
-from blade_router.endpoints import Endpoint, EndpointSet
-from blade_router.fields import parse_fields
+from blade_router.endpoints.endpoint import Endpoint
+from blade_router.endpoints.endpoint_set import EndpointSet
 from blade_router.policies import Choice, Policy
-from blade_router.request import ClientRequest
-from blade_router.usage import Usage
+from blade_router.request.fields import parse_fields
+from blade_router.request.request import ClientRequest
+from blade_router.request.usage import Usage
 
 BLOCK = 256
 GROUPS = 64
@@ -42,7 +43,7 @@ def group_text(group: int, blocks: int = GROUP_BLOCKS) -> str:
 
 @dataclass
 class Engine:
-    """One replica: a prompt cache with LRU eviction, and prompts computed one after another or side by side."""
+    """One replica: a prefix cache with LRU eviction, and prompts computed one after another or side by side."""
 
     cache_blocks: int = CACHE_BLOCKS
     block_seconds: float = 0.001
@@ -109,19 +110,19 @@ class Fleet:
         """``clients`` at a time until ``count`` requests are done.
 
         Args:
-            whole: answers come in one piece, so a router sees their first byte when they end.
-            reports: answers say how many tokens were cached.
+            whole: responses come in one piece, so a router sees their first byte when they end.
+            reports: responses have their cached tokens.
         """
         tie = itertools.count()
         events: list[tuple[float, int, Callable[[], None]]] = []
         served = [0] * len(self.engines)
         homes: dict[int, set[int]] = {}
         latencies: list[float] = []
-        hits = asked = started = 0
+        hits = queried = started = 0
         begin = self.now
 
         def start() -> None:
-            nonlocal started, hits, asked
+            nonlocal started, hits, queried
             if started == count:
                 return
             started += 1
@@ -130,12 +131,13 @@ class Fleet:
             at = started % len(self.policies)
             view = self.views[at]
             choice: Choice = self.policies[at].choose(view, request)
+            choice.endpoint.in_flight += 1
             choice.sent()
             index = view.index(choice.endpoint)
             chain = self._chains.setdefault(group, [hash((group, block)) for block in range(blocks)])
             hit, first, end = self.engines[index].serve(chain, self.now)
             hits += hit
-            asked += blocks
+            queried += blocks
             served[index] += 1
             homes.setdefault(group, set()).add(index)
             latencies.append(end - self.now)
@@ -143,6 +145,7 @@ class Fleet:
             heapq.heappush(events, (end if whole else first, next(tie), choice.first_byte))
 
             def ended() -> None:
+                choice.endpoint.in_flight -= 1
                 choice.ended(usage)
                 start()
 
@@ -155,7 +158,7 @@ class Fleet:
             act()
         latencies.sort()
         return Result(
-            hit_rate=hits / asked,
+            hit_rate=hits / queried,
             imbalance=max(served) / statistics.mean(served),
             rate=count / (self.now - begin),
             p99=latencies[int(len(latencies) * 0.99)],

@@ -14,12 +14,12 @@ BODY: dict[str, Any] = {"model": "mock", "messages": [{"role": "user", "content"
 
 
 def replica(name: str, tokens: int = 8, **options: Any) -> MockEngine:
-    """An engine whose streams can be resumed. Events wait until :meth:`Reading.events` asks for them."""
+    """An engine whose streams can be resumed. Events wait until :meth:`Reading.events` requests them."""
     return MockEngine(name, tokens=tokens, resumable=True, gate=asyncio.Semaphore(0), **options)
 
 
 def config(replica: MockEngine, **options: Any) -> EndpointConfig:
-    """It answers on one port what it is asked on two."""
+    """The configuration of a replica whose internal port is its public one."""
     values = {"url": replica.url, "name": replica.name, "internal_url": replica.url, "revision": "r1", **options}
     return EndpointConfig(**values)
 
@@ -41,7 +41,7 @@ class Reading:
         self._chunks = chunks
         self._engines = engines
         self.engine = engines[name]
-        """Whom the router sent the request to."""
+        """The engine the router sent the request to."""
         self.content = b""
 
     @classmethod
@@ -49,16 +49,16 @@ class Reading:
     async def of(
         cls, router: Running, *engines: MockEngine, path: str = "/v1/chat/completions", **fields: Any
     ) -> AsyncIterator[Self]:
-        """Ask for a stream; its first event has been read."""
+        """Request a stream; its first event has been read."""
         for engine in engines:
             engine.gate.release()  # type: ignore[union-attr] - whoever gets it
-        async with router.client.stream("POST", path, json={**BODY, **fields}) as answer:
-            assert answer.status_code == 200
-            name = answer.headers["x-blade-endpoint"]
+        async with router.client.stream("POST", path, json={**BODY, **fields}) as response:
+            assert response.status_code == 200
+            name = response.headers["x-blade-endpoint"]
             for engine in engines:
                 if engine.name != name:
                     await engine.gate.acquire()  # type: ignore[union-attr]
-            reading = cls(answer.aiter_raw(), {engine.name: engine for engine in engines}, name)
+            reading = cls(response.aiter_raw(), {engine.name: engine for engine in engines}, name)
             await reading.until(1)
             yield reading
 
@@ -84,7 +84,7 @@ class Reading:
         return self.content
 
     def other(self, *but: MockEngine) -> MockEngine:
-        """One that has not been ``but``."""
+        """Another engine than the present one and ``but``."""
         return next(engine for engine in self._engines.values() if engine is not self.engine and engine not in but)
 
 

@@ -15,11 +15,11 @@ import psutil
 import pytest
 from benchmarks.fleet import Fleet, Program, engine, router
 
-ASK = [{"role": "user", "content": "What does sorted do?"}]
+MESSAGES = [{"role": "user", "content": "What does sorted do?"}]
 LONG = {"max_tokens": 160, "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}}
 STREAMS: list[tuple[str, dict[str, Any]]] = [
-    ("/v1/chat/completions", {"messages": ASK, "temperature": 0}),
-    ("/v1/chat/completions", {"messages": ASK, "temperature": 1.0, "seed": 7, "stop": ["never to be found"]}),
+    ("/v1/chat/completions", {"messages": MESSAGES, "temperature": 0}),
+    ("/v1/chat/completions", {"messages": MESSAGES, "temperature": 1.0, "seed": 7, "stop": ["never to be found"]}),
     ("/v1/completions", {"prompt": "What is a list?", "temperature": 0.8, "seed": 1, "repetition_penalty": 1.2}),
     ("/v1/completions", {"prompt": "def f(", "temperature": 1.0, "seed": 2, "frequency_penalty": 0.5, "logprobs": 1}),
     ("/v1/completions", {"prompt": "A number: ", "seed": 3, "guided_regex": "[a-z0-9 ]{400}", "ignore_eos": False}),
@@ -58,9 +58,9 @@ class Reader:
 
     async def read(self, client: httpx.AsyncClient, path: str, fields: dict[str, Any]) -> None:
         options = {"stream": True, "ignore_eos": True} if path == "/v1/responses" else LONG
-        async with client.stream("POST", path, json={**options, **fields}) as answer:
-            assert answer.status_code == 200, await answer.aread()
-            async for line in answer.aiter_lines():
+        async with client.stream("POST", path, json={**options, **fields}) as response:
+            assert response.status_code == 200, await response.aread()
+            async for line in response.aiter_lines():
                 if line.startswith("data: {"):
                     event = json.loads(line[6:])
                     self.events.append(event)
@@ -73,7 +73,7 @@ class Reader:
             await self.grown.wait()
 
     @property
-    def told(self) -> tuple[str, Any, Any]:
+    def outcome(self) -> tuple[str, Any, Any]:
         """The text, why it ended, and how many tokens it took."""
         last = self.events[-1]
         if "response" in last:
@@ -82,7 +82,7 @@ class Reader:
         return self.text, reasons[-1], last["usage"]["completion_tokens"]
 
     def check(self) -> None:
-        """One stream, whoever wrote it."""
+        """Check that the events form one stream, whichever engines sent them."""
         if "response" in self.events[-1]:
             assert [event["sequence_number"] for event in self.events] == list(range(len(self.events)))
             return
@@ -100,7 +100,7 @@ def _text(event: dict[str, Any]) -> str:
 
 
 def _kill_engine_process(program: Program) -> None:
-    """The front is left, and can tell of it."""
+    """Kill the engine process; the API server is left, and can report it."""
     for child in psutil.Process(program.process.pid).children():
         if "blade_llm.engine.process" in child.cmdline():
             os.kill(child.pid, signal.SIGKILL)
@@ -130,6 +130,6 @@ async def test_two_of_three_engines_are_killed_and_no_stream_notices(three_repli
                 await reader.has(30)
             _kill_engine_process(three_replicas.engines[1])
         for reader, alone in zip(readers, whole, strict=True):
-            assert reader.told == alone.told
+            assert reader.outcome == alone.outcome
             reader.check()
         assert await _resumed(client) >= 4

@@ -23,7 +23,7 @@ def two_replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 
 def _state(program: Program) -> dict[str, Any]:
-    """The engine's state once it has come to rest: engines tell it at most ten times a second."""
+    """The engine's state once it no longer changes: engines publish it at most ten times a second."""
     states: list[dict[str, Any]] = []
     while len(states) < 2 or states[-1] != states[-2]:
         states.append(httpx.get(f"{program.internal_url}/internal/state", timeout=5).json())
@@ -56,7 +56,7 @@ async def _stream(client: AsyncOpenAI, prompt: str, max_tokens: int, **extra: An
     return text, finish
 
 
-async def test_64_concurrent_streams_each_equal_to_the_answer_alone(two_replicas: Fleet) -> None:
+async def test_64_concurrent_streams_each_equal_to_the_output_alone(two_replicas: Fleet) -> None:
     requests = _mixed_prompts(64)
     async with _client(two_replicas.router) as client:
         together = await asyncio.gather(*(_stream(client, prompt, tokens) for prompt, tokens in requests))
@@ -95,12 +95,12 @@ def test_a_repeated_prefix_of_1000_tokens_is_cached(two_replicas: Fleet) -> None
     prefix = [random.Random(3).randrange(300, 1000) for _ in range(1000)]
     client = OpenAI(base_url=f"{program.url}/v1", api_key="none")
 
-    def ask(suffix: list[int]) -> Any:
+    def usage_of(suffix: list[int]) -> Any:
         return client.completions.create(model="", prompt=prefix + suffix, max_tokens=1).usage
 
-    ask([400, 401])
+    usage_of([400, 401])
     before = _state(program)
-    usage = ask([500, 501, 502])
+    usage = usage_of([500, 501, 502])
     after = _state(program)
     assert usage.prompt_tokens == 1003
     assert 1003 - usage.prompt_tokens_details.cached_tokens <= 16 + 3
@@ -113,11 +113,11 @@ async def test_forty_blocks_preempt_and_give_equal_tokens(two_replicas: Fleet, t
         small.wait_healthy()
         prompts = [f"{question} " * repeats for repeats, question in enumerate(QUESTIONS * 2, start=1)]
 
-        async def answers(program: Program) -> list[tuple[str, str | None]]:
+        async def outputs(program: Program) -> list[tuple[str, str | None]]:
             async with _client(program) as client:
                 return await asyncio.gather(*(_stream(client, prompt, 120, ignore_eos=True) for prompt in prompts))
 
-        assert await answers(small) == await answers(two_replicas.engines[0])
+        assert await outputs(small) == await outputs(two_replicas.engines[0])
         assert _state(small)["preemptions_total"] > 0
     finally:
         small.kill()
@@ -173,7 +173,7 @@ async def test_killed_engine_under_load_costs_no_client_error_before_the_first_b
         assert finished > at_kill + 10
 
 
-ASKED: dict[str, dict[str, Any]] = {
+BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": QUESTIONS[0]}], "max_tokens": 8},
     "/v1/completions": {"prompt": QUESTIONS[0], "max_tokens": 8},
     "/v1/responses": {"input": QUESTIONS[0], "max_output_tokens": 16},
@@ -185,26 +185,26 @@ _GIVEN_ANEW = ("id", "created", "created_at", "completed_at")
 
 
 def _lasting(value: Any) -> Any:
-    """An answer without what differs from one request to the next."""
+    """A response without what differs from one request to the next."""
     if isinstance(value, dict):
         return {name: _lasting(item) for name, item in value.items() if name not in _GIVEN_ANEW}
     return [_lasting(item) for item in value] if isinstance(value, list) else value
 
 
-@pytest.mark.parametrize("path", ASKED)
-def test_every_route_answers_the_same_through_the_router(two_replicas: Fleet, path: str) -> None:
-    body = ASKED[path] | ({"temperature": 0} if "max_" in str(ASKED[path]) else {})
-    answers = [
+@pytest.mark.parametrize("path", BODIES)
+def test_every_route_responds_the_same_through_the_router(two_replicas: Fleet, path: str) -> None:
+    body = BODIES[path] | ({"temperature": 0} if "max_" in str(BODIES[path]) else {})
+    responses = [
         httpx.post(program.url + path, json=body, timeout=60)
         for program in (two_replicas.engines[0], two_replicas.router)
     ]
-    assert [answer.status_code for answer in answers] == [200, 200]
-    assert _lasting(answers[0].json()) == _lasting(answers[1].json())
+    assert [response.status_code for response in responses] == [200, 200]
+    assert _lasting(responses[0].json()) == _lasting(responses[1].json())
     wrong = [
         httpx.post(program.url + path, json={**body, "stream": True, "no_such_field": 1}, timeout=60)
         for program in (two_replicas.engines[0], two_replicas.router)
     ]
-    assert [answer.status_code for answer in wrong] == [400, 400]
+    assert [response.status_code for response in wrong] == [400, 400]
     assert wrong[0].json() == wrong[1].json()
 
 

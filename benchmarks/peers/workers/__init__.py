@@ -1,1 +1,1 @@
-"""One program for each engine, run by that engine's own Python; see `serve.py` for what it is asked."""
+"""One program for each engine, run by that engine's own Python; see `serve.py` for the requests it gets."""

@@ -40,17 +40,17 @@ def load():
 
     def generate(prompts, max_tokens):
         llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(context), True)
-        answers = [[] for _ in prompts]
+        outputs = [[] for _ in prompts]
         last = []
         for sequence, prompt in enumerate(prompts):
             parts = [(token, i, sequence, i == len(prompt) - 1) for i, token in enumerate(prompt)]
             last += compute(parts)
         for step in range(max_tokens):
-            for answer, token in zip(answers, last, strict=True):
-                answer.append(token)
+            for output, token in zip(outputs, last, strict=True):
+                output.append(token)
             if step + 1 < max_tokens:
                 last = compute([(token, len(prompts[s]) + step, s, True) for s, token in enumerate(last)])
-        return answers
+        return outputs
 
     return generate
 

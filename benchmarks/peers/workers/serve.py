@@ -1,8 +1,8 @@
 """The loop of every worker: JSON lines in, JSON lines out. Standard library only, any Python.
 
-The first line tells that the model is loaded and answers. Each request has ``prompts`` (token ids) and ``max_tokens``;
-its answer has ``seconds``, from the prompts being handed over to the last token, and the ``tokens``. An engine prints
-what it likes: answers go to a copy of standard output that it does not know.
+The first line says that the model is loaded. Each request has ``prompts`` (token ids) and ``max_tokens``;
+its response has ``seconds``, from the prompts being handed over to the last token, and the ``tokens``. An engine prints
+what it likes: responses go to a copy of standard output that it does not know.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ def options() -> dict:
 
 
 def serve(load: Callable[[], Generate]) -> None:
-    """Answer until standard input ends. ``load`` returns a function that answers prompts greedily, at full length."""
-    answers = os.fdopen(os.dup(1), "w")
+    """Serve until standard input ends. ``load`` returns a function that completes prompts greedily, at full length."""
+    responses = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     generate = load()
     generate([[1, 2, 3]], 2)  # whatever is made on first use belongs to the start
-    _say(answers, {"ready": True})
+    _send(responses, {"ready": True})
     for line in sys.stdin:
         request = json.loads(line)
         begin = time.perf_counter()
         tokens = generate(request["prompts"], request["max_tokens"])
-        _say(answers, {"seconds": time.perf_counter() - begin, "tokens": tokens})
+        _send(responses, {"seconds": time.perf_counter() - begin, "tokens": tokens})
 
 
-def _say(answers, message) -> None:
-    answers.write(json.dumps(message) + "\n")
-    answers.flush()
+def _send(responses, message) -> None:
+    responses.write(json.dumps(message) + "\n")
+    responses.flush()

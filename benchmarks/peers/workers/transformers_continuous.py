@@ -27,8 +27,8 @@ def load():
     def generate(prompts, max_tokens):
         names = manager.add_requests(prompts, max_new_tokens=max_tokens)
         results = [manager.get_result() for _ in prompts]
-        answers = {result.request_id: result.generated_tokens for result in results}
-        return [answers[name] for name in names]
+        outputs = {result.request_id: result.generated_tokens for result in results}
+        return [outputs[name] for name in names]
 
     return generate
 

@@ -70,5 +70,5 @@ async def _granted(workers: int) -> float:
             async with started(kind, engines, pinned=False) as router:
                 outcome = await crowd(router.port, 32, grouped(400), seconds=LIMIT_SECONDS, key="sk-a")
     if set(outcome.errors) - {"status 429"}:
-        raise Wrong(f"wrong answers: {dict(outcome.errors)}")
+        raise Wrong(f"wrong responses: {dict(outcome.errors)}")
     return outcome.tokens

@@ -1,4 +1,4 @@
-"""A client leaves: how long until the engine hears of it, in a stream and while a unary answer is awaited."""
+"""A client leaves: how long until the engine learns of it, in a stream and while a unary response is awaited."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.router.routers import Router
 
 TIMES = 10 if QUICK else 50
 NEVER = 2_000.0
-"""Milliseconds reported when an engine does not hear of it."""
+"""Milliseconds reported when an engine does not learn of it."""
 
 
 async def run(context: Context) -> list[Figure]:
@@ -34,17 +34,17 @@ async def _leave(router: Router, engines: list[Engine], *, stream: bool) -> floa
         engine.aborted.clear()
     caller = await open_caller(router.port)
     data, question = request("leave", stream=stream, tokens=1000)
-    asking = asyncio.create_task(caller.ask(data, question))
+    pending = asyncio.create_task(caller.request(data, question))
     while not any(engine.active for engine in engines) or (stream and not caller.parts):  # noqa: ASYNC110
         await asyncio.sleep(0.001)
     left = time.perf_counter()
     caller.transport.abort()
-    await asyncio.gather(asking, return_exceptions=True)
-    while not (heard := [moment for engine in engines for moment in engine.aborted]):
+    await asyncio.gather(pending, return_exceptions=True)
+    while not (aborted := [moment for engine in engines for moment in engine.aborted]):
         if time.perf_counter() - left > NEVER / 1e3:
             for engine in engines:
                 for connection in list(engine.connections):
                     connection.cut()
             return NEVER
         await asyncio.sleep(0.001)
-    return (heard[0] - left) * 1e3
+    return (aborted[0] - left) * 1e3

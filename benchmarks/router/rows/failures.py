@@ -1,4 +1,4 @@
-"""One of four engines fails while clients ask: how many of them notice, and how long they wait."""
+"""One of four engines fails under load: how many clients notice, and how long they wait."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def run(context: Context) -> list[Figure]:
 
 
 async def run_killed(context: Context) -> list[Figure]:
-    """One engine after another is killed every 2 s, and back after one; unary answers and streams at the same time."""
+    """Every 2 s an engine is killed, and restarted after 1 s; unary responses and streams at the same time."""
 
     async def measure(router: Router, engines: list[Engine]) -> Values:
         killing = asyncio.create_task(_kill(engines))

@@ -1,7 +1,7 @@
-"""Two routers before the same engines, whose caches do not hold two copies of everything.
+"""Two routers in front of the same engines, whose prefix caches have no room for two copies of everything.
 
 Each approximate index knows only what its own router sent, so the two keep copies of a prefix in different places and
-evict each other's. The exact one is told by the engines what is where.
+evict each other's. The exact one gets the engines' KV events.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import statistics
 
 from benchmarks.figures import QUICK, Figure
 from benchmarks.router.engines import fleet
-from benchmarks.router.kv_events import KvTeller
+from benchmarks.router.kv_events import KvEventPublisher
 from benchmarks.router.load import crowd, right
 from benchmarks.router.prompts import grouped
 from benchmarks.router.rounds import Context, Values
@@ -19,7 +19,7 @@ from benchmarks.router.routers import Skipped, ours, started
 from benchmarks.router.rows.prefix import CACHE, DECODE, SIZE, hit_rate
 
 REQUESTS = 1500
-"""Of each router's clients."""
+"""Requests that the clients of each router send."""
 
 
 async def run(context: Context) -> list[Figure]:
@@ -37,14 +37,14 @@ async def _measure(policy: str, seed: int) -> Values:
     engine = {"cache_blocks": CACHE, "block_seconds": 0.0015, "serial": True, "delay": DECODE}
     async with fleet(**engine) as engines:  # type: ignore[arg-type]
         for each in engines:
-            each.teller = KvTeller(CACHE)
+            each.publisher = KvEventPublisher(CACHE)
         kind = ours(policy=policy, internal=True)
         async with started(kind, engines) as one, started(kind, engines) as other:
-            draw = grouped(SIZE, seed, unique=16)
-            load = [crowd(router.port, 24, draw, requests=REQUESTS) for router in (one, other)]
+            sample = grouped(SIZE, seed, unique=16)
+            load = [crowd(router.port, 24, sample, requests=REQUESTS) for router in (one, other)]
             outcomes = [right(outcome) for outcome in await asyncio.gather(*load)]
-            if policy == "kv-aware" and not all(each.teller and each.teller.listeners for each in engines):
-                raise Skipped("the router does not listen to what engines tell of their prompt caches")
+            if policy == "kv-aware" and not all(each.publisher and each.publisher.subscribers for each in engines):
+                raise Skipped("the router does not subscribe to the engines' KV events")
             return {
                 "hit_rate": hit_rate(engines),
                 "requests_per_second": sum(outcome.rate for outcome in outcomes),

@@ -11,7 +11,7 @@ from benchmarks.router.routers import Router
 
 PROMPTS = 20_000 if QUICK else 1_000_000
 PEER_PROMPTS = PROMPTS // 10
-"""The peers' memory after a tenth tells enough."""
+"""The peers' memory after a tenth of the prompts is enough to compare."""
 BLOCKS = 8
 
 

@@ -1,4 +1,4 @@
-"""Endpoints come and go, and keys are replaced, while clients ask: nobody may notice."""
+"""Endpoints come and go, and keys are replaced, under load: no client may notice."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ USED: dict[str, object] = {"name": "a", "key": "sk-a"}
 
 async def run(context: Context) -> list[Figure]:
     try:
-        outcome, asked = await _load(keys=True)
+        outcome, received = await _load(keys=True)
     except Skipped as reason:
         print(f"skipped: reload of keys: {reason}")
-        outcome, asked = await _load(keys=False)
+        outcome, received = await _load(keys=False)
     if outcome.errors:
         print(f"  errors: {dict(outcome.errors)}")
     return [
         Figure("reload_errors", outcome.errors.total(), "errors", "<=", 0.0),
         Figure("reload_requests", outcome.done, "requests"),
         # the endpoint that comes and goes must have been used, or nothing was tested
-        Figure("reload_requests_of_the_changing_endpoint", asked, "requests", ">=", 1.0),
+        Figure("reload_requests_of_the_changing_endpoint", received, "requests", ">=", 1.0),
     ]
 
 

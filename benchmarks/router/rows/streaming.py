@@ -59,20 +59,20 @@ async def run_many(context: Context) -> list[Figure]:
     async def measure(router: Router, engines: list[Engine]) -> Values:
         most = 0
 
-        async def look() -> None:
+        async def sample() -> None:
             nonlocal most
             while True:
                 most = max(most, sum(engine.active for engine in engines))
                 await asyncio.sleep(0.02)
 
-        looking = asyncio.create_task(look())
+        sampling = asyncio.create_task(sample())
         try:
             seen = await streams(router.port, count, tokens, interval)
         except Wrong as error:
             print(f"  {router.kind.name}: {error}")
             return {"at_once": float(most), "relay_p99": 0.0, "rss": router.rss(), "failed": 1.0}
         finally:
-            looking.cancel()
+            sampling.cancel()
         relay = percentile(seen.relays, 0.99) * 1e3
         return {"at_once": float(most), "relay_p99": relay, "rss": router.rss(), "failed": 0.0}
 

@@ -1,4 +1,4 @@
-"""``POST /v1/chat/completions``: messages through the chat template, answers as ``chat.completion`` objects."""
+"""``POST /v1/chat/completions``: messages through the chat template, responses as ``chat.completion`` objects."""
 
 from __future__ import annotations
 
@@ -7,27 +7,29 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from blade_llm.api.answers import Piece, PromptLogprobs
-from blade_llm.api.body import read_json
-from blade_llm.api.context import ServerContext
+from blade_llm.api.chat_request import ChatRequest
+from blade_llm.api.common.body import read_json
+from blade_llm.api.common.context import ServerContext
+from blade_llm.api.common.errors import bad_request
+from blade_llm.api.common.fields import parse
 from blade_llm.api.conversation import content_of, render
-from blade_llm.api.errors import bad_request
-from blade_llm.api.fields import parse
-from blade_llm.api.generate import Prompt, Shape, answer, encode, event, response_head
-from blade_llm.api.logprobs import TokenNames, chat_logprobs, prompt_logprobs
-from blade_llm.api.prompts import encode_text, truncated
-from blade_llm.api.requests import ChatRequest, check_length, sampling_params
-from blade_llm.api.resumable import resumable, seeded
-from blade_llm.api.search import Search, search_of
-from blade_llm.api.structured import checked_structure
-from blade_llm.api.tools.parsing import answer_parsing, guided, offered_tools
-from blade_llm.api.tools.shape import CallIds, ParsedChatShape
+from blade_llm.api.generation.generate import ResponseSerializer, encode, event, respond, response_head
+from blade_llm.api.generation.logprobs import TokenNames, chat_logprobs, prompt_logprobs
+from blade_llm.api.generation.prompt import Prompt
+from blade_llm.api.generation.prompt_tokens import encode_text, truncated
+from blade_llm.api.generation.result import ChoiceUpdate, PromptLogprobs
+from blade_llm.api.generation.resumable import resumable, seeded
+from blade_llm.api.generation.sampling import check_length, sampling_params
+from blade_llm.api.generation.search import Search, search_of
+from blade_llm.api.generation.structured_outputs import validated_structure
+from blade_llm.api.tools.parsing import guided, offered_tools, output_parsing
+from blade_llm.api.tools.serializer import CallIds, ParsedChatSerializer
 
 _AFTER_TEXT: Final = b'},"logprobs":null,"finish_reason":null}]}\n\n'
 
 
 async def chat_completions(context: ServerContext, request: Request) -> Response:
-    """Answer one chat request. Raises :class:`ApiError`."""
+    """Serve one chat request. Raises :class:`ApiError`."""
     context.require_service()
     chat = seeded(parse(await read_json(request), ChatRequest), request)
     model = context.resolve_model(chat.model)
@@ -38,7 +40,7 @@ async def chat_completions(context: ServerContext, request: Request) -> Response
     stream = resumable(
         request, chat, [prompt], search, model=model, vocab_size=context.model.vocab_size, stream=chat.stream
     )
-    shape: Shape = ChatShape(
+    serializer: ResponseSerializer = ChatSerializer(
         f"chatcmpl-{request.state.request_id}",
         model,
         TokenNames(context.model.tokenizer, by_id=chat.return_tokens_as_token_ids),
@@ -47,17 +49,17 @@ async def chat_completions(context: ServerContext, request: Request) -> Response
         created=None if stream is None else stream.created,
     )
     if prompt.parsing is not None:
-        shape = ParsedChatShape(
-            shape,
+        serializer = ParsedChatSerializer(
+            serializer,
             prompt.parsing,
             include_reasoning=chat.include_reasoning,
             call_ids=CallIds(None if stream is None else stream.key),
         )
-    return await answer(context, request, chat, [prompt], shape, search, "messages", stream)
+    return await respond(context, request, chat, [prompt], serializer, search, "messages", stream)
 
 
 async def chat_prompt(context: ServerContext, chat: ChatRequest, search: Search) -> Prompt:
-    """The conversation as tokens, and how to answer it. Raises :class:`ApiError` 400."""
+    """The conversation as tokens, with sampling parameters and parsing. Raises :class:`ApiError` 400."""
     tools = offered_tools(
         context.model,
         chat.tools,
@@ -77,7 +79,7 @@ async def chat_prompt(context: ServerContext, chat: ChatRequest, search: Search)
         raise bad_request("the chat template made an empty prompt of these messages", "messages")
     room = context.max_model_len - (chat.token_limit or 1)
     token_ids = truncated(token_ids, chat.truncate_prompt_tokens, room)
-    structure, asked_in = await checked_structure(chat, context.structures)
+    structure, structure_field = await validated_structure(chat, context.structures)
     sampling = sampling_params(
         chat,
         context.model.sampling_defaults,
@@ -88,17 +90,17 @@ async def chat_prompt(context: ServerContext, chat: ChatRequest, search: Search)
         prompt_logprobs=chat.prompt_logprobs,
         structure=structure,
     )
-    parsing = answer_parsing(context.model, tools, text, _said(chat))
+    parsing = output_parsing(context.model, tools, text, _generated_text(chat))
     sampling = await guided(sampling, parsing, tools, context.model.tokenizer, context.structures)
-    asked_by = {"structure": asked_in or "tools", "beam_width": search.width_field}
-    return Prompt(token_ids, sampling, parsing=parsing, asked_by=asked_by)
+    field_names = {"structure": structure_field or "tools", "beam_width": search.width_field}
+    return Prompt(token_ids, sampling, parsing=parsing, field_names=field_names)
 
 
-class ChatShape:
-    """Writes chat answers. What every chunk has in common is encoded once.
+class ChatSerializer:
+    """Writes chat completions. What every chunk has in common is encoded once.
 
     Args:
-        prompt: token ids, whose log-probabilities the whole answer shall tell.
+        prompt: token ids, if the whole response includes their log-probabilities.
     """
 
     def __init__(
@@ -122,33 +124,33 @@ class ChatShape:
     def head(self) -> dict[str, Any]:
         return self._head
 
-    def whole(self) -> str:
+    def object_name(self) -> str:
         return "chat.completion"
 
-    def choice(self, piece: Piece) -> dict[str, Any]:
+    def choice(self, update: ChoiceUpdate) -> dict[str, Any]:
         return {
-            "index": piece.index,
-            "message": {"role": "assistant", "content": piece.text, "refusal": None},
-            "logprobs": self._logprobs(piece),
-            "finish_reason": piece.finish_reason,
-            "stop_reason": piece.stop_reason,
+            "index": update.index,
+            "message": {"role": "assistant", "content": update.text, "refusal": None},
+            "logprobs": self._logprobs(update),
+            "finish_reason": update.finish_reason,
+            "stop_reason": update.stop_reason,
         }
 
-    def around(self) -> dict[str, Any]:
+    def extra_fields(self) -> dict[str, Any]:
         if self._prompt is None:
             return {}
         return {"prompt_logprobs": prompt_logprobs(self._prompt, self.prompt_logprobs[0], self._names)}
 
-    def first(self, index: int) -> bytes:
+    def first_chunk(self, index: int) -> bytes:
         return self._event(index, {"role": "assistant", "content": ""}, None, None)
 
-    def chunk(self, piece: Piece) -> bytes:
-        if piece.text and piece.finish_reason is None and not self._with_logprobs:  # nearly all of them
+    def chunk(self, update: ChoiceUpdate) -> bytes:
+        if update.text and update.finish_reason is None and not self._with_logprobs:  # nearly all of them
             return b"%b%d,\"delta\":{\"content\":%b%b" % (
-                self._before_index, piece.index, encode(piece.text), _AFTER_TEXT
+                self._before_index, update.index, encode(update.text), _AFTER_TEXT
             )  # fmt: skip
-        delta = {"content": piece.text} if piece.text else {}
-        return self._event(piece.index, delta, self._logprobs(piece), piece.finish_reason)
+        delta = {"content": update.text} if update.text else {}
+        return self._event(update.index, delta, self._logprobs(update), update.finish_reason)
 
     def usage_chunk(self, usage: dict[str, object]) -> bytes:
         return event({**self._chunk_head, "choices": [], "usage": usage})
@@ -160,8 +162,8 @@ class ChatShape:
             self._before_index, index, encode(delta), encode(logprobs), encode(finish_reason)
         )  # fmt: skip
 
-    def _logprobs(self, piece: Piece) -> dict[str, Any] | None:
-        return chat_logprobs(piece.entries, self._names) if self._with_logprobs else None
+    def _logprobs(self, update: ChoiceUpdate) -> dict[str, Any] | None:
+        return chat_logprobs(update.entries, self._names) if self._with_logprobs else None
 
 
 def _length(context: ServerContext, chat: ChatRequest, prompt_tokens: int) -> int:
@@ -169,8 +171,8 @@ def _length(context: ServerContext, chat: ChatRequest, prompt_tokens: int) -> in
     return check_length(prompt_tokens, chat.token_limit, None, context.max_model_len, "messages", name)
 
 
-def _said(chat: ChatRequest) -> str:
-    """What the answer that is gone on with has said."""
+def _generated_text(chat: ChatRequest) -> str:
+    """The text of an unfinished output that is to be continued."""
     if not chat.continue_final_message:
         return chat.resume_response
     return content_of(chat.messages[-1])

@@ -7,17 +7,17 @@ import secrets
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from blade_llm.api.context import ServerContext
-from blade_llm.api.errors import ApiError, bad_request
+from blade_llm.api.common.context import ServerContext
+from blade_llm.api.common.errors import ApiError, bad_request
 from blade_llm.api.tools.messages import with_calls
 from blade_llm.api.tools.use import ToolUse, template_arguments
 from blade_llm.text.chat_template import RESERVED
 from blade_llm.text.errors import ChatTemplateError, TemplatesBusyError
 
 _LARGE: Final = 100_000
-"""Characters from which rendering would hold up other requests' tokens."""
+"""Characters from which rendering moves to a thread, as it would hold up other requests' tokens."""
 _PER_MESSAGE: Final = 100
-"""What a message costs beyond its text, in characters."""
+"""Cost of a message beyond its text, in characters."""
 
 ROLES: Final[Mapping[str, str]] = {
     "system": "system",

@@ -11,20 +11,20 @@ import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 
-from blade_llm.api.body import read_json
-from blade_llm.api.context import ServerContext
-from blade_llm.api.errors import ApiError, bad_request
-from blade_llm.api.fields import parse
-from blade_llm.api.pooling import Pooling
-from blade_llm.api.prompts import completion_prompts, truncated
-from blade_llm.api.requests import Priority
-from blade_llm.api.sse import run_unary
+from blade_llm.api.common.body import read_json
+from blade_llm.api.common.context import ServerContext
+from blade_llm.api.common.errors import ApiError, bad_request
+from blade_llm.api.common.fields import parse
+from blade_llm.api.common.pooling import Pooling
+from blade_llm.api.generation.prompt_tokens import completion_prompts, truncated
+from blade_llm.api.generation.requests import Priority
+from blade_llm.api.generation.sse import run_unary
 from blade_llm.engine.client import Generation
 from blade_llm.engine.messages import GenerateRequest, RequestOutput
 from blade_llm.sampling.parameters import SamplingParams
 
 MAX_INPUTS: Final = 2048
-"""As OpenAI's."""
+"""Most inputs in one request, as at OpenAI."""
 IGNORED: Final = {"user": "names the client's user; nothing is kept about users"}
 _NO_TOKENS: Final = SamplingParams(max_tokens=1, temperature=0.0, seed=0)
 
@@ -35,18 +35,18 @@ class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True):
     input: str | list[Any]
     """Text, token ids, or a list of either."""
     model: str | None = None
-    """A name the server answers to; the only model when left out."""
+    """One of the served names; the only model when left out."""
     encoding_format: Literal["float", "base64"] = "float"
     """``base64``: 32-bit floats, little-endian."""
     dimensions: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    """Only the first so many numbers; the vector is normalised afterwards."""
+    """Number of leading dimensions to keep; the vector is normalised afterwards."""
     pooling: Pooling | None = None
-    """Of the hidden states: the last token's, or the mean of all; what the server was started with when left out."""
+    """Pooling of the hidden states: the last token's, or the mean of all; the server's default when left out."""
     normalize: bool = True
     """Scale vectors to length 1."""
     add_special_tokens: bool = True
     truncate_prompt_tokens: Annotated[int, msgspec.Meta(ge=-1)] | None = None
-    """Keep so many of an input's last tokens; -1: as many as the context has room for."""
+    """Number of an input's last tokens to keep; -1: as many as the context has room for."""
     priority: Priority = 0
     """Lower runs earlier."""
     cache_salt: str = ""
@@ -88,10 +88,10 @@ async def embeddings(context: ServerContext, request: Request) -> Response:
         ]
     )
     tokens = sum(len(token_ids) for token_ids in prompts)
-    return await run_unary(generation, request.receive, _answer(generation, fields, model, len(prompts), tokens))
+    return await run_unary(generation, request.receive, _respond(generation, fields, model, len(prompts), tokens))
 
 
-async def _answer(generation: Generation, fields: EmbeddingRequest, model: str, count: int, tokens: int) -> Response:
+async def _respond(generation: Generation, fields: EmbeddingRequest, model: str, count: int, tokens: int) -> Response:
     vectors: dict[int, msgspec.Raw] = {}
     while len(vectors) < count:
         for index, output in await generation.get():
@@ -112,9 +112,9 @@ def _check_dimensions(dimensions: int | None, hidden_size: int) -> None:
 
 
 def _vector(output: RequestOutput, fields: EmbeddingRequest) -> msgspec.Raw:
-    """As JSON, which is a fourth of what its numbers take as objects."""
+    """The vector as JSON, a fourth of the memory that its numbers take as objects."""
     if output.error is not None:
-        raise bad_request(output.error, "input")
+        raise bad_request(str(output.error), "input")
     if output.embedding is None:
         raise ApiError(500, "the engine made no embedding", kind="server_error")
     vector = np.frombuffer(output.embedding, dtype="<f4")

@@ -1,7 +1,7 @@
-"""``POST /internal/resume``: the rest of a stream whose engine is gone.
+"""``POST /internal/resume``: the rest of a stream whose engine died (failover).
 
-The client's request is answered by its own route once more. What that makes of the tokens that were already answered
-is thrown away, so the rest begins exactly where the stream broke off.
+The client's request goes to its own route once more. What that makes of the tokens that were already sent is dropped,
+ so the rest begins exactly where the stream broke off.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive
 
-from blade_llm.api.body import MAX_BODY_BYTES, read_body
 from blade_llm.api.chat import chat_completions
+from blade_llm.api.common.body import MAX_BODY_BYTES, read_body
+from blade_llm.api.common.context import ServerContext
+from blade_llm.api.common.errors import bad_request
+from blade_llm.api.common.tasks import is_served
 from blade_llm.api.completions import completions
-from blade_llm.api.context import ServerContext
-from blade_llm.api.errors import bad_request
+from blade_llm.api.generation.resumable import RESUMED
 from blade_llm.api.responses import route as responses
-from blade_llm.api.resumable import RESUMED
-from blade_llm.api.tasks import is_served
 from blade_protocol import paths
 from blade_protocol.resume import ResumeRequest
 
@@ -34,7 +34,7 @@ _decode = msgspec.json.Decoder(ResumeRequest).decode
 
 
 async def resume(context: ServerContext, request: Request) -> Response:
-    """Go on with a stream. Raises :class:`ApiError`: 400, 409 (:func:`~blade_llm.api.resumable.resumable`), 503."""
+    """Continue a stream. Raises :class:`ApiError`: 400, 409 (see :mod:`~blade_llm.api.generation.resumable`), 503."""
     context.require_service()
     try:
         resumed = _decode(await read_body(request, 2 * MAX_BODY_BYTES))

@@ -9,12 +9,12 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from blade_llm.api.body import read_json
-from blade_llm.api.context import ServerContext
+from blade_llm.api.common.body import read_json
+from blade_llm.api.common.context import ServerContext
+from blade_llm.api.common.errors import bad_request
+from blade_llm.api.common.fields import parse
 from blade_llm.api.conversation import render
-from blade_llm.api.errors import bad_request
-from blade_llm.api.fields import parse
-from blade_llm.api.prompts import LONG_IDS, encode_text, in_tokenizer_thread, long_ids
+from blade_llm.api.generation.prompt_tokens import LONG_IDS, encode_text, in_tokenizer_thread, long_ids
 from blade_llm.api.tools.parsing import offered_tools
 from blade_llm.api.tools.requests import Tool, ToolChoice
 from blade_llm.text.tokenizer import Tokenizer
@@ -29,13 +29,13 @@ class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """``POST /tokenize``: a ``prompt``, or ``messages`` and what makes a prompt of them."""
 
     model: str | None = None
-    """A name the server answers to; the only model when left out."""
+    """One of the served names; the only model when left out."""
     prompt: str | None = None
     messages: Annotated[list[dict[str, Any]], msgspec.Meta(min_length=1)] | None = None
     add_special_tokens: bool | None = None
     """Begin-of-sequence and the like; true for a prompt, false for messages."""
     return_token_strs: bool = False
-    """Also tell how the vocabulary spells each token."""
+    """Also return how the vocabulary spells each token."""
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
     resume_response: str = ""
@@ -52,7 +52,7 @@ class DetokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     tokens: list[Any]
     model: str | None = None
-    """A name the server answers to; the only model when left out."""
+    """One of the served names; the only model when left out."""
 
 
 async def tokenize(context: ServerContext, request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""Before the load: what the server accepts and tells, and how many tokens a text makes with it.
+"""Before the load: what the server accepts and reports, and how many tokens a text makes with it.
 
 It costs two requests of one token each (a third for a file of conversations).
 """
@@ -10,19 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from blade_llm.benchmark.client import Client
-from blade_llm.benchmark.datasets import Sample
+from blade_llm.benchmark.client.client import Client
+from blade_llm.benchmark.client.measurement import Measurement
+from blade_llm.benchmark.client.target import Target
 from blade_llm.benchmark.errors import BenchmarkError
-from blade_llm.benchmark.measurement import Measurement
-from blade_llm.benchmark.target import Target
-from blade_llm.benchmark.words import COMMON, Counter, ExactWords, PromptMaker, TokenRate
+from blade_llm.benchmark.workload.datasets import Sample
+from blade_llm.benchmark.workload.words import COMMON, Counter, ExactWords, PromptMaker, TokenRate
 
 _REFUSED: Final = ("HTTP 400", "HTTP 422")
 _SHORT: Final = COMMON[0]
 CHARACTERS_PER_TOKEN: Final = 4.0
-"""Of English, for want of a measurement."""
+"""Default for English text."""
 _LONGEST_PROBE: Final = 2000
-"""Characters."""
+"""Most characters of a calibration prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,24 +30,24 @@ class Calibration:
     """What the load needs to know of the server."""
 
     target: Target
-    """As the server accepts it."""
+    """The target, with the options that the server accepts."""
     short: Measurement
     """One word, one token: shows what the server puts around a prompt."""
     notes: Sequence[str]
-    """What is not as asked, for the report."""
+    """What differs from the options, for the report."""
 
     @property
     def server_counts(self) -> bool:
         return self.short.counted_by_server
 
 
-async def find_out(client: Client, target: Target) -> Calibration:
-    """Try the request with everything asked for, then with less, until the server takes it.
+async def calibrate(client: Client, target: Target) -> Calibration:
+    """Try the request with every option, then with fewer, until the server accepts it.
 
     Raises :class:`BenchmarkError` when it takes none, or fails otherwise.
     """
     first: Measurement | None = None
-    # The length of answers matters more than their count: events can be counted here.
+    # The length of responses matters more than their count: events can be counted here.
     for ignore_eos, usage in itertools.product(_less(target.ignore_eos), _less(target.include_usage)):
         tried = replace(target, ignore_eos=ignore_eos, include_usage=usage)
         short = await client.measure(tried, Sample(_SHORT, 1), client.clock())
@@ -90,11 +90,11 @@ def _less(wanted: bool) -> tuple[bool, ...]:
     return (True, False) if wanted else (False,)
 
 
-def _notes(asked: Target, got: Target, short: Measurement) -> list[str]:
+def _notes(requested: Target, accepted: Target, short: Measurement) -> list[str]:
     notes = []
-    if asked.ignore_eos and not got.ignore_eos:
+    if requested.ignore_eos and not accepted.ignore_eos:
         notes.append("the server refuses ignore_eos: answers may end before the length asked for")
-    if asked.include_usage and not got.include_usage:
+    if requested.include_usage and not accepted.include_usage:
         notes.append("the server refuses stream_options")
     if not short.counted_by_server:
         notes.append("tokens out are counted as events with text, since the server sends no usage")

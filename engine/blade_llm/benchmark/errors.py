@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class BenchmarkError(Exception):
-    """The benchmark cannot be run as asked; the message says what to change."""
+    """The benchmark cannot be run with these options; the message says what to change."""

@@ -1,4 +1,4 @@
-"""The samples that the options ask for."""
+"""The samples that the options select."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from blade_llm.benchmark.calibration import CHARACTERS_PER_TOKEN, Calibration, count_like, make_prompts
-from blade_llm.benchmark.client import Client
-from blade_llm.benchmark.datasets import Sample, endless, pick_sharegpt, read_prompts, read_sharegpt, synthetic
-from blade_llm.benchmark.lengths import fixed_lengths, sharegpt_lengths
+from blade_llm.benchmark.client.client import Client
 from blade_llm.benchmark.options import OUTPUT_TOKENS, Options
-from blade_llm.benchmark.words import token_counter
+from blade_llm.benchmark.workload.datasets import Sample, endless, pick_sharegpt, read_prompts, read_sharegpt, synthetic
+from blade_llm.benchmark.workload.lengths import fixed_lengths, sharegpt_lengths
+from blade_llm.benchmark.workload.words import token_counter
 
 _MOST_AHEAD: Final = 5000
 

@@ -1,5 +1,5 @@
-"""Puts the load on: a number of users who each wait for their answer (closed loop), or arrivals that wait for nothing
-(open loop).
+"""Generates the load: users who each wait for their response (closed loop), or arrivals that wait for nothing (open
+loop).
 
 An open loop shows what a service sees; a closed loop slows down with the server and so hides queues, but finds its
 highest throughput.
@@ -13,9 +13,9 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 
-from blade_llm.benchmark.client import Clock
-from blade_llm.benchmark.datasets import Sample
-from blade_llm.benchmark.measurement import Measurement
+from blade_llm.benchmark.client.client import Clock
+from blade_llm.benchmark.client.measurement import Measurement
+from blade_llm.benchmark.workload.datasets import Sample
 
 Send = Callable[[Sample, float], Awaitable[Measurement]]
 """Sends one sample that was due at a time, and measures it; does not raise."""
@@ -23,7 +23,7 @@ Send = Callable[[Sample, float], Awaitable[Measurement]]
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """When to stop sending; what is on its way then is waited for."""
+    """Limit after which no request is sent; requests in flight are awaited."""
 
     requests: float = math.inf
     seconds: float = math.inf
@@ -43,7 +43,7 @@ class Load:
     started: float = 0.0
     ended: float | None = None
     cpu_seconds: float = 0.0
-    """Of this process, from beginning to end."""
+    """CPU time of this process, from start to end."""
 
     @property
     def in_flight(self) -> int:
@@ -52,11 +52,11 @@ class Load:
 
     @property
     def seconds(self) -> float:
-        """From the start to the end, or to now."""
+        """Duration from the start to the end, or to now."""
         return (self.clock() if self.ended is None else self.ended) - self.started
 
     async def closed_loop(self, samples: Iterator[Sample], users: int, limit: Limit) -> None:
-        """``users`` requests at any time; each answer is followed by the next request at once."""
+        """Keep ``users`` requests in flight; each response is followed by the next request at once."""
 
         async def user() -> None:
             while self.sent < limit.requests and self.clock() - self.started < limit.seconds:
@@ -65,9 +65,9 @@ class Load:
         await self._measured(lambda group: [group.create_task(user()) for _ in range(users)])
 
     async def open_loop(self, samples: Iterator[Sample], arrivals: Iterator[float], limit: Limit) -> None:
-        """A request at each of ``arrivals`` (seconds from the start), however many are on their way."""
+        """Send a request at each of ``arrivals`` (seconds from the start), however many are in flight."""
 
-        async def come(group: asyncio.TaskGroup) -> None:
+        async def arrive(group: asyncio.TaskGroup) -> None:
             for after in arrivals:
                 if self.sent >= limit.requests or after >= limit.seconds:
                     break
@@ -78,7 +78,7 @@ class Load:
                 self.sent += 1
                 group.create_task(self._send(sample, due))
 
-        await self._measured(lambda group: group.create_task(come(group)))
+        await self._measured(lambda group: group.create_task(arrive(group)))
 
     async def _measured(self, start: Callable[[asyncio.TaskGroup], object]) -> None:
         cpu = self.cpu_clock()

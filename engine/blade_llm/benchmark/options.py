@@ -1,4 +1,4 @@
-"""What a benchmark is asked to do."""
+"""The options of a benchmark."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from blade_llm.benchmark.client.target import Endpoint
 from blade_llm.benchmark.errors import BenchmarkError
-from blade_llm.benchmark.lengths import LONGEST, SHORTEST
 from blade_llm.benchmark.slo import Objective
-from blade_llm.benchmark.target import Endpoint
+from blade_llm.benchmark.workload.lengths import LONGEST, SHORTEST
 
 REQUESTS = 100
 OUTPUT_TOKENS = 128
@@ -65,7 +65,7 @@ class Options:
 
     @property
     def users(self) -> int:
-        """Of a closed loop."""
+        """Concurrent users of a closed loop."""
         return self.concurrency or 1
 
     @property

@@ -1,4 +1,4 @@
-"""One benchmark from beginning to end: ask the server, make prompts, warm up, put the load on, sum up."""
+"""One benchmark from beginning to end: query the server, make prompts, warm up, put the load on, sum up."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from blade_llm.benchmark.arrivals import arrival_times
-from blade_llm.benchmark.calibration import find_out
-from blade_llm.benchmark.client import Client
-from blade_llm.benchmark.datasets import Sample
+from blade_llm.benchmark.calibration import calibrate
+from blade_llm.benchmark.client.client import Client
+from blade_llm.benchmark.client.measurement import Measurement
+from blade_llm.benchmark.client.target import Target, parse_address
 from blade_llm.benchmark.inputs import make_samples
 from blade_llm.benchmark.load import Limit, Load
-from blade_llm.benchmark.measurement import Measurement
 from blade_llm.benchmark.options import Options
-from blade_llm.benchmark.summary import Summary, summarize
+from blade_llm.benchmark.report.summary import Summary, summarize
 from blade_llm.benchmark.sweep import Probe, Prober, find_rate
-from blade_llm.benchmark.target import Target, parse_address
+from blade_llm.benchmark.workload.arrivals import arrival_times
+from blade_llm.benchmark.workload.datasets import Sample
 
 
-class Watcher:
-    """Is told what happens; the default shows nothing."""
+class ProgressListener:
+    """Is notified of what happens; the default shows nothing."""
 
     def ready(self, target: Target) -> None:
-        """The server answers; the load begins."""
+        """The server responds; the load begins."""
 
     def stage(self, name: str, requests: float, seconds: float) -> None:
-        """A load of at most so many requests and seconds begins."""
+        """A load with these limits on requests and seconds begins."""
 
     def change(self, load: Load) -> None:
         """A request was sent or has ended."""
@@ -40,18 +40,18 @@ class Watcher:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a session came to."""
+    """The outcome of a session."""
 
     target: Target
     summary: Summary | None = None
-    """Of the load; of a sweep, of the highest rate that passed, or else of the last one tried."""
+    """Summary of the load; of a sweep, that of the highest rate that passed, or else of the last one tried."""
     probes: list[Probe] = field(default_factory=list)
     best_rate: float | None = None
     stopped: bool = False
-    """By Ctrl-C."""
+    """Whether Ctrl-C stopped it."""
 
 
-async def run_session(options: Options, watcher: Watcher) -> Outcome:
+async def run_session(options: Options, listener: ProgressListener) -> Outcome:
     """Raises :class:`BenchmarkError` when it cannot begin. Ctrl-C ends the load, not the session."""
     target = Target(
         address=parse_address(options.base_url),
@@ -64,7 +64,7 @@ async def run_session(options: Options, watcher: Watcher) -> Outcome:
     )
     client = Client(target.address, timeout=options.timeout)
     try:
-        return await _Session(options, watcher, client, random.Random(options.seed)).run(target)
+        return await _Session(options, listener, client, random.Random(options.seed)).run(target)
     finally:
         client.close()
 
@@ -72,16 +72,16 @@ async def run_session(options: Options, watcher: Watcher) -> Outcome:
 @dataclass(slots=True)
 class _Session:
     options: Options
-    watcher: Watcher
+    listener: ProgressListener
     client: Client
     random_source: random.Random
 
     async def run(self, target: Target) -> Outcome:
         if not target.model:
             target = replace(target, model=await self.client.served_model(target))
-        found = await find_out(self.client, target)
+        found = await calibrate(self.client, target)
         samples, notes = await make_samples(self.options, self.client, found, self.random_source)
-        self.watcher.ready(found.target)
+        self.listener.ready(found.target)
         outcome = Outcome(found.target)
         measure = self._sweep if self.options.find_rate else self._measure
         outcome.stopped = await _until_interrupted(measure(outcome, samples, [*found.notes, *notes]))
@@ -92,7 +92,7 @@ class _Session:
         await self._warm_up(outcome.target, samples)
         seconds = float("inf") if options.duration is None else options.duration
         limit = Limit(options.total_requests, seconds)
-        self.watcher.stage("measuring", limit.requests, limit.seconds)
+        self.listener.stage("measuring", limit.requests, limit.seconds)
         load = self._new_load(outcome.target)
         try:
             if options.request_rate is None:
@@ -118,10 +118,10 @@ class _Session:
         )
 
         async def passes(rate: float) -> bool:
-            self.watcher.stage(f"{rate:.2f} requests/s", sum(prober.planned(rate)), float("inf"))
+            self.listener.stage(f"{rate:.2f} requests/s", sum(prober.planned(rate)), float("inf"))
             probe, load = await prober.probe(rate)
             outcome.probes.append(probe)
-            self.watcher.probed(probe)
+            self.listener.probed(probe)
             best = probe.passed and rate > (outcome.best_rate or 0.0)
             if best:
                 outcome.best_rate = rate
@@ -134,14 +134,14 @@ class _Session:
     async def _warm_up(self, target: Target, samples: Iterator[Sample]) -> None:
         count = self.options.warm_up_requests
         if count:
-            self.watcher.stage("warming up", count, float("inf"))
+            self.listener.stage("warming up", count, float("inf"))
             await self._new_load(target).closed_loop(samples, count, Limit(count))
 
     def _new_load(self, target: Target) -> Load:
         async def send(sample: Sample, due: float) -> Measurement:
             return await self.client.measure(target, sample, due)
 
-        return Load(send, self.client.clock, on_change=self.watcher.change)
+        return Load(send, self.client.clock, on_change=self.listener.change)
 
     def _summary(self, target: Target, load: Load, notes: Sequence[str]) -> Summary:
         settings = {

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from blade_llm.benchmark.measurement import Measurement
+from blade_llm.benchmark.client.measurement import Measurement
 
 METRICS: Final = ("ttft", "tpot", "e2e")
 _LIMIT: Final = re.compile(r"(\w+)\s*(?:=|<=)\s*(\d+(?:\.\d+)?)\s*(ms|s)")
@@ -27,7 +27,7 @@ class Objective:
         return f"{self.metric} <= {self.limit * 1000:g} ms"
 
     def met_by(self, request: Measurement) -> bool:
-        """A TPOT that does not exist (of one token) is kept; the TTFT of an empty answer is its end."""
+        """A TPOT that does not exist (of one token) is kept; the TTFT of an empty response is its end."""
         if self.metric == "ttft":
             return (request.e2e if request.ttft is None else request.ttft) <= self.limit
         if self.metric == "tpot":

@@ -34,7 +34,7 @@ def distribution(values: Iterable[float]) -> Distribution | None:
 
 
 def percentile(ordered: list[float], percent: float) -> float:
-    """Of ascending values, with linear interpolation between neighbours (numpy's default)."""
+    """A percentile of ascending values, with linear interpolation between neighbours (numpy's default)."""
     place = (len(ordered) - 1) * percent / 100
     below = math.floor(place)
     above = min(below + 1, len(ordered) - 1)

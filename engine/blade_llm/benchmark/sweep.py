@@ -16,16 +16,16 @@ from typing import Final
 
 import msgspec
 
-from blade_llm.benchmark.arrivals import arrival_times
-from blade_llm.benchmark.datasets import Sample
 from blade_llm.benchmark.load import Limit, Load
 from blade_llm.benchmark.slo import Objective, well_served
 from blade_llm.benchmark.statistics import Distribution, distribution
+from blade_llm.benchmark.workload.arrivals import arrival_times
+from blade_llm.benchmark.workload.datasets import Sample
 
 WARM_UP: Final = 0.2
-"""Of a probe's requests, come first and are not judged: the queue of a steady state has to form."""
+"""Share of a probe's requests that come first and are not judged: the queue of a steady state has to form."""
 _HALVINGS: Final = 10
-"""Of a first rate that fails, before giving up."""
+"""Halvings of a first rate that fails, before giving up."""
 _DOUBLINGS: Final = 20
 
 
@@ -35,9 +35,9 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     rate: float
     passed: bool
     requests: int
-    """Judged ones."""
+    """Requests that were judged."""
     well_served: float
-    """Share."""
+    """Share of the judged requests."""
     failed: int
     cut_short: bool
     """Stopped as soon as it could not pass any more."""
@@ -55,7 +55,7 @@ class Prober:
     objectives: Sequence[Objective]
     attainment: float = 0.9
     requests: int = 100
-    """At least so many are judged, and as many as come in ``seconds``."""
+    """Least number of judged requests; more when more arrive in ``seconds``."""
     seconds: float = 20.0
     burstiness: float = 1.0
     random_source: random.Random = field(default_factory=random.Random)
@@ -116,7 +116,7 @@ class Prober:
 
 
 def _since(load: Load, start: float) -> Load:
-    """Of ``load`` what was due from ``start`` on, in that order."""
+    """Requests of ``load`` that were due from ``start`` on, in that order."""
     finished = sorted((request for request in load.finished if request.due >= start), key=lambda request: request.due)
     share = max(0.0, load.seconds - (start - load.started)) / max(load.seconds, 1e-9)
     return replace(

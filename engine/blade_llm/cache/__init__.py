@@ -1,1 +1,1 @@
-"""KV blocks and the prompt cache: bookkeeping only, the tensors are the runner's."""
+"""KV blocks, the prefix cache and the arithmetic of both: bookkeeping only, the tensors are the runner's."""

@@ -1,8 +1,8 @@
-"""KV blocks and who holds them.
+"""The block pool: KV blocks, their reference counts and the free list.
 
 A block is an index into the runner's KV tensors. It is *held* (reference count > 0: in the block table of one or more
 requests) or *free*. A free block may still carry the digest of what was computed into it: those, oldest release first,
-are the prompt cache's LRU. Allocation takes blocks without a digest first, and then evicts the oldest.
+are the prefix cache's LRU. Allocation takes blocks without a digest first, and then evicts the oldest.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ class BlockPool:
         self._ref_counts = [0] * num_blocks
         self._digests: list[bytes | None] = [None] * num_blocks
         self._by_digest: dict[bytes, int] = {}
-        self._blank = list(range(num_blocks - 1, -1, -1))
+        self._empty = list(range(num_blocks - 1, -1, -1))
         """Free blocks without a digest."""
-        self._reusable: OrderedDict[int, None] = OrderedDict()
+        self._evictable: OrderedDict[int, None] = OrderedDict()
         """Free blocks with a digest, least recently released first."""
         self.events = events
-        """Told of what enters and leaves the prompt cache."""
+        """Records what enters and leaves the prefix cache; None: nobody subscribed."""
 
     @property
     def num_free(self) -> int:
-        """Blocks nobody holds, those that still serve the prompt cache included."""
-        return len(self._blank) + len(self._reusable)
+        """Blocks nobody holds, those that the prefix cache still serves included."""
+        return len(self._empty) + len(self._evictable)
 
     def ref_count(self, block: int) -> int:
-        """How many block tables contain ``block``."""
+        """The number of block tables that contain ``block``."""
         return self._ref_counts[block]
 
     def digest(self, block: int) -> bytes | None:
@@ -48,16 +48,16 @@ class BlockPool:
         return self._by_digest.get(digest)
 
     def cached_digests(self) -> Iterator[bytes]:
-        """All digests that can be found now: the snapshot that a reader of the events starts from."""
+        """All digests that can be found now: the snapshot that a subscriber to the events starts from."""
         return iter(self._by_digest)
 
-    def take(self) -> int | None:
+    def allocate(self) -> int | None:
         """Hold a free block whose contents do not matter; None when all are held."""
-        if self._blank:
-            block = self._blank.pop()
-        elif self._reusable:
-            block, _ = self._reusable.popitem(last=False)
-            self._forget(block)
+        if self._empty:
+            block = self._empty.pop()
+        elif self._evictable:
+            block, _ = self._evictable.popitem(last=False)
+            self._evict(block)
         else:
             return None
         self._ref_counts[block] = 1
@@ -66,11 +66,11 @@ class BlockPool:
     def share(self, block: int) -> None:
         """Hold a block for its contents, whether or not someone else holds it."""
         if self._ref_counts[block] == 0:
-            del self._reusable[block]
+            del self._evictable[block]
         self._ref_counts[block] += 1
 
     def release(self, blocks: Iterable[int]) -> None:
-        """Let go of each block once. Blocks named first are evicted first: name the tail of a sequence before its head.
+        """Release each block once. Blocks named first are evicted first: name the tail of a sequence before its head.
 
         Raises:
             ValueError: a block is not held.
@@ -78,13 +78,13 @@ class BlockPool:
         for block in blocks:
             count = self._ref_counts[block] - 1
             if count < 0:
-                raise ValueError(f"block {block} is released more often than it was taken")
+                raise ValueError(f"block {block} is released more often than it was allocated")
             self._ref_counts[block] = count
             if count == 0:
                 if self._digests[block] is None:
-                    self._blank.append(block)
+                    self._empty.append(block)
                 else:
-                    self._reusable[block] = None
+                    self._evictable[block] = None
 
     def register(self, block: int, digest: bytes) -> None:
         """Make a held, fully computed block findable. If another block has the digest, that one stays the one found."""
@@ -95,7 +95,7 @@ class BlockPool:
         if self.events is not None:
             self.events.stored(digest)
 
-    def _forget(self, block: int) -> None:
+    def _evict(self, block: int) -> None:
         digest = self._digests[block]
         assert digest is not None
         self._digests[block] = None

@@ -1,4 +1,5 @@
-"""What changed in the prompt cache since someone last asked, for routers that send a prompt where its prefix is."""
+"""KV events: what was stored in and removed from the prefix cache since the last read, for routers that send a prompt
+where its prefix is."""
 
 from __future__ import annotations
 
@@ -19,10 +20,11 @@ class KVChanges(NamedTuple):
 
 
 class KVEvents:
-    """Each digest's last change: a block that came and went within one look is told as gone, which does no harm.
+    """Each digest's last change: a block that came and went between two reads is reported as removed, which does
+    no harm.
 
     Args:
-        capacity: digests after which changes are lost; bounds the memory that a reader who does not come costs.
+        capacity: digests after which changes are lost; bounds the memory that a subscriber who does not read costs.
     """
 
     def __init__(self, capacity: int = 65_536) -> None:
@@ -37,11 +39,11 @@ class KVEvents:
 
     def stored(self, digest: bytes) -> None:
         """A block can be found from now on."""
-        self._note(digest, True)
+        self._record(digest, True)
 
     def removed(self, digest: bytes) -> None:
         """A block cannot be found any more."""
-        self._note(digest, False)
+        self._record(digest, False)
 
     def drain(self) -> KVChanges:
         """The changes since the last call."""
@@ -51,7 +53,7 @@ class KVEvents:
         removed = cut(digest for digest, there in changes.items() if not there)
         return KVChanges(stored, removed, lost)
 
-    def _note(self, digest: bytes, there: bool) -> None:
+    def _record(self, digest: bytes, there: bool) -> None:
         changes = self._changes
         changes[digest] = there
         if len(changes) > self._capacity:

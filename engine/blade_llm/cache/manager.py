@@ -1,4 +1,4 @@
-"""The KV cache as the scheduler sees it: find a cached prefix, take blocks, name what was computed, let go."""
+"""The KV cache as the scheduler sees it: find a cached prefix, allocate blocks, register what was computed, release."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from typing import NamedTuple
 
 from blade_llm.cache.blocks import BlockPool
 from blade_llm.cache.events import KVChanges, KVEvents, cut
-from blade_llm.cache.prompt_cache import HashChain, root_digest
+from blade_llm.cache.prefix_cache import HashChain, root_digest
 
 
 class PrefixMatch(NamedTuple):
-    """What a sequence needs to enter the cache."""
+    """The cached prefix of a sequence, and the blocks that admitting it takes."""
 
     cached: list[int]
     """Blocks that already hold its beginning."""
     num_fresh: int
     """Blocks to compute for the rest."""
     num_needed: int
-    """Free blocks that entering consumes: the fresh ones, and the cached ones that nobody holds now."""
+    """Free blocks that admission consumes: the fresh ones, and the cached ones that nobody holds now."""
 
 
 class KVCacheManager:
-    """Paged KV blocks with a prompt cache. Knows token ids and block indices, not requests."""
+    """Paged KV blocks with a prefix cache. Knows token ids and block indices, not requests."""
 
     def __init__(
         self,
         num_blocks: int,
         block_size: int = 16,
         *,
-        enable_prompt_cache: bool = True,
+        enable_prefix_cache: bool = True,
     ) -> None:
         self.block_size = block_size
-        self.enable_prompt_cache = enable_prompt_cache
+        self.enable_prefix_cache = enable_prefix_cache
         self.pool = BlockPool(num_blocks)
 
     @property
@@ -40,7 +40,7 @@ class KVCacheManager:
 
     @property
     def num_free(self) -> int:
-        """Blocks that can be taken now, those that still hold reusable prompt cache included."""
+        """Blocks that can be allocated now, those that the prefix cache still serves included."""
         return self.pool.num_free
 
     def blocks_for(self, num_tokens: int) -> int:
@@ -52,12 +52,12 @@ class KVCacheManager:
         return HashChain(root_digest(adapter=adapter, image=image, salt=salt), self.block_size)
 
     def match(self, chain: HashChain, token_ids: list[int], most: int | None = None) -> PrefixMatch:
-        """How much of a sequence is cached. Never all of it: the last token is always computed, for its logits.
+        """Find the cached prefix of a sequence. Never all of it: the last token is always computed, for its logits.
 
-        ``most``: whoever needs more of the logits takes no more than so many tokens from the cache.
+        ``most``: at most so many tokens come from the cache; the logits of the others are needed.
         """
         cached: list[int] = []
-        if self.enable_prompt_cache:
+        if self.enable_prefix_cache:
             limit = min(len(token_ids) - 1, len(token_ids) if most is None else most) // self.block_size
             chain.extend(token_ids, limit)
             for digest in chain.digests[:limit]:
@@ -69,59 +69,59 @@ class KVCacheManager:
         resting = sum(self.pool.ref_count(block) == 0 for block in cached)
         return PrefixMatch(cached, num_fresh, num_fresh + resting)
 
-    def enter(self, match: PrefixMatch) -> list[int]:
-        """Take the blocks of a match made since the last change, as a new block table.
+    def allocate(self, match: PrefixMatch) -> list[int]:
+        """Allocate the blocks of a match made since the last change, as a new block table.
 
         Raises:
-            ValueError: fewer than ``match.num_needed`` blocks are free (nothing is taken then).
+            ValueError: fewer than ``match.num_needed`` blocks are free (nothing is allocated then).
         """
         if match.num_needed > self.num_free:
             raise ValueError(f"{match.num_needed} KV blocks needed, {self.num_free} free")
-        for block in match.cached:  # before taking fresh ones, which may evict
+        for block in match.cached:  # before allocating fresh ones, which may evict
             self.pool.share(block)
-        fresh = [self.pool.take() for _ in range(match.num_fresh)]
+        fresh = [self.pool.allocate() for _ in range(match.num_fresh)]
         return match.cached + [block for block in fresh if block is not None]
 
     def share(self, blocks: list[int]) -> None:
-        """Hold blocks that someone else holds once more."""
+        """Hold once more blocks that another sequence holds (copy-on-write: nobody writes to them any more)."""
         for block in blocks:
             self.pool.share(block)
 
-    def is_blank(self, block: int) -> bool:
+    def is_writable(self, block: int) -> bool:
         """Whether it is held once, and not for what is in it: then its holder may write there."""
         return self.pool.ref_count(block) == 1 and self.pool.digest(block) is None
 
-    def take(self) -> int | None:
-        """One more block, or None when none is free."""
-        return self.pool.take()
+    def allocate_block(self) -> int | None:
+        """Allocate one more block; None when none is free."""
+        return self.pool.allocate()
 
     def register(self, chain: HashChain, token_ids: list[int], block_table: list[int], first: int, end: int) -> None:
         """Blocks ``first .. end - 1`` of a table are full and computed: others may use them from now on."""
-        if not self.enable_prompt_cache:
+        if not self.enable_prefix_cache:
             return
         chain.extend(token_ids, end)
         for index in range(first, end):
             self.pool.register(block_table[index], chain.digests[index])
 
-    def follow(self) -> bytes:
+    def subscribe(self) -> bytes:
         """The digests of all blocks that can be found now (as :class:`KVChanges` has them).
 
-        From the first call on changes are kept for :meth:`changes`; a cache that nobody follows keeps none.
+        From the first call on changes are recorded for :meth:`changes`; a cache without a subscriber records none.
         """
         if self.pool.events is None:
             self.pool.events = KVEvents()
         return cut(self.pool.cached_digests())
 
     @property
-    def changed(self) -> bool:
-        """Someone follows, and there are changes."""
+    def has_changes(self) -> bool:
+        """Whether a subscriber has changes to read."""
         return self.pool.events is not None and self.pool.events.pending
 
     def changes(self) -> KVChanges | None:
-        """What changed since the last call; None without anything new."""
+        """The changes since the last call; None without any."""
         events = self.pool.events
         return events.drain() if events is not None and events.pending else None
 
     def release(self, block_table: list[int]) -> None:
-        """Let go of a sequence's blocks; its beginning stays cached longest, as it is the likeliest to be shared."""
+        """Release a sequence's blocks; its beginning stays cached longest, as it is the likeliest to be shared."""
         self.pool.release(reversed(block_table))

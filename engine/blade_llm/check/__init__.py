@@ -1,1 +1,1 @@
-"""What ``blade_llm_check`` looks at before a model is served: one module per item, and the report they go into."""
+"""What ``blade_llm_check`` checks before a model is served: one module per item, and the report they go into."""

@@ -51,7 +51,7 @@ def run_items(
     """Run the items ``names`` and hand each result to ``report`` as soon as it is there.
 
     ``config`` gives the engine's configuration, its model as a folder, and is called for the items that need it; what
-    it raises fails them. ``wanted`` is what the service asks of the model's text side.
+    it raises fails them. ``wanted`` is what the service needs of the model's text side.
     """
     checks: dict[str, Callable[[], CheckItem]] = {
         "check_shm": check_shm,

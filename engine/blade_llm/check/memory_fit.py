@@ -9,16 +9,18 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from blade_llm.cache.memory_limit import memory_limit_bytes
+from blade_llm.cache.sizing import KVCachePlan, default_kv_cache_bytes
 from blade_llm.config import EngineConfig
 from blade_llm.models.config import ModelConfig, load_model_config
 from blade_llm.models.dtypes import resolve_dtype
-from blade_llm.models.memory import KvPlan, activation_bytes, default_kv_cache_bytes, memory_limit_bytes, weight_bytes
-from blade_llm.runner.memory_plan import plan_kv_cache
+from blade_llm.models.memory import activation_bytes, weight_bytes
+from blade_llm.runner.startup.memory_plan import plan_kv_cache
 from blade_protocol.check import CheckItem
 
 NAME: Final = "check_memory_fit"
 RUNTIME_BYTES: Final = 512 << 20
-"""Interpreter and libraries of the front and the engine process."""
+"""Interpreter and libraries of the API-server and the engine process."""
 WARNING_SHARE: Final = 0.9
 """A plan that takes more of the limit than this leaves no room for the page cache or a second copy while loading."""
 
@@ -62,12 +64,12 @@ def _judge(config: EngineConfig, model: ModelConfig, limit: int) -> CheckItem:
     )
 
 
-def _is_shortened(config: EngineConfig, model: ModelConfig, plan: KvPlan) -> bool:
+def _is_shortened(config: EngineConfig, model: ModelConfig, plan: KVCachePlan) -> bool:
     """Whether the engine would serve less than the model's length because the cache is small."""
     return config.max_model_len is None and plan.max_model_len < model.max_position_embeddings
 
 
-def _remedy(plan: KvPlan, limit: int, fixed: int) -> str:
+def _remedy(plan: KVCachePlan, limit: int, fixed: int) -> str:
     """The flags that bring the plan under the warning line, or the memory it takes."""
     blocks = (int(limit * WARNING_SHARE) - fixed) // plan.block_bytes
     needed = plan.blocks_of(plan.max_model_len)

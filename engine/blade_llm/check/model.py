@@ -1,6 +1,6 @@
-"""``check_model``: are the model's files whole, do they belong together, and can they be served here as asked?
+"""``check_model``: are the model's files whole, do they belong together, and can they be served here with these flags?
 
-The server's own readers look at them, in milliseconds: weights by their headers, tokenizer and chat template whole.
+The server's own readers read them, in milliseconds: weights by their headers, tokenizer and chat template whole.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from typing import Final
 
 import msgspec
 
-from blade_llm.api.pooling import Pooling
-from blade_llm.api.served_model import NO_PARSER, ModelSource, ServedModel, Task, load_served_model
-from blade_llm.models.checkpoint import check_tensors, open_checkpoint
+from blade_llm.api.common.pooling import Pooling
+from blade_llm.api.common.served_model import NO_PARSER, ModelSource, ServedModel, Task, load_served_model
 from blade_llm.models.config import ModelConfig, load_model_config
 from blade_llm.models.errors import ModelFilesError
-from blade_llm.models.families import expected_tensors
+from blade_llm.models.tensors import expected_tensors
 from blade_llm.text.errors import TokenizerFilesError
+from blade_llm.weights.checkpoint import check_tensors, open_checkpoint
 from blade_protocol.check import CheckItem
 
 NAME: Final = "check_model"
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What a service asks of its model's text side: fields of :class:`ModelSource`, and guided decoding."""
+    """What a service needs of its model's text side: fields of :class:`ModelSource`, and guided decoding."""
 
     tokenizer_dir: str | None = None
     chat_template: str | None = None
@@ -33,7 +33,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     tool_call_parser: str | None = None
     reasoning_parser: str | None = None
     guided: bool = False
-    """Guided decoding is asked for (``--enable_json_warmup``)."""
+    """Guided decoding is requested (``--enable_json_warmup``)."""
 
     def source(self, model_dir: Path, vocab_size: int) -> ModelSource:
         """Where the server would read the text side from."""
@@ -74,7 +74,7 @@ def check_model(model_dir: Path, wanted: Wanted | None = None) -> CheckItem:
 
 
 def _found(model: ServedModel) -> str:
-    """What the server will make of this model's answers, in words."""
+    """How the server will parse this model's outputs, for the report."""
     if model.task == "embed":
         return f", pooling {model.pooling}"
     forms = (("tool calls", model.call_form), ("reasoning", model.reasoning_form))
@@ -84,13 +84,13 @@ def _found(model: ServedModel) -> str:
 def _missing(model: ServedModel, model_dir: Path, config: ModelConfig, wanted: Wanted) -> Iterator[str]:
     if model.task == "embed":
         return
-    asked = wanted.tool_call_parser
+    parser = wanted.tool_call_parser
     if model.chat_template is None:
         yield (f"no chat template: /v1/chat/completions needs chat_template.jinja in {model_dir} or --chat_template")
-    elif asked not in (None, NO_PARSER) and not model.chat_template.takes_tools:
+    elif parser not in (None, NO_PARSER) and not model.chat_template.takes_tools:
         yield (
             f"the chat template has no place for tools, so the model never learns of them; give --chat_template one "
-            f"that has, or leave out --tool_call_parser {asked}"
+            f"that has, or leave out --tool_call_parser {parser}"
         )
     if wanted.guided and (reason := _no_guided(model, config)):
         yield f"{reason}; leave out --enable_json_warmup, or use another model"
@@ -98,7 +98,7 @@ def _missing(model: ServedModel, model_dir: Path, config: ModelConfig, wanted: W
 
 def _no_guided(model: ServedModel, config: ModelConfig) -> str:
     """Why guided decoding is not possible; empty when it is. Takes a second for a large vocabulary."""
-    from blade_llm.sampling.guided.errors import StructureError
+    from blade_llm.sampling.guided.errors import GrammarSpecError
     from blade_llm.sampling.guided.vocabulary import load_vocabulary
 
     eos = model.tokenizer.eos_token_id
@@ -106,6 +106,6 @@ def _no_guided(model: ServedModel, config: ModelConfig) -> str:
         load_vocabulary(
             model.tokenizer.folder, config.vocab_size, [*config.eos_token_ids, *([] if eos is None else [eos])]
         )
-    except StructureError as error:
+    except GrammarSpecError as error:
         return str(error)
     return ""

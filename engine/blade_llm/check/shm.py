@@ -15,7 +15,7 @@ from blade_protocol.check import CheckItem
 
 SHM: Final = Path("/dev/shm")
 PASS_BYTES: Final = 64 << 20
-"""What a container gets unless told otherwise; less than that was asked for by mistake."""
+"""What a container gets by default; less than that was requested by mistake."""
 
 
 def check_shm(folder: Path = SHM) -> CheckItem:

@@ -13,15 +13,15 @@ from typing import Any, Final
 
 import msgspec
 
-from blade_llm.benchmark.charts import charts
 from blade_llm.benchmark.errors import BenchmarkError
 from blade_llm.benchmark.options import Options
-from blade_llm.benchmark.plot import check_plot_file, write_plot
-from blade_llm.benchmark.report import format_summary
+from blade_llm.benchmark.report.charts import charts
+from blade_llm.benchmark.report.plot import check_plot_file, write_plot
+from blade_llm.benchmark.report.summary import BUSY
+from blade_llm.benchmark.report.tables import format_summary
 from blade_llm.benchmark.session import Outcome, run_session
-from blade_llm.benchmark.summary import BUSY
 from blade_llm.cli.benchmark_flags import GROUPS
-from blade_llm.cli.benchmark_progress import Show
+from blade_llm.cli.benchmark_progress import ProgressPrinter
 from blade_llm.cli.flags import FlagParser
 
 PROGRAM: Final = "blade_llm_benchmark"
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     _allow_many_connections()
     try:
-        with Show(options) as show:
+        with ProgressPrinter(options) as show:
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 outcome = runner.run(run_session(options, show))
         return _report(outcome, options, flags)
@@ -109,7 +109,7 @@ def _options(flags: dict[str, Any]) -> Options:
 
 
 def _allow_many_connections() -> None:
-    """Each request on its way is an open file."""
+    """Raise the limit of open files: each request in flight is one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65536)), hard))

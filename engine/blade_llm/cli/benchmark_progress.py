@@ -11,18 +11,18 @@ from typing import Final
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from blade_llm.benchmark.client.target import Target
 from blade_llm.benchmark.load import Load
 from blade_llm.benchmark.options import Options
-from blade_llm.benchmark.report import format_probe, format_probe_head
-from blade_llm.benchmark.session import Watcher
+from blade_llm.benchmark.report.tables import format_probe, format_probe_head
+from blade_llm.benchmark.session import ProgressListener
 from blade_llm.benchmark.sweep import Probe
-from blade_llm.benchmark.target import Target
 
 SECONDS_PER_LINE: Final = 5.0
 _SECONDS_PER_DRAWING: Final = 0.1
 
 
-class Show(Watcher):
+class ProgressPrinter(ProgressListener):
     """Prints the head and the rates tried on stdout, progress on stderr. A context: entered before the session."""
 
     def __init__(self, options: Options) -> None:
@@ -42,7 +42,7 @@ class Show(Watcher):
         self._drawn = 0.0
         self._probes = 0
 
-    def __enter__(self) -> Show:
+    def __enter__(self) -> ProgressPrinter:
         return self
 
     def __exit__(

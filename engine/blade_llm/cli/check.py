@@ -19,8 +19,8 @@ from blade_llm.cli.progress import download_progress
 from blade_llm.cli.server_flags import GROUPS, MEMORY_FIELDS, TEXT_FIELDS, memory_fields, text_fields
 from blade_llm.cli.termination import write_termination_log
 from blade_llm.config import EngineConfig
+from blade_llm.hub.resolve import resolve_model
 from blade_llm.models.errors import ModelFilesError
-from blade_llm.models.hub import resolve_model
 from blade_protocol.check import CheckItem
 from blade_protocol.environment import TERMINATION_LOG, TERMINATION_LOG_MAX_BYTES
 
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _engine_config(flags: Mapping[str, Any]) -> Callable[[], EngineConfig]:
-    """Gives the engine's configuration; the model is looked up at the first call, and later ones end as it did."""
+    """Gives the engine's configuration; the model is resolved at the first call, and later ones end as it did."""
     found: EngineConfig | ModelFilesError | None = None
 
     def config() -> EngineConfig:

@@ -1,6 +1,6 @@
 """``blade_llm_fetch``: bring a model to this machine or onto a volume, before the engine starts.
 
-Progress goes to stderr and, where the operator asks, over HTTP; the folder, as the last line, to stdout; how it ended
+Progress goes to stderr and, where the operator polls, over HTTP; the folder, as the last line, to stdout; how it ended
 goes to the termination log.
 """
 
@@ -17,10 +17,10 @@ from blade_llm.cli.fetch_progress import Meter, serve_progress
 from blade_llm.cli.flags import Flag, FlagParser
 from blade_llm.cli.progress import download_progress
 from blade_llm.cli.termination import write_termination_log
+from blade_llm.hub.materialize import materialize
+from blade_llm.hub.model import Progress
+from blade_llm.hub.resolve import resolve_model
 from blade_llm.models.errors import ModelFilesError
-from blade_llm.models.hub import resolve_model
-from blade_llm.models.hub_model import Progress
-from blade_llm.models.materialize import materialize
 from blade_protocol.environment import TERMINATION_LOG_MAX_BYTES
 from blade_protocol.fetch import FetchReport
 

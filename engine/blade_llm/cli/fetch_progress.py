@@ -1,6 +1,6 @@
-"""A download that can be asked how far it is: over HTTP on the pod's internal port, for the operator's status.
+"""Progress of a download, served over HTTP on the pod's internal port, for the operator's status.
 
-A thread answers, so that the download itself stays plain blocking code. Nothing here may ever stop a download: a port
+A thread serves it, so that the download itself stays plain blocking code. Nothing here may ever stop a download: a port
 that is taken costs the progress in the status and no more.
 """
 
@@ -20,14 +20,14 @@ from typing import Final
 
 import msgspec
 
-from blade_llm.models.hub_model import Progress
+from blade_llm.hub.model import Progress
 from blade_protocol import environment, headers, paths
 from blade_protocol.fetch import FetchProgress
 
 WINDOW_S: Final = 15.0
 """The speed is the mean over this time."""
 SETTLE_S: Final = 0.5
-"""What is there already when a download continues is told within its first moments, and is no speed."""
+"""Bytes that were there before a download continued are reported within its first moments, and are no speed."""
 REQUEST_TIMEOUT_S: Final = 5.0
 
 
@@ -79,10 +79,10 @@ class Meter:
 
 @contextmanager
 def serve_progress(meter: Meter) -> Iterator[int | None]:
-    """Answer ``GET /internal/fetch`` on ``$BLADE_HOST:$BLADE_INTERNAL_PORT`` while the context is open.
+    """Serve ``GET /internal/fetch`` on ``$BLADE_HOST:$BLADE_INTERNAL_PORT`` while the context is open.
 
-    Yields the port, or None where there is nothing to serve on: without ``BLADE_INTERNAL_PORT`` nobody asks. As with
-    the engine, the token of ``BLADE_INTERNAL_TOKEN_FILE`` is required, and without one only this machine may ask.
+    Yields the port, or None where there is nothing to serve on: without ``BLADE_INTERNAL_PORT`` nobody polls. As with
+    the engine, the token of ``BLADE_INTERNAL_TOKEN_FILE`` is required, and without one only this machine may poll.
     """
     server = _bind(meter)
     if server is None:
@@ -119,7 +119,7 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing of who asked and did not wait for the answer: the log is the download's."""
+        """Log nothing of clients that disconnect: the log is the download's."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
@@ -130,16 +130,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if not _is_allowed(self.headers.get(headers.INTERNAL_TOKEN, "")):
-            self._answer(401, b'{"error": {"message": "send the internal token", "code": "invalid_token"}}')
+            self._respond(401, b'{"error": {"message": "send the internal token", "code": "invalid_token"}}')
         elif self.path != paths.INTERNAL_FETCH:
-            self._answer(404, b'{"error": {"message": "only the download can be asked for here"}}')
+            self._respond(404, b'{"error": {"message": "only the download can be asked for here"}}')
         else:
-            self._answer(200, msgspec.json.encode(self.meter.read()))
+            self._respond(200, msgspec.json.encode(self.meter.read()))
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing: the log is the download's."""
 
-    def _answer(self, status: int, body: bytes) -> None:
+    def _respond(self, status: int, body: bytes) -> None:
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))

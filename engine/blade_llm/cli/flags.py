@@ -1,7 +1,7 @@
 """What a command-line flag is: its values, its default, and whether its feature exists yet.
 
 BladeLLM's flag names are kept whole, so that existing commands stay valid; a flag whose feature is not built yet is
-shown in ``--help`` and refused, unless it is given a value that asks for nothing.
+shown in ``--help`` and refused, unless it is given a value that requests nothing.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Flag:
     required: bool = False
     metavar: str | None = None
     accepts: tuple[Any, ...] | None = None
-    """Only these values (and the default) work in this version; None: all do."""
+    """Values that work in this version, beside the default; None: all do."""
 
     @property
     def option(self) -> str:

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from blade_llm.models.hub_model import Progress, ProgressCallback
+from blade_llm.hub.model import Progress, ProgressCallback
 
 SECONDS_PER_LINE: Final = 5.0
 
 
 @contextmanager
 def download_progress() -> Iterator[ProgressCallback]:
-    """A callback for :func:`blade_llm.models.hub.resolve_model` that shows the download while the context is open.
+    """A callback for :func:`blade_llm.hub.resolve.resolve_model` that shows the download while the context is open.
 
     Shows nothing until the first call, so that it costs nothing when there is nothing to download.
     """

@@ -19,9 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from blade_llm.api.internal_token import InternalToken
-from blade_llm.api.served_model import ModelSource, ServedModel, load_served_model
-from blade_llm.api.sockets import share_port
+from blade_llm.api.common.served_model import ModelSource, ServedModel, load_served_model
 from blade_llm.cli.flags import FlagParser
 from blade_llm.cli.progress import download_progress
 from blade_llm.cli.server_flags import GROUPS, memory_fields, text_fields
@@ -29,12 +27,14 @@ from blade_llm.config import EngineConfig
 from blade_llm.engine.launch import BUILD, MAX_SOCKET_DIR_BYTES, EngineHandle
 from blade_llm.engine.messages import EngineReady
 from blade_llm.engine.start import LOG_FORMAT
-from blade_llm.models.checkpoint import check_tensors, open_checkpoint
+from blade_llm.hub.resolve import resolve_model
 from blade_llm.models.config import load_model_config
 from blade_llm.models.errors import ModelFilesError
-from blade_llm.models.families import expected_tensors
-from blade_llm.models.hub import resolve_model
+from blade_llm.models.tensors import expected_tensors
+from blade_llm.server.internal_token import InternalToken
+from blade_llm.server.sockets import share_port
 from blade_llm.text.errors import TokenizerFilesError
+from blade_llm.weights.checkpoint import check_tensors, open_checkpoint
 from blade_protocol import environment, ports
 
 PROGRAM: Final = "blade_llm_server"
@@ -49,14 +49,14 @@ def main(argv: Sequence[str] | None = None, *, build: str = BUILD) -> int:
 
     Status: 0 after SIGTERM or Ctrl-C, 1 when it cannot start or the engine dies, 2 for wrong flags.
     """
-    began = time.perf_counter()
+    started = time.perf_counter()
     parser = FlagParser(PROGRAM, "Serve a large language model over an OpenAI-compatible API.", list(GROUPS.items()))
     flags = parser.parse(argv)
     logging.basicConfig(level=flags["log_level"], format=LOG_FORMAT)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the server handles it
     try:
-        return _run(flags, build, began)
+        return _run(flags, build, started)
     except (StartError, ModelFilesError, TokenizerFilesError) as error:
         print(f"{PROGRAM}: error: {error}", file=sys.stderr)
         return 1
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None, *, build: str = BUILD) -> int:
         return 130
 
 
-def _run(flags: Mapping[str, Any], build: str, began: float) -> int:
+def _run(flags: Mapping[str, Any], build: str, started: float) -> int:
     token = _internal_token()
     public, internal = _bind_ports(flags, loopback_only=token is None)
     folder, source = _find_model(flags)
@@ -78,8 +78,8 @@ def _run(flags: Mapping[str, Any], build: str, began: float) -> int:
     try:
         import uvloop
 
-        from blade_llm.api.server import Ports, PortTakenError, ServerOptions, run_server
         from blade_llm.cli.report import print_arguments, print_ready
+        from blade_llm.server.supervisor import Ports, PortTakenError, ServerOptions, run_server
 
         print_arguments(flags)
         options = ServerOptions(
@@ -87,7 +87,7 @@ def _run(flags: Mapping[str, Any], build: str, began: float) -> int:
         )
 
         def on_ready(ready: EngineReady) -> None:
-            print_ready(ready, public[0], internal, time.perf_counter() - began)
+            print_ready(ready, public[0], internal, time.perf_counter() - started)
 
         try:
             failure = uvloop.run(run_server(engine, Ports(public, internal, token), model, source, options, on_ready))
@@ -112,7 +112,7 @@ def _socket_dir(folder: str | None) -> Path | None:
 
 
 def _bind_ports(flags: Mapping[str, Any], *, loopback_only: bool) -> tuple[list[socket.socket], socket.socket]:
-    """The public sockets, one a front, and the internal one.
+    """The public sockets, one for each API-server process, and the internal one.
 
     Without a token anyone who reaches the internal one may drain this server.
     """
@@ -127,7 +127,8 @@ def _bind_ports(flags: Mapping[str, Any], *, loopback_only: bool) -> tuple[list[
         return share_port(public, flags["api_server_count"]), internal
     except OSError as error:
         raise StartError(
-            f"cannot open a socket for each front: {error.strerror}; lower --api_server_count, or give another --port"
+            f"cannot open a socket for each API-server process: {error.strerror}; "
+            "lower --api_server_count, or give another --port"
         ) from None
 
 
@@ -171,10 +172,10 @@ def _find_model(flags: Mapping[str, Any]) -> tuple[Path, ModelSource]:
         problems = check_tensors(open_checkpoint(folder), expected_tensors(config))
         if problems:
             raise StartError(f"{folder}: {'; '.join(problems)}")
-    asked = flags["max_model_len"]
-    if asked is not None and asked > config.max_position_embeddings:
+    requested = flags["max_model_len"]
+    if requested is not None and requested > config.max_position_embeddings:
         raise StartError(
-            f"--max_model_len {asked} exceeds the model's own {config.max_position_embeddings} "
+            f"--max_model_len {requested} exceeds the model's own {config.max_position_embeddings} "
             "(max_position_embeddings); lower it"
         )
     return folder, ModelSource(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, get_args
 
-from blade_llm.api.pooling import Pooling
-from blade_llm.api.served_model import NO_PARSER, Task
+from blade_llm.api.common.pooling import Pooling
+from blade_llm.api.common.served_model import NO_PARSER, Task
 from blade_llm.cli.flags import Flag, boolean, byte_size, port, positive, seconds, share
 from blade_llm.models.dtypes import DTYPE_ALIASES
 from blade_llm.text.reasoning import REASONING_PARSERS
@@ -86,7 +86,7 @@ _SERVICE = (
     Flag(name="host", help="address to listen on", default="0.0.0.0"),
     Flag(name="port", help="public port; 0: any free one", kind=port, default=ports.ENGINE_PORT),
     Flag(name="internal_port", help="port for router and operator (default: public port + 1000)", kind=port),
-    Flag(name="api_server_count", help="front processes (HTTP and text) on the public port", kind=positive, default=1),
+    Flag(name="api_server_count", help="API-server processes on the public port", kind=positive, default=1),
     Flag(name="worker_socket_path", help="folder for the processes' sockets (default: temporary)", metavar="DIR"),
     Flag(name="log_level", help="least severe messages to log", default="INFO",
          choices=("DEBUG", "INFO", "WARNING", "ERROR")),
@@ -96,7 +96,7 @@ _SERVICE = (
     Flag(name="metric_exporters", help="where metrics go", many=True, default=["prometheus"],
          accepts=(["prometheus"],)),
     Flag(name="max_queue_time", help="seconds a request may wait; 0: for ever", kind=int, default=0, accepts=(0,)),
-    _off("disable_frontend_multiprocessing", "front and engine in one process"),
+    _off("disable_frontend_multiprocessing", "API server and engine in one process"),
 )  # fmt: skip
 _MEMORY = (
     Flag(name="max_num_seqs", help="most requests in one step", kind=positive, default=64),
@@ -112,9 +112,9 @@ _MEMORY = (
          kind=share, default=0.9),
     Flag(name="decoding_parallelism", help="decoding streams", kind=positive, default=1, accepts=(1,)),
 )  # fmt: skip
-_PROMPT_CACHE = (
+_PREFIX_CACHE = (
     Flag(name="disable_prompt_cache", help="compute every prompt anew", kind=boolean, default=False),
-    _off("prompt_cache_enable_swap", "keep evicted prompt cache in host memory"),
+    _off("prompt_cache_enable_swap", "keep evicted blocks of the prefix cache in host memory"),
 )
 _PARALLEL = (
     Flag(name="tensor_parallel_size", help="devices a layer is split over", aliases=("-tp",), kind=positive, default=1,
@@ -194,7 +194,7 @@ GROUPS: Final[Mapping[str, tuple[Flag, ...]]] = {
     "model": _MODEL,
     "service": _SERVICE,
     "memory and scheduling": _MEMORY,
-    "prompt cache": _PROMPT_CACHE,
+    "prefix cache": _PREFIX_CACHE,
     "parallelism": _PARALLEL,
     "decoding": _DECODING,
     "draft model": _DRAFT,

@@ -10,7 +10,7 @@ from blade_llm.config import EngineConfig
 from blade_llm.engine.core import EngineCore, EngineInfo
 from blade_llm.models.config import load_model_config
 from blade_llm.runner import build_runner
-from blade_llm.sampling.guided.grammars import GuidedGrammars
+from blade_llm.sampling.guided.grammars import CachingGrammarCompiler
 from blade_llm.sampling.guided.vocabulary import load_vocabulary
 
 logger = logging.getLogger(__name__)
@@ -47,10 +47,10 @@ def build_core(config: EngineConfig) -> EngineCore:
 
 def _grammars(
     config: EngineConfig, vocab_size: int, eos_token_ids: tuple[int, ...], timings: dict[str, float]
-) -> GuidedGrammars:
+) -> CachingGrammarCompiler:
     """Guided decoding, which gets ready in a thread; ``enable_json_warmup`` waits for it."""
     folder = config.model_dir if config.tokenizer_dir is None else Path(config.tokenizer_dir)
-    grammars = GuidedGrammars(lambda: load_vocabulary(folder, vocab_size, eos_token_ids), vocab_size)
+    grammars = CachingGrammarCompiler(lambda: load_vocabulary(folder, vocab_size, eos_token_ids), vocab_size)
     started = time.perf_counter()
     ready = grammars.warm_up()
     if config.enable_json_warmup:

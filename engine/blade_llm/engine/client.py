@@ -1,9 +1,9 @@
-"""The front process's side of the engine: requests out, tokens in, on the event loop.
+"""The API server's connection to the engine: requests out, tokens in, on the event loop.
 
 One DEALER socket for all requests. Its descriptor is watched by the loop and drained at once, so a step costs one
-wake-up however many requests it served. Tokens go to the :class:`Generation` they belong to: to a function that takes
-them on the spot, which spares a task switch per token, or to whoever waits for them; several steps that pile up behind
-a slow client are taken together.
+wake-up however many requests it served. Tokens go to the :class:`Generation` they belong to: to a callback that takes
+them at once, which saves a task switch per token, or to the task that waits for them; several steps that pile up behind
+a slow client are delivered together.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any, Final
 import msgspec
 import zmq
 
-from blade_llm.engine.kv_mirror import KVMirror
+from blade_llm.engine.kv_event_publisher import KVEventPublisher
 from blade_llm.engine.messages import (
     AbortRequest,
+    ClientToEngine,
     DrainUpdate,
     EngineReady,
-    EngineToFront,
-    FrontToEngine,
+    EngineToClient,
     GenerateRequest,
     Hello,
     RequestOutput,
@@ -35,17 +35,17 @@ from blade_protocol.state import EngineState
 
 
 class EngineDeadError(RuntimeError):
-    """The engine process has ended; the message says why."""
+    """The engine process has exited; the message says why."""
 
 
 class GenerationClosedError(RuntimeError):
-    """The generation was closed (its client went away, or the server stops)."""
+    """The generation was closed (its client disconnected, or the server stops)."""
 
 
 Outputs = list[tuple[int, RequestOutput]]
 """Progress of one HTTP request, each with the index of the engine request it belongs to."""
-VITALS: Final = 2
-"""How many numbers a client publishes: open requests, and when the engine last said anything."""
+HEARTBEAT_SIZE: Final = 2
+"""How many numbers a client publishes: open requests, and when the engine last sent anything."""
 
 
 class Generation:
@@ -82,7 +82,7 @@ class Generation:
                 self._take = None
 
     def stop(self, index: int) -> None:
-        """Tell the engine that this one needs no more tokens."""
+        """Abort one engine request: it needs no more tokens."""
         self._client.abort([self._request_ids[index]])
 
     def close(self, error: Exception | None = None) -> None:
@@ -91,12 +91,12 @@ class Generation:
         self.fail(error or GenerationClosedError("the request was closed"))
 
     def put(self, index: int, output: RequestOutput) -> bool:
-        """Keep ``output``; True: it is the first one, and :meth:`deliver` is due."""
+        """Buffer ``output``; True: it is the first one, and :meth:`deliver` is due."""
         self._outputs.append((index, output))
         return len(self._outputs) == 1
 
     def deliver(self) -> None:
-        """Pass on what was put, or wake whoever waits for it."""
+        """Pass the buffered outputs to the callback, or wake the task that waits for them."""
         if self._take is None:
             self._notify()
             return
@@ -135,18 +135,18 @@ class EngineClient:
     """Connects to the engine at ``address``. Use within one running event loop.
 
     Args:
-        front: the number of this front process; no other one's requests get the same ids.
-        vitals: where to publish :data:`VITALS` numbers: open requests, and when the engine last said anything (seconds
-            of the monotonic clock).
-        follow_kv: keep a copy of which blocks the engine's prompt cache has, in ``kv``.
+        client_index: number of this API-server process; request ids of different processes never collide.
+        heartbeat: where to publish :data:`HEARTBEAT_SIZE` numbers: open requests, and when the engine last sent
+            anything (seconds of the monotonic clock).
+        follow_kv: keep a copy of which blocks the engine's prefix cache has, in ``kv``.
     """
 
     def __init__(
         self,
         address: str,
         *,
-        front: int = 0,
-        vitals: memoryview[float] | None = None,
+        client_index: int = 0,
+        heartbeat: memoryview[float] | None = None,
         follow_kv: bool = False,
     ) -> None:
         self._context: zmq.Context[Any] = zmq.Context()
@@ -156,12 +156,12 @@ class EngineClient:
         self._socket.reconnect_ivl = 20  # the engine binds when its model is loaded
         self._socket.connect(address)
         self._encoder = msgspec.msgpack.Encoder()
-        self._decoder = msgspec.msgpack.Decoder(EngineToFront)
+        self._decoder = msgspec.msgpack.Decoder(EngineToClient)
         self._routes: dict[str, tuple[Generation, int]] = {}
-        """Open engine requests: to whom their outputs go, and with which index."""
+        """Open engine request → its generation and its index there."""
         self._numbers = itertools.count()
-        self._front = front
-        self._vitals: memoryview[float] | list[float] = [0.0] * VITALS if vitals is None else vitals
+        self._client_index = client_index
+        self._heartbeat: memoryview[float] | list[float] = [0.0] * HEARTBEAT_SIZE if heartbeat is None else heartbeat
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._socket.fileno(), self._drain_socket)
         self._ready: asyncio.Future[EngineReady] = self._loop.create_future()
@@ -169,8 +169,8 @@ class EngineClient:
         self._dead: EngineDeadError | None = None
         self.state: EngineState | None = None
         """The last state the engine sent."""
-        self.kv = KVMirror()
-        self._progress()
+        self.kv = KVEventPublisher()
+        self._record_progress()
         self._send(Hello(follow_kv=follow_kv))
 
     @property
@@ -178,8 +178,8 @@ class EngineClient:
         return self._dead is None
 
     @property
-    def death(self) -> EngineDeadError:
-        """Why it is not alive."""
+    def failure(self) -> EngineDeadError:
+        """Why the engine is not alive."""
         return self._dead or EngineDeadError("no answer from the engine yet")
 
     @property
@@ -194,28 +194,28 @@ class EngineClient:
     def submit(self, requests: Sequence[GenerateRequest]) -> Generation:
         """Start ``requests``; their ids must be new (see :meth:`new_id`). Raises :class:`EngineDeadError`.
 
-        The generation counts answers: those of the first request and its siblings, then those of the second, ….
+        Outputs are numbered: those of the first request and its siblings, then those of the second, ….
         """
         if self._dead is not None:
             raise self._dead
         messages = [self._encoder.encode(request) for request in requests]  # all or none, should one fail
-        ids = [request_id for request in requests for request_id in request.answer_ids]
+        ids = [request_id for request in requests for request_id in request.all_request_ids]
         generation = Generation(self, ids)
         if not self._routes:
-            self._progress()
+            self._record_progress()
         for index, request_id in enumerate(ids):
             self._routes[request_id] = (generation, index)
         for message in messages:
             self._send_encoded(message)
-        self._vitals[0] = len(self._routes)
+        self._heartbeat[0] = len(self._routes)
         return generation
 
     def new_id(self, name: str) -> str:
-        """A request id that no other request of the server has, with ``name`` in it for people to find."""
-        return f"{name}.{self._front}-{next(self._numbers)}"
+        """A request id that no other request of the server has, with ``name`` in it for the logs."""
+        return f"{name}.{self._client_index}-{next(self._numbers)}"
 
     def abort(self, request_ids: list[str]) -> None:
-        """Forget requests that still run; finished and unknown ones are ignored."""
+        """Abort requests that still run; finished and unknown ones are ignored."""
         running = [request_id for request_id in request_ids if self._forget(request_id)]
         if running and self._dead is None:
             self._send(AbortRequest(request_ids=running))
@@ -234,15 +234,15 @@ class EngineClient:
             self._watchers.discard(callback)
 
     def fail(self, error: EngineDeadError) -> None:
-        """The engine is gone: every open and future request gets ``error``."""
+        """Fail every open and future request with ``error``: the engine has exited."""
         self._dead = error
         if not self._ready.done():
             self._ready.set_exception(error)
-            self._ready.exception()  # nobody has to be waiting
+            self._ready.exception()  # retrieved, as there may be no waiter
         for generation in self._open():
             generation.fail(error)
         self._routes.clear()
-        self._vitals[0] = 0
+        self._heartbeat[0] = 0
 
     def stop_open(self) -> None:
         """Abort all that is open; the generations get :class:`GenerationClosedError`."""
@@ -259,34 +259,34 @@ class EngineClient:
 
     def _forget(self, request_id: str) -> bool:
         known = self._routes.pop(request_id, None) is not None
-        self._vitals[0] = len(self._routes)
+        self._heartbeat[0] = len(self._routes)
         return known
 
-    def _progress(self) -> None:
-        self._vitals[1] = time.monotonic()
+    def _record_progress(self) -> None:
+        self._heartbeat[1] = time.monotonic()
 
-    def _send(self, message: FrontToEngine) -> None:
+    def _send(self, message: ClientToEngine) -> None:
         self._send_encoded(self._encoder.encode(message))
 
     def _send_encoded(self, message: bytes) -> None:
         self._socket.send(message, zmq.NOBLOCK)
-        # A send can consume the descriptor's edge: look for messages that came meanwhile.
+        # A send can consume the descriptor's edge: poll for messages that came meanwhile.
         self._loop.call_soon(self._drain_socket)
 
     def _drain_socket(self) -> None:
-        touched: list[Generation] = []
+        updated: list[Generation] = []
         while not self._socket.closed:
             try:
                 payload = self._socket.recv(zmq.NOBLOCK)
             except zmq.Again:
                 break
-            self._receive(self._decoder.decode(payload), touched)
-        # Only now: steps that came together leave together.
-        for generation in touched:
+            self._receive(self._decoder.decode(payload), updated)
+        # Only now: steps that were received together are delivered together.
+        for generation in updated:
             generation.deliver()
 
-    def _receive(self, message: EngineToFront, touched: list[Generation]) -> None:
-        self._progress()
+    def _receive(self, message: EngineToClient, updated: list[Generation]) -> None:
+        self._record_progress()
         match message:
             case StepOutputs():
                 routes = self._routes
@@ -296,7 +296,7 @@ class EngineClient:
                         continue
                     generation, index = route
                     if generation.put(index, output):
-                        touched.append(generation)
+                        updated.append(generation)
                     if output.finish_reason is not None:
                         self._forget(output.request_id)
             case StateUpdate():

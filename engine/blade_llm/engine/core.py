@@ -1,11 +1,11 @@
 """The loop's one step: schedule, launch, deliver.
 
 One code path for two kinds of device. A GPU works while the host goes on: the next forward pass is launched before the
-tokens of the step before have arrived, and the host's work hides behind it; its draw is launched when they have, as
-grammars must see them first. On CPU torch is synchronous: a launched step is done when the call returns, and is
+tokens of the step before have arrived, and the host's work hides behind it; its sampling is launched when they have,
+as grammars must see them first. On CPU torch is synchronous: a launched step is done when the call returns, and is
 delivered at once, so nothing is scheduled blindly and no token waits.
 
-A stop that is found one step late costs one discarded draw, never a wrong token.
+A stop that is found one step late costs one discarded token, never a wrong token.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import msgspec
 
 from blade_llm.cache.events import KVChanges
 from blade_llm.cache.manager import KVCacheManager
+from blade_llm.cache.sizing import BLOCK_SIZE
 from blade_llm.config import EngineConfig
-from blade_llm.engine.guidance import Guidance
+from blade_llm.engine.guided_decoding import GuidedDecodingManager
 from blade_llm.engine.messages import EngineReady, GenerateRequest, RequestOutput
-from blade_llm.models.memory import BLOCK_SIZE
-from blade_llm.scheduling.grammar import Grammars
+from blade_llm.scheduling.grammar import GrammarCompiler
 from blade_llm.scheduling.limits import SchedulerConfig
 from blade_llm.scheduling.plan import PendingStep, Runner, StepPlan
 from blade_llm.scheduling.request import Request, RequestRefusedError
@@ -43,7 +43,7 @@ class EngineInfo:
     """What the engine says about itself and does not change while it runs."""
 
     model: str
-    """The name answers carry."""
+    """The name responses carry."""
     max_model_len: int
     device: str
     dtype: str
@@ -65,7 +65,7 @@ class EngineCore:
     Args:
         clock: seconds; measures steps for the prefill budget, and how long requests wait for their grammars.
         overlap: launch the next forward pass before the tokens of the last one are known. Tokens are the same without.
-        grammars: compiles the structures that requests ask for; without it such requests are refused.
+        grammars: compiles the grammar specs of requests; without it such requests are refused.
     """
 
     def __init__(
@@ -76,10 +76,10 @@ class EngineCore:
         clock: Callable[[], float] = time.monotonic,
         *,
         overlap: bool = True,
-        grammars: Grammars | None = None,
+        grammars: GrammarCompiler | None = None,
     ) -> None:
         self.scheduler = scheduler
-        self._guidance = Guidance(scheduler, grammars, info.vocab_size, clock)
+        self._guided = GuidedDecodingManager(scheduler, grammars, info.vocab_size, clock)
         self.info = info
         self._runner = runner
         self._clock = clock
@@ -98,7 +98,7 @@ class EngineCore:
         *,
         num_blocks: int,
         eos_token_ids: Iterable[int] = (),
-        grammars: Grammars | None = None,
+        grammars: GrammarCompiler | None = None,
     ) -> EngineCore:
         """A core with a scheduler and an empty KV cache of ``num_blocks`` blocks for ``runner``."""
         limits = SchedulerConfig(
@@ -107,7 +107,7 @@ class EngineCore:
             max_model_len=info.max_model_len,
             eos_token_ids=tuple(eos_token_ids),
         )
-        cache = KVCacheManager(num_blocks, BLOCK_SIZE, enable_prompt_cache=config.enable_prompt_cache)
+        cache = KVCacheManager(num_blocks, BLOCK_SIZE, enable_prefix_cache=config.enable_prompt_cache)
         return cls(Scheduler(limits, cache), runner, info, grammars=grammars)
 
     def add(self, message: GenerateRequest) -> None:
@@ -116,7 +116,7 @@ class EngineCore:
         Raises:
             ValueError: it can never run as it is; the message says what to change.
         """
-        ids = tuple(message.answer_ids)
+        ids = tuple(message.all_request_ids)
         if len(set(ids)) < len(ids):
             raise RequestRefusedError("request_id and sibling_ids name one request twice")
         if message.pooling and message.sibling_ids:
@@ -125,7 +125,7 @@ class EngineCore:
         if message.output_token_ids and (beams or message.pooling or message.sibling_ids):
             raise RequestRefusedError("output_token_ids is for a single answer that is drawn; send none")
         others = message.sampling
-        if others.prompt_logprobs is not None:  # told once
+        if others.prompt_logprobs is not None:  # reported once
             others = msgspec.structs.replace(others, prompt_logprobs=None)
         requests = [
             Request(
@@ -137,31 +137,31 @@ class EngineCore:
                 cache_salt=message.cache_salt,
                 priority=message.priority,
                 pooling=message.pooling,
-                answer_ids=ids if beams else (),
+                output_ids=ids if beams else (),
             )
             for index, request_id in enumerate(ids[:1] if beams else ids)
         ]
-        if message.sampling.structure is None or beams:
+        if message.sampling.grammar_spec is None or beams:
             self.scheduler.add(*requests)
         else:
-            self._guidance.add(requests)
+            self._guided.add(requests)
 
     def abort(self, request_ids: Iterable[str]) -> None:
-        """Forget requests: rows and blocks are free at once, no further output. Unknown ids are ignored."""
+        """Forget requests: slots and blocks are free at once, no further output. Unknown ids are ignored."""
         request_ids = list(request_ids)
         self.scheduler.abort(request_ids)
-        self._guidance.abort(request_ids)
+        self._guided.abort(request_ids)
 
     @property
     def has_work(self) -> bool:
         """Whether :meth:`step` has anything to do; the owner sleeps otherwise."""
-        return self.scheduler.has_work or bool(self._in_flight) or self._guidance.waiting
+        return self.scheduler.has_work or bool(self._in_flight) or self._guided.waiting
 
     def state(self, *, epoch: str, sequence: int, draining: bool) -> EngineState:
-        """What the engine tells on its internal port; the owner counts epochs and sequence numbers."""
+        """The state for the internal port; the owner counts epochs and sequence numbers."""
         info, stats = self.info, self.scheduler.stats()
-        if self._guidance.waiting:
-            stats = stats._replace(waiting=stats.waiting + self._guidance.num_waiting)
+        if self._guided.waiting:
+            stats = stats._replace(waiting=stats.waiting + self._guided.num_waiting)
         return EngineState(
             model=info.model,
             revision=info.revision,
@@ -175,20 +175,20 @@ class EngineCore:
         )
 
     def follow_kv(self) -> bytes:
-        """The digests of the prompt cache, whose changes are kept from now on."""
-        return self.scheduler.cache.follow()
+        """The digests of the prefix cache, whose changes are recorded from now on."""
+        return self.scheduler.cache.subscribe()
 
     @property
     def kv_changed(self) -> bool:
-        """:meth:`kv_changes` has something to say."""
-        return self.scheduler.cache.changed
+        """Whether :meth:`kv_changes` returns something."""
+        return self.scheduler.cache.has_changes
 
     def kv_changes(self) -> KVChanges | None:
-        """What changed in the prompt cache since the last call; None without anything new, or without a follower."""
+        """What changed in the prefix cache since the last call; None without anything new, or without a subscriber."""
         return self.scheduler.cache.changes()
 
     def ready(self, state: EngineState) -> EngineReady:
-        """The answer to a front's first message."""
+        """The response to an API server's first message."""
         info = self.info
         return EngineReady(
             max_model_len=info.max_model_len,
@@ -201,25 +201,25 @@ class EngineCore:
 
     def step(self) -> list[RequestOutput]:
         """Launch one step and deliver what is ready: on CPU its own tokens, on a GPU those of the step before."""
-        outputs = self._guidance.enter() if self._guidance.waiting else []
+        outputs = self._guided.admit_compiled() if self._guided.waiting else []
         plan = self.scheduler.schedule()
         if plan is None:
             if self._in_flight:
                 return outputs + self._deliver()
             if self.scheduler.has_work:
                 raise RuntimeError("the scheduler has requests but neither plans nor awaits a step")
-            if self._guidance.waiting and not outputs:
-                self._guidance.wait()
+            if self._guided.waiting and not outputs:
+                self._guided.wait()
             return outputs
         launched_at = self._clock()
         forward = self._runner.launch_forward(plan)
         if 0 < self._ahead == len(self._in_flight):
             outputs += self._deliver()
-        masks, ended = self._guidance.masks(plan)
+        masks, ended = self._guided.masks(plan)
         outputs += ended
         pending = self._runner.launch_sampling(forward, masks)
         self._in_flight.append(_InFlight(plan, launched_at, pending))
-        # A device that is done this soon does not work while we do: there is nothing to hide behind. Asked only here:
+        # A device that is done this soon does not work while we do: there is nothing to hide behind. Checked only here:
         # when results are found before the next launch, the device is idle, and needs work first.
         if not self._ahead or pending.done():
             while self._in_flight:
@@ -231,7 +231,7 @@ class EngineCore:
         step = self._in_flight.popleft()
         result = step.pending.result()
         now = self._clock()
-        # The device began when it was told to, or when it was through with the step before.
+        # The device began when the step was launched, or when it was through with the step before.
         seconds = now - max(step.launched_at, self._delivered_at)
         self._delivered_at = now
         return self.scheduler.update(step.plan, result, seconds)

@@ -1,4 +1,4 @@
-"""Start an engine process, know when and why it ends, never leave it behind. For the front process; no torch."""
+"""Start an engine process, notice when and why it exits, never leave it behind. For the supervisor; no torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import msgspec
 
 from blade_llm.config import EngineConfig
 from blade_llm.engine.messages import EngineFailure, EngineStart
-from blade_llm.engine.start import signals_held_back, write_start
+from blade_llm.engine.start import signals_blocked, write_start
 
 BUILD: Final = "blade_llm.engine.build:build_core"
 MAX_SOCKET_DIR_BYTES: Final = 107 - len("/blade_llm-12345678/engine")
@@ -30,7 +30,7 @@ class EngineHandle:
     def __init__(
         self, config: EngineConfig, *, build: str = BUILD, log_level: str = "INFO", socket_dir: Path | None = None
     ) -> None:
-        """Spawn the process; it loads the model on its own while the caller goes on.
+        """Spawn the process; it loads the model on its own while the caller continues.
 
         ``build`` names the function that makes the core (tests give a fake one); ``socket_dir`` is where the private
         folder is made, the system's temporary folder by default.
@@ -39,7 +39,7 @@ class EngineHandle:
         self.address = f"ipc://{self._folder / 'engine'}"
         failure, failure_pipe = os.pipe()
         self._failure = os.fdopen(failure, "rb")
-        with signals_held_back():
+        with signals_blocked():
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "blade_llm.engine.process"], stdin=subprocess.PIPE, pass_fds=(failure_pipe,)
             )
@@ -52,7 +52,7 @@ class EngineHandle:
             build=build,
             log_level=log_level,
         )
-        with contextlib.suppress(BrokenPipeError):  # died at once: wait() will tell
+        with contextlib.suppress(BrokenPipeError):  # died at once: wait() returns why
             write_start(self._process.stdin, start)
 
     @property
@@ -60,7 +60,7 @@ class EngineHandle:
         return self._process.pid
 
     def wait(self) -> EngineFailure:
-        """Block until the process has ended and say why. To be called once."""
+        """Block until the process has exited and return why. To be called once."""
         code = self._process.wait()
         with self._failure as pipe:
             data = pipe.read()
@@ -75,7 +75,7 @@ class EngineHandle:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def close(self) -> None:
-        """End the process (politely, then by force) and remove the folder. Idempotent."""
+        """Stop the process (kill it after a while) and remove the folder. Idempotent."""
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
@@ -87,7 +87,7 @@ class EngineHandle:
         self.remove_folder()
 
     def kill(self) -> None:
-        """End the process at once and remove the folder."""
+        """Kill the process and remove the folder."""
         self._process.kill()
         self._process.wait()
         self.remove_folder()

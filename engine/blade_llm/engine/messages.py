@@ -1,4 +1,4 @@
-"""Messages between front processes and the engine process (msgpack over ZeroMQ), and the engine's answer per step."""
+"""Messages between API-server processes and the engine process (msgpack over ZeroMQ)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import msgspec
 
 from blade_llm.config import EngineConfig
 from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.scheduling.output import RequestError as RequestError
 from blade_llm.scheduling.output import RequestOutput as RequestOutput
 from blade_protocol.state import EngineState, KVBatch
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
-    """Front → engine: start generating. ``sampling.seed`` is already set."""
+    """API server → engine: start generating. ``sampling.seed`` is already set."""
 
     request_id: str
     prompt_token_ids: list[int]
@@ -21,59 +22,59 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate")
     sample_index: int = 0
     sibling_ids: list[str] = []
     """Request ids of further samples of the same prompt, with the sample indices that follow. All share the prompt's
-    blocks. With a beam search: of the second best answer, the third best, … (``1 + len <= beam_width``)."""
+    blocks. With a beam search: of the second best output, the third best, … (``1 + len <= beam_width``)."""
     pooling: Literal["", "last", "mean"] = ""
-    """Not empty: generate nothing, answer with the prompt's hidden states after the last norm: the last token's, or
-    the mean of all. Not scaled to length 1."""
+    """Not empty: generate nothing, return the prompt's hidden states after the last norm: the last token's, or the
+    mean of all. Not scaled to length 1."""
     output_token_ids: list[int] = []
-    """What another engine has answered already: go on after it. The answer counts from its first token all the same
-    (``max_tokens``, penalties, noise), and only what is new comes back."""
+    """Tokens that another engine has generated already, to be continued. They count as output all the same
+    (``max_tokens``, penalties, noise), and only new tokens are returned."""
     cache_salt: str = ""
-    """Requests with different salts never share prompt-cache blocks."""
+    """Requests with different salts never share prefix-cache blocks."""
     priority: int = 0
     """Lower runs earlier; equal ones first come, first served."""
 
     @property
-    def answer_ids(self) -> list[str]:
-        """The ids that outputs bear, in order."""
+    def all_request_ids(self) -> list[str]:
+        """The ids of all samples or beams, in order; outputs carry them."""
         return [self.request_id, *self.sibling_ids]
 
 
 class AbortRequest(msgspec.Struct, frozen=True, kw_only=True, tag="abort"):
-    """Front → engine: forget these (client gone, or a stop string was found). Unknown ids are ignored."""
+    """API server → engine: abort these (client disconnected, or a stop string was found). Unknown ids are ignored."""
 
     request_ids: list[str]
 
 
 class StepOutputs(msgspec.Struct, frozen=True, kw_only=True, tag="outputs"):
-    """Engine → front: all progress of one step for this front's requests."""
+    """Engine → API server: all progress of one step for that server's requests."""
 
     outputs: list[RequestOutput]
 
 
 class StateUpdate(msgspec.Struct, frozen=True, kw_only=True, tag="state"):
-    """Engine → front: pushed on change, at most ten times a second."""
+    """Engine → API server: pushed on change, at most ten times a second."""
 
     state: EngineState
     kv: KVBatch | None = None
-    """For the front that follows the prompt cache. One that is ``lost`` brings all digests there are."""
+    """For the API server that follows the prefix cache. One that is ``lost`` brings all digests there are."""
 
 
 class DrainUpdate(msgspec.Struct, frozen=True, kw_only=True, tag="drain"):
-    """Front → engine: the replica drains, or takes requests again. Only for the state: fronts do the refusing."""
+    """API server → engine: drain, or accept requests again. Only for the state: refusing is up to the API servers."""
 
     draining: bool
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
-    """Front → engine, first message of each front; answered with :class:`EngineReady` once the model is loaded."""
+    """API server → engine, its first message; replied to with :class:`EngineReady` once the model is loaded."""
 
     follow_kv: bool = False
-    """Tell this front what enters and leaves the prompt cache."""
+    """Send this API server what enters and leaves the prefix cache."""
 
 
 class EngineReady(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
-    """Engine → front: what it can do, and how long starting took."""
+    """Engine → API server: its limits, and how long starting took."""
 
     max_model_len: int
     device: str
@@ -94,12 +95,12 @@ class EngineStart(msgspec.Struct, frozen=True, kw_only=True):
     failure_pipe: int
     """Inherited descriptor a fatal exception is written to, as :class:`EngineFailure`."""
     build: str
-    """``module:function`` that turns the configuration into an engine core. Tests put a fake runner here."""
+    """``module:function`` that turns the configuration into an engine core. Tests put a fake one here."""
     log_level: str = "INFO"
 
 
 class EngineFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """Why an engine process ended."""
+    """Why an engine process exited."""
 
     message: str
     traceback: str = ""
@@ -107,5 +108,5 @@ class EngineFailure(msgspec.Struct, frozen=True, kw_only=True):
     """Something the user can change (files, memory); the message says what, and a traceback would only hide it."""
 
 
-FrontToEngine = GenerateRequest | AbortRequest | DrainUpdate | Hello
-EngineToFront = StepOutputs | StateUpdate | EngineReady
+ClientToEngine = GenerateRequest | AbortRequest | DrainUpdate | Hello
+EngineToClient = StepOutputs | StateUpdate | EngineReady

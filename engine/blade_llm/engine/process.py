@@ -1,9 +1,9 @@
 """The engine process: receives requests over ZeroMQ, steps the core, sends tokens back.
 
 Started as ``python -m blade_llm.engine.process`` by :mod:`blade_llm.engine.launch` with a clean interpreter. Its
-standard input brings one :class:`EngineStart` and then stays open as a lifeline: end of file means that the parent is
-gone. With no request live it blocks in poll and uses no CPU; while it works it looks at the socket between steps
-without waiting.
+standard input brings one :class:`EngineStart` and then stays open as the parent-death pipe: end of file means that the
+parent has exited. With no request live it blocks in poll and uses no CPU; while it works it polls the socket between
+steps without waiting.
 """
 
 from __future__ import annotations
@@ -26,30 +26,32 @@ from blade_llm.cache.events import KVChanges
 from blade_llm.config import EngineConfig
 from blade_llm.engine.messages import (
     AbortRequest,
+    ClientToEngine,
     DrainUpdate,
     EngineFailure,
     EngineReady,
     EngineStart,
-    EngineToFront,
-    FrontToEngine,
+    EngineToClient,
     GenerateRequest,
     Hello,
+    RequestError,
     RequestOutput,
     StateUpdate,
     StepOutputs,
 )
-from blade_llm.engine.start import LOG_FORMAT, die_with_parent, ignore_signals, read_start, spare_the_collector
+from blade_llm.engine.start import LOG_FORMAT, die_with_parent, freeze_gc_heap, ignore_signals, read_start
 from blade_llm.models.errors import ModelFilesError, NotEnoughMemoryError
+from blade_llm.scheduling.request import RequestRefusedError
 from blade_protocol.state import EngineState, KVBatch
 
 STATE_INTERVAL_S: Final = 0.1
 """Least time between two pushed states."""
 _MOST_CHARACTERS: Final = 7_000
-"""Of a message and of a traceback: at four bytes each both fit into the pipe, whose reader waits for our end."""
+"""Length limit of a message and a traceback: at four bytes each both fit into the pipe, read only after the exit."""
 
 
 class Core(Protocol):
-    """What this process drives; :class:`blade_llm.engine.core.EngineCore` is the real one."""
+    """The core that this process steps; :class:`blade_llm.engine.core.EngineCore` is the real one."""
 
     @property
     def has_work(self) -> bool: ...
@@ -73,36 +75,36 @@ class Core(Protocol):
 
 
 class EngineProcess:
-    """Serves ``core`` on ``socket`` (a bound ROUTER) until ``lifeline`` (a file descriptor) reaches its end."""
+    """Serves ``core`` on ``socket`` (a bound ROUTER) until ``parent_pipe`` (a file descriptor) reaches end of file."""
 
-    def __init__(self, core: Core, socket: zmq.Socket[bytes], lifeline: int) -> None:
+    def __init__(self, core: Core, socket: zmq.Socket[bytes], parent_pipe: int) -> None:
         self._core = core
         self._socket = socket
-        self._lifeline = lifeline
+        self._parent_pipe = parent_pipe
         self._poller = zmq.Poller()
         self._poller.register(socket, zmq.POLLIN)
-        self._poller.register(lifeline, zmq.POLLIN)
-        self._decoder = msgspec.msgpack.Decoder(FrontToEngine)
+        self._poller.register(parent_pipe, zmq.POLLIN)
+        self._decoder = msgspec.msgpack.Decoder(ClientToEngine)
         self._encoder = msgspec.msgpack.Encoder()
         self._owners: dict[str, bytes] = {}
-        """Live request → identity of the front that sent it."""
-        self._fronts: set[bytes] = set()
-        self._kv_fronts: set[bytes] = set()
-        """Those that follow the prompt cache."""
+        """Live request → ZeroMQ identity of the API server that sent it."""
+        self._clients: set[bytes] = set()
+        self._kv_followers: set[bytes] = set()
+        """Clients that follow the prefix cache."""
         self._kv_sequence = 0
         self._epoch = uuid.uuid4().hex[:12]
         self._draining = False
         self._state = core.state(epoch=self._epoch, sequence=0, draining=False)
-        """As last told."""
+        """The state as last pushed."""
         self._state_due = 0.0
 
     def run(self) -> None:
-        """Return when the parent is gone; whatever the core raises passes through."""
+        """Return when the parent has exited; whatever the core raises passes through."""
         while self.turn():
             pass
 
     def turn(self) -> bool:
-        """Receive, step, send; wait for a message when there is nothing to do. False: the parent is gone."""
+        """Receive, step, send; wait for a message when there is nothing to do. False: the parent has exited."""
         if not self._receive():
             return False
         if self._core.has_work:
@@ -111,36 +113,40 @@ class EngineProcess:
         return True
 
     def _receive(self) -> bool:
-        """Take all messages that are there; wait for one when there is nothing to do. False: the parent is gone."""
+        """Take all messages that are there; wait for one when there is nothing to do. False: the parent has exited."""
         wait_ms = 0 if self._core.has_work else self._idle_wait_ms()
         ready = dict(self._poller.poll(wait_ms))
-        if self._lifeline in ready and not os.read(self._lifeline, 1):
+        if self._parent_pipe in ready and not os.read(self._parent_pipe, 1):
             return False
         if self._socket in ready:
             while True:
                 try:
-                    front, payload = self._socket.recv_multipart(zmq.NOBLOCK)
+                    client, payload = self._socket.recv_multipart(zmq.NOBLOCK)
                 except zmq.Again:
                     break
-                self._handle(front, self._decoder.decode(payload))
+                self._handle(client, self._decoder.decode(payload))
         return True
 
     def _idle_wait_ms(self) -> int | None:
-        """For ever, unless the last change of state has not been told yet."""
+        """No limit, unless the last change of state has not been pushed yet."""
         if not self._changed():
             return None
         return max(0, int((self._state_due - time.monotonic()) * 1000) + 1)
 
-    def _handle(self, front: bytes, message: FrontToEngine) -> None:
+    def _handle(self, client: bytes, message: ClientToEngine) -> None:
         match message:
             case GenerateRequest():
-                ids = message.answer_ids
-                self._owners.update(dict.fromkeys(ids, front))
+                ids = message.all_request_ids
+                self._owners.update(dict.fromkeys(ids, client))
                 try:
                     self._core.add(message)
-                except ValueError as error:  # this request alone is at fault
-                    failed = RequestOutput(request_id=message.request_id, finish_reason="abort", error=str(error))
-                    self._send_outputs([msgspec.structs.replace(failed, request_id=each) for each in ids])
+                except ValueError as refused:  # this request alone is at fault
+                    error = RequestError(message=str(refused))
+                    if isinstance(refused, RequestRefusedError):
+                        error = refused.error
+                    self._send_outputs(
+                        [RequestOutput(request_id=each, finish_reason="abort", error=error) for each in ids]
+                    )
             case AbortRequest():
                 self._core.abort(message.request_ids)
                 for request_id in message.request_ids:
@@ -148,24 +154,24 @@ class EngineProcess:
             case DrainUpdate():
                 self._draining = message.draining
             case Hello():
-                self._fronts.add(front)
-                self._send(front, self._core.ready(self._state))  # what is new, all fronts are told at once
+                self._clients.add(client)
+                self._send(client, self._core.ready(self._state))  # later changes are pushed to all clients at once
                 if message.follow_kv:
-                    self._kv_fronts.add(front)
-                    self._send(front, StateUpdate(state=self._state, kv=self._all_kv()))
+                    self._kv_followers.add(client)
+                    self._send(client, StateUpdate(state=self._state, kv=self._all_kv()))
 
     def _send_outputs(self, outputs: list[RequestOutput]) -> None:
-        by_front: dict[bytes, list[RequestOutput]] = {}
+        by_client: dict[bytes, list[RequestOutput]] = {}
         for output in outputs:
             finished = output.finish_reason is not None
             owner = self._owners.pop(output.request_id, None) if finished else self._owners.get(output.request_id)
             if owner is not None:
-                by_front.setdefault(owner, []).append(output)
-        for front, mine in by_front.items():
-            self._send(front, StepOutputs(outputs=mine))
+                by_client.setdefault(owner, []).append(output)
+        for client, mine in by_client.items():
+            self._send(client, StepOutputs(outputs=mine))
 
-    def _send(self, front: bytes, message: EngineToFront) -> None:
-        self._socket.send_multipart((front, self._encoder.encode(message)))
+    def _send(self, client: bytes, message: EngineToClient) -> None:
+        self._socket.send_multipart((client, self._encoder.encode(message)))
 
     def _current_state(self) -> EngineState:
         return self._core.state(epoch=self._epoch, sequence=self._state.sequence, draining=self._draining)
@@ -181,15 +187,15 @@ class EngineProcess:
         self._state = msgspec.structs.replace(self._current_state(), sequence=self._state.sequence + 1)
         update = StateUpdate(state=self._state)
         with_kv = StateUpdate(state=self._state, kv=self._new_kv())
-        for front in self._fronts:
-            self._send(front, with_kv if front in self._kv_fronts else update)
+        for client in self._clients:
+            self._send(client, with_kv if client in self._kv_followers else update)
 
     def _all_kv(self) -> KVBatch:
-        """The whole prompt cache. It may hold what the next batch tells again, which changes nothing."""
+        """The whole prefix cache. It may hold what the next batch repeats, which changes nothing."""
         return KVBatch(sequence=self._kv_sequence, stored=self._core.follow_kv(), lost=True)
 
     def _new_kv(self) -> KVBatch | None:
-        """What changed in the prompt cache since the last batch."""
+        """Changes of the prefix cache since the last batch."""
         changes = self._core.kv_changes()
         if changes is None:
             return None
@@ -221,8 +227,8 @@ def main() -> int:
     ignore_signals()
     faulthandler.enable()
     die_with_parent(parent)
-    lifeline = sys.stdin.fileno()
-    start = read_start(lifeline, EngineStart)
+    parent_pipe = sys.stdin.fileno()
+    start = read_start(parent_pipe, EngineStart)
     if start is None:
         return 1
     os.set_inheritable(start.failure_pipe, False)
@@ -230,12 +236,12 @@ def main() -> int:
     try:
         context: zmq.Context[Any] = zmq.Context()
         socket = context.socket(zmq.ROUTER)
-        socket.set_hwm(0)  # a slow front costs memory, never tokens
+        socket.set_hwm(0)  # a slow API server costs memory, never tokens
         socket.linger = 0
         core = _load(start.build)(start.config)
         socket.bind(start.address)
-        spare_the_collector()
-        EngineProcess(core, socket, lifeline).run()
+        freeze_gc_heap()
+        EngineProcess(core, socket, parent_pipe).run()
         context.destroy()
     except BaseException as error:
         _report(start.failure_pipe, error)

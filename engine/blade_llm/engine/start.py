@@ -1,6 +1,6 @@
-"""How a new process of the server gets what it needs to start, and how it ends with the one that started it.
+"""How a child process of the server gets what it needs to start, and how it exits with its parent.
 
-Length and msgpack on standard input, which stays open: its end of file means that the parent is gone.
+Length and msgpack on standard input, which stays open: its end of file means that the parent has exited.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import IO, Final, TypeVar
 import msgspec
 
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-"""Of all processes."""
-_TO_THE_FIRST: Final = (signal.SIGINT, signal.SIGTERM)
-"""Ctrl-C and service managers send them to all processes; the first one drains and then tells the others."""
+"""Log format of all processes."""
+_SHUTDOWN_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+"""Ctrl-C and service managers send them to all processes; the supervisor drains and then stops the others."""
 _LENGTH_BYTES: Final = 4
 _PR_SET_PDEATHSIG: Final = 1
 _Start = TypeVar("_Start", bound=msgspec.Struct)
 
 
 @contextlib.contextmanager
-def signals_held_back() -> Iterator[None]:
+def signals_blocked() -> Iterator[None]:
     """Processes started inside the ``with`` block do not get SIGINT and SIGTERM before :func:`ignore_signals`."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _TO_THE_FIRST)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SHUTDOWN_SIGNALS)
     try:
         yield
     finally:
@@ -36,10 +36,10 @@ def signals_held_back() -> Iterator[None]:
 
 
 def ignore_signals() -> None:
-    """Leave SIGINT and SIGTERM to the first process, those included that came since this one was started."""
-    for number in _TO_THE_FIRST:
+    """Leave SIGINT and SIGTERM to the supervisor, those included that came since this process was started."""
+    for number in _SHUTDOWN_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _TO_THE_FIRST)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SHUTDOWN_SIGNALS)
 
 
 def write_start(stream: IO[bytes], start: msgspec.Struct) -> None:
@@ -50,7 +50,7 @@ def write_start(stream: IO[bytes], start: msgspec.Struct) -> None:
 
 
 def read_start(descriptor: int, kind: type[_Start]) -> _Start | None:
-    """Read what :func:`write_start` sent, unbuffered. None when the parent is already gone."""
+    """Read what :func:`write_start` sent, unbuffered. None when the parent has exited already."""
     data = b""
     while (missing := _missing(data)) > 0:
         chunk = os.read(descriptor, missing)
@@ -68,14 +68,14 @@ def die_with_parent(parent: int) -> None:
             os._exit(1)
 
 
-def spare_the_collector() -> None:
+def freeze_gc_heap() -> None:
     """Leave what start-up made out of every later garbage collection: a full one took 40 ms in the middle of a step."""
     gc.collect()
     gc.freeze()
 
 
 def _missing(data: bytes) -> int:
-    """Bytes to read next; what follows the message is left to the next reader."""
+    """Bytes to read next; what follows the message is left in the pipe."""
     if len(data) < _LENGTH_BYTES:
         return _LENGTH_BYTES - len(data)
     return _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "big") - len(data)

@@ -1,6 +1,6 @@
 """Which implementation of an operator computes a tensor: Triton on GPUs, native code on CPUs, else plain torch.
 
-``BLADE_LLM_KERNELS=torch`` keeps everything on the torch implementations, which define what is correct: the way to tell
+``BLADE_LLM_KERNELS=torch`` keeps everything on the torch implementations, which define what is correct: to distinguish
 a wrong kernel from a wrong model.
 """
 

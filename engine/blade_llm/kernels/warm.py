@@ -1,5 +1,5 @@
 """Compiles the operators' GPU kernels before the first request, every variant that a model can meet: Triton compiles on
-first use, and in service that would make somebody wait for seconds. Attention has its own ``warm``."""
+first use, and in service that would make a request wait for seconds. Attention has its own ``warm``."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ def warm_layers(
     add_rms_norm(x, x.clone(), weight, 1e-6)
     silu_and_mul(torch.zeros(1, 2 * inner, dtype=dtype, device=device))
     angles = torch.zeros(1, head_dim // 2, device=device)
-    slots = torch.full((1,), k_cache.shape[0] * block_size - 1, device=device)
+    slot_mapping = torch.full((1,), k_cache.shape[0] * block_size - 1, device=device)
     qkv = torch.zeros(1, (num_heads + 2 * kv_heads) * head_dim, dtype=dtype, device=device)
     norm = torch.ones(head_dim, dtype=dtype, device=device) if qk_norm else None
-    rope_write_kv(qkv, angles, angles, slots, k_cache, k_cache, num_heads, norm, norm)
+    rope_write_kv(qkv, angles, angles, slot_mapping, k_cache, k_cache, num_heads, norm, norm)
 
 
 def warm_step(token_table: Tensor, block_table: Tensor, block_size: int, logits: Tensor) -> None:
-    """The gather of inputs and every stage of the draw. Nothing to do but on a GPU.
+    """The gather of inputs and every stage of sampling. Nothing to do but on a GPU.
 
-    ``token_table``, ``block_table``: the row tables themselves. ``logits``: [1, vocabulary] of the model's type.
+    ``token_table``, ``block_table``: the slot tables themselves. ``logits``: [1, vocabulary] of the model's type.
     """
     if backend_of(logits) != "triton":
         return

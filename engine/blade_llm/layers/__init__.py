@@ -1,1 +1,2 @@
-"""What the model files are made of. Plain objects that own their tensors; a step's metadata is passed to each call."""
+"""The layers that models are made of. Plain objects that own their tensors; a step's metadata is passed to each
+call."""

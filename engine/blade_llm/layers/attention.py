@@ -26,6 +26,6 @@ class Attention:
     def __call__(self, x: Tensor, rotation: Rotation, step: StepMetadata, selected: Tensor | None = None) -> Tensor:
         """[tokens, hidden] to the same, or to [selected, hidden]: of those tokens alone ([selected] int64)."""
         k_cache, v_cache = step.kv_cache[self.layer]
-        q = rope_write_kv(self.qkv(x), rotation.cos, rotation.sin, step.slots, k_cache, v_cache, self.num_heads)
+        q = rope_write_kv(self.qkv(x), rotation.cos, rotation.sin, step.slot_mapping, k_cache, v_cache, self.num_heads)
         attended = paged_attention(q, k_cache, v_cache, step.attention, self.scale)
         return self.output(attended if selected is None else attended.index_select(0, selected))

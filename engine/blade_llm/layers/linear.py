@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from blade_llm.kernels.linear import Quantization, pack
+from blade_llm.kernels.linear import pack
+from blade_llm.kernels.linear.packed import Quantization
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What every layer needs to know about the step it computes. Passed down explicitly; there is no global context."""
+"""The metadata of a step, which every layer needs. Passed down explicitly; there is no global context."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class StepMetadata:
 
     positions: Tensor
     """[tokens] int64: each token's position in its own sequence."""
-    slots: Tensor
+    slot_mapping: Tensor
     """[tokens] int64: where its keys and values go, ``block * block_size + offset``."""
     attention: PreparedAttention
     kv_cache: KVCache

@@ -1,0 +1,1 @@
+"""Model families: which are served, their configuration, and the classes that compute them."""

@@ -1,6 +1,6 @@
 """A model's shape, read from a Hugging Face ``config.json`` without importing transformers.
 
-Everything above the kernels asks this one frozen record; torch is not needed to read it, so that the front process,
+Everything above the kernels reads this one frozen record; torch is not needed for it, so that the API server,
 the scheduler and ``blade_llm_check`` can.
 """
 
@@ -61,10 +61,6 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...]
     bos_token_id: int | None
 
-    def kv_bytes_per_token(self, dtype: DTypeName) -> int:
-        """Bytes one token takes in the KV cache of all layers."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * DTYPE_BYTES[dtype]
-
 
 def load_model_config(model_dir: Path) -> ModelConfig:
     """Read ``config.json`` (and ``generation_config.json`` for end-of-sequence ids) in ``model_dir``.
@@ -123,7 +119,7 @@ def _build(architecture: str, family: str, raw: dict[str, Any], eos_token_ids: t
         output_bias=attention_bias and not qwen2,
         mlp_bias=bool(raw.get("mlp_bias", False)) and not qwen2,
         dtype=parse_dtype(str(raw.get("dtype") or raw.get("torch_dtype") or "float32")),
-        eos_token_ids=tuple(token for token in eos_token_ids if 0 <= token < vocab_size),  # others are never drawn
+        eos_token_ids=tuple(token for token in eos_token_ids if 0 <= token < vocab_size),  # others are never sampled
         bos_token_id=None if bos_token_id is None else int(bos_token_id),
     )
 

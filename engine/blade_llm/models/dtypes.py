@@ -1,6 +1,6 @@
-"""Names of compute types, and which one is used when none is asked for.
+"""Names of compute types, and which one is used when none is requested.
 
-Without torch, so that the server, the runner and ``blade_llm_check`` reach the same answer.
+Without torch, so that the server, the runner and ``blade_llm_check`` choose the same one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What can be wrong with a model's files, with the memory it is given, or with a flag for it."""
+"""Errors of a model's files, of the memory it is given, and of the flags for it."""
 
 
 class ModelFilesError(ValueError):

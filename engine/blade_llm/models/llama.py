@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from blade_llm.kernels.decoder_layers import LayerWeights, fuse
+from blade_llm.kernels.decoder_layers import fuse
+from blade_llm.kernels.decoder_layers.weights import LayerWeights
 from blade_llm.layers.attention import Attention
 from blade_llm.layers.linear import Linear, LinearOptions
 from blade_llm.layers.mlp import GatedMLP
@@ -15,13 +16,13 @@ from blade_llm.layers.norm import RMSNorm
 from blade_llm.layers.rope import RotaryTable
 from blade_llm.layers.step import Rotation, StepMetadata
 from blade_llm.models.config import ModelConfig
-from blade_llm.models.loader import Weights
+from blade_llm.models.weight_source import WeightSource
 
 
 class LlamaLayer:
     """One decoder layer."""
 
-    def __init__(self, config: ModelConfig, weights: Weights, index: int, options: LinearOptions) -> None:
+    def __init__(self, config: ModelConfig, weights: WeightSource, index: int, options: LinearOptions) -> None:
         prefix = f"model.layers.{index}"
 
         def linear(module: str, parts: list[str], bias: bool) -> Linear:
@@ -50,7 +51,7 @@ class LlamaLayer:
 
     @property
     def weights(self) -> LayerWeights:
-        """What it multiplies with."""
+        """The weights of the layer, for the fused operator."""
         attention, mlp = self.attention, self.mlp
         return LayerWeights(
             self.input_norm.weight,
@@ -85,7 +86,7 @@ class Llama:
     """Token ids in, hidden states out; :meth:`logits` of those that are sampled."""
 
     def __init__(
-        self, config: ModelConfig, weights: Weights, max_positions: int, options: LinearOptions | None = None
+        self, config: ModelConfig, weights: WeightSource, max_positions: int, options: LinearOptions | None = None
     ) -> None:
         """``max_positions``: longest sequence, for the table of rotary angles."""
         options = options or LinearOptions()
@@ -111,7 +112,7 @@ class Llama:
     def __call__(self, token_ids: Tensor, step: StepMetadata, selected: Tensor | None) -> Tensor:
         """Normalised hidden states, [selected, hidden].
 
-        ``token_ids``: [tokens] int. ``selected``: [selected] int64, the tokens whose hidden states are asked for; None
+        ``token_ids``: [tokens] int. ``selected``: [selected] int64, the tokens whose hidden states are wanted; None
         for all of them.
         """
         x = F.embedding(token_ids, self.embedding)
@@ -121,7 +122,7 @@ class Llama:
         done = len(self.layers) - (selected is not None)  # the last layer goes on with few of a prefill's tokens
         if self.fused is not None and done:
             x, residual = self.fused(
-                x, rotation.cos, rotation.sin, step.slots, step.attention, step.kv_cache, layers=done
+                x, rotation.cos, rotation.sin, step.slot_mapping, step.attention, step.kv_cache, layers=done
             )
         else:
             done = 0

@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 from blade_llm.models.config import load_model_config
-from blade_llm.runner.host_memory import use_huge_pages
-from blade_llm.runner.threads import spin_briefly
+from blade_llm.runner.startup.host_memory import use_huge_pages
+from blade_llm.runner.startup.threads import spin_briefly
 
 if TYPE_CHECKING:
     from blade_llm.config import EngineConfig

@@ -1,8 +1,9 @@
 """Decodes as CUDA graphs: the hundreds of kernel launches of a step become one.
 
 A graph replays one batch size on fixed addresses. So there is one for each of a few sizes, and a smaller batch is
-padded with a row that belongs to no request; larger ones are launched kernel by kernel. All the rest of a step's state
-lives in the row tables and the KV cache, whose addresses never change, so rows and positions are a graph's only inputs.
+padded with a slot that belongs to no request; larger ones are launched kernel by kernel. All the rest of a step's state
+lives in the slot tables and the KV cache, whose addresses never change, so slots and positions are a graph's only
+inputs.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ DEFAULT_LARGEST: Final = 256
 """Above, a step computes long enough to hide its launches."""
 
 Decode = Callable[[Tensor, Tensor], Tensor]
-"""A decode step on the device: rows and positions ([batch] int64 each) to hidden states, [batch, hidden]."""
+"""A decode step on the device: slots and positions ([batch] int64 each) to hidden states, [batch, hidden]."""
 
 
 class GraphBackend(Protocol):
@@ -66,24 +67,25 @@ class CudaGraphs:
 
 @cache
 def _capture_stream() -> torch.cuda.Stream:
-    """One for the process: cuBLAS keeps a workspace for each stream it ever saw, also one of graphs that are gone."""
+    """The one stream of the process: cuBLAS keeps a workspace for each stream it ever saw, also one of graphs that are
+    gone."""
     return torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
 
 class DecodeGraphs:
-    """One graph for each batch size, and the padding of batches in between."""
+    """The graphs of decode batches, one for each batch size, and the padding of batches in between."""
 
     def __init__(
-        self, decode: Decode, sizes: Sequence[int], padding_row: int, device: torch.device, backend: GraphBackend
+        self, decode: Decode, sizes: Sequence[int], padding_slot: int, device: torch.device, backend: GraphBackend
     ) -> None:
-        """``sizes``: ascending. ``padding_row``: the row that fills a batch up; it is always at position 0."""
+        """``sizes``: ascending. ``padding_slot``: the slot that fills a batch up; it is always at position 0."""
         self.sizes = list(sizes)
-        self._padding_row = padding_row
+        self._padding_slot = padding_slot
         largest = self.sizes[-1] if self.sizes else 0
-        self._rows = torch.full((largest,), padding_row, dtype=torch.int64, device=device)
+        self._slots = torch.full((largest,), padding_slot, dtype=torch.int64, device=device)
         self._starts = torch.zeros(largest, dtype=torch.int64, device=device)
         self._filled = 0
-        """How many of the rows are not padding."""
+        """The number of slots that are not padding."""
         self._decode = decode
         self._backend = backend
         self._graphs: dict[int, tuple[Callable[[], None], Tensor]] = {}
@@ -92,10 +94,10 @@ class DecodeGraphs:
     def capture(self, sizes: Sequence[int] | None = None) -> None:
         """Capture ``sizes`` (all of them when not given), the largest first: the smaller ones fit into its memory."""
         for size in sorted(self.sizes if sizes is None else sizes, reverse=True):
-            rows, starts = self._rows[:size], self._starts[:size]
+            slots, starts = self._slots[:size], self._starts[:size]
 
-            def run(rows: Tensor = rows, starts: Tensor = starts) -> Tensor:
-                return self._decode(rows, starts)
+            def run(slots: Tensor = slots, starts: Tensor = starts) -> Tensor:
+                return self._decode(slots, starts)
 
             logger.info("caching graph of graph_batch_size=%d", size)
             self._graphs[size] = self._backend.capture(run)
@@ -106,18 +108,18 @@ class DecodeGraphs:
         index = bisect_left(self._captured, batch)
         return self._captured[index] if index < len(self._captured) else None
 
-    def decode(self, rows: Tensor, starts: Tensor) -> Tensor:
+    def decode(self, slots: Tensor, starts: Tensor) -> Tensor:
         """Hidden states of a batch for which :meth:`size_for` has a size, [batch, hidden].
 
         They are overwritten by the next batch of the same size: whatever reads them must be launched before.
         """
-        batch = len(rows)
+        batch = len(slots)
         size = self.size_for(batch)
         assert size is not None, f"no graph holds {batch} sequences"
-        self._rows[:batch].copy_(rows)
+        self._slots[:batch].copy_(slots)
         self._starts[:batch].copy_(starts)
         if batch < self._filled:
-            self._rows[batch : self._filled].fill_(self._padding_row)
+            self._slots[batch : self._filled].fill_(self._padding_slot)
             self._starts[batch : self._filled].zero_()
         self._filled = batch
         replay, hidden = self._graphs[size]

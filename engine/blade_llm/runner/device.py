@@ -1,4 +1,4 @@
-"""Which device a model computes on and with which attention, and torch's names for the compute types."""
+"""Chooses the device and the attention of a model, and has torch's names for the compute types."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from blade_llm.kernels import native
 from blade_llm.kernels.backend import backend_of, torch_only
 from blade_llm.models.errors import UnsupportedSettingError
-from blade_llm.runner.host_memory import huge_pages_available
+from blade_llm.runner.startup.host_memory import huge_pages_available
 
 AttentionClass = Literal["ragged_flash", "paged"]
 
@@ -40,7 +40,7 @@ def choose_attention(requested: AttentionClass | None, device: torch.device) -> 
 
 
 def describe(device: torch.device, attention: AttentionClass) -> str:
-    """What computes, in words for the start-up table: processor, threads, implementations, pages."""
+    """The device in words, for the start-up table: processor, threads, implementations, pages."""
     if device.type == "cuda":
         return f"{torch.cuda.get_device_name(device)}, attention {attention}"
     threads = torch.get_num_threads()

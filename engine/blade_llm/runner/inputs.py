@@ -1,5 +1,5 @@
-"""What a step plan says, packed into one copy to the device. The model's inputs are gathered there, out of the row
-tables, where the tokens of the step before may only just have been drawn."""
+"""Sends a step plan to the device, packed into one copy. The model's inputs are gathered there, out of the slot
+tables, where the tokens of the step before may only just have been sampled."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 from torch import Tensor
 
 from blade_llm.kernels.paged_attention import RaggedBatch
-from blade_llm.runner.prompts import StepQuestions
+from blade_llm.runner.prompt_outputs import PromptOutputBatch
 from blade_llm.runner.staging import Staging
-from blade_llm.runner.tables import RowTables
-from blade_llm.sampling.sampler import SampledRows
+from blade_llm.runner.tables import SlotTables
+from blade_llm.sampling.sampler import SampledSlots
 from blade_llm.scheduling.plan import StepPlan
 
 
@@ -25,14 +25,14 @@ class StepInputs:
     """[sequences] int64: the first new position of each."""
     num_tokens: int
     selected: Tensor | None
-    """[sampled, then what the questions ask] int64: the tokens whose hidden states are wanted; None for each one."""
-    sampled: SampledRows
+    """[sampled, then prompt outputs] int64: the tokens whose hidden states are wanted; None for each one."""
+    sampled: SampledSlots
     copies: tuple[Tensor, Tensor] | None = None
     """Blocks to copy before anything is computed, and where to; [copies] int64 each."""
-    questions: StepQuestions | None = None
-    """What rows ask about their prompts."""
+    prompt_outputs: PromptOutputBatch | None = None
+    """The prompt log-probabilities and pooled states that requests want."""
     targets: Tensor | None = None
-    """[scored positions] int64: where the questions' tokens are."""
+    """[scored positions] int64: where the scored tokens are."""
 
     @property
     def decodes_only(self) -> bool:
@@ -40,33 +40,33 @@ class StepInputs:
         return self.num_tokens == len(self.batch.host_query_lens)
 
 
-def send_inputs(plan: StepPlan, tables: RowTables) -> StepInputs:
+def send_inputs(plan: StepPlan, tables: SlotTables) -> StepInputs:
     """Carry ``plan`` to the device in one copy and apply its changes to ``tables``."""
-    shares = plan.rows
-    rows = np.array([share.row for share in shares])
-    starts = np.array([share.start for share in shares])
-    counts = np.array([share.count for share in shares])
+    chunks = plan.chunks
+    slots = np.array([chunk.slot for chunk in chunks])
+    starts = np.array([chunk.start for chunk in chunks])
+    counts = np.array([chunk.count for chunk in chunks])
     seq_lens = starts + counts
-    query_starts = np.empty(len(shares) + 1, dtype=np.int64)
+    query_starts = np.empty(len(chunks) + 1, dtype=np.int64)
     query_starts[0] = 0
     counts.cumsum(out=query_starts[1:])
     num_tokens = int(query_starts[-1])
-    draws = np.array([share.sample for share in shares])
-    if draws.all():
-        sampled_rows, sampled_positions, selected = rows, seq_lens, query_starts[1:] - 1
+    samples = np.array([chunk.sample for chunk in chunks])
+    if samples.all():
+        sampled_slots, sampled_positions, selected = slots, seq_lens, query_starts[1:] - 1
     else:
-        sampled_rows, sampled_positions, selected = rows[draws], seq_lens[draws], query_starts[1:][draws] - 1
+        sampled_slots, sampled_positions, selected = slots[samples], seq_lens[samples], query_starts[1:][samples] - 1
 
     staging = Staging(tables.token_ids.device)
-    for vector in (rows, starts, query_starts, seq_lens, sampled_rows, sampled_positions):
+    for vector in (slots, starts, query_starts, seq_lens, sampled_slots, sampled_positions):
         staging.add(vector)
     tables.stage(plan, staging)
-    questions: StepQuestions | None = None
-    if tables.questions:
-        questions = StepQuestions.of(plan, query_starts, tables.questions, tables.token_ids.shape[1])
-    staging.add(selected if questions is None else np.concatenate([selected, questions.selected]))
-    if questions is not None:
-        staging.add(questions.targets)
+    prompt_outputs: PromptOutputBatch | None = None
+    if tables.prompt_outputs:
+        prompt_outputs = PromptOutputBatch.of(plan, query_starts, tables.prompt_outputs, tables.token_ids.shape[1])
+    staging.add(selected if prompt_outputs is None else np.concatenate([selected, prompt_outputs.selected]))
+    if prompt_outputs is not None:
+        staging.add(prompt_outputs.targets)
     if plan.block_copies:
         staging.add([copy.source for copy in plan.block_copies])
         staging.add([copy.target for copy in plan.block_copies])
@@ -74,11 +74,11 @@ def send_inputs(plan: StepPlan, tables: RowTables) -> StepInputs:
     rest = iter(sent[6:])
     tables.apply(plan, rest)
     wanted = next(rest)
-    targets = None if questions is None else next(rest)
+    targets = None if prompt_outputs is None else next(rest)
     copies = (next(rest), next(rest)) if plan.block_copies else None
     return StepInputs(
         batch=RaggedBatch(
-            rows=sent[0],
+            slots=sent[0],
             query_starts=sent[2],
             seq_lens=sent[3],
             host_query_lens=counts.tolist(),
@@ -86,9 +86,9 @@ def send_inputs(plan: StepPlan, tables: RowTables) -> StepInputs:
         ),
         starts=sent[1],
         num_tokens=num_tokens,
-        selected=None if questions is None and len(selected) == num_tokens else wanted,
-        sampled=SampledRows(sampled_rows.tolist(), sampled_positions.tolist(), sent[4], sent[5]),
-        questions=questions,
+        selected=None if prompt_outputs is None and len(selected) == num_tokens else wanted,
+        sampled=SampledSlots(sampled_slots.tolist(), sampled_positions.tolist(), sent[4], sent[5]),
+        prompt_outputs=prompt_outputs,
         targets=targets,
         copies=copies,
     )

@@ -1,4 +1,4 @@
-"""What a step sends to the device, packed into one copy.
+"""Packs all that a step sends to the device into one copy.
 
 Each step fills a buffer of its own. For a GPU it is pinned and comes from torch's caching allocator, which hands a
 buffer out again only after the copies that read it have finished: a copy still in flight is never overwritten, and
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 _ALIGNMENT: Final = 2
-"""In words: each vector begins at a multiple of 16 bytes, so that Triton needs no variant for others."""
+"""Alignment in words: each vector begins at a multiple of 16 bytes, so that Triton needs no variant for others."""
 
 
 class Staging:

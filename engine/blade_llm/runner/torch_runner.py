@@ -1,7 +1,7 @@
 """The runner: carries out step plans with torch, on the GPU where there is one, else on the CPU.
 
-Rows are stable and live on the device (:mod:`blade_llm.runner.tables`), so a step sends only index vectors, and a token
-drawn in one step feeds the next without a visit to the host. Nothing here waits for the device except
+Slots are stable and live on the device (:mod:`blade_llm.runner.tables`), so a step sends only index vectors, and a
+token sampled in one step feeds the next without a visit to the host. Nothing here waits for the device except
 :meth:`~blade_llm.runner.pending.LaunchedStep.result`.
 """
 
@@ -16,6 +16,7 @@ import msgspec
 import torch
 from torch import Tensor
 
+from blade_llm.cache.sizing import BLOCK_SIZE, KVCachePlan, default_kv_cache_bytes
 from blade_llm.config import EngineConfig
 from blade_llm.kernels.backend import backend_of
 from blade_llm.kernels.gather_inputs import gather_inputs
@@ -27,29 +28,31 @@ from blade_llm.models.config import ModelConfig
 from blade_llm.models.dtypes import resolve_dtype
 from blade_llm.models.errors import NotEnoughMemoryError
 from blade_llm.models.llama import Llama
-from blade_llm.models.memory import BLOCK_SIZE, KvPlan, activation_bytes, default_kv_cache_bytes
-from blade_llm.models.registry import load_model
+from blade_llm.models.memory import activation_bytes
 from blade_llm.runner.cuda_graphs import CudaGraphs, DecodeGraphs, GraphBackend, graph_batch_sizes
 from blade_llm.runner.device import TORCH_DTYPES, choose_attention, choose_device, describe
-from blade_llm.runner.gpu_memory import capture_bytes, measure_gpu
-from blade_llm.runner.host_memory import give_back_free_memory
 from blade_llm.runner.inputs import StepInputs, send_inputs
 from blade_llm.runner.kv_cache import allocate_kv_cache, copy_blocks
-from blade_llm.runner.memory_plan import memory_plan, plan_kv_cache
 from blade_llm.runner.pending import LaunchedForward, LaunchedStep
-from blade_llm.runner.prompts import StepAnswers, answer
-from blade_llm.runner.tables import RowTables
-from blade_llm.runner.threads import requested_threads, usable_cores
-from blade_llm.runner.warm_up import settle_prefetch, settle_threads, warm_up
+from blade_llm.runner.prompt_outputs import PromptOutputResults, compute_prompt_outputs
+from blade_llm.runner.startup.autotune import autotune_prefetch, autotune_threads
+from blade_llm.runner.startup.gpu_profile import capture_bytes, profile_gpu
+from blade_llm.runner.startup.host_memory import give_back_free_memory
+from blade_llm.runner.startup.memory_plan import memory_plan, plan_kv_cache
+from blade_llm.runner.startup.threads import requested_threads, usable_cores
+from blade_llm.runner.startup.warm_up import warm_up
+from blade_llm.runner.supported import assert_supported
+from blade_llm.runner.tables import SlotTables
 from blade_llm.sampling.masks import TokenMasks
 from blade_llm.sampling.sampler import Sampler
 from blade_llm.scheduling.plan import PendingForward, StepPlan
+from blade_llm.weights.loader import load_model
 
 logger = logging.getLogger(__name__)
 
 
 class TorchRunner:
-    """One model on one device; implements :class:`blade_llm.scheduling.plan.Runner`.
+    """Runs one model on one device; implements :class:`blade_llm.scheduling.plan.Runner`.
 
     Attributes: ``num_blocks``, ``max_model_len``, ``memory_plan``, and ``timings``, seconds by phase of the start.
     """
@@ -93,30 +96,31 @@ class TorchRunner:
     @torch.inference_mode()
     def launch_forward(self, plan: StepPlan) -> LaunchedForward:
         """Apply the plan to the tables, gather the inputs and launch the forward pass."""
+        assert_supported(plan)
         try:
             inputs = send_inputs(plan, self.tables)
             if inputs.copies is not None:
                 copy_blocks(self._kv_cache, *inputs.copies)
             hidden = self._hidden(inputs)
-            draws = len(inputs.sampled.rows)
-            logits = self.model.logits(hidden[:draws]) if draws else None
-            return LaunchedForward(inputs.sampled, logits, self._answers(inputs, hidden[draws:]))
+            num_sampled = len(inputs.sampled.slots)
+            logits = self.model.logits(hidden[:num_sampled]) if num_sampled else None
+            return LaunchedForward(inputs.sampled, logits, self._prompt_results(inputs, hidden[num_sampled:]))
         except torch.OutOfMemoryError as error:
             raise self._out_of_memory("a step", error) from error
 
     @torch.inference_mode()
     def launch_sampling(self, forward: PendingForward, masks: TokenMasks | None = None) -> LaunchedStep:
-        """Launch the draw, which writes each token into its row's table at its position."""
+        """Launch the sampling, which writes each token into its slot's table at its position."""
         launched = cast(LaunchedForward, forward)
         if launched.logits is None:
-            return LaunchedStep(None, self.device, launched.answers)
-        sampled = launched.sampled
+            return LaunchedStep(None, self.device, launched.prompt_results)
+        slots = launched.sampled
         try:
-            drawn = self._sampler.draw(launched.logits, sampled, masks)
+            sampled = self._sampler.sample(launched.logits, slots, masks)
         except torch.OutOfMemoryError as error:
             raise self._out_of_memory("a step", error) from error
-        self.tables.token_ids[sampled.row_index, sampled.position_index] = drawn.tokens.to(torch.int32)
-        return LaunchedStep(drawn, self.device, launched.answers)
+        self.tables.token_ids[slots.slot_index, slots.position_index] = sampled.tokens.to(torch.int32)
+        return LaunchedStep(sampled, self.device, launched.prompt_results)
 
     def warm_up(self) -> None:
         """Compile, load and try out all that a request may need, and capture the graphs, before the first one comes."""
@@ -124,9 +128,9 @@ class TorchRunner:
         with torch.inference_mode():
             warm_up(self)
             if self.device.type == "cpu":
-                settle_prefetch(self)
+                autotune_prefetch(self)
                 if requested_threads(self.config.num_threads) is None:
-                    settle_threads(self)
+                    autotune_threads(self)
         self.timings["warm-up"] = time.perf_counter() - start
         if self.graphs is not None:
             start = time.perf_counter()
@@ -136,15 +140,15 @@ class TorchRunner:
 
     @property
     def description(self) -> str:
-        """What computes, in words; final after :meth:`warm_up`."""
+        """The device in words; final after :meth:`warm_up`."""
         return describe(self.device, self.attn_cls)
 
-    def attach(self, kv: KvPlan) -> None:
-        """Allocate the KV cache, and tables of the rows to go with it."""
+    def attach(self, kv: KVCachePlan) -> None:
+        """Allocate the KV cache, and tables of the slots to go with it."""
         config = self.config
         self.num_blocks, self.max_model_len = kv.blocks, kv.max_model_len
         self._kv_cache: KVCache = allocate_kv_cache(self.model_config, kv.blocks, BLOCK_SIZE, self.device, self.dtype)
-        self.tables = RowTables(
+        self.tables = SlotTables(
             config.max_num_seqs, kv.max_model_len, kv.blocks_of(kv.max_model_len), kv.blocks, self.device
         )
         self._sampler = Sampler(self.tables.sampling, self.tables.token_ids)
@@ -154,7 +158,9 @@ class TorchRunner:
             sizes = graph_batch_sizes(
                 config.cuda_graph_batch_sizes, config.cuda_graph_max_batch_size, config.max_num_seqs
             )
-            self.graphs = DecodeGraphs(self._decode, sizes, self.tables.padding_row, self.device, self._graph_backend())
+            self.graphs = DecodeGraphs(
+                self._decode, sizes, self.tables.padding_slot, self.device, self._graph_backend()
+            )
 
     def warm_kernels(self) -> None:
         """Compile every variant of every operator's kernel that this model can meet; none on CPU."""
@@ -173,34 +179,34 @@ class TorchRunner:
         del self._kv_cache, self.tables, self._sampler, self._query_starts, self.graphs
 
     def _hidden(self, inputs: StepInputs) -> Tensor:
-        """Launch the model; hidden states of the tokens that draw, and then of those that rows ask about."""
+        """Launch the model; hidden states of the tokens to sample after, and then of those that prompt outputs need."""
         batch, selected = inputs.batch, inputs.selected
         graphs = self.graphs
         if graphs is not None and inputs.decodes_only and graphs.size_for(inputs.num_tokens) is not None:
-            hidden = graphs.decode(batch.rows, inputs.starts)
+            hidden = graphs.decode(batch.slots, inputs.starts)
             return hidden if selected is None else hidden.index_select(0, selected)
         return self._forward(batch, inputs.starts, inputs.num_tokens, selected)
 
-    def _answers(self, inputs: StepInputs, hidden: Tensor) -> StepAnswers | None:
-        """What the rows ask about their prompts; ``hidden``: [positions asked about, hidden]."""
-        if inputs.questions is None or inputs.targets is None:
+    def _prompt_results(self, inputs: StepInputs, hidden: Tensor) -> PromptOutputResults | None:
+        """The prompt outputs of the step; ``hidden``: [their positions, hidden]."""
+        if inputs.prompt_outputs is None or inputs.targets is None:
             return None
         next_tokens = self.tables.token_ids.view(-1).index_select(0, inputs.targets)
-        return answer(inputs.questions, hidden, next_tokens, self.model.logits)
+        return compute_prompt_outputs(inputs.prompt_outputs, hidden, next_tokens, self.model.logits)
 
-    def _decode(self, rows: Tensor, starts: Tensor) -> Tensor:
+    def _decode(self, slots: Tensor, starts: Tensor) -> Tensor:
         """A decode step that depends on nothing but device memory, as graphs need it: the lengths that the host sees
         are an upper bound."""
-        count = len(rows)
+        count = len(slots)
         batch = RaggedBatch(
-            rows, self._query_starts[: count + 1], starts + 1, [1] * count, [self.max_model_len] * count
+            slots, self._query_starts[: count + 1], starts + 1, [1] * count, [self.max_model_len] * count
         )
         return self._forward(batch, starts, count, None)
 
     def _forward(self, batch: RaggedBatch, starts: Tensor, num_tokens: int, selected: Tensor | None) -> Tensor:
         tables, k_cache = self.tables, self._kv_cache[0][0]
-        token_ids, positions, slots = gather_inputs(
-            batch.rows, starts, batch.query_starts, tables.token_ids, tables.block_table, BLOCK_SIZE, num_tokens
+        token_ids, positions, slot_mapping = gather_inputs(
+            batch.slots, starts, batch.query_starts, tables.token_ids, tables.block_table, BLOCK_SIZE, num_tokens
         )
         attention = prepare(
             batch,
@@ -210,10 +216,10 @@ class TorchRunner:
             deterministic=self.config.deterministic,
             reference=self._torch_attention,
         )
-        metadata = StepMetadata(positions, slots, attention, self._kv_cache)
+        metadata = StepMetadata(positions, slot_mapping, attention, self._kv_cache)
         return self.model(token_ids, metadata, selected)
 
-    def _start_on_cpu(self) -> KvPlan:
+    def _start_on_cpu(self) -> KVCachePlan:
         """The plan comes first: a cache that does not fit is known before the weights are read."""
         config, model_config = self.config, self.model_config
         available = config.kv_cache_bytes if config.kv_cache_bytes is not None else default_kv_cache_bytes()
@@ -224,7 +230,7 @@ class TorchRunner:
         )
         return kv
 
-    def _start_on_gpu(self) -> KvPlan:
+    def _start_on_gpu(self) -> KVCachePlan:
         """The cache gets what weights, graphs and a full step leave of our share."""
         config, model_config = self.config, self.model_config
         free_at_start, _ = torch.cuda.mem_get_info(self.device)
@@ -237,7 +243,7 @@ class TorchRunner:
                 f"int4, or free memory that other processes hold ({error})"
             ) from error
         start = time.perf_counter()
-        memory = measure_gpu(self, free_at_start, length)
+        memory = profile_gpu(self, free_at_start, length)
         self.timings["profile"] = time.perf_counter() - start
         self._activation_peak = memory.activation_peak
         return plan_kv_cache(

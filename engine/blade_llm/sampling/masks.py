@@ -1,4 +1,5 @@
-"""Which tokens the rows of a step may draw, on their way from grammars to the draw. No torch."""
+"""Token masks: the tokens that the requests of a step may sample, on their way from grammars to the sampler. No
+torch."""
 
 from __future__ import annotations
 
@@ -14,10 +15,10 @@ def mask_words(vocab_size: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TokenMasks:
-    """Bit masks of the drawing rows that have a grammar; the other rows may draw anything."""
+    """Bit masks of the sampling chunks whose request has a grammar; the others may sample any token."""
 
     indices: list[int]
-    """Which of the step's drawing rows, in plan order."""
+    """Indices of the chunks among the step's sampling ones, in plan order."""
     words: np.ndarray
     """[len(indices), mask_words(vocabulary)] int32, contiguous: the lowest bit of the first word is token 0, and a bit
-    of 1 allows its token. May be overwritten once the draw is launched."""
+    of 1 allows its token. May be overwritten once the sampling is launched."""

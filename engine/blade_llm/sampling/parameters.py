@@ -1,4 +1,4 @@
-"""How one request wants its tokens drawn: the offline API's argument and the engine's wire form alike. No torch."""
+"""Sampling parameters of one request: the offline API's argument and the engine's wire form alike. No torch."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from typing import Final
 
 import msgspec
 
-from blade_llm.sampling.structure import Structure
+from blade_llm.sampling.grammar_spec import GrammarSpec
 
 MAX_TEMPERATURE: Final = 1e6
 MAX_REPETITION_PENALTY: Final = 1e6
 """Its inverse is the least one. Beyond, logits leave the range of the 32-bit numbers that the device computes with."""
 MAX_LENGTH_PENALTY: Final = 10.0
-"""Either way: beyond, the power of a long answer's length is no number any more."""
+"""Either way: beyond, the power of a long output's length is no number any more."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Sampling and stopping of one request.
 
     Order of application (all on the device): repetition, frequency and presence penalties, logit bias, the mask of the
-    structure, temperature, top-k, top-p, min-p.
+    grammar, temperature, top-k, top-p, min-p.
     A token is ``argmax(logits + Gumbel noise)``, the noise a function of (seed, sample index, position, token id).
     """
 
@@ -41,9 +41,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     frequency_penalty: float = 0.0
     """Subtracted per occurrence in the output."""
     seed: int | None = None
-    """Fixes the draw; chosen at random on arrival when missing."""
+    """Fixes the noise; chosen at random on arrival when missing."""
     stop: tuple[str, ...] = ()
-    """Stop strings; the front process looks for them and tells the engine to stop."""
+    """Stop strings; the API server finds them and aborts the request in the engine."""
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
@@ -55,20 +55,21 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """The same for every token of the prompt but the first, which nothing predicts."""
     logit_bias: dict[int, float] = {}
     """Token id → what is added to its logit, after the penalties; -100 forbids a token as good as surely."""
-    structure: Structure | None = None
-    """What the answer must look like; all other tokens are masked."""
+    grammar_spec: GrammarSpec | None = None
+    """The grammar that the output must follow; all other tokens are masked."""
     beam_width: int = 0
-    """Beam search with so many beams, at least 2; 0: none, tokens are drawn."""
+    """Beam search with so many beams, at least 2; 0: none, tokens are sampled."""
     length_penalty: float = 1.0
     """Beams are ranked by the sum of their log-probabilities divided by length to this power."""
     early_stopping: bool = False
-    """End the beam search as soon as ``beam_width`` answers are complete, not when no beam can beat them any more."""
+    """End the beam search as soon as ``beam_width`` hypotheses are complete, not when no beam can beat them any
+    more."""
 
     def problem(self) -> tuple[str, str] | None:
         """The first invalid field and what to change, or None. NaN and infinities never pass."""
         checks = self._ranges()
-        if self.structure is not None:
-            checks += self._free_of_structure()
+        if self.grammar_spec is not None:
+            checks += self._valid_with_grammar()
         if self.beam_width:
             checks += self._neutral_for_beams()
         return next(((name, advice) for holds, name, advice in checks if not holds), None)
@@ -111,7 +112,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         )
 
     def _neutral_for_beams(self) -> tuple[_Check, ...]:
-        """A beam search ranks by the model's own log-probabilities: nothing may change or draw from them."""
+        """A beam search ranks by the model's own log-probabilities: nothing may change or sample from them."""
         off = "cannot be combined with a beam search, which ranks by the model's own probabilities: leave it out"
         return (
             (self.temperature in (0.0, 1.0), "temperature", off),
@@ -124,7 +125,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             (not self.logit_bias, "logit_bias", off),
         )
 
-    def _free_of_structure(self) -> tuple[_Check, ...]:
+    def _valid_with_grammar(self) -> tuple[_Check, ...]:
         return (
             (
                 not self.ignore_eos,
@@ -136,7 +137,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 _Check = tuple[bool, str, str]
-"""Whether it holds, the field it is about, and what to change where it does not."""
+"""Whether the check holds, the field it is about, and what to change where it does not."""
 
 
 def _is_count_of_logprobs(count: int | None) -> bool:

@@ -1,5 +1,5 @@
-"""What one draw has to do: which of its stages run at all, and over which rows. The host decides from its own copy of
-the parameters; what the device has to know goes there in one transfer, and most draws need none."""
+"""The stages of one sampling: which of them run at all, and over which slots. The host decides from its own copy of
+the parameters; what the device has to know goes there in one transfer, and most steps need none."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from blade_llm.sampling.transfer import all_to_device, words_to_device
 
 
 @dataclass(frozen=True, slots=True)
-class SampledRows:
-    """Which rows draw, and the position each draws for; the same on the host and on the device."""
+class SampledSlots:
+    """The slots that sample, and the position each samples for; the same on the host and on the device."""
 
-    rows: list[int]
+    slots: list[int]
     positions: list[int]
-    row_index: Tensor
+    slot_index: Tensor
     """[rows] int64."""
     position_index: Tensor
     """[rows] int64."""
@@ -29,59 +29,59 @@ class SampledRows:
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """The stages of one draw. Indices are into the sampled rows."""
+    """The stages of one sampling. Indices are into the sampled slots."""
 
     penalised: bool
-    """Whether some row has a penalty."""
+    """Whether some slot has a penalty."""
     bias: SparseBias | None
-    """What is added to single logits; None when there is nothing."""
+    """Biases added to single logits; None when there are none."""
     masks: RowMasks | None
-    """What the rows with a grammar may draw; None when no row has one."""
+    """The tokens that slots with a grammar may sample; None when no slot has one."""
     greedy: bool
-    """Whether some row takes the likeliest token."""
+    """Whether some slot takes the likeliest token."""
     random: bool
-    """Whether some row draws at random."""
-    drawing: Tensor | None
-    """[rows that draw at random] int64; None for all, or none."""
+    """Whether some slot samples at random."""
+    random_index: Tensor | None
+    """[slots that sample at random] int64; None for all, or none."""
     filtered: bool
-    """Whether some row has top-k, top-p or min-p."""
-    asking: Tensor | None
-    """[rows that want log-probabilities] int64; None for none."""
-    asking_indices: list[int]
-    """The same, on the host."""
+    """Whether some slot has top-k, top-p or min-p."""
+    logprobs_index: Tensor | None
+    """[slots that want log-probabilities] int64; None for none."""
+    logprobs_indices: list[int]
+    """The same slots, on the host."""
 
 
 def stages_of(
-    sampled: SampledRows, table: SamplingTable, device: torch.device, masks: TokenMasks | None = None
+    sampled: SampledSlots, table: SamplingTable, device: torch.device, masks: TokenMasks | None = None
 ) -> Stages:
-    """Decide what a draw for ``sampled`` does. ``masks``: may be overwritten when this returns, on a GPU; on CPU they
-    are read in place."""
-    asks = table.asks[sampled.rows]
-    assert asks.all(), "a row is sampled but holds no request"
-    union = int(np.bitwise_or.reduce(asks))
+    """Decide which stages the sampling of ``sampled`` has. ``masks``: may be overwritten when this returns, on a GPU;
+    on CPU they are read in place."""
+    flags = table.flags[sampled.slots]
+    assert flags.all(), "a slot is sampled but holds no request"
+    union = int(np.bitwise_or.reduce(flags))
     vectors: list[np.ndarray] = []
     mixed = bool(union & GREEDY and union & RANDOM)
     if mixed:
-        vectors.append(np.flatnonzero(asks & RANDOM))
-    asking = np.flatnonzero(asks & LOGPROBS) if union & LOGPROBS else None
-    if asking is not None:
-        vectors.append(asking)
+        vectors.append(np.flatnonzero(flags & RANDOM))
+    with_logprobs = np.flatnonzero(flags & LOGPROBS) if union & LOGPROBS else None
+    if with_logprobs is not None:
+        vectors.append(with_logprobs)
     masked = masks is not None and len(masks.indices) > 0
     if masked:
         assert masks is not None
-        vectors.append(_places(masks.indices, len(asks)))
-    bias = _bias(sampled, table, asks) if union & BIASED else None
+        vectors.append(_places(masks.indices, len(flags)))
+    bias = _bias(sampled, table, flags) if union & BIASED else None
     if bias is not None:
         vectors += bias
     sent = iter(all_to_device(vectors, device) if vectors else [])
-    sent_drawing = next(sent) if mixed else None
-    sent_asking = next(sent) if asking is not None else None
+    sent_random = next(sent) if mixed else None
+    sent_logprobs = next(sent) if with_logprobs is not None else None
     sent_masks = RowMasks(next(sent), words_to_device(masks.words, device)) if masked and masks is not None else None
     sent_bias = SparseBias(next(sent), next(sent), next(sent)) if bias is not None else None
     return Stages(
-        drawing=sent_drawing,
-        asking=sent_asking,
-        asking_indices=[] if asking is None else asking.tolist(),
+        random_index=sent_random,
+        logprobs_index=sent_logprobs,
+        logprobs_indices=[] if with_logprobs is None else with_logprobs.tolist(),
         masks=sent_masks,
         bias=sent_bias,
         penalised=bool(union & PENALISED),
@@ -92,18 +92,18 @@ def stages_of(
 
 
 def _places(indices: list[int], rows: int) -> np.ndarray:
-    """Which mask each row has, -1 for none."""
+    """The index of each row's mask, -1 for none."""
     places = np.full(rows, -1)
     places[indices] = np.arange(len(indices))
     return places
 
 
-def _bias(sampled: SampledRows, table: SamplingTable, asks: np.ndarray) -> list[np.ndarray] | None:
+def _bias(sampled: SampledSlots, table: SamplingTable, flags: np.ndarray) -> list[np.ndarray] | None:
     """Starts, tokens and values of a :class:`SparseBias`; None for none."""
-    counts = np.zeros(len(asks) + 1, dtype=np.int64)
+    counts = np.zeros(len(flags) + 1, dtype=np.int64)
     parts = []
-    for i in np.flatnonzero(asks & BIASED).tolist():
-        bias = table[sampled.rows[i]].bias_at(sampled.positions[i])
+    for i in np.flatnonzero(flags & BIASED).tolist():
+        bias = table[sampled.slots[i]].bias_at(sampled.positions[i])
         if bias is not None:
             counts[i + 1] = len(bias.tokens)
             parts.append(bias)

@@ -1,4 +1,5 @@
-"""How much prefill a step may carry while others wait for their next token.
+"""The prefill budget: how many prefill tokens a step may carry while others wait for their next token (chunked
+prefill).
 
 A long prompt must not stall the tokens of running requests: a step with decodes should take less than twice as long as
 without prefill. Both times are measured, not configured, as they depend on model, machine and context: a moving average
@@ -44,7 +45,7 @@ class PrefillBudget:
         self._mixed_steps = probe_every  # the first mixed step is preceded by a probe
         self._decode_seconds: float | None = None
         """Estimated duration of a step without prefill; None before the first measurement."""
-        # Ratio of decayed sums: large chunks tell more about the cost of a token than small ones, and weigh more.
+        # Ratio of decayed sums: large chunks say more about the cost of a token than small ones, and weigh more.
         self._prefill_seconds = 0.0
         self._prefill_tokens = 0.0
 
@@ -81,12 +82,12 @@ class PrefillBudget:
             self._mixed_steps = 0
             if decode is None:
                 self._decode_seconds = seconds
-            else:  # A hiccup counts as no more than a doubling; a lasting change gets through in a few steps.
+            else:  # An outlier counts as no more than a doubling; a lasting change gets through in a few steps.
                 self._decode_seconds = decode + 0.25 * (min(seconds, 2.0 * decode) - decode)
             return
         if decode is not None:
             stretched = max(1.0, seconds / decode) if decode else 1.0
-            # Neither a hiccup nor the small end of a prompt undoes at once what larger chunks have shown.
+            # Neither an outlier nor the small end of a prompt undoes at once what larger chunks have shown.
             self._unstretched = max(prefill_tokens / stretched, 0.9 * self._unstretched)
         if num_decodes == 0:
             excess = seconds  # reading the weights included: errs on the side of small chunks
@@ -94,7 +95,7 @@ class PrefillBudget:
             excess = max(seconds - decode, 0.0)
         else:
             return
-        if cost:  # again against hiccups
+        if cost:  # again against outliers
             excess = min(excess, max(4.0 * cost * prefill_tokens, decode or 0.0))
         self._prefill_seconds = 0.8 * self._prefill_seconds + excess
         self._prefill_tokens = 0.8 * self._prefill_tokens + prefill_tokens

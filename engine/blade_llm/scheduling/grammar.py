@@ -1,4 +1,4 @@
-"""What the engine asks of a grammar; :mod:`blade_llm.sampling.guided` has the real ones, tests use fakes."""
+"""The protocols of grammars and their compiler; :mod:`blade_llm.sampling.guided` implements them, tests use fakes."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Protocol
 
 import numpy as np
 
-from blade_llm.sampling.structure import Structure
+from blade_llm.sampling.grammar_spec import GrammarSpec
 
 
 class Grammar(Protocol):
-    """Follows one answer, token by token, and says what may come next."""
+    """Follows one output, token by token, and says what may come next."""
 
     @property
     def finished(self) -> bool:
-        """The answer is complete and cannot go on: the request ends without an end-of-sequence token."""
+        """The output is complete and cannot go on: the request ends without an end-of-sequence token."""
 
     def accept(self, token_ids: list[int]) -> None:
-        """The answer grew. An end-of-sequence token, where the mask allows it, is taken too.
+        """Advance by tokens that were appended. An end-of-sequence token, where the mask allows it, is taken too.
 
         Raises ValueError when the grammar does not allow them (a broken mask: the request must end).
         """
@@ -33,9 +33,9 @@ class Grammar(Protocol):
         """An independent one in the same state, for another sample of the same prompt."""
 
 
-class Grammars(Protocol):
-    """Compiles structures, off the caller's thread, and remembers the compiled ones."""
+class GrammarCompiler(Protocol):
+    """Compiles grammar specs, off the caller's thread, and caches the compiled ones."""
 
-    def start(self, structure: Structure) -> Future[Grammar]:
-        """A fresh grammar for one answer. The future's exception is a ValueError that says what to change; it may be
+    def compile(self, spec: GrammarSpec) -> Future[Grammar]:
+        """A fresh grammar for one output. The future's exception is a ValueError that says what to change; it may be
         other requests' too, so it is read and not raised. Nobody cancels the future."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from blade_llm.cache.manager import KVCacheManager
+from blade_llm.scheduling.output import RequestError
 from blade_llm.scheduling.request import Request, RequestRefusedError
 
 
@@ -13,14 +14,14 @@ class SchedulerConfig:
     """Limits of every step."""
 
     max_num_seqs: int
-    """Rows: requests that run at once."""
+    """Slots: requests that run at once."""
     max_batch_tokens: int
     """Tokens a step computes at most."""
     max_model_len: int
     """Prompt and output tokens of one request."""
     eos_token_ids: tuple[int, ...] = ()
-    max_drafts: int = 0
-    """Tokens that the runner guesses for each decode (speculation): a draw brings up to one more."""
+    max_draft_tokens: int = 0
+    """Draft tokens that the runner verifies for each decode (speculative decoding): sampling brings up to one more."""
     pipeline_stages: int = 1
     """Beyond 1 so many steps are in flight, with different decodes in each: a token reaches the first stage only
     after its step is delivered."""
@@ -29,43 +30,48 @@ class SchedulerConfig:
         for name in ("max_num_seqs", "max_batch_tokens", "max_model_len", "pipeline_stages"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.max_drafts < 0:
-            raise ValueError(f"max_drafts must not be negative, got {self.max_drafts}")
+        if self.max_draft_tokens < 0:
+            raise ValueError(f"max_draft_tokens must not be negative, got {self.max_draft_tokens}")
 
 
 def check_beams(request: Request, total: int, config: SchedulerConfig, cache: KVCacheManager) -> None:
-    """``total``: see :func:`max_total_tokens`.
+    """Check that a beam search fits into the limits; ``total``: see :func:`max_total_tokens`.
 
     Raises:
-        RequestRefusedError: the beam search cannot run within the engine's limits, or not with what else is asked for.
+        RequestRefusedError: the beam search cannot run within the engine's limits, or not with the request's other
+        parameters.
     """
     sampling = request.sampling
-    width, answers = sampling.beam_width, len(request.answer_ids)
+    width, outputs = sampling.beam_width, len(request.output_ids)
     if width < 2:
-        raise RequestRefusedError(f"beam_width is {width}; give at least 2, or 0 for no beam search")
-    if sampling.structure is not None:
-        raise RequestRefusedError("beam_width does not go together with a structure; leave out one of them")
+        raise _beam_width(f"is {width}; give at least 2, or 0 for no beam search")
+    if sampling.grammar_spec is not None:
+        raise _beam_width("does not go together with a structure; leave out one of them")
     if request.pooling:
-        raise RequestRefusedError("beam_width does not go together with pooling; leave out one of them")
+        raise _beam_width("does not go together with pooling; leave out one of them")
     if sampling.logit_bias:
-        raise RequestRefusedError("beam_width does not go together with logit_bias; leave out one of them")
-    if answers > width:
-        raise RequestRefusedError(f"beam_width is {width}, but n asks for {answers} answers; raise it to {answers}")
+        raise _beam_width("does not go together with logit_bias; leave out one of them")
+    if outputs > width:
+        raise _beam_width(f"is {width}, but n asks for {outputs} answers; raise it to {outputs}")
     for name, limit in (("max_num_seqs", config.max_num_seqs), ("max_batch_tokens", config.max_batch_tokens)):
         if width > limit:
-            raise RequestRefusedError(f"beam_width is {width}, but {name} is {limit}; lower it to at most {limit}")
+            raise _beam_width(f"is {width}, but {name} is {limit}; lower it to at most {limit}")
     shared = request.num_prompt_tokens // cache.block_size
     blocks = shared + width * (cache.blocks_for(total - 1) - shared)
     if blocks > cache.num_blocks:
-        raise RequestRefusedError(
-            f"beam_width {width} with {request.num_prompt_tokens} prompt tokens and up to "
+        raise _beam_width(
+            f"{width} with {request.num_prompt_tokens} prompt tokens and up to "
             f"{total - request.num_prompt_tokens} output tokens may need {blocks} KV blocks, but there are "
             f"{cache.num_blocks}; lower beam_width or max_tokens, or give the engine a larger KV cache"
         )
 
 
+def _beam_width(message: str) -> RequestRefusedError:
+    return RequestRefusedError(RequestError(field="beam_width", message=message))
+
+
 def check_output(request: Request) -> None:
-    """Whether the answer that ``request`` came with can be gone on with; needs its ``max_total`` and ``stop_ids``.
+    """Check that the output that ``request`` came with can go on; needs its ``max_total`` and ``stop_ids``.
 
     Raises:
         RequestRefusedError: it is as long as it may get, or goes on after its end.
@@ -84,7 +90,7 @@ def check_output(request: Request) -> None:
 
 
 def max_total_tokens(request: Request, config: SchedulerConfig, cache: KVCacheManager) -> int:
-    """How long prompt and output of a request may get together. Without output the prompt may fill it all.
+    """The longest that prompt and output of a request may get together. Without output the prompt may fill it all.
 
     Raises:
         RequestRefusedError: it has no prompt, or is too long for the model, or could outgrow the whole KV cache.
@@ -105,7 +111,7 @@ def max_total_tokens(request: Request, config: SchedulerConfig, cache: KVCacheMa
             f"shorten the prompt to at most {limit - 1} tokens"
         )
     total = min(prompt + request.sampling.max_tokens, limit)
-    capacity = cache.num_blocks * cache.block_size + 1  # the last token is drawn, but not computed
+    capacity = cache.num_blocks * cache.block_size + 1  # the last token is sampled, but not computed
     if total > capacity:
         advice = f"lower max_tokens to at most {capacity - prompt}" if prompt < capacity else "shorten the prompt"
         raise RequestRefusedError(

@@ -1,10 +1,33 @@
-"""What one step brought one request: the scheduler makes it, and it travels as it is to the front process."""
+"""The output of one request in one step: the scheduler makes it, and it travels as it is to the API server."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 import msgspec
 
 from blade_llm.sampling.parameters import TokenLogprobs
+
+
+class RequestError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """Why the engine refused or aborted a request."""
+
+    message: str
+    """What is wrong and what to change; with a ``field``, the rest of a sentence that begins with the field's name."""
+    kind: Literal["invalid_request", "invalid_structure", "overloaded"] = "invalid_request"
+    """``overloaded``: the request is not at fault and may be sent again."""
+    field: str = ""
+    """The sampling parameter at fault; empty: the prompt or the request as a whole."""
+
+    def text(self, field: str = "") -> str:
+        """The whole message. ``field``: the name that the client knows the parameter by, where that differs."""
+        if not self.field:
+            return self.message
+        separator = ": " if self.kind == "invalid_structure" else " "
+        return f"{field or self.field}{separator}{self.message}"
+
+    def __str__(self) -> str:
+        return self.text()
 
 
 class RequestOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -18,10 +41,10 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     stop_token_id: int | None = None
     """The end-of-sequence or stop id that ended it (it is not part of the text)."""
     cached_tokens: int | None = None
-    """Prompt tokens found in the prompt cache; set on a request's first output."""
+    """Prompt tokens found in the prefix cache; set on a request's first output."""
     prompt_logprobs: list[TokenLogprobs | None] | None = None
-    """One for each prompt token, None for the first; on a request's first output, if asked for."""
+    """One for each prompt token, None for the first; on a request's first output, if it wants them."""
     embedding: bytes | None = None
     """The pooled hidden state, fp32 little-endian; with ``finish_reason`` ``stop`` and no tokens."""
-    error: str | None = None
+    error: RequestError | None = None
     """Why the request was refused (then ``finish_reason`` is ``abort``). The scheduler raises; owners fill this in."""

@@ -1,14 +1,15 @@
-"""The step plan: all that the scheduler says to the runner, and all that the runner answers.
+"""The step plan: all that the scheduler says to the runner, and the results that the runner returns.
 
-Plain data, no torch: a plan of a few KB also travels to other ranks as msgpack. Every live request owns one *row* of
-the runner's persistent tables (token ids, block table, sampling state) from admission to its end; a step names rows and
-positions, and the runner gathers its inputs from the tables. So a token sampled in step N feeds step N+1 on the device,
-before the host has seen it.
+Plain data, no torch: a plan of a few KB also travels to other ranks as msgpack. Every live request owns one *slot* of
+the runner's persistent tables (token ids, block table, sampling state) from admission to its end; a step names slots
+and positions, and the runner gathers its inputs from the tables. So a token sampled in step N feeds step N+1 on the
+device, before the host has seen it.
 
-How many tokens a draw brings may not be known when the next steps are planned. The agreement: the scheduler presumes
-that every launched draw brings the most it can (``drafts + 1``) and takes blocks for that; the runner, which knows how
-many came, continues each row where its tokens end, that is ``start`` is moved left by the tokens that did not come. So
-no launched step is wasted on a wrong guess, and any number of steps may be in flight.
+How many tokens a sampling brings may not be known when the next steps are planned. The agreement: the scheduler
+presumes that every launched sampling brings the most it can (``num_draft_tokens + 1``) and allocates blocks for that;
+the runner, which knows how many were accepted, continues each slot where its tokens end, that is ``start`` is moved
+left by the tokens that were rejected. So no launched step is wasted on a rejected draft token (speculative decoding),
+and any number of steps may be in flight.
 """
 
 from __future__ import annotations
@@ -32,100 +33,104 @@ class InputEmbeddings(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Names the embeddings to the runner; opaque to everyone else."""
 
 
-class NewRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A request enters a row: everything about it that lasts longer than one step."""
+class NewRequest(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A request enters a slot: everything about it that lasts longer than one step."""
 
-    row: int
+    slot: int
     request_id: str
     token_ids: list[int]
     """Prompt, and after a preemption also what was generated before it."""
     num_prompt_tokens: int
     """Where the output begins in ``token_ids``: penalties tell prompt from output."""
     sampling: SamplingParams
-    """With ``seed`` filled in."""
+    """Its ``seed`` is filled in."""
     sample_index: int = 0
-    """Which of a request's parallel samples this is; part of the noise key."""
+    """Index among the request's parallel samples; part of the noise key."""
     masked_until_min_tokens: tuple[int, ...] = ()
     """Token ids that ``min_tokens`` forbids for now (end-of-sequence and stop ids)."""
     adapter_slot: int = 0
     """0: the base model."""
     embeddings: tuple[InputEmbeddings, ...] = ()
-    """In order of position."""
+    """Sorted by position."""
     pooling: Literal["", "last", "mean"] = ""
-    """Not empty: nothing is drawn; the step that computes the prompt's last position brings its pooled state."""
+    """Not empty: nothing is sampled; the step that computes the prompt's last position brings its pooled state."""
 
 
 class BlockUpdate(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Blocks appended to a row's block table, from index ``start`` on."""
+    """Blocks appended to a slot's block table, from index ``start`` on."""
 
-    row: int
+    slot: int
     start: int
     blocks: list[int]
 
 
 class BlockCopy(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Copy a block's keys and values, of all layers, to another: what two requests shared, one is about to change."""
+    """Copy a block's keys and values, of all layers, to another (copy-on-write): what two requests shared, one is about
+    to change."""
 
     source: int
     target: int
 
 
 class TokenUpdate(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Tokens of a row from position ``start`` on that were not drawn: a grammar left no choice. Later draws go on
+    """Tokens of a slot from position ``start`` on that were not sampled: a grammar forced them. Later sampling goes on
     after them."""
 
-    row: int
+    slot: int
     start: int
     tokens: list[int]
 
 
-class ScheduledRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One row's share of a step: compute positions ``start .. start + count - 1``."""
+class ScheduledChunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The chunk of one slot that a step computes: positions ``start .. start + count - 1``."""
 
-    row: int
+    slot: int
     start: int
-    """Presumes, where ``sample`` is set, that every draw in flight brings all it can; see the module's agreement."""
+    """Presumes, where ``sample`` is set, that all tokens in flight are accepted; see the module's agreement."""
     count: int
     sample: bool
-    """Draw the token that follows the row's last one, and check ``drafts`` guesses on the way."""
+    """Sample the token that follows the slot's last one, and verify ``num_draft_tokens`` on the way."""
     request_id: str
-    drafts: int = 0
-    """The last so many of ``count`` are tokens the runner guesses (speculation); the draw brings 0..drafts+1 tokens."""
+    num_draft_tokens: int = 0
+    """The last so many of ``count`` are draft tokens (speculative decoding), of which any number is accepted: sampling
+    brings 0..num_draft_tokens+1 tokens."""
 
 
 class StepPlan(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One step. The runner applies ``freed_rows``, ``new_rows``, ``block_updates``, ``block_copies``, ``token_updates``
-    in this order, then computes."""
+    """The plan of one step. The runner applies ``freed_slots``, ``new_requests``, ``block_updates``, ``block_copies``,
+    ``token_updates`` in this order, then computes."""
 
     step: int
-    rows: list[ScheduledRow]
-    """First those of one position, which is what most decodes and all beams compute; then longer ones: jumps over
-    forced tokens, decodes with drafts, prefill chunks."""
-    new_rows: list[NewRow] = []
+    chunks: list[ScheduledChunk]
+    """First those of one position, which is what most decodes and all beams compute; then longer ones: forced tokens,
+    decodes with draft tokens, prefill chunks."""
+    new_requests: list[NewRequest] = []
     block_updates: list[BlockUpdate] = []
-    freed_rows: list[int] = []
+    freed_slots: list[int] = []
     block_copies: list[BlockCopy] = []
     token_updates: list[TokenUpdate] = []
+    pipeline_stages: int = 1
+    """Stages that compute the step, each a part of the layers."""
 
     @property
     def num_tokens(self) -> int:
         """Tokens the forward pass computes."""
-        return sum(row.count for row in self.rows)
+        return sum(chunk.count for chunk in self.chunks)
 
 
 class StepResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a step drew, one entry for each plan row with ``sample`` set, in plan order.
+    """The tokens that a step sampled, one entry for each chunk of the plan with ``sample`` set, in plan order.
 
-    ``tokens[i]`` holds 0..drafts+1 accepted tokens; without speculation exactly one.
+    ``tokens[i]`` holds 0..num_draft_tokens+1 accepted tokens; without speculation exactly one.
     """
 
     tokens: list[list[int]]
     logprobs: list[list[TokenLogprobs] | None]
     prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
-    """Index into the plan's rows → for each position that the row's share computed and whose next token is one of the
-    prompt: that token's. Only rows that ask (``sampling.prompt_logprobs``), and only in their prefill."""
+    """Index into the plan's chunks → for each position that the chunk computed and whose next token is one of the
+    prompt: that token's. Only requests with ``sampling.prompt_logprobs``, and only in their prefill."""
     embeddings: dict[int, bytes] = {}
-    """Index into the plan's rows → the pooled hidden state, fp32 little-endian."""
+    """Index into the plan's chunks → the pooled hidden state, fp32 little-endian."""
 
 
 class PendingForward(Protocol):
@@ -145,13 +150,13 @@ class PendingStep(Protocol):
 class Runner(Protocol):
     """Executes plans, in the order of their launches. ``blade_llm.runner`` has the real one; tests use fakes.
 
-    ``launch_forward`` of step N+1 may be called before the tokens of step N are asked for, and ``launch_sampling`` of
-    N+1 after that.
+    ``launch_forward`` of step N+1 may be called before the tokens of step N are read, and ``launch_sampling`` of N+1
+    after that.
     """
 
     def launch_forward(self, plan: StepPlan) -> PendingForward:
         """Apply the plan to the tables, gather the inputs and launch the forward pass."""
 
     def launch_sampling(self, forward: PendingForward, masks: TokenMasks | None = None) -> PendingStep:
-        """Launch the draw, which writes each token into its row's table at its position. ``masks``: what the rows with
-        a grammar may draw."""
+        """Launch the sampling, which writes each token into its slot's table at its position. ``masks``: the tokens
+        that requests with a grammar may sample."""

@@ -2,52 +2,34 @@
 
 from __future__ import annotations
 
-import enum
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Final, Literal
 
 import msgspec
 
-from blade_llm.cache.prompt_cache import HashChain
+from blade_llm.cache.prefix_cache import HashChain
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
 from blade_llm.scheduling.grammar import Grammar
+from blade_llm.scheduling.output import RequestError
+from blade_llm.scheduling.phase import RUNNING_PHASES, TRANSITIONS, WAITING_PHASES, Phase
 from blade_llm.scheduling.plan import InputEmbeddings
 
-if TYPE_CHECKING:
-    from blade_llm.scheduling.beam_rows import BeamRows
-    from blade_llm.scheduling.samples import SampleGroup
-
-NO_ROW = -1
+NO_SLOT = -1
 
 
 class RequestRefusedError(ValueError):
     """A request that can never run as it is; the message says what to change."""
 
-
-class Status(enum.Enum):
-    WAITING = enum.auto()
-    """Owns neither row nor blocks: new, or preempted."""
-    RUNNING = enum.auto()
-    """Owns a row and the blocks of all its computed tokens."""
-    FINISHED = enum.auto()
+    def __init__(self, error: RequestError | str) -> None:
+        self.error: Final = RequestError(message=error) if isinstance(error, str) else error
+        super().__init__(str(self.error))
 
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """What the scheduler knows of one request. Compared by identity: a client may use an id again.
-
-    Three booleans say what a running request does in the next steps; a waiting one has the first two false:
-
-    - ``decoding``: every position but that of the last known token is launched, and each step draws one more.
-    - ``jumping``: a grammar forced tokens, from ``num_computed + 1`` to ``prefill_end - 1``, that are still to be
-      computed, in a decode of several positions. Never together with ``decoding``.
-    - neither: it is in its prefill (which may be the rest of a jump) or its beam search, or, with a grammar, waits for
-      what is in flight so that it can jump.
-    - ``closing``, beside any of these and for good: its grammar allows no more than to end, or it came with an answer
-      that has ended, and what is being drawn is thrown away.
-    """
+    """The scheduler's state of one request. Compared by identity: a client may use an id again."""
 
     request_id: str
     prompt_token_ids: list[int]
@@ -57,7 +39,7 @@ class Request:
     priority: int = 0
     """Lower runs earlier and is preempted later."""
     output_token_ids: Sequence[int] = ()
-    """What it has answered already, elsewhere: it starts as if preempted after these."""
+    """Tokens that another engine has generated already: the request starts as if preempted after these."""
     adapter_slot: int = 0
     """0: the base model."""
     adapter_digest: bytes = b""
@@ -65,13 +47,13 @@ class Request:
     embeddings: tuple[InputEmbeddings, ...] = ()
     """Positions of the prompt that are fed with embeddings."""
     pooling: Literal["", "last", "mean"] = ""
-    """Not empty: see :class:`~blade_llm.scheduling.plan.NewRow`."""
-    answer_ids: tuple[str, ...] = ()
-    """Of a beam search: where its answers go, the best one's first."""
+    """Not empty: see :class:`~blade_llm.scheduling.plan.NewRequest`."""
+    output_ids: tuple[str, ...] = ()
+    """The request ids that the outputs of a beam search bear, the best one's first."""
     grammar: Grammar | None = None
-    """Follows the answer; None: it is free."""
+    """Follows the output; None: the output is free."""
     image_digest: bytes = b""
-    """Digest of what the embeddings were made from and where they go, as tokens there need not tell."""
+    """Digest of what the embeddings were made from and where they go, as tokens there need not differ."""
 
     arrival: int = 0
     """Order of arrival, given by the scheduler."""
@@ -80,49 +62,62 @@ class Request:
     stop_ids: frozenset[int] = frozenset()
     """End-of-sequence (unless ignored) and stop ids."""
     chain: HashChain = field(init=False)
-    """Names of its full blocks, given by the scheduler."""
+    """Digests of its full blocks, given by the scheduler."""
 
     num_prompt_tokens: int = field(init=False)
-    status: Status = Status.WAITING
+    is_beam_search: bool = field(init=False)
+    phase: Phase = Phase.WAITING
+    """Changed by :meth:`enter_phase` only."""
     token_ids: list[int] = field(default_factory=list)
     """Prompt and delivered output."""
-    row: int = NO_ROW
+    slot: int = NO_SLOT
     block_table: list[int] = field(default_factory=list)
     num_computed: int = 0
     """Positions of the prefill that were cached or are launched."""
     prefill_end: int = 0
-    """Positions known at admission: up to here it is prefill, and blocks are taken already."""
+    """Positions known at admission: up to here it is prefill, and blocks are allocated already."""
     num_registered: int = 0
-    """Blocks of the table that the prompt cache knows."""
+    """Blocks of the table that the prefix cache has."""
     num_in_flight: int = 0
-    """Tokens that launched draws, not delivered yet, bring at most."""
+    """Tokens that launched steps sample at most and that are not delivered yet."""
     steps_in_flight: int = 0
     """Launched steps with this request that are not delivered."""
     blocks_needed: int = 0
     """Free blocks it lacked when admission last failed."""
     cached_tokens: int | None = None
-    """Prompt tokens found in the prompt cache at first admission."""
-    answered: bool = False
+    """Prompt tokens found in the prefix cache at first admission."""
+    has_output: bool = False
     """Its first output has been made."""
-    decoding: bool = False
-    jumping: bool = False
-    closing: bool = False
-    group: SampleGroup | None = None
-    """The samples of its prompt, when there are several."""
-    beams: BeamRows | None = None
-    """Its beam search."""
-    undelivered: list[int] = field(default_factory=list)
-    """Tokens that the grammar forced before the first draw; they come with its output."""
+    output_complete: bool = False
+    """Its grammar allows no more than to end, or it came with an output that has ended: what is sampled is dropped."""
+    pending_forced_tokens: list[int] = field(default_factory=list)
+    """Tokens that the grammar forced before the first sampled one; they come with its output."""
     prompt_logprobs: list[TokenLogprobs | None] | None = None
-    """What has been collected, if asked for: of so many of the prompt's first tokens."""
+    """Those collected so far, of the prompt's first tokens; None where the request wants none."""
 
     def __post_init__(self) -> None:
         self.num_prompt_tokens = len(self.prompt_token_ids)
+        self.is_beam_search = self.sampling.beam_width != 0
         self.token_ids = [*self.prompt_token_ids, *self.output_token_ids]
         if self.sampling.prompt_logprobs is not None:
             self.prompt_logprobs = [None]
         if self.sampling.seed is None:
             self.sampling = msgspec.structs.replace(self.sampling, seed=random.getrandbits(63))
+
+    def enter_phase(self, phase: Phase) -> None:
+        """Go on to another phase, one that may follow the present one."""
+        assert phase in TRANSITIONS[self.phase], f"{self.request_id} cannot go from {self.phase} to {phase}"
+        self.phase = phase
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it owns a slot and blocks."""
+        return self.phase in RUNNING_PHASES
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits for a slot and blocks."""
+        return self.phase in WAITING_PHASES
 
     @property
     def order(self) -> tuple[int, int]:
@@ -130,13 +125,13 @@ class Request:
         return self.priority, self.arrival
 
     @property
-    def num_rows(self) -> int:
-        """Rows it needs to run."""
+    def num_slots(self) -> int:
+        """Slots it needs to run."""
         return max(1, self.sampling.beam_width)
 
     @property
     def cacheable(self) -> int | None:
-        """How many of its first positions need not be computed if the prompt cache has them; None: all it has."""
+        """The number of first positions that may come from the prefix cache; None: all it has."""
         if self.pooling == "mean":
             return 0
         if self.prompt_logprobs is not None and len(self.prompt_logprobs) < self.num_prompt_tokens:

@@ -1,10 +1,11 @@
 """Decides what each step computes.
 
 Every step has one token budget. Running decodes come first, then prefills in progress, then new requests, each in
-order of (priority, arrival); there are no phases, and a prompt, a decode, a prompt-cache hit and a recomputation differ
-only in how many tokens of a request are still to compute. Steps are scheduled before the tokens of the step before are
-known: ``num_in_flight`` runs ahead by the most that launched draws can bring (:mod:`blade_llm.scheduling.plan` has the
-agreement with the runner), and :meth:`Scheduler.update` catches up.
+order of (priority, arrival): continuous batching with chunked prefill. A step mixes all of them, and a prompt, a
+decode, a prefix-cache hit and a recomputation differ only in how many tokens of a request are still to compute. Steps
+are scheduled before the tokens of the step before are known: ``num_in_flight`` runs ahead by the most that launched
+steps can sample (:mod:`blade_llm.scheduling.plan` has the agreement with the runner), and :meth:`Scheduler.update`
+catches up.
 
 The scheduler is pure: its plans depend on the calls made to it, not on time or threads (measured step durations, where
 the owner gives them, shape prefill chunks and nothing else).
@@ -16,20 +17,20 @@ from collections.abc import Iterable
 
 from blade_llm.cache.manager import KVCacheManager
 from blade_llm.sampling.parameters import TokenLogprobs
-from blade_llm.scheduling.answers import accept, collect_prompt_logprobs, embedded, register
-from blade_llm.scheduling.beam_rows import BeamRows
-from blade_llm.scheduling.beams import BeamSearch
+from blade_llm.scheduling.beams.group import BeamGroup
+from blade_llm.scheduling.beams.search import BeamSearch
 from blade_llm.scheduling.budget import PrefillBudget
+from blade_llm.scheduling.chunks import schedule_chunk, schedule_forced_tokens
 from blade_llm.scheduling.grammar import Grammar
-from blade_llm.scheduling.guided import begin, resume
+from blade_llm.scheduling.guided import append_initial_forced_tokens, resume_decoding
 from blade_llm.scheduling.limits import SchedulerConfig, check_beams, check_output, max_total_tokens
-from blade_llm.scheduling.output import RequestOutput
-from blade_llm.scheduling.plan import ScheduledRow, StepPlan, StepResult
-from blade_llm.scheduling.request import NO_ROW, Request, RequestRefusedError, Status
-from blade_llm.scheduling.residents import Residents
-from blade_llm.scheduling.rows import new_row
-from blade_llm.scheduling.shares import share_jump, share_prefill
-from blade_llm.scheduling.step import SchedulerStats, Step
+from blade_llm.scheduling.output import RequestError, RequestOutput
+from blade_llm.scheduling.phase import Phase
+from blade_llm.scheduling.plan import ScheduledChunk, StepPlan, StepResult
+from blade_llm.scheduling.request import NO_SLOT, Request, RequestRefusedError
+from blade_llm.scheduling.request_sets import RequestSets
+from blade_llm.scheduling.results import append_sampled, collect_prompt_logprobs, pooled_output, register_blocks
+from blade_llm.scheduling.step import SchedulerStats, Step, new_request
 
 
 class Scheduler:
@@ -41,7 +42,7 @@ class Scheduler:
         self.budget = budget or PrefillBudget()
         self._requests: dict[str, Request] = {}
         """By every id that their outputs bear."""
-        self._residents = Residents(config, cache)
+        self._sets = RequestSets(config, cache)
         self._launched: dict[int, Step] = {}
         self._num_steps = 0
         self._num_arrivals = 0
@@ -58,9 +59,9 @@ class Scheduler:
 
         Raises:
             RequestRefusedError: it could never run: no prompt, too long for the model or for the whole KV cache, its
-                id is in use, or it comes with an answer that cannot go on.
+                id is in use, or it comes with an output that cannot go on.
         """
-        for request_id in request.answer_ids or (request.request_id,):
+        for request_id in request.output_ids or (request.request_id,):
             if request_id in self._requests:
                 raise RequestRefusedError(f"request id {request_id!r} is in use; choose another")
         request.max_total = max_total_tokens(request, self.config, self.cache)
@@ -71,7 +72,7 @@ class Scheduler:
             check_beams(request, request.max_total, self.config, self.cache)
         if request.output_token_ids:
             check_output(request)
-            request.closing = request.output_token_ids[-1] in request.stop_ids
+            request.output_complete = request.output_token_ids[-1] in request.stop_ids
 
     def add(self, *requests: Request) -> None:
         """Queue a new request; several: samples of one prompt, all or none.
@@ -82,32 +83,32 @@ class Scheduler:
         for request in requests:
             self.check(request)
             if request.grammar is not None:
-                begin(request, request.grammar)
+                append_initial_forced_tokens(request, request.grammar)
         for request in requests:
             request.chain = self.cache.new_chain(request.cache_salt, request.adapter_digest, request.image_digest)
             request.arrival = self._num_arrivals
             self._num_arrivals += 1
             self._num_guided += request.grammar is not None
-            if request.sampling.beam_width:
+            if request.is_beam_search:
                 search = BeamSearch(request.sampling, request.stop_ids, request.max_total - request.num_prompt_tokens)
-                answer_ids = request.answer_ids or (request.request_id,)
-                request.beams = BeamRows(search, list(answer_ids))
-                self._requests.update(dict.fromkeys(answer_ids, request))
+                output_ids = request.output_ids or (request.request_id,)
+                self._sets.beam_groups[request] = BeamGroup(search, list(output_ids))
+                self._requests.update(dict.fromkeys(output_ids, request))
             else:
                 self._requests[request.request_id] = request
-        self._residents.add(list(requests))
+        self._sets.add(list(requests))
 
     def abort(self, request_ids: Iterable[str]) -> None:
-        """Forget these requests, whatever they are doing; unknown ids are ignored. Rows and blocks are free at once."""
+        """Forget these requests, whatever their phase; unknown ids are ignored. Slots and blocks are free at once."""
         for request_id in request_ids:
             request = self._requests.get(request_id)
             if request is None:
                 continue
-            if request.beams is None:
+            if not request.is_beam_search:
                 self._finish(request)
                 continue
             del self._requests[request_id]
-            if request.beams.unwanted(request_id):
+            if self._sets.beam_groups[request].drop_output(request_id):
                 self._finish(request)
 
     @property
@@ -117,14 +118,14 @@ class Scheduler:
 
     def stats(self) -> SchedulerStats:
         return SchedulerStats(
-            running=len(self._residents.running),
-            waiting=len(self._residents.waiting),
+            running=len(self._sets.running),
+            waiting=len(self._sets.waiting),
             kv_blocks_total=self.cache.num_blocks,
             kv_blocks_free=self.cache.num_free,
             prompt_tokens_total=self._prompt_tokens,
             cached_tokens_total=self._cached_tokens,
             generation_tokens_total=self._generation_tokens,
-            preemptions_total=self._residents.preemptions,
+            preemptions_total=self._sets.preemptions,
         )
 
     # ── the next step ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -132,50 +133,50 @@ class Scheduler:
     def schedule(self) -> StepPlan | None:
         """The next step, or None when there is nothing to compute now (all done, or waiting for results)."""
         step = Step(self._num_steps, self.config.max_batch_tokens)
-        residents = self._residents
-        waiting, free_rows = residents.waiting, residents.free_rows
-        preemptions = residents.preemptions
+        sets = self._sets
+        waiting, free_slots = sets.waiting, sets.free_slots
+        preemptions = sets.preemptions
         prefills = self._schedule_decodes(step)
-        may_admit = bool(waiting and free_rows and residents.preemptions == preemptions)
+        may_admit = bool(waiting and free_slots and sets.preemptions == preemptions)
         if step.tokens_left and (prefills or may_admit):
-            num_prefills = len(prefills) + (min(len(waiting), len(free_rows)) if may_admit else 0)
+            num_prefills = len(prefills) + (min(len(waiting), len(free_slots)) if may_admit else 0)
             allowance = self.budget.allowance(step.num_decodes, num_prefills)
             if allowance is not None:
                 step.tokens_left = min(step.tokens_left, allowance)
             for request in prefills:
-                if step.tokens_left and request.status is Status.RUNNING:
-                    share_prefill(step, request, residents)
+                if step.tokens_left and request.phase is Phase.PREFILL:
+                    schedule_chunk(step, request, sets)
             if may_admit:
                 self._admit(step)
-        if not step.rows:
+        if not step.chunks:
             return None
-        if step.prefill_tokens or self.config.max_drafts:
-            step.order()
-        plan = step.plan(residents.freed_rows)
+        if step.prefill_tokens or self.config.max_draft_tokens:
+            step.sort_chunks()
+        plan = step.plan(sets.freed_slots, self.config.pipeline_stages)
         self._launched[self._num_steps] = step
         self._num_steps += 1
-        residents.freed_rows = []
+        sets.freed_slots = []
         return plan
 
     def _schedule_decodes(self, step: Step) -> list[Request]:
         """Schedule every running request that is past its prefill; return those that are not."""
         prefills = []
-        rows, requests = step.rows, step.requests
-        block_size, most_drafts = self.cache.block_size, self.config.max_drafts
-        residents = self._residents
-        running, grow = residents.running, residents.grow
+        chunks, requests = step.chunks, step.requests
+        block_size, max_drafts = self.cache.block_size, self.config.max_draft_tokens
+        sets = self._sets
+        running, grow, decode = sets.running, sets.grow, Phase.DECODE
         wait_for_token = self.config.pipeline_stages > 1
         tokens_left = step.tokens_left
-        if wait_for_token:  # share the rows among the steps in flight
-            tokens_left = min(tokens_left, -(-len(running) // self.config.pipeline_stages) * (1 + most_drafts))
+        if wait_for_token:  # divide the requests among the steps in flight
+            tokens_left = min(tokens_left, -(-len(running) // self.config.pipeline_stages) * (1 + max_drafts))
         for request in running:  # preemption removes from its end
-            if not request.decoding:
-                if request.jumping:
-                    tokens_left -= share_jump(step, request, residents, tokens_left)
-                elif request.beams is not None and request.beams.branches:
-                    tokens_left = max(0, tokens_left - self._schedule_beams(step, request))
-                elif request.num_computed < request.prefill_end:
+            if request.phase is not decode:
+                if request.phase is Phase.PREFILL:
                     prefills.append(request)
+                elif request.phase is Phase.FORCED_TOKENS:
+                    tokens_left -= schedule_forced_tokens(step, request, sets, tokens_left)
+                elif request.phase is Phase.BEAM_SEARCH:
+                    tokens_left = max(0, tokens_left - self._schedule_beams(step, request))
                 continue
             if not tokens_left:
                 continue
@@ -183,58 +184,63 @@ class Scheduler:
             room = request.max_total - total
             if room <= 0 or (wait_for_token and request.num_in_flight):  # its last token may be in flight
                 continue
-            drafts = min(most_drafts, room - 1, tokens_left - 1) if most_drafts and request.grammar is None else 0
+            drafts = min(max_drafts, room - 1, tokens_left - 1) if max_drafts and request.grammar is None else 0
             if total + drafts > len(request.block_table) * block_size and not grow(step, request, total + drafts):
                 continue
-            rows.append(ScheduledRow(request.row, total - 1, 1 + drafts, True, request.request_id, drafts))
+            chunks.append(ScheduledChunk(request.slot, total - 1, 1 + drafts, True, request.request_id, drafts))
             requests.append(request)
             request.num_in_flight += 1 + drafts
             request.steps_in_flight += 1
             tokens_left -= 1 + drafts
-        step.num_decodes = len(rows)
-        step.tokens_left -= sum(row.count for row in rows) if most_drafts else len(rows) + step.prefill_tokens
+        step.num_decodes = len(chunks)
+        step.tokens_left -= sum(chunk.count for chunk in chunks) if max_drafts else len(chunks) + step.prefill_tokens
         return prefills
 
     def _schedule_beams(self, step: Step, request: Request) -> int:
         """Compute the next beams of a search, all or none; returns how many there are."""
-        beams, residents = request.beams, self._residents
-        assert beams is not None
-        count = len(beams.branches)
-        tokens_left = step.tokens_left - sum(row.count for row in step.rows)
-        if count > tokens_left or not beams.schedule(step, request, self.cache, residents.take, residents.freed_rows):
+        sets = self._sets
+        group = sets.beam_groups[request]
+        count = len(group.branches)
+        if not count:  # their tokens are awaited
             return 0
-        return count
+        tokens_left = step.tokens_left - sum(chunk.count for chunk in step.chunks)
+        if count > tokens_left:
+            return 0
+        scheduled = group.schedule(step, request, self.cache, sets.allocate_block, sets.freed_slots)
+        return count if scheduled else 0
 
     def _admit(self, step: Step) -> None:
-        """Let waiting requests in, in order, while tokens, rows and blocks last."""
-        residents, index = self._residents, 0
-        waiting = residents.waiting
-        while step.tokens_left and index < len(waiting) and residents.free_rows:
+        """Admit waiting requests, in order, while tokens, slots and blocks last."""
+        sets, index = self._sets, 0
+        waiting = sets.waiting
+        while step.tokens_left and index < len(waiting) and sets.free_slots:
             request = waiting[index]
-            if not residents.may_enter(request, step.number):
+            if not sets.may_admit(request, step.number):
                 index += 1
                 continue
-            entry = residents.entry(request, step.number)
-            if entry is None:
+            admission = sets.admission(request, step.number)
+            if admission is None:
                 return
-            residents.enter(step, request, entry)
-            group = request.group
+            sets.admit(step, request, admission)
+            group = sets.sample_groups.get(request)
             if request.cached_tokens is None and not (group is not None and group.counted):
-                # What a grammar leaves no choice about may already stand behind the prompt, and be cached with it.
+                # Tokens that the grammar forced may already stand behind the prompt, and be cached with it.
                 request.cached_tokens = min(request.num_computed, request.num_prompt_tokens)
                 self._prompt_tokens += request.num_prompt_tokens
                 self._cached_tokens += request.cached_tokens
                 if group is not None:
                     group.counted = True
-            step.new_rows.append(new_row(request))
-            share_prefill(step, request, residents)
+            beams = sets.beam_groups.get(request)
+            sampling = request.sampling if beams is None else beams.search.slot_sampling
+            step.new_requests.append(new_request(request, sampling))
+            schedule_chunk(step, request, sets)
 
     # ── its result ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def update(self, plan: StepPlan, result: StepResult, seconds: float | None = None) -> list[RequestOutput]:
-        """Take in what a launched step drew. Call it once for each plan, in order.
+        """Deliver what a launched step sampled. Call it once for each plan, in order.
 
-        Blocks enter the prompt cache here and not at launch: now their KV exists and their tokens are known.
+        Blocks enter the prefix cache here and not at launch: now their KV exists and their tokens are known.
 
         Args:
             seconds: how long the device worked on the step, for the prefill budget.
@@ -245,80 +251,79 @@ class Scheduler:
         if result.prompt_logprobs:
             collect_prompt_logprobs(step, result)
         outputs: list[RequestOutput] = []
-        draws = zip(result.tokens, result.logprobs, strict=True)
-        cache, finished = self.cache, Status.FINISHED
-        for share, request in zip(step.rows, step.requests, strict=True):
+        sampled = zip(result.tokens, result.logprobs, strict=True)
+        cache, finished = self.cache, Phase.FINISHED
+        for chunk, request in zip(step.chunks, step.requests, strict=True):
             request.steps_in_flight -= 1
-            if not share.sample:
-                if request.row != NO_ROW:
-                    register(request, share.start + share.count, cache)
+            if not chunk.sample:
+                if request.slot != NO_SLOT:
+                    register_blocks(request, chunk.start + chunk.count, cache)
                 continue
-            tokens, logprobs = next(draws)
-            if request.status is finished:
+            tokens, logprobs = next(sampled)
+            if request.phase is finished:
                 continue
-            request.num_in_flight -= 1 + share.drafts
-            if request.beams is not None:
-                outputs += self._search(request, request.beams, tokens, logprobs)
+            request.num_in_flight -= 1 + chunk.num_draft_tokens
+            if request.is_beam_search:
+                outputs += self._advance_beams(request, tokens, logprobs)
             elif tokens:
-                output = accept(request, tokens, logprobs, cache)
+                output = append_sampled(request, tokens, logprobs, cache)
                 self._generation_tokens += len(output.token_ids) + (output.stop_token_id is not None)
                 if output.finish_reason is not None:
                     self._finish(request)
                 outputs.append(output)
-            else:  # a guess was wrong, and nothing came
-                resume(request)
+            else:  # a draft token was rejected, and no token came
+                resume_decoding(request)
         for index, embedding in result.embeddings.items():
             request = step.requests[index]
-            if request.status is not finished:
+            if request.phase is not finished:
                 self._finish(request)
-                outputs.append(embedded(request, embedding))
+                outputs.append(pooled_output(request, embedding))
         return outputs
 
-    def _search(
-        self, request: Request, beams: BeamRows, tokens: list[int], logprobs: list[TokenLogprobs] | None
+    def _advance_beams(
+        self, request: Request, tokens: list[int], logprobs: list[TokenLogprobs] | None
     ) -> list[RequestOutput]:
-        """One row of a beam search brought its offers; the answers when the search is over."""
-        if request.row == NO_ROW:  # preempted: it starts again
+        """Take the candidates of one beam; the outputs when the search is over."""
+        if request.slot == NO_SLOT:  # preempted: it starts again
             return []
         assert logprobs is not None
-        if not beams.lanes:
-            register(request, request.num_prompt_tokens, self.cache)
-        beams.collect(tokens[0], logprobs[0])
-        if request.num_in_flight or beams.advance(request):
+        group = self._sets.beam_groups[request]
+        if not group.beams:
+            register_blocks(request, request.num_prompt_tokens, self.cache)
+        group.collect(tokens[0], logprobs[0])
+        if request.num_in_flight or group.advance(request):
             return []
-        outputs = beams.answers(request)
+        outputs = group.outputs(request)
         self._generation_tokens += sum(len(output.token_ids) for output in outputs)
         self._finish(request)
         return outputs
 
     def guided(self, plan: StepPlan) -> list[tuple[int, Request, Grammar]]:
-        """The drawing rows of a launched plan whose request has a grammar and goes on: which of the drawing rows, the
-        request, the grammar."""
+        """The sampling chunks of a launched plan whose request has a grammar and goes on: which of the sampling chunks,
+        the request, the grammar."""
         if not self._num_guided:
             return []
-        drawing = [
+        sampling = [
             request
-            for share, request in zip(plan.rows, self._launched[plan.step].requests, strict=True)
-            if share.sample
+            for chunk, request in zip(plan.chunks, self._launched[plan.step].requests, strict=True)
+            if chunk.sample
         ]
         return [
             (index, request, request.grammar)
-            for index, request in enumerate(drawing)
-            if request.grammar is not None and request.status is not Status.FINISHED
+            for index, request in enumerate(sampling)
+            if request.grammar is not None and request.phase is not Phase.FINISHED
         ]
 
-    def end(self, request: Request, error: str) -> RequestOutput:
+    def end(self, request: Request, error: RequestError) -> RequestOutput:
         """End a live request because of an error that is its own."""
         self._finish(request)
         return RequestOutput(request_id=request.request_id, finish_reason="abort", error=error)
 
     def _finish(self, request: Request) -> None:
-        self._residents.leave(request)
+        group = self._sets.beam_groups.get(request)
+        self._sets.finish(request)
         if request.grammar is not None:
             self._num_guided -= 1
-        if request.beams is None:
-            del self._requests[request.request_id]
-        else:
-            for request_id in request.beams.answer_ids:
-                if request_id is not None:
-                    del self._requests[request_id]
+        for request_id in (request.request_id,) if group is None else group.output_ids:
+            if request_id is not None:
+                del self._requests[request_id]

@@ -1,11 +1,14 @@
-"""A plan in the making, and the counts that the engine tells of itself."""
+"""A step while it is scheduled, and the scheduler's counts for the engine's state."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from blade_llm.scheduling.plan import BlockCopy, BlockUpdate, NewRow, ScheduledRow, StepPlan, TokenUpdate
+import msgspec
+
+from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.scheduling.plan import BlockCopy, BlockUpdate, NewRequest, ScheduledChunk, StepPlan, TokenUpdate
 from blade_llm.scheduling.request import Request
 
 
@@ -24,36 +27,58 @@ class SchedulerStats(NamedTuple):
 
 @dataclass(slots=True)
 class Step:
-    """What a step computes, and after its launch what the scheduler's update needs of it."""
+    """A step that is being scheduled; after its launch the scheduler's update reads it."""
 
     number: int
     tokens_left: int
-    rows: list[ScheduledRow] = field(default_factory=list)
+    chunks: list[ScheduledChunk] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
-    """One for each of ``rows``. Not looked up by id later: an id may be used again meanwhile."""
-    new_rows: list[NewRow] = field(default_factory=list)
+    """One for each of ``chunks``. Not looked up by id later: an id may be used again meanwhile."""
+    new_requests: list[NewRequest] = field(default_factory=list)
     block_updates: list[BlockUpdate] = field(default_factory=list)
     block_copies: list[BlockCopy] = field(default_factory=list)
     token_updates: list[TokenUpdate] = field(default_factory=list)
     num_decodes: int = 0
     prefill_tokens: int = 0
 
-    def plan(self, freed_rows: list[int]) -> StepPlan:
-        """What the runner gets."""
+    def plan(self, freed_slots: list[int], pipeline_stages: int) -> StepPlan:
+        """The plan for the runner."""
         return StepPlan(
             step=self.number,
-            rows=self.rows,
-            new_rows=self.new_rows,
+            chunks=self.chunks,
+            new_requests=self.new_requests,
             block_updates=self.block_updates,
-            freed_rows=freed_rows,
+            freed_slots=freed_slots,
             block_copies=self.block_copies,
             token_updates=self.token_updates,
+            pipeline_stages=pipeline_stages,
         )
 
-    def order(self) -> None:
-        """Put the rows in :attr:`StepPlan.rows`'s order, and keep the one they are in otherwise: a search tells its
-        beams by it."""
-        longer = [row.count > 1 for row in self.rows]
+    def sort_chunks(self) -> None:
+        """Put the chunks in :attr:`StepPlan.chunks`'s order, and keep the one they are in otherwise: a beam search
+        matches its beams by it."""
+        longer = [chunk.count > 1 for chunk in self.chunks]
         order = sorted(range(len(longer)), key=longer.__getitem__)
-        self.rows = [self.rows[index] for index in order]
+        self.chunks = [self.chunks[index] for index in order]
         self.requests = [self.requests[index] for index in order]
+
+
+def new_request(request: Request, sampling: SamplingParams) -> NewRequest:
+    """Describe ``request``, which has just got its slot, to the runner. ``sampling``: parameters of the slot."""
+    wanted = request.sampling.prompt_logprobs
+    if request.prompt_logprobs is not None and len(request.prompt_logprobs) == request.num_prompt_tokens:
+        wanted = None  # preempted since: all of them are known
+    if sampling.prompt_logprobs != wanted:
+        sampling = msgspec.structs.replace(sampling, prompt_logprobs=wanted)
+    return NewRequest(
+        slot=request.slot,
+        request_id=request.request_id,
+        token_ids=list(request.token_ids),
+        num_prompt_tokens=request.num_prompt_tokens,
+        sampling=sampling,
+        sample_index=request.sample_index,
+        masked_until_min_tokens=tuple(sorted(request.stop_ids)) if sampling.min_tokens else (),
+        adapter_slot=request.adapter_slot,
+        embeddings=request.embeddings,
+        pooling=request.pooling,
+    )

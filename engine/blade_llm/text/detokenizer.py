@@ -17,7 +17,7 @@ _REPLACEMENT: Final = "\ufffd"
 _MOST_HELD_TOKENS: Final = 8
 """A character spans at most four byte tokens; more that still end in U+FFFD are not going to become one."""
 _PROMPT_TOKENS: Final = 8
-"""Of the prompt's end that an answer's text goes on from."""
+"""Tokens of the prompt's end that serve as context of an output's first token."""
 
 
 class Detokenizer(Protocol):
@@ -37,10 +37,10 @@ def make_detokenizer(
     skip_special_tokens: bool = True,
     shown_ids: frozenset[int] = frozenset(),
 ) -> Detokenizer:
-    """A fresh detokenizer for one answer to ``prompt``, with the special tokens ``shown_ids`` in the text all the same.
+    """A fresh detokenizer for one output to ``prompt``, with the special tokens ``shown_ids`` in the text all the same.
 
-    All pieces joined are what ``tokenizer.decode`` of prompt and answer adds to that of the prompt: where decoding
-    strips a text's first space (Llama 2), that of an answer in the middle of a text stays.
+    All pieces joined are what ``tokenizer.decode`` of prompt and output adds to that of the prompt: where decoding
+    strips a text's first space (Llama 2), that of an output in the middle of a text stays.
     """
     skipped = tokenizer.special_ids - shown_ids if skip_special_tokens else frozenset()
     if tokenizer.is_byte_level:

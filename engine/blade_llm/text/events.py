@@ -1,4 +1,4 @@
-"""What an answer's text turns out to be: content, reasoning, tool calls. Parsers make them, routes write them."""
+"""What an output's text turns out to be: content, reasoning, tool calls. Parsers make them, routes write them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """More of what the model thought before it answered."""
+    """More of what the model thought before its content."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallBegun:
-    """The model calls a tool. ``index`` numbers the calls of one answer from 0."""
+    """The model calls a tool. ``index`` numbers the calls of one output from 0."""
 
     index: int
     name: str
@@ -38,7 +38,7 @@ class Arguments:
 
 @dataclass(frozen=True, slots=True)
 class CallEnded:
-    """Nothing more belongs to the call; its arguments are incomplete where the answer was cut short."""
+    """Nothing more belongs to the call; its arguments are incomplete where the output was cut short."""
 
     index: int
 

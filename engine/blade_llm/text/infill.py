@@ -1,6 +1,6 @@
 """Fill in the middle: prompts of models that learned to write what stands between two texts.
 
-Each family marks the two texts and the place of the answer with tokens of its own; a model can fill in when its
+Each family marks the two texts and the place of the output with tokens of its own; a model can fill in when its
 tokenizer has all tokens of a format.
 """
 
@@ -14,12 +14,12 @@ from blade_llm.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class _Format:
-    """Tokens in the order they are written; ``ends`` are further ones that end an answer."""
+    """Tokens in the order they are written; ``ends`` are further ones that end an output."""
 
     prefix: str
     suffix: str
     middle: str
-    """Where the answer begins; empty where it simply follows."""
+    """Where the output begins; empty where it simply follows."""
     ends: tuple[str, ...] = ()
     suffix_first: bool = False
 
@@ -42,10 +42,10 @@ class Infill:
         self._form = form
         ends = (tokenizer.token_id(token) for token in (*form.ends, form.prefix, form.suffix, form.middle) if token)
         self.end_ids: tuple[int, ...] = tuple(token_id for token_id in ends if token_id is not None)
-        """Tokens that end an answer beside the end of sequence."""
+        """Tokens that end an output beside the end of sequence."""
 
     def join(self, prefix: list[int], suffix: list[int], *, add_special_tokens: bool) -> list[int]:
-        """Token ids of a prompt whose answer stands between the two texts, given without special tokens."""
+        """Token ids of a prompt whose output stands between the two texts, given without special tokens."""
         form = self._form
         before = [*self._mark(form.prefix), *prefix]
         after = [*self._mark(form.suffix), *suffix]

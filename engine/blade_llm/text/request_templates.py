@@ -20,20 +20,20 @@ from blade_llm.text.errors import ChatTemplateError, TemplatesBusyError
 from blade_llm.text.template_process import LENGTH_BYTES, MAX_CHARACTERS, SECONDS, Job, Rendered
 
 _PROCESSES: Final = 2
-"""At once; more requests wait."""
+"""Most processes at once; further requests wait."""
 _MAX_WAITING: Final = 16
-"""Requests; the template of each may take its whole time."""
+"""Most waiting requests; the template of each may take its whole time."""
 _WAIT_SECONDS: Final = 10.0
 _START_SECONDS: Final = 60.0
 _EXIT_SECONDS: Final = 1.0
 _MAX_SOURCE: Final = 128 * 1024
 _BROKEN: Final = (asyncio.IncompleteReadError, ConnectionError, RuntimeError)
-"""What a process that is gone shows as; ``RuntimeError`` is uvloop's for a pipe that is closed already."""
+"""Errors that an exited process causes; ``RuntimeError`` is uvloop's for a pipe that is closed already."""
 _TOO_MUCH: Final = Rendered(error=f"the chat template takes more than {SECONDS:g} s, or too much memory")
 
 
 class RequestTemplates:
-    """Use within one running event loop."""
+    """Pool of the rendering processes. Use within one running event loop."""
 
     def __init__(self) -> None:
         self._idle: list[asyncio.subprocess.Process] = []
@@ -58,15 +58,15 @@ class RequestTemplates:
             payload = msgspec.msgpack.encode(job)
         except (OverflowError, RecursionError) as error:
             raise ChatTemplateError(f"the conversation cannot be put into a template of a request: {error}") from None
-        async with self._turn():
+        async with self._slot():
             rendered = await self._render(payload)
         if rendered.error:
             raise ChatTemplateError(rendered.error)
         return rendered.text
 
     @contextlib.asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
-        """One of the processes' turns. Raises :class:`TemplatesBusyError`."""
+    async def _slot(self) -> AsyncIterator[None]:
+        """A slot to use one of the processes. Raises :class:`TemplatesBusyError`."""
         if self._waiting >= _MAX_WAITING:
             raise TemplatesBusyError("too many requests with a chat_template of their own wait; try again later")
         self._waiting += 1
@@ -95,7 +95,7 @@ class RequestTemplates:
             return _TOO_MUCH
 
     def _take(self) -> asyncio.subprocess.Process | None:
-        """An idle process that lives."""
+        """An idle process that is alive."""
         while self._idle:
             process = self._idle.pop()
             if process.returncode is None:
@@ -107,7 +107,7 @@ class RequestTemplates:
         done = False
         try:
             async with asyncio.timeout(SECONDS + _START_SECONDS):  # its own alarm comes long before
-                answer = await _ask(process, payload)
+                reply = await _query(process, payload)
             done = True
         except TimeoutError:
             return _TOO_MUCH
@@ -115,12 +115,12 @@ class RequestTemplates:
             if await _exit_code(process) == -signal.SIGALRM:
                 return _TOO_MUCH
             raise
-        finally:  # also when the request is cancelled: an answer nobody took would be the next one's
+        finally:  # also when the request is cancelled: a reply nobody read would be the next request's
             if done:
                 self._idle.append(process)
             else:
                 _end(process)
-        return msgspec.msgpack.decode(answer, type=Rendered)
+        return msgspec.msgpack.decode(reply, type=Rendered)
 
     async def close(self) -> None:
         """End the processes."""
@@ -156,7 +156,7 @@ async def _start() -> asyncio.subprocess.Process:
     return process
 
 
-async def _ask(process: asyncio.subprocess.Process, payload: bytes) -> bytes:
+async def _query(process: asyncio.subprocess.Process, payload: bytes) -> bytes:
     assert process.stdin is not None
     process.stdin.write(len(payload).to_bytes(LENGTH_BYTES, "little") + payload)
     await process.stdin.drain()
@@ -170,7 +170,7 @@ async def _read(process: asyncio.subprocess.Process) -> bytes:
 
 
 async def _exit_code(process: asyncio.subprocess.Process) -> int | None:
-    """Of a process whose pipes are closed. Not killed before: asyncio's own loop may then lose the code."""
+    """Exit code of a process whose pipes are closed. Not killed before: asyncio's own loop may then lose the code."""
     try:
         async with asyncio.timeout(_EXIT_SECONDS):
             return await process.wait()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class StopStrings:
-    """Watches one answer's text for ``stop``.
+    """Watches one output's text for ``stop``.
 
     The match that is complete first wins (of those, the one that began first), so the outcome does not depend on how
     the text is cut into pieces. Without ``include`` the match is not part of the text.

@@ -1,10 +1,10 @@
 """The process that renders chat templates of requests: ``python -m blade_llm.text.template_process``.
 
 A template may loop for ever or build a text of gigabytes, which no sandbox inside a process prevents. So this one has
-little memory, opens no files, and an alarm clock ends it when a template takes too long.
+little memory, opens no files, and a SIGALRM ends it when a template takes too long.
 
 It reads and writes messages with a four-byte length, in msgpack; the first one it writes is empty and says that it
-waits. It ends with its input.
+is ready. It exits at end of file.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from blade_llm.text.chat_template import ChatTemplate
 from blade_llm.text.errors import ChatTemplateError, TokenizerFilesError
 
 SECONDS: Final = 2.0
-"""To compile and render one."""
+"""Time limit to compile and render one template."""
 MAX_CHARACTERS: Final = 4_000_000
-"""Of the rendered text."""
+"""Most characters of the rendered text."""
 _MEMORY: Final = 512 * 1024 * 1024
 _OPEN_FILES: Final = 3
 LENGTH_BYTES: Final = 4
@@ -41,7 +41,7 @@ class Job(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Rendered(msgspec.Struct, frozen=True, array_like=True):
-    """Its text, or what is wrong with it."""
+    """The rendered text, or the error."""
 
     text: str = ""
     error: str = ""

@@ -61,7 +61,7 @@ class Tokenizer:
         self.is_byte_level = _is_byte_level(json.loads(self._backend.to_str()).get("decoder"))
         self._bytes: dict[int, bytes] = {}
         self.known_texts: dict[frozenset[int], dict[int, str]] = {}
-        """What the detokenizers of byte-level answers have found out, for each set of ids they leave out: token id →
+        """Cache of the detokenizers of byte-level outputs, for each set of ids they leave out: token id →
         its text between whole characters."""
 
     @property

@@ -1,1 +1,1 @@
-"""The command line: ``local up`` and the commands that read and change what it keeps, worded as kubectl words them."""
+"""The command line: ``run``, ``local up``, and the commands on objects of a local runtime, which follow kubectl."""

@@ -38,7 +38,7 @@ OPTIONS = (
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The options; ``run`` is the function that carries the command out. Exits with 2 on a mistake."""
+    """The parsed options; ``run`` is the function that executes the command. Exits with 2 on a mistake."""
     return _parser().parse_args(argv)
 
 
@@ -83,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     get.add_argument("-o", "--output", choices=["yaml", "json", "wide", "name"], help="output format")
     get.add_argument("-w", "--watch", action="store_true", help="go on printing what changes")
 
-    describe = _add(commands, "describe", "tell everything about one LLMService", "describe")
+    describe = _add(commands, "describe", "show everything about one LLMService", "describe")
     describe.add_argument("object", nargs="+", metavar="NAME", help="of the LLMService")
 
     logs = _add(commands, "logs", "print the output of containers", "logs")

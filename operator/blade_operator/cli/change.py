@@ -12,7 +12,7 @@ from blade_operator.cluster.local.commands import resource, send
 from blade_operator.cluster.local.errors import LocalError
 from blade_operator.cluster.local.layout import Layout, loop_is_running
 from blade_operator.cluster.local.store import matches, read_objects
-from blade_operator.objects import Object
+from blade_operator.model.objects import Object
 from blade_protocol.labels import GROUP, KIND, NAME, SINGULAR
 
 
@@ -23,7 +23,7 @@ def named(obj: Object) -> str:
 
 
 def apply(options: argparse.Namespace) -> int:
-    """Apply every object of the files; one that is refused does not keep the others from it."""
+    """Apply every object of the files; a rejected one does not keep the others from being applied."""
     layout = Layout.of(options.name)
     failed = False
     for obj in manifests.read(options.filename):

@@ -12,7 +12,7 @@ from blade_operator.cli.manifests import dump
 from blade_operator.cluster.local.commands import resource
 from blade_operator.cluster.local.layout import Layout
 from blade_operator.cluster.local.store import matches
-from blade_operator.objects import Object
+from blade_operator.model.objects import Object
 from blade_protocol.labels import KIND, NAME, SHORT_NAME, SINGULAR
 
 

@@ -1,7 +1,7 @@
-"""What a person typed that cannot be done; printed as one line, exit code 1."""
+"""Errors of commands: printed as one line, with exit code 1."""
 
 from __future__ import annotations
 
 
 class CommandError(ValueError):
-    """Says what to change."""
+    """A command cannot be executed; the message says what to change."""

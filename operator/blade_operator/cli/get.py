@@ -14,7 +14,7 @@ from blade_operator.cli.manifests import dump
 from blade_operator.cluster.local.commands import resource
 from blade_operator.cluster.local.layout import Layout, loop_is_running
 from blade_operator.cluster.local.store import read_objects
-from blade_operator.objects import Object, Ref
+from blade_operator.model.objects import Object, Ref
 from blade_operator.program import program
 from blade_protocol.labels import GROUP, KIND, PLURAL, SHORT_NAME, SINGULAR
 
@@ -35,7 +35,7 @@ _POLL = 0.3
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print what is asked for."""
+    """Print the requested objects."""
     layout = Layout.of(options.name)
     kind, _, name = options.kind.partition("/")
     name = name or options.object
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def kind_of(word: str) -> str:
-    """The kind someone means by ``word``.
+    """The kind that ``word`` names.
 
     Raises:
         CommandError: none.

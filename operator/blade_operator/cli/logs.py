@@ -1,4 +1,4 @@
-"""``logs``: what containers print, of one pod or of all pods of a service. Reads the files; needs no control loop."""
+"""``logs``: prints container logs of one pod or of all pods of a service. Reads the files; needs no control loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from blade_operator.cli.errors import CommandError
 from blade_operator.cluster.local.layout import Layout
 from blade_operator.cluster.local.logs import ContainerLogs, Follower
 from blade_operator.cluster.local.store import matches, read_objects
-from blade_operator.objects import Object
+from blade_operator.model.objects import Object
 from blade_protocol.labels import KIND, NAME, ROLE, ROLE_ENGINE, ROLE_ROUTER
 
 _POLL = 0.2
@@ -81,7 +81,7 @@ def _pods(layout: Layout, options: argparse.Namespace) -> list[Object]:
 
 
 def _attempt(pod: Object, options: argparse.Namespace) -> tuple[str, int]:
-    """Container and number of its run."""
+    """The container and the number of its run whose log is requested."""
     name = pod["metadata"]["name"]
     spec, status = pod["spec"], pod.get("status", {})
     container = options.container or spec["containers"][0]["name"]

@@ -1,4 +1,4 @@
-"""Manifests: read from files or standard input, or made for a model; checked as an API server would."""
+"""Manifests: read from files or standard input, or generated for a model; validated as an API server would."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import yaml
 
 from blade_operator.cli.errors import CommandError
 from blade_operator.cluster.local.layout import Layout
-from blade_operator.objects import Object
+from blade_operator.model.objects import Object
 from blade_operator.spec import SpecError, apply_defaults, parse_service
 from blade_protocol.labels import API_VERSION, KIND
 
 _APPLIED = (KIND, "Secret", "ConfigMap")
 CACHE_CLAIM = "bladellm-models"
-"""Where downloads are kept for the next time, whatever the service is called then."""
+"""The claim that keeps downloads for later services, whatever their names."""
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as an API server takes it: a key that comes twice is a mistake, not a change of mind."""
+    """Loads YAML as an API server does: a duplicate key is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
@@ -71,7 +71,7 @@ def admit(obj: Object) -> Object:
     """``obj`` with the defaults filled in.
 
     Raises:
-        CommandError: it is of another kind than people apply, or its fields are wrong; names each by its path.
+        CommandError: its kind cannot be applied, or its fields are wrong; names each by its path.
     """
     kind = obj.get("kind")
     if kind not in _APPLIED:
@@ -94,7 +94,7 @@ def _invalid(obj: Object, problems: Sequence[object]) -> str:
 
 
 def _problems(obj: Object) -> Iterator[str]:
-    """What is wrong with the parts that every object has, and with those of a Secret or ConfigMap."""
+    """Yields problems of the parts that every object has, and of those of a Secret or ConfigMap."""
     metadata, kind = obj["metadata"], obj["kind"]
     if not isinstance(metadata.get("name"), str):
         yield "metadata.name: is required and must be a string"
@@ -150,7 +150,7 @@ def for_model(model: str, replicas: int) -> Object:
 
 
 def save(manifest: Object, layout: Layout) -> Path:
-    """Write a manifest that was made here to where its user may read and edit it."""
+    """Save a generated manifest where its user may read and edit it."""
     path = layout.root / "manifests" / f"{manifest['metadata']['name']}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(dump(manifest), encoding="utf-8")

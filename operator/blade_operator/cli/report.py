@@ -1,4 +1,4 @@
-"""Telling a terminal how services come up: a live checklist for people, one line per transition for everything else."""
+"""Reports how services start: a live checklist on a terminal, one line per transition in a log file."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from blade_operator.objects import Object
+from blade_operator.model.objects import Object
 from blade_operator.program import program
 
 _LINE_MESSAGE = 160
 _PERCENT = re.compile(r"\((\d+) %\)")
 _NEGATIVE = ("Degraded", "Progressing")
-"""Conditions whose being False is no news, unless somebody was told that they were True."""
+"""Conditions that are reported as False only after they were reported as True."""
 
 
 def conditions(service: Object) -> list[Object]:
@@ -28,15 +28,15 @@ def conditions(service: Object) -> list[Object]:
 
 
 def is_ready(service: Object) -> bool:
-    """Whether its status says Ready, of its present spec."""
+    """Whether the status says that the current spec is ready."""
     status = service.get("status", {})
     return status.get("observedGeneration") == service["metadata"]["generation"] and any(
         each["type"] == "Ready" and each["status"] == "True" for each in conditions(service)
     )
 
 
-def is_hopeless(service: Object) -> bool:
-    """Whether something fails in the same way again and again, or cannot even begin."""
+def is_stalled(service: Object) -> bool:
+    """Whether the service is stalled: something fails again and again, or cannot even start."""
     return not is_ready(service) and any(
         failure.get("restarts", 0) >= 2 or failure.get("reason", "").startswith(("CreateContainer", "RunContainer"))
         for failure in service.get("status", {}).get("failures", [])
@@ -44,7 +44,7 @@ def is_hopeless(service: Object) -> bool:
 
 
 def explanation(service: Object) -> list[str]:
-    """What is wrong, most telling first: failed checks, last words, then how the containers ended."""
+    """The problems of a service, most specific first: failed checks, last log lines, then how containers ended."""
     status = service.get("status", {})
     lines = [
         f"{item['name']}: {item['status']}: {item.get('detail', '')}"
@@ -69,26 +69,26 @@ class Reporter:
         self._watched = ""
         self._known: dict[tuple[str, str], tuple[str, str]] = {}
         self._told: set[tuple[str, str]] = set()
-        """Conditions that a line was printed of."""
+        """Conditions for which a line was printed."""
         self._spinner = Spinner("dots", style="cyan")
         self._note = ""
 
     def watch(self, service: Object) -> None:
-        """Show this service's checklist until ``settle``."""
+        """Show this service's checklist until ``end_checklist``."""
         self._watched = service["metadata"]["uid"]
         if self._console.is_terminal:
             self._live = Live(console=self._console, refresh_per_second=8, transient=False)
             self._live.start()
             self._live.update(self._checklist(service))
 
-    def settle(self) -> None:
-        """Leave the checklist as it is and go on with lines."""
+    def end_checklist(self) -> None:
+        """Leave the checklist as it is and continue with lines."""
         if self._live is not None:
             self._live.stop()
             self._live = None
 
     def update(self, service: Object, note: str = "") -> None:
-        """The service may have changed; ``note`` is what a container that prepares the model says just now."""
+        """Show a service that may have changed; ``note`` is the latest log line of the container that prepares it."""
         live = self._live if service["metadata"]["uid"] == self._watched else None
         if live is not None:
             live.update(self._checklist(service, note), refresh=True)
@@ -97,17 +97,17 @@ class Reporter:
         self._note = note
         for each in conditions(service):
             key = (service["metadata"]["uid"], each["type"])
-            news = (each["status"], each.get("reason", ""))
-            if self._known.get(key) == news:
+            state = (each["status"], each.get("reason", ""))
+            if self._known.get(key) == state:
                 continue
-            self._known[key] = news
+            self._known[key] = state
             calm = each["type"] in _NEGATIVE and each["status"] == "False"
             if live is None and (key in self._told or not calm):
                 self._told.add(key)
                 self._console.print(_line(service, each), highlight=False, soft_wrap=True)
 
     def explain(self, service: Object) -> None:
-        """Say prominently what keeps the service from becoming ready."""
+        """Show prominently what keeps the service from becoming ready."""
         lines = explanation(service)
         title = f"{service['metadata']['name']} cannot become ready"
         failures = service.get("status", {}).get("failures", [])

@@ -1,7 +1,6 @@
 """``run``: the operator on a Kubernetes cluster, until a signal or until it loses its lease.
 
-kopf is the frame: it starts and stops the process and minds signals. It registers no handler for any resource, so it
-puts no finalizer and no annotation on any object; who watches what, and why, is in
+kopf is the event source, in a thread of its own: who watches what, and why, is in
 ``docs/decisions/0006-watching-kubernetes.md``.
 """
 
@@ -10,19 +9,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import signal
 import sys
 from pathlib import Path
-from typing import Any
 
-import kopf
 import msgspec
 from kubernetes.aio.config import ConfigException
 
 from blade_operator.cli.errors import CommandError
-from blade_operator.cluster.kubernetes.api import credentials, load_configuration
-from blade_operator.process import Process, Settings
+from blade_operator.cluster.kubernetes.api import load_configuration
+from blade_operator.controller.process import Process, Settings
 from blade_operator.render import Defaults
 
+STOP_SECONDS = 30.0
+"""Seconds that an orderly end may take."""
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -40,25 +40,17 @@ async def _run(options: argparse.Namespace) -> int:
             f"no way to a cluster: {error}; run it in a pod, or give --kubeconfig FILE or $KUBECONFIG"
         ) from error
     ended = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
     process = Process(configuration, _settings(options), ended.set)
-    registry = kopf.OperatorRegistry()
-
-    @kopf.on.login(registry=registry)
-    async def login(**_: Any) -> kopf.ConnectionInfo:
-        return await _connection(configuration)
-
-    @kopf.on.startup(registry=registry, errors=kopf.ErrorsMode.PERMANENT)
-    async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
-        settings.scanning.disabled = True
-        settings.posting.enabled = False
-        settings.process.ultimate_exiting_timeout = 30
+    try:
         await process.start()
-
-    @kopf.on.cleanup(registry=registry)
-    async def stop(**_: Any) -> None:
-        await process.stop()
-
-    await kopf.operator(registry=registry, standalone=True, clusterwide=True, stop_flag=ended)
+        await ended.wait()
+    except OSError as error:
+        raise CommandError(f"cannot start: {error} (--http_port {options.http_port})") from error
+    finally:
+        async with asyncio.timeout(STOP_SECONDS):
+            await process.stop()
     return 1 if process.failed else 0
 
 
@@ -77,21 +69,6 @@ def _settings(options: argparse.Namespace) -> Settings:
         identity=options.identity,
         http_port=options.http_port,
         workers=options.workers,
-    )
-
-
-async def _connection(configuration: Any) -> kopf.ConnectionInfo:
-    """kopf looks at the list of APIs when it starts, and needs to know where."""
-    headers = await credentials(configuration)
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    return kopf.ConnectionInfo(
-        server=configuration.host,
-        ca_path=configuration.ssl_ca_cert,
-        insecure=not configuration.verify_ssl,
-        certificate_path=configuration.cert_file,
-        private_key_path=configuration.key_file,
-        scheme=scheme or None,
-        token=token or None,
     )
 
 
@@ -115,5 +92,6 @@ def _log_to_stderr(level: str, form: str) -> None:
     text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(_JsonLines() if form == "json" else text)
     logging.basicConfig(level=level, handlers=[handler])
-    for noisy in ("kopf", "httpx", "asyncio", "kubernetes"):
+    for noisy in ("aiohttp", "kopf", "httpx", "asyncio", "kubernetes"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLogger().level))
+    logging.getLogger("kopf._core.reactor").setLevel(logging.CRITICAL)  # what ends kopf, the supervisor reports

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 
 from blade_operator.cluster.local.pod_status import is_ready, restarts, succeeded
 from blade_operator.cluster.local.services import port_of
-from blade_operator.objects import Object
+from blade_operator.model.objects import Object
 from blade_operator.spec import columns
-from blade_operator.spec.columns import age
+from blade_operator.spec.crd.printer_columns import age
 from blade_protocol.labels import KIND
 
 Row = list[tuple[str, str]]
@@ -17,7 +17,7 @@ Row = list[tuple[str, str]]
 
 
 def row(obj: Object, *, wide: bool) -> Row:
-    """One object's line."""
+    """The row of one object."""
     if obj["kind"] == KIND:
         return columns(obj, wide=wide)
     return _KINDS.get(obj["kind"], _plain)(obj, wide)
@@ -82,7 +82,7 @@ def _pod(obj: Object, wide: bool) -> Row:
     cells = [
         ("NAME", obj["metadata"]["name"]),
         ("READY", f"{ready}/{len(obj['spec']['containers'])}"),
-        ("STATUS", pod_word(obj)),
+        ("STATUS", pod_status_text(obj)),
         ("RESTARTS", _restarts(obj)),
         _age(obj),
     ]
@@ -105,23 +105,23 @@ def _restarts(pod: Object) -> str:
     return f"{count} ({since(max(ends))} ago)" if count and ends else str(count)
 
 
-def pod_word(pod: Object) -> str:
-    """The STATUS column: what keeps the pod from being ready, in one word."""
+def pod_status_text(pod: Object) -> str:
+    """The STATUS column: one word for the state of the pod, as kubectl prints it."""
     if "deletionTimestamp" in pod["metadata"]:
         return "Terminating"
     status = pod.get("status", {})
     init = status.get("initContainerStatuses", [])
     for number, entry in enumerate(init):
         if not succeeded(entry):
-            word = _container_word(entry)
+            word = _container_status_text(entry)
             return f"Init:{number}/{len(init)}" if word in ("", "Running", "PodInitializing") else f"Init:{word}"
-    words = [_container_word(entry) for entry in status.get("containerStatuses", [])]
+    words = [_container_status_text(entry) for entry in status.get("containerStatuses", [])]
     if all(word == "Running" for word in words):
         return "Running" if words or is_ready(pod) else str(status.get("phase", "Pending"))
     return next(word for word in words if word != "Running")
 
 
-def _container_word(status: Object) -> str:
+def _container_status_text(status: Object) -> str:
     state = status["state"]
     if "running" in state:
         return "Running"

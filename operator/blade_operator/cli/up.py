@@ -1,4 +1,4 @@
-"""``local up``: the control loop in the foreground, and what a person sees of it."""
+"""``local up``: runs the control loop in the foreground and shows its user what happens."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from rich.logging import RichHandler
 from rich.text import Text
 
 from blade_operator.cli import manifests
-from blade_operator.cli.ask import ask, embed
 from blade_operator.cli.change import named
 from blade_operator.cli.errors import CommandError
-from blade_operator.cli.report import Reporter, is_hopeless, is_ready
+from blade_operator.cli.prompt import embed, stream_chat
+from blade_operator.cli.report import Reporter, is_ready, is_stalled
 from blade_operator.cluster.local.commands import Commands, serve
 from blade_operator.cluster.local.layout import Layout
 from blade_operator.cluster.local.logs import ContainerLogs
 from blade_operator.cluster.local.runtime import Runtime
 from blade_operator.cluster.local.services import port_of
+from blade_operator.controller.controller import Controller
 from blade_operator.fleet import Fleet
-from blade_operator.objects import Object, Ref
-from blade_operator.pods import FETCH
+from blade_operator.model.objects import Object, Ref
+from blade_operator.model.pods import FETCH
 from blade_operator.program import program
-from blade_operator.reconcile import reconcile
-from blade_operator.watch import Controller
+from blade_operator.reconcile.reconcile import reconcile
 from blade_protocol.labels import KIND, NAME
 
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""SIGHUP (the terminal is gone) unless it was ignored from the start, as ``nohup`` does."""
+"""SIGHUP (the terminal was closed) unless it was ignored from the start, as ``nohup`` does."""
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run until Ctrl-C; 0 then, 1 when ``--ask`` found the service unable to answer."""
+    """Run until Ctrl-C and return 0, or 1 when the service could not serve the prompt of ``--ask``."""
     if options.replicas is not None and options.model is None:
         raise CommandError("--replicas goes with --model; a manifest says it in spec.replicas")
     if options.ask and not (options.model or options.filename):
@@ -77,10 +77,10 @@ class _Up:
         try:
             runtime.start()
             if running:
-                self._say(f"Took over {running} running programs of an earlier control loop.")
+                self._print(f"Took over {running} running programs of an earlier control loop.")
                 kept = {port for each in runtime.store.find("Service") if (port := port_of(each)) is not None}
                 if kept and self._options.port not in kept:
-                    self._say(
+                    self._print(
                         f"They keep their ports ({', '.join(map(str, sorted(kept)))}); --port is for new services."
                     )
             async with Fleet() as fleet, serve(self._layout, commands):
@@ -96,37 +96,37 @@ class _Up:
                 self._code = next((1 for each in results if isinstance(each, Exception)), self._code)
                 for result in results:
                     if isinstance(result, CommandError):
-                        self._say(f"error: {result}", "red")
+                        self._print(f"error: {result}", "red")
                     elif isinstance(result, Exception):
                         logging.getLogger(__name__).error("the control loop failed", exc_info=result)
         finally:
-            self._reporter.settle()
+            self._reporter.end_checklist()
             await self._shut_down(runtime)
         return self._code
 
     async def _serve(self, runtime: Runtime, commands: Commands) -> None:
-        """Apply what was given, follow it until it is ready, ask, then go on telling of changes until cancelled."""
+        """Apply the objects, wait until they are ready, send the prompt, then report changes until cancelled."""
         if self._options.model:
             path = manifests.save(self._objects[0], self._layout)
-            self._say(f"Manifest: {path} (edit it, then `{program()} apply{_runtime(self._layout)} -f` it)", "dim")
+            self._print(f"Manifest: {path} (edit it, then `{program()} apply{_runtime(self._layout)} -f` it)", "dim")
         for obj in self._objects:
-            self._say(f"{named(obj)} {commands.apply(obj)}")
+            self._print(f"{named(obj)} {commands.apply(obj)}")
         services = [obj for obj in self._objects if obj["kind"] == KIND]
         if services:
             if await self._until_ready(runtime, Ref.of(services[0])):
-                await self._welcome(runtime, Ref.of(services[0]))
+                await self._send_first_request(runtime, Ref.of(services[0]))
             elif self._options.ask:
                 self._code = 1
                 return
         else:
             apply = f"{program()} apply{_runtime(self._layout)} -f MANIFEST"
-            self._say(f"The control loop runs. Now, in another terminal: {apply}")
+            self._print(f"The control loop runs. Now, in another terminal: {apply}")
         while True:
             self._report(runtime)
             await self._next_change()
 
     async def _until_ready(self, runtime: Runtime, ref: Ref) -> bool:
-        """False when it cannot become ready and somebody waits for it, or it was deleted."""
+        """Wait until the service is ready; False when it was deleted, or is stalled and ``--ask`` waits for it."""
         explained = False
         service = runtime.store.get(ref)
         if service is None:
@@ -134,37 +134,37 @@ class _Up:
         self._reporter.watch(service)
         while not is_ready(service):
             self._report(runtime)
-            if is_hopeless(service) and not explained:
+            if is_stalled(service) and not explained:
                 explained = True
-                self._reporter.settle()
+                self._reporter.end_checklist()
                 self._reporter.explain(service)
                 if self._options.ask:
                     return False
-                self._say("It is tried again and again; change the manifest and apply it, or stop with Ctrl-C.")
+                self._print("It is tried again and again; change the manifest and apply it, or stop with Ctrl-C.")
             await self._next_change()
             service = runtime.store.get(ref)
             if service is None:
                 return False
         self._report(runtime)
-        self._reporter.settle()
+        self._reporter.end_checklist()
         return True
 
-    async def _welcome(self, runtime: Runtime, ref: Ref) -> None:
+    async def _send_first_request(self, runtime: Runtime, ref: Ref) -> None:
         service = runtime.store.get(ref)
         if service is None:
             return
         url, name = service["status"]["url"], ref.name
-        self._say("")
+        self._print("")
         self._console.print(Text.assemble((f"{name} is ready at ", "bold"), (url, "bold green")), soft_wrap=True)
         if self._options.ask:
-            self._say(f"\n> {self._options.ask}", "cyan")
-            question = embed if _embeds(service["spec"]) else ask
+            self._print(f"\n> {self._options.ask}", "cyan")
+            send = embed if _embeds(service["spec"]) else stream_chat
             auth = service["spec"].get("router", {}).get("auth") is not None
-            figures = await question(url, self._options.ask, self._write, with_key=auth)
+            figures = await send(url, self._options.ask, self._write, with_key=auth)
             self._write("\n")
-            self._say(f"({figures})\n", "dim")
+            self._print(f"({figures})\n", "dim")
         for line in _hints(url, name, self._layout, service["spec"]):
-            self._say(line, "dim")
+            self._print(line, "dim")
 
     def _report(self, runtime: Runtime) -> None:
         for service in runtime.store.find(KIND):
@@ -172,7 +172,7 @@ class _Up:
             self._reporter.update(service, next(filter(None, (_preparing(pod, self._layout) for pod in pods)), ""))
 
     async def _next_change(self) -> None:
-        """Wait for a service to change, or for a second: preparing containers tell of themselves in their logs only."""
+        """Wait for a change of a service, or a second: containers that prepare the model report in their logs only."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1.0):  # wait_for of Python 3.11 can lose a cancellation
                 await self._changed.wait()
@@ -181,11 +181,11 @@ class _Up:
     async def _shut_down(self, runtime: Runtime) -> None:
         pods = len(runtime.store.find("Pod"))
         if pods:
-            self._say(f"Stopping: {pods} pods finish their requests (Ctrl-C again: at once) ...")
+            self._print(f"Stopping: {pods} pods finish their requests (Ctrl-C again: at once) ...")
         self._stop.set()
         await runtime.delete_everything(self._hurry)
         if pods:
-            self._say("Everything has stopped.")
+            self._print("Everything has stopped.")
 
     def _on_stop(self) -> None:
         if self._stop.is_set():
@@ -196,7 +196,7 @@ class _Up:
         if obj["kind"] == KIND:
             self._changed.set()
 
-    def _say(self, text: str, style: str = "") -> None:
+    def _print(self, text: str, style: str = "") -> None:
         self._console.print(Text(text, style=style), soft_wrap=True)
 
     def _write(self, text: str) -> None:
@@ -205,7 +205,7 @@ class _Up:
 
 
 def _preparing(pod: Object, layout: Layout) -> str:
-    """The last line of the container that fetches the model, while it runs; else nothing."""
+    """The last log line of the container that downloads the model, while it runs; else empty."""
     for status in pod.get("status", {}).get("initContainerStatuses", []):
         if status["name"] == FETCH and "running" in status["state"]:
             lines = ContainerLogs(layout.pod(pod) / "logs" / FETCH).tail(status["restartCount"]).split("\n")
@@ -219,12 +219,12 @@ def _statuses(pod: Object) -> list[Object]:
 
 
 def _runtime(layout: Layout) -> str:
-    """The option that names this runtime to other commands."""
+    """The option with which other commands select this runtime."""
     return "" if layout.root.name == "default" else f" --name {layout.root.name}"
 
 
 def _embeds(spec: Object) -> bool:
-    """Whether it is for embeddings alone."""
+    """Whether the service serves embeddings only."""
     return bool(spec.get("engine", {}).get("task") == "embed")
 
 

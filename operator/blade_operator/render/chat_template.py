@@ -1,4 +1,4 @@
-"""A chat template of the user's as a file in the engine: out of a ConfigMap of theirs, or of the pod's own annotation.
+"""The user's chat template as a file in the engine: from a ConfigMap, or from the pod's own annotation.
 
 The text itself stands in the pod template. So it belongs to its revision, and every engine of a revision reads the same
 one, whatever the spec says by then; an object of its own would have to be kept as long as any revision that names it.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from blade_operator.objects import Object
+from blade_operator.model.objects import Object
 from blade_operator.spec.parse import LLMService
 from blade_protocol.labels import CHAT_TEMPLATE
 
@@ -18,7 +18,7 @@ FILE: Final = "chat_template.jinja"
 
 
 def template_annotations(service: LLMService) -> dict[str, str]:
-    """The pod's annotation that holds the text."""
+    """The annotation of the pod that holds the text."""
     template = service.spec.engine.chat_template
     return {CHAT_TEMPLATE: template.inline} if template and template.inline is not None else {}
 
@@ -37,10 +37,10 @@ def template_volumes(service: LLMService) -> list[Object]:
 
 
 def template_mounts(service: LLMService) -> list[Object]:
-    """A container's mount of it."""
+    """The mount of that volume in a container."""
     return [{"name": VOLUME, "mountPath": FOLDER, "readOnly": True}] if service.spec.engine.chat_template else []
 
 
 def template_flags(service: LLMService) -> list[str]:
-    """What tells a program of it."""
+    """The flags that name the template file."""
     return ["--chat_template", f"{FOLDER}/{FILE}"] if service.spec.engine.chat_template else []

@@ -9,15 +9,14 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from blade_operator.objects import Object
-from blade_operator.pods import CHECK, ENGINE, FETCH
+from blade_operator.model.objects import Object
+from blade_operator.model.pods import CHECK, ENGINE, FETCH
 from blade_operator.render.chat_template import (
     template_annotations,
     template_flags,
     template_mounts,
     template_volumes,
 )
-from blade_operator.render.internal import token_env, token_mounts, token_volumes
 from blade_operator.render.meta import (
     HOSTNAME,
     Defaults,
@@ -37,6 +36,7 @@ from blade_operator.render.meta import (
 from blade_operator.render.network import INTERNAL_PORT
 from blade_operator.render.overlay import lay_over
 from blade_operator.render.storage import hub_env, is_hub, model_argument, model_mounts, model_volumes, one_machine
+from blade_operator.render.token_secret import token_env, token_mounts, token_volumes
 from blade_operator.spec.fields import CheckItemName, CudaGraphs
 from blade_operator.spec.parse import LLMService
 from blade_operator.spec.quantity import parse_bytes, parse_duration
@@ -45,7 +45,7 @@ from blade_protocol.labels import RESTARTED_AT, REVISION, ROLE_ENGINE
 from blade_protocol.ports import ENGINE_PORT
 
 GRACE_MARGIN = 30
-"""Seconds a pod keeps beyond its drain time-out, to end its streams and its processes."""
+"""Seconds of the grace period beyond the drain time-out, to end streams and processes."""
 CHECK_ITEMS: dict[CheckItemName, str] = {
     "shm": "check_shm",
     "pbEnv": "check_pb_env",
@@ -117,7 +117,7 @@ def engine_deployment(service: LLMService, revision: str, template: Object, repl
 
 
 def engine_objects(service: LLMService) -> list[Object]:
-    """What all revisions share: the headless Service the router follows, the identity, the disruption budget."""
+    """Objects that all revisions share: the headless Service the router watches, service account, disruption budget."""
     name = engine_name(service)
     spec = {
         "clusterIP": "None",
@@ -177,7 +177,7 @@ def _fetch(service: LLMService, defaults: Defaults) -> Object:
         FETCH,
         ["blade_llm_fetch"],
         ["--model", model_argument(service)],
-        # It tells of its progress where the engine will tell of its state (and where the port is declared).
+        # It reports its progress on the internal port, where the engine will report its state (and which it declares).
         {
             "BLADE_HOST": "0.0.0.0",
             "BLADE_INTERNAL_PORT": str(INTERNAL_PORT),
@@ -246,7 +246,7 @@ def _variable(name: str, value: Any) -> Object:
 
 
 def _text_flags(service: LLMService) -> list[str]:
-    """What shapes requests and answers: the check gets the same."""
+    """Flags that shape requests and responses; the check gets the same."""
     engine = service.spec.engine
     return (
         template_flags(service)
@@ -259,7 +259,7 @@ def _text_flags(service: LLMService) -> list[str]:
 
 
 def _memory_flags(service: LLMService) -> list[str]:
-    """What decides the memory plan: the check gets the same."""
+    """Flags that decide the memory plan; the check gets the same."""
     engine = service.spec.engine
     kv_cache = None if engine.kv_cache_bytes is None else parse_bytes(engine.kv_cache_bytes)
     return (

@@ -1,4 +1,4 @@
-"""What every rendered object has in common: names, labels, owner, hash, and the restrictions its pods run under."""
+"""Common parts of rendered objects: names, labels, owner reference, desired hash, and pod security."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from blade_operator.objects import Object
+from blade_operator.model.objects import Object
 from blade_operator.spec.parse import LLMService
 from blade_operator.spec.pod_fields import Gpus, Resources
 from blade_protocol.labels import API_VERSION, HASH, KIND, MANAGED_BY, MANAGER, NAME, ROLE
@@ -18,7 +18,7 @@ USER_ID = 65532
 
 
 HOSTNAME = "kubernetes.io/hostname"
-"""Node label: what a machine is to the scheduler."""
+"""Node label that identifies a machine to the scheduler."""
 
 
 def _release() -> str:
@@ -30,14 +30,14 @@ def _release() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What an operator and its installation fill in where the spec says nothing."""
+    """Defaults of the operator and its installation, for what the spec leaves open."""
 
     engine_image: str = f"bladellm/engine:{_release()}"
     router_image: str = f"bladellm/operator:{_release()}"
     internal_key: bytes = field(default=b"", repr=False)
-    """Root of the services' internal tokens (`blade_operator.internal_token`); empty: engines have none."""
+    """Root of the services' internal tokens (`blade_operator.render.internal_token`); empty: engines have none."""
     operator_namespace: str = "bladellm-system"
-    """Where the operator's own pods are, which NetworkPolicies let in."""
+    """Namespace of the operator's own pods, which NetworkPolicies let in."""
     watch_keys: bool = True
     """Routers may follow their Secret of API keys through the API: an operator can only grant what it may do itself.
     Else they follow the mounted file, which is up to a minute behind."""
@@ -65,12 +65,12 @@ def labels(service: LLMService, role: str) -> dict[str, str]:
 
 
 def selector(service: LLMService, role: str) -> dict[str, str]:
-    """What finds all pods of that role."""
+    """Labels that select all pods of that role."""
     return {NAME: service.name, ROLE: role}
 
 
 def make(service: LLMService, api_version: str, kind: str, name: str, role: str, **body: Any) -> Object:
-    """One owned object with its desired hash."""
+    """An object with owner reference and desired hash."""
     obj: Object = {
         "apiVersion": api_version,
         "kind": kind,
@@ -95,7 +95,7 @@ def make(service: LLMService, api_version: str, kind: str, name: str, role: str,
 
 
 def seal(obj: Object) -> Object:
-    """``obj`` with the annotation that tells later whether anything else is wanted."""
+    """``obj`` with the hash annotation by which drift detection later notices that another object is rendered."""
     metadata = obj["metadata"]
     annotations = {key: value for key, value in metadata.get("annotations", {}).items() if key != HASH}
     bare = {**obj, "metadata": {**metadata, "annotations": annotations}}
@@ -145,7 +145,7 @@ def resources(wanted: Resources | None, gpus: Gpus | None = None) -> Object:
 
 
 def spread(service: LLMService, role: str) -> list[Object]:
-    """Pods of the role on different machines, where there are any."""
+    """A topology spread constraint: pods of the role on different machines, where there are any."""
     return [
         {
             "maxSkew": 1,
@@ -168,12 +168,12 @@ def http_probe(path: str, *, period: int, failures: int, timeout: int = 2, schem
 
 
 def service_account(service: LLMService, name: str, role: str) -> Object:
-    """An identity of its own; pods that need its token ask for it themselves."""
+    """A service account whose token is mounted only where a pod requires it."""
     return make(service, "v1", "ServiceAccount", name, role, automountServiceAccountToken=False)
 
 
 def disruption_budget(service: LLMService, name: str, role: str) -> Object:
-    """Node drains take one pod of the role at a time; one that does not answer is never in their way."""
+    """A PodDisruptionBudget: node drains evict one pod of the role at a time; an unready pod never blocks them."""
     spec = {
         "maxUnavailable": 1,
         "selector": {"matchLabels": selector(service, role)},
@@ -183,5 +183,5 @@ def disruption_budget(service: LLMService, name: str, role: str) -> Object:
 
 
 def tmp_volume() -> Object:
-    """A place to write: the root file system is read-only. On disk, since memory volumes count as the pod's memory."""
+    """A volume for /tmp, as the root file system is read-only. On disk: a memory volume counts as memory of the pod."""
     return {"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blade_operator.objects import Object
+from blade_operator.model.objects import Object
 from blade_operator.render.meta import Defaults, engine_name, make, router_name, selector
 from blade_operator.spec.parse import LLMService
 from blade_protocol.labels import OPERATOR, ROLE_ENGINE, ROLE_ROUTER
@@ -12,7 +12,7 @@ INTERNAL_PORT = ENGINE_PORT + INTERNAL_PORT_OFFSET
 
 
 def network_policies(service: LLMService, defaults: Defaults) -> list[Object]:
-    """Engines answer the service's routers, and the operator on the internal port; routers answer everyone."""
+    """Engines accept the service's routers, and the operator on the internal port; routers accept everyone."""
     if not service.spec.security.network_policy:
         return []
     routers = [{"podSelector": {"matchLabels": selector(service, ROLE_ROUTER)}}]

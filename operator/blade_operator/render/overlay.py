@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from typing import Any, Final
 
-from blade_operator.objects import Object
+from blade_operator.model.objects import Object
 from blade_operator.spec.pod_fields import PodTemplate
 
 _KEYS: Final[dict[str, tuple[str, ...]]] = {

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from blade_operator.objects import Object
-from blade_operator.pods import ROUTER
+from blade_operator.model.objects import Object
+from blade_operator.model.pods import ROUTER
 from blade_operator.render.engine import GRACE_MARGIN
-from blade_operator.render.internal import token_env, token_mounts, token_volumes
 from blade_operator.render.meta import (
     Defaults,
     container_security,
@@ -25,6 +24,7 @@ from blade_operator.render.meta import (
 from blade_operator.render.overlay import lay_over
 from blade_operator.render.router_config import router_json
 from blade_operator.render.router_secrets import keys_rules, secret_flags, secret_mounts, secret_volumes
+from blade_operator.render.token_secret import token_env, token_mounts, token_volumes
 from blade_operator.spec.parse import LLMService
 from blade_operator.spec.pod_fields import ResourceList, Resources
 from blade_operator.spec.quantity import parse_bytes, parse_duration
@@ -36,9 +36,9 @@ CONFIG_PATH = "/etc/bladellm"
 CONFIG_FILE = "router.json"
 
 PRE_STOP = 5
-"""Seconds a leaving router still accepts: until every node has taken it out of the Service."""
+"""Seconds a terminating router still accepts: until every node has removed it from the Service."""
 RESOURCES = Resources(requests=ResourceList(cpu="100m", memory="128Mi"))
-"""What a router gets when the spec is silent. One at rest has 50 MB and no measurable load; limits would only hurt."""
+"""Resources of a router unless the spec sets them. An idle one has 50 MB and no measurable load; no limits."""
 
 
 def router_objects(service: LLMService, defaults: Defaults) -> list[Object]:
@@ -58,14 +58,14 @@ def router_objects(service: LLMService, defaults: Defaults) -> list[Object]:
 
 
 def _port(service: LLMService) -> Object:
-    """The Service's port; its name tells meshes and gateways what is spoken there."""
+    """The Service's port; its name declares the protocol to meshes and gateways."""
     if service.spec.router.tls is None:
         return {"name": "http", "port": ROUTER_PORT, "targetPort": "http"}
     return {"name": "https", "appProtocol": "https", "port": ROUTER_PORT, "targetPort": "http"}
 
 
 def _access(service: LLMService, defaults: Defaults, name: str, identity: str) -> list[Object]:
-    """The right to follow the own ConfigMap and Secret of keys, and the endpoints of the namespace."""
+    """Role and binding to watch its own ConfigMap and Secret of keys, and the endpoints of the namespace."""
     rules = [
         {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [name], "verbs": ["list", "watch"]},
         {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},
@@ -146,7 +146,7 @@ def _deployment(service: LLMService, defaults: Defaults) -> Object:
 
 
 def _flags(service: LLMService) -> list[str]:
-    """The command line; what the spec leaves to the router is not on it, so that an older image starts, too."""
+    """The command line, without flags that the spec leaves to the router, so that an older image starts, too."""
     router, name = service.spec.router, router_name(service)
     drain = parse_duration(service.spec.rollout.drain_timeout)
     flags = ["--host", "$(BLADE_HOST)", "--port", "$(BLADE_HTTP_PORT)", "--service", engine_name(service)]
@@ -171,7 +171,7 @@ def _flags(service: LLMService) -> list[str]:
 def _shares(service: LLMService) -> bool:
     """Whether routers need each other's number: to divide limits, which a rolling update with one replica does, too.
 
-    Without limits and a queue it only tells sooner how many they are; an image of the user's own may be too old to ask.
+    Without limits and a queue the number matters less; an image of the user's own may be too old for the flag.
     """
     router = service.spec.router
     limited = router.auth or router.limits or any(model.limits for model in router.models)

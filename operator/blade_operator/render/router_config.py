@@ -1,4 +1,4 @@
-"""The router's configuration as the ConfigMap holds it: everything it takes up without a restart.
+"""The router's configuration in its ConfigMap: everything that the router reloads without a restart.
 
 Defaults of the protocol are left out.
 """
@@ -19,11 +19,11 @@ from blade_protocol.routing import HoldConfig, Limits, ModelConfig, PolicyName, 
 
 def router_json(service: LLMService) -> str:
     """The file's text."""
-    return msgspec.json.encode(_said(router_config(service)), order="sorted").decode()
+    return msgspec.json.encode(_without_defaults(router_config(service)), order="sorted").decode()
 
 
 def router_config(service: LLMService) -> RouterConfig:
-    """What the spec says, in the router's words; endpoints come from the Service."""
+    """The spec as configuration of the router; endpoints come from the Service."""
     router = service.spec.router
     return RouterConfig(
         policy=policy_name(router.policy),
@@ -42,15 +42,15 @@ def policy_name(policy: fields.Policy) -> PolicyName:
 
 
 def _model(name: str, service: LLMService) -> ModelConfig:
-    said = next((model for model in service.spec.router.models if model.name == name), None)
-    if said is None:
+    spec = next((model for model in service.spec.router.models if model.name == name), None)
+    if spec is None:
         return ModelConfig(name=name)
     return ModelConfig(
         name=name,
-        aliases=said.aliases,
-        defaults=said.defaults,
-        max_tokens=said.max_tokens or 0,
-        limits=_limits(said.limits),
+        aliases=spec.aliases,
+        defaults=spec.defaults,
+        max_tokens=spec.max_tokens or 0,
+        limits=_limits(spec.limits),
     )
 
 
@@ -83,10 +83,10 @@ def _hold(hold: fields.Hold) -> HoldConfig:
     )
 
 
-def _said(value: Any) -> Any:
+def _without_defaults(value: Any) -> Any:
     """``value`` as JSON data without what equals its default."""
     if isinstance(value, tuple):
-        return [_said(item) for item in value]
+        return [_without_defaults(item) for item in value]
     if not isinstance(value, msgspec.Struct):
         return value
     found = {}
@@ -94,5 +94,5 @@ def _said(value: Any) -> Any:
         item = getattr(value, field.name)
         default = field.default if field.default_factory is NODEFAULT else field.default_factory()
         if item != default:
-            found[field.name] = _said(item)
+            found[field.name] = _without_defaults(item)
     return found

@@ -7,8 +7,8 @@ on one machine. A pod waits for a Secret that does not exist, so no router ever 
 
 from __future__ import annotations
 
-from blade_operator.objects import Object
-from blade_operator.pods import CERTIFICATE, KEYS
+from blade_operator.model.objects import Object
+from blade_operator.model.pods import CERTIFICATE, KEYS
 from blade_operator.render.meta import Defaults
 from blade_operator.spec.parse import LLMService
 
@@ -19,7 +19,7 @@ TLS_CERTIFICATE, TLS_KEY = "tls.crt", "tls.key"
 
 
 def secret_flags(service: LLMService, defaults: Defaults) -> list[str]:
-    """The flags that name them."""
+    """The flags that name the mounted files."""
     router, flags = service.spec.router, []
     if router.auth is not None:
         flags += ["--keys", KEYS_PATH]
@@ -48,7 +48,7 @@ def secret_mounts(service: LLMService) -> list[Object]:
 
 
 def keys_rules(service: LLMService, defaults: Defaults) -> list[Object]:
-    """The right to follow that one Secret."""
+    """Role rules to watch the Secret of keys."""
     auth = service.spec.router.auth
     if auth is None or not defaults.watch_keys:
         return []

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from blade_operator.objects import Object
-from blade_operator.render.internal import token_secret
+from blade_operator.model.objects import Object
 from blade_operator.render.meta import Defaults
 from blade_operator.render.network import network_policies
 from blade_operator.render.storage import model_claim
+from blade_operator.render.token_secret import token_secret
 from blade_operator.spec.parse import LLMService
 
 
 def service_objects(service: LLMService, defaults: Defaults) -> list[Object]:
-    """The internal token, the claim of the model cache, and the network policies; each only where it is wanted."""
+    """The internal token, the claim of the model cache, and the network policies; each only where the spec needs it."""
     return [*token_secret(service, defaults), *model_claim(service), *network_policies(service, defaults)]

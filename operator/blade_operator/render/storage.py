@@ -1,10 +1,10 @@
-"""Where a pod finds its model: in its image, in a folder of a claim, or in a cache that a download fills."""
+"""Storage of the model: in the image, in a folder of a claim, or in a cache that a download fills."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from blade_operator.objects import Object
+from blade_operator.model.objects import Object
 from blade_operator.render.meta import make
 from blade_operator.spec.model_fields import ModelCache
 from blade_operator.spec.parse import LLMService
@@ -20,7 +20,7 @@ def is_hub(service: LLMService) -> bool:
 
 
 def model_argument(service: LLMService) -> str:
-    """What ``--model`` takes: a folder, or the hub id with its revision."""
+    """The value of ``--model``: a folder, or the hub id with its revision."""
     model = service.spec.model
     if model.uri.startswith("file://"):
         return model.uri.removeprefix("file://")
@@ -31,7 +31,7 @@ def model_argument(service: LLMService) -> str:
 
 
 def hub_env(service: LLMService, *, offline: bool) -> dict[str, Any]:
-    """Environment of what reads the hub's cache; only the download (not ``offline``) asks the hub and has its token."""
+    """Environment for reading the hub's cache; only the download (not ``offline``) contacts the hub with its token."""
     if not is_hub(service):
         return {}
     env: dict[str, Any] = {"HF_HOME": MODELS_PATH}
@@ -56,7 +56,7 @@ def model_volumes(service: LLMService) -> list[Object]:
 
 
 def model_mounts(service: LLMService) -> list[Object]:
-    """The container's mount of it."""
+    """The mount of that volume in a container."""
     read_only = {"readOnly": True} if service.spec.model.uri.startswith("pvc://") else {}
     return [{"name": VOLUME, "mountPath": MODELS_PATH, **read_only}] if model_volumes(service) else []
 
@@ -67,7 +67,7 @@ def claim_name(service: LLMService) -> str:
 
 
 def model_claim(service: LLMService) -> list[Object]:
-    """The claim, when the spec asks for one."""
+    """The claim for the model cache, when the spec has a size for one."""
     cache = _cache(service)
     if cache.size is None:
         return []

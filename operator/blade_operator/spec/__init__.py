@@ -4,8 +4,8 @@ Users of this package need `parse_service` (an object as stored → `LLMService`
 fills in on write) and `columns` (what ``kubectl get`` prints).
 """
 
-from blade_operator.spec.columns import columns
-from blade_operator.spec.defaults import apply_defaults
+from blade_operator.spec.crd.defaults import apply_defaults
+from blade_operator.spec.crd.printer_columns import columns
 from blade_operator.spec.errors import Problem, SpecError
 from blade_operator.spec.fields import LLMServiceSpec
 from blade_operator.spec.parse import LLMService, parse_service

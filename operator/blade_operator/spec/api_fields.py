@@ -1,4 +1,4 @@
-"""The fields of ``spec.engine`` that shape what requests may ask and what answers look like."""
+"""The fields of ``spec.engine`` that shape requests and responses."""
 
 from __future__ import annotations
 

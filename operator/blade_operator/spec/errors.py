@@ -1,4 +1,4 @@
-"""What is wrong with an LLMService, said so that its author can mend it: one line a field, each with its path."""
+"""Validation errors of an LLMService: one line for each field, with its path and what to change."""
 
 from __future__ import annotations
 

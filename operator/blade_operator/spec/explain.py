@@ -1,4 +1,4 @@
-"""Turns a validation error into one line that names the field by path and says what to write instead."""
+"""Explains a validation error in one line that names the field by path and says what to write instead."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ class Check(Record):
 
 
 class Rollout(Record):
-    """How engines are replaced when the pod they need changes."""
+    """How engines are replaced when their pod template changes (a rolling update)."""
 
     max_surge: int = Field(
         default=1,
@@ -185,7 +185,7 @@ class Security(Record):
 
 
 class LLMServiceSpec(Record):
-    """What is wanted. The operator never writes it."""
+    """The desired state. The operator never writes it."""
 
     model: Model = Field(description="Which model is served.")
     engine: Engine = Field(default_factory=Engine, description="How each engine replica runs.")

@@ -1,4 +1,4 @@
-"""What a ``podTemplate`` may not say. Its ``spec`` has no schema, so an API server cannot refuse these; we do."""
+"""Validation of ``podTemplate``: its ``spec`` has no schema, so the API server cannot reject these fields; we do."""
 
 from __future__ import annotations
 

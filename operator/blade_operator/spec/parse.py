@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import ValidationError
 
-from blade_operator.objects import Key, Object
 from blade_operator.spec.errors import Problem, SpecError
 from blade_operator.spec.explain import explain, unknown_field
 from blade_operator.spec.fields import LLMServiceSpec
@@ -31,16 +31,12 @@ class LLMService:
     spec: LLMServiceSpec
 
     @property
-    def key(self) -> Key:
-        return Key(self.namespace, self.name)
-
-    @property
     def served_names(self) -> tuple[str, ...]:
         """The names requests may use; never empty."""
         return self.spec.model.served_names or (self.name,)
 
 
-def parse_service(obj: Object) -> LLMService:
+def parse_service(obj: dict[str, Any]) -> LLMService:
     """The typed form of ``obj``. Raises `SpecError` with every problem found; never only the first."""
     if not isinstance(obj, dict):
         raise SpecError([Problem("<root>", f"must be an object, not {describe(obj)}")])

@@ -28,7 +28,7 @@ class ResourceList(Record):
 
 
 class Resources(Record):
-    """What a container asks for and may use at most. The local runtime does not enforce them."""
+    """Requests and limits of a container. The local runtime does not enforce them."""
 
     requests: ResourceList | None = Field(default=None, description="What the scheduler keeps free for the container.")
     limits: ResourceList | None = Field(default=None, description="What the container may use at most.")
@@ -62,7 +62,7 @@ class PodMetadata(Record):
 
 
 class PodTemplate(Record):
-    """What is laid over the pods the operator renders."""
+    """An overlay that is merged into the pods the operator renders."""
 
     metadata: PodMetadata | None = Field(default=None, description="Further labels and annotations.")
     spec: Annotated[dict[str, Any], Preserved()] = Field(

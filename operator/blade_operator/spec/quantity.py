@@ -43,7 +43,7 @@ def parse_duration(value: str) -> int:
 
 
 def format_bytes(count: int) -> str:
-    """Bytes for people, three significant digits: 1503238553 → ``1.40Gi``."""
+    """Bytes as a readable quantity of three significant digits: 1503238553 → ``1.40Gi``."""
     amount = float(count)
     for suffix in ("", "Ki", "Mi", "Gi", "Ti"):
         if amount < 1000 or suffix == "Ti":

@@ -62,7 +62,7 @@ class KeysSecret(Record):
 
 
 class Auth(Record):
-    """Who may ask."""
+    """Which clients may send requests."""
 
     keys_secret: KeysSecret = Field(
         description="Secret with API keys: each entry is a file of keys and what they may do, as JSON with hashes, or "
@@ -71,7 +71,7 @@ class Auth(Record):
 
 
 class Tls(Record):
-    """Encryption towards clients."""
+    """TLS towards clients."""
 
     secret_name: ObjectName = Field(
         description="Secret of type `kubernetes.io/tls` in the service's namespace. Renewed certificates are taken up "
@@ -80,7 +80,7 @@ class Tls(Record):
 
 
 class Queue(Record):
-    """What waits in the router while engines are busy. It is shared fairly between API keys."""
+    """The request queue while engines are busy. It is shared fairly between API keys."""
 
     endpoint_requests: int = Field(
         ge=1, le=65536, description="Requests an engine gets at the same time; more of them queue in the router."
@@ -106,7 +106,7 @@ class Hold(Record):
 
 
 class Retry(Record):
-    """When a request that one engine does not answer goes to another."""
+    """Retries: when a request that one engine does not serve goes to another."""
 
     max_tries: int | None = Field(
         default=None,
@@ -122,7 +122,7 @@ class Retry(Record):
 
 
 class Cors(Record):
-    """Which web pages browsers may let ask."""
+    """Which origins browsers may send requests from (CORS)."""
 
     allow_origins: Annotated[tuple[_Origin, ...], ListType("set"), Unique] = Field(
         min_length=1,

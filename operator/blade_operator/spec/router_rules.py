@@ -10,7 +10,7 @@ from blade_operator.spec.quantity import parse_duration
 from blade_operator.spec.rule import Rule
 
 LONGEST: Final = 3600
-"""Most seconds of the router's times: whoever asked has given up by then."""
+"""Most seconds of any of the router's times: clients have given up by then."""
 
 
 def _first_byte(spec: LLMServiceSpec) -> str | None:
@@ -43,7 +43,7 @@ def _time(part: str, field: str, value: Callable[[LLMServiceSpec], str | None], 
 
 
 def _is_served(name: str) -> str:
-    """CEL: whether requests may ask for ``name`` anyway."""
+    """CEL: whether requests may name ``name`` anyway."""
     names = "self.spec.model.servedNames"
     return f"(has({names}) && size({names}) > 0 ? {name} in {names} : {name} == self.metadata.name)"
 

@@ -1,4 +1,4 @@
-"""What a rule that spans fields is made of."""
+"""The record of a cross-field rule."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Rule:
     at: tuple[str, ...]
     """Path of the object the CEL expression calls ``self``; empty: the LLMService itself."""
     field: str
-    """Path people look at to mend it."""
+    """Path of the field to change."""
     cel: str
     holds: Callable[[str, LLMServiceSpec], bool]
     message: str

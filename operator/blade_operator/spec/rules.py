@@ -1,4 +1,4 @@
-"""Rules that span fields. Each is one record: what the API server evaluates, what we evaluate, what people read.
+"""Cross-field rules. Each is one record: what the API server evaluates, what we evaluate, and the message.
 
 The CRD carries the CEL form, so a cluster refuses what breaks a rule when it is written; `parse_service` evaluates the
 Python form for files and the local runtime. Only CEL that every supported Kubernetes knows.

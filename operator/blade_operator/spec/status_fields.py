@@ -27,9 +27,9 @@ class Condition(Record):
 
 
 class RevisionStatus(Record):
-    """Which rendered pod template runs."""
+    """Which revision of the pod template runs."""
 
-    current: Short = Field(default="", description="Revision that the spec asks for.")
+    current: Short = Field(default="", description="Revision that the spec stands for.")
     previous: Short = Field(default="", description="Revision that ran before.")
     updating: bool = Field(
         default=False, description="Engines of another revision are still there, or some are missing."
@@ -42,7 +42,7 @@ class RevisionStatus(Record):
 
 
 class PreflightItem(Record):
-    """One line of the check."""
+    """One item of the check."""
 
     name: Short = Field(description="Item of `blade_llm_check`.")
     status: Literal["PASS", "WARNING", "FAILED"] = Field(description="Its verdict.")
@@ -76,7 +76,7 @@ class Fit(Record):
 
 
 class Download(Record):
-    """How large the model is, and how far its download, told in steps of 5 %."""
+    """Size of the model and progress of its download, in steps of 5 %."""
 
     bytes: int = Field(default=0, description="Size of the model's files.")
     downloaded: int = Field(default=0, description="Bytes that have arrived.")
@@ -101,7 +101,7 @@ class Failure(Record):
 
 
 class LLMServiceStatus(Record):
-    """What is. Written by the operator alone."""
+    """The observed state. Written by the operator alone."""
 
     observed_generation: int = Field(default=0, description="Generation of the spec this status speaks of.")
     phase: Phase = Field(

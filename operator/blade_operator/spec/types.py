@@ -34,7 +34,7 @@ class Record(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """How a string must look, for the message when it does not match its pattern."""
+    """Describes the form of a string, for the message when it does not match its pattern."""
 
     text: str
 
@@ -99,7 +99,7 @@ def _unique(values: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def describe(value: object) -> str:
-    """``value`` in words a YAML author knows: ``the string "two"``, ``a list``, ``true``."""
+    """Describes ``value`` in terms of YAML: ``the string "two"``, ``a list``, ``true``."""
     match value:
         case None:
             return "null"

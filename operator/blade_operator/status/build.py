@@ -1,4 +1,4 @@
-"""Puts the whole status together."""
+"""Builds the whole status from its parts."""
 
 from __future__ import annotations
 
@@ -6,57 +6,55 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from blade_operator import pods as read
-from blade_operator.objects import Object
+from blade_operator.model import pods as podutil
+from blade_operator.model.objects import Object
 from blade_operator.status.conditions import Condition, conditions
 from blade_operator.status.details import fit, preflight
 from blade_operator.status.download import download
 from blade_operator.status.failures import find_failures
-from blade_operator.status.situation import Situation
+from blade_operator.status.inputs import StatusInputs
 from blade_protocol.labels import NAME, ROLE, ROLE_ENGINE
 from blade_protocol.ports import ROUTER_PORT
 
 MESSAGE_LIMIT = 1024
 
-__all__ = ["Situation", "build_status"]
 
-
-def build_status(situation: Situation, now: datetime) -> Object:
-    """The status of one service. Equal to the one before when nothing worth telling has changed."""
-    failures = find_failures(situation, now)
-    model, memory = download(situation, now), fit(situation)
-    found = conditions(situation, failures, model, memory, now)
-    generation = int(situation.obj["metadata"].get("generation", 0))
-    current = situation.current_pods
+def build_status(inputs: StatusInputs, now: datetime) -> Object:
+    """The status of one service. Equal to the last one when nothing significant has changed."""
+    failures = find_failures(inputs, now)
+    model, memory = download(inputs, now), fit(inputs)
+    found = conditions(inputs, failures, model, memory, now)
+    generation = int(inputs.obj["metadata"].get("generation", 0))
+    current = inputs.current_pods
     status: dict[str, Any] = {
         "observedGeneration": generation,
-        "phase": phase(found, situation),
-        "url": url(situation),
-        "selector": f"{NAME}={situation.obj['metadata']['name']},{ROLE}={ROLE_ENGINE}",
-        "replicas": len(situation.engine_pods),
-        "readyReplicas": situation.ready_engines,
+        "phase": phase(found, inputs),
+        "url": url(inputs),
+        "selector": f"{NAME}={inputs.obj['metadata']['name']},{ROLE}={ROLE_ENGINE}",
+        "replicas": len(inputs.engine_pods),
+        "readyReplicas": inputs.ready_engines,
         "updatedReplicas": len(current),
-        "drainingReplicas": len(situation.leaving_pods),
+        "drainingReplicas": len(inputs.terminating_pods),
         "revision": {
-            "current": situation.current,
-            "previous": situation.previous,
-            "updating": len(current) != len(situation.engine_pods)
-            or sum(map(read.is_ready, current)) < situation.replicas,
-            "outdated": situation.outdated,
+            "current": inputs.current,
+            "previous": inputs.previous,
+            "updating": len(current) != len(inputs.engine_pods)
+            or sum(map(podutil.is_ready, current)) < inputs.replicas,
+            "outdated": inputs.outdated,
         },
-        "conditions": [_timed(condition, situation, generation, now) for condition in found],
+        "conditions": [_timed(condition, inputs, generation, now) for condition in found],
     }
     optional = {
         "model": model,
-        "preflight": preflight(situation),
+        "preflight": preflight(inputs),
         "fit": memory,
         "failures": [failure.as_status() for failure in failures],
     }
     return status | {name: value for name, value in optional.items() if value}
 
 
-def phase(found: Sequence[Condition], situation: Situation) -> str:
-    """One word for people."""
+def phase(found: Sequence[Condition], inputs: StatusInputs) -> str:
+    """A summary of the conditions in one word."""
     by_type = {condition.type: condition for condition in found}
     if by_type["SpecValid"].status == "False":
         return "Invalid"
@@ -67,32 +65,32 @@ def phase(found: Sequence[Condition], situation: Situation) -> str:
         return "Degraded" if degraded else "Progressing" if by_type["Progressing"].status == "True" else "Ready"
     if by_type["Progressing"].reason == "Stalled":
         return "Failed"
-    return "Degraded" if degraded else "Progressing" if situation.engine_pods else "Pending"
+    return "Degraded" if degraded else "Progressing" if inputs.engine_pods else "Pending"
 
 
-def url(situation: Situation) -> str:
-    """Where the OpenAI API answers: the router Service's published address, else its name in the cluster."""
-    service = situation.router_service or {}
-    scheme = _scheme(situation)
+def url(inputs: StatusInputs) -> str:
+    """URL of the OpenAI API: the router Service's published address, else its name in the cluster."""
+    service = inputs.router_service or {}
+    scheme = _scheme(inputs)
     for ingress in service.get("status", {}).get("loadBalancer", {}).get("ingress", ()):
         host = ingress.get("hostname") or ingress.get("ip")
         ports: Sequence[dict[str, Any]] = ingress.get("ports") or [{"port": ROUTER_PORT}]
         if host:
             return f"{scheme}://{f'[{host}]' if ':' in host else host}:{ports[0]['port']}/v1"
-    metadata = situation.obj["metadata"]
+    metadata = inputs.obj["metadata"]
     return f"{scheme}://{metadata['name']}-router.{metadata.get('namespace', 'default')}:{ROUTER_PORT}/v1"
 
 
-def _scheme(situation: Situation) -> str:
-    """What the router speaks: as the spec says, and while that is not valid, as the Service's port is called."""
-    if situation.service is not None:
-        return "http" if situation.service.spec.router.tls is None else "https"
-    ports = (situation.router_service or {}).get("spec", {}).get("ports") or [{}]
+def _scheme(inputs: StatusInputs) -> str:
+    """The URL scheme: as the spec says, or while that is invalid, as the Service's port is named."""
+    if inputs.service is not None:
+        return "http" if inputs.service.spec.router.tls is None else "https"
+    ports = (inputs.router_service or {}).get("spec", {}).get("ports") or [{}]
     return "https" if ports[0].get("name") == "https" else "http"
 
 
-def _timed(condition: Condition, situation: Situation, generation: int, now: datetime) -> dict[str, Any]:
-    before = situation.condition(condition.type)
+def _timed(condition: Condition, inputs: StatusInputs, generation: int, now: datetime) -> dict[str, Any]:
+    before = inputs.last_condition(condition.type)
     since = before.get("lastTransitionTime") if before.get("status") == condition.status else None
     return {
         "type": condition.type,

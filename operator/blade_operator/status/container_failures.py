@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import re
 
-from blade_operator import pods as read
-from blade_operator.objects import Object
-from blade_operator.pods import CHECK, ENGINE, FETCH, ROUTER, ContainerState, End
+from blade_operator.model import pods as podutil
+from blade_operator.model.objects import Object
+from blade_operator.model.pods import CHECK, ENGINE, FETCH, ROUTER, ContainerState, Termination
+from blade_operator.status.deduplication import round_down
 from blade_operator.status.failure import LINE_LIMIT, Failure, killing_signal, with_hint
-from blade_operator.status.steady import round_down
 
 STUCK_AFTER = 3
 """Restarts after which an engine or router is not expected to recover by itself."""
 STUCK_IN_INIT = 2
-"""The same for what runs before it: a check that failed twice will fail again."""
+"""Restarts after which an init container is not: a check that failed twice will fail again."""
 WRONG_FLAGS = 2
-"""Exit code of an engine that was given a flag or value it does not know."""
+"""Exit code of an engine that was started with an unknown flag or value."""
 HEALTHY_S = 600.0
-"""A run this long was a healthy one; kubelets begin their back-off anew after it."""
+"""A run of so many seconds was healthy; kubelets reset their back-off after it."""
 _BACK_OFF = "CrashLoopBackOff"
 _OUT_OF_MEMORY = "OOMKilled"
-_UNSEEN = frozenset({"Unknown", "ContainerStatusUnknown"})
-"""Reasons of an end that nobody saw: its exit code is made up."""
+_UNOBSERVED = frozenset({"Unknown", "ContainerStatusUnknown"})
+"""Termination reasons of a run whose end nobody observed: its exit code is made up."""
 _HARMLESS = frozenset({"", "ContainerCreating", "PodInitializing"})
 _PULL = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable"})
-"""One failure with names that take turns."""
+"""Waiting reasons of one failure, between which kubelets alternate."""
 _IMAGE = _PULL | {"InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
 _NEVER_RAN = frozenset({"StartError", "ContainerCannotRun"})
 _CHAIN = re.compile(r"^.*(?:unable to start container process: |rpc error: code = \w+ desc = )", re.DOTALL)
@@ -37,96 +37,100 @@ _IDS = re.compile(r' \(pod: "[^"]*", container: [^)]*\)')
 
 def container_failure(pod: Object) -> Failure | None:
     """The first container of ``pod`` that fails or failed, or None."""
-    ready = read.is_ready(pod)
-    for state in read.containers(pod):
-        passed = state.end is not None and state.end.exit_code == 0
-        end = state.last_end if state.running or (passed and state.init) else state.end or state.last_end
+    ready = podutil.is_ready(pod)
+    for state in podutil.containers(pod):
+        passed = state.termination is not None and state.termination.exit_code == 0
+        termination = (
+            state.last_termination
+            if state.running or (passed and state.init)
+            else state.termination or state.last_termination
+        )
         blocked = state.waiting not in _HARMLESS
-        failed_end = end is not None and (end.exit_code != 0 or not state.init)
+        failed_end = termination is not None and (termination.exit_code != 0 or not state.init)
         if not blocked and not failed_end:
             continue
         recovered = ready or (state.init and passed)
-        stuck = not recovered and _is_stuck(state, end, blocked)
+        stuck = not recovered and _is_stuck(state, termination, blocked)
         return Failure(
-            role=read.role(pod),
+            role=podutil.role(pod),
             pod=str(pod["metadata"]["name"]),
             container=state.name,
-            reason=_reason(state, end, stuck),
-            message=_describe(pod, state, end),
-            exit_code=end.exit_code if end else 0,
+            reason=_reason(state, termination, stuck),
+            message=_describe(pod, state, termination),
+            exit_code=termination.exit_code if termination else 0,
             restarts=round_down(state.restarts),
-            last_log=_last_line(pod, state, end),
-            broken=not recovered,
+            last_log=_last_line(pod, state, termination),
+            failing=not recovered,
             stuck=stuck,
         )
     return None
 
 
 def report_line(pod: Object, name: str) -> str:
-    """What our own init container says was wrong, from the report it left; empty when it left none."""
+    """The first problem in the report that an init container of ours left; empty when it left none."""
     if name == FETCH:
-        fetched = read.fetch_report(pod)
+        fetched = podutil.fetch_report(pod)
         return fetched.message if fetched and not fetched.ready else ""
-    report = read.check_report(pod)
+    report = podutil.check_report(pod)
     bad = [item for item in report.items if item.status != "PASS"] if report else []
-    # Where the model cannot be read, nothing else can be said of it.
+    # Where the model cannot be read, the other items follow from that.
     for item in sorted(bad, key=lambda item: (item.status != "FAILED", item.name != "check_model")):
         return f"{item.name} {item.status}: {item.detail}"
     return ""
 
 
-def _is_stuck(state: ContainerState, end: End | None, blocked: bool) -> bool:
-    if end is None:
+def _is_stuck(state: ContainerState, termination: Termination | None, blocked: bool) -> bool:
+    if termination is None:
         return blocked
-    if end.reason in _NEVER_RAN or (blocked and state.waiting != _BACK_OFF):
+    if termination.reason in _NEVER_RAN or (blocked and state.waiting != _BACK_OFF):
         return True
-    if end.seconds >= HEALTHY_S:
+    if termination.seconds >= HEALTHY_S:
         return False
-    # While it tries once more, too: it would have to prove that this time it goes well.
+    # Also while it runs once more: that run has to succeed first.
     return state.restarts >= (STUCK_IN_INIT if state.init else STUCK_AFTER) or (state.init and blocked)
 
 
-def _reason(state: ContainerState, end: End | None, stuck: bool) -> str:
+def _reason(state: ContainerState, termination: Termination | None, stuck: bool) -> str:
     if state.waiting in _PULL:
         return "ImagePullBackOff"
-    if end is not None and end.reason == _OUT_OF_MEMORY:
+    if termination is not None and termination.reason == _OUT_OF_MEMORY:
         return _OUT_OF_MEMORY
-    if end is not None and end.reason in _NEVER_RAN:
+    if termination is not None and termination.reason in _NEVER_RAN:
         return "RunContainerError"
     if state.waiting not in _HARMLESS:
         return state.waiting
     if stuck:
         return _BACK_OFF
-    if end is None:
+    if termination is None:
         return ""
-    return end.reason or ("Completed" if end.exit_code == 0 else "Error")
+    return termination.reason or ("Completed" if termination.exit_code == 0 else "Error")
 
 
-def _describe(pod: Object, state: ContainerState, end: End | None) -> str:
+def _describe(pod: Object, state: ContainerState, termination: Termination | None) -> str:
     part = "router" if state.name == ROUTER else "engine"
     if state.waiting in _IMAGE:
         return _image(pod, state, part)
-    if end is None:
-        words = _IDS.sub("", _CHAIN.sub("", state.waiting_message)) or state.waiting
-        return with_hint(f"{state.name} cannot start: {words}", _start_hint(state, part))
+    if termination is None:
+        cause = _IDS.sub("", _CHAIN.sub("", state.waiting_message)) or state.waiting
+        return with_hint(f"{state.name} cannot start: {cause}", _start_hint(state, part))
     times = _times(state)
-    if end.reason in _NEVER_RAN:
-        words = _CHAIN.sub("", end.message) or end.reason
-        return with_hint(f"{state.name} cannot start: {words}", f"spec.{part}.image") + times
-    if end.reason == _OUT_OF_MEMORY:
-        limit = read.spec_of(pod, state.name).get("resources", {}).get("limits", {}).get("memory")
+    if termination.reason in _NEVER_RAN:
+        cause = _CHAIN.sub("", termination.message) or termination.reason
+        return with_hint(f"{state.name} cannot start: {cause}", f"spec.{part}.image") + times
+    if termination.reason == _OUT_OF_MEMORY:
+        limit = podutil.container_spec(pod, state.name).get("resources", {}).get("limits", {}).get("memory")
         at = f" at its limit of {limit} (spec.{part}.resources.limits.memory)" if limit else ""
         return f"{state.name} ran out of memory (OOMKilled){at}{times}"
-    if end.reason in _UNSEEN:
+    if termination.reason in _UNOBSERVED:
         what = "ended, its exit code is unknown"
-    elif (killer := killing_signal(end.exit_code)) is not None:
-        what = f"was killed by {killer.name} (exit {end.exit_code})"
-    elif (state.name, end.exit_code) == (ENGINE, WRONG_FLAGS):
+    elif (killer := killing_signal(termination.exit_code)) is not None:
+        what = f"was killed by {killer.name} (exit {termination.exit_code})"
+    elif (state.name, termination.exit_code) == (ENGINE, WRONG_FLAGS):
         what = f"refuses its flags (exit {WRONG_FLAGS}; spec.engine.extraArgs)"
-    elif end.exit_code:
-        what = f"failed (exit {end.exit_code})"
+    elif termination.exit_code:
+        what = f"failed (exit {termination.exit_code})"
     else:
-        # A container that is told to end after a failed liveness probe may end well: nothing in the pod tells.
+        # A container stopped after a failed liveness probe may exit with 0, which nothing in the pod distinguishes.
         what = "ended, by itself or after a failed liveness probe (exit 0)"
     return f"{state.name} {what}{times}"
 
@@ -140,27 +144,27 @@ def _times(state: ContainerState) -> str:
 
 
 def _image(pod: Object, state: ContainerState, part: str) -> str:
-    image = read.spec_of(pod, state.name).get("image", "")
-    words = _PULL_CHAIN.sub("", state.waiting_message)
+    image = podutil.container_spec(pod, state.name).get("image", "")
+    cause = _PULL_CHAIN.sub("", state.waiting_message)
     field = f"spec.{part}.image"
-    if re.search(r"unauthorized|denied|authorization failed|authentication required", words):
+    if re.search(r"unauthorized|denied|authorization failed|authentication required", cause):
         field += f", or spec.{part}.podTemplate for an imagePullSecret"
     verb = "cannot be pulled" if state.waiting in _PULL else "cannot be used"
-    return with_hint(f"image {image} {verb}{f': {words}' if words else ''}", field)
+    return with_hint(f"image {image} {verb}{f': {cause}' if cause else ''}", field)
 
 
 def _start_hint(state: ContainerState, part: str) -> str:
-    words = state.waiting_message.lower()
-    if "run as root" in words or state.waiting in ("RunContainerError", "CreateContainerError"):
+    cause = state.waiting_message.lower()
+    if "run as root" in cause or state.waiting in ("RunContainerError", "CreateContainerError"):
         return f"spec.{part}.image"
-    if state.name == FETCH and "secret" in words:
+    if state.name == FETCH and "secret" in cause:
         return "spec.model.tokenSecretRef"
-    return f"spec.{part}.podTemplate" if "secret" in words or "configmap" in words else ""
+    return f"spec.{part}.podTemplate" if "secret" in cause or "configmap" in cause else ""
 
 
-def _last_line(pod: Object, state: ContainerState, end: End | None) -> str:
-    if end is None or end.reason in _NEVER_RAN or not end.message.strip():
+def _last_line(pod: Object, state: ContainerState, termination: Termination | None) -> str:
+    if termination is None or termination.reason in _NEVER_RAN or not termination.message.strip():
         return ""
-    if state.name in (CHECK, FETCH) and end.message.startswith("{"):
+    if state.name in (CHECK, FETCH) and termination.message.startswith("{"):
         return report_line(pod, state.name)[:LINE_LIMIT]
-    return end.message.strip().splitlines()[-1].strip()[:LINE_LIMIT]
+    return termination.message.strip().splitlines()[-1].strip()[:LINE_LIMIT]

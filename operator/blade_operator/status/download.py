@@ -1,4 +1,4 @@
-"""``status.model``: how large the model is and how far its download, told in steps worth a write."""
+"""``status.model``: size of the model and progress of its download, reported in steps worth a write."""
 
 from __future__ import annotations
 
@@ -6,48 +6,48 @@ import re
 from datetime import UTC, datetime
 from typing import Any
 
-from blade_operator import pods as read
-from blade_operator.pods import FETCH
+from blade_operator.model import pods as podutil
+from blade_operator.model.pods import FETCH
 from blade_operator.spec.quantity import format_bytes
-from blade_operator.status.situation import Situation
+from blade_operator.status.inputs import StatusInputs
 from blade_protocol.fetch import FetchProgress
 
 STEP = 0.05
-"""Share of the model that has to arrive between two writes."""
-PAUSE_S = 5.0
-"""Shortest time between them."""
+"""Share of the model that has to be downloaded between two writes."""
+MIN_INTERVAL_S = 5.0
+"""Shortest time between two writes."""
 
 
-def download(situation: Situation, now: datetime) -> dict[str, Any] | None:
-    """``status.model``, or None when nothing is known of it. Equal to the one before until a step is reached."""
-    before: dict[str, Any] | None = situation.before.get("model")
-    if (situation.before.get("revision") or {}).get("current") != situation.current:
+def download(inputs: StatusInputs, now: datetime) -> dict[str, Any] | None:
+    """``status.model``, or None when nothing is known of the model. Equal to the last one until a step is reached."""
+    before: dict[str, Any] | None = inputs.last_status.get("model")
+    if (inputs.last_status.get("revision") or {}).get("current") != inputs.current:
         before = None
     if before and not (before.get("bytes") and "downloaded" in before):
-        before = None  # people can edit a status too
-    fetches = [(pod, state) for pod in situation.current_pods if (state := read.container(pod, FETCH))]
+        before = None  # users can edit a status, too
+    fetches = [(pod, state) for pod in inputs.current_pods if (state := podutil.container(pod, FETCH))]
     for pod, state in fetches:
-        if state.end is not None and state.end.exit_code == 0:
+        if state.termination is not None and state.termination.exit_code == 0:
             if before and before["downloaded"] == before["bytes"]:
                 return before
-            report = read.fetch_report(pod)
+            report = podutil.fetch_report(pod)
             size = report.bytes if report and report.bytes else before["bytes"] if before else 0
             return {"bytes": size, "downloaded": size} if size else None
-    told = [found for pod, state in fetches if state.running and (found := _progress(situation, pod))]
-    if not told:
+    reports = [found for pod, state in fetches if state.running and (found := _progress(inputs, pod))]
+    if not reports:
         return before if fetches else None
-    # The one that is furthest: the first to serve, or the one the others wait for.
-    furthest = max(told, key=lambda progress: progress.bytes_done)
-    return before if before and not _is_news(before, furthest, now) else _entry(furthest, now)
+    # The furthest download is the first to serve, or the one the others wait for.
+    furthest = max(reports, key=lambda progress: progress.bytes_done)
+    return before if before and not _is_significant(before, furthest, now) else _entry(furthest, now)
 
 
-def is_downloading(situation: Situation) -> bool:
-    """Whether a look soon may find that more has arrived."""
-    return any((state := read.container(pod, FETCH)) and state.running for pod in situation.current_pods)
+def is_downloading(inputs: StatusInputs) -> bool:
+    """Whether a download is running, so that a reconcile soon may find progress."""
+    return any((state := podutil.container(pod, FETCH)) and state.running for pod in inputs.current_pods)
 
 
 def describe(model: dict[str, Any]) -> str:
-    """How far it is, for people."""
+    """The progress in a readable sentence."""
     done, size, speed = model["downloaded"], model["bytes"], model.get("bytesPerSecond", 0)
     text = f"downloading: {100 * done // size} % of {_bytes(size)}"
     if speed:
@@ -55,15 +55,15 @@ def describe(model: dict[str, Any]) -> str:
     return f"{text}, nothing arrives at the moment" if done else text
 
 
-def _progress(situation: Situation, pod: dict[str, Any]) -> FetchProgress | None:
-    progress = situation.downloads.get(pod["metadata"]["name"])
+def _progress(inputs: StatusInputs, pod: dict[str, Any]) -> FetchProgress | None:
+    progress = inputs.downloads.get(pod["metadata"]["name"])
     return progress if progress and progress.bytes else None
 
 
-def _is_news(before: dict[str, Any], progress: FetchProgress, now: datetime) -> bool:
+def _is_significant(before: dict[str, Any], progress: FetchProgress, now: datetime) -> bool:
     if before["bytes"] != progress.bytes:
         return True
-    if read.age(before.get("observedAt"), now) < PAUSE_S:
+    if podutil.age(before.get("observedAt"), now) < MIN_INTERVAL_S:
         return False
     halted = bool(before.get("bytesPerSecond")) != bool(progress.bytes_per_second)
     return halted or abs(progress.bytes_done - before["downloaded"]) >= STEP * progress.bytes

@@ -1,4 +1,4 @@
-"""One thing that went wrong, in words."""
+"""One failure of a service, with its message and the field to change."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ _OUT_OF_MEMORY = "OOMKilled"
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A container that failed, a pod that cannot run, pods that cannot be made, or an object that is refused."""
+    """A container that failed, a pod that cannot run, pods that cannot be created, or an object that is rejected."""
 
     role: str
     """``engine`` or ``router``; empty for an object that belongs to neither."""
     pod: str
-    """Empty where there is no pod."""
+    """Name of the pod; empty where there is none."""
     container: str
-    """Empty where no container is to blame."""
+    """Name of the container; empty where none is the cause."""
     reason: str
     message: str
     exit_code: int = 0
     restarts: int = 0
-    """Rounded down as ``steady.round_down`` does."""
+    """Number of restarts, rounded down as `deduplication.round_down` does."""
     last_log: str = ""
-    broken: bool = True
-    """Still failing, as opposed to recovered."""
+    failing: bool = True
+    """Whether it still fails, as opposed to has recovered."""
     stuck: bool = False
-    """Nothing will change by itself: failed again and again, or cannot even start."""
+    """Whether it will not recover by itself: it failed again and again, or cannot even start."""
 
     @property
-    def told(self) -> str:
-        """Pod, what happened, and the program's own last words where they are the reason: not when it was killed."""
+    def summary(self) -> str:
+        """Pod, message, and the last line of the program's log where it is the cause: not when it was killed."""
         killed = self.reason == _OUT_OF_MEMORY or killing_signal(self.exit_code) is not None
-        words = f": {self.last_log}" if self.last_log and not killed else ""
-        return f"{f'pod {self.pod}: ' if self.pod else ''}{self.message}{words}"
+        log = f": {self.last_log}" if self.last_log and not killed else ""
+        return f"{f'pod {self.pod}: ' if self.pod else ''}{self.message}{log}"
 
     def as_status(self) -> dict[str, Any]:
         """The entry in ``status.failures``."""
@@ -54,7 +54,7 @@ class Failure:
 
 
 def killing_signal(exit_code: int) -> signal.Signals | None:
-    """The signal an exit code stands for (128 + n), or None: 255 for one is what ``exit(-1)`` gives."""
+    """The signal that an exit code stands for (128 + n), or None: 255, for one, is ``exit(-1)``."""
     try:
         return signal.Signals(exit_code - 128)
     except ValueError:
@@ -62,7 +62,7 @@ def killing_signal(exit_code: int) -> signal.Signals | None:
 
 
 def with_hint(text: str, hint: str) -> str:
-    """``text``, cut to a line, with the field to change behind it."""
+    """``text``, cut to a line, followed by the field to change."""
     tail = f" ({hint})" if hint else ""
     room = LINE_LIMIT - len(tail)
     return (text if len(text) <= room else text[: room - 1].rstrip() + "…") + tail

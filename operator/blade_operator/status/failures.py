@@ -1,4 +1,4 @@
-"""Everything that went wrong with a service, what has recovered since included, in the order of causes."""
+"""All failures of a service, recovered ones included, in the order of causes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import re
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 
-from blade_operator import pods as read
-from blade_operator.objects import Object, Ref
-from blade_operator.pods import FETCH
+from blade_operator.model import pods as podutil
+from blade_operator.model.objects import Object, Ref
+from blade_operator.model.pods import FETCH
 from blade_operator.status.container_failures import container_failure
+from blade_operator.status.deduplication import deduplicate
 from blade_operator.status.failure import Failure, with_hint
+from blade_operator.status.inputs import StatusInputs
 from blade_operator.status.pod_failures import pod_failure
-from blade_operator.status.situation import Situation
-from blade_operator.status.steady import steady
 from blade_protocol.labels import ROLE, ROLE_ENGINE, ROLE_ROUTER
 
 LIMIT = 16
@@ -24,106 +24,106 @@ _OBJECT = re.compile(r'^[\w.]+ "[^"]*" is (invalid|forbidden): ')
 _POD_NAME = re.compile(r'^pods "[^"]*" is forbidden: ')
 
 
-def find_failures(situation: Situation, now: datetime) -> list[Failure]:
-    """What still fails first, and there: refused objects, pods that cannot be made, engines, routers.
+def find_failures(inputs: StatusInputs, now: datetime) -> list[Failure]:
+    """Failures that still fail first, and among them: rejected objects, pods that cannot be created, engines, routers.
 
-    A failure that is already in the status keeps its words while only figures in them have changed.
+    A failure that is already in the status keeps its message while only numbers in it have changed.
     """
     found = [
-        *_rejections(situation),
-        *_creation_failures(situation),
-        *_of_pods(situation.current_pods, now),
-        *_of_pods(situation.older_pods, now),
-        *_last_ended(situation.ended(ROLE_ENGINE), situation.ready_engines < situation.replicas, now),
-        *_of_pods(situation.router_pods, now),
-        *_last_ended(situation.ended(ROLE_ROUTER), not any(map(read.is_ready, situation.router_pods)), now),
-        *_of_pods(situation.leaving_pods, now, leaving=True),
+        *_rejections(inputs),
+        *_creation_failures(inputs),
+        *_pod_failures(inputs.current_pods, now),
+        *_pod_failures(inputs.older_pods, now),
+        *_latest_finished(inputs.finished_pods(ROLE_ENGINE), inputs.ready_engines < inputs.replicas, now),
+        *_pod_failures(inputs.router_pods, now),
+        *_latest_finished(inputs.finished_pods(ROLE_ROUTER), not any(map(podutil.is_ready, inputs.router_pods)), now),
+        *_pod_failures(inputs.terminating_pods, now, terminating=True),
     ]
-    known = {failure_key(entry): entry for entry in situation.before.get("failures", ())}
-    kept = [_as_written(_unless_arriving(failure, situation), known) for failure in found]
-    return sorted(kept, key=lambda failure: not failure.broken)[:LIMIT]
+    known = {failure_key(entry): entry for entry in inputs.last_status.get("failures", ())}
+    deduplicated = [_deduplicated(_unless_progressing(failure, inputs), known) for failure in found]
+    return sorted(deduplicated, key=lambda failure: not failure.failing)[:LIMIT]
 
 
-def _rejections(situation: Situation) -> Iterator[Failure]:
-    for ref, words in sorted(situation.rejected.items()):
-        hint = _overlay(situation, ref) if ref.kind == "Deployment" else ""
-        words = _OBJECT.sub("", " ".join(words.split()))
-        message = with_hint(f"the cluster refuses {ref.kind} {ref.name}: {words}", hint)
+def _rejections(inputs: StatusInputs) -> Iterator[Failure]:
+    for ref, cause in sorted(inputs.rejected.items()):
+        hint = _overlay_field(inputs, ref) if ref.kind == "Deployment" else ""
+        cause = _OBJECT.sub("", " ".join(cause.split()))
+        message = with_hint(f"the cluster refuses {ref.kind} {ref.name}: {cause}", hint)
         yield Failure("", "", "", REJECTED, message, stuck=True)
 
 
-def _overlay(situation: Situation, ref: Ref) -> str:
-    """The field with the user's own part of that Deployment's pods, if there is one."""
-    if situation.service is None:
+def _overlay_field(inputs: StatusInputs, ref: Ref) -> str:
+    """The podTemplate field that overlays that Deployment's pods, if it is set."""
+    if inputs.service is None:
         return ""
-    spec = situation.service.spec
-    if ref.name == f"{situation.service.name}-router":
+    spec = inputs.service.spec
+    if ref.name == f"{inputs.service.name}-router":
         return "spec.router.podTemplate" if spec.router.pod_template else ""
     return "spec.engine.podTemplate" if spec.engine.pod_template else ""
 
 
-def _creation_failures(situation: Situation) -> Iterator[Failure]:
-    """Deployments whose pods the API server does not let come into being."""
-    for deployment in sorted(situation.deployments, key=lambda each: str(each["metadata"]["name"])):
+def _creation_failures(inputs: StatusInputs) -> Iterator[Failure]:
+    """Yields a failure for each Deployment whose pods the API server refuses to create."""
+    for deployment in sorted(inputs.deployments, key=lambda each: str(each["metadata"]["name"])):
         for condition in deployment.get("status", {}).get("conditions") or ():
             if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
                 role = str(deployment["metadata"].get("labels", {}).get(ROLE, ""))
-                words = _POD_NAME.sub("", condition.get("message", ""))
-                yield _cannot_make(deployment["metadata"]["name"], role, condition.get("reason", ""), words)
+                cause = _POD_NAME.sub("", condition.get("message", ""))
+                yield _creation_failure(deployment["metadata"]["name"], role, condition.get("reason", ""), cause)
 
 
-def _cannot_make(name: str, role: str, reason: str, words: str) -> Failure:
+def _creation_failure(name: str, role: str, reason: str, cause: str) -> Failure:
     part = role or "engine"
     hint = ""
-    if "violates PodSecurity" in words:
+    if "violates PodSecurity" in cause:
         reason, hint = "PodSecurityViolation", f"spec.{part}.podTemplate, or the namespace's pod-security labels"
-    elif "exceeded quota" in words:
-        asked = words.partition("requested: ")[2].partition(", used: ")[0]
-        field = "spec.engine.gpus" if re.search(r"requests\.[^=,]*/", asked) else f"spec.{part}.resources"
+    elif "exceeded quota" in cause:
+        requested = cause.partition("requested: ")[2].partition(", used: ")[0]
+        field = "spec.engine.gpus" if re.search(r"requests\.[^=,]*/", requested) else f"spec.{part}.resources"
         reason, hint = "QuotaExceeded", f"{field}, the replicas, or the namespace's ResourceQuota"
-    elif "failed quota" in words:  # a quota that wants a request or limit the pods do not have
+    elif "failed quota" in cause:  # a quota that demands a request or limit which the pods do not have
         reason, hint = "QuotaExceeded", f"spec.{part}.resources"
-    message = with_hint(f"no pods can be made for Deployment {name}: {words}", hint)
+    message = with_hint(f"no pods can be made for Deployment {name}: {cause}", hint)
     return Failure(role, "", "", reason or "FailedCreate", message, stuck=True)
 
 
-def _of_pods(pods: Iterable[Object], now: datetime, *, leaving: bool = False) -> Iterator[Failure]:
-    """One failure a pod. How the containers of a pod end that is leaving is of no interest any more."""
+def _pod_failures(pods: Iterable[Object], now: datetime, *, terminating: bool = False) -> Iterator[Failure]:
+    """Yields at most one failure for each pod. How the containers of a terminating pod end does not matter."""
     for pod in pods:
-        failure = pod_failure(pod, now) or (None if leaving else container_failure(pod))
+        failure = pod_failure(pod, now) or (None if terminating else container_failure(pod))
         if failure is not None:
             yield failure
 
 
-def _last_ended(pods: list[Object], missed: bool, now: datetime) -> Iterator[Failure]:
-    """The latest of the pods that were ended: their records stay for long, and their successors tell of themselves."""
+def _latest_finished(pods: list[Object], failing: bool, now: datetime) -> Iterator[Failure]:
+    """Yields the failure of the latest of the finished pods, which stay for long while their successors may be well."""
     latest = max(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp", "")), default=None)
     if latest is not None and (failure := pod_failure(latest, now)) is not None:
-        yield dataclasses.replace(failure, broken=missed)
+        yield dataclasses.replace(failure, failing=failing)
 
 
-def _unless_arriving(failure: Failure, situation: Situation) -> Failure:
-    """A download that failed is not stuck while, tried once more, it gets on."""
-    progress = situation.downloads.get(failure.pod)
-    arriving = failure.container == FETCH and progress is not None and progress.bytes_per_second > 0
-    return dataclasses.replace(failure, stuck=False) if arriving else failure
+def _unless_progressing(failure: Failure, inputs: StatusInputs) -> Failure:
+    """``failure``, but not stuck when it is of a download that was retried and now makes progress."""
+    progress = inputs.downloads.get(failure.pod)
+    progressing = failure.container == FETCH and progress is not None and progress.bytes_per_second > 0
+    return dataclasses.replace(failure, stuck=False) if progressing else failure
 
 
-def _as_written(failure: Failure, known: dict[tuple[object, ...], Object]) -> Failure:
+def _deduplicated(failure: Failure, known: dict[tuple[object, ...], Object]) -> Failure:
     entry = known.get(failure_key(failure.as_status()))
     if entry is None:
         return failure
     return dataclasses.replace(
         failure,
-        message=steady(entry.get("message", ""), failure.message),
-        last_log=steady(entry.get("lastLog", ""), failure.last_log),
+        message=deduplicate(entry.get("message", ""), failure.message),
+        last_log=deduplicate(entry.get("lastLog", ""), failure.last_log),
     )
 
 
 def failure_key(entry: Object) -> tuple[object, ...]:
-    """What makes an entry of ``status.failures`` the same failure as one told before."""
+    """Identity of an entry of ``status.failures``, which it shares with an earlier report of the same failure."""
     reason = entry.get("reason", "")
-    # The states of a crash loop take turns. Where there is no pod, the object that is named tells failures apart.
+    # The states of a crash loop alternate. Where there is no pod, the object that is named distinguishes failures.
     kind = "" if reason in _CRASHES else reason
-    words = "" if entry["pod"] else entry.get("message", "").partition(":")[0]
-    return (entry["pod"], entry.get("container", ""), entry.get("exitCode", 0), entry.get("restarts", 0), kind, words)
+    named = "" if entry["pod"] else entry.get("message", "").partition(":")[0]
+    return (entry["pod"], entry.get("container", ""), entry.get("exitCode", 0), entry.get("restarts", 0), kind, named)

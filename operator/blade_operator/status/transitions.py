@@ -1,21 +1,21 @@
-"""Kubernetes Events: one for each thing that changed between two statuses."""
+"""Kubernetes Events: one for each significant change between two statuses."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from blade_operator.plan import EventRecord
+from blade_operator.model.plan import EventRecord
 from blade_operator.status.failure import killing_signal
 from blade_operator.status.failures import failure_key
 
 _DETAILS = frozenset({"SpecValid", "ModelCached", "PreflightPassed", "ModelFits"})
-"""Told when they fail and when they recover. Workers and routers are told by Ready, Degraded by failures."""
+"""Conditions that get an Event when they fail and recover; Ready covers workers and routers, failures Degraded."""
 _PLAIN_ENDS = frozenset({"", "Completed", "Error"})
 
 
 def transitions(before: dict[str, Any], after: dict[str, Any]) -> list[EventRecord]:
-    """What happened between two statuses, in the order people would tell it."""
+    """The Events for what changed between two statuses, causes first."""
     return [*_revision(before, after), *_failures(before, after), *_conditions(before, after)]
 
 
@@ -23,18 +23,18 @@ def _conditions(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Event
     old = {condition["type"]: condition for condition in before.get("conditions", ())}
     for condition in after.get("conditions", ()):
         previous = old.get(condition["type"], {})
-        if kind := _worth_telling(condition, previous.get("status", ""), previous.get("reason", "")):
+        if kind := _event_type(condition, previous.get("status", ""), previous.get("reason", "")):
             good = condition["status"] == "True" and condition["type"] != "Progressing"
             reason = condition["type"] if good else condition["reason"]
             yield EventRecord(kind, reason, condition.get("message", ""))
 
 
-def _worth_telling(condition: dict[str, Any], status: str, reason: str) -> Literal["Normal", "Warning"] | None:
-    """The kind of event a condition is worth that had ``status`` and ``reason`` before; None when it is none."""
+def _event_type(condition: dict[str, Any], status: str, reason: str) -> Literal["Normal", "Warning"] | None:
+    """The type of the Event for a condition that had ``status`` and ``reason`` before; None when it needs none."""
     now, why, kind = condition["status"], condition["reason"], condition["type"]
     changed = (now, why) != (status, reason)
     if kind == "Ready":
-        # While it starts, the reason changes with every step: that is no news.
+        # While the service starts, the reason changes with every step: that needs no Event.
         return None if now == (status or "False") else "Normal" if now == "True" or why == "ScaledToZero" else "Warning"
     if kind == "Progressing":
         if not changed or why not in ("Updating", "Complete", "Stalled"):
@@ -42,7 +42,7 @@ def _worth_telling(condition: dict[str, Any], status: str, reason: str) -> Liter
         return "Warning" if why == "Stalled" else "Normal"
     if kind in _DETAILS and changed:
         if now == "False" and kind == "ModelCached" and why not in ("Downloading", "DownloadFailed"):
-            return None  # the failing container is told of itself
+            return None  # the failing container has an Event of its own
         if now == "False":
             return "Normal" if why == "Downloading" else "Warning"
         if now == "True" and status == "False":
@@ -51,13 +51,13 @@ def _worth_telling(condition: dict[str, Any], status: str, reason: str) -> Liter
 
 
 def _failures(before: dict[str, Any], after: dict[str, Any]) -> Iterator[EventRecord]:
-    told = set(map(failure_key, before.get("failures", ())))
+    reported = set(map(failure_key, before.get("failures", ())))
     for failure in after.get("failures", ()):
-        if failure_key(failure) not in told:
+        if failure_key(failure) not in reported:
             reason = failure.get("reason", "")
-            words = failure.get("lastLog", "") if killing_signal(failure["exitCode"]) is None else ""
+            log = failure.get("lastLog", "") if killing_signal(failure["exitCode"]) is None else ""
             pod = f"pod {failure['pod']}: " if failure["pod"] else ""
-            message = f"{pod}{failure.get('message', '')}{f': {words}' if words else ''}"
+            message = f"{pod}{failure.get('message', '')}{f': {log}' if log else ''}"
             yield EventRecord("Warning", "ContainerFailed" if reason in _PLAIN_ENDS else reason, message)
 
 

@@ -1,5 +1,5 @@
-"""Who may ask, how much, and when: what stands between a request and the choice of an endpoint."""
+"""Admission control: who may send requests, how many, and when: between a request and the choice of an endpoint."""
 
-from blade_router.admission.gate import Gate, OpenGate, Queue, Slot, Ticket
+from blade_router.admission.interface import Admission, AdmissionControl, AdmitAll
 
-__all__ = ["Gate", "OpenGate", "Queue", "Slot", "Ticket"]
+__all__ = ["Admission", "AdmissionControl", "AdmitAll"]

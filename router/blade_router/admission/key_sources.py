@@ -1,6 +1,6 @@
-"""Where keys come from, and how they are followed: a file, a folder of them, a Secret of the cluster.
+"""Sources of API keys, watched for changes: a file, a folder of them, a Secret of the cluster.
 
-What is not valid never takes effect. The keys before it stay, and the log names the file and the field.
+An invalid file never takes effect. The keys before it stay, and the log names the file and the field.
 """
 
 import asyncio
@@ -12,17 +12,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from blade_router.admission.keys import Key, parse_keys
-from blade_router.config import ConfigError
+from blade_router.config.parsing import ConfigError
 from blade_router.kubernetes.api import Cluster
-from blade_router.kubernetes.secret import FollowedSecret
+from blade_router.kubernetes.secret import SecretWatcher
 
 logger = logging.getLogger("blade_router.admission")
 
 POLL_SECONDS = 0.5
-SETTLE_SECONDS = 3.0
+FIRST_KEYS_SECONDS = 3.0
 """Longest wait for the first keys before requests are served, and refused with a 503."""
 
-Told = Callable[[], object]
+OnChange = Callable[[], object]
 
 
 class WatchedKeys:
@@ -56,13 +56,13 @@ class WatchedKeys:
         self.keys, self.live = keys, True
         return changed
 
-    async def follow(self, told: Told) -> None:
+    async def follow(self, on_change: OnChange) -> None:
         complaint = ""
         while True:
             await asyncio.sleep(POLL_SECONDS)
             try:
                 if self.load():
-                    told()
+                    on_change()
                 complaint = ""
             except ConfigError as error:
                 if str(error) != complaint:
@@ -101,16 +101,16 @@ class SecretKeys:
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.keys: tuple[Key, ...] | None = None
         self._name = name
-        self._secret = FollowedSecret(cluster, name)
+        self._secret = SecretWatcher(cluster, name)
 
     @property
     def live(self) -> bool:
-        return self._secret.mirror.live
+        return self._secret.reflector.live
 
-    async def follow(self, told: Told) -> None:
-        await self._secret.follow(lambda content: self._read(content, told))
+    async def follow(self, on_change: OnChange) -> None:
+        await self._secret.watch(lambda content: self._read(content, on_change))
 
-    def _read(self, content: dict[str, str] | None, told: Told) -> None:
+    def _read(self, content: dict[str, str] | None, on_change: OnChange) -> None:
         try:
             if content is None:
                 raise ConfigError("it is not there")
@@ -121,11 +121,11 @@ class SecretKeys:
             return
         if keys != self.keys:
             self.keys = keys
-            told()
+            on_change()
 
 
 class Keys:
-    """Both sources together. What the Secret says is newer than its mounted files, which count before its first answer.
+    """Both sources together. The Secret is newer than its mounted files, which are used until the API first responds.
 
     Args:
         path: a file or a folder.
@@ -152,19 +152,19 @@ class Keys:
         return found
 
     async def settled(self) -> None:
-        """Wait until some are known, at most ``SETTLE_SECONDS``."""
-        end = time.monotonic() + SETTLE_SECONDS
-        while self.keys is None and time.monotonic() < end:  # noqa: ASYNC110 - sources tell only what is valid
+        """Wait until some are known, at most ``FIRST_KEYS_SECONDS``."""
+        end = time.monotonic() + FIRST_KEYS_SECONDS
+        while self.keys is None and time.monotonic() < end:  # noqa: ASYNC110 - sources notify only of valid keys
             await asyncio.sleep(0.01)
 
-    async def follow(self, told: Told) -> None:
-        """Call ``told`` whenever ``keys`` may have changed, for ever."""
+    async def follow(self, on_change: OnChange) -> None:
+        """Call ``on_change`` whenever ``keys`` may have changed, for ever."""
 
-        def heard() -> None:
-            told()
+        def changed() -> None:
+            on_change()
             logger.info("%d API keys in effect", len(self.keys or ()))
 
         async with asyncio.TaskGroup() as group:
             for source in (self._path, self._secret):
                 if source is not None:
-                    group.create_task(source.follow(heard))
+                    group.create_task(source.follow(changed))

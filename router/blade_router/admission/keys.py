@@ -1,4 +1,4 @@
-"""Who a client is: API keys, kept as their SHA-256 only.
+"""Authentication: API keys, kept as their SHA-256 only.
 
 A key that a file holds in plain is hashed when the file is read. Neither it nor what a client presents is kept, logged,
 or repeated in an error.
@@ -15,8 +15,8 @@ from datetime import datetime
 import msgspec
 
 from blade_protocol.routing import Limits
-from blade_router.config import ConfigError, is_name
-from blade_router.errors import Headers, Refused
+from blade_router.config.parsing import ConfigError, is_name
+from blade_router.http.errors import Headers, Refused
 
 KEY_HEADERS = frozenset((b"authorization", b"x-api-key", b"api-key"))
 """Where a client may put its key: ``Authorization: Bearer KEY``, or one of the others with nothing but the key."""
@@ -28,10 +28,10 @@ _HEX = re.compile(r"[0-9a-fA-F]{64}")
 
 
 class TierConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the keys of a tier have in common. None: not said here."""
+    """The settings the keys of a tier have in common. None: not set here."""
 
     priority: int | None = None
-    """As engines understand it: a lower number goes first. A request may ask for a higher one, never for a lower."""
+    """As engines understand it: a lower number goes first. A request may set a higher one, never a lower."""
     weight: float | None = None
     """Its part when several keys wait, relative to the others'."""
     models: tuple[str, ...] | None = None
@@ -42,12 +42,12 @@ class TierConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class KeyConfig(TierConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One key. What it says goes before what its tier says."""
+    """One key. Its settings override those of its tier."""
 
     name: str
     """Shown in logs and metrics; limits are counted under it, also when the key itself is replaced."""
     sha256: str = ""
-    """Of the key, in hex."""
+    """SHA-256 of the key, in hex."""
     key: str = ""
     """The key itself, instead of ``sha256``."""
     tier: str = ""
@@ -63,7 +63,7 @@ class KeyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 @dataclass(slots=True, frozen=True)
 class Key:
-    """A key as it is known here, or everybody, when there are no keys."""
+    """A key as parsed, or all clients together, when there are no keys."""
 
     name: str
     digest: bytes = b""
@@ -161,21 +161,21 @@ def _key(config: KeyConfig, tiers: Mapping[str, TierConfig], where: str) -> Key:
     if config.expires is not None and config.expires.tzinfo is None:
         raise ConfigError(f"{where}.expires: expected a time with its zone, for example 2027-01-31T00:00:00Z")
     tier = tiers.get(config.tier, TierConfig())
-    said = {
+    settings = {
         name: own if (own := getattr(config, name)) is not None else getattr(tier, name)
         for name in TierConfig.__struct_fields__
     }
-    models: tuple[str, ...] | None = said["models"]
+    models: tuple[str, ...] | None = settings["models"]
     return Key(
         name=config.name,
         digest=bytes.fromhex(config.sha256) if config.sha256 else hashlib.sha256(config.key.encode()).digest(),
-        priority=said["priority"] or 0,
-        weight=DEFAULT_WEIGHT if said["weight"] is None else said["weight"],
+        priority=settings["priority"] or 0,
+        weight=DEFAULT_WEIGHT if settings["weight"] is None else settings["weight"],
         models=None if models is None else frozenset(models),
         limits=Limits(
-            requests_per_minute=said["requests_per_minute"] or 0,
-            tokens_per_minute=said["tokens_per_minute"] or 0,
-            concurrent=said["concurrent"] or 0,
+            requests_per_minute=settings["requests_per_minute"] or 0,
+            tokens_per_minute=settings["tokens_per_minute"] or 0,
+            concurrent=settings["concurrent"] or 0,
         ),
         expires=None if config.expires is None else config.expires.timestamp(),
     )
@@ -193,7 +193,7 @@ class Keyring:
     """Finds the key a client presents.
 
     Args:
-        required: there are keys, though they may not be known yet. Otherwise everybody is let in as ``ANONYMOUS``.
+        required: there are keys, though they may not be known yet. Otherwise every client is admitted as ``ANONYMOUS``.
     """
 
     def __init__(self, *, required: bool = False) -> None:

@@ -1,6 +1,6 @@
-"""Requests per minute, tokens per minute and requests at the same time: of a key, of a model, of everybody.
+"""Rate limits: requests and tokens per minute and concurrent requests, of a key, of a model, of all clients.
 
-Tokens are reserved when a request comes, from what is known then, and settled when its answer has ended. What was
+Tokens are reserved when a request comes, from an estimate, and settled when its response has ended. What was
 reserved too much is given back to the moment it was taken at; what was too little counts from when it is known.
 """
 
@@ -10,29 +10,29 @@ from collections.abc import Mapping
 
 from blade_protocol.routing import Limits
 from blade_router.admission.window import SLOT, WINDOW, WORDS, Window, slot_of
-from blade_router.errors import Headers, Refused
-from blade_router.shared import OwnRow, RowsExhausted, SharedColumns, SharedMemory, SharedRow
+from blade_router.http.errors import Headers, Refused
+from blade_router.workers.shared_memory import PrivateRow, RowsExhausted, SharedColumns, SharedMemory, SharedRow
 
 logger = logging.getLogger("blade_router.admission")
 
 NONE = Limits()
 _WIDTH = 2 * WORDS + 1
 _RUNNING = 2 * WORDS
-"""Place of the number of requests under way, after the two windows."""
+"""Place of the number of requests in flight, after the two windows."""
 MOST_ROWS = 4096
 NO_LIMIT = 1 << 62
-_LEFT_REQUESTS, _LEFT_TOKENS = b"x-ratelimit-remaining-requests", b"x-ratelimit-remaining-tokens"
+_REMAINING_REQUESTS, _REMAINING_TOKENS = b"x-ratelimit-remaining-requests", b"x-ratelimit-remaining-tokens"
 _RESET = b"%ds" % (WINDOW + SLOT)
 
 
 class Quota:
-    """The limits of somebody, and what counts against them.
+    """The limits of one key, model or all clients, and what counts against them.
 
     Args:
         who: for messages, e.g. ``key team-a``.
     """
 
-    def __init__(self, who: str, row: SharedRow | OwnRow) -> None:
+    def __init__(self, who: str, row: SharedRow | PrivateRow) -> None:
         self.who = who
         self.limits = NONE
         self.retired = False
@@ -42,7 +42,7 @@ class Quota:
         self._tokens = _window(row, WORDS)
         self._most_requests = self._most_tokens = self._most_running = NO_LIMIT
         self._fixed: Headers = []
-        """The headers that are the same with every answer."""
+        """The headers that are the same with every response."""
 
     def set(self, limits: Limits, share: int) -> None:
         """Take these limits, of which this router may use one part of ``share``; what was counted stays."""
@@ -75,7 +75,7 @@ class Quota:
         self._tokens.add(tokens, slot)
 
     def undo(self, tokens: int, then: int, slot: int) -> None:
-        """A request that began in the slot ``then`` was not let in after all."""
+        """A request that began in the slot ``then`` was not admitted after all."""
         self._own[_RUNNING] -= 1
         self._requests.give_back(1, then, slot)
         self._tokens.give_back(tokens, then, slot)
@@ -89,7 +89,7 @@ class Quota:
             self._tokens.add(used - reserved, slot)
 
     def refusal(self, tokens: int, now: float) -> Refused:
-        """Why a request is not let in, and when it would be."""
+        """Why a request is not admitted, and when it would be."""
         slot = slot_of(now)
         limits = self.limits
         if tokens > limits.tokens_per_minute > 0:
@@ -99,7 +99,7 @@ class Quota:
                 f"Requested {tokens}. The input or output tokens must be reduced in order to run successfully.",
                 code="rate_limit_exceeded",
                 kind="tokens",
-                # What OpenAI's clients look at before they try again.
+                # OpenAI's clients read this before they retry.
                 headers=[(b"x-should-retry", b"false"), *self.headers(slot)],
             )
         waits: list[tuple[float, str, str]] = []
@@ -128,22 +128,22 @@ class Quota:
         )
 
     def headers(self, slot: int) -> Headers:
-        """What OpenAI tells with each answer: the limits, what is left of them, and when all of it is back.
+        """OpenAI's rate-limit headers: the limits, what remains of them, and when all of it is back.
 
         That is always the whole window: the request that gets these headers has just been counted.
         """
         found = list(self._fixed)
         if self.limits.requests_per_minute:
             left = self._most_requests - self._requests.used(slot)
-            found.append((_LEFT_REQUESTS, b"%d" % left if left > 0 else b"0"))
+            found.append((_REMAINING_REQUESTS, b"%d" % left if left > 0 else b"0"))
         if self.limits.tokens_per_minute:
             left = self._most_tokens - self._tokens.used(slot)
-            found.append((_LEFT_TOKENS, b"%d" % left if left > 0 else b"0"))
+            found.append((_REMAINING_TOKENS, b"%d" % left if left > 0 else b"0"))
         return found
 
     @property
     def idle(self) -> bool:
-        """None of this process's requests counts as under way."""
+        """None of this process's requests is in flight."""
         return not self._own[_RUNNING]
 
     def close(self) -> None:
@@ -155,7 +155,7 @@ class Quota:
 
 
 class Quotas:
-    """All that have limits, by their names. Whoever stays keeps what was counted, whatever else changes."""
+    """The quotas of all that have limits, by name. One that stays keeps its counts, whatever else changes."""
 
     def __init__(self, memory: SharedMemory | None = None) -> None:
         self.replicas = 1
@@ -168,7 +168,7 @@ class Quotas:
             self._columns = SharedColumns(memory, "limits", min(MOST_ROWS, rows), _WIDTH)
             self._workers = memory.workers
         self._alone: set[str] = set()
-        """Those for whom no shared row was left: each worker has a part of their limits for itself."""
+        """Names for which no shared row was left: each worker has a part of their limits for itself."""
 
     def configure(self, wanted: Mapping[str, Limits]) -> dict[str, Quota]:
         """Exactly these have limits from now on; those of ``wanted`` without any get no quota."""
@@ -185,7 +185,7 @@ class Quotas:
         return found
 
     def split(self, replicas: int) -> None:
-        """So many routers share the limits from now on."""
+        """Share the limits between so many routers from now on."""
         self.replicas = replicas
         for name, quota in self._all.items():
             if not quota.retired:
@@ -198,7 +198,7 @@ class Quotas:
             quota.close()
 
     def _open(self, name: str) -> Quota:
-        row: SharedRow | OwnRow = OwnRow(_WIDTH)
+        row: SharedRow | PrivateRow = PrivateRow(_WIDTH)
         if self._columns is not None:
             try:
                 row = self._columns.open(name)
@@ -212,8 +212,8 @@ class Quotas:
         return self.replicas * (self._workers if name in self._alone else 1)
 
 
-def _window(row: SharedRow | OwnRow, start: int) -> Window:
-    if isinstance(row, OwnRow):
+def _window(row: SharedRow | PrivateRow, start: int) -> Window:
+    if isinstance(row, PrivateRow):
         own = [0] * WORDS
         return Window([own], own)
     cells = [cell[start : start + WORDS] for cell in row.cells]
@@ -221,5 +221,5 @@ def _window(row: SharedRow | OwnRow, start: int) -> Window:
 
 
 def _part(limit: int, share: int) -> int:
-    """One router's part, rounded up so that a small limit lets somebody through."""
+    """One router's part, rounded up so that a small limit still admits a request."""
     return -(-limit // share) if limit else NO_LIMIT

@@ -1,28 +1,28 @@
-"""How many tokens a request will use, before anybody has counted them.
+"""Estimating how many tokens a request will use.
 
-The router has no tokenizer. It knows how many bytes a request has, and learns from the usage of answers how many of
-them make a token of this model, and how long answers are that have no limit.
+The router has no tokenizer. It knows how many bytes a request has, and learns from the usage of responses how many of
+them make a token of this model, and how long outputs are that have no limit.
 """
 
 import re
 
 from blade_protocol import paths
-from blade_router.models import WITHOUT_ANSWER, wanted_tokens
-from blade_router.request import ClientRequest
-from blade_router.usage import Usage
+from blade_router.request.models import WITHOUT_OUTPUT, output_token_limit
+from blade_router.request.request import ClientRequest
+from blade_router.request.usage import Usage
 
 FIRST_BYTES = 4.0
 """Bytes of a token before anything was learned."""
-FIRST_ANSWER = 256.0
-"""Tokens of an answer without a limit, before anything was learned."""
+FIRST_OUTPUT = 256.0
+"""Tokens of an output without a limit, before anything was learned."""
 _FORGET = 0.98
 """How much of what was learned counts after another request."""
 LEARN_ALL = 256
 LEARN_EVERY = 8
-"""After the first ``LEARN_ALL`` answers, one of so many is learned from."""
-MOST_LEARNED = 1 << 24
-"""Tokens; an engine that says more is not believed."""
-_LOOK = 16 << 10
+"""After the first ``LEARN_ALL`` responses, one of so many is learned from."""
+MAX_LEARNED = 1 << 24
+"""Tokens; an engine that reports more is ignored."""
+_MEDIA_FROM = 16 << 10
 """Bytes from which on a request may hold pictures or sound, which are not text."""
 _DATA = re.compile(rb'"(?:url|image_url|file_data)"\s*:\s*"data:[\w.+/;=\\-]{0,200};base64,([A-Za-z0-9+/=\\]{256,})"')
 """Of a field that holds a file: in a text, which may say the same, the quotes are escaped."""
@@ -32,17 +32,17 @@ _LEARN_FROM = 64
 
 
 class Estimate:
-    """What is known of one model's requests."""
+    """The estimate for one model's requests."""
 
-    __slots__ = ("_answer", "_answers", "_bytes", "_count", "_per_byte", "_seen", "_tokens")
+    __slots__ = ("_bytes", "_count", "_output", "_output_tokens", "_per_byte", "_seen", "_tokens")
 
     def __init__(self) -> None:
         self._tokens = 1000.0
         self._bytes = FIRST_BYTES * self._tokens
         self._per_byte = 1 / FIRST_BYTES
-        self._answers = FIRST_ANSWER * 4
+        self._output_tokens = FIRST_OUTPUT * 4
         self._count = 4.0
-        self._answer = int(FIRST_ANSWER)
+        self._output = int(FIRST_OUTPUT)
         self._seen = 0
 
     def prompt(self, request: ClientRequest) -> int:
@@ -51,36 +51,36 @@ class Estimate:
         if given is not None:
             return given
         size = len(request.body)
-        return int((size if size < _LOOK else text_bytes(request.body)) * self._per_byte) + 1
+        return int((size if size < _MEDIA_FROM else text_bytes(request.body)) * self._per_byte) + 1
 
-    def answer(self, request: ClientRequest) -> int:
-        """The most tokens its answers may have; the usual number where it has no limit."""
-        return 0 if request.path in WITHOUT_ANSWER else wanted_tokens(request.fields, self._answer)
+    def output(self, request: ClientRequest) -> int:
+        """The most tokens its outputs may have; the usual number where it has no limit."""
+        return 0 if request.path in WITHOUT_OUTPUT else output_token_limit(request.fields, self._output)
 
     def learn(self, request: ClientRequest, usage: Usage) -> None:
-        """An answer has said what was used. Of many, every few are enough."""
-        if usage.prompt_tokens < 0 or not 0 <= usage.completion_tokens <= MOST_LEARNED:
+        """Learn from the usage of a response. Of many, every few are enough."""
+        if usage.prompt_tokens < 0 or not 0 <= usage.completion_tokens <= MAX_LEARNED:
             return
         self._seen += 1
         if self._seen > LEARN_ALL and self._seen % LEARN_EVERY:
             return
         fields = request.fields
-        if 0 < usage.prompt_tokens <= MOST_LEARNED and given_tokens(request) is None:
+        if 0 < usage.prompt_tokens <= MAX_LEARNED and given_tokens(request) is None:
             size = text_bytes(request.body)
             if size >= _LEARN_FROM and size == len(request.body):
                 self._tokens = self._tokens * _FORGET + usage.prompt_tokens
                 self._bytes = self._bytes * _FORGET + size
                 self._per_byte = self._tokens / self._bytes
-        if request.path not in WITHOUT_ANSWER and fields.token_limit is None:
-            self._answers = self._answers * _FORGET + usage.completion_tokens / fields.answers
+        if request.path not in WITHOUT_OUTPUT and fields.token_limit is None:
+            self._output_tokens = self._output_tokens * _FORGET + usage.completion_tokens / fields.outputs
             self._count = self._count * _FORGET + 1
-            self._answer = int(self._answers / self._count)
+            self._output = int(self._output_tokens / self._count)
 
 
 def text_bytes(body: bytes) -> int:
     """The size of a request's JSON without the pictures and sounds in it."""
     size = len(body)
-    if size < _LOOK or b"base64," not in body:
+    if size < _MEDIA_FROM or b"base64," not in body:
         return size
     return size - sum(match.end(1) - match.start(1) for match in _DATA.finditer(body))
 
@@ -92,7 +92,7 @@ def given_tokens(request: ClientRequest) -> int | None:
 
 
 def _prompt_field(request: ClientRequest) -> bytes:
-    """The field that an engine takes for the prompt, where it is not messages: others it does not look at."""
+    """The field that an engine takes for the prompt, where it is not messages; it ignores the others."""
     fields, path = request.fields, request.path
     if path == paths.COMPLETIONS:
         return bytes(fields.prompt)

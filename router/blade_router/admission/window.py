@@ -4,7 +4,7 @@ Time is cut into slots. An amount counts from the moment it is added until the s
 at least 60 and at most 62 seconds. So in no 60 seconds more can pass than a limit allows, wherever one begins to count.
 
 Each worker writes its slots and, beside them, a total that only grows. Summing the slots of all workers costs
-microseconds; it is done once per slot, and until the next one the others' totals tell what they have added since.
+microseconds; it is done once per slot, and until the next one the others' totals show what they have added since.
 """
 
 from collections.abc import MutableSequence, Sequence
@@ -52,7 +52,7 @@ class Window:
     def used(self, slot: int) -> int:
         """The amount in the window that ends in this slot."""
         if slot != self._slot:
-            self._look(slot)
+            self._sum(slot)
         if not self._others:
             return self._base + int(self._own[_TOTAL])
         used = self._base
@@ -89,8 +89,8 @@ class Window:
                 return (oldest + SLOTS) * SLOT - now
         return WINDOW
 
-    def _look(self, slot: int) -> None:
-        """Sum up what counts in this slot, ours and the others'."""
+    def _sum(self, slot: int) -> None:
+        """Sum up the amounts of all workers that count in this slot."""
         if self._own[_NEWEST] != slot:
             self._turn(slot)
         base = 0

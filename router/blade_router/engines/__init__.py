@@ -1,10 +1,10 @@
-"""Following engines: what each one runs, serves and has in its prompt cache, ours exactly, others as far as they tell.
+"""Engine watchers: load, models and prefix-cache content of each engine, exact for BladeLLM, partial for others.
 
-Nothing here is on the way of a request. What is learnt lies ready where policies look: in the endpoint's fields and in
-the index of prompt caches.
+Nothing here is on the request path. The results are kept where policies read them: in the endpoint's load report and
+in the prefix-cache index.
 """
 
-from blade_router.engines.followers import Followers
 from blade_router.engines.kv_index import KvIndex
+from blade_router.engines.watchers import EngineWatchers
 
-__all__ = ["Followers", "KvIndex"]
+__all__ = ["EngineWatchers", "KvIndex"]

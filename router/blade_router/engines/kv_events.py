@@ -1,8 +1,8 @@
-"""KV events of vLLM and SGLang: msgpack batches over ZeroMQ, each with its number in the sequence.
+"""KV events of vLLM and SGLang: msgpack batches over ZeroMQ, each with a sequence number.
 
-Their blocks are named after token ids, which a router without a tokenizer does not have. So these events do not say
-what an engine has of a prompt; they correct what the approximate index guesses: how much fits into the engine's cache
-before something is evicted, and when everything in it is gone.
+Their block hashes are over token ids, which a router without a tokenizer does not have. So these events do not say
+which part of a prompt is cached; they correct the approximate index: how much fits into the engine's cache before
+something is evicted, and when all of it was cleared.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from blade_router.endpoints import Endpoint
+from blade_router.endpoints.endpoint import Endpoint
 
 logger = logging.getLogger("blade_router.engines")
 
@@ -22,7 +22,7 @@ _FIELDS: Final = {
     "BlockRemoved": ("block_hashes", "medium"),
     "AllBlocksCleared": (),
 }
-"""What older versions send as arrays, behind the name; newer ones send maps, with the name as ``type``."""
+"""Field order of older versions, which send arrays after the name; newer ones send maps, the name as ``type``."""
 _ON_DEVICE: Final = (None, "GPU")
 
 _decode = msgspec.msgpack.Decoder().decode
@@ -35,10 +35,10 @@ class KvEvent(NamedTuple):
 
 
 def events_of(payload: bytes) -> Iterator[KvEvent]:
-    """The events of a batch that are about the device's cache; unknown kinds and fields are passed over.
+    """The events of a batch that concern the device's cache; unknown kinds and fields are skipped.
 
     Raises:
-        ValueError: this is no batch.
+        ValueError: malformed batch.
     """
     batch = _decode(payload)
     if not isinstance(batch, list) or len(batch) < 2 or not isinstance(batch[1], list):
@@ -49,7 +49,7 @@ def events_of(payload: bytes) -> Iterator[KvEvent]:
         hashes, size = fields.get("block_hashes") or [], fields.get("block_size") or 0
         if kind not in _FIELDS or not isinstance(hashes, list) or not isinstance(size, int):
             continue
-        # A hybrid model tells of the same tokens in several groups of layers; the first stands for all.
+        # A hybrid model reports the same tokens for several layer groups; the first stands for all.
         if fields.get("medium") in _ON_DEVICE and not fields.get("group_idx"):
             yield KvEvent(kind, hashes, size)
 
@@ -62,12 +62,12 @@ def _fields(event: Any) -> dict[str, Any]:
     return {"type": event[0], **dict(zip(_FIELDS.get(event[0], ()), event[1:], strict=False))}
 
 
-class ResidentBlocks:
-    """What one engine's cache holds, as its events tell, and the most it held when it had to evict."""
+class CachedBlocks:
+    """The blocks in one engine's prefix cache by its events, and the most there were at an eviction."""
 
     def __init__(self) -> None:
         self.tokens = 0
-        """Room in the cache; 0 until something was evicted."""
+        """Capacity of the cache; 0 until something was evicted."""
         self._hashes: set[Hashable] = set()
         self._block_size = 0
         self._next: int | None = None
@@ -75,15 +75,15 @@ class ResidentBlocks:
     def __len__(self) -> int:
         return len(self._hashes)
 
-    def take(self, sequence: int, payload: bytes) -> bool:
-        """Take in one batch. True: all that was known of the cache is void (cleared, started anew, or a batch lost).
+    def apply(self, sequence: int, payload: bytes) -> bool:
+        """Apply one batch. True: all that was known of the cache is void (cleared, restarted, or a batch lost).
 
         Raises:
-            ValueError: this is no batch; it counts as lost.
+            ValueError: malformed batch; it counts as lost.
         """
         void = self._next is not None and sequence != self._next
         if void:
-            if sequence == 0:  # another life, perhaps with another size
+            if sequence == 0:  # restarted, perhaps with another size
                 self.tokens = 0
             self._hashes.clear()
         for kind, hashes, block_size in events_of(payload):
@@ -100,16 +100,16 @@ class ResidentBlocks:
         return void
 
 
-class KvSubscriber:
-    """Follows the events of one endpoint."""
+class KvEventSubscriber:
+    """Subscribes to the KV events of one endpoint."""
 
     def __init__(self, endpoint: Endpoint, cleared: Callable[[Endpoint], None]) -> None:
         self._endpoint = endpoint
         self._cleared = cleared
-        self.resident = ResidentBlocks()
+        self.blocks = CachedBlocks()
 
-    async def follow(self) -> None:
-        """Until cancelled. ZeroMQ connects, and connects again, by itself."""
+    async def run(self) -> None:
+        """Apply events until cancelled. ZeroMQ connects and reconnects by itself."""
         try:
             import zmq
             import zmq.asyncio
@@ -121,26 +121,28 @@ class KvSubscriber:
         try:
             socket.linger = 0
             socket.subscribe(b"")
-            socket.connect(self._endpoint.kv_events)
+            socket.connect(self._endpoint.config.kv_events)
             while True:
-                self.take(await socket.recv_multipart())
-                await asyncio.sleep(0)  # a batch that is there already is no wait
+                self.apply(await socket.recv_multipart())
+                await asyncio.sleep(0)  # receiving a batch that is there already does not yield
         except zmq.ZMQError as error:
-            logger.warning("kv_events of endpoint %s: %s: %s", self._endpoint.name, self._endpoint.kv_events, error)
+            logger.warning(
+                "kv_events of endpoint %s: %s: %s", self._endpoint.name, self._endpoint.config.kv_events, error
+            )
         finally:
             context.destroy(linger=0)
 
-    def take(self, frames: list[bytes]) -> None:
-        """One message: topic, sequence number, batch. One that makes no sense is a gap."""
+    def apply(self, frames: list[bytes]) -> None:
+        """Apply one message: topic, sequence number, batch. A malformed one is a gap."""
         endpoint = self._endpoint
         if len(frames) != 3 or len(frames[1]) != _SEQUENCE_BYTES:
             return
         try:
-            void = self.resident.take(int.from_bytes(frames[1], "big"), frames[2])
+            void = self.blocks.apply(int.from_bytes(frames[1], "big"), frames[2])
         except (ValueError, TypeError) as error:  # TypeError: a hash that is neither a number nor bytes
             logger.debug("kv_events of endpoint %s: %s", endpoint.name, error)
             return
         if void:
             self._cleared(endpoint)
-        if self.resident.tokens:
-            endpoint.cache_tokens = self.resident.tokens
+        if self.blocks.tokens:
+            endpoint.report.set_cache_tokens(self.blocks.tokens)

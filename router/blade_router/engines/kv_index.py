@@ -1,13 +1,13 @@
-"""The exact index: which part of a prompt each engine has in its prompt cache, without a tokenizer.
+"""The exact prefix-cache index: which part of a prompt each engine has cached, without a tokenizer.
 
-Two maps in a row. The first leads from a block of text, named by the chain of its request, to the engine's own name for
-the KV block there; it is learnt from the ``x-blade-kv-blocks`` header that an engine's answer brings. The second leads
-from that name to the endpoints that have the block now, and engines' events keep it true: what is evicted is gone here
-a moment later, and what another router sent there is here too.
+It chains two maps. The first leads from a text block of a request's chain to the engine's own hash of the KV block
+there; it is learnt from the ``x-blade-kv-blocks`` header of an engine's response. The second leads from that hash to
+the endpoints that have the block now, and engines' KV events keep it exact: an evicted block is gone here a moment
+later, and what another router sent there is here too.
 
-Text and tokens are not cut at the same places, so a block of text stands for the KV block at the same share of the
-prompt, up to one block off. Where one does not know (text nobody asked about yet, engines without events) the
-approximate index has the word.
+Text and tokens are not cut at the same places, so a text block stands for the KV block at the same relative position
+of the prompt, up to one block off. Where it has no data (text nobody sent yet, engines without events) the approximate
+index is used.
 """
 
 import asyncio
@@ -18,273 +18,273 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from blade_protocol.state import KV_DIGEST_BYTES, KVBatch, KVSnapshot
-from blade_router.endpoints import Endpoint
-from blade_router.engines.holders import Holders
-from blade_router.policies.source import Chain, Placement, PrefixSource
-from blade_router.usage import Usage
+from blade_router.endpoints.endpoint import Endpoint
+from blade_router.engines.block_locations import BlockLocations
+from blade_router.policies.prefix_cache.interface import Chain, PrefixCacheIndex, PrefixInsertion
+from blade_router.request.usage import Usage
 
 DEFAULT_BYTES: Final = 96 << 20
-SETTLED_AFTER: Final = 0.5
-"""Seconds after a request's end by which an engine has told of its blocks: until then they count as there."""
-_BYTES_PER_NAME: Final = 128
-"""What an entry of the first map costs."""
-_AT_ONCE: Final = 4_096
-"""Digests of a snapshot taken in before others get a turn."""
-_NUMBER: Final = "Q"
-"""A digest as a number: eight bytes in this machine's order."""
+PENDING_GRACE_SECONDS: Final = 0.5
+"""Seconds after a request's end by which an engine has reported its blocks: until then they count as cached."""
+_BYTES_PER_HASH: Final = 128
+"""Memory of an entry of the first map."""
+_BATCH: Final = 4_096
+"""Digests of a snapshot applied before other tasks get a turn."""
+_DIGEST_FORMAT: Final = "Q"
+"""``memoryview`` format of a digest: eight bytes in this machine's order."""
 
 
-class _Copy:
-    """What is known of one endpoint's prompt cache."""
+class _EngineCache:
+    """The known content of one endpoint's prefix cache."""
 
-    __slots__ = ("bit", "coming", "epoch", "live", "sequence")
+    __slots__ = ("bit", "epoch", "live", "pending", "sequence")
 
-    def __init__(self, bit: int, epoch: str, sequence: int, coming: dict[int, int]) -> None:
+    def __init__(self, bit: int, epoch: str, sequence: int, pending: dict[int, int]) -> None:
         self.bit = bit
         self.epoch = epoch
         self.sequence = sequence
         self.live = True
         """Its events arrive."""
-        self.coming = coming
-        """Blocks of text on their way into its cache, with how many requests bring them."""
+        self.pending = pending
+        """Text blocks being computed, with the number of requests that bring them."""
 
 
 class KvIndex:
-    """A source of prefixes for policies, over an approximate one.
+    """A prefix-cache index for policies, on top of an approximate one.
 
     Args:
-        approximate: asked where this one does not know; told of every request.
-        most_bytes: memory for both maps, within which the least recently used text is forgotten.
+        approximate: queried where this one has no data; every request is recorded in it.
+        max_bytes: memory for both maps, within which the least recently used text is dropped.
         clock: seconds.
     """
 
     def __init__(
         self,
-        approximate: PrefixSource,
-        most_bytes: int = DEFAULT_BYTES,
+        approximate: PrefixCacheIndex,
+        max_bytes: int = DEFAULT_BYTES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.approximate = approximate
         self._clock = clock
-        self._copies: dict[Endpoint, _Copy] = {}
-        self._forgotten = 0
-        """How often all of them were."""
-        self._holders = Holders(most_bytes * 2 // 3)
-        # Two generations: what is used moves to the young one, and the old one is forgotten as a whole.
-        self._names: dict[int, int] = {}
-        self._older: dict[int, int] = {}
-        self._most_names = max(1, most_bytes // 3 // _BYTES_PER_NAME // 2)
-        self._settling: deque[tuple[float, _Copy, Chain]] = deque()
+        self._caches: dict[Endpoint, _EngineCache] = {}
+        self._resets = 0
+        """Counts calls of ``forget_all``: a snapshot that was begun before one is dropped."""
+        self._locations = BlockLocations(max_bytes * 2 // 3)
+        # Two generations: used entries move to the young one, and the old one is dropped as a whole.
+        self._hashes: dict[int, int] = {}
+        self._old_hashes: dict[int, int] = {}
+        self._max_hashes = max(1, max_bytes // 3 // _BYTES_PER_HASH // 2)
+        self._expiring: deque[tuple[float, _EngineCache, Chain]] = deque()
 
-    # what policies ask
+    # called by policies
 
     def match(self, chain: Chain, endpoints: Sequence[Endpoint]) -> list[int]:
-        """See :class:`~blade_router.policies.source.PrefixSource`."""
+        """See :class:`~blade_router.policies.prefix_cache.interface.PrefixCacheIndex`."""
         alive = 0
-        followed: list[tuple[int, _Copy]] = []
+        tracked: list[tuple[int, _EngineCache]] = []
         for position, endpoint in enumerate(endpoints):
-            copy = self._copies.get(endpoint)
-            if copy is not None and copy.live:
-                followed.append((position, copy))
-                alive |= copy.bit
-        if not followed:
+            cache = self._caches.get(endpoint)
+            if cache is not None and cache.live:
+                tracked.append((position, cache))
+                alive |= cache.bit
+        if not tracked:
             return self.approximate.match(chain, endpoints)
-        if self._settling:
-            self._settle()
-        guessed = self.approximate.match(chain, endpoints) if len(followed) < len(endpoints) else None
+        if self._expiring:
+            self._expire_pending()
+        guessed = self.approximate.match(chain, endpoints) if len(tracked) < len(endpoints) else None
         matched = list(guessed) if guessed is not None else [0] * len(endpoints)
-        name_of, holders = self._names.get, self._holders.bits
-        for number, block in enumerate(chain):
-            name = name_of(block) or self._name(block)
-            lost = alive if name is None else alive & ~holders.get(name, 0)
+        hash_of, locations = self._hashes.get, self._locations.bits
+        for depth, block in enumerate(chain):
+            block_hash = hash_of(block) or self._block_hash(block)
+            lost = alive if block_hash is None else alive & ~locations.get(block_hash, 0)
             if not lost:
                 continue
-            if name is None and guessed is None:
+            if block_hash is None and guessed is None:
                 guessed = self.approximate.match(chain, endpoints)
-            for position, copy in followed:
-                if lost & copy.bit and block not in copy.coming:
-                    if name is None and guessed is not None and guessed[position] > number:
+            for position, cache in tracked:
+                if lost & cache.bit and block not in cache.pending:
+                    if block_hash is None and guessed is not None and guessed[position] > depth:
                         continue
-                    matched[position] = number
-                    alive &= ~copy.bit
+                    matched[position] = depth
+                    alive &= ~cache.bit
             if not alive:
                 return matched
-        for position, copy in followed:
-            if alive & copy.bit:
+        for position, cache in tracked:
+            if alive & cache.bit:
                 matched[position] = len(chain)
         return matched
 
-    def sent(self, chain: Chain, endpoint: Endpoint, matched: int) -> Placement:
-        """Until the engine has told of them, the blocks that are new to it count as there: others may share them."""
-        believed = self.approximate.match(chain, (endpoint,))[0]  # its own belief, which may be another
-        placement = self.approximate.sent(chain, endpoint, believed)
-        copy = self._copies.get(endpoint)
-        if copy is None or matched >= len(chain):
-            return placement
+    def sent(self, chain: Chain, endpoint: Endpoint, matched: int) -> PrefixInsertion:
+        """Until the engine reports them, the blocks that are new to it count as cached: others may share them."""
+        guessed_blocks = self.approximate.match(chain, (endpoint,))[0]  # its own match, which may differ
+        insertion = self.approximate.sent(chain, endpoint, guessed_blocks)
+        cache = self._caches.get(endpoint)
+        if cache is None or matched >= len(chain):
+            return insertion
         fresh = chain[matched:]
-        coming = copy.coming
+        pending = cache.pending
         for block in fresh:
-            coming[block] = coming.get(block, 0) + 1
-        return _Fresh(self, placement, copy, fresh)
+            pending[block] = pending.get(block, 0) + 1
+        return _PendingBlocks(self, insertion, cache, fresh)
 
     def removed(self, endpoint: Endpoint) -> None:
         self.forget(endpoint)
         self.approximate.removed(endpoint)
 
-    # what the data path tells
+    # called by the data path
 
     def wanted(self, chain: Chain) -> bool:
-        """Whether a request should ask for its blocks' names: they are not known, or nobody has what is known."""
-        if not chain or not self._copies:
+        """Whether a request should ask for its block hashes: they are not known, or no endpoint has the known one."""
+        if not chain or not self._caches:
             return False
-        name = self._name(chain[-1])
-        return name is None or not self._holders.bits.get(name)
+        block_hash = self._block_hash(chain[-1])
+        return block_hash is None or not self._locations.bits.get(block_hash)
 
     def learn(self, chain: Chain, header: bytes) -> None:
-        """Take the names from an answer's ``x-blade-kv-blocks``; one that makes no sense teaches nothing."""
+        """Learn block hashes from a response's ``x-blade-kv-blocks``; a malformed one is ignored."""
         try:
-            names = _numbers(base64.b64decode(header.partition(b":")[2], validate=True)).tolist()
+            block_hashes = _digests(base64.b64decode(header.partition(b":")[2], validate=True)).tolist()
         except ValueError:
             return
-        count, total = len(names), len(chain)
+        count, total = len(block_hashes), len(chain)
         if not count:
             return
-        of_prompt = set(names)
-        for number, block in enumerate(chain, 1):
-            known = self._name(block)
-            # A name that this prompt has as well stays: what two prompts share is the same in both.
+        of_prompt = set(block_hashes)
+        for position, block in enumerate(chain, 1):
+            known = self._block_hash(block)
+            # A hash that this prompt has as well stays: what two prompts share is the same in both.
             if known is None or known not in of_prompt:
-                self._remember(block, names[max(0, number * count // total - 1)])
+                self._remember(block, block_hashes[max(0, position * count // total - 1)])
 
-    # what followers tell
+    # called by the engine watchers
 
     def position(self, endpoint: Endpoint) -> tuple[str, int] | None:
-        """Epoch and sequence of what is known of an endpoint's cache."""
-        copy = self._copies.get(endpoint)
-        return (copy.epoch, copy.sequence) if copy is not None else None
+        """Epoch and sequence number up to which an endpoint's cache is known."""
+        cache = self._caches.get(endpoint)
+        return (cache.epoch, cache.sequence) if cache is not None else None
 
     def apply(self, endpoint: Endpoint, batch: KVBatch) -> None:
-        """The batch that follows on :meth:`position`.
+        """Apply the batch that follows :meth:`position`.
 
         Raises:
-            ValueError: it does not consist of digests; nothing was taken in.
+            ValueError: malformed digests; nothing was applied.
         """
-        copy, stored, removed = self._copies[endpoint], _numbers(batch.stored), _numbers(batch.removed)
-        self._holders.add(copy.bit, stored)
-        self._holders.discard(copy.bit, removed)
-        copy.sequence = batch.sequence
-        self._holders.wash()
+        cache, stored, removed = self._caches[endpoint], _digests(batch.stored), _digests(batch.removed)
+        self._locations.add(cache.bit, stored)
+        self._locations.discard(cache.bit, removed)
+        cache.sequence = batch.sequence
+        self._locations.sweep()
 
     async def replace(self, endpoint: Endpoint, snapshot: KVSnapshot) -> None:
-        """All of an endpoint's cache. Others get their turn in between: a large one takes a while.
+        """Replace an endpoint's cache by a snapshot. Other tasks get turns in between: a large one takes a while.
 
         Raises:
-            ValueError: it does not consist of digests.
+            ValueError: malformed digests.
         """
-        holders, digests, forgotten = self._holders, _numbers(snapshot.digests), self._forgotten
-        bit = holders.new_bit()
+        locations, digests, resets = self._locations, _digests(snapshot.digests), self._resets
+        bit = locations.new_bit()
         try:
-            for start in range(0, len(digests), _AT_ONCE):
-                holders.add(bit, digests[start : start + _AT_ONCE])
+            for start in range(0, len(digests), _BATCH):
+                locations.add(bit, digests[start : start + _BATCH])
                 await asyncio.sleep(0)
         except BaseException:
-            holders.retire(bit)
+            locations.retire(bit)
             raise
-        if forgotten != self._forgotten:
-            holders.retire(bit)
+        if resets != self._resets:
+            locations.retire(bit)
             return
-        before = self._copies.get(endpoint)
+        before = self._caches.get(endpoint)
         self.forget(endpoint)
-        coming = before.coming if before is not None and before.epoch == snapshot.epoch else {}
-        self._copies[endpoint] = _Copy(bit, snapshot.epoch, snapshot.sequence, coming)
-        while holders.wash():  # noqa: ASYNC110 - to let others work, not to wait for them
+        pending = before.pending if before is not None and before.epoch == snapshot.epoch else {}
+        self._caches[endpoint] = _EngineCache(bit, snapshot.epoch, snapshot.sequence, pending)
+        while locations.sweep():  # noqa: ASYNC110 - yields to other tasks, waits for nothing
             await asyncio.sleep(0)
 
     def set_live(self, endpoint: Endpoint, live: bool) -> None:
-        """Whether its events arrive; while they do not, the approximate index speaks for it."""
-        copy = self._copies.get(endpoint)
-        if copy is not None:
-            copy.live = live
+        """Set whether its events arrive; while they do not, the approximate index is used for it."""
+        cache = self._caches.get(endpoint)
+        if cache is not None:
+            cache.live = live
 
     def forget(self, endpoint: Endpoint) -> None:
-        """Nothing is known of its cache any more."""
-        copy = self._copies.pop(endpoint, None)
-        if copy is not None:
-            self._holders.retire(copy.bit)
+        """Drop all that is known of its cache."""
+        cache = self._caches.pop(endpoint, None)
+        if cache is not None:
+            self._locations.retire(cache.bit)
 
     def forget_all(self) -> None:
-        """Nothing is known of any cache any more, whatever is being taken in right now."""
-        self._forgotten += 1
-        for endpoint in list(self._copies):
+        """Drop all that is known of any cache, snapshots being applied included."""
+        self._resets += 1
+        for endpoint in list(self._caches):
             self.forget(endpoint)
 
-    # inside
+    # internal
 
-    def _name(self, block: int) -> int | None:
-        name = self._names.get(block)
-        if name is None:
-            name = self._older.get(block)
-            if name is not None:
-                self._remember(block, name)
-        return name
+    def _block_hash(self, block: int) -> int | None:
+        block_hash = self._hashes.get(block)
+        if block_hash is None:
+            block_hash = self._old_hashes.get(block)
+            if block_hash is not None:
+                self._remember(block, block_hash)
+        return block_hash
 
-    def _remember(self, block: int, name: int) -> None:
-        self._names[block] = name
-        if len(self._names) >= self._most_names:
-            self._older, self._names = self._names, {}
+    def _remember(self, block: int, block_hash: int) -> None:
+        self._hashes[block] = block_hash
+        if len(self._hashes) >= self._max_hashes:
+            self._old_hashes, self._hashes = self._hashes, {}
 
-    def _arrive(self, copy: _Copy, fresh: Chain, *, computed: bool) -> None:
-        """A request is over: its blocks are told of soon, or were never computed."""
+    def _request_ended(self, cache: _EngineCache, fresh: Chain, *, computed: bool) -> None:
+        """A request is over: its blocks are reported soon, or were never computed."""
         if computed:
-            self._settling.append((self._clock() + SETTLED_AFTER, copy, fresh))
-            self._settle()
+            self._expiring.append((self._clock() + PENDING_GRACE_SECONDS, cache, fresh))
+            self._expire_pending()
         else:
-            _leave(copy, fresh)
+            _remove_pending(cache, fresh)
 
-    def _settle(self) -> None:
+    def _expire_pending(self) -> None:
         now = self._clock()
-        while self._settling and self._settling[0][0] <= now:
-            _, copy, fresh = self._settling.popleft()
-            _leave(copy, fresh)
+        while self._expiring and self._expiring[0][0] <= now:
+            _, cache, fresh = self._expiring.popleft()
+            _remove_pending(cache, fresh)
 
 
-class _Fresh(Placement):
-    """Some of the prompt is new to the engine."""
+class _PendingBlocks(PrefixInsertion):
+    """An insertion of a prompt of which some blocks are new to the engine."""
 
-    __slots__ = ("_below", "_computed", "_copy", "_fresh", "_index")
+    __slots__ = ("_approximate", "_cache", "_computed", "_fresh", "_index")
 
-    def __init__(self, index: KvIndex, below: Placement, copy: _Copy, fresh: Chain) -> None:
+    def __init__(self, index: KvIndex, approximate: PrefixInsertion, cache: _EngineCache, fresh: Chain) -> None:
         self._index = index
-        self._below = below
-        self._copy = copy
+        self._approximate = approximate
+        self._cache = cache
         self._fresh = fresh
         self._computed = False
 
     def first_byte(self) -> None:
         self._computed = True
-        self._below.first_byte()
+        self._approximate.first_byte()
 
     def ended(self, usage: Usage | None) -> None:
-        self._index._arrive(self._copy, self._fresh, computed=self._computed)
-        self._below.ended(usage)
+        self._index._request_ended(self._cache, self._fresh, computed=self._computed)
+        self._approximate.ended(usage)
 
 
-def _numbers(digests: bytes) -> "memoryview[int]":
-    """Digests that stand one after another, as numbers.
+def _digests(digests: bytes) -> "memoryview[int]":
+    """Concatenated digests as numbers.
 
     Raises:
-        ValueError: their length is not that of digests.
+        ValueError: the length is not a multiple of a digest's.
     """
     if len(digests) % KV_DIGEST_BYTES:
         raise ValueError(f"{len(digests)} bytes are not digests of {KV_DIGEST_BYTES}")
-    return memoryview(digests).cast(_NUMBER)
+    return memoryview(digests).cast(_DIGEST_FORMAT)
 
 
-def _leave(copy: _Copy, fresh: Chain) -> None:
-    coming = copy.coming
+def _remove_pending(cache: _EngineCache, fresh: Chain) -> None:
+    pending = cache.pending
     for block in fresh:
-        count = coming.get(block, 0)
+        count = pending.get(block, 0)
         if count > 1:
-            coming[block] = count - 1
+            pending[block] = count - 1
         else:
-            coming.pop(block, None)
+            pending.pop(block, None)

@@ -1,1 +1,1 @@
-"""The client's side of HTTP/1.1: strict about what it reads, bounded in what it keeps, and cheap."""
+"""HTTP/1.1: the server, strict about what it reads and bounded in what it keeps, and the upstream side."""

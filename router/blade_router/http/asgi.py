@@ -1,11 +1,11 @@
-"""The bridge to an ASGI application: what is asked seldom may cost a web framework."""
+"""The bridge to an ASGI application: rare requests may cost a web framework."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import unquote
 
-from blade_router.client import Client
+from blade_router.http.client import Client
 from blade_router.http.head import RawRequest
 
 Message = MutableMapping[str, Any]
@@ -14,8 +14,8 @@ Application = Callable[
 ]
 
 
-async def ask(application: Application, request: RawRequest, client: Client) -> None:
-    """Have an application answer. HEAD is asked as GET; the client gets no body."""
+async def serve(application: Application, request: RawRequest, client: Client) -> None:
+    """Serve a request by an application. HEAD is passed as GET; the client gets no body."""
     path, _, query = request.target.partition(b"?")
     method = request.method.decode("ascii")
     scope: Message = {
@@ -37,7 +37,7 @@ async def ask(application: Application, request: RawRequest, client: Client) -> 
     async def receive() -> Message:
         if bodies:
             return {"type": "http.request", "body": bodies.pop(), "more_body": False}
-        await asyncio.get_running_loop().create_future()  # the client's going is heard when something is sent
+        await asyncio.get_running_loop().create_future()  # a disconnect is noticed when something is sent
         raise AssertionError
 
     async def send(message: Message) -> None:

@@ -1,59 +1,76 @@
-"""One client's connection: requests are read, answered one after another, and refused where they break a rule.
+"""One client's connection: requests are read, served in order, and refused where they break a rule.
 
 A client that has closed its side counts as gone, also when it would still read (a half-closed socket): from here the
 two look the same, and an engine must not go on generating for nobody. nginx decides likewise. Therefore the
-connection is read while an answer is under way, up to a bound for what a client sends ahead.
+connection is read while a response is being sent, up to a bound for what a client pipelines.
 """
 
 import asyncio
 import logging
 import math
-from typing import TYPE_CHECKING, cast
+from collections.abc import Awaitable, Callable
+from typing import Protocol, cast
 
-from blade_router.client import Client, Flow
-from blade_router.errors import ClientGone, Refused
+from blade_router.http.client import Client, FlowControl
+from blade_router.http.cors import Cors
+from blade_router.http.errors import ClientGone, Refused
 from blade_router.http.head import RawRequest
-from blade_router.http.reading import RequestReader, Stage
-from blade_router.http.writing import CONTINUE
-
-if TYPE_CHECKING:
-    from blade_router.http.server import Server
+from blade_router.http.request_reader import HttpLimits, RequestReader, Stage
+from blade_router.http.response_head import CONTINUE
 
 logger = logging.getLogger("blade_router.http")
 
 READ_AHEAD = 64 * 1024
-"""Bytes a client may send while its answer is under way before it is not read any more."""
+"""Bytes a client may send during its response before reading is paused."""
 LINGER = 2.0
-"""Seconds a refused client may go on sending, so that it gets to read why: a reset would take the answer with it."""
-STALLED = 300.0
-"""Seconds a client may go without reading anything of its answer."""
+"""Seconds a refused client may go on sending, so that it gets to read why: a reset would discard the response."""
+STALL_TIMEOUT = 300.0
+"""Seconds a client may go without reading anything of its response."""
+
+
+Handler = Callable[[RawRequest, Client], Awaitable[None]]
+
+
+class ConnectionOwner(Protocol):
+    """The server, as its connections know it."""
+
+    handler: Handler
+    limits: HttpLimits
+    cors: Cors | None
+    loop: asyncio.AbstractEventLoop
+    refused: Callable[[Refused], None]
+    closing: bool
+
+    def opened(self, connection: "HttpConnection") -> None: ...
+
+    def closed(self, connection: "HttpConnection") -> None: ...
 
 
 class HttpConnection(asyncio.Protocol):
-    """The protocol. One task answers its requests in turn; ``expire`` is called now and then to keep the deadlines."""
+    """The server-side protocol. One task serves its requests in turn; ``check_deadlines`` is called periodically."""
 
-    def __init__(self, server: "Server") -> None:
+    def __init__(self, server: ConnectionOwner) -> None:
         self._server = server
         self._loop = server.loop
-        self._reader = RequestReader(server.loop, server.limits, self._wake, self._encourage)
+        self._reader = RequestReader(server.loop, server.limits, self._wake, self._send_continue)
         self._waiting = self._reader.waiting
-        self._flow: Flow
+        self._flow: FlowControl
         self._task: asyncio.Task[None]
         self._client: Client | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._closing_at = math.inf
-        """When to break the connection after its last answer."""
+        """When to break the connection after its last response."""
         self._stalled_at = math.inf
-        """When to give up on a client that does not read its answer."""
+        """When to give up on a client that does not read its response."""
         self._ahead = 0
-        self.not_read = False
-        """The client has sent too much ahead."""
+        self.read_paused = False
+        """Reading is paused: the client has sent too much ahead."""
 
-    # what the event loop calls
+    # called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are none of asyncio's classes, only equal to them
-        self._flow = Flow(cast(asyncio.Transport, transport))
+        self._flow = FlowControl(cast(asyncio.Transport, transport))
         self._task = self._loop.create_task(self._serve())
         self._server.opened(self)
 
@@ -61,15 +78,15 @@ class HttpConnection(asyncio.Protocol):
         self._reader.feed(data)
         if self._client is not None:
             self._ahead += len(data)
-            if self._ahead > READ_AHEAD and not self.not_read:
-                self.not_read = True
+            if self._ahead > READ_AHEAD and not self.read_paused:
+                self.read_paused = True
                 self._flow.transport.pause_reading()
 
     def eof_received(self) -> None:
-        """The transport closes itself (see above)."""
+        """Do nothing: the transport closes itself (see above)."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._reader.leave()
+        self._reader.detach()
         self._flow.lost = True
         self._flow.resume()
         if self._client is not None:
@@ -79,47 +96,47 @@ class HttpConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._flow.pause()
-        self._stalled_at = self._loop.time() + STALLED
+        self._stalled_at = self._loop.time() + STALL_TIMEOUT
 
     def resume_writing(self) -> None:
         self._flow.resume()
 
-    # what the server calls
+    # called by the server
 
     @property
     def stage(self) -> Stage:
-        """What is being read."""
+        """The part of a request that is being read."""
         return self._reader.stage
 
     @property
     def receiving(self) -> bool:
-        """The body of a request is under way; its time-out sees to its end."""
+        """The body of a request is being read; its time-out bounds that."""
         return self._reader.stage is Stage.BODY
 
     @property
     def busy(self) -> bool:
-        """A request is being answered, or waits for it."""
+        """A request is being served, or waits for it."""
         return self._client is not None or bool(self._waiting)
 
     @property
-    def answering(self) -> bool:
-        """The beginning of an answer has been sent."""
+    def responding(self) -> bool:
+        """The head of a response has been sent."""
         return self._client is not None and self._client.status > 0
 
     @property
-    def stalls(self) -> bool:
-        """The client reads more slowly than its answer comes."""
+    def write_paused(self) -> bool:
+        """The client reads more slowly than its response comes."""
         return self._flow.paused
 
     @property
     def transport(self) -> asyncio.Transport:
         return self._flow.transport
 
-    def leave(self) -> None:
-        """Answers from now on are the last ones of this connection."""
-        self._flow.last = True
+    def disable_keep_alive(self) -> None:
+        """Make the next response the last one of this connection."""
+        self._flow.last_response = True
 
-    def expire(self, now: float) -> None:
+    def check_deadlines(self, now: float) -> None:
         """Act on a deadline that has passed."""
         if self._client is not None:
             if self._flow.paused and now > self._stalled_at:
@@ -131,21 +148,21 @@ class HttpConnection(asyncio.Protocol):
 
     def close(self) -> None:
         """Close once what was written has been sent."""
-        self._end(STALLED)
+        self._end(STALL_TIMEOUT)
         self._flow.transport.close()
 
     def abort(self) -> None:
         self._flow.transport.abort()
 
-    async def ended(self) -> None:
+    async def wait_closed(self) -> None:
         """Cancel what is left of its task, and wait for it."""
         self._task.cancel()
         await asyncio.wait((self._task,))
 
-    # inside
+    # internal
 
     async def _serve(self) -> None:
-        """Answer requests in the order they came, until the connection ends."""
+        """Serve requests in the order they came, until the connection ends."""
         while not self._flow.lost:
             if not self._waiting:
                 self._waiter = self._loop.create_future()
@@ -155,9 +172,9 @@ class HttpConnection(asyncio.Protocol):
             if isinstance(request, Refused):
                 self._refuse(request)
                 return
-            await self._answer(request)
+            await self._respond(request)
 
-    async def _answer(self, request: RawRequest) -> None:
+    async def _respond(self, request: RawRequest) -> None:
         server = self._server
         self._client = client = Client(
             self._flow,
@@ -179,40 +196,40 @@ class HttpConnection(asyncio.Protocol):
             self._client = None
         if self._flow.lost:
             return
-        if client.unended and not client.complete:
-            self.abort()  # else nobody could tell that it is not all
+        if client.ends_with_connection and not client.complete:
+            self.abort()  # otherwise the client could not tell that it is incomplete
         elif not client.complete or not client.keep_alive or server.closing:
             self.close()
         else:
             self._next()
 
     def _next(self) -> None:
-        """An answer is complete, and the connection stays."""
-        if self.not_read:
-            self.not_read = False
+        """Go on after a complete response: the connection is kept alive."""
+        if self.read_paused:
+            self.read_paused = False
             self._flow.transport.resume_reading()
         if not self._waiting:
-            self._reader.go_on()
+            self._reader.restart_deadline()
 
     def _refuse(self, refusal: Refused) -> None:
-        """Answer what is no request, and let the client read that."""
+        """Respond to a malformed request, and let the client read that."""
         self._server.refused(refusal)
         Client(self._flow, keep_alive=False).refuse(refusal)
         transport = self._flow.transport
         if transport.can_write_eof():
             transport.write_eof()
-        if self.not_read:
+        if self.read_paused:
             transport.resume_reading()
         self._end(LINGER)
 
     def _end(self, seconds: float) -> None:
-        """Nothing is answered any more; the client has that long to take what was written."""
+        """Serve nothing any more; the client has that long to take what was written."""
         self._reader.stop()
         self._waiting.clear()
         self._closing_at = self._loop.time() + seconds
 
-    def _encourage(self) -> None:
-        """Tell a client that asked first to send its body, unless the answer of another request is under way."""
+    def _send_continue(self) -> None:
+        """Send ``100 Continue`` to a client that waits for it, unless another request's response is being sent."""
         request = self._reader.request
         if self._client is None and not self._waiting and request is not None:
             self._flow.transport.write(CONTINUE)

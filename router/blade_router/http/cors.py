@@ -1,10 +1,10 @@
-"""Which web pages may let a browser ask (the Fetch standard's CORS protocol)."""
+"""CORS (the Fetch standard's protocol): which web pages may use the API from a browser."""
 
 from collections.abc import Collection
 
 from blade_protocol import headers as names
-from blade_router.client import Client
-from blade_router.errors import Headers
+from blade_router.http.client import Client
+from blade_router.http.errors import Headers
 from blade_router.http.head import RawRequest
 
 _PREFLIGHT_SECONDS = b"600"
@@ -12,7 +12,7 @@ _EXPOSED = ", ".join((names.REQUEST_ID, names.ENDPOINT, names.ROUTE_REASON, "ret
 
 
 class Cors:
-    """The rules of one configuration.
+    """The CORS rules of one configuration.
 
     Args:
         origins: ``https://chat.example.com`` and the like, or ``*`` for every page.
@@ -23,7 +23,7 @@ class Cors:
         self._origins = frozenset(origin.rstrip("/").lower().encode("latin-1", "replace") for origin in origins)
 
     def headers(self, request: RawRequest) -> Headers:
-        """What every answer to this request gets; nothing when no web page asks, or one that may not."""
+        """Headers for every response to this request; empty without an origin, or for one that is not allowed."""
         origin = request.header(b"origin")
         if not origin or not (self._any or origin.lower() in self._origins):
             return []
@@ -37,8 +37,8 @@ class Cors:
         return request.method == b"OPTIONS" and bool(request.header(b"access-control-request-method"))
 
     @staticmethod
-    async def answer_preflight(request: RawRequest, client: Client) -> None:
-        """Say what an allowed page may send; the connection adds who is allowed."""
+    async def respond_to_preflight(request: RawRequest, client: Client) -> None:
+        """Respond with what an allowed page may send; the connection adds the allowed origin."""
         headers = [
             (b"access-control-allow-methods", b"GET, POST, DELETE"),
             (b"access-control-max-age", _PREFLIGHT_SECONDS),

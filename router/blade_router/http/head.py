@@ -1,20 +1,20 @@
-"""What the head of a request may be.
+"""Validation of a request's head.
 
-llhttp refuses most of what could be read in two ways: bare LF or CR, folded lines, space before a colon, odd bytes in
-names and targets, several or odd lengths, a length beside a transfer coding. Here is what it lets pass and a proxy must
-not, because the engine behind it could understand it otherwise.
+llhttp refuses most ambiguous requests: bare LF or CR, folded lines, space before a colon, odd bytes in names and
+targets, several or odd lengths, a length beside a transfer coding. This module refuses what llhttp lets pass and a
+proxy must not, because the engine behind it could read it differently (request smuggling).
 """
 
 from dataclasses import dataclass, field
 
-from blade_router.errors import Headers, Refused, header_of
-from blade_router.trace_context import Span
+from blade_router.http.errors import Headers, Refused, header_of
+from blade_router.http.trace_context import Span
 
 MAX_HEAD_BYTES = 128 * 1024
-"""Request line and headers."""
+"""Limit of request line and headers."""
 MAX_HEADERS = 256
 
-_LOOKED_AT = frozenset((b"host", b"content-length", b"transfer-encoding", b"expect"))
+_CHECKED_HEADERS = frozenset((b"host", b"content-length", b"transfer-encoding", b"expect"))
 
 
 @dataclass(slots=True)
@@ -33,25 +33,25 @@ class RawRequest:
     """The Content-Length, where there is one."""
     chunked: bool = False
     expects_continue: bool = field(default=False, compare=False)
-    """It waits to be told to send its body."""
+    """It waits for ``100 Continue`` before it sends its body."""
     body: bytes = b""
     span: Span | None = None
-    """Where it is traced."""
+    """Set where the request is traced."""
 
     @property
     def path(self) -> bytes:
         return self.target.partition(b"?")[0]
 
     def header(self, name: bytes) -> bytes:
-        """The first of that name, empty without one."""
+        """The first header of that name, empty without one."""
         return header_of(self.headers, name)
 
 
 def read_head(method: bytes, target: bytes, version: str, keep_alive: bool, headers: Headers) -> RawRequest:
-    """A request whose body is still to come.
+    """Validate the head of a request whose body is still to come.
 
     Raises:
-        Refused: 400 for what can be understood in two ways, 417 for an expectation other than ``100-continue``.
+        Refused: 400 for an ambiguous request, 417 for an expectation other than ``100-continue``.
     """
     if version not in ("1.1", "1.0"):
         raise bad_request(f"HTTP/{version} is not spoken here; use HTTP/1.1")
@@ -60,7 +60,7 @@ def read_head(method: bytes, target: bytes, version: str, keep_alive: bool, head
     request = RawRequest(method, target, headers, version == "1.1", keep_alive)
     hosts = 0
     for name, value in headers:
-        if name not in _LOOKED_AT:
+        if name not in _CHECKED_HEADERS:
             continue
         if name == b"host":
             hosts += 1
@@ -82,7 +82,7 @@ def read_head(method: bytes, target: bytes, version: str, keep_alive: bool, head
 
 
 def bad_request(message: str) -> Refused:
-    """The 400 for something that is no HTTP request, or could be two."""
+    """The 400 for a malformed or ambiguous request."""
     return Refused(400, message, code="bad_request")
 
 

@@ -1,15 +1,15 @@
-"""Sockets to accept clients from."""
+"""Listening sockets."""
 
 import errno
 import socket
 
 BACKLOG = 2048
 DEAD_AFTER = 60
-"""Seconds after which a client counts as gone whose machine confirms nothing."""
+"""Seconds after which a client counts as gone whose machine acknowledges nothing."""
 
 
 def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
-    """A bound socket; ``shared``: others of this machine's user may bind the same port and get their part.
+    """Bind and listen. ``shared``: other processes of this user may bind the same port (SO_REUSEPORT).
 
     Raises:
         OSError: the port is in use, or the address is not this machine's.
@@ -36,7 +36,7 @@ def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
 
 
 def inherited(number: int) -> socket.socket:
-    """The listening socket that came with the process as descriptor ``number``: others may accept from it as well.
+    """The listening socket that the process inherited as descriptor ``number``: others may accept from it as well.
 
     Raises:
         OSError: that is no listening socket.

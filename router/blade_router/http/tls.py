@@ -1,4 +1,4 @@
-"""TLS towards clients, with certificates that are replaced while the router runs."""
+"""TLS termination, with certificates that are reloaded while the router runs."""
 
 import asyncio
 import logging
@@ -7,10 +7,10 @@ from pathlib import Path
 
 logger = logging.getLogger("blade_router.tls")
 
-INTERVAL = 1.0
-"""Seconds between looks at the files."""
+POLL_SECONDS = 1.0
+"""Seconds between checks of the files."""
 
-Seen = tuple[tuple[int, int, int], ...]
+Signature = tuple[tuple[int, int, int], ...]
 
 
 class Certificate:
@@ -26,31 +26,33 @@ class Certificate:
     def __init__(self, certificate: Path, key: Path) -> None:
         self._files = (certificate, key)
         self.context = _server_context()
-        self._seen = self._look()
+        self._seen = self._signature()
         self.context.load_cert_chain(certificate, key)
 
-    async def follow(self, interval: float = INTERVAL) -> None:
-        """Load the files again whenever they change, until cancelled."""
+    async def watch(self, interval: float = POLL_SECONDS) -> None:
+        """Reload the files whenever they change, until cancelled."""
         while True:
             await asyncio.sleep(interval)
             self.refresh()
 
     def refresh(self) -> bool:
-        """Load the files if they have changed; a pair that is broken or not complete changes nothing but the log."""
+        """Reload the files if they have changed; a broken or incomplete pair changes nothing and is logged."""
         try:
-            seen = self._look()
+            seen = self._signature()
             if seen == self._seen:
                 return False
             self._seen = seen
-            _server_context().load_cert_chain(*self._files)  # in the live context a broken pair would do half of it
+            _server_context().load_cert_chain(*self._files)  # a broken pair would leave the live context half changed
             self.context.load_cert_chain(*self._files)
         except (OSError, ssl.SSLError) as error:
-            logger.warning("the certificate in %s stays what it was: %s", self._files[0], error)
+            logger.warning(
+                "the certificate in %s cannot be reloaded, the previous one stays: %s", self._files[0], error
+            )
             return False
-        logger.info("the certificate in %s is used from now on", self._files[0])
+        logger.info("the certificate in %s was reloaded", self._files[0])
         return True
 
-    def _look(self) -> Seen:
+    def _signature(self) -> Signature:
         return tuple((stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in (path.stat() for path in self._files))
 
 

@@ -1,12 +1,13 @@
-"""The router in a cluster: its endpoints and its configuration, followed through the Kubernetes API.
+"""The router in a cluster: its endpoints and its configuration, watched through the Kubernetes API.
 
-``api`` asks, ``following`` keeps a mirror of a few objects up to date, ``endpoint_slices`` and ``config_map`` read
-them. All of it happens beside the data path, and when the API is away everything known stays as it is.
+``api`` sends the requests, ``reflector`` keeps an informer cache of a few objects by list and watch, and
+``endpoint_slices``, ``config_map``, ``secret`` and ``replica_count`` read it. All of it happens beside the data path,
+and while the API is away everything known stays in effect.
 """
 
 from blade_router.kubernetes.api import Cluster, find_cluster
-from blade_router.kubernetes.config_map import FollowedConfigMap
-from blade_router.kubernetes.endpoint_slices import FollowedEndpoints
-from blade_router.kubernetes.peers import FollowedPeers
+from blade_router.kubernetes.config_map import ConfigMapSource
+from blade_router.kubernetes.endpoint_slices import EndpointSliceSource
+from blade_router.kubernetes.replica_count import ServiceReplicaCount
 
-__all__ = ["Cluster", "FollowedConfigMap", "FollowedEndpoints", "FollowedPeers", "find_cluster"]
+__all__ = ["Cluster", "ConfigMapSource", "EndpointSliceSource", "ServiceReplicaCount", "find_cluster"]

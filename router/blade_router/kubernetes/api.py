@@ -1,8 +1,8 @@
-"""Requests to the Kubernetes API from inside a pod: a list, and a watch that streams.
+"""Requests to the Kubernetes API from inside a pod: a list, and a streaming watch.
 
-Two kinds of GET are all a router needs, so this stands on the router's own HTTP connection. The official client would
-add 20 MB to every router process, aiohttp alone 10 MB; this adds the 1 MB that TLS takes. Token and authority are read
-from the ServiceAccount's folder for each request, since Kubernetes replaces both while the pod runs.
+Two kinds of GET are all a router needs, so this uses the router's own HTTP connection. The official client would add
+20 MB to every router process, aiohttp alone 10 MB; this adds the 1 MB that TLS takes. Token and certificate authority
+are read from the ServiceAccount's folder for each request, since Kubernetes rotates both while the pod runs.
 """
 
 import asyncio
@@ -15,30 +15,30 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from blade_router.config import ConfigError
-from blade_router.errors import header_of
-from blade_router.upstream import Connection, connect
-from blade_router.upstream_errors import UpstreamError
+from blade_router.config.parsing import ConfigError
+from blade_router.http.errors import header_of
+from blade_router.http.upstream.connection import Connection, connect
+from blade_router.http.upstream.errors import UpstreamError
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where Kubernetes mounts a pod's token, the API's certificate authority and the namespace."""
 CONNECT_SECONDS = 5.0
-ANSWER_SECONDS = 15.0
-"""Until the next bytes of a list, or the beginning of a watch."""
+RESPONSE_SECONDS = 15.0
+"""Until the next bytes of a list, or the head of a watch."""
 
 
 class ApiError(Exception):
-    """The API server could not be asked, or refused. ``status`` is HTTP's, 0 when there was no answer."""
+    """The API server is unreachable or refused a request. ``status`` is HTTP's, 0 without a response."""
 
     def __init__(self, message: str, status: int = 0, retry_after: float = 0.0) -> None:
         super().__init__(message)
         self.status = status
         self.retry_after = retry_after
-        """Seconds the server asked to be left alone."""
+        """``Retry-After`` in seconds."""
 
 
 class Status(msgspec.Struct):
-    """How Kubernetes says that something is wrong."""
+    """The Kubernetes ``Status`` object of an error."""
 
     message: str = ""
     code: int = 0
@@ -74,7 +74,7 @@ class Cluster:
             ) from None
 
     async def get(self, path: str, query: Mapping[str, str]) -> bytes:
-        """The body of a successful answer.
+        """Send a GET and return the body of a 200.
 
         Raises:
             ApiError: anything else.
@@ -86,10 +86,10 @@ class Cluster:
             close(connection)
 
     async def open(self, path: str, query: Mapping[str, str]) -> Connection:
-        """A successful answer of which only the head has arrived. The caller closes the connection.
+        """Send a GET and wait for the head of a 200. The caller reads the body and closes the connection.
 
         Raises:
-            ApiError: no answer, or another one.
+            ApiError: no response, or another status.
         """
         host = f"[{self.host}]" if ":" in self.host else self.host
         try:
@@ -110,37 +110,37 @@ class Cluster:
             raise ApiError(str(error)) from None
         try:
             connection.send(head.encode("latin-1"), b"")
-            async with asyncio.timeout(ANSWER_SECONDS):
+            async with asyncio.timeout(RESPONSE_SECONDS):
                 await connection.response()
             if connection.status != 200:
-                raise await _refusal(connection)
+                raise await _error_from(connection)
         except BaseException as error:
             close(connection)
             if isinstance(error, UpstreamError | TimeoutError):
-                raise ApiError(f"{self.host}:{self.port}: {str(error) or 'no answer'}") from None
+                raise ApiError(f"{self.host}:{self.port}: {str(error) or 'no response'}") from None
             raise
         return connection
 
 
-async def lines(connection: Connection, silence: float) -> AsyncIterator[bytes]:
-    """The lines of an answer that streams, until the server ends it.
+async def lines(connection: Connection, idle_timeout: float) -> AsyncIterator[bytes]:
+    """The lines of a streaming response, until the server ends it.
 
     Raises:
-        ApiError: it broke, or brought nothing for ``silence`` seconds.
+        ApiError: it broke, or brought nothing for ``idle_timeout`` seconds.
     """
     rest = b""
-    while chunk := await _read(connection, silence):
+    while chunk := await _read(connection, idle_timeout):
         *whole, rest = (rest + chunk).split(b"\n")
         for line in whole:
             yield line
 
 
 def close(connection: Connection) -> None:
-    """Be done with an answer, complete or not."""
+    """Close a connection, whether its response is complete or not."""
     connection.abort(ConnectionAbortedError())
 
 
-async def _refusal(connection: Connection) -> ApiError:
+async def _error_from(connection: Connection) -> ApiError:
     try:
         message = _decode_status(await _read_all(connection)).message
     except (ApiError, msgspec.DecodeError):
@@ -152,17 +152,17 @@ async def _refusal(connection: Connection) -> ApiError:
 
 async def _read_all(connection: Connection) -> bytes:
     parts = []
-    while chunk := await _read(connection, ANSWER_SECONDS):
+    while chunk := await _read(connection, RESPONSE_SECONDS):
         parts.append(chunk)
     return b"".join(parts)
 
 
-async def _read(connection: Connection, silence: float) -> bytes:
+async def _read(connection: Connection, idle_timeout: float) -> bytes:
     try:
-        async with asyncio.timeout(silence):
+        async with asyncio.timeout(idle_timeout):
             return await connection.read()
     except TimeoutError:
-        raise ApiError(f"silent for {silence:g} s") from None
+        raise ApiError(f"silent for {idle_timeout:g} s") from None
     except UpstreamError as error:
         raise ApiError(str(error)) from None
 

@@ -1,4 +1,4 @@
-"""The router's own ConfigMap, seen when it changes: its mounted file follows up to a minute later."""
+"""The router's own ConfigMap, watched: its mounted file follows up to a minute later."""
 
 import logging
 from collections.abc import Callable
@@ -6,9 +6,9 @@ from collections.abc import Callable
 import msgspec
 
 from blade_protocol.routing import RouterConfig
-from blade_router.config import ConfigError, parse_config
+from blade_router.config.parsing import ConfigError, parse_config
 from blade_router.kubernetes.api import Cluster
-from blade_router.kubernetes.following import Metadata, Mirror
+from blade_router.kubernetes.reflector import Metadata, Reflector
 
 logger = logging.getLogger("blade_router.kubernetes")
 
@@ -20,10 +20,10 @@ class ConfigMap(msgspec.Struct):
     data: dict[str, str] | None = None
 
 
-class FollowedConfigMap:
+class ConfigMapSource:
     """The key ``router.json`` of the ConfigMap ``name`` as a source of configuration.
 
-    Content that is not valid, or missing, changes nothing and leaves a line in the log.
+    Invalid or missing content changes nothing and is logged.
     """
 
     def __init__(self, cluster: Cluster, name: str) -> None:
@@ -33,27 +33,27 @@ class FollowedConfigMap:
         self._content: str | None = ""
         self._valid = False
         # A Role may allow one ConfigMap by name, and then this selector is what makes list and watch pass.
-        self.mirror = Mirror(cluster, path, {"fieldSelector": f"metadata.name={name}"}, ConfigMap)
+        self.reflector = Reflector(cluster, path, {"fieldSelector": f"metadata.name={name}"}, ConfigMap)
 
     @property
     def live(self) -> bool:
-        """What is there now is known, and in effect."""
-        return self.mirror.live and self._valid
+        """The present content is known, and in effect."""
+        return self.reflector.live and self._valid
 
     @property
-    def answers(self) -> bool:
-        """What is there now is known, whether or not it makes sense."""
-        return self.mirror.live
+    def reachable(self) -> bool:
+        """The present content is known, valid or not."""
+        return self.reflector.live
 
     def refresh(self) -> bool:
-        """The API tells by itself."""
+        """Do nothing: changes arrive by the watch."""
         return False
 
-    async def follow(self, told: Callable[[], object]) -> None:
-        await self.mirror.follow(lambda: self._read(told))
+    async def watch(self, on_change: Callable[[], object]) -> None:
+        await self.reflector.run(lambda: self._read(on_change))
 
-    def _read(self, told: Callable[[], object]) -> None:
-        found = self.mirror.objects.get(self._name)
+    def _read(self, on_change: Callable[[], object]) -> None:
+        found = self.reflector.objects.get(self._name)
         content = (found.data or {}).get(KEY) if found is not None else None
         if content != self._content:
             self._content, self._valid = content, False
@@ -65,4 +65,4 @@ class FollowedConfigMap:
             except ConfigError as error:
                 logger.error("ConfigMap %s, %s: %s; the previous configuration stays in effect", self._name, KEY, error)
         if self._valid:
-            told()
+            on_change()

@@ -1,8 +1,8 @@
-"""Which engines a Service has, from its EndpointSlices.
+"""The engines of a Service, from its EndpointSlices.
 
-A pod that is ready is chosen; one that is terminating finishes what it has; one that is not ready is left out, and
-what it is doing for this router goes on until it is done. The slices of a Service may overlap while Kubernetes moves
-pods between them, and a dual-stack Service has one set for each family: a pod is one endpoint all the same.
+A ready pod is an endpoint; a terminating one drains; one that is not ready is left out, and its requests in flight
+continue. The slices of a Service may overlap while Kubernetes moves pods between them, and a dual-stack Service has
+one set for each address family: a pod is one endpoint all the same.
 """
 
 from collections.abc import Callable, Iterable
@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from blade_protocol.routing import EndpointConfig, RouterConfig
-from blade_router.config import is_name
+from blade_router.config.parsing import is_name
 from blade_router.kubernetes.api import Cluster
-from blade_router.kubernetes.following import Metadata, Mirror
+from blade_router.kubernetes.reflector import Metadata, Reflector
 
 SERVICE_LABEL = "kubernetes.io/service-name"
 PUBLIC_PORT, INTERNAL_PORT = "http", "internal"
 FAMILIES = ("IPv4", "IPv6")
-"""In the order of preference: an engine that listens on 0.0.0.0 hears IPv4 only."""
+"""In the order of preference: an engine that listens on 0.0.0.0 accepts IPv4 only."""
 
 
 class Conditions(msgspec.Struct):
@@ -35,7 +35,7 @@ class TargetRef(msgspec.Struct):
 
 class SliceEndpoint(msgspec.Struct, rename="camel"):
     addresses: list[str]
-    """All of one pod; any of them will do."""
+    """Addresses of one pod; any of them will do."""
     conditions: Conditions = msgspec.field(default_factory=Conditions)
     target_ref: TargetRef | None = None
 
@@ -53,7 +53,7 @@ class EndpointSlice(msgspec.Struct, rename="camel"):
 
 
 def endpoints_of(slices: Iterable[EndpointSlice]) -> tuple[EndpointConfig, ...]:
-    """One endpoint for each pod that may be chosen or has to finish, sorted by name."""
+    """One endpoint for each pod that is ready or draining, sorted by name."""
     pods: dict[str, list[tuple[int, EndpointConfig, Conditions]]] = {}
     for each in slices:
         ports = {port.name: port.port for port in each.ports or ()}
@@ -68,7 +68,7 @@ def endpoints_of(slices: Iterable[EndpointSlice]) -> tuple[EndpointConfig, ...]:
     for seen in pods.values():
         _, config, _ = min(seen, key=lambda found: found[:1])
         if any(conditions.terminating for _, _, conditions in seen):
-            # Its address may already be another pod's, which then counts.
+            # Its address may already be another pod's, which then wins.
             by_url.setdefault(config.url, msgspec.structs.replace(config, draining=True))
         elif any(_is_ready(conditions) for _, _, conditions in seen):
             by_url[config.url] = config
@@ -91,25 +91,30 @@ def _is_ready(conditions: Conditions) -> bool:
     return conditions.ready is not False and conditions.serving is not False
 
 
-class FollowedEndpoints:
-    """The endpoints of the Service ``name`` as a source of configuration: only its ``endpoints`` count."""
+def slice_reflector(cluster: Cluster, service: str) -> Reflector[EndpointSlice]:
+    """A reflector of the EndpointSlices of a Service in the pod's namespace."""
+    path = f"/apis/discovery.k8s.io/v1/namespaces/{cluster.namespace()}/endpointslices"
+    return Reflector(cluster, path, {"labelSelector": f"{SERVICE_LABEL}={service}"}, EndpointSlice)
+
+
+class EndpointSliceSource:
+    """The endpoints of the Service ``name`` as a source of configuration: only its ``endpoints`` are used."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.config = RouterConfig()
-        path = f"/apis/discovery.k8s.io/v1/namespaces/{cluster.namespace()}/endpointslices"
-        self.mirror = Mirror(cluster, path, {"labelSelector": f"{SERVICE_LABEL}={name}"}, EndpointSlice)
+        self.reflector = slice_reflector(cluster, name)
 
     @property
     def live(self) -> bool:
-        return self.mirror.live
+        return self.reflector.live
 
     def refresh(self) -> bool:
-        """The API tells by itself."""
+        """Do nothing: changes arrive by the watch."""
         return False
 
-    async def follow(self, told: Callable[[], object]) -> None:
+    async def watch(self, on_change: Callable[[], object]) -> None:
         def changed() -> None:
-            self.config = RouterConfig(endpoints=endpoints_of(self.mirror.objects.values()))
-            told()
+            self.config = RouterConfig(endpoints=endpoints_of(self.reflector.objects.values()))
+            on_change()
 
-        await self.mirror.follow(changed)
+        await self.reflector.run(changed)

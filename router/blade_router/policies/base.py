@@ -1,18 +1,18 @@
-"""What a policy is, and what it answers with."""
+"""The interface of policies, and the choice they return."""
 
 import copy
 from collections.abc import Sequence
 
-from blade_router.endpoints import Endpoint
-from blade_router.request import ClientRequest
-from blade_router.usage import Usage
+from blade_router.endpoints.endpoint import Endpoint
+from blade_router.request.request import ClientRequest
+from blade_router.request.usage import Usage
 
 
 class Choice:
-    """One request placed on one endpoint. The proxy tells it how the request goes on, once each.
+    """One request assigned to one endpoint. The proxy reports the request's progress to it, each step once.
 
     ``sent`` comes first (the request is on its way), then perhaps ``first_byte``, then ``ended``. A policy that learns
-    from what happened answers with a subclass.
+    from the outcome returns a subclass.
     """
 
     __slots__ = ("endpoint", "reason")
@@ -20,17 +20,16 @@ class Choice:
     def __init__(self, endpoint: Endpoint, reason: str) -> None:
         self.endpoint = endpoint
         self.reason = reason
-        """What ``x-blade-route-reason`` shows: ASCII, one line."""
+        """The value of ``x-blade-route-reason``: ASCII, one line."""
 
     def sent(self) -> None:
-        self.endpoint.in_flight += 1
+        pass
 
     def first_byte(self) -> None:
         pass
 
     def ended(self, usage: Usage | None) -> None:
-        """It is over, however that came; with what was used, where the engine said it."""
-        self.endpoint.in_flight -= 1
+        """The request is over, successful or not; ``usage`` is what the engine reported, if it did."""
 
 
 class TokenChoice(Choice):
@@ -43,34 +42,32 @@ class TokenChoice(Choice):
         self.tokens = tokens
 
     def sent(self) -> None:
-        self.endpoint.in_flight += 1
         self.endpoint.tokens_in_flight += self.tokens
 
     def ended(self, usage: Usage | None) -> None:
-        self.endpoint.in_flight -= 1
         self.endpoint.tokens_in_flight -= self.tokens
 
 
 class Policy:
-    """Chooses an endpoint. ``name`` is what ``x-blade-route-reason`` begins with."""
+    """A load-balancing policy. ``name`` is the first word of ``x-blade-route-reason``."""
 
     name: str
 
     def choose(self, candidates: Sequence[Endpoint], request: ClientRequest) -> Choice:
-        """One of ``candidates``, which is never empty."""
+        """Choose one of ``candidates``, which is never empty."""
         raise NotImplementedError
 
     def adapter(self, request: ClientRequest) -> str | None:
-        """What ``EndpointSet.candidates`` gets as ``adapter``; None: any endpoint will do, it loads what it lacks."""
+        """The ``adapter`` for ``EndpointSet.candidates``; None: any endpoint will do, it loads what it lacks."""
         return request.fields.model
 
     def scores(self, candidates: Sequence[Endpoint], request: ClientRequest) -> dict[str, dict[str, float]]:
-        """What speaks for each candidate, by its name, for ``/debug/route``; changes nothing."""
+        """The scores of each candidate, by its name, for ``/debug/route``; changes nothing."""
         return {endpoint.name: {"in_flight": float(endpoint.in_flight)} for endpoint in candidates}
 
-    def rehearsal(self) -> "Policy":
-        """A copy for ``/debug/route``: it chooses as this one would, and what it chooses changes nothing here."""
+    def dry_run_copy(self) -> "Policy":
+        """A copy for ``/debug/route``: it chooses as this policy would, and leaves no trace in it."""
         return copy.copy(self)
 
     def removed(self, endpoint: Endpoint) -> None:
-        """This endpoint will not come back: forget it. What the policy was made with is told by who made it."""
+        """Forget an endpoint that will not come back. Whoever made the policy reports it to its ``PolicyOptions``."""

@@ -1,35 +1,36 @@
-"""Shares of the traffic by revision: first the revision by weight, then an endpoint of it by another policy.
+"""Weighted traffic split by revision: first a revision by weight, then one of its endpoints by another policy.
 
-A session is drawn once and for all, by a hash of its key: it moves only when the weights pass over its place. Other
-requests take turns so that shares come out exactly, and not only on average.
+A session is assigned by a hash of its key, and moves only when the weights move over that point. Other requests are
+assigned by deficit round robin, so shares are exact, and not only on average.
 """
 
 import copy
 from collections.abc import Mapping, Sequence
 
-from blade_router.endpoints import Endpoint
+from blade_router.endpoints.endpoint import Endpoint
 from blade_router.policies.base import Choice, Policy
-from blade_router.policies.ring import hashed, session_key
-from blade_router.request import ClientRequest
+from blade_router.policies.hashing.hash_ring import hash_key, session_key
+from blade_router.request.request import ClientRequest
 
 OTHERS = ""
 """All revisions without a weight."""
 
 
 class Canary(Policy):
-    """Args:
+    """A policy that splits traffic between revisions.
 
-    inner: chooses among the endpoints of a revision.
-    weights: revision to weight. Revisions that are not listed get together what they would by their number of
-        endpoints. A revision of weight 0 gets requests only when there is no other.
+    Args:
+        inner: chooses among the endpoints of a revision.
+        weights: revision to weight. Unlisted revisions share the traffic that their number of endpoints stands for. A
+            revision of weight 0 gets requests only when there is no other.
     """
 
     def __init__(self, inner: Policy, weights: Mapping[str, float]) -> None:
         self.name = inner.name
         self.inner = inner
         self._weights = {revision: max(0.0, weight) for revision, weight in sorted(weights.items())}
-        self._owed: dict[str, float] = {}
-        """What each revision is behind its share, in requests."""
+        self._deficit: dict[str, float] = {}
+        """Requests that each revision is behind its share."""
 
     def choose(self, candidates: Sequence[Endpoint], request: ClientRequest) -> Choice:
         groups = self._groups(candidates)
@@ -37,7 +38,7 @@ class Canary(Policy):
             return self.inner.choose(candidates, request)
         shares = self._shares(groups, len(candidates))
         key = session_key(request)
-        revision = _drawn(shares, hashed(key) / 2.0**64) if key else self._turn(shares)
+        revision = _revision_at(shares, hash_key(key) / 2.0**64) if key else self._next_revision(shares)
         choice = self.inner.choose(groups[revision], request)
         choice.reason = f"canary rev={_printable(choice.endpoint.revision)} {choice.reason}"
         return choice
@@ -46,7 +47,7 @@ class Canary(Policy):
         return self.inner.adapter(request)
 
     def _groups(self, candidates: Sequence[Endpoint]) -> dict[str, list[Endpoint]]:
-        """Candidates by revision."""
+        """The candidates by revision."""
         groups: dict[str, list[Endpoint]] = {}
         for endpoint in candidates:
             revision = endpoint.revision if endpoint.revision in self._weights else OTHERS
@@ -54,7 +55,7 @@ class Canary(Policy):
         return groups
 
     def _shares(self, groups: Mapping[str, Sequence[Endpoint]], count: int) -> dict[str, float]:
-        """What part of requests each group gets; in an order that does not depend on that of the endpoints."""
+        """The share of requests of each group; its order does not depend on that of the endpoints."""
         others = len(groups.get(OTHERS, ())) / count
         total = sum(self._weights.get(revision, 0.0) for revision in groups)
         if total <= 0:
@@ -66,12 +67,12 @@ class Canary(Policy):
             shares[OTHERS] = others
         return shares
 
-    def _turn(self, shares: Mapping[str, float]) -> str:
+    def _next_revision(self, shares: Mapping[str, float]) -> str:
         """The revision that is furthest behind its share."""
-        owed = {revision: self._owed.get(revision, 0.0) + share for revision, share in shares.items()}
-        revision = max(owed, key=owed.__getitem__)
-        owed[revision] -= 1.0
-        self._owed = owed
+        deficit = {revision: self._deficit.get(revision, 0.0) + share for revision, share in shares.items()}
+        revision = max(deficit, key=deficit.__getitem__)
+        deficit[revision] -= 1.0
+        self._deficit = deficit
         return revision
 
     def scores(self, candidates: Sequence[Endpoint], request: ClientRequest) -> dict[str, dict[str, float]]:
@@ -83,16 +84,16 @@ class Canary(Policy):
                 found[endpoint.name]["share_of_revision"] = shares.get(revision, 0.0)
         return found
 
-    def rehearsal(self) -> Policy:
-        twin = copy.copy(self)
-        twin.inner = self.inner.rehearsal()
-        return twin
+    def dry_run_copy(self) -> Policy:
+        dry_run = copy.copy(self)
+        dry_run.inner = self.inner.dry_run_copy()
+        return dry_run
 
     def removed(self, endpoint: Endpoint) -> None:
         self.inner.removed(endpoint)
 
 
-def _drawn(shares: Mapping[str, float], point: float) -> str:
+def _revision_at(shares: Mapping[str, float], point: float) -> str:
     """The revision at a point from 0 to 1."""
     for revision, share in shares.items():
         point -= share

@@ -1,54 +1,57 @@
-"""How loaded an endpoint is, and how much load a request brings."""
+"""The load of endpoints, and the load a request adds."""
 
 from collections.abc import Sequence
 
-from blade_router.endpoints import Endpoint
-from blade_router.request import ClientRequest
+from blade_router.endpoints.endpoint import Endpoint
+from blade_router.request.request import ClientRequest
 
 STALE = 3
-"""Reports older than this many intervals say nothing any more."""
-TOLD_SECONDS = 15.0
-"""The same for what changes slowly, in seconds: three times the longest silence of an engine that is well."""
-ANSWER_TOKENS = 256
-"""Length of an answer whose request sets no limit: a guess."""
+"""Load reports older than this many intervals are ignored."""
+REPORT_MAX_AGE = 15.0
+"""Maximum age in seconds of reports of what changes slowly: three times an engine's longest report interval."""
+DEFAULT_OUTPUT_TOKENS = 256
+"""Estimated output tokens of a request without a limit."""
 MIN_WEIGHT = 0.01
 
 
-def requests_on(endpoint: Endpoint, now: float, interval: float) -> float:
-    """Requests on an endpoint: this router's own, and what others have there by its last report.
+def estimated_requests(endpoint: Endpoint, now: float, interval: float) -> float:
+    """Requests on an endpoint: this router's own, and those of other routers by its last load report.
 
-    The report fades: what was there an instant ago counts in full, what was there three intervals ago not at all.
-    Without this every router would send its next request to the engine that was idle at the last poll.
+    The report fades: a fresh one counts in full, one of three intervals ago not at all. Without this every router would
+    send its next request to the engine that was idle at the last poll.
     """
-    others = endpoint.running + endpoint.waiting - endpoint.in_flight
+    report = endpoint.report
+    others = report.running + report.waiting - endpoint.in_flight
     if others > 0 and interval > 0:
-        fresh = 1.0 - (now - endpoint.told_at) / (STALE * interval)
+        fresh = 1.0 - (now - report.reported_at) / (STALE * interval)
         if fresh > 0:
             return endpoint.in_flight + others * min(fresh, 1.0)
     return endpoint.in_flight
 
 
-def told_capacity(endpoint: Endpoint, now: float) -> int:
-    """Requests an endpoint can run at the same time; 0: unknown, or it is too long ago that it said so."""
-    return endpoint.capacity if now - endpoint.told_at < TOLD_SECONDS else 0
+def reported_capacity(endpoint: Endpoint, now: float) -> int:
+    """The most requests an endpoint can run at the same time; 0: unknown, or the report is too old."""
+    report = endpoint.report
+    return report.capacity if now - report.reported_at < REPORT_MAX_AGE else 0
 
 
-def told_kv_usage(endpoint: Endpoint, now: float) -> float:
-    """Share of its KV cache that is in use; 0: unknown, as above."""
-    return endpoint.kv_usage or 0.0 if now - endpoint.told_at < TOLD_SECONDS else 0.0
+def reported_kv_usage(endpoint: Endpoint, now: float) -> float:
+    """The share of its KV cache that is in use; 0: unknown, or the report is too old."""
+    report = endpoint.report
+    return report.kv_usage or 0.0 if now - report.reported_at < REPORT_MAX_AGE else 0.0
 
 
 def expected_tokens(request: ClientRequest) -> int:
-    """Tokens a request may take, prompt and answers: a guess for the prompt, its own limit for the answer."""
+    """Tokens a request may take: the prompt's estimated size, and the request's own limit for the output."""
     fields = request.fields
     limit = fields.token_limit
-    return request.prompt.tokens + fields.samples * (ANSWER_TOKENS if limit is None else limit)
+    return request.prompt.tokens + fields.samples * (DEFAULT_OUTPUT_TOKENS if limit is None else limit)
 
 
-def seats(candidates: Sequence[Endpoint], factor: float, least: int = 4) -> int:
-    """Requests each candidate may have when none may have more than ``factor`` times the mean, this one counted.
+def load_limit(candidates: Sequence[Endpoint], factor: float, least: int = 4) -> int:
+    """The load bound: requests each candidate may have, so that none has over ``factor`` times the mean, with this one.
 
-    ``least`` keeps an almost idle service from tearing apart what belongs together.
+    ``least`` keeps an almost idle service from splitting up what belongs together.
     """
     total = 1
     for endpoint in candidates:

@@ -1,31 +1,31 @@
-"""What policies are made with, beside their name."""
+"""The parameters of policies, besides their name."""
 
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from blade_router.endpoints import Endpoint
-from blade_router.policies.source import PrefixSource
+from blade_router.endpoints.endpoint import Endpoint
+from blade_router.policies.prefix_cache.interface import PrefixCacheIndex
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyOptions:
-    """Shared by one policy and the one that follows it when the configuration changes."""
+    """Parameters shared by a policy and its successor when the configuration changes."""
 
-    index: PrefixSource
-    """Knows what was sent where."""
-    exact: PrefixSource | None = None
-    """What engines say they hold, for ``kv-aware``; None: nobody follows them, and ``index`` has to do."""
+    index: PrefixCacheIndex
+    """The approximate prefix-cache index."""
+    exact: PrefixCacheIndex | None = None
+    """The exact index from engines' KV events, for ``kv-aware``; None: there are no events, ``index`` is used."""
     cost: str = ""
     """``MODULE:FUNCTION`` for ``external``."""
     replicas: Callable[[], int] = lambda: 1
-    """How many router processes, this one counted, send to the same endpoints."""
+    """The number of router processes, this one included, that send to the same endpoints."""
     state_interval: float = 2.0
-    """Seconds between engines' reports of their load."""
+    """Seconds between engines' load reports."""
     rng: random.Random = field(default_factory=random.Random)
 
     def removed(self, endpoint: Endpoint) -> None:
-        """This endpoint will not come back."""
+        """Forget an endpoint that will not come back."""
         self.index.removed(endpoint)
         if self.exact is not None:
             self.exact.removed(endpoint)

@@ -1,55 +1,55 @@
-"""The longest cached prefix wins, as long as its endpoint is not overloaded; without any, the fewest requests.
+"""The longest cached prefix wins unless its endpoint is overloaded; without a match, least request decides.
 
-Simpler than ``auto`` and easier to predict. It counts nothing but requests, and so keeps prompts of very different
-length apart less well.
+Simpler than ``auto`` and easier to predict. It counts nothing but requests, so it balances prompts of very different
+length less well.
 """
 
 from collections.abc import Sequence
 
-from blade_router.endpoints import Endpoint
+from blade_router.endpoints.endpoint import Endpoint
 from blade_router.policies.base import Choice, Policy
-from blade_router.policies.least_request import LeastRequest
-from blade_router.policies.load import seats
-from blade_router.policies.placed import PlacedChoice
-from blade_router.policies.ring import LOAD_FACTOR
-from blade_router.policies.source import PrefixSource
-from blade_router.prompt_text import BLOCK, BYTES_PER_TOKEN
-from blade_router.request import ClientRequest
+from blade_router.policies.hashing.hash_ring import LOAD_FACTOR
+from blade_router.policies.load import load_limit
+from blade_router.policies.load_balancing.least_request import LeastRequest
+from blade_router.policies.prefix_cache.choice import PrefixChoice
+from blade_router.policies.prefix_cache.interface import PrefixCacheIndex
+from blade_router.request.prompt_text import BLOCK, BYTES_PER_TOKEN
+from blade_router.request.request import ClientRequest
 
 
 class Prefix(Policy):
     name = "prefix"
 
-    def __init__(self, source: PrefixSource) -> None:
-        self._source = source
-        self._otherwise = LeastRequest()
+    def __init__(self, index: PrefixCacheIndex) -> None:
+        self._index = index
+        self._fallback = LeastRequest()
 
     def choose(self, candidates: Sequence[Endpoint], request: ClientRequest) -> Choice:
         chain = request.prompt.chain
-        matched = self._source.match(chain, candidates)
-        room = seats(candidates, LOAD_FACTOR)
+        matched = self._index.match(chain, candidates)
+        room = load_limit(candidates, LOAD_FACTOR)
         place = -1
         for at, endpoint in enumerate(candidates):
-            held = matched[at]
-            if held and endpoint.in_flight < room * endpoint.weight:
-                ahead = held - matched[place] if place >= 0 else 1
+            cached = matched[at]
+            if cached and endpoint.in_flight < room * endpoint.health.weight:
+                ahead = cached - matched[place] if place >= 0 else 1
                 if ahead > 0 or (ahead == 0 and endpoint.in_flight < candidates[place].in_flight):
                     place = at
         if place < 0:
-            place = candidates.index(self._otherwise.least(candidates))
-        endpoint, held = candidates[place], matched[place]
-        return PlacedChoice(
+            place = candidates.index(self._fallback.least(candidates))
+        endpoint, cached = candidates[place], matched[place]
+        return PrefixChoice(
             endpoint,
-            f"{self.name} prefix={held}/{len(chain)} in_flight={endpoint.in_flight}",
-            self._source,
+            f"{self.name} prefix={cached}/{len(chain)} in_flight={endpoint.in_flight}",
+            self._index,
             chain,
-            held,
-            (len(request.prompt.text) - held * BLOCK) // BYTES_PER_TOKEN,
+            cached,
+            (len(request.prompt.text) - cached * BLOCK) // BYTES_PER_TOKEN,
         )
 
     def scores(self, candidates: Sequence[Endpoint], request: ClientRequest) -> dict[str, dict[str, float]]:
-        matched = self._source.match(request.prompt.chain, candidates)
+        matched = self._index.match(request.prompt.chain, candidates)
         return {
-            endpoint.name: {"cached_blocks": float(held), "in_flight": float(endpoint.in_flight)}
-            for endpoint, held in zip(candidates, matched, strict=True)
+            endpoint.name: {"cached_blocks": float(cached), "in_flight": float(endpoint.in_flight)}
+            for endpoint, cached in zip(candidates, matched, strict=True)
         }

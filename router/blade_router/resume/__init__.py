@@ -1,18 +1,17 @@
-"""A stream outlives the engine that began it: what was sent of it is known, and another replica sends the rest."""
+"""Resuming a stream whose engine is gone: what was sent of it is known, and another replica sends the rest."""
 
-from blade_router.resume.continuation import Continuation, Resumer
-from blade_router.resume.stream import MAX_HELD, EventStream, ResumableStream, event_stream
-from blade_router.resume.ticket import Ticket, answers_resume, asking, ticket_of
+from blade_router.resume.resume_state import ResumeState, read_resume_state, resume_headers, supports_resume
+from blade_router.resume.resumer import Resumer
+from blade_router.resume.stream import MAX_BUFFERED, EventStream, ResumableStream, event_stream
 
 __all__ = [
-    "MAX_HELD",
-    "Continuation",
+    "MAX_BUFFERED",
     "EventStream",
     "ResumableStream",
+    "ResumeState",
     "Resumer",
-    "Ticket",
-    "answers_resume",
-    "asking",
     "event_stream",
-    "ticket_of",
+    "read_resume_state",
+    "resume_headers",
+    "supports_resume",
 ]

@@ -1,4 +1,4 @@
-"""What a client sees of an event stream, and what becomes of it when its engine dies.
+"""The event stream a client receives, and what becomes of it when its engine dies.
 
 The router forwards whole events only. That keeps every byte a client has received meaningful at any moment, so the
 stream can still end in a proper error event, or be continued by another replica. For that an engine writes the token
@@ -12,19 +12,19 @@ import msgspec
 
 from blade_protocol import headers
 from blade_protocol.resume import LOST
-from blade_router.errors import Headers, error_body
+from blade_router.http.errors import Headers, error_body
 
 _DONE = b"data: [DONE]"
 _LAST_NAMES = (b"response.completed", b"response.incomplete", b"response.failed", b"error")
 _EVENT_ENDS = (b"\n\n", b"\r\n\r\n")
 _IDS_BEGIN = b"\n\n: "
 _DIGEST = headers.PROMPT_DIGEST.encode()
-MAX_HELD = 1 << 20
+MAX_BUFFERED = 1 << 20
 """Bytes of an unfinished event after which they are passed on regardless: then it is no event stream."""
 
 
 class _Numbered(msgspec.Struct):
-    """What counts the events of a response."""
+    """The number of an event of ``/v1/responses``."""
 
     sequence_number: int = -1
 
@@ -39,10 +39,10 @@ class _ErrorEvent(msgspec.Struct, tag="error", kw_only=True):
 
 
 class EventStream:
-    """The events of one server-sent-event answer on their way to the client. Chunks are never split into events."""
+    """The events of one server-sent-event response on their way to the client. Chunks are never split into events."""
 
     lost = False
-    """The engine has said that it cannot go on, and another one can."""
+    """The engine has announced that it cannot continue the stream, and another one can."""
 
     def __init__(self) -> None:
         self._tail = b""
@@ -58,7 +58,7 @@ class EventStream:
             self._tail = b""
         if not chunk.endswith(_EVENT_ENDS):
             cut = max(chunk.rfind(end) + len(end) if end in chunk else 0 for end in _EVENT_ENDS)
-            if len(chunk) - cut < MAX_HELD:
+            if len(chunk) - cut < MAX_BUFFERED:
                 chunk, self._tail = chunk[:cut], chunk[cut:]
         if chunk:
             self._before, self._sent = self._sent, chunk
@@ -81,12 +81,12 @@ class EventStream:
 
     @property
     def over(self) -> bool:
-        """What was passed on says that this was all."""
+        """The last event that was passed on ends the stream."""
         name, data = self._last_event()
         return name in _LAST_NAMES or data.startswith(_DONE)
 
     def broken(self, why: str) -> bytes:
-        """The last event of a stream whose engine is gone; nothing when the stream had said that it is over.
+        """The last event of a stream whose engine is gone; nothing when the stream was complete.
 
         An unfinished event is dropped: the client must not take half of one for the whole.
         """
@@ -109,14 +109,14 @@ class EventStream:
 
 
 class ResumableStream(EventStream):
-    """The events of a stream with token ids. What is passed on ends where ids do, so these tell exactly its tokens."""
+    """The events of a stream with token ids. What is passed on ends where ids do, so these are exactly its tokens."""
 
     def __init__(self) -> None:
         super().__init__()
         self._ids = bytearray()
-        """As they came, a line for each group: lists of numbers would take ten times the memory."""
+        """The token ids as they came, a line for each group: lists of numbers would take ten times the memory."""
         self._plain = False
-        """No ids come, whatever was announced: it is passed on like any other stream."""
+        """No token ids come, whatever was announced: it is passed on like any other stream."""
 
     def feed(self, chunk: bytes) -> bytes:
         if self._plain:
@@ -136,13 +136,13 @@ class ResumableStream(EventStream):
         return events
 
     def resumed(self) -> None:
-        """Another engine goes on: what the one before began to write and did not end is dropped."""
+        """Another engine resumes it: what the one before began to write and did not end is dropped."""
         self._tail = b""
         self.lost = False
 
     @property
     def token_ids(self) -> list[list[int]]:
-        """Of all that was passed on, group by group.
+        """Token ids of all that was passed on, group by group.
 
         Raises:
             msgspec.MsgspecError: the engine wrote something else.
@@ -153,7 +153,7 @@ class ResumableStream(EventStream):
         return msgspec.json.decode(b"[[%b]]" % groups, type=list[list[int]])
 
     def _groups(self, chunk: bytes) -> bytes:
-        """All complete groups; the rest is held back."""
+        """All complete groups; the rest is buffered."""
         parts: list[bytes] = []
         start = 0
         while (begin := chunk.find(_IDS_BEGIN, start)) >= 0 and (end := chunk.find(b"\n\n", begin + 4)) >= 0:
@@ -163,7 +163,7 @@ class ResumableStream(EventStream):
         rest = chunk[start:]
         if rest == LOST:
             self.lost = True
-        elif len(rest) < MAX_HELD:
+        elif len(rest) < MAX_BUFFERED:
             self._tail = rest
         else:
             self._plain = True
@@ -172,7 +172,7 @@ class ResumableStream(EventStream):
 
 
 def event_stream(headers: Headers) -> EventStream:
-    """For an answer with these headers."""
+    """The event stream of a response with these headers."""
     return ResumableStream() if any(name == _DIGEST for name, _ in headers) else EventStream()
 
 

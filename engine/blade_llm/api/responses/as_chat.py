@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from blade_llm.api.errors import ApiError, bad_request
-from blade_llm.api.fields import parse
-from blade_llm.api.requests import ChatRequest
+from blade_llm.api.chat_request import ChatRequest
+from blade_llm.api.common.errors import ApiError, bad_request
+from blade_llm.api.common.fields import parse
 from blade_llm.api.responses.conversation import messages_of
 from blade_llm.api.responses.functions import chat_tools
 from blade_llm.api.responses.requests import AS_IN_CHAT, ResponsesRequest
@@ -37,12 +37,12 @@ def as_chat(request: ResponsesRequest, raw: Mapping[str, Any]) -> ChatRequest:
         chat["reasoning_effort"] = request.reasoning.effort
     if request.with_logprobs:
         chat |= {"logprobs": True, "top_logprobs": request.top_logprobs}
-    with in_our_words():
+    with with_response_field_names():
         return parse(chat | chat_tools(request), ChatRequest)
 
 
 @contextlib.contextmanager
-def in_our_words() -> Iterator[None]:
+def with_response_field_names() -> Iterator[None]:
     """Errors raised inside name the fields of a response's request."""
     try:
         yield
@@ -55,9 +55,9 @@ def in_our_words() -> Iterator[None]:
         ) from None
 
 
-def asked_in_our_words(asked_by: Mapping[str, str]) -> dict[str, str]:
-    """:attr:`~blade_llm.api.generate.Prompt.asked_by` with the fields of a response's request."""
-    return {thing: _NAMES.get(name, name) for thing, name in asked_by.items()}
+def response_field_names(field_names: Mapping[str, str]) -> dict[str, str]:
+    """:attr:`~blade_llm.api.generation.prompt.Prompt.field_names` with the fields of a response's request."""
+    return {thing: _NAMES.get(name, name) for thing, name in field_names.items()}
 
 
 def _response_format(form: dict[str, Any]) -> dict[str, Any] | None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from blade_llm.api.common.errors import ApiError, bad_request
 from blade_llm.api.conversation import ROLES
-from blade_llm.api.errors import ApiError, bad_request
 
 _ROLES: Final = {role: known for role, known in ROLES.items() if role != "tool"}
 TEXT_PARTS: Final = ("input_text", "output_text", "text", "reasoning_text", "summary_text")

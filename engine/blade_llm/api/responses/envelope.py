@@ -1,12 +1,12 @@
-"""The ``response`` object: what the request said, what came of it, and what it cost."""
+"""The ``response`` object: fields of the request, output, usage."""
 
 from __future__ import annotations
 
 import time
 from typing import Any
 
-from blade_llm.api.answers import Answers
-from blade_llm.api.errors import ApiError
+from blade_llm.api.common.errors import ApiError
+from blade_llm.api.generation.result import GenerationResult
 from blade_llm.api.responses.functions import echoed_tools
 from blade_llm.api.responses.output import Output
 from blade_llm.api.responses.requests import ResponsesRequest
@@ -58,9 +58,9 @@ class Envelope:
         """Before there is output."""
         return self._body("in_progress", [], None)
 
-    def ended(self, output: Output, answers: Answers) -> dict[str, Any]:
+    def ended(self, output: Output, result: GenerationResult) -> dict[str, Any]:
         """``completed``, or ``incomplete`` when the number of tokens ended it."""
-        usage = _usage(answers)
+        usage = _usage(result)
         if output.finish_reason == "length":
             return self._body("incomplete", output.items, usage, incomplete={"reason": "max_output_tokens"})
         return self._body("completed", output.items, usage)
@@ -90,9 +90,9 @@ class Envelope:
         }
 
 
-def _usage(answers: Answers) -> dict[str, Any]:
+def _usage(result: GenerationResult) -> dict[str, Any]:
     """A chat's usage in the words of a response."""
-    usage: dict[str, Any] = answers.usage()
+    usage: dict[str, Any] = result.usage()
     thought = usage.get("completion_tokens_details", {"reasoning_tokens": 0})
     return {
         "input_tokens": usage["prompt_tokens"],

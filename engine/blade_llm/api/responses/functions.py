@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from blade_llm.api.errors import bad_request
+from blade_llm.api.common.errors import bad_request
 from blade_llm.api.responses.requests import ResponsesRequest
 
 
@@ -28,7 +28,7 @@ def chat_tools(request: ResponsesRequest) -> dict[str, Any]:
 
 
 def echoed_tools(request: ResponsesRequest) -> list[dict[str, Any]]:
-    """The tools as an answer repeats them, what was left out filled in."""
+    """The tools as a response repeats them, with defaults filled in."""
     return [{"strict": False, "parameters": None, "description": None, **tool} for tool in request.tools]
 
 
@@ -44,7 +44,7 @@ def _function(tool: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def _allowed(tools: list[dict[str, Any]], choice: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
-    """Only what is allowed reaches the model, which comes to the same."""
+    """The allowed functions: only these reach the model, which has the same effect."""
     mode, allowed = choice.get("mode"), choice.get("tools")
     if mode not in ("auto", "required") or not isinstance(allowed, list):
         raise bad_request("tool_choice: allowed_tools needs mode, auto or required, and tools", "tool_choice")

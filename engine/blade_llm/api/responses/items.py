@@ -1,4 +1,4 @@
-"""Output items: how each kind looks when it begins, grows and ends, and the events that tell of it."""
+"""Output items: the JSON of each kind when it begins, grows and ends, and its events."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Message:
 
 
 class ReasoningItem:
-    """What the model thought, as it is; a summary there is none."""
+    """The reasoning of the model, verbatim; there is no summary."""
 
     def __init__(self, number: str, index: int) -> None:
         self._id = f"rs_{number}"
@@ -93,7 +93,7 @@ class ReasoningItem:
 
 
 class FunctionCall:
-    """A call for the client to carry out."""
+    """A function call for the client to execute."""
 
     def __init__(self, number: str, index: int, call_id: str, name: str) -> None:
         self._id = f"fc_{number}"
@@ -121,7 +121,7 @@ class FunctionCall:
 
 
 def _brief(logprobs: Logprobs) -> Logprobs:
-    """As events have them: without the tokens' bytes."""
+    """Log-probabilities as events carry them: without the tokens' bytes."""
 
     def brief(entry: dict[str, Any]) -> dict[str, Any]:
         return {"token": entry["token"], "logprob": entry["logprob"]}

@@ -1,16 +1,16 @@
-"""The ``output`` of a response as it grows: pieces of an answer in, items and their events out."""
+"""The ``output`` of a response as it grows: updates of a choice in, items and their events out."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from blade_llm.api.answers import Piece
-from blade_llm.api.logprobs import TokenNames, chat_logprobs
+from blade_llm.api.generation.logprobs import TokenNames, chat_logprobs
+from blade_llm.api.generation.result import ChoiceUpdate
 from blade_llm.api.responses.items import Event, FunctionCall, Item, Logprobs, Message, ReasoningItem, Status
-from blade_llm.api.tools.shape import CallIds
-from blade_llm.text.answer_parser import AnswerParser
+from blade_llm.api.tools.serializer import CallIds
 from blade_llm.text.events import CallBegun, CallEnded, Content, Reasoning, merged
 from blade_llm.text.events import Event as Found
+from blade_llm.text.output_parser import OutputParser
 from blade_llm.text.tokenizer import Tokenizer
 
 
@@ -20,7 +20,7 @@ class Output:
     def __init__(
         self,
         number: str,
-        parser: AnswerParser,
+        parser: OutputParser,
         tokenizer: Tokenizer,
         *,
         with_logprobs: bool,
@@ -32,22 +32,22 @@ class Output:
         self._names = TokenNames(tokenizer)
         self._with_logprobs = with_logprobs
         self._logprobs: Logprobs = []
-        """Of tokens whose text is still held back."""
+        """Log-probabilities of tokens whose text is still held back."""
         self._open: Item | None = None
         self.items: list[dict[str, Any]] = []
         """All that are done."""
         self.finish_reason: str | None = None
 
-    def add(self, piece: Piece) -> list[Event]:
-        """Take what the answer gained; the last piece, which has a finish reason, ends the last item."""
-        self.finish_reason = piece.finish_reason
+    def add(self, update: ChoiceUpdate) -> list[Event]:
+        """Take an update; the last one, which has a finish reason, ends the last item."""
+        self.finish_reason = update.finish_reason
         if self._with_logprobs:
-            self._logprobs += chat_logprobs(piece.entries, self._names)["content"]
-        events = self._take(self._parser.add(piece.text))
-        if piece.finish_reason is not None:
+            self._logprobs += chat_logprobs(update.entries, self._names)["content"]
+        events = self._take(self._parser.add(update.text))
+        if update.finish_reason is not None:
             # A call that ends only now may have been cut short.
             events += self._take([one for one in self._parser.finish() if not isinstance(one, CallEnded)])
-            events += self._finish("incomplete" if piece.finish_reason == "length" else "completed")
+            events += self._finish("incomplete" if update.finish_reason == "length" else "completed")
         return events
 
     def _take(self, found: list[Found]) -> list[Event]:
@@ -79,7 +79,7 @@ class Output:
 
     def _finish(self, status: Status) -> list[Event]:
         events: list[Event] = []
-        if self._open is None and not self.items:  # an answer without a word is a message too
+        if self._open is None and not self.items:  # an empty output is a message too
             events = self._begin(Message(self._id(), 0))
         return events + self._end(status)
 

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from blade_llm.api.errors import bad_request
-from blade_llm.api.fields import Refusal, parse
-from blade_llm.api.requests import SamplingFields
+from blade_llm.api.common.errors import bad_request
+from blade_llm.api.common.fields import Refusal, parse
+from blade_llm.api.generation.requests import SamplingFields
 
 LOGPROBS: Final = "message.output_text.logprobs"
 Include = Literal[
@@ -33,7 +33,7 @@ class TextOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     format: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "text"})
     """``text``, ``json_object``, or ``json_schema`` with ``name``, ``schema`` and ``strict``."""
     verbosity: Literal["low", "medium", "high"] = "medium"
-    """Accepted; there is nothing to tell the model."""
+    """Accepted without effect."""
 
 
 class ReasoningOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -76,13 +76,13 @@ class ResponsesRequest(SamplingFields, msgspec.Struct, frozen=True, kw_only=True
     """Limits tools that run on the server, and there are none."""
     metadata: Annotated[dict[_Key, _Value], msgspec.Meta(max_length=16)] = {}
     user: str | None = None
-    """Comes back in the answer, as ``metadata`` does; nothing else is done with it."""
+    """Comes back in the response, as ``metadata`` does; nothing else is done with it."""
     safety_identifier: str | None = None
-    """Comes back in the answer, as ``metadata`` does; nothing else is done with it."""
+    """Comes back in the response, as ``metadata`` does; nothing else is done with it."""
     prompt_cache_key: str | None = None
-    """Comes back in the answer, as ``metadata`` does; nothing else is done with it."""
+    """Comes back in the response, as ``metadata`` does; nothing else is done with it."""
     chat_template: str | None = None
-    """In place of the model's."""
+    """A chat template in place of the model's."""
     chat_template_kwargs: dict[str, Any] = {}
     """Further arguments for the chat template."""
 
@@ -99,7 +99,7 @@ IGNORED: Final[Mapping[str, str]] = {
     "service_tier": "there is one tier; see priority",
     "prompt_cache_retention": "blocks stay until others need the room",
 }
-"""Fields that may be sent and do not change the answer → why."""
+"""Fields that are accepted and do not change the output → why."""
 
 _NOT_STORED: Final = "responses are not stored"
 REFUSED: Final[Mapping[str, Refusal]] = {
@@ -121,7 +121,7 @@ REFUSED: Final[Mapping[str, Refusal]] = {
     "logprobs": Refusal(f'belongs to /v1/chat/completions; here it is include: ["{LOGPROBS}"]', (False,)),
     "n": Refusal("a response is one answer", (1,)),
 }
-"""What is refused, the values that ask for nothing apart → why."""
+"""Fields that are refused, but for values that request nothing → why."""
 
 
 def parse_request(raw: dict[str, Any]) -> ResponsesRequest:

@@ -88,4 +88,4 @@ FIELDS: Final[dict[str, dict[str, Any]]] = {
         "additionalProperties": False,
     },
 }
-"""By name. The rest is what the types say."""
+"""JSON Schema by field; the other fields follow from their types."""

@@ -4,34 +4,34 @@ from __future__ import annotations
 
 from typing import Any
 
-from blade_llm.api.answers import Answers, Piece
-from blade_llm.api.context import ServerContext
-from blade_llm.api.errors import ApiError
-from blade_llm.api.generate import encode
+from blade_llm.api.common.context import ServerContext
+from blade_llm.api.common.errors import ApiError
+from blade_llm.api.generation.generate import encode
+from blade_llm.api.generation.result import ChoiceUpdate, GenerationResult
 from blade_llm.api.responses.envelope import Envelope
 from blade_llm.api.responses.output import Output
 from blade_llm.engine.client import Outputs
 
 
 class ResponseEvents:
-    """Implements :class:`blade_llm.api.sse.Events`."""
+    """Implements :class:`blade_llm.api.generation.sse.Events`."""
 
-    def __init__(self, context: ServerContext, answers: Answers, envelope: Envelope, output: Output) -> None:
+    def __init__(self, context: ServerContext, result: GenerationResult, envelope: Envelope, output: Output) -> None:
         self._context = context
-        self._answers = answers
+        self._result = result
         self._envelope = envelope
         self._output = output
         self._number = 0
 
     @property
     def finished(self) -> bool:
-        return self._answers.finished
+        return self._result.finished
 
     def add(self, outputs: Outputs) -> bytes:
-        return b"".join([self._piece(piece) for piece in self._answers.add(outputs)])
+        return b"".join([self._piece(update) for update in self._result.add(outputs)])
 
     def end(self) -> bytes:
-        body = self._envelope.ended(self._output, self._answers)
+        body = self._envelope.ended(self._output, self._result)
         return self._event({"type": f"response.{body['status']}", "response": body})
 
     def failed(self, error: ApiError) -> bytes:
@@ -39,15 +39,15 @@ class ResponseEvents:
         return self._event({"type": "response.failed", "response": body})
 
     def close(self) -> None:
-        self._context.metrics.observe(self._answers)
+        self._context.metrics.observe(self._result)
 
-    def _piece(self, piece: Piece) -> bytes:
+    def _piece(self, update: ChoiceUpdate) -> bytes:
         data = b""
         if not self._number:
             body = self._envelope.begun()
             data += self._event({"type": "response.created", "response": body})
             data += self._event({"type": "response.in_progress", "response": body})
-        for event in self._output.add(piece):
+        for event in self._output.add(update):
             data += self._event(event)
         return data
 

@@ -1,4 +1,4 @@
-"""What ``/v1/responses`` answers, as types: the OpenAPI document is made of them."""
+"""Types of what ``/v1/responses`` returns, for the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from blade_llm.api.response_types import TokenLogprob
+from blade_llm.api.common.response_types import TokenLogprob
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
@@ -71,7 +71,7 @@ class ResponseUsage(msgspec.Struct):
 
 
 class ResponseObject(msgspec.Struct):
-    """What was asked for comes back beside these fields."""
+    """The request's fields come back beside these."""
 
     id: str
     object: Literal["response"]

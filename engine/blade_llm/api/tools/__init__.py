@@ -1,1 +1,1 @@
-"""Tools in requests: what a model may call, how it is told, how its answers are guided and written."""
+"""Tools in requests: what a model may call, the prompt for it, guided decoding of calls, parsed output."""

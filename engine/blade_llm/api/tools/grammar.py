@@ -1,6 +1,6 @@
-"""Grammars of answers that hold reasoning, calls and content, in llguidance's Lark syntax.
+"""Grammars of outputs that hold reasoning, calls and content, in llguidance's Lark syntax.
 
-A grammar begins where the answer begins, so a structure asked for the content is put behind the reasoning, and calls
+A grammar begins where the output begins, so a structure set for the content is put behind the reasoning, and calls
 are written in the very form that the model was taught and the parser reads. Markers that are single tokens stand as
 these tokens: no text can be mistaken for them.
 """
@@ -14,9 +14,9 @@ from typing import Any, Final
 import llguidance
 
 from blade_llm.api.tools.use import ToolUse
+from blade_llm.sampling.grammar_spec import GrammarSpec
 from blade_llm.sampling.guided.text import choices, literal, schema_of
-from blade_llm.sampling.structure import Structure
-from blade_llm.text.answer_parser import AnswerParsing
+from blade_llm.text.output_parser import OutputParsing
 from blade_llm.text.reasoning.think import BEGIN, END
 from blade_llm.text.tokenizer import Tokenizer
 from blade_llm.text.tool_parsers import CallForm
@@ -30,10 +30,10 @@ _AFTER_REASONING: Final = "\n\n"
 _ASCII_CLASSES: Final = "dws"
 
 
-def answer_structure(
-    content: Structure | None, parsing: AnswerParsing, use: ToolUse | None, tokenizer: Tokenizer
-) -> Structure | None:
-    """The structure of whole answers whose content follows ``content``; None: they are free."""
+def output_structure(
+    content: GrammarSpec | None, parsing: OutputParsing, use: ToolUse | None, tokenizer: Tokenizer
+) -> GrammarSpec | None:
+    """The structure of whole outputs whose content follows ``content``; None: they are free."""
     grammar = _Grammar(tokenizer)
     if use is not None and parsing.calls is not None and (use.guided or content is not None):
         answer = grammar.calls(parsing.calls, use, content)
@@ -43,7 +43,7 @@ def answer_structure(
         return content
     if parsing.reasoning is not None:
         answer = grammar.reasoning(answer, inside=parsing.inside)
-    return Structure("grammar", grammar.text(answer))
+    return GrammarSpec("grammar", grammar.text(answer))
 
 
 class _Grammar:
@@ -57,13 +57,13 @@ class _Grammar:
         return "\n".join([f"start: {start}", *self._rules, ""])
 
     def reasoning(self, answer: str, *, inside: bool) -> str:
-        """``answer`` behind the reasoning, which only an answer that begins inside has to have."""
+        """``answer`` behind the reasoning, which only an output that begins inside has to have."""
         self._until("reasoning", END)
         self._rule("answer", answer)
         reasoning = f"reasoning {json.dumps(_AFTER_REASONING)}"
         return f"{reasoning} answer" if inside else f"({self._marker(BEGIN)} {reasoning})? answer"
 
-    def structure(self, content: Structure) -> str:
+    def structure(self, content: GrammarSpec) -> str:
         """A structure as part of a larger one."""
         match content.kind:
             case "json":
@@ -75,7 +75,7 @@ class _Grammar:
             case "grammar":
                 return f"%lark {{\n{content.value}\n}}"
 
-    def calls(self, form: CallForm, use: ToolUse, content: Structure | None) -> str:
+    def calls(self, form: CallForm, use: ToolUse, content: GrammarSpec | None) -> str:
         """Calls of the functions that may be called and, where none has to be, other content."""
         functions = []
         for index, function in enumerate(use.allowed):

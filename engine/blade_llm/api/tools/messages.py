@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from blade_llm.api.errors import bad_request
+from blade_llm.api.common.errors import bad_request
 
 
 def with_calls(message: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def with_calls(message: Mapping[str, Any], where: str) -> dict[str, Any]:
         raise bad_request(f"{where}: function_call is the older form of tool_calls; send those", "messages")
     calls = found.pop("tool_calls", None)
     if calls is None or calls == []:
-        return found  # without the key: templates look whether it is there
+        return found  # without the key: templates check for it
     if found.get("role") != "assistant":
         raise bad_request(f"{where}.tool_calls belongs to messages of the assistant", "messages")
     if not isinstance(calls, list):

@@ -1,4 +1,4 @@
-"""How the answers to one prompt are taken apart, and what guides them."""
+"""How the outputs for one prompt are parsed, and what guides their decoding."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 import msgspec
 
-from blade_llm.api.errors import bad_request
-from blade_llm.api.served_model import ServedModel
-from blade_llm.api.structured import check_structure
-from blade_llm.api.tools.grammar import answer_structure
+from blade_llm.api.common.errors import bad_request
+from blade_llm.api.common.served_model import ServedModel
+from blade_llm.api.generation.structured_outputs import check_structure
+from blade_llm.api.tools.grammar import output_structure
 from blade_llm.api.tools.requests import Tool, ToolChoice
 from blade_llm.api.tools.use import ToolUse, read_tools
+from blade_llm.sampling.grammar_spec import GrammarSpec
 from blade_llm.sampling.guided.validation import Validator
 from blade_llm.sampling.parameters import SamplingParams
-from blade_llm.sampling.structure import Structure
-from blade_llm.text.answer_parser import AnswerParsing
+from blade_llm.text.output_parser import OutputParsing
 from blade_llm.text.tokenizer import Tokenizer
 from blade_llm.text.tool_parsers import TOOL_PARSERS
 
@@ -50,25 +50,25 @@ def _require_tools(model: ServedModel, *, own_template: bool) -> None:
         raise bad_request(message, "tools", "unsupported")
 
 
-def answer_parsing(model: ServedModel, use: ToolUse | None, prompt: str, said: str = "") -> AnswerParsing | None:
-    """For answers to the rendered ``prompt``, which ends with what an answer has ``said`` already.
+def output_parsing(model: ServedModel, use: ToolUse | None, prompt: str, generated: str = "") -> OutputParsing | None:
+    """The parsing of outputs for the rendered ``prompt``, which ends with the text ``generated`` already.
 
-    None: the answers' text is all content.
+    None: the outputs' text is all content.
     """
     if use is None and model.reasoning_form is None:
         return None
-    return AnswerParsing(
+    return OutputParsing(
         calls=None if use is None else model.call_form,
         names=frozenset() if use is None else use.names,
-        asked=use is not None and use.mode == "named",
+        named=use is not None and use.mode == "named",
         reasoning=model.reasoning_form,
-        inside=model.reasoning_form is not None and model.reasoning_form.begins_inside(prompt, said),
+        inside=model.reasoning_form is not None and model.reasoning_form.begins_inside(prompt, generated),
     )
 
 
 async def guided(
     sampling: SamplingParams,
-    parsing: AnswerParsing | None,
+    parsing: OutputParsing | None,
     use: ToolUse | None,
     tokenizer: Tokenizer,
     validator: Validator,
@@ -80,13 +80,13 @@ async def guided(
     """
     if parsing is None:
         return sampling
-    structure = answer_structure(sampling.structure, parsing, use, tokenizer)
-    if structure is None or structure == sampling.structure:
+    structure = output_structure(sampling.grammar_spec, parsing, use, tokenizer)
+    if structure is None or structure == sampling.grammar_spec:
         return sampling
     if use is not None:
         for index, function in enumerate(use.functions):
             if function.name in use.names:
                 schema = msgspec.json.encode(use.schema(function)).decode()
-                await check_structure(Structure("json", schema), validator, f"tools.{index}.function.parameters")
+                await check_structure(GrammarSpec("json", schema), validator, f"tools.{index}.function.parameters")
     await check_structure(structure, validator, "response_format" if use is None else "tools")
-    return msgspec.structs.replace(sampling, structure=structure)
+    return msgspec.structs.replace(sampling, grammar_spec=structure)

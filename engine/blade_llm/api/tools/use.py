@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from blade_llm.api.errors import bad_request
+from blade_llm.api.common.errors import bad_request
 from blade_llm.api.tools.requests import FunctionDefinition, NamedToolChoice, ToolChoice
 
 MAX_TOOLS: Final = 128
@@ -31,11 +31,11 @@ class ToolUse:
     name: str | None = None
     """The one to call, in mode ``named``."""
     parallel: bool = True
-    """An answer may hold several calls."""
+    """An output may hold several calls."""
 
     @property
     def allowed(self) -> list[FunctionDefinition]:
-        """Those this answer may call."""
+        """Those that this output may call."""
         return [function for function in self.functions if self.name in (None, function.name)]
 
     @property
@@ -44,7 +44,7 @@ class ToolUse:
 
     @property
     def single(self) -> bool:
-        """An answer holds one call at most."""
+        """An output holds one call at most."""
         return not self.parallel or self.mode == "named"
 
     @property

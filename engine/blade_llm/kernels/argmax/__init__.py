@@ -1,4 +1,4 @@
-"""Greedy decoding's draw: each row's largest logit."""
+"""Greedy sampling: each row's largest logit."""
 
 from torch import Tensor
 

@@ -7,28 +7,13 @@ What defines it is the layers themselves (:mod:`blade_llm.models.llama`); the re
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torch import Tensor
-
 from blade_llm.kernels.backend import backend_of
-from blade_llm.kernels.linear import PackedLinear
+from blade_llm.kernels.decoder_layers.weights import LayerWeights
 
 if TYPE_CHECKING:
     from blade_llm.kernels.decoder_layers.native import NativeDecoder
-
-
-@dataclass(frozen=True, slots=True)
-class LayerWeights:
-    """One layer's weights; None where a linear layer is not packed."""
-
-    input_norm: Tensor
-    qkv: PackedLinear | None
-    output: PackedLinear | None
-    post_attention_norm: Tensor
-    gate_up: PackedLinear | None
-    down: PackedLinear | None
 
 
 def fuse(

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from blade_llm.kernels.decoder_layers import LayerWeights
+from blade_llm.kernels.decoder_layers.weights import LayerWeights
 from blade_llm.kernels.linear.native import NativeLinear
 from blade_llm.kernels.native.functions import bind
 from blade_llm.kernels.paged_attention.native import Prepared
@@ -46,7 +46,7 @@ class _Step(ctypes.Structure):
 
     _fields_ = (
         ("tokens", _SIZE),
-        *((name, _POINTER) for name in ("cosines", "sines", "slots", "attention", "caches")),
+        *((name, _POINTER) for name in ("cosines", "sines", "slot_mapping", "attention", "caches")),
         *((name, _POINTER) for name in ("x", "residual", "normed", "projected", "gathered")),
     )
 
@@ -92,14 +92,14 @@ class NativeDecoder:
         embedded: Tensor,
         cos: Tensor,
         sin: Tensor,
-        slots: Tensor,
+        slot_mapping: Tensor,
         attention: Prepared,
         kv_cache: Sequence[tuple[Tensor, Tensor]],
         layers: int,
     ) -> tuple[Tensor, Tensor]:
         """The first ``layers`` layers: what the last of them adds, and the residual that it is to be added to.
 
-        ``embedded``: [tokens, hidden] bf16, contiguous, becomes the residual. ``cos``, ``sin`` and ``slots`` as
+        ``embedded``: [tokens, hidden] bf16, contiguous, becomes the residual. ``cos``, ``sin`` and ``slot_mapping`` as
         :func:`~blade_llm.kernels.rope_write_kv.rope_write_kv` takes them, ``kv_cache`` in the order of the layers.
         """
         if attention.dtype is not torch.bfloat16:
@@ -116,7 +116,7 @@ class NativeDecoder:
             tokens,
             cos.data_ptr(),
             sin.data_ptr(),
-            slots.data_ptr(),
+            slot_mapping.data_ptr(),
             attention.address,
             ctypes.addressof(caches),
             x.data_ptr(),

@@ -8,7 +8,7 @@ from blade_llm.kernels.gather_inputs import torch as _reference
 
 
 def gather_inputs(
-    rows: Tensor,
+    slots: Tensor,
     starts: Tensor,
     query_starts: Tensor,
     token_table: Tensor,
@@ -17,15 +17,16 @@ def gather_inputs(
     num_tokens: int,
     out: tuple[Tensor, Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Token ids, positions and cache slots of a ragged batch, its sequences one after another.
+    """Token ids, positions and slot mapping of a ragged batch, its sequences one after another.
 
-    ``rows``, ``starts``: [sequences] int64, each one's row of the tables and its first position. ``query_starts``:
+    ``slots``, ``starts``: [sequences] int64, each one's slot of the tables and its first position. ``query_starts``:
     [sequences + 1] int64, where each one's tokens begin among the step's, and ``num_tokens`` at the end; every sequence
-    has at least one. ``token_table``: [rows, length] int32; ``block_table``: [rows, blocks] int32. Returns [num_tokens]
-    each: token ids int32, positions int64, slots (``block * block_size + offset``) int64; in ``out``, contiguous and
-    of those shapes, when given.
+    has at least one. ``token_table``: [slots, length] int32; ``block_table``: [slots, blocks] int32. Returns
+    [num_tokens]
+    each: token ids int32, positions int64, slot_mapping (``block * block_size + offset``) int64; in ``out``, contiguous
+    and of those shapes, when given.
     """
-    arguments = rows, starts, query_starts, token_table, block_table, block_size, num_tokens, out
+    arguments = slots, starts, query_starts, token_table, block_table, block_size, num_tokens, out
     if backend_of(token_table) == "triton":
         from blade_llm.kernels.gather_inputs import triton
 

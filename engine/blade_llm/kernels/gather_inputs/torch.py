@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def gather_inputs(
-    rows: Tensor,
+    slots: Tensor,
     starts: Tensor,
     query_starts: Tensor,
     token_table: Tensor,
@@ -14,12 +14,12 @@ def gather_inputs(
     num_tokens: int,
     out: tuple[Tensor, Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    tokens = torch.arange(num_tokens, device=rows.device)
+    tokens = torch.arange(num_tokens, device=slots.device)
     sequences = torch.searchsorted(query_starts[1:], tokens, right=True)
     positions = tokens + (starts - query_starts[:-1])[sequences]
-    where = rows[sequences]
-    slots = block_table[where, positions // block_size].long() * block_size + positions % block_size
-    gathered = token_table[where, positions], positions, slots
+    where = slots[sequences]
+    slot_mapping = block_table[where, positions // block_size].long() * block_size + positions % block_size
+    gathered = token_table[where, positions], positions, slot_mapping
     if out is None:
         return gathered
     for target, values in zip(out, gathered, strict=True):

@@ -9,23 +9,23 @@ import triton.language as tl
 from torch import Tensor
 
 _BLOCK = 128
-_INDICES = ["rows_ptr", "starts_ptr", "query_starts_ptr"]
+_INDICES = ["slots_ptr", "starts_ptr", "query_starts_ptr"]
 """Often parts of one packed transfer, and so aligned by chance: no reason to compile another variant."""
 
 
 @triton.jit(
     do_not_specialize=["num_tokens", "num_sequences", "steps"],
-    do_not_specialize_on_alignment=[*_INDICES, "token_ids_ptr", "positions_ptr", "slots_ptr"],
+    do_not_specialize_on_alignment=[*_INDICES, "token_ids_ptr", "positions_ptr", "slot_mapping_ptr"],
 )
 def _gather_inputs_kernel(
-    rows_ptr,
+    slots_ptr,
     starts_ptr,
     query_starts_ptr,
     token_table_ptr,
     block_table_ptr,
     token_ids_ptr,
     positions_ptr,
-    slots_ptr,
+    slot_mapping_ptr,
     num_tokens,
     num_sequences,
     steps,
@@ -46,16 +46,16 @@ def _gather_inputs_kernel(
         low = tl.where(before, middle, low)
         high = tl.where(before, high, middle)
     position = tl.load(starts_ptr + low, inside, 0) + tokens - tl.load(query_starts_ptr + low, inside, 0)
-    row = tl.load(rows_ptr + low, inside, 0)
-    token = tl.load(token_table_ptr + row * TOKEN_STRIDE + position, inside, 0)
-    block = tl.load(block_table_ptr + row * BLOCK_STRIDE + position // BLOCK_SIZE, inside, 0).to(tl.int64)
+    slot = tl.load(slots_ptr + low, inside, 0)
+    token = tl.load(token_table_ptr + slot * TOKEN_STRIDE + position, inside, 0)
+    block = tl.load(block_table_ptr + slot * BLOCK_STRIDE + position // BLOCK_SIZE, inside, 0).to(tl.int64)
     tl.store(token_ids_ptr + tokens, token, inside)
     tl.store(positions_ptr + tokens, position, inside)
-    tl.store(slots_ptr + tokens, block * BLOCK_SIZE + position % BLOCK_SIZE, inside)
+    tl.store(slot_mapping_ptr + tokens, block * BLOCK_SIZE + position % BLOCK_SIZE, inside)
 
 
 def gather_inputs(
-    rows: Tensor,
+    slots: Tensor,
     starts: Tensor,
     query_starts: Tensor,
     token_table: Tensor,
@@ -65,12 +65,12 @@ def gather_inputs(
     out: tuple[Tensor, Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     if out is None:
-        device = rows.device
-        positions, slots = torch.empty(2, num_tokens, dtype=torch.int64, device=device)
-        out = torch.empty(num_tokens, dtype=torch.int32, device=device), positions, slots
-    sequences = len(rows)
+        device = slots.device
+        positions, slot_mapping = torch.empty(2, num_tokens, dtype=torch.int64, device=device)
+        out = torch.empty(num_tokens, dtype=torch.int32, device=device), positions, slot_mapping
+    sequences = len(slots)
     _gather_inputs_kernel[(triton.cdiv(num_tokens, _BLOCK),)](
-        rows,
+        slots,
         starts,
         query_starts,
         token_table,

@@ -1,7 +1,8 @@
 """Drawing a token as ``argmax(logits + Gumbel noise)``, the Gumbel-max trick (Gumbel 1954; Maddison et al., arXiv
 1411.0030), with noise that is a pure function of (row key, position, token id).
 
-The noise never depends on the batch, the row, the device or what was drawn before, so a draw can be repeated anywhere.
+The noise never depends on the batch, the row, the device or what was sampled before, so a sample can be repeated
+anywhere.
 """
 
 from torch import Tensor
@@ -14,11 +15,11 @@ gumbel_noise = _reference.gumbel_noise
 
 
 def gumbel_argmax(logits: Tensor, thresholds: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
-    """Draw one token a row among those whose logit is at least the row's threshold; the lowest id among equals.
+    """Sample one token a row among those whose logit is at least the row's threshold; the lowest id among equals.
 
     ``logits``: [rows, vocabulary] fp32, contiguous, already divided by the temperature. ``thresholds``: [rows] fp32,
     ``-inf`` for none. ``keys``: [rows, 2] int64 from :func:`noise_key`. ``positions``: [rows] int64, of the token to
-    draw. Returns [rows] int64; for a row with NaN, the place of the first.
+    sample. Returns [rows] int64; for a row with NaN, the place of the first.
     """
     backend = backend_of(logits)
     if backend == "native":

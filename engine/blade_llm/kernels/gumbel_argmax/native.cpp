@@ -30,7 +30,7 @@ struct Best {
 
 double rounding(double sum) { return 1e-5 + std::fabs(sum) * 0x1p-21; }
 
-struct Draw {
+struct Sampling {
     const float *logits, *thresholds;
     const int64_t *keys, *positions;  // [rows, 2], [rows]
     int64_t vocabulary, parts;
@@ -54,7 +54,7 @@ double noise(uint32_t bits) {
 
 // Units are parts of rows, unit = row * parts + part.
 template <int W>
-BLADE_INLINE void draw_kernel(const Draw& draw, int64_t begin, int64_t end) {
+BLADE_INLINE void sample_kernel(const Sampling& sampling, int64_t begin, int64_t end) {
     using Word = typename Lanes<W>::Word;
     using Int = typename Lanes<W>::Int;
     constexpr int vectors = 4, group = vectors * W;
@@ -62,13 +62,13 @@ BLADE_INLINE void draw_kernel(const Draw& draw, int64_t begin, int64_t end) {
     Word lane;
     for (int i = 0; i < W; i++) lane[i] = i;
     for (int64_t unit = begin; unit < end; unit++) {
-        const int64_t row = unit / draw.parts, part = unit % draw.parts;
-        const int64_t first = draw.vocabulary * part / draw.parts, last = draw.vocabulary * (part + 1) / draw.parts;
-        const float* logits = draw.logits + row * draw.vocabulary;
-        const float threshold = draw.thresholds[row];
-        const uint32_t position = mix<uint32_t>(static_cast<uint32_t>(draw.positions[row]) + 0x2545F491u, 0);
-        const uint32_t key = mix<uint32_t>(static_cast<uint32_t>(draw.keys[2 * row]) ^ position, 0);
-        const uint32_t added = mix<uint32_t>(static_cast<uint32_t>(draw.keys[2 * row + 1]) ^ key, 0);
+        const int64_t row = unit / sampling.parts, part = unit % sampling.parts;
+        const int64_t first = sampling.vocabulary * part / sampling.parts, last = sampling.vocabulary * (part + 1) / sampling.parts;
+        const float* logits = sampling.logits + row * sampling.vocabulary;
+        const float threshold = sampling.thresholds[row];
+        const uint32_t position = mix<uint32_t>(static_cast<uint32_t>(sampling.positions[row]) + 0x2545F491u, 0);
+        const uint32_t key = mix<uint32_t>(static_cast<uint32_t>(sampling.keys[2 * row]) ^ position, 0);
+        const uint32_t added = mix<uint32_t>(static_cast<uint32_t>(sampling.keys[2 * row + 1]) ^ key, 0);
         Best best;
         float bound = -1e30f;
         Word numbers = ~Word{};
@@ -110,11 +110,11 @@ BLADE_INLINE void draw_kernel(const Draw& draw, int64_t begin, int64_t end) {
             if (best.token >= 0) bound = static_cast<float>(best.sum - 2 * rounding(best.sum));
         }
         best.nan = any<W>(~numbers);
-        draw.best[unit] = best;
+        sampling.best[unit] = best;
     }
 }
 
-BLADE_FOR_EACH_ISA(draw, draw_kernel, Draw)
+BLADE_FOR_EACH_ISA(sample, sample_kernel, Sampling)
 
 }  // namespace
 }  // namespace blade
@@ -129,9 +129,9 @@ BLADE_EXPORT int64_t blade_gumbel_argmax(const float* logits, const float* thres
     for (int64_t done = 0, step = max_units / parts; done < rows; done += step) {
         const int64_t now = rows - done < step ? rows - done : step;
         blade::Best best[max_units];
-        const blade::Draw args{logits + done * vocabulary, thresholds + done, keys + 2 * done, positions + done,
+        const blade::Sampling args{logits + done * vocabulary, thresholds + done, keys + 2 * done, positions + done,
                                vocabulary, parts, best};
-        blade::split(now * parts, now * vocabulary * 4, [&](int64_t begin, int64_t end) { blade::draw(args, begin, end); });
+        blade::split(now * parts, now * vocabulary * 4, [&](int64_t begin, int64_t end) { blade::sample(args, begin, end); });
         for (int64_t row = 0; row < now; row++) {
             blade::Best all;
             for (int64_t part = 0; part < parts; part++) {

@@ -1,4 +1,5 @@
-"""The draw in C++ (``native.cpp``): one pass, and the torch implementation for rows that it cannot decide."""
+"""Gumbel-max sampling in C++ (``native.cpp``): one pass, and the torch implementation for rows that it cannot
+decide."""
 
 from __future__ import annotations
 
@@ -19,12 +20,12 @@ def gumbel_argmax(logits: Tensor, thresholds: Tensor, keys: Tensor, positions: T
     rows, vocabulary = logits.shape
     tokens = torch.empty(rows, dtype=torch.int64)
     inputs = (tensor.data_ptr() for tensor in (logits, thresholds, keys, positions))
-    if _draw()(*inputs, rows, vocabulary, tokens.data_ptr()):
+    if _sample()(*inputs, rows, vocabulary, tokens.data_ptr()):
         left = (tokens < 0).nonzero().squeeze(1)
         tokens[left] = _reference.gumbel_argmax(logits[left], thresholds[left], keys[left], positions[left])
     return tokens
 
 
 @cache
-def _draw() -> Any:
+def _sample() -> Any:
     return bind("gumbel_argmax", "ppppnnp", returns="n")

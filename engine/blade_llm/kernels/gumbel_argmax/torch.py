@@ -1,4 +1,4 @@
-"""Gumbel-max drawing in plain torch, with numpy's 32-bit integers for the hash on CPU.
+"""Gumbel-max sampling in plain torch, with numpy's 32-bit integers for the hash on CPU.
 
 Random bits come from a counter-based hash of 32-bit words, written once for two kinds of array: int64 tensors, whose
 products stay below 2^63, and uint32 numpy arrays, which wrap and are several times faster. Both give the same bits.
@@ -16,7 +16,7 @@ from torch import Tensor
 _MASK = 0xFFFFFFFF
 _WORD = 0xFFFFFFFFFFFFFFFF
 _CHUNK = 1 << 15
-"""Logits that the draw on CPU looks at together: they and their temporaries fit into a core's cache."""
+"""Logits that sampling on CPU handles together: they and their temporaries fit into a core's cache."""
 
 Words = TypeVar("Words", Tensor, np.ndarray)
 """32-bit words: int64 tensors or uint32 arrays."""

@@ -1,5 +1,5 @@
-"""Gumbel-max drawing in Triton: every program finds the best token of a piece of one row's vocabulary, and a second,
-small kernel the best piece. The maximum is exact, so the draw does not depend on how the vocabulary was divided.
+"""Gumbel-max sampling in Triton: every program finds the best token of a piece of one row's vocabulary, and a second,
+small kernel the best piece. The maximum is exact, so the sample does not depend on how the vocabulary was divided.
 
 The random bits are those of the torch implementation, here in uint32, which wraps by itself.
 """

@@ -13,28 +13,15 @@ int4
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
-
 from torch import Tensor
 
 from blade_llm.kernels.backend import backend_of
 from blade_llm.kernels.linear import torch as _reference
-
-Quantization = Literal["none", "int8", "int4"]
+from blade_llm.kernels.linear.packed import PackedLinear, Quantization
 
 INT4_LEVELS = _reference.INT4_LEVELS
 GROUP = _reference.GROUP
 """Inputs that share one scale in int4."""
-
-
-class PackedLinear(Protocol):
-    """``x @ weight.T + bias`` with a packed weight."""
-
-    nbytes: int
-    """Of the packed weight with scales, padding and bias."""
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """[tokens, in] to [tokens, out], same type."""
 
 
 def pack(

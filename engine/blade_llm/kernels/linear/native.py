@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from blade_llm.kernels import native
-from blade_llm.kernels.linear import Quantization
+from blade_llm.kernels.linear.packed import Quantization
 from blade_llm.kernels.linear.torch import INT4_LEVELS
 from blade_llm.kernels.native.memory import HugePageArena
 

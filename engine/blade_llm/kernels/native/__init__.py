@@ -44,7 +44,7 @@ def isa() -> str:
 
 
 def _prebuilt() -> Path | None:
-    """A library made ahead, if it is of these sources; ``BLADE_LLM_NATIVE_LIB`` is believed without asking."""
+    """A library made ahead, if it is of these sources; ``BLADE_LLM_NATIVE_LIB`` is used unchecked."""
     configured = os.environ.get("BLADE_LLM_NATIVE_LIB")
     if configured:
         return Path(configured)

@@ -13,7 +13,7 @@ from blade_llm.kernels.native import library
 _TYPES: dict[str, Any] = {"i": ctypes.c_int, "n": ctypes.c_int64, "f": ctypes.c_float, "p": ctypes.c_void_p}
 
 IS_BF16 = {torch.float32: 0, torch.bfloat16: 1}
-"""The element types the native operators know, and how they are told which."""
+"""The element types the native operators know, and the codes they take for them."""
 
 
 def bind(name: str, arguments: str, returns: str = "") -> Callable[..., Any]:

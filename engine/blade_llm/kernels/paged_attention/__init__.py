@@ -42,12 +42,12 @@ def prepare(
 ) -> PreparedAttention:
     """Prepare a step.
 
-    ``block_table``: [rows, max_blocks] int32; ``k_cache``: any layer's, for its shape and type. ``deterministic``: what
-    a sequence gets does not depend, to the last bit, on the others in the batch.
+    ``block_table``: [slots, max_blocks] int32; ``k_cache``: any layer's, for its shape and type. ``deterministic``:
+    what a sequence gets does not depend, to the last bit, on the others in the batch.
 
-    On a GPU this neither computes nor waits: the kernels read ``rows``, ``query_starts`` and ``seq_lens`` when they
+    On a GPU this neither computes nor waits: the kernels read ``slots``, ``query_starts`` and ``seq_lens`` when they
     run, so a step prepared on static tensors can be captured in a CUDA graph, its ``host_query_lens`` being part of the
-    graph; ``host_seq_lens`` is not looked at. ``reference``: compute with torch even there, which does both.
+    graph; ``host_seq_lens`` is not read. ``reference``: compute with torch even there, which does both.
     """
     implementation = _reference if reference else _implementation(backend_of(k_cache))
     return implementation.prepare(batch, block_table, k_cache, num_heads, deterministic)
@@ -60,7 +60,7 @@ def paged_attention(
 
     ``q``: [tokens, heads, head_dim]; ``heads`` is a multiple of ``kv_heads`` and consecutive query heads share one.
     ``k_cache``, ``v_cache``: [blocks, block_size, kv_heads, head_dim], contiguous, the step's keys and values already
-    written; unused slots must be finite. ``window``: a token sees only so many, itself included; 0 for all.
+    written; unused cache slots must be finite. ``window``: a token sees only so many, itself included; 0 for all.
     Returns [tokens, heads * head_dim].
     """
     if isinstance(step, _reference.Prepared):

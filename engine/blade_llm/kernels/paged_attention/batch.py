@@ -1,4 +1,5 @@
-"""What a step computes, as attention is told: on the device for kernels, on the host for what decides their form."""
+"""The ragged batch of a step, as attention takes it: on the device for kernels, on the host for what decides their
+form."""
 
 from __future__ import annotations
 
@@ -12,19 +13,19 @@ from torch import Tensor
 class RaggedBatch:
     """Which sequences a step computes, their tokens packed one sequence after another."""
 
-    rows: Tensor
-    """[sequences] int64: each one's row of the block table."""
+    slots: Tensor
+    """[sequences] int64: each one's slot of the block table."""
     query_starts: Tensor
     """[sequences + 1] int64: where each one's new tokens begin among the step's, and their number at the end."""
     seq_lens: Tensor
     """[sequences] int64: tokens of each sequence once the new ones are in the cache; the new ones are the last."""
     host_query_lens: list[int]
-    """New tokens of each sequence, at least 1; known without asking the device."""
+    """New tokens of each sequence, at least 1; known without a copy from the device."""
     host_seq_lens: list[int]
     """The same as ``seq_lens``."""
 
     @classmethod
-    def of(cls, rows: Tensor, query_lens: list[int], seq_lens: list[int]) -> RaggedBatch:
+    def of(cls, slots: Tensor, query_lens: list[int], seq_lens: list[int]) -> RaggedBatch:
         """Build one from what the host knows."""
-        starts = rows.new_tensor([0, *itertools.accumulate(query_lens)])
-        return cls(rows, starts, rows.new_tensor(seq_lens), query_lens, seq_lens)
+        starts = slots.new_tensor([0, *itertools.accumulate(query_lens)])
+        return cls(slots, starts, slots.new_tensor(seq_lens), query_lens, seq_lens)

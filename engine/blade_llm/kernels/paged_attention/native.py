@@ -23,7 +23,7 @@ class _Step(ctypes.Structure):
 
     _fields_ = (
         ("sequences", _SIZE),
-        ("rows", _POINTER),
+        ("slots", _POINTER),
         ("query_starts", _POINTER),
         ("seq_lens", _POINTER),
         ("block_table", _POINTER),
@@ -53,7 +53,7 @@ def prepare(
     if k_cache.dtype not in _DTYPES:
         return _reference.prepare(batch, block_table, k_cache, num_heads, deterministic)
     _, block_size, kv_heads, head_dim = k_cache.shape
-    tensors = (batch.rows, batch.query_starts, batch.seq_lens, block_table)
+    tensors = (batch.slots, batch.query_starts, batch.seq_lens, block_table)
     step = _Step(
         len(batch.host_query_lens),
         *(tensor.data_ptr() for tensor in tensors),

@@ -2,7 +2,7 @@
 
 Query heads that share a key head never repeat it: in a decode they become that head's query positions, in a prefill a
 batch dimension of stride zero. Decodes are batched in groups of similar length, because each group is padded to its
-longest; prefills go one sequence at a time, in chunks of queries that look only at the keys before them.
+longest; prefills go one sequence at a time, in chunks of queries that attend only to the keys before them.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def prepare(
 ) -> Prepared:
     """``deterministic``: every token is a decode and a group of its own. Slow, but a sum that is cut up otherwise, by
     padding or by chunks, rounds otherwise."""
-    rows, block_size = batch.rows, k_cache.shape[1]
+    slots, block_size = batch.slots, k_cache.shape[1]
     prefills: list[Prefill] = []
     singles: list[tuple[int, int, int]] = []  # (length, sequence, token)
     token = 0
@@ -73,12 +73,12 @@ def prepare(
         if count == 1 or deterministic:
             singles += [(length - count + 1 + offset, index, token + offset) for offset in range(count)]
         else:
-            blocks = block_table[rows[index], : -(-length // block_size)].long()
+            blocks = block_table[slots[index], : -(-length // block_size)].long()
             prefills.append(Prefill(token, count, blocks, length))
         token += count
     lengthwise = [[single] for single in singles] if deterministic else _by_length(singles)
     whole = token == len(batch.host_query_lens)
-    groups = [_decode_group(group, whole, rows, block_table, block_size, k_cache.dtype) for group in lengthwise]
+    groups = [_decode_group(group, whole, slots, block_table, block_size, k_cache.dtype) for group in lengthwise]
     longest = max((prefill.length for prefill in prefills), default=0)
     return Prepared(groups, prefills, _causal_mask(longest, k_cache.dtype, k_cache.device) if longest else None)
 
@@ -117,21 +117,21 @@ def _by_length(singles: list[tuple[int, int, int]]) -> list[list[tuple[int, int,
 def _decode_group(
     group: list[tuple[int, int, int]],
     whole_step: bool,
-    rows: Tensor,
+    slots: Tensor,
     block_table: Tensor,
     block_size: int,
     dtype: torch.dtype,
 ) -> DecodeGroup:
     longest = group[0][0]
-    if whole_step and len(group) == rows.shape[0]:
+    if whole_step and len(group) == slots.shape[0]:
         group = sorted(group, key=lambda single: single[2])
-        tokens, members = None, rows
+        tokens, members = None, slots
     else:
-        index = torch.tensor([(single[1], single[2]) for single in group], device=rows.device)
-        tokens, members = index[:, 1].contiguous(), rows[index[:, 0]]
+        index = torch.tensor([(single[1], single[2]) for single in group], device=slots.device)
+        tokens, members = index[:, 1].contiguous(), slots[index[:, 0]]
     lengths = [single[0] for single in group]
     blocks = block_table[members, : -(-longest // block_size)].long().view(-1)
-    mask = _decode_mask(lengths, 0, 0, dtype, rows.device) if min(lengths) < longest else None
+    mask = _decode_mask(lengths, 0, 0, dtype, slots.device) if min(lengths) < longest else None
     return DecodeGroup(tokens, len(group), blocks, lengths, mask)
 
 

@@ -59,7 +59,7 @@ and values of a tile while the one before is computed: their addresses are loade
 class Prepared:
     """A step's shape; all tensors are read by the kernels when they run."""
 
-    rows: Tensor
+    slots: Tensor
     query_starts: Tensor
     seq_lens: Tensor
     block_table: Tensor
@@ -86,7 +86,7 @@ def prepare(
     else:
         segments = segments_of(decodes, k_cache.shape[2], _processors(k_cache.device))
     return Prepared(
-        batch.rows, batch.query_starts, batch.seq_lens, block_table, len(counts), decodes, segments, segment
+        batch.slots, batch.query_starts, batch.seq_lens, block_table, len(counts), decodes, segments, segment
     )
 
 
@@ -212,7 +212,7 @@ def _launch(
         k_cache,
         v_cache,
         step.block_table,
-        step.rows,
+        step.slots,
         step.query_starts,
         step.seq_lens,
         q.stride(0),

@@ -84,8 +84,8 @@ def _accumulate(
             inside = (positions < length)[:, None] & inside
         else:
             blocks = tl.load(table_row + positions // BLOCK_SIZE)
-        slots = blocks.to(tl.int64) * BLOCK_SIZE + positions % BLOCK_SIZE
-        at = slots[:, None] * SLOT_STRIDE + dims[None, :]
+        cache_slots = blocks.to(tl.int64) * BLOCK_SIZE + positions % BLOCK_SIZE
+        at = cache_slots[:, None] * SLOT_STRIDE + dims[None, :]
         keys = _load(k_cache + at, inside, WHOLE)
         logits = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
         if MASKED:
@@ -146,7 +146,7 @@ def _part(
 
 @triton.jit(
     do_not_specialize=[
-        "rows", "query_starts", "seq_lens", "table_stride", "first_sequence", "sequences", "segments", "window",
+        "slots", "query_starts", "seq_lens", "table_stride", "first_sequence", "sequences", "segments", "window",
     ]
 )  # fmt: skip
 def attend(
@@ -157,7 +157,7 @@ def attend(
     k_cache,
     v_cache,
     block_table,
-    rows,
+    slots,
     query_starts,
     seq_lens,
     q_stride,
@@ -219,7 +219,7 @@ def attend(
     tokens = (first_token + row_tokens).to(tl.int64)
     queries = tl.load(q + (tokens * q_stride + heads * HEAD_DIM)[:, None] + dims[None, :], mask=kept, other=0.0)
     row_positions = past + row_tokens
-    table_row = block_table + tl.load(rows + sequence) * table_stride
+    table_row = block_table + tl.load(slots + sequence) * table_stride
     k_head = k_cache + kv_head * HEAD_DIM
     v_head = v_cache + kv_head * HEAD_DIM
     SLOT_STRIDE: tl.constexpr = KV_HEADS * HEAD_DIM

@@ -12,7 +12,7 @@ def rope_write_kv(
     qkv: Tensor,
     cos: Tensor,
     sin: Tensor,
-    slots: Tensor,
+    slot_mapping: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
     num_heads: int,
@@ -23,12 +23,13 @@ def rope_write_kv(
     """Rotate queries and keys by their positions' angles, store keys and values, return the queries.
 
     ``qkv``: [tokens, (num_heads + 2 * kv_heads) * head_dim], contiguous. ``cos``, ``sin``: [tokens, head_dim / 2] fp32;
-    halves are rotated against each other (``i`` with ``i + head_dim / 2``), as in Hugging Face checkpoints. ``slots``:
-    [tokens] int64, ``block * block_size + offset``. ``k_cache``, ``v_cache``: [blocks, block_size, kv_heads, head_dim],
-    contiguous, written in place. ``q_norm`` and ``k_norm``: [head_dim], both or neither; with them each head is RMS
-    normalised (``eps``) before the rotation. Returns [tokens, num_heads, head_dim].
+    halves are rotated against each other (``i`` with ``i + head_dim / 2``), as in Hugging Face checkpoints.
+    ``slot_mapping``: [tokens] int64, ``block * block_size + offset``. ``k_cache``, ``v_cache``:
+    [blocks, block_size, kv_heads, head_dim], contiguous, written in place. ``q_norm`` and ``k_norm``: [head_dim], both
+    or neither; with them each head is RMS normalised (``eps``) before the rotation. Returns
+    [tokens, num_heads, head_dim].
     """
-    arguments = qkv, cos, sin, slots, k_cache, v_cache, num_heads, q_norm, k_norm, eps
+    arguments = qkv, cos, sin, slot_mapping, k_cache, v_cache, num_heads, q_norm, k_norm, eps
     backend = backend_of(qkv)
     if backend == "native":
         from blade_llm.kernels.rope_write_kv import native

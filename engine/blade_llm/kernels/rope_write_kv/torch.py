@@ -8,7 +8,7 @@ def rope_write_kv(
     qkv: Tensor,
     cos: Tensor,
     sin: Tensor,
-    slots: Tensor,
+    slot_mapping: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
     num_heads: int,
@@ -27,6 +27,6 @@ def rope_write_kv(
     first, second = turned.chunk(2, dim=-1)
     cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
     rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(qkv.dtype)
-    k_cache.view(-1, kv_heads, head_dim).index_copy_(0, slots, rotated[:, num_heads:])
-    v_cache.view(-1, kv_heads, head_dim).index_copy_(0, slots, heads[:, num_heads + kv_heads :])
+    k_cache.view(-1, kv_heads, head_dim).index_copy_(0, slot_mapping, rotated[:, num_heads:])
+    v_cache.view(-1, kv_heads, head_dim).index_copy_(0, slot_mapping, heads[:, num_heads + kv_heads :])
     return rotated[:, :num_heads]

@@ -1,4 +1,4 @@
-"""Top-k, top-p and min-p as thresholds: for each row the smallest logit that may still be drawn.
+"""Top-k, top-p and min-p as thresholds: for each row the smallest logit that may still be sampled.
 
 A threshold says the same as a filtered copy of the logits, costs one number a row, and treats equal logits alike, so
 the surviving set never depends on how ties happen to be sorted.

@@ -1,4 +1,5 @@
-"""The thresholds in plain torch: a selection of the largest for top-k, a sort for top-p, each only for rows asking."""
+"""The thresholds in plain torch: a selection of the largest for top-k, a sort for top-p, each only for rows that need
+it."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ def top_k_top_p_thresholds(logits: Tensor, top_k: Tensor, top_p: Tensor, min_p: 
     return thresholds
 
 
-def _where(asking: Tensor) -> Tensor:
-    return asking.nonzero().squeeze(1)
+def _where(needed: Tensor) -> Tensor:
+    return needed.nonzero().squeeze(1)
 
 
 def _kth_largest(logits: Tensor, top_k: Tensor) -> Tensor:

@@ -77,7 +77,7 @@ def _lowest_within(row_ptr, low, high, target, best, VOCABULARY: tl.constexpr, B
             under_1 = tl.maximum(under_1, tl.where(above_1, -infinity, x))
             under_2 = tl.maximum(under_2, tl.where(above_2, -infinity, x))
             under_3 = tl.maximum(under_3, tl.where(above_3, -infinity, x))
-        # The answer is at most the largest logit under the first pivot that is light enough, and above all others.
+        # The result is at most the largest logit under the first pivot that is light enough, and above all others.
         light_1 = tl.sum(weight_1, 0) < target
         light_2 = tl.sum(weight_2, 0) < target
         light_3 = tl.sum(weight_3, 0) < target
@@ -111,14 +111,14 @@ def _thresholds_kernel(
     top_p = tl.load(top_p_ptr + row)
     limited = (top_k > 0) & (top_k < VOCABULARY)
     nucleus = top_p < 1.0
-    asked = limited | nucleus
+    needed = limited | nucleus
     min_p = 0.0
     if MIN_P:
         min_p = tl.load(min_p_ptr + row)
-        asked = asked | (min_p > 0.0)
+        needed = needed | (min_p > 0.0)
 
     threshold = -infinity
-    if asked:
+    if needed:
         # Of each lane: the largest, the sum of exp(x - largest), the smallest and the number of those not masked.
         largest = tl.full([BLOCK], -infinity, tl.float32)
         mass = tl.zeros([BLOCK], tl.float32)

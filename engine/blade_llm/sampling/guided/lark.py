@@ -1,7 +1,7 @@
-"""What has to be known of a grammar's text before llguidance compiles it.
+"""Reads the text of a Lark grammar before llguidance compiles it.
 
 llguidance accepts left recursion and rules that never end; the first costs more with every token, the second never lets
-an answer finish. Both are found here, by reading the rules (not the terminals, where llguidance refuses recursion
+an output finish. Both are found here, by reading the rules (not the terminals, where llguidance refuses recursion
 itself). Schemas written into a grammar (``%json {…}``) are found too: they obey the same rules as others.
 
 This is no full parser: a grammar with constructs it does not know is left to llguidance alone.
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from blade_llm.sampling.guided import limits
-from blade_llm.sampling.guided.errors import StructureError
+from blade_llm.sampling.guided.errors import GrammarSpecError
 from blade_llm.sampling.guided.lark_tokens import Token, read_tokens
 
 _MOST_SHOWN: Final = 8
@@ -51,7 +51,7 @@ def embedded_schemas(text: str) -> list[dict[str, Any]]:
 
 
 def check_recursion(text: str) -> None:
-    """Raise :class:`StructureError` for left recursion and for a start rule that cannot end."""
+    """Raise :class:`GrammarSpecError` for left recursion and for a start rule that cannot end."""
     try:
         rules = _rules([token for token in read_tokens(text) if token.kind != "space"])
     except (_Unknown, IndexError, RecursionError):
@@ -63,12 +63,12 @@ def check_recursion(text: str) -> None:
     if cycle := _cycle(lefts):
         name = cycle[0]
         shown = [*cycle, name] if len(cycle) <= _MOST_SHOWN else [*cycle[:_MOST_SHOWN], "…", name]
-        raise StructureError(
+        raise GrammarSpecError(
             f'left recursion: {" → ".join(shown)}; write repetition instead, for example {name}: item ("," item)*'
         )
     ending = _holding(rules, lambda item: item.optional or _leaves(item, rules))
     if "start" in rules and "start" not in ending:
-        raise StructureError("rule start never ends: each of its alternatives leads back into itself")
+        raise GrammarSpecError("rule start never ends: each of its alternatives leads back into itself")
 
 
 def _rules(tokens: list[Token]) -> dict[str, _Expression]:
@@ -87,14 +87,14 @@ def _rules(tokens: list[Token]) -> dict[str, _Expression]:
             expression, position = _alternatives(tokens, body)
             rules[token.text] = expression
             if len(rules) > limits.MAX_RULES:
-                raise StructureError(f"the grammar has more than {limits.MAX_RULES} rules and terminals, the limit")
+                raise GrammarSpecError(f"the grammar has more than {limits.MAX_RULES} rules and terminals, the limit")
         else:
             raise _Unknown
     return rules
 
 
 def _definition(tokens: list[Token], position: int) -> int:
-    """Where the body of the rule begins that is defined at ``position``; 0 when none is."""
+    """The start of the body of the rule that is defined at ``position``; 0 when none is."""
     if tokens[position].kind != "name":
         return 0
     position += 1
@@ -163,14 +163,14 @@ def _leaves(item: _Item, rules: dict[str, _Expression]) -> bool:
 
 
 def _key(item: _Item) -> str | int | None:
-    """What :func:`_holding` calls an item: a rule by its name, a group by its identity."""
+    """The key of an item in :func:`_holding`: a rule by its name, a group by its identity."""
     return id(item.atom) if isinstance(item.atom, list) else item.atom
 
 
 def _holding(rules: dict[str, _Expression], given: Callable[[_Item], bool]) -> set[str | int]:
     """Rules and groups with an alternative whose items all hold: because they are ``given``, or hold themselves.
 
-    Each sequence counts the items it waits for, so every item is looked at once or twice, however the rules depend on
+    Each sequence counts the items it waits for, so every item is visited once or twice, however the rules depend on
     each other.
     """
     missing: list[int] = []

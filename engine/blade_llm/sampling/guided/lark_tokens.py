@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-from blade_llm.sampling.guided.errors import StructureError
+from blade_llm.sampling.guided.errors import GrammarSpecError
 
 _PATTERNS: Final = {
     "newline": r"\n",
@@ -47,7 +47,7 @@ class Token:
 
 
 def read_tokens(text: str) -> list[Token]:
-    """``text`` up to its end or to a string that is not closed. Raises :class:`StructureError` for broken JSON."""
+    """``text`` up to its end or to a string that is not closed. Raises :class:`GrammarSpecError` for broken JSON."""
     found, position = [], 0
     decoder = json.JSONDecoder()
     while match := _TOKEN.match(text, position):
@@ -56,7 +56,7 @@ def read_tokens(text: str) -> list[Token]:
             try:
                 value, end = decoder.raw_decode(text, match.end())
             except (ValueError, RecursionError) as error:  # not gone on from: each failure counts the lines before it
-                raise StructureError(f"%json is not followed by valid JSON: {error}") from None
+                raise GrammarSpecError(f"%json is not followed by valid JSON: {error}") from None
         found.append(Token(kind, text[match.start() : end], match.start(), value))
         position = end
     return found

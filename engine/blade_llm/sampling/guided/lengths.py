@@ -1,7 +1,7 @@
-"""How long strings may have to be counted: a lexer has states for every place of every bounded string.
+"""Bounds the lengths of strings that a lexer has to count: it has states for every place of every bounded string.
 
-Nine a character where any will do, and at the limit of states the answer ends, and those of others with the same
-structure. So bounds whose lexer cannot be held are refused before.
+Nine a character where any will do, and at the limit of states the output ends, and those of others with the same
+grammar. So bounds whose lexer cannot be held are refused before.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from blade_llm.sampling.guided import limits
-from blade_llm.sampling.guided.errors import StructureError
+from blade_llm.sampling.guided.errors import GrammarSpecError
 
 
 class TextLengths:
@@ -25,10 +25,10 @@ class TextLengths:
             self._found.add((least, most, schema.get("pattern", ""), schema.get("format", "")))
 
     def check(self) -> None:
-        """Raise :class:`StructureError` where counting so far would take too many states."""
+        """Raise :class:`GrammarSpecError` where counting so far would take too many states."""
         total = sum(max(least, most) for least, most, _, _ in self._found)
         if total > limits.MAX_LENGTHS:
-            raise StructureError(
+            raise GrammarSpecError(
                 f"the different bounds of strings (minLength, maxLength) add up to {total} characters; the limit is "
                 f"{limits.MAX_LENGTHS}: leave them out where strings are long"
             )

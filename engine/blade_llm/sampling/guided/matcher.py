@@ -1,4 +1,4 @@
-"""One answer followed by llguidance: what the scheduler knows as a ``Grammar``."""
+"""The grammar of one output, matched by llguidance: the scheduler's ``Grammar``."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import llguidance
 import numpy as np
 
 from blade_llm.sampling.guided import limits
-from blade_llm.sampling.guided.errors import StructureError, as_structure_error, readable
+from blade_llm.sampling.guided.errors import GrammarSpecError, as_grammar_spec_error, readable
 
 _LEXER_FULL: Final = "too many states"
-"""In llguidance's message. States are counted over all copies and never given back."""
+"""Part of llguidance's message. States are counted over all copies and never given back."""
 
 
 class MatcherGrammar:
-    """Wraps a matcher that belongs to this answer alone. Copies share what the lexer has learnt, and its end.
+    """Wraps a matcher that belongs to this output alone. Copies share what the lexer has learnt, and its end.
 
     Args:
         eos_token_ids: those of the vocabulary.
@@ -29,7 +29,7 @@ class MatcherGrammar:
         self,
         matcher: llguidance.LLMatcher,
         eos_token_ids: frozenset[int],
-        seconds_left: float = limits.ANSWER_SECONDS,
+        seconds_left: float = limits.OUTPUT_SECONDS,
         faults: list[str] | None = None,
     ) -> None:
         self._matcher = matcher
@@ -39,23 +39,24 @@ class MatcherGrammar:
 
     @property
     def finished(self) -> bool:
-        """The answer is complete and cannot go on."""
+        """Whether the output is complete and cannot go on."""
         return self._matcher.is_stopped() and not self._matcher.is_error()
 
     @property
-    def worn_out(self) -> bool:
-        """The lexer is full or broken: this and every copy, whatever its state, cannot go on."""
+    def exhausted(self) -> bool:
+        """Whether the lexer is full or broken: this and every copy, whatever its state, cannot go on."""
         return bool(self._faults)
 
     @property
     def complete(self) -> bool:
-        """The answer may end here, though perhaps it can go on."""
+        """Whether the output may end here, though perhaps it can go on."""
         return self._matcher.is_accepting()
 
     def accept(self, token_ids: list[int]) -> None:
-        """The answer grew. Raises :class:`StructureError` for tokens that were not allowed, or when a limit is hit."""
+        """Advance by tokens of the output. Raises :class:`GrammarSpecError` for tokens that were not allowed, or when a
+        limit is hit."""
         if self.finished and self._eos_token_ids.issuperset(token_ids):
-            return  # the mask of a finished answer still has them
+            return  # the mask of a finished output still has them
         started = time.thread_time()
         try:
             taken = self._matcher.consume_tokens(token_ids)
@@ -66,7 +67,7 @@ class MatcherGrammar:
         self._spend(time.thread_time() - started - len(token_ids) * limits.TOKEN_SECONDS)
 
     def forced(self) -> list[int]:
-        """Tokens that must come next. Does not change the state. Raises :class:`StructureError` as :meth:`fill`."""
+        """Tokens that must come next. Does not change the state. Raises :class:`GrammarSpecError` as :meth:`fill`."""
         started = time.thread_time()
         try:
             found = self._matcher.compute_ff_tokens()
@@ -78,7 +79,7 @@ class MatcherGrammar:
     def fill(self, mask: np.ndarray) -> None:
         """Write the allowed tokens into ``mask``, [words] int32, contiguous.
 
-        Raises :class:`StructureError` when a limit is hit; the answer cannot go on.
+        Raises :class:`GrammarSpecError` when a limit is hit; the output cannot go on.
         """
         started = time.thread_time()
         try:
@@ -90,7 +91,7 @@ class MatcherGrammar:
         self._spend(time.thread_time() - started)
 
     def copy(self) -> MatcherGrammar:
-        """An independent one in the same state. Raises :class:`StructureError` when the structure is broken."""
+        """An independent one in the same state. Raises :class:`GrammarSpecError` when the grammar is broken."""
         try:
             matcher = self._matcher.deep_copy()
         except BaseException as error:
@@ -98,22 +99,22 @@ class MatcherGrammar:
         return MatcherGrammar(matcher, self._eos_token_ids, self._seconds_left, self._faults)
 
     def _spend(self, seconds: float) -> None:
-        """Others of the batch wait meanwhile: an answer that costs too much of their time ends."""
+        """Charge CPU time to the output: others of the batch wait meanwhile, so one that costs too much of it ends."""
         self._seconds_left -= seconds
         if self._seconds_left < 0:
-            raise StructureError(
+            raise GrammarSpecError(
                 f"following the structure takes longer than the limit of {limits.TOKEN_SECONDS * 1000:g} ms a token; "
                 f"{limits.STEP_LIMIT_ADVICE}"
             )
 
-    def _error(self, what: str) -> StructureError:
+    def _error(self, what: str) -> GrammarSpecError:
         found = self._matcher.get_error()
         if _LEXER_FULL in found:
             self._faults.append(_LEXER_FULL)
-        return StructureError(f"{what}: {readable(found)}")
+        return GrammarSpecError(f"{what}: {readable(found)}")
 
-    def _broken(self, error: BaseException) -> StructureError:
+    def _broken(self, error: BaseException) -> GrammarSpecError:
         """A failed assertion of llguidance, which may have happened in the middle of changing what copies share."""
-        found = as_structure_error(error)
+        found = as_grammar_spec_error(error)
         self._faults.append(str(found))
         return found

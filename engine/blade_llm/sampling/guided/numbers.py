@@ -1,4 +1,4 @@
-"""Where llguidance 1.9 is wrong about numbers, so that such schemas are refused instead.
+"""Refuses schemas about whose numbers llguidance 1.9 is wrong.
 
 A number whose exclusive bound is whole and whose other bound lies less than 1 further from zero may take the excluded
 value itself: 10 under ``exclusiveMinimum: 10, maximum: 10.5``.
@@ -9,12 +9,12 @@ from __future__ import annotations
 from math import ceil, floor
 from typing import Any, Final
 
-from blade_llm.sampling.guided.errors import StructureError
+from blade_llm.sampling.guided.errors import GrammarSpecError
 from blade_llm.sampling.guided.references import Place
 
 _BOUNDS: Final = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
 _MOST_WORK: Final = 100_000
-"""Parts that are looked at in search of those that meet; then any may."""
+"""Parts that are compared to find those that meet; beyond, any may."""
 _Part = tuple[dict[str, Any], Place]
 """A schema and its place."""
 
@@ -37,12 +37,12 @@ class NumberBounds:
             self._joining.append(id(schema))
 
     def check(self) -> None:
-        """Raise :class:`StructureError` where the excluded bound would be allowed."""
+        """Raise :class:`GrammarSpecError` where the excluded bound would be allowed."""
         for part in self._parts.values():
             _check([part])
         try:
             _check(list(self._parts.values()))
-        except StructureError:  # perhaps of parts that never meet
+        except GrammarSpecError:  # perhaps of parts that never meet
             work = _MOST_WORK
             for joining in self._joining:
                 below = self._below(joining)
@@ -69,12 +69,12 @@ def _check(parts: list[_Part]) -> None:
     for part, path in parts:
         least, most = part.get("exclusiveMinimum"), part.get("exclusiveMaximum")
         if least is not None and least >= 0 and least in above:
-            raise StructureError(
+            raise GrammarSpecError(
                 f"{path}/exclusiveMinimum: {least} with an upper bound below {floor(least) + 1} is not supported for "
                 f"numbers; write a minimum a little above {least}"
             )
         if most is not None and most <= 0 and most in below:
-            raise StructureError(
+            raise GrammarSpecError(
                 f"{path}/exclusiveMaximum: {most} with a lower bound above {ceil(most) - 1} is not supported for "
                 f"numbers; write a maximum a little below {most}"
             )

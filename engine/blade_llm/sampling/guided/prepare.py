@@ -1,8 +1,8 @@
-"""A JSON Schema as llguidance has to be told it, so that its answers validate.
+"""Rewrites a JSON Schema for llguidance, so that the outputs validate.
 
 Its dates and times take days and seconds that do not exist, so patterns stand for them. An object's further keys are
 "any string but the listed ones" as text: spelled with ``\\u`` escapes a listed key passes for a further one, with any
-value. So answers have no such escapes, except where a schema asks for characters that need them.
+value. So outputs have no such escapes, except where a schema needs characters that need them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from blade_llm.sampling.guided.errors import StructureError
+from blade_llm.sampling.guided.errors import GrammarSpecError
 from blade_llm.sampling.guided.references import dictionaries
 
 _OPTIONS: Final[dict[str, Any]] = {
@@ -55,12 +55,12 @@ def prepared(schema: dict[str, Any]) -> dict[str, Any]:
 def json_options(schema: dict[str, Any]) -> dict[str, Any]:
     """llguidance's options for ``schema``.
 
-    Raises :class:`StructureError` where a value needs an escape that would let keys escape their schemas.
+    Raises :class:`GrammarSpecError` where a value needs an escape that would let keys escape their schemas.
     """
     escapes = _SHORT_ESCAPES
     if needing := _needing(schema):
         if any(map(_is_open, dictionaries(schema))):
-            raise StructureError(
+            raise GrammarSpecError(
                 f"{needing[0]!r} has a control character that is written as an escape, which is supported only where "
                 'no object lists properties and has others too; write "additionalProperties": false into each'
             )
@@ -88,7 +88,7 @@ def _exact(value: Any, *, names: bool) -> Any:
 
 
 def _is_open(schema: dict[str, Any]) -> bool:
-    """Whether keys that are listed may be told from others."""
+    """Whether listed keys can be distinguished from others."""
     listed = ("properties", "patternProperties", "required")
     return any(schema.get(keyword) for keyword in listed) and schema.get("additionalProperties") is not False
 

@@ -1,4 +1,4 @@
-"""Does every part of a schema have an answer that ends? A ``$ref`` that always leads back to itself has none.
+"""Checks that every part of a schema has a finite output. A ``$ref`` that always leads back to itself has none.
 
 A model that enters such a part could only go on until ``max_tokens``, and masks of it cost more with every token.
 """
@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from blade_llm.sampling.guided.errors import StructureError
+from blade_llm.sampling.guided.errors import GrammarSpecError
 
 _MOST_ROUNDS: Final = 50
 """Each settles all parts that do not depend on a later one, in practice everything within three."""
 
 
 def check_ends(root: Any, resolve: Callable[[str], Any]) -> None:
-    """Raise :class:`StructureError` for a reachable schema without a finite answer.
+    """Raise :class:`GrammarSpecError` for a reachable schema without a finite output.
 
-    ``root`` has the right form, and ``resolve`` finds what its references name. Contradictions are not looked for: a
+    ``root`` has the right form, and ``resolve`` finds what its references name. Contradictions are not searched for: a
     schema that nothing satisfies counts as one that ends.
     """
     ordered = _inside_out(root, resolve)
@@ -34,7 +34,7 @@ def check_ends(root: Any, resolve: Callable[[str], Any]) -> None:
     endless = next((schema for schema in ordered if id(schema) not in ending), None)
     if endless is not None:
         name = endless.get("$ref") or endless.get("title") or ", ".join(list(endless)[:4])
-        raise StructureError(
+        raise GrammarSpecError(
             f"endless recursion: the schema with {name!r} always contains itself, so no answer can end; "
             "make the property optional, the list possibly empty, or add an alternative"
         )
@@ -66,7 +66,7 @@ def _inside_out(root: Any, resolve: Callable[[str], Any]) -> list[dict[str, Any]
 
 
 def _ends(schema: dict[str, Any], resolve: Callable[[str], Any], ending: set[int]) -> bool:
-    """Whether an answer ends, given the schemas in ``ending`` whose answers do."""
+    """Whether a finite output exists, given the schemas in ``ending`` that have one."""
 
     def known(part: Any) -> bool:
         return isinstance(part, bool) or id(part) in ending

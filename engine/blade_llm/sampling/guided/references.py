@@ -1,7 +1,7 @@
 """Places in a schema: those that messages name, and those that a ``$ref`` names.
 
 A schema is a client's text and may hold tens of thousands of either, so neither costs more than its own length: places
-are written out only in a message, and what a reference names is looked for once.
+are written out only in a message, and a reference is resolved once.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
 
-from blade_llm.sampling.guided.errors import StructureError
+from blade_llm.sampling.guided.errors import GrammarSpecError
 
 
 class Place:
-    """A JSON pointer as the way to it, which shares its beginning with others. As text only when asked for."""
+    """A JSON pointer as the way to it, which shares its beginning with others. As text only when needed."""
 
     __slots__ = ("_above", "_key")
 
@@ -34,7 +34,7 @@ class Place:
 
 
 class References:
-    """What the references of the schema ``root`` name."""
+    """Resolves the references of the schema ``root``."""
 
     def __init__(self, root: Any) -> None:
         self._root = root
@@ -42,7 +42,7 @@ class References:
         self._anchors: dict[str, Any] | None = None
 
     def resolve(self, reference: str, place: Place | str) -> Any:
-        """The schema that ``reference``, written at ``place``, names. Raises :class:`StructureError`."""
+        """The schema that ``reference``, written at ``place``, names. Raises :class:`GrammarSpecError`."""
         if reference not in self._known:
             self._known[reference] = self._find(reference, place)
         return self._known[reference]
@@ -51,7 +51,7 @@ class References:
         own = self._root.get("$id") if isinstance(self._root, dict) else None
         local = reference.removeprefix(own) if isinstance(own, str) else reference
         if not local.startswith("#") and local:
-            raise StructureError(
+            raise GrammarSpecError(
                 f"{place}: external reference {reference!r} is not supported; put the schema under $defs"
             )
         if local in ("", "#"):
@@ -61,7 +61,7 @@ class References:
                 self._anchors = _anchors(self._root)
             if local[1:] in self._anchors:
                 return self._anchors[local[1:]]
-            raise StructureError(f"{place}: {reference!r} does not exist")
+            raise GrammarSpecError(f"{place}: {reference!r} does not exist")
         found = self._root
         for part in unquote(local[2:]).split("/"):
             key = part.replace("~1", "/").replace("~0", "~")
@@ -70,7 +70,7 @@ class References:
             elif isinstance(found, list) and key.isdecimal() and len(key) < 10 and int(key) < len(found):
                 found = found[int(key)]
             else:
-                raise StructureError(f"{place}: {reference!r} does not exist")
+                raise GrammarSpecError(f"{place}: {reference!r} does not exist")
         return found
 
 

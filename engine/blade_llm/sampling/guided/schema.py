@@ -1,7 +1,7 @@
-"""Is a JSON Schema one that answers can be held to? llguidance leaves out what it does not know; here it is refused.
+"""Checks that outputs can be held to a JSON Schema: llguidance ignores what it does not know; here it is refused.
 
 Every schema that can be reached from the root is read as draft 2020-12. A keyword is supported, an annotation (which
-changes no answer), or an error that names its place as a JSON pointer.
+changes no output), or an error that names its place as a JSON pointer.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from blade_llm.sampling.guided import limits
-from blade_llm.sampling.guided.errors import StructureError
+from blade_llm.sampling.guided.errors import GrammarSpecError
 from blade_llm.sampling.guided.lengths import TextLengths
 from blade_llm.sampling.guided.numbers import NumberBounds
 from blade_llm.sampling.guided.recursion import check_ends
@@ -27,7 +27,7 @@ ANNOTATIONS: Final = frozenset(
         "discriminator",
     }
 )  # fmt: skip
-"""Keywords that change no answer."""
+"""Keywords that change no output."""
 _TYPES: Final = ("null", "boolean", "object", "array", "number", "integer", "string")
 _DRAFTS: Final = ("draft-06/schema", "draft-07/schema", "draft/2019-09/schema", "draft/2020-12/schema")
 _EXACT: Final = 2**53
@@ -42,10 +42,10 @@ _HINTS: Final = {
 
 
 def check_schema(schema: Any, lengths: TextLengths | None = None) -> None:
-    """Raise :class:`StructureError` for a schema that cannot be followed to the letter.
+    """Raise :class:`GrammarSpecError` for a schema that cannot be followed to the letter.
 
     Args:
-        lengths: of the schemas checked before that answers may have to follow as well.
+        lengths: of the schemas checked before that outputs may have to follow as well.
     """
     _check_size(schema)
     references = References(schema)
@@ -59,24 +59,24 @@ def _check_size(schema: Any) -> None:
     while stack:
         value, depth = stack.pop()
         if depth > limits.MAX_DEPTH:
-            raise StructureError(f"the schema is nested more than {limits.MAX_DEPTH} levels deep, the limit")
+            raise GrammarSpecError(f"the schema is nested more than {limits.MAX_DEPTH} levels deep, the limit")
         if isinstance(value, dict):
             mine = value.get("properties")
             if isinstance(mine, dict):
                 properties += len(mine)
                 if len(mine) > limits.MAX_OBJECT_PROPERTIES:
-                    raise StructureError(
+                    raise GrammarSpecError(
                         f"an object has {len(mine)} properties; the limit is {limits.MAX_OBJECT_PROPERTIES}"
                     )
             stack += [(item, depth + 1) for item in value.values()]
         elif isinstance(value, list):
             stack += [(item, depth + 1) for item in value]
     if properties > limits.MAX_PROPERTIES:
-        raise StructureError(f"the schema has {properties} properties; the limit is {limits.MAX_PROPERTIES}")
+        raise GrammarSpecError(f"the schema has {properties} properties; the limit is {limits.MAX_PROPERTIES}")
 
 
 class _Walk:
-    """Visits every schema once that an answer may have to follow."""
+    """Visits every schema once that an output may have to follow."""
 
     def __init__(self, root: Any, references: References, lengths: TextLengths) -> None:
         self._root = root
@@ -92,7 +92,7 @@ class _Walk:
             if isinstance(schema, bool):
                 continue
             if not isinstance(schema, dict):
-                raise StructureError(f"{path}: a schema must be an object or a boolean, not {_name(schema)}")
+                raise GrammarSpecError(f"{path}: a schema must be an object or a boolean, not {_name(schema)}")
             if id(schema) not in self._seen:
                 self._seen.add(id(schema))
                 before = len(self._waiting)
@@ -108,21 +108,23 @@ class _Walk:
         if keyword in _VALUES:
             expected, holds = _VALUES[keyword]
             if not holds(value):
-                raise StructureError(f"{path}: must be {expected}")
+                raise GrammarSpecError(f"{path}: must be {expected}")
         if keyword in ("$schema", "$id") and schema is not self._root:
-            raise StructureError(f"{path}: {keyword} is supported at the root only")
+            raise GrammarSpecError(f"{path}: {keyword} is supported at the root only")
         if keyword == "$schema":
             if not any(draft in value for draft in _DRAFTS):
-                raise StructureError(f"{path}: only drafts 6, 7, 2019-09 and 2020-12 are supported")
+                raise GrammarSpecError(f"{path}: only drafts 6, 7, 2019-09 and 2020-12 are supported")
         elif keyword == "format":
             if value not in FORMATS and not (value in INTEGER_FORMATS and schema.get("type") == "integer"):
-                raise StructureError(f"{path}: format {value!r} is not supported; known: {', '.join(sorted(FORMATS))}")
+                raise GrammarSpecError(
+                    f"{path}: format {value!r} is not supported; known: {', '.join(sorted(FORMATS))}"
+                )
         elif keyword == "$ref":
             self._waiting.append((self._references.resolve(value, path), Place(value)))
         elif keyword in ("enum", "const"):
             for number in _numbers(value):
                 if abs(number) >= _EXACT:
-                    raise StructureError(f"{path}: {number} is too large to be kept exactly; the limit is 2^53")
+                    raise GrammarSpecError(f"{path}: {number} is too large to be kept exactly; the limit is 2^53")
         elif keyword in _ONE:
             self._waiting.append((value, path))
         elif keyword in _LISTS:
@@ -138,20 +140,20 @@ def _refuse(keyword: str, path: Place) -> None:
         return
     near = difflib.get_close_matches(keyword, _VALUES, 1, 0.8)
     hint = _HINTS.get(keyword) or (f"did you mean {near[0]!r}?" if near else "leave it out")
-    raise StructureError(f"{path}: keyword {keyword!r} is not supported; {hint}")
+    raise GrammarSpecError(f"{path}: keyword {keyword!r} is not supported; {hint}")
 
 
 def _check_counts(schema: dict[str, Any], path: Place) -> None:
-    """Keys that are not listed may repeat in an answer, so they count only as far as repeats cannot deceive."""
+    """Keys that are not listed may repeat in an output, so they count only as far as repeats cannot deceive."""
     required = set(schema.get("required", ()))
     listed = required <= set(schema.get("properties", ()))
     if schema.get("minProperties", 0) > len(required) + (listed or not required):
-        raise StructureError(
+        raise GrammarSpecError(
             f"{path}/minProperties: at most one more than the number of required properties is supported; "
             "list the properties as required"
         )
     if len(schema.get("patternProperties", ())) > limits.MAX_PATTERN_PROPERTIES:
-        raise StructureError(f"{path}/patternProperties: the limit is {limits.MAX_PATTERN_PROPERTIES} patterns")
+        raise GrammarSpecError(f"{path}/patternProperties: the limit is {limits.MAX_PATTERN_PROPERTIES} patterns")
 
 
 def _numbers(value: Any) -> Iterator[int | float]:

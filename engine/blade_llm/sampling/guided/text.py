@@ -1,4 +1,4 @@
-"""A structure in llguidance's language.
+"""Translates a grammar spec into llguidance's language.
 
 JSON is written with ``", "`` and ``": "`` and no other white space: where more is allowed, a model may write spaces
 until ``max_tokens``, and masks cannot stop it (docs/decisions/0008-whitespace-in-json.md).
@@ -12,36 +12,37 @@ from typing import Any, Final
 import llguidance
 import msgspec
 
-from blade_llm.sampling.guided.errors import StructureError
+from blade_llm.sampling.grammar_spec import GrammarSpec
+from blade_llm.sampling.guided.errors import GrammarSpecError
 from blade_llm.sampling.guided.lark import with_json_options
 from blade_llm.sampling.guided.prepare import json_options, prepared
-from blade_llm.sampling.structure import Structure
 
 _ASCII_CLASSES: Final = "dws"
 """``\\d``, ``\\w`` and ``\\s`` mean ASCII: an address of full-width digits is no address."""
 
 
-def grammar_text(structure: Structure) -> str:
-    """What llguidance compiles for ``structure``. Raises :class:`StructureError` when its text has the wrong form."""
-    match structure.kind:
+def grammar_text(spec: GrammarSpec) -> str:
+    """The grammar that llguidance compiles for ``spec``. Raises :class:`GrammarSpecError` when its text has the wrong
+    form."""
+    match spec.kind:
         case "json":
-            return _json(structure.value)
+            return _json(spec.value)
         case "regex":
-            return _lark(f"start: /{llguidance.regex_to_lark(structure.value, _ASCII_CLASSES)}/")
+            return _lark(f"start: /{llguidance.regex_to_lark(spec.value, _ASCII_CLASSES)}/")
         case "choice":
-            return _lark("start: " + " | ".join(map(literal, choices(structure))))
+            return _lark("start: " + " | ".join(map(literal, choices(spec))))
         case "grammar":
-            return _lark(with_json_options(structure.value, _for_lark))
+            return _lark(with_json_options(spec.value, _for_lark))
 
 
-def choices(structure: Structure) -> list[str]:
-    """The alternatives of a choice. Raises :class:`StructureError`."""
+def choices(spec: GrammarSpec) -> list[str]:
+    """The alternatives of a choice. Raises :class:`GrammarSpecError`."""
     try:
-        found = msgspec.json.decode(structure.value, type=list[str])
+        found = msgspec.json.decode(spec.value, type=list[str])
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
-        raise StructureError(f"a choice must be a JSON list of strings: {error}") from None
+        raise GrammarSpecError(f"a choice must be a JSON list of strings: {error}") from None
     if not found:
-        raise StructureError("a choice needs at least one alternative")
+        raise GrammarSpecError("a choice needs at least one alternative")
     return found
 
 
@@ -51,13 +52,13 @@ def literal(text: str) -> str:
 
 
 def schema_of(text: str) -> Any:
-    """A JSON Schema's text, read strictly. Raises :class:`StructureError`."""
+    """A JSON Schema's text, read strictly. Raises :class:`GrammarSpecError`."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
-        raise StructureError(f"not valid JSON: {error}") from None
+        raise GrammarSpecError(f"not valid JSON: {error}") from None
     except RecursionError:
-        raise StructureError("nested too deeply") from None
+        raise GrammarSpecError("nested too deeply") from None
 
 
 def _json(text: str) -> str:
@@ -65,7 +66,7 @@ def _json(text: str) -> str:
     if schema is True:
         schema = {}
     if not isinstance(schema, dict):
-        raise StructureError("a JSON Schema must be an object")
+        raise GrammarSpecError("a JSON Schema must be an object")
     # every schema is read as draft 2020-12: other drafts' keywords that differ are refused (schema.py)
     read = {key: value for key, value in schema.items() if key != "$schema"}
     grammar: str = llguidance.LLMatcher.grammar_from_json_schema(

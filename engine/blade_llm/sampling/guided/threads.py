@@ -1,6 +1,6 @@
 """Threads for work in a library that may be stuck: the process does not wait for them when it ends.
 
-``ThreadPoolExecutor`` joins its threads then, so that one structure could keep a server from stopping.
+``ThreadPoolExecutor`` joins its threads then, so that one grammar could keep a server from stopping.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class DaemonThreads:
         return future
 
     def close(self) -> None:
-        """Cancel what has not begun. Threads end after what they are at; nobody waits for them."""
+        """Cancel what has not begun. Threads end after their present task; nobody waits for them."""
         cancelled: list[Future[Any]] = []
         with self._lock:
             self._closed = True
@@ -52,7 +52,7 @@ class DaemonThreads:
                 pass
             for _ in range(self._num_started):
                 self._tasks.put(None)
-        for future in cancelled:  # outside the lock: whoever hears of it may submit, and be refused
+        for future in cancelled:  # outside the lock: a callback may submit, and be refused
             future.cancel()
 
     def _run(self) -> None:

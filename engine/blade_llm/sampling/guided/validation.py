@@ -1,9 +1,9 @@
-"""Can a structure be followed? The front process answers, without the model's tokenizer, before the engine hears of it.
+"""Validates grammar specs in the API server, without the model's tokenizer, before they go to the engine.
 
 The texts are checked by ourselves first (size, keywords, recursion), then compiled by llguidance for a vocabulary of
 bytes. That needs about a millisecond, but a few patterns in a short schema can take seconds, so it happens in threads:
-the event loop serves others meanwhile. Answers are remembered, errors too, but not that one took too long: the machine
-may have been busy.
+the event loop serves others meanwhile. Results are cached, errors too, but not time-outs: the machine may have been
+busy.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from typing import Final
 import llguidance
 import numpy as np
 
+from blade_llm.sampling.grammar_spec import GrammarSpec
 from blade_llm.sampling.guided import limits
 from blade_llm.sampling.guided.checks import check_text
-from blade_llm.sampling.guided.errors import BusyError, StructureError, as_structure_error, readable
+from blade_llm.sampling.guided.errors import BusyError, GrammarSpecError, as_grammar_spec_error, readable
 from blade_llm.sampling.guided.matcher import MatcherGrammar
 from blade_llm.sampling.guided.text import grammar_text
 from blade_llm.sampling.guided.threads import DaemonThreads
 from blade_llm.sampling.masks import mask_words
-from blade_llm.sampling.structure import Structure
 
 _THREADS: Final = 2
-_REMEMBERED: Final = 512
-_REMEMBERED_CHARACTERS: Final = 4 * 2**20
+_MAX_CACHED: Final = 512
+_MAX_CACHED_CHARACTERS: Final = 4 * 2**20
 _BYTES: Final = 256
 
 
-def validate(structure: Structure) -> None:
-    """Raise :class:`StructureError` for a structure that cannot be followed. Blocks while it compiles."""
-    check_text(structure)
-    grammar = grammar_text(structure)
-    if structure.kind == "grammar":
+def validate(spec: GrammarSpec) -> None:
+    """Raise :class:`GrammarSpecError` for a grammar spec that cannot be followed. Blocks while it compiles."""
+    check_text(spec)
+    grammar = grammar_text(spec)
+    if spec.kind == "grammar":
         failed, messages = llguidance.LLMatcher.validate_grammar_with_warnings(grammar, limits=limits.parser_limits())
         if not failed and any("no tokenizer" in message for message in messages):
             return  # names special tokens, which only the engine knows
@@ -43,96 +43,96 @@ def validate(structure: Structure) -> None:
 
 
 class Validator:
-    """:func:`validate` for an event loop: in threads, with a time limit, and remembered."""
+    """:func:`validate` for an event loop: in threads, with a time limit and a cache."""
 
     def __init__(self, seconds: float = limits.COMPILE_SECONDS) -> None:
         self._seconds = seconds
         self._threads = DaemonThreads(_THREADS, "validate")
         self._free = asyncio.Semaphore(_THREADS)
-        """Free threads: the time limit of a structure begins when one takes it up."""
-        self._running: dict[Structure, asyncio.Future[str | None]] = {}
-        """Also those that took too long: asking again for one waits for the same thread."""
-        self._known: OrderedDict[Structure, str | None] = OrderedDict()
-        """What is wrong with a structure, or None; least recently used first."""
+        """Free threads: the time limit of a spec begins when one takes it up."""
+        self._running: dict[GrammarSpec, asyncio.Future[str | None]] = {}
+        """Also those that took too long: a second request for one waits for the same thread."""
+        self._cached: OrderedDict[GrammarSpec, str | None] = OrderedDict()
+        """The error of a spec, or None; least recently used first."""
         self._characters = 0
 
-    async def validate(self, structure: Structure) -> None:
-        """Raise :class:`StructureError` for a structure that cannot be followed.
+    async def validate(self, spec: GrammarSpec) -> None:
+        """Raise :class:`GrammarSpecError` for a grammar spec that cannot be followed.
 
         Raises :class:`BusyError` when no thread becomes free to find out.
         """
-        if structure in self._known:
-            self._known.move_to_end(structure)
-            problem = self._known[structure]
+        if spec in self._cached:
+            self._cached.move_to_end(spec)
+            problem = self._cached[spec]
         else:
-            problem = await self._find(structure)
+            problem = await self._find(spec)
         if problem is not None:
-            raise StructureError(problem)
+            raise GrammarSpecError(problem)
 
     def close(self) -> None:
         """Validate nothing more. Nobody waits for threads that are at work."""
         self._threads.close()
 
-    async def _find(self, structure: Structure) -> str | None:
-        if structure not in self._running:
+    async def _find(self, spec: GrammarSpec) -> str | None:
+        if spec not in self._running:
             try:
                 async with asyncio.timeout(self._seconds):
                     await self._free.acquire()
             except TimeoutError:
                 raise BusyError("the server is busy with other schemas and grammars; try again") from None
-            if structure in self._running:  # another request came first
+            if spec in self._running:  # another request came first
                 self._free.release()
             else:
-                self._begin(structure)
-        found = self._running[structure]
+                self._begin(spec)
+        found = self._running[spec]
         done, _ = await asyncio.wait((found,), timeout=self._seconds)
         if done:
             return found.result()
-        raise StructureError(
+        raise GrammarSpecError(
             f"validating took longer than the limit of {self._seconds:g} s; {limits.STEP_LIMIT_ADVICE}"
         )
 
-    def _begin(self, structure: Structure) -> None:
-        found = asyncio.wrap_future(self._threads.submit(_problem, structure))
-        self._running[structure] = found
-        found.add_done_callback(lambda found: self._end(structure, found))
+    def _begin(self, spec: GrammarSpec) -> None:
+        found = asyncio.wrap_future(self._threads.submit(_problem, spec))
+        self._running[spec] = found
+        found.add_done_callback(lambda found: self._end(spec, found))
 
-    def _end(self, structure: Structure, found: asyncio.Future[str | None]) -> None:
+    def _end(self, spec: GrammarSpec, found: asyncio.Future[str | None]) -> None:
         self._free.release()
-        del self._running[structure]
+        del self._running[spec]
         if not found.cancelled() and found.exception() is None:
-            self._remember(structure, found.result())
+            self._store(spec, found.result())
 
-    def _remember(self, structure: Structure, problem: str | None) -> None:
-        if structure in self._known or len(structure.value) > _REMEMBERED_CHARACTERS // 8:
+    def _store(self, spec: GrammarSpec, problem: str | None) -> None:
+        if spec in self._cached or len(spec.value) > _MAX_CACHED_CHARACTERS // 8:
             return
-        self._known[structure] = problem
-        self._characters += len(structure.value)
-        while len(self._known) > _REMEMBERED or self._characters > _REMEMBERED_CHARACTERS:
-            oldest, _ = self._known.popitem(last=False)
+        self._cached[spec] = problem
+        self._characters += len(spec.value)
+        while len(self._cached) > _MAX_CACHED or self._characters > _MAX_CACHED_CHARACTERS:
+            oldest, _ = self._cached.popitem(last=False)
             self._characters -= len(oldest.value)
 
 
-def _problem(structure: Structure) -> str | None:
+def _problem(spec: GrammarSpec) -> str | None:
     try:
-        validate(structure)
+        validate(spec)
     except BaseException as error:
-        return str(as_structure_error(error))
+        return str(as_grammar_spec_error(error))
     return None
 
 
 def _compile(grammar: str) -> None:
-    """Raise :class:`StructureError` when llguidance cannot compile ``grammar`` or nothing can satisfy it."""
+    """Raise :class:`GrammarSpecError` when llguidance cannot compile ``grammar`` or nothing can satisfy it."""
     matcher = llguidance.LLMatcher(_byte_vocabulary(), grammar, log_level=0, limits=limits.parser_limits())
     if matcher.is_error():
-        raise StructureError(readable(matcher.get_error()))
+        raise GrammarSpecError(readable(matcher.get_error()))
     mask = np.zeros(mask_words(_BYTES + 1), np.int32)
     try:
         MatcherGrammar(matcher, frozenset({_BYTES})).fill(mask)
-    except StructureError:
-        raise StructureError(f"no answer can satisfy it; {limits.STEP_LIMIT_ADVICE}") from None
+    except GrammarSpecError:
+        raise GrammarSpecError(f"no answer can satisfy it; {limits.STEP_LIMIT_ADVICE}") from None
     if not mask[:-1].any():
-        raise StructureError("only the empty answer satisfies it")
+        raise GrammarSpecError("only the empty answer satisfies it")
 
 
 class _Bytes:

@@ -13,13 +13,13 @@ from typing import Any
 
 import llguidance
 
-from blade_llm.sampling.guided.errors import StructureError, as_structure_error
+from blade_llm.sampling.guided.errors import GrammarSpecError, as_grammar_spec_error
 
 
 def load_vocabulary(folder: Path, vocab_size: int, eos_token_ids: Iterable[int]) -> llguidance.LLTokenizer:
     """The vocabulary of ``folder``, padded to the ``vocab_size`` logits of the model.
 
-    Raises :class:`StructureError` when llguidance cannot say which bytes the tokens stand for.
+    Raises :class:`GrammarSpecError` when llguidance cannot say which bytes the tokens stand for.
     """
     eos = [token_id for token_id in dict.fromkeys(eos_token_ids) if 0 <= token_id < vocab_size]
     try:
@@ -28,8 +28,8 @@ def load_vocabulary(folder: Path, vocab_size: int, eos_token_ids: Iterable[int])
         text = _without_padding((folder / "tokenizer.json").read_text(encoding="utf-8"))
         return llguidance.LLTokenizer(text, n_vocab=vocab_size, eos_token=eos)
     except BaseException as error:
-        reason = as_structure_error(error)
-        raise StructureError(f"guided decoding is not possible with this model's tokenizer: {reason}") from None
+        reason = as_grammar_spec_error(error)
+        raise GrammarSpecError(f"guided decoding is not possible with this model's tokenizer: {reason}") from None
 
 
 def _without_padding(text: str) -> str:

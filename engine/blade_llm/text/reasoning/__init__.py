@@ -1,4 +1,4 @@
-"""Reasoning in answers: how each model family marks it, by name, and the parser for it."""
+"""Reasoning in outputs: how each model family marks it, by name, and the parser for it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from blade_llm.text.reasoning.think import ReasoningForm as ReasoningForm
 from blade_llm.text.reasoning.think import ThinkParser as ThinkParser
 
 QWEN3: Final = ReasoningForm(name="qwen3")
-"""Thinks where the answer begins with ``<think>``, or the prompt ends with it."""
+"""Thinks where the output begins with ``<think>``, or the prompt ends with it."""
 DEEPSEEK_R1: Final = ReasoningForm(name="deepseek_r1", always=True)
 """Always thinks; older templates do not say so."""
 REASONING_PARSERS: Final = {form.name: form for form in (QWEN3, DEEPSEEK_R1)}
-"""By the name that ``--reasoning_parser`` takes."""
+"""Reasoning forms by value of ``--reasoning_parser``."""
 
 
 def detect_reasoning_parser(template: str) -> ReasoningForm | None:

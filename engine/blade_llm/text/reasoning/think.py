@@ -1,4 +1,4 @@
-"""Reasoning between ``<think>`` and ``</think>`` at an answer's beginning, told from the content after it."""
+"""Reasoning between ``<think>`` and ``</think>`` at the beginning of an output, separated from the content after it."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ class ReasoningForm:
     name: str
     """What ``--reasoning_parser`` calls it."""
     always: bool = False
-    """Answers begin inside, also where neither prompt nor answer says so."""
+    """Outputs begin inside, also where neither prompt nor output says so."""
 
     @property
     def markers(self) -> tuple[str, str]:
         """Texts that the parser has to see even where they are special tokens."""
         return BEGIN, END
 
-    def begins_inside(self, prompt: str, said: str = "") -> bool:
-        """Whether the answer to ``prompt`` goes on in the middle of the reasoning.
+    def begins_inside(self, prompt: str, generated: str = "") -> bool:
+        """Whether the output for ``prompt`` continues in the middle of the reasoning.
 
         Args:
-            said: the end of the prompt that belongs to the answer already.
+            generated: the end of the prompt that belongs to the output already.
         """
-        if BEGIN in said or END in said:
-            return said.rfind(BEGIN) > said.rfind(END)
-        end = prompt.rstrip(WHITESPACE).removesuffix(said.rstrip(WHITESPACE)).rstrip(WHITESPACE)
+        if BEGIN in generated or END in generated:
+            return generated.rfind(BEGIN) > generated.rfind(END)
+        end = prompt.rstrip(WHITESPACE).removesuffix(generated.rstrip(WHITESPACE)).rstrip(WHITESPACE)
         return end.endswith(BEGIN) or (self.always and not end.endswith(END))
 
 
 class ThinkParser:
-    """Takes one answer apart. The outcome does not depend on how the text is cut into pieces.
+    """Parses one output. The outcome does not depend on how the text is cut into pieces.
 
-    Whitespace at both ends of the reasoning and before the content is dropped. An answer that is cut short before
+    Whitespace at both ends of the reasoning and before the content is dropped. An output that is cut short before
     ``</think>`` is all reasoning.
 
     Args:
-        inside: the answer begins in the middle of the reasoning (it may repeat ``<think>``).
+        inside: the output begins in the middle of the reasoning (it may repeat ``<think>``).
     """
 
     def __init__(self, *, inside: bool) -> None:

@@ -1,4 +1,4 @@
-"""Tool calls in answers: one form for each way in which models write them, by name, and a parser for all of them."""
+"""Tool calls in outputs: one form for each way in which models write them, by name, and a parser for all of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LLAMA3_JSON: Final = CallForm(
 )
 """Llama 3.1, 3.2 and 3.3."""
 TOOL_PARSERS: Final = {form.name: form for form in (HERMES, LLAMA3_JSON)}
-"""By the name that ``--tool_call_parser`` takes."""
+"""Call forms by value of ``--tool_call_parser``."""
 
 
 def detect_tool_parser(template: str) -> CallForm | None:

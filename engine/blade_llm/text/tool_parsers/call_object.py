@@ -154,7 +154,7 @@ class CallObject:
 
 
 def _decoded(text: str) -> Any:
-    """The value, or None where it is none or holds half a character (``\\ud800``), which no answer can carry."""
+    """The value, or None where it is none or holds half a character (``\\ud800``), which no output can carry."""
     try:
         value = json.loads(text, strict=False)
         if isinstance(value, str):

@@ -23,7 +23,7 @@ class CallForm:
     separator: str = ""
     """Between calls, apart from whitespace."""
     begins_bare: bool = False
-    """An answer, or what follows ``separator``, may begin with a call's object without ``begin``."""
+    """An output, or what follows ``separator``, may begin with a call's object without ``begin``."""
     arguments_key: str
     """``{"name": …, KEY: {…}}``, as the model is taught to write it."""
     around: str = ""
@@ -36,9 +36,9 @@ class CallForm:
 
 
 class CallParser:
-    """Takes one answer apart. The outcome does not depend on how the text is cut into pieces.
+    """Parses one output. The outcome does not depend on how the text is cut into pieces.
 
-    Whitespace around calls is no content. What looks like a call and is none stays content, as it is written.
+    Whitespace around calls is no content. What begins like a call and is none stays content, as it is written.
 
     Args:
         names: the functions the request offers; an object without a marker is a call only of one of these.
@@ -158,7 +158,7 @@ class CallParser:
             return None
         self._state = "text"
         if final and expected == self._form.end and expected.startswith(found):
-            return None  # the answer was cut short in the middle of the end marker
+            return None  # the output was cut short in the middle of the end marker
         if found.startswith(expected):
             if not self._form.end:
                 self._bare_here, self._before = True, text[: first + len(expected)]

@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 _STOPS: Final = re.compile(r"[^-+.:,\w\s]")
-"""Characters outside strings that a scan has to look at; the others only make up numbers, words and separators."""
+"""Characters outside strings that a scan stops at; the others only make up numbers, words and separators."""
 _STRING_STOPS: Final = re.compile(r'["\\]')
 
 

@@ -1,6 +1,7 @@
-"""A real Kubernetes API server: objects are followed by list and watch, kept trimmed, and written by server-side apply.
+"""A real Kubernetes API server: kopf lists and watches, an informer cache keeps what it saw, server-side apply writes.
 
-``api`` sends requests, ``reflector`` follows one kind, ``trim`` and ``records`` keep what was seen. ``gate``, ``lease``
-and ``election`` see to it that only the leader writes. ``cluster`` puts them together as
+Events: ``event_source`` (kopf) → ``informer_cache`` (``trim``) → ``cluster``; ``supervisor`` runs kopf again when it
+ends, ``sweep`` corrects the cache, ``scopes`` know what is watched where. Writes: ``cluster`` → ``api``. Leader
+election: ``lease``, ``election`` and ``fence``, which fences writes off. ``cluster`` is
 `blade_operator.cluster.Cluster`.
 """

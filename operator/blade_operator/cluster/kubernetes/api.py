@@ -1,16 +1,17 @@
-"""HTTP to the API server: raw JSON requests over pooled connections, and errors with the server's own words.
+"""HTTP to the API server: raw JSON requests over the connection pool of the ``kubernetes`` package's asyncio client.
 
-``kubernetes.aio`` finds the server and the credentials (kubeconfig or service account); its generated models and
-dynamic client are left out of the way of thousands of objects, see ``docs/decisions/0006-watching-kubernetes.md``.
+``kubernetes.aio`` finds the server and the credentials (kubeconfig or service account), makes the TLS context and the
+pool; its generated models and dynamic client are left out of the way of thousands of objects, see
+``docs/decisions/0006-watching-kubernetes.md``. Errors have the server's own words.
 """
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import os
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 import aiohttp
@@ -18,20 +19,20 @@ import msgspec
 from kubernetes.aio import client, config
 
 from blade_operator import metrics
-from blade_operator.cluster.kubernetes.gate import Gate
-from blade_operator.objects import Object
+from blade_operator.cluster.kubernetes.fence import WriteFence
+from blade_operator.model.objects import Object
 
 JSON = "application/json"
+USER_AGENT = "bladellm-operator"
+METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+"""For a list: of each object only its metadata."""
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
 
 READ_TIMEOUT = 60.0
 WRITE_TIMEOUT = 3.5
-"""Seconds; the server is told as well. Shorter than the margin `lease` leaves between two leaders."""
-SILENCE = 75.0
-"""Seconds without a byte after which a watch counts as dead: the server has ended it before, see `reflector`."""
+"""Seconds; the server gets the same limit. Shorter than the margin `lease` leaves between two leaders."""
 WRITES_AT_ONCE = 16
-_LONGEST_LINE = 4 << 20
 
 
 class ApiError(Exception):
@@ -42,7 +43,7 @@ class ApiError(Exception):
         self.status = status
         self.reason = reason
         self.retry_after = retry_after
-        """Seconds the server asks to wait."""
+        """Seconds the server wants the client to wait."""
 
 
 async def load_configuration(kubeconfig: str | None) -> client.Configuration:
@@ -60,25 +61,35 @@ async def load_configuration(kubeconfig: str | None) -> client.Configuration:
 
 
 async def credentials(configuration: client.Configuration) -> dict[str, str]:
-    """Headers that say who asks; a service account's token is read again from its file when it is due."""
+    """Headers that authenticate this process; a service account's token is read again from its file when it is due."""
     entries = (await configuration.auth_settings()).values()
     return {entry["key"]: entry["value"] for entry in entries if entry["in"] == "header" and entry["value"]}
 
 
-class Api:
-    """Requests to one API server. Use it as an async context manager. Writes must pass ``gate``."""
+class ConnectionPool(client.rest.RESTClientObject):  # type: ignore[misc]
+    """The pool of the ``kubernetes`` package's client, opened at once instead of with its first request.
 
-    def __init__(self, configuration: client.Configuration, gate: Gate) -> None:
+    ``middlewares``: aiohttp's, around every request.
+    """
+
+    pool_manager: aiohttp.ClientSession
+
+    def __init__(self, configuration: client.Configuration, *middlewares: aiohttp.ClientMiddlewareType) -> None:
+        own = copy.deepcopy(configuration)
+        own.connection_pool_maxsize = 0  # no limit: every watch holds a connection
+        own.client_session_kwargs = {"headers": {"User-Agent": USER_AGENT}, "middlewares": middlewares}
+        super().__init__(own)
+        self.pool_manager = self._create_pool_manager()
+
+
+class Api:
+    """Requests to one API server. Use it as an async context manager. Writes must pass ``fence``."""
+
+    def __init__(self, configuration: client.Configuration, fence: WriteFence) -> None:
         self._configuration = configuration
-        self._gate = gate
+        self._fence = fence
         self._writes = asyncio.Semaphore(WRITES_AT_ONCE)
-        context = client.rest.RESTClientObject(configuration).ssl_context
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=context, limit=0),
-            trust_env=True,
-            read_bufsize=_LONGEST_LINE,
-            headers={"Accept": JSON, "User-Agent": "bladellm-operator"},
-        )
+        self._pool = ConnectionPool(configuration)
 
     async def __aenter__(self) -> Api:
         return self
@@ -86,13 +97,30 @@ class Api:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._session.close()
+        await self._pool.close()
 
     async def get(
         self, path: str, params: Mapping[str, str] | None = None, *, kind: str, timeout: float = READ_TIMEOUT
     ) -> Any:
-        """The decoded answer. Raises `ApiError`."""
-        return await self._request("GET", path, params or {}, kind, aiohttp.ClientTimeout(total=timeout))
+        """The decoded response. Raises `ApiError`."""
+        content = await self.read(path, params, kind=kind, timeout=timeout)
+        try:
+            return msgspec.json.decode(content)
+        except msgspec.DecodeError as error:
+            raise _unreachable(error) from error
+
+    async def read(
+        self,
+        path: str,
+        params: Mapping[str, str] | None = None,
+        *,
+        kind: str,
+        accept: str = JSON,
+        timeout: float = READ_TIMEOUT,
+    ) -> bytes:
+        """The response as it came. Raises `ApiError`."""
+        total = aiohttp.ClientTimeout(total=timeout)
+        return await self._request("GET", path, params or {}, kind, total, headers={"Accept": accept})
 
     async def write(
         self,
@@ -106,47 +134,40 @@ class Api:
         timeout: float = WRITE_TIMEOUT,
         guarded: bool = True,
     ) -> Object:
-        """The decoded answer.
+        """The decoded response.
 
-        The gate is asked when the connection stands, just before the body goes out: without it the server does nothing.
+        The fence is checked when the connection stands, just before the body goes out: without it the server does
+        nothing (fencing).
 
         Raises:
-            ApiError: refused, or no answer in time.
-            NotLeader: the gate is shut; nothing was sent that the server could act on.
+            ApiError: refused, or no response in time.
+            NotLeader: the fence is shut; nothing was sent that the server could act on.
         """
         data = msgspec.json.encode(body)
 
         async def guard() -> AsyncIterator[bytes]:
-            self._gate.check()
+            self._fence.check()
             yield data
 
         limits = {"timeout": f"{timeout * 1000:.0f}ms", **(params or {})}
         total = aiohttp.ClientTimeout(total=timeout)
+        headers = {"Accept": JSON, "Content-Type": content_type}
         if not guarded:
-            answer = await self._request(method, path, limits, kind, total, data, content_type)
+            content = await self._request(method, path, limits, kind, total, data, headers)
         else:
             async with self._writes:
-                self._gate.check()
+                self._fence.check()
                 try:
-                    answer = await self._request(method, path, limits, kind, total, guard(), content_type)
+                    content = await self._request(method, path, limits, kind, total, guard(), headers)
                 except ApiError as error:
                     if error.status == 0:
-                        self._gate.check()  # aiohttp tells of a failed body as of a broken connection
+                        self._fence.check()  # aiohttp reports a failed body as a broken connection
                     raise
-        return answer if isinstance(answer, dict) else {}
-
-    async def lines(self, path: str, params: Mapping[str, str], *, kind: str) -> AsyncIterator[bytes]:
-        """The lines of an answer that goes on, as they come. Raises `ApiError`, also after `SILENCE`."""
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=READ_TIMEOUT, sock_read=SILENCE)
         try:
-            async with self._send("GET", path, params, timeout) as answer:
-                _count("watch", kind, answer.status)
-                if answer.status != 200:
-                    raise _refused(answer, await answer.read())
-                while line := await answer.content.readuntil(b"\n"):
-                    yield line
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-            raise _no_answer(error) from error
+            decoded = msgspec.json.decode(content) if content else None
+        except msgspec.DecodeError as error:
+            raise _unreachable(error) from error
+        return decoded if isinstance(decoded, dict) else {}
 
     async def _request(
         self,
@@ -156,64 +177,49 @@ class Api:
         kind: str,
         timeout: aiohttp.ClientTimeout,
         data: bytes | AsyncIterator[bytes] | None = None,
-        content_type: str = JSON,
-    ) -> Any:
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> bytes:
         verb = "list" if method == "GET" and "limit" in params else method.lower()
         try:
-            async with self._send(method, path, params, timeout, data, content_type) as answer:
-                _count(verb, kind, answer.status)
-                content = await answer.read()
-                if answer.status >= 400:
-                    raise _refused(answer, content)
-                return msgspec.json.decode(content) if content else None
-        except (aiohttp.ClientError, OSError, TimeoutError, msgspec.DecodeError) as error:
-            _count(verb, kind, 0)
-            raise _no_answer(error) from error
-
-    @asynccontextmanager
-    async def _send(
-        self,
-        method: str,
-        path: str,
-        params: Mapping[str, str],
-        timeout: aiohttp.ClientTimeout,
-        data: bytes | AsyncIterator[bytes] | None = None,
-        content_type: str = JSON,
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        headers = await credentials(self._configuration)
-        if data is not None:
-            headers["Content-Type"] = content_type
-        async with self._session.request(
-            method,
-            self._configuration.host + path,
-            params=params,
-            data=data,
-            headers=headers,
-            timeout=timeout,
-            proxy=self._configuration.proxy,
-            server_hostname=self._configuration.tls_server_name,
-        ) as answer:
-            yield answer
+            async with self._pool.pool_manager.request(
+                method,
+                self._configuration.host + path,
+                params=params,
+                data=data,
+                headers={**headers, **await credentials(self._configuration)},
+                timeout=timeout,
+                proxy=self._configuration.proxy,
+                server_hostname=self._configuration.tls_server_name,
+            ) as response:
+                count_request(verb, kind, response.status)
+                content = await response.read()
+                if response.status >= 400:
+                    raise _refused(response, content)
+                return content
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            count_request(verb, kind, 0)
+            raise _unreachable(error) from error
 
 
-def _refused(answer: aiohttp.ClientResponse, content: bytes) -> ApiError:
+def _refused(response: aiohttp.ClientResponse, content: bytes) -> ApiError:
     try:
         status = msgspec.json.decode(content)
         reason, message = status.get("reason", ""), status.get("message", "")
     except (msgspec.DecodeError, AttributeError):
         reason, message = "", content[:500].decode(errors="replace")
-    wait = answer.headers.get("Retry-After", "")
+    wait = response.headers.get("Retry-After", "")
     retry_after = float(wait) if wait.isdecimal() else None
-    return ApiError(answer.status, reason, message or f"the API server answered {answer.status}", retry_after)
+    return ApiError(response.status, reason, message or f"the API server responded with {response.status}", retry_after)
 
 
-def _no_answer(error: Exception) -> ApiError:
+def _unreachable(error: Exception) -> ApiError:
     return ApiError(
         0,
         "Unreachable",
-        f"no answer from the API server: {error!s}" if str(error) else "no answer from the API server in time",
+        f"no response from the API server: {error!s}" if str(error) else "no response from the API server in time",
     )
 
 
-def _count(verb: str, kind: str, status: int) -> None:
+def count_request(verb: str, kind: str, status: int) -> None:
+    """Count one request to the API server; status 0: no response."""
     metrics.API_REQUESTS.labels(verb, kind, str(status)).inc()

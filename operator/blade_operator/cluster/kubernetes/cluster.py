@@ -2,97 +2,92 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 
 from blade_operator.cluster import Rejected
+from blade_operator.cluster.change_queue import ChangeQueue
 from blade_operator.cluster.kubernetes.api import APPLY, MERGE, WRITE_TIMEOUT, Api, ApiError
 from blade_operator.cluster.kubernetes.events import event_object
-from blade_operator.cluster.kubernetes.kinds import EVENT, KINDS, SERVICE, WATCHED, path_of
-from blade_operator.cluster.kubernetes.records import Records
-from blade_operator.cluster.kubernetes.reflector import Reflector
-from blade_operator.cluster.pending import Pending
-from blade_operator.objects import Key, Object, Ref
-from blade_operator.observed import Observed
-from blade_operator.plan import EventRecord
+from blade_operator.cluster.kubernetes.informer_cache import InformerCache
+from blade_operator.cluster.kubernetes.kinds import EVENT, KINDS, SERVICE, path_of
+from blade_operator.cluster.kubernetes.watching.scopes import Scopes
+from blade_operator.model.objects import Key, Object, Ref
+from blade_operator.model.observed import Observed
+from blade_operator.model.plan import EventRecord
 from blade_protocol.labels import KIND, MANAGED_BY, MANAGER, NAME
 
 _APPLY = {"fieldManager": MANAGER, "force": "true"}
 _REFUSALS = (400, 403, 413, 422)
-"""Answers that stay the same until someone changes the object, a quota or a permission."""
-_WORDS_OF_REFUSAL = ("failed to create typed patch object", "failed calling webhook")
-"""Said with a 500: of a field that the kind does not have, and for an admission webhook that does not answer."""
-_SINGLE_OUT = ("Deployment", "Pod", "Service", "ConfigMap", "ControllerRevision")
+"""Responses that stay the same until someone changes the object, a quota or a permission."""
+_REFUSAL_MESSAGES = ("failed to create typed patch object", "failed calling webhook")
+"""Said with a 500: of a field that the kind does not have, and for an admission webhook that does not respond."""
+_SEPARATE_KINDS = ("Deployment", "Pod", "Service", "ConfigMap", "ControllerRevision")
 
 
 class KubernetesCluster:
-    """Implements `blade_operator.cluster.Cluster`. ``follow`` keeps its records up to date while it runs."""
+    """Implements `blade_operator.cluster.Cluster` with what is in the informer cache.
+
+    `Supervisor` and `Sweeper` keep that up to date.
+    """
 
     def __init__(self, api: Api, namespaces: Sequence[str] = ()) -> None:
         self._api = api
-        self.records = Records()
-        places: Sequence[str | None] = namespaces or (None,)
-        self._reflectors = [Reflector(api, kind, place, self.records) for kind in WATCHED for place in places]
-
-    async def follow(self) -> None:
-        """Run until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            for reflector in self._reflectors:
-                group.create_task(reflector.run())
-
-    @property
-    def unseen(self) -> list[str]:
-        """What has not been listed yet, for people; empty once everything has been seen."""
-        return [str(reflector) for reflector in self._reflectors if not reflector.synced.is_set()]
+        self.cache = InformerCache()
+        self.scopes = Scopes(namespaces)
 
     async def changes(self) -> AsyncIterator[Key]:
         """See `Cluster.changes`. Begins when everything has been seen."""
-        for reflector in self._reflectors:
-            await reflector.synced.wait()
-        pending = Pending(self.records.services())
-        self.records.subscribe(pending.note)
+        await self.scopes.wait_synced()
+        pending = ChangeQueue(self.cache.services())
+        self.cache.subscribe(pending.add)
+        self.scopes.subscribe(lambda namespace: self._note_all(namespace, pending))
         async for key in pending:
             yield key
 
+    def _note_all(self, namespace: str, pending: ChangeQueue) -> None:
+        for key in self.cache.services():
+            if key.namespace == namespace:
+                pending.add(key)
+
     async def observe(self, key: Key) -> Observed | None:
-        """See `Cluster.observe`."""
-        found = self.records.of(key)
-        if KIND not in found:
+        """See `Cluster.observe`. A service is not there until its namespace has been seen completely."""
+        found = self.cache.children(key)
+        if KIND not in found or self.scopes.is_incomplete(key.namespace):
             return None
         [service] = found.pop(KIND)
-        deployments, pods, services, config_maps, revisions = (tuple(found.pop(kind, ())) for kind in _SINGLE_OUT)
+        deployments, pods, services, config_maps, revisions = (tuple(found.pop(kind, ())) for kind in _SEPARATE_KINDS)
         others = tuple(obj for objs in found.values() for obj in objs)
         return Observed(service, deployments, pods, services, config_maps, revisions, others)
 
     async def apply(self, obj: Object) -> None:
         """See `Cluster.apply`."""
         ref = Ref.of(obj)
-        known = self.records.get(ref)
+        known = self.cache.get(ref)
         try:
             if not KINDS[ref.kind].watched:
-                await self._make(ref, obj)
+                await self._create(ref, obj)
             else:
                 if known is None:
-                    await self._spare_others(ref, obj)
+                    await self._check_ownership(ref, obj)
                 else:
                     obj = _pinned(obj, known.unpack()["metadata"]["uid"])
                 written = await self._api.write(
                     "PATCH", path_of(ref), obj, kind=ref.kind, content_type=APPLY, params=_APPLY
                 )
-                self.records.put(written)
+                self.cache.put(written)
         except ApiError as error:
-            if known is not None and _is_another(error):
-                return  # not what was observed any more: the watch is about to tell, and that is a reason to look
-            if error.status in _REFUSALS or any(words in str(error) for words in _WORDS_OF_REFUSAL):
+            if known is not None and _was_replaced(error):
+                return  # not what was observed any more: its event is on the way, and triggers a reconcile
+            if error.status in _REFUSALS or any(words in str(error) for words in _REFUSAL_MESSAGES):
                 raise Rejected(str(error)) from error
             raise
 
-    async def _spare_others(self, ref: Ref, obj: Object) -> None:
+    async def _check_ownership(self, ref: Ref, obj: Object) -> None:
         """Raises `Rejected` where something of that name is not the service's: to apply would take it over.
 
-        Only objects with the operator's labels are followed, so an unknown one has to be asked for. Where the labels
-        were taken away by hand, its owner still tells. It is listed by name because that needs no further right.
+        Only objects with the operator's labels are watched, so an unknown one has to be fetched. Where the labels were
+        taken away by hand, its owner reference still shows it. It is listed by name: that needs no further right.
         """
         params = {"fieldSelector": f"metadata.name={ref.name}", "limit": "1"}
         path = KINDS[ref.kind].path(ref.namespace)
@@ -103,8 +98,8 @@ class KubernetesCluster:
                 "delete or rename it, or give the service another name"
             )
 
-    async def _make(self, ref: Ref, obj: Object) -> None:
-        """Create what may not be read back, unless it is there: the answer to a patch would show all of it."""
+    async def _create(self, ref: Ref, obj: Object) -> None:
+        """Create what may not be read back, unless it is there: the response to a patch would show all of it."""
         try:
             await self._api.write("POST", KINDS[ref.kind].path(ref.namespace), obj, kind=ref.kind)
         except ApiError as error:
@@ -113,7 +108,7 @@ class KubernetesCluster:
 
     async def delete(self, ref: Ref) -> None:
         """See `Cluster.delete`. Deletes the very object that was observed, not a later one of the same name."""
-        record = self.records.get(ref)
+        record = self.cache.get(ref)
         if record is None:
             return
         uid = record.unpack()["metadata"]["uid"]
@@ -127,14 +122,14 @@ class KubernetesCluster:
             await self._api.write("DELETE", path_of(ref), body, kind=ref.kind)
         except ApiError as error:
             if error.status == 404:
-                self.records.remove(ref, record.version)
+                self.cache.remove(ref, record.version)
             elif error.status != 409:
                 raise
 
     async def write_status(self, key: Key, status: Object) -> None:
         """See `Cluster.write_status`. The object is gone, or another of its name is there: nothing is written."""
         ref = Ref(KIND, key.namespace, key.name)
-        record = self.records.get(ref)
+        record = self.cache.get(ref)
         if record is None:
             return
         service = record.unpack()
@@ -144,15 +139,15 @@ class KubernetesCluster:
             written = await self._api.write("PATCH", path, body, kind=SERVICE.name, content_type=MERGE)
         except ApiError as error:
             if error.status == 404:
-                self.records.remove(ref, record.version)
+                self.cache.remove(ref, record.version)
             elif error.status != 409:
                 raise
         else:
-            self.records.put(written)
+            self.cache.put(written)
 
     async def emit(self, key: Key, event: EventRecord) -> None:
         """See `Cluster.emit`. An Event nobody may write, as in a namespace that is being deleted, is left out."""
-        record = self.records.get(Ref(KIND, key.namespace, key.name))
+        record = self.cache.get(Ref(KIND, key.namespace, key.name))
         if record is None:
             return
         body = event_object(record.unpack(), record.version, event, datetime.now(UTC))
@@ -168,7 +163,7 @@ def _pinned(obj: Object, uid: str) -> Object:
     return {**obj, "metadata": {**obj["metadata"], "uid": uid}}
 
 
-def _is_another(error: ApiError) -> bool:
+def _was_replaced(error: ApiError) -> bool:
     """Whether the object an apply was pinned to is gone (409), or has been replaced by one of its name (422)."""
     return error.status == 409 or (error.status == 422 and "metadata.uid: Invalid value" in str(error))
 

@@ -1,6 +1,6 @@
 """A `Lease` in a thread of its own: however busy the control loop is, renewals go out in time.
 
-A loop that hangs is another matter: then the process does not answer its liveness probe.
+A loop that hangs is another matter: then the process fails its liveness probe.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ class Election:
 
     async def acquire(self) -> None:
         """See `Lease.acquire`."""
-        await self._there(self._lease.acquire())
+        await self._in_thread(self._lease.acquire())
 
     async def hold(self) -> None:
         """See `Lease.hold`."""
-        await self._there(self._lease.hold())
+        await self._in_thread(self._lease.hold())
 
     async def release(self) -> None:
         """See `Lease.release`."""
-        await self._there(self._lease.release())
+        await self._in_thread(self._lease.release())
 
-    async def _there(self, step: Coroutine[None, None, None]) -> None:
+    async def _in_thread(self, step: Coroutine[None, None, None]) -> None:
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(step, self._loop))
 
     async def _serve(self) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from datetime import UTC, datetime
 
-from blade_operator.objects import Object
-from blade_operator.plan import EventRecord
+from blade_operator.model.objects import Object
+from blade_operator.model.plan import EventRecord
 
 COMPONENT = "bladellm-operator"
 _LONGEST_MESSAGE = 1024
@@ -15,8 +15,8 @@ _LONGEST_MESSAGE = 1024
 def event_object(service: Object, version: int, event: EventRecord, now: datetime) -> Object:
     """An Event about ``service`` as it was at resource version ``version``.
 
-    The name depends on both and on the words, so that an operator which starts again after it told something, and
-    before it wrote the status that remembers it, does not tell it twice.
+    The name depends on both and on the words, so that an operator which starts again after it emitted an Event, and
+    before it wrote the status that remembers it, does not emit it twice.
     """
     metadata = service["metadata"]
     words = f"{metadata['uid']} {version} {event.type} {event.reason} {event.message}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blade_operator.objects import Ref
+from blade_operator.model.objects import Ref
 from blade_protocol.labels import API_VERSION, KIND, MANAGED_BY, MANAGER, PLURAL
 
 
@@ -16,11 +16,26 @@ class Kind:
     api_version: str
     plural: str
     selector: str = f"{MANAGED_BY}={MANAGER}"
-    """Which of them are followed."""
+    """Which of them are watched; the server applies it."""
     watched: bool = True
 
+    @property
+    def group(self) -> str:
+        """The API group; empty for the core one."""
+        return self.api_version.rpartition("/")[0]
+
+    @property
+    def version(self) -> str:
+        """The version within the group."""
+        return self.api_version.rpartition("/")[2]
+
+    @property
+    def list_params(self) -> dict[str, str]:
+        """What a list or a watch is narrowed down by."""
+        return {"labelSelector": self.selector} if self.selector else {}
+
     def path(self, namespace: str | None = None, name: str = "") -> str:
-        """Of one object, of all in a namespace, or of all there are."""
+        """The path of one object, of all in a namespace, or of all there are."""
         root = "/api" if "/" not in self.api_version else "/apis"
         parts = [root, self.api_version, *(("namespaces", namespace) if namespace else ()), self.plural]
         return "/".join([*parts, name] if name else parts)
@@ -30,7 +45,7 @@ SERVICE = Kind(KIND, API_VERSION, PLURAL, selector="")
 EVENT = Kind("Event", "v1", "events", watched=False)
 LEASE = Kind("Lease", "coordination.k8s.io/v1", "leases", watched=False)
 SECRET = Kind("Secret", "v1", "secrets", watched=False)
-"""Written, never read back: the operator may not look into the Secrets of users' namespaces."""
+"""Written, never read back: the operator may not read the Secrets of users' namespaces."""
 
 _ALL = (
     SERVICE,

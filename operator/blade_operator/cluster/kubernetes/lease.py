@@ -1,8 +1,8 @@
 """Leader election: one Lease object, renewed by the leader, taken over when it has not been renewed for its duration.
 
 The clocks of two machines are never compared. A candidate measures, on its own clock, how long the record has stayed as
-it is; the leader counts from before it asked for the renewal. So the leader's `Gate` shuts `MARGIN` seconds before
-anyone else can take over, which is longer than a write may take.
+it is; the leader counts from before it requested the renewal. So the leader's `WriteFence` shuts `MARGIN` seconds
+before anyone else can take over, which is longer than a write may take.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 
 from blade_operator import metrics
 from blade_operator.cluster.kubernetes.api import Api, ApiError
-from blade_operator.cluster.kubernetes.gate import Clock, Gate, clock
+from blade_operator.cluster.kubernetes.fence import Clock, WriteFence, clock
 from blade_operator.cluster.kubernetes.kinds import LEASE
-from blade_operator.objects import Object
+from blade_operator.model.objects import Object
 
 _log = logging.getLogger(__name__)
 
@@ -40,9 +40,11 @@ class LeaseLost(Exception):
 class Lease:
     """This process's part in the election. ``acquire``, then ``hold`` until it ends, then ``release``."""
 
-    def __init__(self, api: Api, gate: Gate, namespace: str, name: str, identity: str, clock: Clock = clock) -> None:
+    def __init__(
+        self, api: Api, fence: WriteFence, namespace: str, name: str, identity: str, clock: Clock = clock
+    ) -> None:
         self._api = api
-        self._gate = gate
+        self._fence = fence
         self._namespace = namespace
         self._name = name
         self._identity = identity
@@ -50,18 +52,18 @@ class Lease:
         self._seen: Any = None
         self._seen_at = 0.0
         self._held: Object | None = None
-        """The Lease as this process wrote it last: the next renewal needs no look at it."""
+        """The Lease as this process wrote it last: the next renewal needs no read."""
         self._expires = 0.0
         """When others may take the lease this process holds."""
 
     async def acquire(self) -> None:
         """Return as the leader."""
-        told = ""
-        while not await self._safely():
+        reported = ""
+        while not await self._try_take():
             holder = (self._seen or {}).get("holderIdentity", "")
-            if holder and holder != told:
+            if holder and holder != reported:
                 _log.info("standby: %s is the leader", holder)
-                told = holder
+                reported = holder
             await asyncio.sleep(self._until_next_try())
         _log.info("%s is the leader", self._identity)
         metrics.LEADER.set(1)
@@ -77,7 +79,7 @@ class Lease:
             await asyncio.sleep(min(wait, max(0.0, self._expires - self._clock())))
             if self._clock() >= self._expires:
                 raise LeaseLost(f"the lease was not renewed for {DURATION} s")
-            if await self._safely():
+            if await self._try_take():
                 wait = RENEW
             elif self._seen and self._seen.get("holderIdentity") != self._identity:
                 raise LeaseLost(f"{self._seen.get('holderIdentity') or 'nobody'} has the lease")
@@ -86,7 +88,7 @@ class Lease:
 
     async def release(self) -> None:
         """Let another take over at once. No more is written."""
-        self._gate.shut()
+        self._fence.shut()
         metrics.LEADER.set(0)
         if self._clock() >= self._expires:
             return
@@ -98,8 +100,8 @@ class Lease:
         except ApiError as error:
             _log.warning("the lease could not be released: %s", error)
 
-    async def _safely(self) -> bool:
-        """`_take`; False when the server could not be asked."""
+    async def _try_take(self) -> bool:
+        """`_take`; False when the server could not be reached."""
         try:
             return await self._take()
         except ApiError as error:
@@ -132,7 +134,7 @@ class Lease:
             raise
         self._held, self._seen, self._seen_at = written, written["spec"], self._clock()
         self._expires = started + DURATION
-        self._gate.open(self._expires - MARGIN)
+        self._fence.open(self._expires - MARGIN)
         return True
 
     def _may_take(self, spec: Object) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from blade_operator.objects import Object
+from blade_operator.model.objects import Object
 from blade_protocol.labels import KIND
 
 _METADATA = (

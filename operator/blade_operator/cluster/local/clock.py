@@ -16,5 +16,5 @@ def stamp(moment: datetime) -> str:
 
 
 def parse(text: str) -> datetime:
-    """What ``stamp`` wrote."""
+    """The time that ``stamp`` wrote as ``text``."""
     return datetime.fromisoformat(text)

@@ -1,19 +1,19 @@
-"""``Cluster`` for this machine: what the control loop reads and writes."""
+"""The local runtime as a `Cluster`: reads and writes of the controller become reads and writes of the store."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+from blade_operator.cluster.change_queue import ChangeQueue
 from blade_operator.cluster.local.events import Events
 from blade_operator.cluster.local.fields import require_supported
 from blade_operator.cluster.local.store import Store
-from blade_operator.cluster.pending import Pending
-from blade_operator.objects import Key, Object, Ref
-from blade_operator.observed import Observed
-from blade_operator.plan import EventRecord
+from blade_operator.model.objects import Key, Object, Ref
+from blade_operator.model.observed import Observed
+from blade_operator.model.plan import EventRecord
 from blade_protocol.labels import KIND, MANAGER, NAME
 
-_SINGLE_OUT = ("Deployment", "Pod", "Service", "ConfigMap", "ControllerRevision")
+_OBSERVED_BY_KIND = ("Deployment", "Pod", "Service", "ConfigMap", "ControllerRevision")
 _OTHERS = (
     "Secret",
     "PodDisruptionBudget",
@@ -34,17 +34,17 @@ class LocalCluster:
 
     async def changes(self) -> AsyncIterator[Key]:
         """See `Cluster.changes`."""
-        pending = Pending(
+        changed = ChangeQueue(
             Key(service["metadata"]["namespace"], service["metadata"]["name"]) for service in self._store.find(KIND)
         )
 
-        def note(obj: Object) -> None:
+        def enqueue(obj: Object) -> None:
             key = _service_of(obj)
             if key is not None:
-                pending.note(key)
+                changed.add(key)
 
-        self._store.subscribe(note)
-        async for key in pending:
+        self._store.subscribe(enqueue)
+        async for key in changed:
             yield key
 
     async def observe(self, key: Key) -> Observed | None:
@@ -56,7 +56,7 @@ class LocalCluster:
         def children(kind: str) -> tuple[Object, ...]:
             return tuple(self._store.find(kind, key.namespace, {NAME: key.name}))
 
-        deployments, pods, services, config_maps, revisions = map(children, _SINGLE_OUT)
+        deployments, pods, services, config_maps, revisions = map(children, _OBSERVED_BY_KIND)
         others = tuple(obj for kind in _OTHERS for obj in children(kind))
         return Observed(service, deployments, pods, services, config_maps, revisions, others)
 
@@ -85,7 +85,7 @@ class LocalCluster:
 
 
 def _service_of(obj: Object) -> Key | None:
-    """The service an object is about, if it is one a decision may need: Events are not."""
+    """Key of the service that ``obj`` is or belongs to; None for an Event, which no reconcile needs."""
     metadata = obj["metadata"]
     if obj["kind"] == KIND:
         return Key(metadata["namespace"], metadata["name"])

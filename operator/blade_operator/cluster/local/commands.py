@@ -1,6 +1,6 @@
 """Commands for a running control loop: one JSON line each way over a Unix socket in the state folder.
 
-Only what changes something goes this way. Reading needs no loop: the objects are files.
+Only writes go this way. Reading needs no control loop: the objects are files.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from typing import Any
 from blade_operator.cluster.local.errors import LocalError, NotFound
 from blade_operator.cluster.local.layout import Layout
 from blade_operator.cluster.local.store import Admit, Store
-from blade_operator.objects import Object, Ref
+from blade_operator.model.objects import Object, Ref
 from blade_operator.program import program
 from blade_protocol.labels import GROUP, KIND, PLURAL
 
 USER = "kubectl"
-"""Field manager of what people apply."""
+"""Field manager of manifests that users apply."""
 _LINE_LIMIT = 16 * 1024 * 1024
 
 
 class Commands:
-    """Carries commands out on the store. ``admit`` fills in defaults and refuses what is wrong (raising)."""
+    """Executes commands on the store. ``admit`` fills in defaults and rejects invalid objects (by raising)."""
 
     def __init__(self, store: Store, admit: Admit) -> None:
         self._store = store
         self._admit = admit
 
     def apply(self, obj: Object) -> str:
-        """Apply what a person wrote; ``created``, ``configured`` or ``unchanged``."""
-        self._admit(obj)  # as written, before anything is filled in or merged: the messages speak of the user's words
+        """Apply a manifest; returns ``created``, ``configured`` or ``unchanged``."""
+        self._admit(obj)  # before anything is filled in or merged, so that messages refer to the manifest as written
         return self._store.apply(obj, USER, self._admit)[1]
 
     def delete(self, kind: str, namespace: str, name: str) -> None:
@@ -61,20 +61,20 @@ class Commands:
 
 
 def resource(kind: str) -> str:
-    """How kubectl names a kind: ``llmservices.serving.bladellm.io``, ``secrets``."""
+    """The resource name that kubectl prints for a kind: ``llmservices.serving.bladellm.io``, ``secrets``."""
     return f"{PLURAL}.{GROUP}" if kind == KIND else f"{kind.lower()}s"
 
 
 @contextlib.asynccontextmanager
 async def serve(layout: Layout, commands: Commands) -> AsyncIterator[None]:
-    """Answer on the socket while the context is open."""
+    """Serve commands on the socket while the context is open."""
     verbs: dict[str, Callable[..., Any]] = {"apply": commands.apply, "delete": commands.delete, "scale": commands.scale}
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer), contextlib.suppress(ConnectionError):
             try:
                 if not (line := await reader.readline()):
-                    return  # somebody only looked whether we are here
+                    return  # a client only checked whether the control loop runs
                 request = json.loads(line)
                 result: Object = {"result": verbs[request["verb"]](**request["arguments"])}
             except (LocalError, ValueError) as error:
@@ -86,7 +86,7 @@ async def serve(layout: Layout, commands: Commands) -> AsyncIterator[None]:
     listener = socket.socket(socket.AF_UNIX)
     with _short_path(layout) as path:
         listener.bind(path)
-    server = await asyncio.start_unix_server(answer, sock=listener, limit=_LINE_LIMIT)
+    server = await asyncio.start_unix_server(handle, sock=listener, limit=_LINE_LIMIT)
     try:
         yield
     finally:
@@ -95,10 +95,10 @@ async def serve(layout: Layout, commands: Commands) -> AsyncIterator[None]:
 
 
 def send(layout: Layout, verb: str, **arguments: Any) -> Any:
-    """Have the running loop carry out one command.
+    """Have the running control loop execute one command.
 
     Raises:
-        LocalError: no loop runs, or it refused.
+        LocalError: no control loop runs, or it refused the command.
     """
     with socket.socket(socket.AF_UNIX) as connection:
         try:
@@ -114,10 +114,10 @@ def send(layout: Layout, verb: str, **arguments: Any) -> Any:
             line = lines.readline()
     if not line:
         raise LocalError("the control loop ended before it answered; see its terminal")
-    answer = json.loads(line)
-    if "error" in answer:
-        raise LocalError(answer["error"])
-    return answer["result"]
+    response = json.loads(line)
+    if "error" in response:
+        raise LocalError(response["error"])
+    return response["result"]
 
 
 @contextlib.contextmanager

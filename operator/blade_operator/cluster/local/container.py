@@ -1,4 +1,4 @@
-"""One container of a pod: started, probed, restarted with back-off, adopted after the control loop was away."""
+"""One container of a pod: started, probed, restarted with back-off, and adopted by the next control loop."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from blade_operator.cluster.local import clock, environment, pod_status
 from blade_operator.cluster.local.errors import ContainerConfigError, PortInUse
 from blade_operator.cluster.local.listeners import Listeners
 from blade_operator.cluster.local.logs import ContainerLogs
-from blade_operator.cluster.local.probes import Probe, follow
+from blade_operator.cluster.local.probes import Probe, watch
 from blade_operator.cluster.local.process import Process, ProcessId
-from blade_operator.objects import Object
+from blade_operator.model.objects import Object
 from blade_protocol.environment import LISTEN_FD, TERMINATION_LOG, TERMINATION_LOG_MAX_BYTES
 
-BACKOFF_FIRST = 1.0
-BACKOFF_MOST = 30.0
+BACKOFF_BASE = 1.0
+BACKOFF_CAP = 30.0
 BACKOFF_RESET = 60.0
-"""Seconds. The first restart is at once, as in Kubernetes; one that ran longer than the reset counts as healthy."""
+"""Seconds. The first restart is at once, as in Kubernetes; a run longer than the reset counts as healthy."""
 
 UNKNOWN_EXIT_CODE = 255
-"""What containerd reports for a container whose end nobody saw."""
+"""The exit code that containerd reports for a container whose end it did not observe."""
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a container needs from its pod."""
+class PodContext:
+    """Everything that a container needs from its pod."""
 
     pod: Object
     folder: Path
     lookup: environment.Lookup
     mounts: Callable[[Object], Mapping[str, Path]]
     inherited: Callable[[], Mapping[str, str]]
-    """The environment every container begins with."""
+    """Returns the environment that every container inherits."""
     listeners: Listeners
     changed: Callable[[], None]
     """Called after each change of a container's status."""
@@ -47,37 +47,37 @@ class Surroundings:
 
 
 class Container:
-    """Keeps ``status`` (a ``ContainerStatus``) true."""
+    """Runs one container and keeps ``status`` (a ``ContainerStatus``) up to date."""
 
-    def __init__(self, spec: Object, known: Object | None, around: Surroundings, *, waiting: str) -> None:
+    def __init__(self, spec: Object, known: Object | None, context: PodContext, *, waiting: str) -> None:
         self.spec = spec
         self.name = str(spec["name"])
         self.status = known or pod_status.container_status(self.name, spec.get("image", ""), waiting)
-        self._around = around
+        self._context = context
         self._process: Process | None = None
         self._host_port: int | None = next((p["hostPort"] for p in spec.get("ports", []) if "hostPort" in p), None)
         self._listener: int | None = None
-        """Its share in that port's socket. Kept over a restart, so that connections wait; not while it backs off."""
-        self._grace = float(around.pod["spec"].get("terminationGracePeriodSeconds", 30))
+        """Descriptor of that port's socket. Kept over a restart, so that connections wait, but not during back-off."""
+        self._grace = float(context.pod["spec"].get("terminationGracePeriodSeconds", 30))
         self._delay = 0.0
-        self.logs = ContainerLogs(around.folder / "logs" / self.name)
-        self._last_word = around.folder / "termination" / self.name
+        self.logs = ContainerLogs(context.folder / "logs" / self.name)
+        self._termination_log = context.folder / "termination" / self.name
 
     async def run_until_success(self) -> None:
-        """An init container: again and again until it exits with 0."""
+        """Run an init container again and again until it exits with 0."""
         while not pod_status.succeeded(self.status):
             code = await self._run_once()
             if code != 0:
                 await self._back_off()
 
     async def run_forever(self) -> None:
-        """A main container: again and again."""
+        """Run a main container again and again."""
         while True:
             await self._run_once()
             await self._back_off()
 
     async def stop(self, grace: float, hurry: asyncio.Event) -> None:
-        """SIGTERM, and SIGKILL after ``grace`` seconds or when ``hurry`` is set. Returns when nothing is left."""
+        """Send SIGTERM, and SIGKILL after ``grace`` seconds or once ``hurry`` is set; returns when none is left."""
         self._adopt()
         if self._process is None:
             return
@@ -110,7 +110,7 @@ class Container:
         return self._ended(code)
 
     def _adopt(self) -> None:
-        """Find the program an earlier loop started; if it ended meanwhile, say so."""
+        """Adopt the program that an earlier control loop started, or record that it ended meanwhile."""
         if self._process is not None or "running" not in self.status["state"]:
             return
         identity = ProcessId.parse(self.status.get("containerID", ""))
@@ -125,19 +125,19 @@ class Container:
         attempt = status["restartCount"] + bool(status["lastState"])
         try:
             argv, variables = self._command()
-            self._last_word.parent.mkdir(parents=True, exist_ok=True)
-            self._last_word.write_bytes(b"")
+            self._termination_log.parent.mkdir(parents=True, exist_ok=True)
+            self._termination_log.write_bytes(b"")
             inherited: tuple[int, ...] = ()
             if self._host_port is not None:
-                self._listener = self._listener or self._around.listeners.share(self._host_port)
+                self._listener = self._listener or self._context.listeners.share(self._host_port)
                 inherited = (self._listener,)
                 variables[LISTEN_FD] = str(self._listener)
-            self._process = Process.start(argv, variables, self._around.folder, self.logs.open(attempt), inherited)
+            self._process = Process.start(argv, variables, self._context.folder, self.logs.open(attempt), inherited)
         except (ContainerConfigError, PortInUse, OSError) as error:
             self._stop_listening()
             reason = "CreateContainerConfigError" if isinstance(error, ContainerConfigError) else "RunContainerError"
             self._set({"waiting": {"reason": reason, "message": str(error)}})
-            self._around.event("Warning", "Failed", f"Error: {error}")
+            self._context.event("Warning", "Failed", f"Error: {error}")
             return False
         status["restartCount"] = attempt
         status["containerID"] = str(self._process.identity)
@@ -145,19 +145,19 @@ class Container:
         status["started"] = started
         status["ready"] = started and self._probe_named("readinessProbe") is None
         self._set({"running": {"startedAt": clock.stamp(clock.now())}})
-        self._around.event("Normal", "Started", f"Started container {self.name}")
+        self._context.event("Normal", "Started", f"Started container {self.name}")
         return True
 
     def _command(self) -> tuple[list[str], dict[str, str]]:
-        mounts = self._around.mounts(self.spec)
-        own = environment.variables(self.spec, self._around.pod, self._around.lookup)
+        mounts = self._context.mounts(self.spec)
+        own = environment.variables(self.spec, self._context.pod, self._context.lookup)
         argv = environment.arguments(self.spec, own, mounts)
         variables = {name: environment.translate(value, mounts) for name, value in own.items()}
-        return argv, {**self._around.inherited(), TERMINATION_LOG: str(self._last_word), **variables}
+        return argv, {**self._context.inherited(), TERMINATION_LOG: str(self._termination_log), **variables}
 
     def _stop_listening(self) -> None:
         if self._listener is not None and self._host_port is not None:
-            self._around.listeners.give_back(self._host_port)
+            self._context.listeners.release(self._host_port)
             self._listener = None
 
     def _ended(self, code: int | None) -> int:
@@ -174,7 +174,7 @@ class Container:
         }
         if known > 128 and code is not None:
             terminated["signal"] = known - 128
-        message = self._read_last_word(known)
+        message = self._read_termination_log(known)
         if code is None:
             message = f"ended when no control loop was its parent, so its exit code is not known\n{message}".rstrip()
         if message:
@@ -184,9 +184,9 @@ class Container:
         self._set({"terminated": terminated})
         return known
 
-    def _read_last_word(self, code: int) -> str:
+    def _read_termination_log(self, code: int) -> str:
         try:
-            text = self._last_word.read_bytes()[:TERMINATION_LOG_MAX_BYTES].decode(errors="replace")
+            text = self._termination_log.read_bytes()[:TERMINATION_LOG_MAX_BYTES].decode(errors="replace")
         except FileNotFoundError:
             text = ""
         if not text and code != 0 and self.spec.get("terminationMessagePolicy") == "FallbackToLogsOnError":
@@ -195,8 +195,8 @@ class Container:
 
     async def _back_off(self) -> None:
         terminated = self.status["state"].get("terminated")
-        if terminated is None:  # it never started: look again soon, nothing is there to restart
-            await asyncio.sleep(BACKOFF_FIRST)
+        if terminated is None:  # it never started: try again soon, there is nothing to restart
+            await asyncio.sleep(BACKOFF_BASE)
             return
         if _seconds(terminated) > BACKOFF_RESET:
             self._delay = 0.0
@@ -208,29 +208,29 @@ class Container:
                     "waiting": {
                         "reason": "CrashLoopBackOff",
                         "message": f"back-off {self._delay:g}s restarting failed container={self.name} "
-                        f"pod={self._around.pod['metadata']['name']}",
+                        f"pod={self._context.pod['metadata']['name']}",
                     }
                 }
             )
-            self._around.event("Warning", "BackOff", f"Back-off restarting failed container {self.name}")
+            self._context.event("Warning", "BackOff", f"Back-off restarting failed container {self.name}")
             await asyncio.sleep(self._delay)
-        self._delay = min(BACKOFF_MOST, self._delay * 2 or BACKOFF_FIRST)
+        self._delay = min(BACKOFF_CAP, self._delay * 2 or BACKOFF_BASE)
 
     async def _probe(self, process: Process) -> None:
-        """Startup first, then readiness and liveness side by side, until cancelled."""
+        """Run the startup probe first, then readiness and liveness probes concurrently, until cancelled."""
         startup = self._probe_named("startupProbe")
         if startup is not None and not self.status["started"]:
-            await follow(startup, lambda good, why: self._startup(process, good, why), eager=True)
+            await watch(startup, lambda good, why: self._startup(process, good, why), eager=True)
             if not self.status["started"]:
                 return
         if not self.status["started"]:
             self.status["started"] = True
-            self._around.changed()
+            self._context.changed()
         watches = []
         if (readiness := self._probe_named("readinessProbe")) is not None:
-            watches.append(follow(readiness, self._readiness, eager=not self.status["ready"]))
+            watches.append(watch(readiness, self._readiness, eager=not self.status["ready"]))
         if (liveness := self._probe_named("livenessProbe")) is not None:
-            watches.append(follow(liveness, lambda good, why: self._liveness(process, good, why)))
+            watches.append(watch(liveness, lambda good, why: self._liveness(process, good, why)))
         await asyncio.gather(*watches)
 
     def _startup(self, process: Process, good: bool, why: str) -> bool:
@@ -239,15 +239,15 @@ class Container:
             return False
         self.status["started"] = True
         self.status["ready"] = self._probe_named("readinessProbe") is None
-        self._around.changed()
+        self._context.changed()
         return False
 
     def _readiness(self, good: bool, why: str) -> bool:
         if self.status["ready"] != good:
             self.status["ready"] = good
-            self._around.changed()
+            self._context.changed()
             if not good:
-                self._around.event("Warning", "Unhealthy", f"Readiness probe failed: {why}")
+                self._context.event("Warning", "Unhealthy", f"Readiness probe failed: {why}")
         return True
 
     def _liveness(self, process: Process, good: bool, why: str) -> bool:
@@ -256,8 +256,8 @@ class Container:
         return good
 
     def _unhealthy(self, process: Process, probe: str, why: str) -> None:
-        self._around.event("Warning", "Unhealthy", f"{probe.capitalize()} probe failed: {why}")
-        self._around.event("Normal", "Killing", f"Container {self.name} failed {probe} probe, will be restarted")
+        self._context.event("Warning", "Unhealthy", f"{probe.capitalize()} probe failed: {why}")
+        self._context.event("Normal", "Killing", f"Container {self.name} failed {probe} probe, will be restarted")
         process.signal(signal.SIGTERM)
         asyncio.get_running_loop().call_later(self._grace, process.kill)
 
@@ -266,11 +266,11 @@ class Container:
 
     def _set(self, state: Object) -> None:
         self.status["state"] = state
-        self._around.changed()
+        self._context.changed()
 
 
 def _seconds(terminated: Object) -> float:
-    """How long a run lasted."""
+    """Duration of a run."""
     moments: list[datetime] = [
         clock.parse(terminated[name]) for name in ("startedAt", "finishedAt") if terminated[name]
     ]
@@ -278,5 +278,5 @@ def _seconds(terminated: Object) -> float:
 
 
 def base_environment() -> dict[str, str]:
-    """What every container inherits: this user's environment (proxies, certificates, caches) without our own names."""
+    """The environment that every container inherits: this user's (proxies, certificates, caches) without our names."""
     return {name: value for name, value in os.environ.items() if not name.startswith("BLADE_")}

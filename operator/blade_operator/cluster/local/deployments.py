@@ -1,8 +1,8 @@
-"""Deployments: as many pods as they ask for, made of their present template.
+"""The Deployment controller of the local runtime: keeps as many pods as desired, of the current template.
 
-There is nothing between a Deployment and its pods here. An engine's Deployment never changes its template; a
-router's may, and then a pod of the new one is ready before one of the old leaves (``maxSurge`` 1, ``maxUnavailable``
-0): they share the Service's socket.
+There are no ReplicaSets. An engine's Deployment never changes its template; a router's may, and then a pod of the new
+template is ready before one of the old terminates (``maxSurge`` 1, ``maxUnavailable`` 0): they share the Service's
+socket.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import json
 from blade_operator.cluster.local import clock, ports
 from blade_operator.cluster.local.events import Events
 from blade_operator.cluster.local.fields import port_variable
-from blade_operator.cluster.local.pod_status import is_leaving, is_ready, ready_since, restarts
+from blade_operator.cluster.local.pod_status import is_ready, is_terminating, ready_since, restarts
 from blade_operator.cluster.local.services import Services, pod_ports
 from blade_operator.cluster.local.store import Store
-from blade_operator.objects import Object, Ref
+from blade_operator.model.objects import Object, Ref
 
 TEMPLATE_HASH = "pod-template-hash"
 SURGE = 1
-"""Pods beyond those asked for while the template changes."""
+"""Pods beyond the replica count during a rolling update."""
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
 
 class Deployments:
-    """``sync`` makes the Pod objects equal to what the Deployments ask for."""
+    """The Deployment controller; ``sync`` creates and deletes Pod objects as the Deployments require."""
 
     def __init__(self, store: Store, events: Events, services: Services) -> None:
         self._store = store
@@ -34,7 +34,7 @@ class Deployments:
         self._services = services
 
     def sync(self) -> None:
-        """Create and delete pods, write statuses."""
+        """Create and delete pods, and write the statuses of Deployments."""
         for deployment in self._store.find("Deployment"):
             self._sync(deployment)
 
@@ -42,22 +42,22 @@ class Deployments:
         uid = deployment["metadata"]["uid"]
         namespace = deployment["metadata"]["namespace"]
         own = [pod for pod in self._store.find("Pod", namespace) if _owner(pod) == uid]
-        staying = [pod for pod in own if not is_leaving(pod)]
+        active = [pod for pod in own if not is_terminating(pod)]
         template = template_hash(deployment)
-        current = [pod for pod in staying if pod["metadata"]["labels"][TEMPLATE_HASH] == template]
-        wanted = deployment["spec"].get("replicas", 1)
-        stale = [pod for pod in staying if pod not in current]
-        surplus = sum(map(is_ready, staying)) - wanted
+        current = [pod for pod in active if pod["metadata"]["labels"][TEMPLATE_HASH] == template]
+        desired = deployment["spec"].get("replicas", 1)
+        stale = [pod for pod in active if pod not in current]
+        surplus = sum(map(is_ready, active)) - desired
         outdated = [pod for pod in stale if not is_ready(pod)]
         outdated += sorted(filter(is_ready, stale), key=_deletion_order)[: max(0, surplus)]
-        victims = outdated + sorted(current, key=_deletion_order)[: max(0, len(current) - wanted)]
-        for pod in victims:
+        to_delete = outdated + sorted(current, key=_deletion_order)[: max(0, len(current) - desired)]
+        for pod in to_delete:
             self._delete(deployment, pod)
-        current = [pod for pod in current if pod not in victims]
+        current = [pod for pod in current if pod not in to_delete]
         kept = len(stale) - len(outdated)
-        for _ in range(min(wanted, wanted + SURGE - kept) - len(current)):
+        for _ in range(min(desired, desired + SURGE - kept) - len(current)):
             current.append(self._new_pod(deployment, template))
-        old = [pod for pod in stale if pod not in victims]
+        old = [pod for pod in stale if pod not in to_delete]
         self._store.write_status(Ref.of(deployment), _status(deployment, current, old))
 
     def _delete(self, deployment: Object, pod: Object) -> None:
@@ -93,7 +93,7 @@ class Deployments:
         for other in self._store.find("Pod"):
             taken |= pod_ports(other)
         containers = [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
-        # A pod's ports are everybody's in it: a download tells of itself where the engine will.
+        # All containers of a pod share its ports: a download reports its progress where the engine will serve.
         variables = {"BLADE_HOST": "127.0.0.1"}
         for container in containers:
             for port in container.get("ports", []):
@@ -114,7 +114,7 @@ class Deployments:
 
 
 def template_hash(deployment: Object) -> str:
-    """Ten hexadecimal digits that change when the pod template does."""
+    """Hash of the pod template, ten hexadecimal digits."""
     text = json.dumps(deployment["spec"]["template"], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
@@ -131,7 +131,7 @@ def _set_variable(container: Object, name: str, value: str) -> None:
 
 
 def _deletion_order(pod: Object) -> tuple[bool, int, float, int, float, str]:
-    """Kubernetes' order: not ready, cheap, ready for the shortest time, often restarted, young."""
+    """Sort key of Kubernetes: not ready, low deletion cost, ready for the shortest time, many restarts, young."""
     cost = int((pod["metadata"].get("annotations") or {}).get(DELETION_COST, "0"))
     since = clock.parse(ready_since(pod)).timestamp() if ready_since(pod) else 0.0
     created = clock.parse(pod["metadata"]["creationTimestamp"]).timestamp()
@@ -139,9 +139,9 @@ def _deletion_order(pod: Object) -> tuple[bool, int, float, int, float, str]:
 
 
 def _status(deployment: Object, current: list[Object], old: list[Object]) -> Object:
-    wanted = deployment["spec"].get("replicas", 1)
+    desired = deployment["spec"].get("replicas", 1)
     ready = sum(map(is_ready, current + old))
-    available = ready >= wanted
+    available = ready >= desired
     known = {entry["type"]: entry for entry in deployment.get("status", {}).get("conditions", [])}
     conditions = [
         ("Available", available, "MinimumReplicasAvailable" if available else "MinimumReplicasUnavailable"),
@@ -153,7 +153,7 @@ def _status(deployment: Object, current: list[Object], old: list[Object]) -> Obj
         "updatedReplicas": len(current),
         "readyReplicas": ready,
         "availableReplicas": ready,
-        "unavailableReplicas": max(0, wanted - ready),
+        "unavailableReplicas": max(0, desired - ready),
         "conditions": [_condition(known.get(name), name, holds, reason) for name, holds, reason in conditions],
     }
 

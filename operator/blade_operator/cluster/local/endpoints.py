@@ -1,4 +1,4 @@
-"""Which pods answer for each Service, as the file a router follows: ready ones, and leaving ones marked draining."""
+"""The endpoints controller of the local runtime: a file for each Service lists its ready pods and its draining ones."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import msgspec
 
 from blade_operator.cluster.local import files
 from blade_operator.cluster.local.layout import Layout
-from blade_operator.cluster.local.pod_status import is_leaving, is_ready
+from blade_operator.cluster.local.pod_status import is_ready, is_terminating
 from blade_operator.cluster.local.store import Store
-from blade_operator.objects import Object
+from blade_operator.model.objects import Object
 from blade_protocol.labels import REVISION
 from blade_protocol.routing import EndpointConfig, RouterConfig
 
 
 class Endpoints:
-    """Keeps ``NAMESPACE/SERVICE.json`` in the endpoints folder equal to what runs."""
+    """Keeps ``NAMESPACE/SERVICE.json`` in the endpoints folder up to date."""
 
     def __init__(self, layout: Layout, store: Store) -> None:
         self._folder = layout.endpoints
@@ -22,7 +22,7 @@ class Endpoints:
         self._written: dict[str, bytes] = {}
 
     def sync(self) -> None:
-        """Write what changed, remove what belongs to no Service."""
+        """Write the files that changed and remove those without a Service."""
         wanted = {}
         for service in self._store.find("Service"):
             if service["spec"].get("selector"):
@@ -53,5 +53,5 @@ def _endpoint(pod: Object) -> EndpointConfig:
         url=f"http://{host}:{ports.get('http')}",
         internal_url=f"http://{host}:{ports['internal']}" if "internal" in ports else "",
         revision=(pod["metadata"].get("labels") or {}).get(REVISION, ""),
-        draining=is_leaving(pod),
+        draining=is_terminating(pod),
     )

@@ -1,4 +1,4 @@
-"""A container's command line and environment, as Kubernetes would put them together, with its paths made real."""
+"""Command line and environment of a container, expanded as Kubernetes does, with mount paths made real ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from blade_operator.cluster.local.errors import ContainerConfigError
-from blade_operator.objects import Object
+from blade_operator.model.objects import Object
 
 _REFERENCE = re.compile(r"\$(\$|\(([A-Za-z_.-][A-Za-z0-9_.-]*)\))")
 
@@ -69,7 +69,7 @@ def arguments(container: Object, environment: Mapping[str, str], mounts: Mapping
 
 
 def find_program(name: str) -> str:
-    """Where ``name`` is."""
+    """Path of the program called ``name``."""
     if "/" in name:
         return name
     beside = Path(sys.executable).with_name(name)
@@ -117,7 +117,7 @@ def contents(obj: Object | None) -> dict[str, bytes] | None:
 
 
 def field_of(pod: Object, path: str) -> str:
-    """What a ``fieldPath`` names.
+    """The value of a field of ``pod`` (``fieldRef``).
 
     Raises:
         ContainerConfigError: it names something else than what pods may learn of themselves here.

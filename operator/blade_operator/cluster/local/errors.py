@@ -1,4 +1,4 @@
-"""What can go wrong here and is somebody's to fix: each message says what to change."""
+"""Errors of the local runtime that its user can fix: each message says what to change."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class Conflict(LocalError):
 
 
 class UnsupportedField(LocalError):
-    """An object asks for something the local runtime does not do: it is refused rather than quietly ignored."""
+    """An object has a field the local runtime does not support: it is rejected rather than silently ignored."""
 
 
 class StateInUse(LocalError):
-    """Another control loop works on this state folder."""
+    """Another control loop uses this state folder."""
 
 
 class PortInUse(LocalError):
-    """A port that was asked for belongs to another program."""
+    """A requested port is used by another program."""
 
 
 class ContainerConfigError(LocalError):

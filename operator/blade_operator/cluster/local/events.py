@@ -1,4 +1,4 @@
-"""Kubernetes Events: what happened, to which object, how often; the newest of each object, for an hour."""
+"""Kubernetes Events about objects, counted when they repeat; the latest of each object are kept for an hour."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 from blade_operator.cluster.local import clock
 from blade_operator.cluster.local.store import Store
-from blade_operator.objects import Object, Ref
+from blade_operator.model.objects import Object, Ref
 from blade_protocol.labels import NAME
 
 KEPT_PER_OBJECT = 40
@@ -22,7 +22,7 @@ class Events:
         self._store = store
 
     def record(self, about: Object, kind: Literal["Normal", "Warning"], reason: str, message: str, source: str) -> None:
-        """Note that something happened to ``about``; the same again counts up instead of adding another."""
+        """Record an Event about ``about``; a repeated one only increases its count."""
         metadata = about["metadata"]
         moment = clock.stamp(clock.now())
         digest = hashlib.sha256(f"{metadata['uid']}{reason}{message}".encode()).hexdigest()[:16]

@@ -1,6 +1,6 @@
 """The closed list of what the local runtime runs: every field is honoured, ignored on purpose, or refused.
 
-A field that is refused fails the apply with its path, so nothing an object asks for is dropped unseen.
+A rejected field fails the apply with its path, so no field of an object is ignored unseen.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from blade_operator.cluster.local.errors import UnsupportedField
-from blade_operator.objects import Object
+from blade_operator.model.objects import Object
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ _CONTAINER: Rule = {
     "startupProbe": _HTTP_PROBE,
     "readinessProbe": _HTTP_PROBE,
     "livenessProbe": _HTTP_PROBE,
-    "lifecycle": {"preStop": {"sleep": IGNORED}},  # routers learn of leaving pods before these are told to stop
+    "lifecycle": {"preStop": {"sleep": IGNORED}},  # routers see terminating pods before these get their SIGTERM
     "terminationMessagePath": IGNORED,  # BLADE_TERMINATION_LOG names the real file
     "terminationMessagePolicy": HONOURED,
     "resources": IGNORED,
@@ -135,7 +135,7 @@ _SERVICE: Rule = {
     ],
     "type": Only(("ClusterIP", "LoadBalancer")),
     "clusterIP": Only(("None",)),
-    "publishNotReadyAddresses": IGNORED,  # the endpoints file lists leaving pods, as draining, in any case
+    "publishNotReadyAddresses": IGNORED,  # the endpoints file lists terminating pods, as draining, in any case
 }
 
 RUN: dict[str, Rule] = {"Deployment": {"spec": _DEPLOYMENT}, "Service": {"spec": _SERVICE}}
@@ -194,7 +194,7 @@ def _problems(value: Any, rule: Rule, path: str) -> Iterator[str]:
 
 
 def _inconsistencies(pod: Object) -> Iterator[str]:
-    """What one field asks of another: several replicas share one machine, so every port must be movable."""
+    """Yields violations between fields: several replicas share one machine, so every port must be movable."""
     volumes = {volume["name"] for volume in pod.get("volumes", [])}
     for group in ("initContainers", "containers"):
         for index, container in enumerate(pod.get(group, [])):

@@ -1,9 +1,9 @@
-"""Garbage collection by owner reference: what belonged to something that is gone goes too."""
+"""Garbage collection by owner reference: deletes objects whose owners are gone."""
 
 from __future__ import annotations
 
 from blade_operator.cluster.local.store import Store
-from blade_operator.objects import Ref
+from blade_operator.model.objects import Ref
 
 
 def collect(store: Store) -> None:

@@ -1,4 +1,4 @@
-"""Runs every Pod object there is: one worker each, and what all of them share."""
+"""The kubelet: runs every Pod object with one worker each, and owns what the workers share."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from blade_operator.cluster.local.listeners import Listeners
 from blade_operator.cluster.local.pod import PodWorker
 from blade_operator.cluster.local.process import MARK, ProcessId, kill_strays
 from blade_operator.cluster.local.store import Store
-from blade_operator.objects import Object
+from blade_operator.model.objects import Object
 from blade_protocol.environment import ENDPOINTS_DIR
 
 THREADS = "OMP_NUM_THREADS"
 
 
 class Kubelet:
-    """``sync`` makes what runs equal to the Pod objects."""
+    """Runs the pods; ``sync`` brings what runs in line with the Pod objects."""
 
     def __init__(self, layout: Layout, store: Store, events: Events, listeners: Listeners) -> None:
         self._layout = layout
@@ -31,7 +31,7 @@ class Kubelet:
         self._workers: dict[str, PodWorker] = {}
 
     def sweep(self) -> None:
-        """Before the first ``sync``: end processes and remove folders that no Pod object speaks of."""
+        """Kill processes and remove folders without a Pod object, before the first ``sync``."""
         pods = self._store.find("Pod")
         kill_strays(self._layout.root, keep=_groups(pods))
         known = {self._layout.pod(pod) for pod in pods}
@@ -40,14 +40,14 @@ class Kubelet:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def sync(self) -> None:
-        """Start a worker for each new pod, end those of deleted ones."""
+        """Start a worker for each new pod and terminate those of deleted pods."""
         pods = {pod["metadata"]["uid"]: pod for pod in self._store.find("Pod")}
         for uid, pod in pods.items():
             if uid not in self._workers:
                 self._workers[uid] = worker = self._worker(pod)
-                if not pod_status.is_leaving(pod):
+                if not pod_status.is_terminating(pod):
                     worker.start()
-            if pod_status.is_leaving(pod):
+            if pod_status.is_terminating(pod):
                 deadline = clock.parse(pod["metadata"]["deletionTimestamp"])
                 grace = 0.0
                 if pod["metadata"]["deletionGracePeriodSeconds"] > 0:
@@ -57,12 +57,12 @@ class Kubelet:
             del self._workers[uid]
 
     def refresh(self) -> None:
-        """Now and then: mounted configuration and log sizes."""
+        """Update mounted configuration and truncate logs, from time to time."""
         for worker in self._workers.values():
             worker.refresh()
 
     def detach(self) -> None:
-        """Leave every pod running and forget it."""
+        """Stop managing all pods and leave them running."""
         for worker in self._workers.values():
             worker.detach()
         self._workers.clear()
@@ -82,7 +82,7 @@ class Kubelet:
         return PodWorker(pod, folder, self._layout.claims, self._store, self._events, inherited, self._listeners)
 
     def _threads(self) -> int:
-        """Cores for each engine when all that are declared run."""
+        """Cores for each engine when every declared engine runs."""
         replicas: int = sum(service["spec"].get("replicas", 1) for service in self._store.find("LLMService"))
         return max(1, cores() // max(1, replicas))
 

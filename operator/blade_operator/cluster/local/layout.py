@@ -1,4 +1,4 @@
-"""Where a local runtime keeps what: one folder per runtime, and the lock that gives it to one control loop."""
+"""Folder layout of a local runtime, and the lock that gives its state folder to one control loop."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ class Layout:
 
     @property
     def endpoints(self) -> Path:
-        """``NAMESPACE/SERVICE.json``: which pods answer for a Service now."""
+        """``NAMESPACE/SERVICE.json``: the endpoints of a Service now."""
         return self.root / "endpoints"
 
     @property
     def socket(self) -> Path:
-        """Where the loop listens for commands."""
+        """The Unix socket on which the control loop serves commands."""
         return self.root / "loop.sock"
 
     @property
     def lock(self) -> Path:
-        """Held by the loop while it lives."""
+        """The lock file that the control loop holds while it runs."""
         return self.root / "lock"
 
     def pod(self, pod: dict[str, Any]) -> Path:

@@ -18,7 +18,7 @@ BACKLOG = 2048
 
 
 class Listeners:
-    """One socket a port, open while somebody has a share in it: nobody shall wait in a queue that nobody empties."""
+    """One reference-counted socket per port, closed with its last user: no client shall wait where nobody accepts."""
 
     def __init__(self, state: Path) -> None:
         self._state = state
@@ -36,8 +36,8 @@ class Listeners:
         self._shares[port] = self._shares.get(port, 0) + 1
         return self._sockets[port].fileno()
 
-    def give_back(self, port: int) -> None:
-        """One share fewer: a program ended or is about to."""
+    def release(self, port: int) -> None:
+        """Drop one reference: a program ended or is about to."""
         if port not in self._sockets:
             return
         self._shares[port] -= 1
@@ -46,7 +46,7 @@ class Listeners:
             self._sockets.pop(port).close()
 
     def close(self) -> None:
-        """Close every socket; programs keep theirs."""
+        """Close every socket here; programs keep their inherited ones."""
         for each in self._sockets.values():
             each.close()
         self._sockets.clear()

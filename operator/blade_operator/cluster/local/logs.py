@@ -72,7 +72,7 @@ class Follower:
         self._position = 0
 
     def poll(self) -> bytes | None:
-        """What was added since the last call, or None when the pod's folder is gone."""
+        """The bytes added since the last call, or None when the pod's folder is gone."""
         path = self._logs.path(self._attempt)
         try:
             with open(path, "rb") as file:

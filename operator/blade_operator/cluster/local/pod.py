@@ -1,4 +1,4 @@
-"""One pod: init containers in order, then the main ones, until it is deleted; its status in the store."""
+"""One pod: runs its init containers in order, then the main ones, until it is deleted; publishes its status."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Literal
 
 from blade_operator.cluster.local import clock, pod_status
-from blade_operator.cluster.local.container import Container, Surroundings
+from blade_operator.cluster.local.container import Container, PodContext
 from blade_operator.cluster.local.errors import ContainerConfigError
 from blade_operator.cluster.local.events import Events
 from blade_operator.cluster.local.listeners import Listeners
 from blade_operator.cluster.local.store import Store
 from blade_operator.cluster.local.volumes import Volumes
-from blade_operator.objects import Object, Ref
+from blade_operator.model.objects import Object, Ref
 
 _log = logging.getLogger(__name__)
 
 DRAIN_NOTICE = 0.5
-"""Seconds between marking a leaving pod as draining and its SIGTERM: routers look at the endpoints every 0.2 s."""
+"""Seconds between marking a terminating pod as draining and its SIGTERM: routers read the endpoints every 0.2 s."""
 
 
 class PodWorker:
@@ -45,7 +45,7 @@ class PodWorker:
         self._store = store
         self._events = events
         self._volumes = Volumes(pod, folder / "volumes", claims, self._lookup)
-        around = Surroundings(
+        context = PodContext(
             pod=pod,
             folder=folder,
             lookup=self._lookup,
@@ -61,26 +61,26 @@ class PodWorker:
         init = spec.get("initContainers", [])
         waiting = "PodInitializing" if init else "ContainerCreating"
         self._status = status
-        self._init = [Container(each, known_init.get(each["name"]), around, waiting=waiting) for each in init]
-        self._main = [Container(each, known.get(each["name"]), around, waiting=waiting) for each in spec["containers"]]
+        self._init = [Container(each, known_init.get(each["name"]), context, waiting=waiting) for each in init]
+        self._main = [Container(each, known.get(each["name"]), context, waiting=waiting) for each in spec["containers"]]
         self._run: asyncio.Task[None] | None = None
         self._end: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
 
     def start(self) -> None:
-        """Begin, or go on where an earlier loop was."""
+        """Start the pod, or resume it where an earlier control loop stopped."""
         self._publish()
-        self._run = asyncio.create_task(self._live())
+        self._run = asyncio.create_task(self._run_until_cancelled())
 
     def terminate(self, grace: float) -> None:
-        """End the pod within ``grace`` seconds and remove it; again with a shorter one to hurry."""
+        """End the pod within ``grace`` seconds and remove it; a second call may shorten the grace period."""
         if grace <= 0:
             self._hurry.set()
         if self._end is None:
-            self._end = asyncio.create_task(self._die(grace))
+            self._end = asyncio.create_task(self._terminate(grace))
 
     def detach(self) -> None:
-        """Forget the pod; its programs run on."""
+        """Stop managing the pod and leave its programs running."""
         for task in (self._run, self._end):
             if task is not None:
                 task.cancel()
@@ -88,29 +88,29 @@ class PodWorker:
             container.detach()
 
     def refresh(self) -> None:
-        """Bring mounted configuration up to date, and logs to size."""
-        if not self._folder.exists():  # the pod has ended and is not made anew
+        """Update mounted configuration and truncate logs."""
+        if not self._folder.exists():  # the pod has ended and must not be created again
             return
-        with contextlib.suppress(ContainerConfigError):  # what is mounted stays until its source is back
+        with contextlib.suppress(ContainerConfigError):  # mounted files stay until their source is back
             self._volumes.prepare()
         for container in [*self._init, *self._main]:
             container.logs.cut()
 
-    async def _live(self) -> None:
+    async def _run_until_cancelled(self) -> None:
         while True:
             try:
                 await self._run_containers()
-            except Exception:  # e.g. a full disk: the programs are left alone, the next round finds them
+            except Exception:  # e.g. a full disk: the programs keep running, the next round adopts them
                 _log.exception("pod %s: the local runtime failed; it tries again", self._ref.name)
                 await asyncio.sleep(1.0)
 
     async def _run_containers(self) -> None:
-        await self._prepare()
+        await self._prepare_volumes()
         for container in self._init:
             await container.run_until_success()
         await asyncio.gather(*(container.run_forever() for container in self._main))
 
-    async def _prepare(self) -> None:
+    async def _prepare_volumes(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         while True:
             try:
@@ -120,7 +120,7 @@ class PodWorker:
                 self._event("Warning", "FailedMount", str(error))
                 await asyncio.sleep(1.0)
 
-    async def _die(self, grace: float) -> None:
+    async def _terminate(self, grace: float) -> None:
         if self._run is not None:
             self._run.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -1,8 +1,8 @@
-"""A pod's status from those of its containers: phase and conditions, as a kubelet words them. Pure."""
+"""The status of a pod, derived from those of its containers: phase and conditions as a kubelet reports them. Pure."""
 
 from __future__ import annotations
 
-from blade_operator.objects import Object
+from blade_operator.model.objects import Object
 
 
 def container_status(name: str, image: str, reason: str) -> Object:
@@ -73,13 +73,13 @@ def ready_since(pod: Object) -> str:
     return ""
 
 
-def is_leaving(pod: Object) -> bool:
-    """Whether the pod is being deleted."""
+def is_terminating(pod: Object) -> bool:
+    """Whether the pod terminates: it was deleted and has not ended."""
     return "deletionTimestamp" in pod["metadata"]
 
 
 def restarts(pod: Object) -> int:
-    """How often its containers were restarted."""
+    """Number of restarts of its containers."""
     return sum(status["restartCount"] for status in pod.get("status", {}).get("containerStatuses", []))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from blade_operator.objects import Object
+from blade_operator.model.objects import Object
 
 _HEAD_BYTES = 4096
 _EAGER_PERIOD = 0.2
@@ -26,7 +26,7 @@ class Probe:
     success: int
     failure: int
     secure: bool = False
-    """By HTTPS, whatever the certificate: it names the service, not this address."""
+    """Whether to use HTTPS, with any certificate: it names the service, not this address."""
 
     @staticmethod
     def of(container: Object, name: str) -> Probe | None:
@@ -48,8 +48,8 @@ class Probe:
         )
 
 
-async def ask(probe: Probe) -> str | None:
-    """One try: None when it succeeded (status 200 to 399), else why not."""
+async def run_once(probe: Probe) -> str | None:
+    """Run the probe once: None when it succeeded (status 200 to 399), else the reason why not."""
     try:
         async with asyncio.timeout(probe.timeout):
             status = await _get(probe)
@@ -84,18 +84,18 @@ def _unverified() -> ssl.SSLContext:
     return context
 
 
-async def follow(probe: Probe, verdict: Callable[[bool, str], bool], *, eager: bool = False) -> None:
-    """Probe for ever, telling ``verdict`` (success, reason) each time a threshold is reached or passed.
+async def watch(probe: Probe, verdict: Callable[[bool, str], bool], *, eager: bool = False) -> None:
+    """Run the probe periodically; calls ``verdict`` (success, reason) each time a threshold is reached or passed.
 
-    Ends when ``verdict`` returns False. ``eager`` looks more often until the first success; failures still count once
-    a period.
+    Ends when ``verdict`` returns False. ``eager`` probes more often until the first success; failures still count
+    once a period.
     """
     clock = asyncio.get_running_loop().time
     await asyncio.sleep(probe.delay)
     good = bad = 0
     counts_from = clock()
     while True:
-        why = await ask(probe)
+        why = await run_once(probe)
         if why is None:
             good, bad = good + 1, 0
         elif clock() >= counts_from:

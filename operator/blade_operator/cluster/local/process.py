@@ -32,7 +32,7 @@ class ProcessId:
 
     @staticmethod
     def parse(text: str) -> ProcessId | None:
-        """What ``str`` wrote (a pod's ``containerID``), or None."""
+        """The identity that ``str`` wrote as ``text`` (a pod's ``containerID``), or None."""
         if not text.startswith("process://"):
             return None
         boot, pid, start = text.removeprefix("process://").split("/")

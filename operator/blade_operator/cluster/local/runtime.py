@@ -1,4 +1,4 @@
-"""Puts the local cluster together and keeps it going: one pass over all controllers whenever anything changed."""
+"""The local runtime: assembles the local cluster, and runs all its controllers once whenever anything changed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from blade_operator.cluster.local.ports import require_free
 from blade_operator.cluster.local.process import kill_strays
 from blade_operator.cluster.local.services import Services
 from blade_operator.cluster.local.store import Store
-from blade_operator.objects import Object, Ref
+from blade_operator.model.objects import Object, Ref
 
 _log = logging.getLogger(__name__)
 
 REFRESH = 1.0
-"""Seconds between looks at mounted configuration and log sizes."""
+"""Seconds between refreshes of mounted configuration and log sizes."""
 
 
 class Runtime:
@@ -55,7 +55,7 @@ class Runtime:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Adopt what runs, then keep everything as the objects say."""
+        """Adopt running programs, then keep everything as the objects declare."""
         self._kubelet.sweep()
         self.store.subscribe(self._on_change)
         self._changed.set()
@@ -85,7 +85,7 @@ class Runtime:
         self._endpoints.sync()
 
     async def close(self) -> None:
-        """Stop controlling; what still runs, runs on."""
+        """Stop controlling; running programs keep running."""
         for task in self._tasks:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -116,7 +116,7 @@ class Runtime:
         garbage.collect(self.store)
         self._services.sync()
         self._deployments.sync()
-        self._endpoints.sync()  # before the kubelet: a leaving pod is marked draining, then it gets its SIGTERM
+        self._endpoints.sync()  # before the kubelet: a terminating pod is marked draining, then it gets its SIGTERM
         self._kubelet.sync()
 
     async def _refresh(self) -> None:

@@ -1,34 +1,36 @@
-"""Services: each one that is not headless gets one port of this machine, which the pods behind it share."""
+"""The Service controller of the local runtime: one port of this machine for each Service that is not headless."""
 
 from __future__ import annotations
 
 from blade_operator.cluster.local import ports
-from blade_operator.cluster.local.pod_status import is_leaving
+from blade_operator.cluster.local.pod_status import is_terminating
 from blade_operator.cluster.local.store import Store, matches
-from blade_operator.objects import Object, Ref
+from blade_operator.model.objects import Object, Ref
 
 
 class Services:
-    """Hands out ports from ``first`` on, in the order Services come."""
+    """Assigns ports from ``first`` on, in the order in which Services are created."""
 
     def __init__(self, store: Store, first: int) -> None:
         self._store = store
         self._first = first
 
     def sync(self) -> None:
-        """Give every Service without a port its own, in ``status.loadBalancer``."""
+        """Assign a port to every Service without one, in ``status.loadBalancer``."""
         services = [service for service in self._store.find("Service") if service["spec"].get("clusterIP") != "None"]
         taken = {port for service in services if (port := port_of(service)) is not None}
-        leaving = {port for pod in self._store.find("Pod") if is_leaving(pod) for port in pod_ports(pod, "hostPort")}
+        terminating = {
+            port for pod in self._store.find("Pod") if is_terminating(pod) for port in pod_ports(pod, "hostPort")
+        }
         for service in services:
             if port_of(service) is None:
-                port = ports.first_free(range(self._first, 65_536), taken, leaving)
+                port = ports.first_free(range(self._first, 65_536), taken, terminating)
                 taken.add(port)
                 ingress = [{"ip": "127.0.0.1", "ports": [{"port": port, "protocol": "TCP"}]}]
                 self._store.write_status(Ref.of(service), {"loadBalancer": {"ingress": ingress}})
 
     def assigned(self) -> set[int]:
-        """Ports that belong to Services."""
+        """Ports that are assigned to Services."""
         return {port for service in self._store.find("Service") if (port := port_of(service)) is not None}
 
     def port_for(self, labels: dict[str, str], namespace: str, name: str) -> int | None:
@@ -44,12 +46,12 @@ class Services:
 
 
 def port_of(service: Object) -> int | None:
-    """The port of this machine a Service has, or None."""
+    """The port of this machine that is assigned to ``service``, or None."""
     ingress = service.get("status", {}).get("loadBalancer", {}).get("ingress") or []
     return int(ingress[0]["ports"][0]["port"]) if ingress else None
 
 
 def pod_ports(pod: Object, field: str = "containerPort") -> set[int]:
-    """All ports a pod's containers listen on; ``hostPort``: those of Services among them."""
+    """All ports that the containers of ``pod`` listen on; with ``hostPort`` those of Services among them."""
     ports = [port for container in pod["spec"]["containers"] for port in container.get("ports", [])]
     return {int(port[field]) for port in ports if field in port}

@@ -1,7 +1,8 @@
 """The objects, one file each: what an API server and etcd are to a cluster.
 
 One process writes (the control loop, which holds the state folder's lock); everything is kept in memory as well, and
-each change is on disk before anyone is told of it. All methods are synchronous, so a caller never sees half a change.
+each change is on disk before any subscriber is notified. All methods are synchronous, so a caller never sees half a
+change.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, Literal
 from blade_operator.cluster.local import clock, files
 from blade_operator.cluster.local.errors import Conflict, NotFound
 from blade_operator.cluster.local.merge import merge
-from blade_operator.objects import Object, Ref
+from blade_operator.model.objects import Object, Ref
 
 Outcome = Literal["created", "configured", "unchanged"]
 Listener = Callable[[Object], None]
@@ -30,7 +31,7 @@ _SERVER_FIELDS = ("uid", "resourceVersion", "generation", "creationTimestamp", "
 
 
 def read_objects(folder: Path, kind: str = "*") -> Iterator[Object]:
-    """Every object in ``folder``, without being the loop; one that vanishes meanwhile is skipped."""
+    """Reads every object in ``folder`` from any process; an object deleted meanwhile is skipped."""
     for path in sorted(folder.glob(f"{kind}/*/*.json")):
         if files.is_aside(path):
             continue
@@ -51,7 +52,7 @@ def matches(obj: Object, labels: Mapping[str, str]) -> bool:
 
 
 class Store:
-    """Objects by kind, namespace and name. What it returns are copies: changing one changes nothing."""
+    """Objects by kind, namespace and name. It returns copies: changing one changes nothing in the store."""
 
     def __init__(self, folder: Path, now: Callable[[], datetime] = clock.now) -> None:
         self._folder = folder
@@ -70,7 +71,7 @@ class Store:
         self._version = max(versions, default=0)
 
     def subscribe(self, listener: Listener) -> None:
-        """Call ``listener`` with every object after it changed or went."""
+        """Call ``listener`` with every object after it was changed or deleted."""
         self._listeners.append(listener)
 
     def get(self, ref: Ref) -> Object | None:
@@ -79,7 +80,7 @@ class Store:
         return copy.deepcopy(obj) if obj is not None else None
 
     def find(self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None) -> list[Object]:
-        """All of a kind, in order of namespace and name."""
+        """All objects of a kind, ordered by namespace and name."""
         found = [
             obj
             for ref, obj in self._objects.items()
@@ -89,7 +90,7 @@ class Store:
         return copy.deepcopy(found)
 
     def uids(self) -> set[str]:
-        """Of everything that exists."""
+        """The uids of all objects."""
         return {obj["metadata"]["uid"] for obj in self._objects.values()}
 
     def everything(self) -> list[Object]:
@@ -172,7 +173,7 @@ class Store:
     def delete(self, ref: Ref, grace: float | None = None) -> None:
         """Remove the object; a Pod is only marked, with its grace period, and the kubelet removes it when it ended.
 
-        ``grace`` (seconds) replaces the pod's own; asking again may shorten it, never lengthen.
+        ``grace`` (seconds) replaces the pod's own; a second call may shorten it, never lengthen it.
         """
         live = self._objects.get(ref)
         if live is None:
@@ -196,7 +197,7 @@ class Store:
         self._version += 1
         files.write_json(self._counter_file, self._version, durable=False)
         self._path(ref).unlink(missing_ok=True)
-        self._tell(obj)
+        self._notify(obj)
 
     def _replace(self, ref: Ref, live: Object, new: Object) -> bool:
         if new == live:
@@ -211,12 +212,12 @@ class Store:
         obj = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self._version)}}
         files.write_json(self._path(ref), obj)
         self._objects[ref] = obj
-        self._tell(obj)
+        self._notify(obj)
 
     def _path(self, ref: Ref) -> Path:
         return self._folder / ref.kind / ref.namespace / f"{ref.name}.json"
 
-    def _tell(self, obj: Object) -> None:
+    def _notify(self, obj: Object) -> None:
         for listener in self._listeners:
             listener(obj)
 

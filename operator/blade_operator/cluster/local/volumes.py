@@ -8,7 +8,7 @@ from pathlib import Path
 from blade_operator.cluster.local import files
 from blade_operator.cluster.local.environment import Lookup, contents, field_of
 from blade_operator.cluster.local.errors import ContainerConfigError
-from blade_operator.objects import Object
+from blade_operator.model.objects import Object
 
 _OWN = ("/dev/shm", "/tmp")
 """Mount paths the machine has itself; what a volume there would limit is not limited here."""

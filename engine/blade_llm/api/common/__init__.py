@@ -1,0 +1,1 @@
+"""Helpers of every route: errors, request fields and bodies, the served model, shared stats."""

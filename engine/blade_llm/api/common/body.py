@@ -1,0 +1,53 @@
+"""Read a JSON request body: content type, size limit while it arrives, and syntax."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+
+from blade_llm.api.common.errors import CLIENT_CLOSED_REQUEST, ApiError, bad_request
+from blade_llm.api.common.json_faults import check_text, malformed
+
+MAX_BODY_BYTES: Final = 16 * 1024 * 1024
+
+
+async def read_json(request: Request) -> dict[str, Any]:
+    """The body as an object. Raises :class:`ApiError`: 415, 413 (without reading the rest), or 400."""
+    content_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if content_type != "application/json" and not content_type.endswith("+json"):
+        raise ApiError(415, f"content type {content_type!r} is not supported; send application/json")
+    body = await read_body(request)
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise malformed(body, error) from None
+    if not isinstance(value, dict):
+        raise bad_request("the body must be a JSON object")
+    try:
+        check_text(body, value)
+    except RecursionError as error:
+        raise malformed(body, error) from None
+    return value
+
+
+async def read_body(request: Request, limit: int = MAX_BODY_BYTES) -> bytes:
+    """The bytes of a body. Raises :class:`ApiError`: 413 beyond ``limit`` of them, without reading the rest."""
+    length = request.headers.get("content-length", "")
+    if length.isdigit() and int(length) > limit:
+        raise _too_large(limit)
+    body = bytearray()
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > limit:
+                raise _too_large(limit)
+    except ClientDisconnect:
+        raise ApiError(CLIENT_CLOSED_REQUEST, "the client left") from None
+    return bytes(body)
+
+
+def _too_large(limit: int) -> ApiError:
+    # The rest of the body is not read, so the connection cannot be used again.
+    return ApiError(413, f"the body exceeds {limit} bytes; send less", headers={"connection": "close"})

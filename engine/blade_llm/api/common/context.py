@@ -1,0 +1,96 @@
+"""The context of one API-server process: what every route needs, made once at start-up."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+
+from blade_llm.api.common.errors import ApiError, draining, engine_dead
+from blade_llm.api.common.metrics import ServerMetrics
+from blade_llm.api.common.served_model import ServedModel
+from blade_llm.api.common.shared_stats import SharedStats
+from blade_llm.engine.client import EngineClient
+from blade_llm.sampling.guided.validation import Validator
+from blade_llm.text.request_templates import RequestTemplates
+from blade_protocol.state import EngineState
+
+
+@dataclass
+class ServerContext:
+    """Engine client, model and state of one API-server process."""
+
+    client: EngineClient
+    model: ServedModel
+    max_model_len: int
+    shared_stats: SharedStats
+    """Numbers shared with the server's other API-server processes."""
+    process_index: int = 0
+    """Number of this process; its row of the shared stats."""
+    live_timeout: float = 60.0
+    """``/live`` fails after this many seconds with work and without progress."""
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when endless streams have to end."""
+    templates: RequestTemplates = field(default_factory=RequestTemplates)
+    """Renders the chat templates that requests bring."""
+    hidden_size: int = 0
+    """Numbers in an embedding; 0: not known."""
+    structures: Validator = field(default_factory=Validator)
+    """Checks the schemas, expressions and grammars that requests bring."""
+    created: int = field(default_factory=lambda: int(time.time()))
+    metrics: ServerMetrics = field(init=False)
+
+    def __post_init__(self) -> None:
+        counters = self.shared_stats.counters
+        self.metrics = ServerMetrics(lambda: self.state, counters[self.process_index], counters)
+
+    @property
+    def state(self) -> EngineState | None:
+        """The engine's last state."""
+        return self.client.state
+
+    @property
+    def draining(self) -> bool:
+        """Whether all API-server processes refuse new requests."""
+        return self.shared_stats.draining
+
+    @property
+    def healthy(self) -> bool:
+        """Whether a new request would be served."""
+        return self.client.alive and not self.draining
+
+    @property
+    def stalled(self) -> bool:
+        """Whether work is present and the engine has sent nothing for too long."""
+        return self.shared_stats.stalled(self.live_timeout)
+
+    async def close(self) -> None:
+        """End the processes and threads that render requests' templates and validate their structures."""
+        self.structures.close()
+        await self.templates.close()
+
+    def set_draining(self, value: bool) -> None:
+        """Refuse new requests, or accept them again unless the server shuts down."""
+        self.shared_stats.set_draining(value)
+        self.client.set_draining(self.draining)
+
+    def require_service(self) -> None:
+        """Raise :class:`ApiError` 503 when no new request can be served."""
+        if not self.client.alive:
+            raise engine_dead(self.client.failure)
+        if self.draining:
+            raise draining()
+
+    def resolve_model(self, name: str | None) -> str:
+        """The name that a response carries for a request's ``model``. Raises :class:`ApiError` 404."""
+        if not name or name in self.model.aliases:
+            return self.model.names[0]
+        if name in self.model.names:
+            return name
+        raise ApiError(
+            404,
+            f"model {name!r} does not exist; this server has {', '.join(self.model.names)}",
+            kind="not_found_error",
+            param="model",
+            code="model_not_found",
+        )

@@ -1,0 +1,108 @@
+"""Errors a client sees, in OpenAI's shape, and how exceptions become responses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from blade_llm.engine.client import EngineDeadError, GenerationClosedError
+from blade_protocol import headers
+from blade_protocol.openai import ErrorBody, ErrorDetail
+
+CLIENT_CLOSED_REQUEST = 499
+"""nginx's status for a client that disconnected; it only shows in logs."""
+
+LONGEST_ECHO: Final = 100
+
+
+class ApiError(Exception):
+    """A response other than 200. ``message`` says what to change."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = "invalid_request_error",
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.detail = ErrorDetail(message=message, type=kind, param=param, code=code)
+        self.headers = dict(headers or {})
+
+    def body(self) -> bytes:
+        """``{"error": {"message": …, "type": …, "param": …, "code": …}}``"""
+        return msgspec.json.encode(ErrorBody(error=self.detail))
+
+    def response(self) -> Response:
+        return Response(self.body(), self.status, self.headers, media_type="application/json")
+
+
+def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    return ApiError(400, message, param=param, code=code)
+
+
+def shortened(text: str) -> str:
+    """``text`` that a client sent, fit to be repeated to it: at most :data:`LONGEST_ECHO` characters and a mark."""
+    return text if len(text) <= LONGEST_ECHO else f"{text[:LONGEST_ECHO]}…"
+
+
+def draining() -> ApiError:
+    """503 with the header that sends a router elsewhere at once."""
+    return ApiError(
+        503,
+        "this replica is draining and takes no new requests; retry on another one",
+        kind="overloaded_error",
+        code="draining",
+        headers={headers.DRAINING: "1", "retry-after": "1"},
+    )
+
+
+def engine_dead(error: EngineDeadError) -> ApiError:
+    return ApiError(
+        503,
+        str(error),
+        kind="server_error",
+        code="engine_dead",
+        headers={"retry-after": "5"},
+    )
+
+
+def as_api_error(error: Exception) -> ApiError:
+    """The error response for ``error``; anything unforeseen is a 500 without details."""
+    match error:
+        case ApiError():
+            return error
+        case EngineDeadError():
+            return engine_dead(error)
+        case GenerationClosedError():
+            return ApiError(503, str(error), kind="server_error", headers={"retry-after": "1"})
+        case HTTPException():
+            kind = "not_found_error" if error.status_code == 404 else "invalid_request_error"
+            return ApiError(error.status_code, str(error.detail), kind=kind, headers=error.headers)
+        case _:
+            return ApiError(500, "internal error; the server's log has the details", kind="server_error")
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Make every error of ``app`` OpenAI-shaped, unknown routes and methods included."""
+
+    async def handle(request: Request, error: Exception) -> Response:
+        if isinstance(error, HTTPException) and error.status_code == 404:
+            return ApiError(404, f"no route {request.url.path}", kind="not_found_error").response()
+        if isinstance(error, HTTPException) and error.status_code == 405:
+            message = f"{request.method} is not allowed on {request.url.path}"
+            return ApiError(405, message, headers=error.headers).response()
+        return as_api_error(error).response()
+
+    for kind in (ApiError, EngineDeadError, GenerationClosedError, HTTPException, Exception):
+        app.add_exception_handler(kind, handle)

@@ -1,0 +1,145 @@
+"""The model as the HTTP side knows it: tokenizer, chat template, names, defaults.
+
+Imports nothing heavy, so that a server can read it before the engine process starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar
+
+import msgspec
+
+from blade_llm.api.common.pooling import Pooling, find_pooling, require_causal
+from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.text.chat_template import ChatTemplate, load_chat_template
+from blade_llm.text.errors import TokenizerFilesError
+from blade_llm.text.json_files import read_json_object
+from blade_llm.text.reasoning import REASONING_PARSERS, ReasoningForm, detect_reasoning_parser
+from blade_llm.text.tokenizer import Tokenizer
+from blade_llm.text.tool_parsers import TOOL_PARSERS, CallForm, detect_tool_parser
+
+NO_PARSER: Final = "none"
+"""Switches off a parser that the chat template would call for."""
+_Form = TypeVar("_Form", CallForm, ReasoningForm)
+
+Task = Literal["generate", "embed"]
+"""Text, and embeddings besides; or embeddings alone."""
+
+
+class SamplingDefaults(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request that says nothing gets: the model's ``generation_config.json``, else the neutral values."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    repetition_penalty: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """All but the weights."""
+
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate | None
+    vocab_size: int
+    names: tuple[str, ...]
+    """Listed by ``/v1/models``; responses carry the first."""
+    aliases: frozenset[str] = frozenset()
+    """Further names requests may use (the path given to ``--model``)."""
+    sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
+    task: Task = "generate"
+    pooling: Pooling = "last"
+    """How a prompt's hidden states become its embedding, where the request does not say."""
+    call_form: CallForm | None = None
+    """How the model writes tool calls; None: it is unknown, or calls are not parsed."""
+    reasoning_form: ReasoningForm | None = None
+    """How the model marks its reasoning; None: it does not think, or its thoughts are content."""
+
+
+class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
+    """Where to read a :class:`ServedModel` from. Crosses process boundaries as msgpack."""
+
+    folder: str
+    vocab_size: int
+    names: tuple[str, ...] = ()
+    aliases: frozenset[str] = frozenset()
+    tokenizer_dir: str | None = None
+    chat_template: str | None = None
+    task: Task = "generate"
+    pooling: Pooling | None = None
+    """None: as the model's folder says, else ``last``."""
+    tool_call_parser: str | None = None
+    """A name of :data:`~blade_llm.text.tool_parsers.TOOL_PARSERS`, or ``none``; None: what the chat template shows."""
+    reasoning_parser: str | None = None
+    """A name of :data:`~blade_llm.text.reasoning.REASONING_PARSERS`, or ``none``; None: what the template shows."""
+
+
+def load_served_model(source: ModelSource) -> ServedModel:
+    """Read the text side of a model.
+
+    Raises :class:`~blade_llm.text.errors.TokenizerFilesError` for missing or broken files, for a tokenizer with ids the
+    model does not have, and for a parser that is not known.
+    """
+    folder = Path(source.folder)
+    tokenizer = Tokenizer(folder if source.tokenizer_dir is None else Path(source.tokenizer_dir))
+    if tokenizer.largest_id >= source.vocab_size:
+        raise TokenizerFilesError(
+            f"{tokenizer.folder}: the tokenizer has token id {tokenizer.largest_id}, the model only "
+            f"{source.vocab_size} ids; they do not belong together: give --tokenizer_dir the right folder"
+        )
+    template = load_chat_template(tokenizer, None if source.chat_template is None else Path(source.chat_template))
+    text = "" if template is None else template.source
+    return ServedModel(
+        tokenizer=tokenizer,
+        chat_template=template,
+        vocab_size=source.vocab_size,
+        names=source.names,
+        aliases=source.aliases,
+        sampling_defaults=_sampling_defaults(folder / "generation_config.json"),
+        task=source.task,
+        pooling=_pooling(source),
+        call_form=_named("--tool_call_parser", source.tool_call_parser, TOOL_PARSERS, detect_tool_parser(text)),
+        reasoning_form=_named(
+            "--reasoning_parser", source.reasoning_parser, REASONING_PARSERS, detect_reasoning_parser(text)
+        ),
+    )
+
+
+def _pooling(source: ModelSource) -> Pooling:
+    if source.task == "embed":
+        require_causal(Path(source.folder))
+    if source.pooling is not None:
+        return source.pooling
+    try:
+        return find_pooling(Path(source.folder)) or "last"
+    except TokenizerFilesError:
+        if source.task == "embed":
+            raise
+        return "last"  # it is here to generate text
+
+
+def _named(option: str, name: str | None, known: Mapping[str, _Form], detected: _Form | None) -> _Form | None:
+    if name is None:
+        return detected
+    if name != NO_PARSER and name not in known:
+        raise TokenizerFilesError(f"{option} {name}: unknown; known are {', '.join(known)} and {NO_PARSER}")
+    return known.get(name)
+
+
+def _sampling_defaults(path: Path) -> SamplingDefaults:
+    raw: dict[str, Any] = read_json_object(path)
+    if raw.get("do_sample") is False:
+        return SamplingDefaults()  # temperatures that are not meant to be used
+    known = {name: raw[name] for name in SamplingDefaults.__struct_fields__ if raw.get(name) is not None}
+    try:
+        defaults = msgspec.convert(known, SamplingDefaults)
+    except msgspec.ValidationError as error:
+        raise TokenizerFilesError(f"{path}: {error}") from None
+    # Every request that says nothing would be refused for it.
+    if problem := SamplingParams(**msgspec.structs.asdict(defaults)).problem():
+        name, advice = problem
+        raise TokenizerFilesError(f"{path}: {name} {advice}, not {known[name]}; correct the file")
+    return defaults

@@ -1,0 +1,109 @@
+"""From a request's fields to the engine's sampling parameters."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from blade_llm.api.common.errors import bad_request
+from blade_llm.api.common.served_model import SamplingDefaults
+from blade_llm.api.generation.requests import GenerationFields
+from blade_llm.api.generation.search import Search
+from blade_llm.sampling.grammar_spec import GrammarSpec
+from blade_llm.sampling.parameters import SamplingParams
+
+
+def sampling_params(
+    fields: GenerationFields,
+    defaults: SamplingDefaults,
+    search: Search,
+    *,
+    max_tokens: int,
+    logprobs: int | None,
+    vocab_size: int,
+    prompt_logprobs: int | None = None,
+    end_ids: tuple[int, ...] = (),
+    structure: GrammarSpec | None = None,
+) -> SamplingParams:
+    """Validated parameters with the seed filled in. Raises :class:`ApiError` 400 that names the field.
+
+    Args:
+        end_ids: further tokens that end an output.
+    """
+
+    if search.greedy:
+        defaults = SamplingDefaults()  # the model's own are for sampling, and a search refuses them
+
+    def pick(name: str) -> Any:
+        value = getattr(fields, name)
+        return getattr(defaults, name) if value is None else value
+
+    params = SamplingParams(
+        max_tokens=max_tokens,
+        min_tokens=fields.min_tokens,
+        temperature=0.0 if search.greedy else pick("temperature"),
+        top_p=1.0 if search.greedy else pick("top_p"),
+        top_k=0 if search.greedy else pick("top_k"),
+        min_p=fields.min_p,
+        repetition_penalty=pick("repetition_penalty"),
+        presence_penalty=fields.presence_penalty,
+        frequency_penalty=fields.frequency_penalty,
+        seed=secrets.randbits(63) if fields.seed is None else fields.seed,
+        stop=(fields.stop,) if isinstance(fields.stop, str) else tuple(fields.stop),
+        stop_token_ids=(*fields.stop_token_ids, *end_ids),
+        ignore_eos=fields.ignore_eos,
+        include_stop_str_in_output=fields.include_stop_str_in_output,
+        skip_special_tokens=fields.skip_special_tokens,
+        logprobs=0 if search.ranked and logprobs is None else logprobs,
+        prompt_logprobs=prompt_logprobs,
+        logit_bias=fields.logit_bias,
+        beam_width=search.beam_width,
+        length_penalty=fields.length_penalty,
+        early_stopping=fields.early_stopping,
+        grammar_spec=structure,
+    )
+    if problem := params.problem():
+        name, advice = problem
+        if name == "beam_width":
+            name = search.width_field if structure is None else _beam_field(fields)
+        raise bad_request(f"{name} {advice}", name)
+    for name, ids in (("stop_token_ids", params.stop_token_ids), ("logit_bias", params.logit_bias)):
+        if wrong := [token_id for token_id in ids if not 0 <= token_id < vocab_size]:
+            raise bad_request(f"{name}: {wrong[0]} is not between 0 and {vocab_size - 1}", name)
+    return params
+
+
+def _beam_field(fields: GenerationFields) -> str:
+    return "use_beam_search" if fields.use_beam_search else "beam_width"
+
+
+def check_length(
+    prompt_tokens: int, requested: int | None, default: int | None, limit: int, param: str, name: str = "max_tokens"
+) -> int:
+    """The number of tokens to generate: ``requested``, else ``default`` (or all that fits) cut to what is left.
+
+    Args:
+        param: the field the prompt came in.
+        name: the field of ``requested``.
+
+    Raises :class:`ApiError` 400 with the numbers when the prompt, or prompt and ``requested``, exceed ``limit``.
+    """
+    left = limit - prompt_tokens
+    if requested is not None and requested < 1:
+        raise bad_request(f"{name} must be at least 1, not {requested}", name)
+    if left < 1:
+        message = (
+            f"the prompt has {prompt_tokens} tokens; the context of {limit} tokens (--max_model_len) "
+            f"leaves room for prompts of at most {limit - 1}: shorten it"
+        )
+        raise bad_request(message, param, "context_length_exceeded")
+    if requested is None:
+        return left if default is None else min(default, left)
+    if requested > left:
+        message = (
+            f"the prompt has {prompt_tokens} tokens and {name} asks for {requested}: "
+            f"together {prompt_tokens + requested}, more than the context of {limit} tokens (--max_model_len); "
+            f"shorten the prompt or ask for at most {left}"
+        )
+        raise bad_request(message, name if requested >= limit else param, "context_length_exceeded")
+    return requested

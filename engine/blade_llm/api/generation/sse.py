@@ -1,0 +1,153 @@
+"""Server-sent events as a bare ASGI response, and running a request until the client disconnects.
+
+The status line waits for the engine's first output: until then an engine that dies gives a proper 503, which a router
+may retry elsewhere. A client that disconnects closes its generation at once, streaming or not.
+
+A stream's task sleeps while events flow: they are made and sent where the engine's message arrives. ``send`` is a
+coroutine that waits only for a connection whose buffers are full; then the task wakes, waits in its place, and what the
+engine brings meanwhile leaves as one event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import types
+from collections.abc import Awaitable, Generator, Iterator, Mapping
+from typing import Any, Final, Protocol
+
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from blade_llm.api.common.errors import CLIENT_CLOSED_REQUEST, ApiError, as_api_error
+from blade_llm.engine.client import Generation, GenerationClosedError, Outputs
+
+DONE: Final = b"data: [DONE]\n\n"
+_NO_HEADERS: Final[Mapping[str, str]] = {}
+_log = logging.getLogger(__name__)
+
+
+class ClientLeftError(GenerationClosedError):
+    """The client closed its connection."""
+
+
+@contextlib.contextmanager
+def closing_on_disconnect(generation: Generation, receive: Receive) -> Iterator[None]:
+    """Watch the connection meanwhile; close ``generation`` on leaving, however that happens."""
+
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        generation.close(ClientLeftError("the client left"))
+
+    watcher = asyncio.ensure_future(watch())
+    try:
+        yield
+    finally:
+        watcher.cancel()
+        generation.close()
+
+
+async def run_unary(generation: Generation, receive: Receive, response: Awaitable[Response]) -> Response:
+    """Await ``response`` while watching the connection."""
+    with closing_on_disconnect(generation, receive):
+        try:
+            return await response
+        except ClientLeftError as error:
+            return ApiError(CLIENT_CLOSED_REQUEST, str(error)).response()
+
+
+class Events(Protocol):
+    """Turns one request's outputs into the bytes of its stream."""
+
+    @property
+    def finished(self) -> bool:
+        """All that remains is :meth:`end`."""
+
+    def add(self, outputs: Outputs) -> bytes:
+        """Whole ``data: …`` blocks, perhaps none."""
+
+    def end(self) -> bytes:
+        """What ends the stream."""
+
+    def failed(self, error: ApiError) -> bytes:
+        """What ends a stream that has begun and cannot go on."""
+
+    def close(self) -> None:
+        """The stream is over, however that came."""
+
+
+class EventStream(Response):
+    """Streams ``events``; an error after the first one becomes an event of its own."""
+
+    def __init__(self, events: Events, generation: Generation, headers: Mapping[str, str] = _NO_HEADERS) -> None:
+        super().__init__(media_type="text/event-stream", headers={"cache-control": "no-cache", **headers})
+        del self.headers["content-length"]
+        self._events = events
+        self._generation = generation
+        self._blocked: tuple[Generator[Any, Any, None], object] | None = None
+        """A send that began where the engine's message arrived, and what it waits for."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+        with closing_on_disconnect(self._generation, receive):
+            try:
+                data = b""
+                while not data and not self._events.finished:
+                    data = self._events.add(await self._generation.get())
+                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                started = True
+                await send(_body(data))
+                while not self._events.finished:
+                    await self._forward(send)
+                await send(_body(self._events.end()))
+            except ClientLeftError:
+                return
+            except Exception as error:
+                response = as_api_error(error)
+                if response.status == 500:
+                    _log.exception("streaming failed")
+                if not started:
+                    await response.response()(scope, receive, send)
+                    return
+                await send(_body(self._events.failed(response)))
+            finally:
+                self._events.close()
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _forward(self, send: Send) -> None:
+        """Send events as outputs come, until the stream is finished or the connection takes no more for now."""
+
+        def take(outputs: Outputs) -> bool:
+            data = self._events.add(outputs)
+            if data:
+                sending = send(_body(data)).__await__()
+                try:
+                    self._blocked = (sending, next(sending))
+                except StopIteration:
+                    pass
+                else:
+                    return False
+            return not self._events.finished
+
+        await self._generation.forward(take)
+        if self._blocked is not None:
+            blocked, self._blocked = self._blocked, None
+            await _resume(*blocked)
+
+
+@types.coroutine
+def _resume(sending: Generator[Any, Any, None], waits_for: object) -> Generator[Any, Any, None]:
+    """Go on with an awaitable that was begun outside this task and waits for the future ``waits_for``."""
+    yield waits_for
+    yield from sending
+
+
+def _body(data: bytes) -> Message:
+    return {"type": "http.response.body", "body": data, "more_body": True}
+
+
+def sse_event(data: bytes) -> bytes:
+    """One event holding ``data`` (JSON, so without line breaks)."""
+    return b"data: " + data + b"\n\n"

@@ -1,0 +1,185 @@
+"""The fields that constrain an output, and the one structure they request.
+
+Three families mean the same: OpenAI's ``response_format``, BladeLLM's ``guided_*`` and vLLM's ``structured_outputs``.
+A request has at most one constraint; two are a 400, never a silent choice between them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from blade_llm.api.common.errors import ApiError, bad_request
+from blade_llm.sampling.grammar_spec import GrammarSpec
+from blade_llm.sampling.guided.errors import BusyError, GrammarSpecError
+from blade_llm.sampling.guided.validation import Validator
+
+ANY_OBJECT = GrammarSpec("json", '{"type": "object"}')
+"""The structure of ``json_object``."""
+_WHITE_SPACE = 'JSON answers are written with ", " and ": " and no other white space; leave it out'
+
+
+class JsonSchemaFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: str
+    schema: dict[str, Any] | None = None
+    description: str | None = None
+    strict: bool | None = None
+    """Schemas are always kept to the letter; false changes nothing."""
+
+
+class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """OpenAI's form of a constraint."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchemaFormat | None = None
+
+
+class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """vLLM's way."""
+
+    json: dict[str, Any] | str | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    structural_tag: Any = None
+    disable_fallback: bool | None = None
+    """There is one backend and no fallback."""
+    disable_any_whitespace: bool | None = None
+    """Accepted: there is never any."""
+    disable_additional_properties: bool | None = None
+    whitespace_pattern: str | None = None
+
+
+class StructureFields(msgspec.Struct, frozen=True, kw_only=True):
+    """Part of every request that generates text. At most one constraint."""
+
+    response_format: ResponseFormat | None = None
+    """Text, any JSON object, or one that follows a schema."""
+    guided_json: dict[str, Any] | str | None = None
+    """A JSON Schema, as an object or as its text."""
+    guided_regex: str | None = None
+    """The whole output matches."""
+    guided_choice: list[str] | None = None
+    """The output is one of these."""
+    guided_grammar: str | None = None
+    """A grammar in Lark's syntax."""
+    guided_decoding_backend: Literal["auto", "guidance", "llguidance"] | None = None
+    """There is one, llguidance."""
+    structured_outputs: StructuredOutputs | None = None
+    """One of `json`, `regex`, `choice`, `grammar` and `json_object`."""
+
+
+def requested_structure(fields: StructureFields) -> tuple[GrammarSpec, str] | None:
+    """The structure that a request sets and its field; None for a free output.
+
+    Raises :class:`ApiError` 400 for two of them, and for options that are not available.
+    """
+    _check_options(fields)
+    found = [
+        *_response_format(fields.response_format),
+        *_json("guided_json", fields.guided_json),
+        *_text("guided_regex", "regex", fields.guided_regex),
+        *_choice("guided_choice", fields.guided_choice),
+        *_text("guided_grammar", "grammar", fields.guided_grammar),
+    ]
+    if (outputs := fields.structured_outputs) is not None:
+        found += _json("structured_outputs.json", outputs.json)
+        found += _text("structured_outputs.regex", "regex", outputs.regex)
+        found += _choice("structured_outputs.choice", outputs.choice)
+        found += _text("structured_outputs.grammar", "grammar", outputs.grammar)
+        if outputs.json_object:
+            found.append((ANY_OBJECT, "structured_outputs.json_object"))
+        if not found:
+            raise bad_request("structured_outputs holds no constraint; add one or leave it out", "structured_outputs")
+    if len(found) > 1:
+        first, second = found[0][1], found[1][1]
+        raise bad_request(f"{first} and {second} both constrain the answer; send one of them", _field(second))
+    return found[0] if found else None
+
+
+async def validated_structure(fields: StructureFields, validator: Validator) -> tuple[GrammarSpec | None, str]:
+    """:func:`requested_structure`, validated, and its field for errors that only the engine finds; None and "" without
+    one. Raises :class:`ApiError` 400 that names the field and says what is wrong."""
+    requested = requested_structure(fields)
+    if requested is None:
+        return None, ""
+    structure, name = requested
+    await check_structure(structure, validator, name)
+    return structure, _field(name)
+
+
+async def check_structure(structure: GrammarSpec, validator: Validator, name: str) -> None:
+    """Raise :class:`ApiError` 400 when ``structure``, set by the field ``name``, cannot be followed.
+
+    503 when all validators are busy.
+    """
+    try:
+        await validator.validate(structure)
+    except GrammarSpecError as error:
+        raise bad_request(f"{name}: {error}", _field(name)) from None
+    except BusyError as error:
+        raise ApiError(
+            503, str(error), kind="overloaded_error", param=_field(name), code="busy", headers={"retry-after": "1"}
+        ) from None
+
+
+def _field(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _check_options(fields: StructureFields) -> None:
+    if (outputs := fields.structured_outputs) is None:
+        return
+    refused = {
+        "whitespace_pattern": _WHITE_SPACE,
+        "structural_tag": "not available; write a grammar",
+        "disable_additional_properties": 'write "additionalProperties": false into the schema',
+    }
+    for name, reason in refused.items():
+        if getattr(outputs, name) not in (None, False):
+            raise bad_request(f"structured_outputs.{name}: {reason}", "structured_outputs", "unsupported")
+
+
+def _response_format(requested: ResponseFormat | None) -> list[tuple[GrammarSpec, str]]:
+    if requested is None or requested.type == "text":
+        return []
+    if requested.type == "json_object":
+        return [(ANY_OBJECT, "response_format")]
+    if requested.json_schema is None:
+        raise bad_request("response_format.json_schema is required with type json_schema", "response_format")
+    if requested.json_schema.schema is None:
+        raise bad_request("response_format.json_schema.schema is required", "response_format")
+    return _json("response_format", requested.json_schema.schema)
+
+
+def _json(name: str, schema: dict[str, Any] | str | None) -> list[tuple[GrammarSpec, str]]:
+    if schema is None:
+        return []
+    return _text(name, "json", schema if isinstance(schema, str) else _encode(name, schema))
+
+
+def _choice(name: str, choices: list[str] | None) -> list[tuple[GrammarSpec, str]]:
+    if choices is None:
+        return []
+    if not choices or not all(choices):
+        raise bad_request(f"{name} needs at least one string, and none of them empty", _field(name))
+    return _text(name, "choice", _encode(name, choices))
+
+
+def _text(
+    name: str, kind: Literal["json", "regex", "choice", "grammar"], value: str | None
+) -> list[tuple[GrammarSpec, str]]:
+    if value is None:
+        return []
+    if not (value if kind == "regex" else value.strip()):  # an expression may be a space
+        raise bad_request(f"{name} is empty; leave it out for a free answer", _field(name))
+    return [(GrammarSpec(kind, value), name)]
+
+
+def _encode(name: str, value: Any) -> str:
+    try:
+        return msgspec.json.encode(value).decode()
+    except UnicodeEncodeError:
+        raise bad_request(f"{name}: contains a lone surrogate, which is no character", _field(name)) from None

@@ -1,0 +1,1 @@
+"""Summary, tables and charts of a run."""

@@ -1,0 +1,1 @@
+"""Workloads: arrivals, prompts and their lengths."""

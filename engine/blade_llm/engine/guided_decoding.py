@@ -1,0 +1,181 @@
+"""Guided decoding in the engine: requests wait here while theirs is compiled, off the loop's thread, and
+each step's token masks are filled here while the device computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from blade_llm.sampling.masks import TokenMasks, mask_words
+from blade_llm.scheduling.grammar import Grammar, GrammarCompiler
+from blade_llm.scheduling.guided import structure_error
+from blade_llm.scheduling.output import RequestError, RequestOutput
+from blade_llm.scheduling.plan import StepPlan
+from blade_llm.scheduling.request import Request, RequestRefusedError
+from blade_llm.scheduling.scheduler import Scheduler
+
+WAIT_S: Final = 0.01
+"""The longest that a step waits for a grammar when there is nothing else to do; a compiled one ends the wait."""
+COMPILE_TIMEOUT_S: Final = 30.0
+"""The longest that a request waits for its grammar, for a thread that compiles it included."""
+
+
+@dataclass(slots=True)
+class _Compiling:
+    requests: list[Request]
+    """The samples of one prompt that are still wanted."""
+    grammar: Future[Grammar]
+    until: float
+    """Time of the clock at which the request times out."""
+
+
+class GuidedDecodingManager:
+    """The requests that wait for their grammars, and the masks of those that run.
+
+    Args:
+        grammars: compiles grammar specs; None: there is no compiler, and requests with a grammar spec are refused.
+        vocab_size: tokens that the model's logits have; 0 where there are no grammars.
+        clock: seconds; measures how long requests wait.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, grammars: GrammarCompiler | None, vocab_size: int, clock: Callable[[], float]
+    ) -> None:
+        if grammars is not None and vocab_size < 1:
+            raise ValueError("grammars need the size of the vocabulary")
+        self._scheduler = scheduler
+        self._grammars = grammars
+        self._words = mask_words(vocab_size)
+        self._masks: np.ndarray | None = None
+        self._clock = clock
+        self._compiling: list[_Compiling] = []
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a request waits for its grammar."""
+        return bool(self._compiling)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait for their grammars."""
+        return sum(len(each.requests) for each in self._compiling)
+
+    def add(self, requests: list[Request]) -> None:
+        """Compile the grammar spec that ``requests``, the samples of one prompt, share; they are scheduled when that is
+        done.
+
+        Raises :class:`RequestRefusedError` when there are no grammars, and when it is known at once that the spec is
+        invalid. Errors of the spec name the field ``structure``.
+        """
+        spec = requests[0].sampling.grammar_spec
+        assert spec is not None
+        if self._grammars is None:
+            raise _refused("this engine has no grammars for its model's tokenizer to guide answers with; leave it out")
+        taken = {request.request_id for each in self._compiling for request in each.requests}
+        if twice := [request.request_id for request in requests if request.request_id in taken]:
+            raise RequestRefusedError(f"request id {twice[0]!r} is in use; choose another")
+        for request in requests:
+            self._scheduler.check(request)
+        compiling = _Compiling(requests, self._grammars.compile(spec), self._clock() + COMPILE_TIMEOUT_S)
+        if compiling.grammar.done():
+            self._admit(compiling)
+        else:
+            self._compiling.append(compiling)
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        """Drop requests that wait. Their grammar is compiled all the same: others may wait for it, the next
+        request finds it, and its time is bounded."""
+        gone = set(request_ids)
+        for each in self._compiling:
+            each.requests = [request for request in each.requests if request.request_id not in gone]
+        self._compiling = [each for each in self._compiling if each.requests]
+
+    def admit_compiled(self) -> list[RequestOutput]:
+        """Schedule the requests whose grammars are compiled; the outputs of those whose grammars failed."""
+        failed: list[RequestOutput] = []
+        waiting: list[_Compiling] = []
+        now = self._clock()
+        for each in self._compiling:
+            if not each.grammar.done():
+                if now < each.until:
+                    waiting.append(each)
+                else:
+                    failed += [_failed(request, _busy()) for request in each.requests]
+                continue
+            try:
+                self._admit(each)
+            except RequestRefusedError as error:  # of this spec, or of these requests: nobody else is at fault
+                failed += [_failed(request, error.error) for request in each.requests]
+        self._compiling = waiting
+        return failed
+
+    def wait(self) -> None:
+        """Wait a moment for a grammar, as there is nothing else to do."""
+        wait([each.grammar for each in self._compiling], WAIT_S, FIRST_COMPLETED)
+
+    def masks(self, plan: StepPlan) -> tuple[TokenMasks | None, list[RequestOutput]]:
+        """The tokens that the launched step may sample, and the outputs of requests whose grammar is broken."""
+        indices: list[int] = []
+        ended: list[RequestOutput] = []
+        for index, request, grammar in self._scheduler.guided(plan):
+            if self._masks is None:
+                self._masks = np.empty((self._scheduler.config.max_num_seqs, self._words), dtype=np.int32)
+            mask = self._masks[len(indices)]
+            try:
+                grammar.fill(mask)
+            except ValueError as error:
+                ended.append(self._scheduler.end(request, structure_error(str(error))))
+                continue
+            if _can_go_on(request, mask):
+                indices.append(index)
+            elif mask.any() or grammar.finished:
+                request.output_complete = True
+            else:
+                ended.append(self._scheduler.end(request, structure_error("the grammar allows no token here")))
+        if self._masks is None or not indices:
+            return None, ended
+        return TokenMasks(indices, self._masks[: len(indices)]), ended
+
+    def _admit(self, compiling: _Compiling) -> None:
+        # One exception may be that of many requests: raised again, its traceback would keep all of them alive.
+        error = compiling.grammar.exception()
+        if error is not None:
+            known = isinstance(error, ValueError)
+            raise _refused(f"{error if known else f'it could not be compiled: {error!r}'}")
+        grammar = compiling.grammar.result()
+        for index, request in enumerate(compiling.requests):
+            request.grammar = grammar.copy() if index else grammar
+        try:
+            self._scheduler.add(*compiling.requests)
+        except RequestRefusedError:
+            raise
+        except ValueError as error:  # of the tokens that every output begins with
+            raise _refused(str(error)) from error
+
+
+def _can_go_on(request: Request, mask: np.ndarray) -> bool:
+    """Whether a token is left, also after ``min_tokens`` has masked those that would end the output."""
+    if len(request.token_ids) - request.num_prompt_tokens >= request.sampling.min_tokens:
+        return bool(mask.any())
+    bits = mask.view(np.uint32).copy()
+    for token in request.stop_ids:
+        if token // 32 < len(bits):
+            bits[token // 32] &= ~np.uint32(1 << (token % 32))
+    return bool(bits.any())
+
+
+def _refused(message: str) -> RequestRefusedError:
+    return RequestRefusedError(structure_error(message))
+
+
+def _busy() -> RequestError:
+    occupied = f"threads were occupied by other schemas and grammars for {COMPILE_TIMEOUT_S:g} s"
+    return RequestError(kind="overloaded", message=f"busy: {occupied}; try again in a moment")
+
+
+def _failed(request: Request, error: RequestError) -> RequestOutput:
+    return RequestOutput(request_id=request.request_id, finish_reason="abort", error=error)

@@ -1,0 +1,55 @@
+"""Settings that no specification of a CPU gives: they are measured at the first start on a machine, and cached."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+
+import torch
+
+from blade_llm.kernels.linear import native as linear
+from blade_llm.kernels.native.build import source_hash
+from blade_llm.runner.startup.autotune_cache import cached_measurement
+from blade_llm.runner.startup.dummy_batch import DummyBatch
+from blade_llm.runner.startup.startable import StartableRunner
+from blade_llm.runner.startup.threads import SHORT_STEP_SECONDS
+from blade_llm.runner.startup.warm_up import run_dummy_batch, short_prompt
+
+
+def autotune_prefetch(runner: StartableRunner) -> None:
+    """Choose how far ahead the CPU's linear layers prefetch weights, where that distance matters.
+
+    It is measured at the first start on a machine, and cached.
+    """
+    quant = runner.config.quant
+    if runner.dtype_name == "bfloat16" and linear.prefetch_matters(quant):
+        name = f"prefetch of weights, bytes, {quant}, kernels {source_hash()}"
+        linear.set_prefetch(int(cached_measurement(name, lambda: linear.measure_prefetch(quant))))
+
+
+def autotune_threads(runner: StartableRunner) -> None:
+    """Keep to one thread where the model is too small for the CPU to share its work.
+
+    What a dummy batch takes on one thread is measured at the first start of a model on a machine, and cached.
+    """
+    threads = torch.get_num_threads()
+    if threads == 1:
+        return
+
+    def one_thread() -> float:
+        torch.set_num_threads(1)
+        try:
+            return min(_dummy_batch_seconds(runner) for _ in range(2))
+        finally:
+            torch.set_num_threads(threads)
+
+    shape = (runner.model_config, runner.dtype_name, runner.config.quant)
+    digest = hashlib.sha256(repr(shape).encode()).hexdigest()[:16]
+    if cached_measurement(f"dummy batch on one thread, seconds, {digest}", one_thread) <= SHORT_STEP_SECONDS:
+        torch.set_num_threads(1)
+
+
+def _dummy_batch_seconds(runner: StartableRunner) -> float:
+    start = time.perf_counter()
+    run_dummy_batch(runner, DummyBatch(), [[short_prompt(runner)]])
+    return time.perf_counter() - start

@@ -1,0 +1,117 @@
+"""The memory plan: the KV blocks that the runner allocates, and the figures it reports."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from blade_llm.cache.sizing import BLOCK_SIZE, KVCachePlan, kv_block_bytes, plan_blocks, raise_kv_cache_bytes
+from blade_llm.config import EngineConfig
+from blade_llm.models.config import ModelConfig
+from blade_llm.models.dtypes import DTypeName
+from blade_llm.models.errors import NotEnoughMemoryError
+from blade_protocol.state import MemoryPlan
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuMemory:
+    """The use of a GPU's memory, in bytes, once everything but the KV cache was measured."""
+
+    total: int
+    free: int
+    """Bytes that no process uses, with weights, context and kernels of this one in place."""
+    lasting: int
+    """Weights and kernels of this process; its CUDA context was there before anything could be measured."""
+    activation_peak: int
+    graphs: int
+    share: float
+    """``--max_gpu_memory_utilization``: the part of ``total`` that this process may fill."""
+
+    @property
+    def kv_cache(self) -> int:
+        """Bytes that remain for the KV cache: within our share, and within what other processes leave."""
+        transient = self.activation_peak + self.graphs
+        return max(0, min(int(self.total * self.share) - self.lasting, self.free) - transient)
+
+    def kv_cache_for(self, requested: int | None) -> int:
+        """Bytes of the KV cache when ``--kv_cache_bytes`` requests so many; None: all that remains.
+
+        Raises :class:`NotEnoughMemoryError` for more than remains.
+        """
+        if requested is not None and requested > self.kv_cache:
+            raise NotEnoughMemoryError(
+                f"--kv_cache_bytes {requested} is more than what remains of the GPU; lower it to {self.kv_cache}, or "
+                f"{self.enlarge(requested)}"
+            )
+        return self.kv_cache if requested is None else requested
+
+    def enlarge(self, needed: int) -> str:
+        """Advice for a KV cache of ``needed`` bytes."""
+        missing = needed - self.kv_cache
+        transient = self.activation_peak + self.graphs
+        if needed + transient <= min(self.free, self.total - self.lasting):
+            share = math.ceil((needed + transient + self.lasting) / self.total * 1000) / 1000
+            return f"raise --max_gpu_memory_utilization to {min(share, 1.0)}"
+        return (
+            f"the GPU lacks {missing} bytes: free them (other processes hold "
+            f"{max(0, self.total - self.free - self.lasting)}), lower --ragged_flash_max_batch_tokens or "
+            f"--max_num_seqs (a step's peak is {self.activation_peak}), take --quant int8 or --disable_cuda_graph"
+        )
+
+
+def plan_kv_cache(
+    config: EngineConfig,
+    model: ModelConfig,
+    dtype: DTypeName,
+    kv_cache_bytes: int,
+    enlarge: Callable[[int], str] = raise_kv_cache_bytes,
+) -> KVCachePlan:
+    """Divide ``kv_cache_bytes`` into blocks, no more than ``max_num_seqs`` full requests could use.
+
+    A length the user did not request is shortened to what fits, with a warning. ``enlarge`` says what to change for a
+    cache of so many bytes. Raises :class:`NotEnoughMemoryError` when a requested length, or a single block, does not
+    fit, and ``ValueError`` for one beyond the model's own.
+    """
+    block_bytes = kv_block_bytes(model, dtype)
+    fitting = kv_cache_bytes // block_bytes
+    if config.max_kv_blocks is not None:
+        fitting = min(fitting, config.max_kv_blocks)
+    length = config.max_model_len or model.max_position_embeddings
+    if config.max_model_len is None and 0 < fitting * BLOCK_SIZE < length:
+        logger.warning(
+            "the KV cache holds %d tokens: max_model_len is %d instead of the model's %d; %s for the full length",
+            fitting * BLOCK_SIZE,
+            fitting * BLOCK_SIZE,
+            length,
+            enlarge(-(-length // BLOCK_SIZE) * block_bytes),
+        )
+        length = fitting * BLOCK_SIZE
+    # The plan for all the bytes reports what does not fit; the real one is cut down to what can be used.
+    plan = plan_blocks(model, dtype, kv_cache_bytes=kv_cache_bytes, max_model_len=length, enlarge=enlarge)
+    needed = plan.blocks_of(length)
+    if fitting < needed:
+        raise NotEnoughMemoryError(
+            f"one request of {length} tokens needs {needed} KV blocks, max_kv_blocks allows {fitting}; "
+            f"raise it to {needed}, or lower --max_model_len to {fitting * BLOCK_SIZE}"
+        )
+    blocks = min(fitting, config.max_num_seqs * needed)
+    return plan_blocks(model, dtype, kv_cache_bytes=blocks * block_bytes, max_model_len=length)
+
+
+def memory_plan(kv: KVCachePlan, *, weights: int, activation_peak: int, graphs: int = 0) -> MemoryPlan:
+    """The numbers, in bytes, as the engine reports them."""
+    return MemoryPlan(
+        weights=weights,
+        activation_peak=activation_peak,
+        graphs=graphs,
+        kv_cache=kv.blocks * kv.block_bytes,
+        kv_block_bytes=kv.block_bytes,
+        kv_blocks=kv.blocks,
+        kv_tokens=kv.tokens,
+        max_model_len=kv.max_model_len,
+        concurrent_at_max_len=kv.concurrent_at_max_len,
+    )

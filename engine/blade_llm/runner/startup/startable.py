@@ -1,0 +1,44 @@
+"""The runner as profiling, warm-up and autotuning see it; it is a
+:class:`~blade_llm.runner.torch_runner.TorchRunner`."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from blade_llm.cache.sizing import KVCachePlan
+from blade_llm.config import EngineConfig
+from blade_llm.models.config import ModelConfig
+from blade_llm.models.dtypes import DTypeName
+from blade_llm.runner.cuda_graphs import DecodeGraphs
+from blade_llm.runner.tables import SlotTables
+from blade_llm.scheduling.plan import PendingForward, PendingStep, StepPlan
+
+
+class StartableRunner(Protocol):
+    """A runner whose weights are loaded; :meth:`attach` gives it a KV cache and tables, :meth:`detach` frees them."""
+
+    config: EngineConfig
+    model_config: ModelConfig
+    device: torch.device
+    dtype_name: DTypeName
+    num_blocks: int
+    max_model_len: int
+    tables: SlotTables
+    graphs: DecodeGraphs | None
+
+    def attach(self, kv: KVCachePlan) -> None:
+        """Allocate the KV cache, and the tables that go with it."""
+
+    def detach(self) -> None:
+        """Free what :meth:`attach` allocated."""
+
+    def warm_kernels(self) -> None:
+        """Compile every variant of every operator's kernel that the model can meet."""
+
+    def launch_forward(self, plan: StepPlan) -> PendingForward:
+        """Launch the forward pass of a step."""
+
+    def launch_sampling(self, forward: PendingForward) -> PendingStep:
+        """Launch the sampling of a step."""

@@ -1,0 +1,1 @@
+"""Beam search: the search itself, and the slots and blocks of its beams."""

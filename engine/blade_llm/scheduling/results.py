@@ -1,0 +1,83 @@
+"""From the results of a step to the outputs of a request: tokens up to the first that ends it, log-probabilities of the
+prompt, and pooled states."""
+
+from __future__ import annotations
+
+from blade_llm.cache.manager import KVCacheManager
+from blade_llm.sampling.parameters import TokenLogprobs
+from blade_llm.scheduling.guided import advance_grammar
+from blade_llm.scheduling.output import RequestError, RequestOutput
+from blade_llm.scheduling.plan import FinishReason, StepResult
+from blade_llm.scheduling.request import NO_SLOT, Request
+from blade_llm.scheduling.step import Step
+
+
+def append_sampled(
+    request: Request, tokens: list[int], logprobs: list[TokenLogprobs] | None, cache: KVCacheManager
+) -> RequestOutput:
+    """Append sampled tokens up to the first that ends the request; its owner ends it."""
+    known = request.token_ids
+    length = len(known)
+    kept = 0
+    reason: FinishReason | None = None
+    stop_token_id: int | None = None
+    for token in tokens:
+        known.append(token)
+        if token in request.stop_ids:
+            reason, stop_token_id = "stop", token
+            break
+        kept += 1
+        if length + kept >= request.max_total:
+            reason = "length"
+            break
+    if reason is not None:
+        tokens = tokens[:kept]
+        logprobs = logprobs[:kept] if logprobs is not None else None
+    if request.slot != NO_SLOT:
+        register_blocks(request, len(known) - 1, cache)
+    error: RequestError | None = None
+    if request.grammar is not None or request.output_complete:
+        if request.grammar is None:
+            tokens, logprobs, reason, stop_token_id = [], None, "stop", None
+        else:
+            progress = advance_grammar(request, request.grammar, tokens, reason, stop_token_id)
+            tokens, reason, stop_token_id, error = progress
+    first = not request.has_output
+    request.has_output = True
+    return RequestOutput(
+        request_id=request.request_id,
+        token_ids=tokens,
+        logprobs=logprobs,
+        finish_reason=reason,
+        stop_token_id=stop_token_id,
+        cached_tokens=request.cached_tokens if first else None,
+        prompt_logprobs=request.prompt_logprobs if first else None,
+        error=error,
+    )
+
+
+def pooled_output(request: Request, embedding: bytes) -> RequestOutput:
+    """The output of a request for a pooled state; its owner ends it."""
+    return RequestOutput(
+        request_id=request.request_id,
+        finish_reason="stop",
+        cached_tokens=request.cached_tokens,
+        prompt_logprobs=request.prompt_logprobs,
+        embedding=embedding,
+    )
+
+
+def register_blocks(request: Request, num_computed: int, cache: KVCacheManager) -> None:
+    """Add the blocks that the first ``num_computed`` positions fill to the prefix cache."""
+    full = num_computed // cache.block_size
+    if full > request.num_registered:
+        cache.register(request.chain, request.token_ids, request.block_table, request.num_registered, full)
+        request.num_registered = full
+
+
+def collect_prompt_logprobs(step: Step, result: StepResult) -> None:
+    """Keep each position's log-probabilities once: after a preemption some are computed again."""
+    for index, logprobs in result.prompt_logprobs.items():
+        collected = step.requests[index].prompt_logprobs
+        if collected is not None:
+            collected += logprobs[max(0, len(collected) - 1 - step.chunks[index].start) :]

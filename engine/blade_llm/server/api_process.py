@@ -1,0 +1,99 @@
+"""An API-server process beyond the first: ``python -m blade_llm.server.api_process``.
+
+It serves the public port and nothing else. The supervisor (:mod:`blade_llm.server.supervisor`) starts it, keeps the
+internal port, the signals and the engine process, and commands this one over its standard input, whose end of file
+means that the supervisor has exited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import faulthandler
+import logging
+import os
+import socket
+import sys
+from typing import Any
+
+import uvloop
+
+from blade_llm.api.common.context import ServerContext
+from blade_llm.api.common.metrics import NUM_COUNTERS
+from blade_llm.api.common.served_model import load_served_model
+from blade_llm.api.common.shared_stats import SharedStats
+from blade_llm.engine.client import EngineClient, EngineDeadError
+from blade_llm.engine.start import LOG_FORMAT, die_with_parent, freeze_gc_heap, ignore_signals, read_start
+from blade_llm.server.app import make_app
+from blade_llm.server.http_server import HttpServer
+from blade_llm.server.process_manager import READY, ApiServerStart, Command, Serve, Stop, read_command
+
+
+async def _run(start: ApiServerStart, control: int) -> int:
+    stats = SharedStats(start.count, NUM_COUNTERS, start.shared_stats)
+    heartbeat = stats.heartbeats[start.index]
+    with contextlib.closing(EngineClient(start.engine, client_index=start.index, heartbeat=heartbeat)) as client:
+        model = load_served_model(start.model)
+        reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=control))
+        ready = asyncio.ensure_future(client.ready())
+        command = await _next_command(reader, ready)
+        if command is None and ready.done():
+            engine = ready.result()
+            context = ServerContext(
+                client,
+                model,
+                engine.max_model_len,
+                stats,
+                process_index=start.index,
+                live_timeout=start.live_timeout,
+                hidden_size=engine.hidden_size,
+            )
+            writer.write(READY)
+            command = await _next_command(reader)
+            if isinstance(command, Serve):
+                command = await _serve(context, socket.socket(fileno=start.public), start.log_level, reader)
+    return 0 if isinstance(command, Stop) else 1
+
+
+async def _serve(
+    context: ServerContext, public: socket.socket, log_level: str, reader: asyncio.StreamReader
+) -> Command | None:
+    """Serve until a command comes, and carry it out."""
+    server = HttpServer(make_app(context), log_level)
+    task = await server.begin(public)
+    freeze_gc_heap()
+    command = await _next_command(reader, task)
+    if isinstance(command, Stop) and command.error is not None:
+        context.client.fail(EngineDeadError(command.error))
+    context.client.stop_open()
+    server.should_exit = True
+    await task
+    await context.close()
+    return command
+
+
+async def _next_command(reader: asyncio.StreamReader, *others: asyncio.Future[Any]) -> Command | None:
+    """The next command. None: the supervisor has exited, or one of ``others`` was done first."""
+    command = asyncio.ensure_future(read_command(reader))
+    await asyncio.wait([command, *others], return_when=asyncio.FIRST_COMPLETED)
+    if command.done():
+        return command.result()
+    command.cancel()
+    return None
+
+
+def main() -> int:
+    """Entry point of the process."""
+    ignore_signals()
+    faulthandler.enable()
+    die_with_parent(os.getppid())
+    control = sys.stdin.fileno()
+    start = read_start(control, ApiServerStart)
+    if start is None:
+        return 1
+    logging.basicConfig(level=start.log_level, format=LOG_FORMAT)
+    return uvloop.run(_run(start, control))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

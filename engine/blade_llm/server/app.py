@@ -1,0 +1,47 @@
+"""The public port: routes, errors, request ids, and a document that says what is served."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable
+
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+
+from blade_llm.api.common.context import ServerContext
+from blade_llm.api.common.errors import install_error_handlers
+from blade_llm.api.common.request_id import RequestIdMiddleware
+from blade_llm.api.common.tasks import is_served, refuse
+from blade_llm.api.common.version import package_version
+from blade_llm.api.generation.kv_blocks import with_blocks_header
+from blade_llm.api.responses import route as responses
+from blade_llm.server.openapi import describe
+from blade_llm.server.routes import ROUTES, Handler
+from blade_protocol import paths
+
+
+def make_app(context: ServerContext) -> FastAPI:
+    """The public application. Bodies are parsed with msgspec; FastAPI routes them, and shows ``/docs``."""
+    app = FastAPI(title="BladeLLM", version=package_version(), redoc_url=None)
+    install_error_handlers(app)
+    app.add_middleware(RequestIdMiddleware)
+    served = [route for route in ROUTES if is_served(route.path, context.model.task)]
+    for route in ROUTES:
+        # A model's name may be a path.
+        path = route.path.replace("{model}", "{model:path}")
+        handler = route.handler if route in served else refuse
+        app.add_api_route(path, _endpoint(context, handler), methods=[route.method], include_in_schema=False)
+    stored = responses.stored if is_served(paths.RESPONSES, context.model.task) else refuse
+    for method in ("GET", "POST", "DELETE"):  # in no document: nothing is there
+        path = paths.RESPONSES + "/{rest:path}"
+        app.add_api_route(path, _endpoint(context, stored), methods=[method], include_in_schema=False)
+    app.openapi = functools.cache(lambda: describe(served, context))  # type: ignore[method-assign]
+    return app
+
+
+def _endpoint(context: ServerContext, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        return await with_blocks_header(request, await handler(context, request))
+
+    return endpoint

@@ -1,0 +1,29 @@
+"""Fields that a request's body may hold beside those of its type: which are ignored and which refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from blade_llm.api.common.fields import IGNORED, REFUSED, Refusal
+from blade_llm.api.embeddings import IGNORED as IGNORED_BY_EMBEDDINGS
+from blade_llm.api.embeddings import EmbeddingRequest
+from blade_llm.api.generation.requests import GenerationFields
+from blade_llm.api.responses.requests import IGNORED as IGNORED_BY_RESPONSES
+from blade_llm.api.responses.requests import REFUSED as REFUSED_BY_RESPONSES
+from blade_llm.api.responses.requests import ResponsesRequest
+
+
+def ignored_by(body: type[msgspec.Struct]) -> Mapping[str, str]:
+    """Field → why it changes nothing."""
+    if issubclass(body, GenerationFields):
+        return IGNORED
+    return {ResponsesRequest: IGNORED_BY_RESPONSES, EmbeddingRequest: IGNORED_BY_EMBEDDINGS}.get(body, {})
+
+
+def refused_by(body: type[msgspec.Struct]) -> Mapping[str, Refusal]:
+    """Field → why it is not taken, and the values that are."""
+    if issubclass(body, GenerationFields):
+        return REFUSED
+    return REFUSED_BY_RESPONSES if body is ResponsesRequest else {}

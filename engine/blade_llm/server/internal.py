@@ -1,0 +1,109 @@
+"""The internal port, for router and operator: state, events, drain, resume.
+
+Never for clients: a token guards it, or it listens on loopback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final
+
+import msgspec
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from blade_llm.api.common.body import read_json
+from blade_llm.api.common.context import ServerContext
+from blade_llm.api.common.errors import ApiError, bad_request, engine_dead, install_error_handlers
+from blade_llm.api.generation.sse import sse_event
+from blade_llm.api.resume import resume
+from blade_llm.server.internal_token import InternalToken
+from blade_llm.server.waiting import first_of
+from blade_protocol import headers, paths
+from blade_protocol.state import DrainRequest, EngineEvent, EngineState, KVBatch
+
+HEARTBEAT_SECONDS: Final = 5.0
+"""Interval of comments on an idle event stream."""
+
+
+def make_internal_app(context: ServerContext, token: InternalToken | None) -> FastAPI:
+    """The internal application; with ``token``, requests need it in the ``x-blade-internal-token`` header."""
+    app = FastAPI(title="BladeLLM internal", docs_url=None, redoc_url=None, openapi_url=None)
+    install_error_handlers(app)
+
+    def authorize(request: Request) -> None:
+        if token is not None and not token.accepts(request.headers.get(headers.INTERNAL_TOKEN, "")):
+            message = f"send the internal token in the {headers.INTERNAL_TOKEN} header"
+            raise ApiError(401, message, kind="authentication_error", code="invalid_token")
+
+    @app.get(paths.INTERNAL_STATE)
+    async def state(request: Request) -> Response:
+        authorize(request)
+        return Response(msgspec.json.encode(_state(context)), media_type="application/json")
+
+    @app.get(paths.INTERNAL_EVENTS)
+    async def events(request: Request) -> Response:
+        authorize(request)
+        _state(context)
+        return StreamingResponse(
+            _events(context), media_type="text/event-stream", headers={"cache-control": "no-cache"}
+        )
+
+    @app.get(paths.INTERNAL_KV)
+    async def kv(request: Request) -> Response:
+        authorize(request)
+        snapshot = context.client.kv.snapshot(_state(context).epoch)
+        return Response(msgspec.json.encode(snapshot), media_type="application/json")
+
+    @app.post(paths.INTERNAL_DRAIN)
+    async def drain(request: Request) -> Response:
+        authorize(request)
+        body = await read_json(request) if await request.body() else {}
+        try:
+            wanted = msgspec.convert(body, DrainRequest)
+        except msgspec.ValidationError as error:
+            raise bad_request(str(error)) from None
+        context.set_draining(wanted.draining)
+        return Response(msgspec.json.encode(_state(context)), media_type="application/json")
+
+    @app.post(paths.INTERNAL_RESUME)
+    async def resume_stream(request: Request) -> Response:
+        authorize(request)
+        return await resume(context, request)
+
+    return app
+
+
+def _state(context: ServerContext) -> EngineState:
+    """The engine's last state; whether it serves and drains is known here first."""
+    state = context.state
+    if state is None or not context.client.alive:
+        raise engine_dead(context.client.failure)
+    return msgspec.structs.replace(state, ready=context.healthy, draining=context.draining)
+
+
+async def _events(context: ServerContext) -> AsyncIterator[bytes]:
+    """The state now, then each one the engine pushes (at most ten a second), until the engine or the client is gone.
+
+    No prefix-cache event is left out, unless the client is slow for many seconds: then sequence numbers have gaps.
+    """
+    changed = asyncio.Event()
+    with context.client.watch_state(lambda _: changed.set()), context.client.kv.subscribe() as kv:
+        last: EngineState | None = None
+        while context.client.alive and not context.stopping.is_set():
+            state, batches = _state(context), kv.take()
+            if state != last and not batches:
+                yield _event(state, None)
+            for batch in batches:
+                yield _event(state, batch)
+            last = state
+            if not await first_of(changed.wait(), context.stopping.wait(), timeout=HEARTBEAT_SECONDS):
+                yield b": alive\n\n"
+            changed.clear()
+
+
+def _event(state: EngineState, batch: KVBatch | None) -> bytes:
+    event = EngineEvent(**msgspec.structs.asdict(state), kv=batch)
+    return b"id: %d\n" % state.sequence + sse_event(msgspec.json.encode(event))

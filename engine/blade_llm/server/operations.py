@@ -1,0 +1,57 @@
+"""Routes that need nothing of the engine: models, health, metrics, version."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from blade_llm.api.common.context import ServerContext
+from blade_llm.api.common.errors import ApiError
+from blade_llm.api.common.metrics import CONTENT_TYPE
+from blade_llm.api.common.version import package_version
+
+
+async def models(context: ServerContext, request: Request) -> Response:
+    """The names requests may use."""
+    return JSONResponse({"object": "list", "data": [_model(context, name) for name in context.model.names]})
+
+
+async def model(context: ServerContext, request: Request) -> Response:
+    """One model."""
+    return JSONResponse(_model(context, context.resolve_model(request.path_params["model"])))
+
+
+async def health(context: ServerContext, request: Request) -> Response:
+    """200 when a request sent now would be served."""
+    context.require_service()
+    return JSONResponse({"status": "ok"})
+
+
+async def live(context: ServerContext, request: Request) -> Response:
+    """503 when the engine has work and has made no progress for too long."""
+    if context.stalled:
+        message = f"the engine made no progress for {context.live_timeout:g} s with work present"
+        raise ApiError(503, message, kind="server_error", code="stalled")
+    return JSONResponse({"status": "ok"})
+
+
+async def metrics(context: ServerContext, request: Request) -> Response:
+    """Prometheus metrics."""
+    return Response(context.metrics.render(), headers={"content-type": CONTENT_TYPE})
+
+
+async def version(context: ServerContext, request: Request) -> Response:
+    """The server's version."""
+    return JSONResponse({"version": package_version()})
+
+
+def _model(context: ServerContext, name: str) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": context.created,
+        "owned_by": "bladellm",
+        "max_model_len": context.max_model_len,
+    }

@@ -1,0 +1,1 @@
+"""From safetensors files to the tensors that a model computes with."""

@@ -1,0 +1,121 @@
+"""WeightSource by their Hugging Face names, from safetensors or random, on the device and in the type they compute in.
+
+Files are memory-mapped: on CPU a large tensor whose type already fits is not copied, and replicas share its pages. The
+pages of what was read are given back while loading goes on, so that a weight that is packed anew is not held twice.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from blade_llm.kernels.native.memory import huge_pages
+from blade_llm.models.config import ModelConfig
+from blade_llm.models.errors import ModelFilesError
+from blade_llm.models.tensors import expected_tensors
+from blade_llm.weights.checkpoint import check_tensors, open_checkpoint
+from blade_llm.weights.mapped_pages import MappedPages
+
+SMALL_BYTES: Final = 1 << 20
+"""Tensors below are copied: reading them should never wait for the disk."""
+NOISE_LENGTH: Final = 4_194_319
+"""Random numbers that dummy weights are cut from. A prime, so that no two rows of a matrix are equal."""
+
+
+class SafetensorsWeights:
+    """The weights of a model folder."""
+
+    def __init__(self, model_dir: Path, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> None:
+        """Raises :class:`ModelFilesError` when files or tensors are missing, truncated or of the wrong shape."""
+        self._pages = MappedPages()
+        self._kept: list[tuple[Path, Tensor]] = []
+        self._checkpoint = open_checkpoint(model_dir)
+        problems = check_tensors(self._checkpoint, expected_tensors(config))
+        if problems:
+            raise ModelFilesError(f"{model_dir}: {'; '.join(problems)}")
+        self._device = device
+        self._dtype = dtype
+        self._open: dict[Path, Any] = {}
+
+    def __del__(self) -> None:
+        """The model is complete: a tensor that it took as it was, to pack it or not, need not stay in memory."""
+        for file, tensor in self._kept:
+            self._pages.note(file, tensor.data_ptr(), tensor.nbytes)
+        self._pages.release()
+
+    def tensor(self, name: str) -> Tensor:
+        self._pages.release()
+        mapped = self._mapped(name)
+        tensor = mapped.to(self._dtype)
+        if self._device.type == "cpu" and tensor is mapped:
+            if tensor.nbytes < SMALL_BYTES:
+                return tensor.clone()
+            self._kept.append((self._checkpoint.tensors[name].file, tensor))
+        return tensor
+
+    def stacked(self, names: list[str]) -> Tensor:
+        if len(names) == 1:
+            return self.tensor(names[0])
+        parts = [self._mapped(name).to(self._dtype) for name in names]
+        shape = (sum(len(part) for part in parts), *parts[0].shape[1:])
+        whole = parts[0].new_empty(shape) if self._device.type != "cpu" else _temporary(shape, self._dtype)
+        torch.cat(parts, out=whole)
+        self._pages.release()
+        return whole
+
+    def _mapped(self, name: str) -> Tensor:
+        """The tensor as it is in its file."""
+        file = self._checkpoint.tensors[name].file
+        try:
+            if file not in self._open:
+                self._open[file] = safe_open(file, framework="pt", device=str(self._device))
+            tensor: Tensor = self._open[file].get_tensor(name)
+        except (SafetensorError, OSError) as error:
+            raise ModelFilesError(f"{file}: cannot read {name!r}: {error}; download the file again") from None
+        if self._device.type == "cpu":
+            self._pages.note(file, tensor.data_ptr(), tensor.nbytes)
+        return tensor
+
+
+def _temporary(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Memory that goes back to the system when the weight is packed; malloc would keep hundreds of megabytes of it."""
+    return huge_pages(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
+
+
+class DummyWeights:
+    """Random weights of the right shapes, the same for the same names; for measurements (``--load_format dummy``).
+
+    All are cut from one sequence of random numbers, as generating each would take longer than reading real ones.
+    """
+
+    def __init__(self, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> None:
+        self._shapes = expected_tensors(config)
+        self._device = device
+        self._dtype = dtype
+        longest = max(math.prod(shape) for shape in self._shapes.values())
+        generator = torch.Generator(device).manual_seed(0)
+        noise = torch.empty(min(longest, NOISE_LENGTH), device=device)
+        self._noise = noise.normal_(0.0, 0.02, generator=generator).to(dtype)
+
+    def tensor(self, name: str) -> Tensor:
+        shape = self._shapes[name]
+        if name.endswith("norm.weight"):
+            return torch.ones(shape, dtype=self._dtype, device=self._device)
+        tensor = torch.empty(shape, dtype=self._dtype, device=self._device)
+        flat, length = tensor.view(-1), len(self._noise)
+        offset, position = zlib.crc32(name.encode()) % length, 0
+        while position < len(flat):
+            count = min(length - offset, len(flat) - position)
+            flat[position : position + count] = self._noise[offset : offset + count]
+            offset, position = 0, position + count
+        return tensor
+
+    def stacked(self, names: list[str]) -> Tensor:
+        parts = [self.tensor(name) for name in names]
+        return torch.cat(parts) if len(parts) > 1 else parts[0]

@@ -1,0 +1,1 @@
+"""The watching of Kubernetes: kopf lists and watches, a supervisor reruns it, a sweep corrects what it missed."""

@@ -1,0 +1,177 @@
+"""The controller: a service changed → observe it → reconcile (a pure decision) → execute the plan.
+
+Level-triggered: what changed does not matter, only which service. Every step may be repeated, and the process may die
+anywhere: the next reconcile ends in the same state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import random
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+from blade_operator import metrics
+from blade_operator.cluster import Cluster, Rejected
+from blade_operator.controller.attempts import Attempts
+from blade_operator.controller.work_queue import WorkQueue
+from blade_operator.fleet import Fleet
+from blade_operator.model.objects import Key, Object
+from blade_operator.model.observed import Observed
+from blade_operator.model.plan import Plan
+
+_log = logging.getLogger(__name__)
+
+Reconcile = Callable[[Observed, datetime], Plan]
+
+DEBOUNCE = 0.05
+"""Seconds to wait after a change, so that a burst of changes leads to one reconcile."""
+BUSY_RESYNC = 3.0
+IDLE_RESYNC = 20.0
+"""Seconds until the resync of a service with and without requests, when nothing changes."""
+MAX_RESYNC_RATE = 20.0
+"""Resyncs per second, at most, of services that need no write: with very many services each has to wait longer."""
+OBSERVERS_PER_WORKER = 8
+"""Services whose engines are queried, for each that is reconciled: an unresponsive engine delays no other service."""
+APPLIED_FIRST = frozenset(
+    {
+        "ServiceAccount",
+        "Secret",
+        "Role",
+        "PersistentVolumeClaim",
+        "ConfigMap",
+        "ControllerRevision",
+        "NetworkPolicy",
+    }
+)
+"""Kinds that are applied before the others, because pods need them."""
+
+
+class Controller:
+    """Keeps every service of a cluster as declared; reconciles ``workers`` services at a time."""
+
+    def __init__(self, cluster: Cluster, fleet: Fleet, reconcile: Reconcile, workers: int = 4) -> None:
+        self._cluster = cluster
+        self._fleet = fleet
+        self._reconcile = reconcile
+        self._workers = workers
+        self._reconciling = asyncio.Semaphore(workers)
+        self._queue: WorkQueue[Key] = WorkQueue()
+        self._attempts: defaultdict[Key, Attempts] = defaultdict(Attempts)
+        self._services: set[Key] = set()
+        self._started_at: dict[Key, float] = {}
+        """When each reconcile that is still running began."""
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._enqueue_changes())
+                for _ in range(self._workers * OBSERVERS_PER_WORKER):
+                    group.create_task(self._run_worker())
+        finally:
+            self._queue.close()
+
+    @property
+    def longest_reconcile(self) -> float:
+        """Seconds that the longest of the reconciles now running has taken so far; 0 when none runs."""
+        return max((time.monotonic() - start for start in self._started_at.values()), default=0.0)
+
+    async def _enqueue_changes(self) -> None:
+        async for key in self._cluster.changes():
+            self._queue.add_after(key, DEBOUNCE)
+
+    async def _run_worker(self) -> None:
+        while True:
+            key = await self._queue.get()
+            metrics.QUEUE_DEPTH.set(len(self._queue))
+            try:
+                requeue_after = await self.reconcile(key)
+                self._queue.forget(key)
+                if requeue_after is not None:
+                    self._queue.add_after(key, requeue_after * random.uniform(0.9, 1.1), low_priority=True)
+            except Exception as error:
+                metrics.FAILURES.inc()
+                seconds = self._queue.add_rate_limited(key, getattr(error, "retry_after", None) or 0.0)
+                _log.error("%s: %s; next try in %.1f s", key, error, seconds, exc_info=_log.isEnabledFor(logging.DEBUG))
+            finally:
+                self._queue.done(key)
+
+    async def reconcile(self, key: Key) -> float | None:
+        """Reconcile one service and execute the plan. Returns the seconds until its resync, None when it is gone."""
+        observed = await self._cluster.observe(key)
+        if observed is None:
+            self._forget(key)
+            return None
+        engines, downloads = await self._fleet.query(observed.pods)
+        async with self._reconciling:
+            observed = await self._cluster.observe(key)  # querying the engines may have taken a while
+            if observed is None:
+                self._forget(key)
+                return None
+            rejected = self._attempts[key].refused
+            observed = dataclasses.replace(observed, engines=engines, downloads=downloads, rejected=rejected)
+            with self._timed(key):
+                plan = self._reconcile(observed, datetime.now(UTC))
+                await self._execute(key, observed, plan)
+        busy = any(state.running or state.waiting for state in engines.values())
+        resync = BUSY_RESYNC if busy else IDLE_RESYNC
+        sooner = (plan.requeue_after, self._attempts[key].retry_after)
+        resync = min([resync, *(seconds for seconds in sooner if seconds is not None)])
+        return resync if _has_work(plan) else max(resync, len(self._services) / MAX_RESYNC_RATE)
+
+    @contextmanager
+    def _timed(self, key: Key) -> Iterator[None]:
+        self._services.add(key)
+        metrics.SERVICES.set(len(self._services))
+        self._started_at[key] = time.monotonic()
+        try:
+            with metrics.RECONCILE.time():
+                yield
+        finally:
+            del self._started_at[key]
+
+    def _forget(self, key: Key) -> None:
+        self._services.discard(key)
+        self._attempts.pop(key, None)
+        metrics.SERVICES.set(len(self._services))
+
+    async def _execute(self, key: Key, observed: Observed, plan: Plan) -> None:
+        """Execute ``plan`` in this order: drain, apply, delete, record events, write the status."""
+        pods = {pod["metadata"]["name"]: pod for pod in observed.pods}
+        await asyncio.gather(*(self._fleet.drain(pods[action.pod]) for action in plan.actions if action.pod in pods))
+        self._attempts[key].retain(plan.apply)
+        await _gather(self._apply(key, obj) for obj in plan.apply if obj["kind"] in APPLIED_FIRST)
+        await _gather(self._apply(key, obj) for obj in plan.apply if obj["kind"] not in APPLIED_FIRST)
+        await _gather(self._cluster.delete(ref) for ref in plan.delete)
+        for event in plan.events:
+            await self._cluster.emit(key, event)
+        if plan.status is not None:
+            await self._cluster.write_status(key, plan.status)
+
+    async def _apply(self, key: Key, obj: Object) -> None:
+        attempts = self._attempts[key]
+        if attempts.backs_off(obj):
+            return
+        try:
+            await self._cluster.apply(obj)
+            attempts.record(obj)
+        except Rejected as error:
+            _log.warning("%s: %s %s is refused: %s", key, obj["kind"], obj["metadata"]["name"], error)
+            attempts.record(obj, str(error))
+
+
+def _has_work(plan: Plan) -> bool:
+    return bool(plan.apply or plan.delete or plan.events or plan.actions or plan.status is not None)
+
+
+async def _gather(steps: Iterable[Awaitable[None]]) -> None:
+    """Run all steps concurrently; raises the first error once all have ended."""
+    for result in await asyncio.gather(*steps, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result

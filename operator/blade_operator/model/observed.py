@@ -1,0 +1,31 @@
+"""The input of reconcile: the LLMService, its children as they are now, and the states of its engines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from blade_operator.model.objects import Object, Ref
+from blade_protocol.fetch import FetchProgress
+from blade_protocol.state import EngineState
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A consistent snapshot of one service. Its children are the objects labelled with its name."""
+
+    service: Object
+    deployments: tuple[Object, ...] = ()
+    pods: tuple[Object, ...] = ()
+    services: tuple[Object, ...] = ()
+    config_maps: tuple[Object, ...] = ()
+    revisions: tuple[Object, ...] = ()
+    """ControllerRevisions, which hold the rendered pod template of each revision."""
+    others: tuple[Object, ...] = ()
+    """Further rendered kinds (PodDisruptionBudget, ServiceAccount …)."""
+    engines: Mapping[str, EngineState] = field(default_factory=dict)
+    """State of each engine by pod name; a pod that did not respond is absent (unknown, not failed)."""
+    downloads: Mapping[str, FetchProgress] = field(default_factory=dict)
+    """Progress by name of the pod whose model is being downloaded; absent when the pod did not respond."""
+    rejected: Mapping[Ref, str] = field(default_factory=dict)
+    """Objects that the cluster rejects as they are rendered, each with the reason it gave."""

@@ -1,0 +1,42 @@
+"""The output of reconcile: everything to do now for one service, and when to reconcile again. Plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from blade_operator.model.objects import Object, Ref
+
+
+@dataclass(frozen=True, slots=True)
+class EventRecord:
+    """A Kubernetes Event about the service, one for each transition."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class DrainPod:
+    """Drain the engine in this pod: it accepts no new request. Idempotent."""
+
+    pod: str
+
+
+Action = DrainPod
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Objects to apply and delete, actions, Events and the status. An empty plan means that all is as declared."""
+
+    apply: list[Object] = field(default_factory=list)
+    """The objects that differ from what was observed."""
+    delete: list[Ref] = field(default_factory=list)
+    status: Object | None = None
+    """The whole new status, or None when it would not change anything worth a write."""
+    actions: list[Action] = field(default_factory=list)
+    events: list[EventRecord] = field(default_factory=list)
+    requeue_after: float | None = None
+    """Seconds until the next reconcile if nothing changes before; None leaves it to the resync."""

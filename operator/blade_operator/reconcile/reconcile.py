@@ -1,0 +1,183 @@
+"""Reconcile: decides for one service what to do now. A pure function from the observed state to a plan.
+
+Everything a decision needs is in the objects, so an operator that was killed anywhere resumes where it stopped. The
+spec is never written. While a spec is invalid everything stays as it is and only the status says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from blade_operator.model import pods as podutil
+from blade_operator.model.objects import Object, Ref
+from blade_operator.model.observed import Observed
+from blade_operator.model.plan import EventRecord, Plan
+from blade_operator.reconcile.ownership import own_pods, with_own_children
+from blade_operator.reconcile.revisions import find_revisions
+from blade_operator.reconcile.rollout import RevisionPods, replica_counts
+from blade_operator.reconcile.writes import objects_to_apply, objects_to_delete
+from blade_operator.render import Defaults, engine_deployment, engine_objects, router_objects, service_objects
+from blade_operator.render.meta import router_name
+from blade_operator.spec.errors import SpecError
+from blade_operator.spec.parse import LLMService, parse_service
+from blade_operator.status import StatusInputs, build_status, transitions
+from blade_operator.status.download import is_downloading
+from blade_protocol.labels import REVISION, ROLE, ROLE_ENGINE
+
+UNREACHABLE_REQUEUE = 10.0
+"""Seconds until an engine that did not respond is queried again."""
+DOWNLOAD_REQUEUE = 5.0
+"""Seconds until the progress of a download is queried again."""
+
+
+def reconcile(observed: Observed, now: datetime, defaults: Defaults | None = None) -> Plan:
+    """The plan for one service: everything to do now. An empty plan means that all is as declared."""
+    if "deletionTimestamp" in observed.service["metadata"]:
+        return Plan()
+    observed = with_own_children(observed)
+    try:
+        service = parse_service(observed.service)
+    except SpecError as error:
+        return _invalid(observed, error, now)
+    defaults = defaults or Defaults()
+    revisions = find_revisions(service, observed.revisions, defaults)
+    deployments = _engine_deployments(observed)
+    planned = _replica_counts(service, revisions.current, deployments, observed)
+    desired = [*service_objects(service, defaults), *engine_objects(service), *revisions.desired]
+    events: list[EventRecord] = []
+    for revision, replicas in planned.items():
+        # A revision whose ControllerRevision someone deleted is still scaled, with the template it runs with.
+        template = revisions.templates.get(revision) or deployments[revision]["spec"]["template"]
+        desired.append(deployment := engine_deployment(service, revision, template, replicas))
+        if Ref.of(deployment) not in observed.rejected:
+            events += _scaling_events(revision, deployments.get(revision), replicas)
+    desired += router_objects(service, defaults)
+    removed = [Ref.of(deployments[revision]) for revision in deployments if revision not in planned]
+    inputs = StatusInputs(
+        obj=observed.service,
+        service=service,
+        invalid=None,
+        pods=own_pods(observed),
+        router_service=_router_service(observed, router_name(service)),
+        engines=observed.engines,
+        downloads=observed.downloads,
+        deployments=observed.deployments,
+        rejected=observed.rejected,
+        current=revisions.current,
+        previous=revisions.previous,
+        outdated=revisions.outdated,
+        old_deployments=any(revision != revisions.current for revision in planned),
+    )
+    existing = {Ref.of(obj): obj for obj in _children(observed)}
+    keep = {*planned, revisions.current}
+    return _plan(
+        inputs,
+        now,
+        apply=objects_to_apply(desired, existing, observed.pods, now),
+        delete=[*removed, *revisions.expired(keep), *objects_to_delete(desired, existing.values(), service.uid)],
+        events=events,
+    )
+
+
+def _invalid(observed: Observed, error: SpecError, now: datetime) -> Plan:
+    name = observed.service["metadata"]["name"]
+    before = (observed.service.get("status") or {}).get("revision", {})
+    inputs = StatusInputs(
+        obj=observed.service,
+        service=None,
+        invalid=error,
+        pods=own_pods(observed),
+        router_service=_router_service(observed, f"{name}-router"),
+        engines=observed.engines,
+        deployments=observed.deployments,
+        current=before.get("current", ""),
+        previous=before.get("previous", ""),
+    )
+    return _plan(inputs, now, apply=[], delete=[], events=[])
+
+
+def _plan(
+    inputs: StatusInputs, now: datetime, *, apply: list[Object], delete: list[Ref], events: list[EventRecord]
+) -> Plan:
+    status = build_status(inputs, now)
+    changed = status != inputs.last_status
+    unreachable = [pod for pod in inputs.engine_pods if podutil.is_ready(pod)]
+    unreachable = [pod for pod in unreachable if pod["metadata"]["name"] not in inputs.engines]
+    requeue = [UNREACHABLE_REQUEUE] * bool(unreachable) + [DOWNLOAD_REQUEUE] * is_downloading(inputs)
+    return Plan(
+        apply=apply,
+        delete=delete,
+        status=status if changed else None,
+        events=[*(transitions(inputs.last_status, status) if changed else ()), *events],
+        requeue_after=min(requeue, default=None),
+    )
+
+
+def _replica_counts(
+    service: LLMService, current: str, deployments: dict[str, Object], observed: Observed
+) -> dict[str, int]:
+    """The replica count of each engine Deployment by revision; a Deployment that is missing is to be deleted."""
+    pods = [pod for pod in observed.pods if podutil.role(pod) == ROLE_ENGINE and not podutil.is_finished(pod)]
+
+    def observe(revision: str) -> RevisionPods:
+        mine = [pod for pod in pods if podutil.revision(pod) == revision]
+        count = deployments[revision]["spec"].get("replicas", 1) if revision in deployments else 0
+        terminating = sum(map(podutil.is_terminating, mine))
+        ready = sum(map(podutil.is_ready, mine))
+        return RevisionPods(revision, count, active=len(mine) - terminating, terminating=terminating, ready=ready)
+
+    # Pods whose Deployment is gone still use resources until they have ended.
+    known = {*deployments, *map(podutil.revision, pods)} - {current}
+    others = [observe(revision) for revision in sorted(known, key=lambda name: _created(deployments.get(name)))]
+    rollout = service.spec.rollout
+    planned = replica_counts(
+        service.spec.replicas,
+        observe(current),
+        others,
+        max_surge=rollout.max_surge,
+        max_unavailable=rollout.max_unavailable,
+    )
+    gone = {pods.revision for pods in others if pods.gone}
+    return {
+        revision: count
+        for revision, count in planned.items()
+        if revision == current or (revision in deployments and revision not in gone)
+    }
+
+
+def _engine_deployments(observed: Observed) -> dict[str, Object]:
+    """Engine Deployments by revision, identified by their selectors, which are immutable, unlike their labels."""
+    found = {}
+    for deployment in observed.deployments:
+        labels = deployment["spec"]["selector"].get("matchLabels") or {}
+        if labels.get(ROLE) == ROLE_ENGINE and REVISION in labels:
+            found[labels[REVISION]] = deployment
+    return found
+
+
+def _scaling_events(revision: str, deployment: Object | None, replicas: int) -> list[EventRecord]:
+    before = deployment["spec"].get("replicas", 1) if deployment else 0
+    if before == replicas:
+        return []
+    direction = "up" if replicas > before else "down"
+    message = f"scaled {direction} revision {revision} from {before} to {replicas}"
+    return [EventRecord("Normal", f"Scaled{direction.capitalize()}", message)]
+
+
+def _children(observed: Observed) -> Sequence[Object]:
+    return (
+        *observed.deployments,
+        *observed.services,
+        *observed.config_maps,
+        *observed.revisions,
+        *observed.others,
+    )
+
+
+def _router_service(observed: Observed, name: str) -> Object | None:
+    return next((obj for obj in observed.services if obj["metadata"]["name"] == name), None)
+
+
+def _created(obj: Object | None) -> str:
+    return str(obj["metadata"].get("creationTimestamp", "")) if obj else ""

@@ -1,0 +1,92 @@
+"""All inputs of a status, gathered once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from blade_operator.model import pods as podutil
+from blade_operator.model.objects import Object, Ref
+from blade_operator.spec.errors import SpecError
+from blade_operator.spec.parse import LLMService
+from blade_protocol.fetch import FetchProgress
+from blade_protocol.labels import ROLE_ENGINE, ROLE_ROUTER
+from blade_protocol.state import EngineState
+
+
+@dataclass(frozen=True, slots=True)
+class StatusInputs:
+    """Everything that the status of one service depends on. ``service`` is None when its spec is invalid."""
+
+    obj: Object
+    service: LLMService | None
+    invalid: SpecError | None
+    pods: tuple[Object, ...]
+    router_service: Object | None
+    engines: Mapping[str, EngineState] = field(default_factory=dict)
+    downloads: Mapping[str, FetchProgress] = field(default_factory=dict)
+    deployments: tuple[Object, ...] = ()
+    rejected: Mapping[Ref, str] = field(default_factory=dict)
+    current: str = ""
+    """Revision that the spec stands for; empty when none is known."""
+    previous: str = ""
+    outdated: bool = False
+    old_deployments: bool = False
+    """Deployments of other revisions still exist."""
+
+    @property
+    def replicas(self) -> int:
+        """Number of desired engines; while the spec is invalid, the number that exists."""
+        return self.service.spec.replicas if self.service else int(self.last_status.get("replicas", 0))
+
+    @property
+    def last_status(self) -> dict[str, Any]:
+        """The status as it was written last."""
+        return self.obj.get("status") or {}
+
+    @property
+    def engine_pods(self) -> list[Object]:
+        """Engine pods that do not terminate, sorted by name."""
+        return [
+            pod for pod in self._of(ROLE_ENGINE) if not podutil.is_terminating(pod) and not podutil.is_finished(pod)
+        ]
+
+    @property
+    def current_pods(self) -> list[Object]:
+        """Engine pods of the current revision that do not terminate."""
+        return [pod for pod in self.engine_pods if podutil.revision(pod) == self.current]
+
+    @property
+    def older_pods(self) -> list[Object]:
+        """Engine pods of other revisions that do not terminate."""
+        return [pod for pod in self.engine_pods if podutil.revision(pod) != self.current]
+
+    @property
+    def terminating_pods(self) -> list[Object]:
+        """Engine pods that drain."""
+        return [pod for pod in self._of(ROLE_ENGINE) if podutil.is_terminating(pod) and not podutil.is_finished(pod)]
+
+    @property
+    def router_pods(self) -> list[Object]:
+        """Router pods that do not terminate."""
+        return [
+            pod for pod in self._of(ROLE_ROUTER) if not podutil.is_terminating(pod) and not podutil.is_finished(pod)
+        ]
+
+    def finished_pods(self, role: str) -> list[Object]:
+        """Pods of that role that were evicted or otherwise ended for good and are not deleted yet."""
+        return [pod for pod in self._of(role) if podutil.is_finished(pod) and not podutil.is_terminating(pod)]
+
+    @property
+    def ready_engines(self) -> int:
+        """Number of engine pods that are ready."""
+        return sum(map(podutil.is_ready, self.engine_pods))
+
+    def last_condition(self, kind: str) -> dict[str, Any]:
+        """The condition of that type as it was written last; empty when there is none."""
+        return next((entry for entry in self.last_status.get("conditions", ()) if entry["type"] == kind), {})
+
+    def _of(self, role: str) -> list[Object]:
+        mine = [pod for pod in self.pods if podutil.role(pod) == role]
+        return sorted(mine, key=lambda pod: str(pod["metadata"]["name"]))

@@ -1,0 +1,244 @@
+"""The pending-request buffer: a request that comes while no engine is ready waits for one, instead of being refused.
+
+That is what a service scaled to zero needs, and a first start. Requests wait in the order in which they came, each on
+a future. When an endpoint becomes usable they go to the service's queue, which admits as many as the engines take.
+"""
+
+import asyncio
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+from blade_protocol.routing import HoldConfig
+from blade_router.admission.fair_queue import FairQueue
+from blade_router.admission.request_queue import RETRY_MOST, UNQUEUED, QueuedRequest
+from blade_router.endpoints.endpoint_set import EndpointSet
+from blade_router.http.client import Client
+from blade_router.http.errors import Refused
+
+START_SECONDS = 10.0
+"""How long an engine is assumed to take to become ready, before one has been seen to do so."""
+RECHECK_SECONDS = 1.0
+"""Seconds between two checks while requests are pending: the end of an ejection is notified to nobody."""
+
+
+class PendingRequest(QueuedRequest):
+    """A request that waits for an endpoint. It may have no place in a queue, so it is one itself."""
+
+    __slots__ = ("buffer", "queued", "service")
+
+    def __init__(
+        self, buffer: "PendingBuffer", queued: QueuedRequest, service: str, key: str, size: int, now: float
+    ) -> None:
+        super().__init__(None, queued.key or key, queued.weight, queued.priority, size, queued.cost)
+        self.buffer = buffer
+        self.queued = queued
+        """Its place in the service's queue."""
+        self.service = service
+        self.since = now
+
+    def abort(self, error: Exception) -> None:
+        self.buffer.refuse(self, error)
+
+
+class PendingBuffer:
+    """The pending requests of all services.
+
+    Args:
+        endpoints: all endpoints; it listens for changes of them.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self, endpoints: EndpointSet, config: HoldConfig | None = None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._endpoints = endpoints
+        self._config = config or HoldConfig()
+        self._clock = clock
+        self._pending: OrderedDict[PendingRequest, None] = OrderedDict()
+        """In the order in which they came."""
+        self._by_key: FairQueue[PendingRequest] = FairQueue()
+        """The same requests: decides which one is evicted when there is no room."""
+        self._bytes = 0
+        self._age_timer: asyncio.TimerHandle | None = None
+        self._recheck_timer: asyncio.TimerHandle | None = None
+        self._start_seconds = START_SECONDS
+        """How long the last absence of engines took."""
+        self.arrivals: dict[str, int] = {}
+        """Requests that found no engine ready and were buffered, ever, by service."""
+        endpoints.listeners.append(self._release_ready)
+
+    def configure(self, config: HoldConfig) -> None:
+        self._config = config
+        if self._pending:
+            self._set_age_timer()
+
+    def count(self, service: str | None = None) -> int:
+        """How many requests are pending."""
+        if service is None:
+            return len(self._pending)
+        return sum(pending.service == service for pending in self._pending)
+
+    def oldest(self, service: str) -> float:
+        """The age of a service's first pending request, in seconds."""
+        first = next((pending for pending in self._pending if pending.service == service), None)
+        return self._clock() - first.since if first is not None else 0.0
+
+    async def wait(
+        self, queued: QueuedRequest, service: str, size: int, client: Client, streams: bool, *, key: str = ""
+    ) -> bool:
+        """Wait for an endpoint to become usable, and then for the request's turn.
+
+        Args:
+            queued: the request's place with the engines, which it does not have meanwhile.
+            size: bytes of its body.
+            streams: comments keep its connection alive; others get nothing until they get their response.
+            key: whose request it is, where ``queued`` does not say it.
+
+        Returns:
+            False when there is nothing to wait for: nothing is buffered here, or an endpoint is usable.
+
+        Raises:
+            Refused: 503, no room to wait, or it has waited too long.
+            ClientGone: the client left meanwhile.
+        """
+        config = self._config
+        if not config.max_requests or self._endpoints.usable_count(service):
+            return False
+        pending = PendingRequest(self, queued, service, key, size, self._clock())
+        self._make_room(pending)
+        future = asyncio.get_running_loop().create_future()
+        pending.future = future
+        if queued is not UNQUEUED:
+            queued.future = future
+        self._give_back(queued)
+        self._push(pending)
+        try:
+            client.attach(pending)
+            while streams and not future.done():
+                done, _ = await asyncio.wait((future,), timeout=self._config.heartbeat)
+                if not done:
+                    await client.heartbeat(b"waiting")
+            await future
+        except BaseException:
+            self._withdraw(pending)
+            if not future.cancel() and not future.cancelled():
+                future.exception()  # it is raised in another way: asyncio need not complain
+            raise
+        finally:
+            client.detach()
+            # An error in it would keep the request it went through alive.
+            pending.future = None
+            if queued is not UNQUEUED:
+                queued.future = None
+            del future
+        return True
+
+    # inside
+
+    def _make_room(self, pending: PendingRequest) -> None:
+        """See that it may wait: it fits, or a request of a key that has more pending is evicted."""
+        config = self._config
+        count, size = len(self._pending), self._bytes + pending.size
+        if count < config.max_requests and size <= config.max_bytes:
+            return
+        candidate = self._by_key.eviction_candidate(pending) if self._pending else None
+        if candidate is None or count > config.max_requests or size - candidate.size > config.max_bytes:
+            raise self._full()
+        self.refuse(candidate, self._full())
+
+    def _full(self) -> Refused:
+        message = "no engine is ready, and as many requests as allowed wait for one; try again shortly"
+        return Refused(503, message, code="hold_full", retry_after=self._retry_after())
+
+    @staticmethod
+    def _give_back(queued: QueuedRequest) -> None:
+        """Others may have its place: it is not with an engine."""
+        if queued.running and queued.queue is not None:
+            queued.running = False
+            queued.queue.on_released()
+
+    def _release_ready(self) -> None:
+        """Endpoints have changed: release the requests of services that have one now, in order."""
+        if not self._pending:
+            return
+        ready: dict[str, bool] = {}
+        for pending in list(self._pending):
+            service = pending.service
+            if service not in ready:
+                ready[service] = self._endpoints.usable_count(service) > 0
+                if ready[service]:  # the first of a service has waited for as long as there was no engine
+                    self._start_seconds = self._clock() - pending.since
+            if ready[service]:
+                self._forget(pending)
+                queue = pending.queued.queue
+                if queue is not None:
+                    queue.requeue(pending.queued)
+                else:
+                    pending.grant()
+
+    def refuse(self, pending: PendingRequest, error: Exception) -> None:
+        """End a wait, here or in the queue."""
+        self._withdraw(pending)
+        pending.refuse(error)
+
+    def _withdraw(self, pending: PendingRequest) -> None:
+        """It waits no more, neither here nor in the queue."""
+        if pending in self._pending:
+            self._forget(pending)
+        elif pending.queued.queue is not None:
+            pending.queued.queue.withdraw(pending.queued)
+
+    def _push(self, pending: PendingRequest) -> None:
+        self._pending[pending] = None
+        self._by_key.push(pending)
+        self._bytes += pending.size
+        self.arrivals[pending.service] = self.arrivals.get(pending.service, 0) + 1
+        if self._age_timer is None:
+            self._set_age_timer()
+        if self._recheck_timer is None:
+            self._recheck_timer = asyncio.get_running_loop().call_later(RECHECK_SECONDS, self._recheck)
+
+    def _forget(self, pending: PendingRequest) -> None:
+        del self._pending[pending]
+        self._by_key.remove(pending)
+        self._bytes -= pending.size
+        if self._pending:
+            return
+        for timer in (self._age_timer, self._recheck_timer):
+            if timer is not None:
+                timer.cancel()
+        self._age_timer = self._recheck_timer = None
+
+    def _recheck(self) -> None:
+        """An ejection may have ended: notify all listeners, as the queues have to know first."""
+        self._recheck_timer = None
+        if any(self._endpoints.usable_count(service) for service in {pending.service for pending in self._pending}):
+            self._endpoints.notify()
+        if self._pending and self._recheck_timer is None:
+            self._recheck_timer = asyncio.get_running_loop().call_later(RECHECK_SECONDS, self._recheck)
+
+    def _retry_after(self) -> int:
+        """Seconds until an engine should be there, judged by how long the last start took."""
+        passed = self._clock() - next(iter(self._pending)).since if self._pending else 0.0
+        return max(1, min(RETRY_MOST, math.ceil(self._start_seconds - passed)))
+
+    def _set_age_timer(self) -> None:
+        if self._age_timer is not None:
+            self._age_timer.cancel()
+        oldest = next(iter(self._pending))
+        delay = max(0.0, oldest.since + self._config.max_age - self._clock())
+        self._age_timer = asyncio.get_running_loop().call_later(delay, self._expire)
+
+    def _expire(self) -> None:
+        """Refuse those that have been pending for too long."""
+        self._age_timer = None
+        limit = self._config.max_age
+        while self._pending:
+            pending = next(iter(self._pending))
+            if self._clock() - pending.since < limit:
+                self._set_age_timer()
+                return
+            message = f"no engine became ready within {limit:g} s, which is the limit; try again later"
+            self.refuse(pending, Refused(503, message, code="hold_timeout", retry_after=self._retry_after()))

@@ -1,0 +1,318 @@
+"""The bounded request queue of a service: backpressure while its engines have enough to do.
+
+Engines get only so many requests at a time, the others wait here, where they can be put in order, counted and refused.
+A request waits on a future of its own: nothing polls, there is no task per request, and one timer per queue sees to
+the age limit. With no limit configured there is no queue: entering returns ``UNQUEUED``, which all requests share.
+"""
+
+import asyncio
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+import msgspec
+
+from blade_protocol.routing import QueueConfig
+from blade_router.admission.fair_queue import FairQueue, Waiting
+from blade_router.endpoints.endpoint_set import EndpointSet
+from blade_router.http.client import Client
+from blade_router.http.errors import Refused
+from blade_router.statistics.distribution import Distribution
+from blade_router.statistics.rates import Rate
+
+AGED_SHARE = 0.5
+"""Part of the age limit after which a waiting request's band is not passed over for ever: every fourth turn is its."""
+AGED_EVERY = 4
+RETRY_MOST = 60
+"""Seconds; the longest ``Retry-After``."""
+
+
+class QueuedRequest(Waiting):
+    """A request's place with the engines, or its place in the queue for one."""
+
+    __slots__ = ("future", "queue", "running", "since", "size")
+
+    def __init__(
+        self, queue: "RequestQueue | None", key: str, weight: float, priority: int, size: int, tokens: int
+    ) -> None:
+        super().__init__(key, weight, priority, tokens)
+        self.queue = queue
+        self.size = size
+        self.since = 0.0
+        """When it began to wait."""
+        self.running = False
+        """It counts as one of those the engines have."""
+        self.future: asyncio.Future[None] | None = None
+        """Set while it waits; done when its turn has come."""
+
+    def release(self) -> None:
+        """The request has ended: the next one may have its place. May be called again."""
+        if self.running and self.queue is not None:
+            self.running = False
+            self.queue.ended()
+
+    def grant(self) -> None:
+        """Its turn has come."""
+        if self.future is not None and not self.future.done():
+            self.future.set_result(None)
+
+    def abort(self, error: Exception) -> None:
+        """Its client left."""
+        if self.queue is not None and self.queue.withdraw(self):
+            self.refuse(error)
+
+    def refuse(self, error: Exception) -> None:
+        """It waits no more."""
+        if self.future is not None and not self.future.done():
+            self.future.set_exception(error)
+
+
+UNQUEUED = QueuedRequest(None, "", 1.0, 0, 0, 0)
+"""The place of requests that need none."""
+
+
+class QueueState(msgspec.Struct, frozen=True):
+    """The state of a queue at one moment."""
+
+    running: int = 0
+    """Requests the engines have."""
+    capacity: int = 0
+    """Requests the engines may have; 0: no limit is configured, or no engine is there."""
+    requests: int = 0
+    tokens: int = 0
+    bytes: int = 0
+    oldest_seconds: float = 0.0
+    p95_seconds: float = 0.0
+    """The age that 95 % of those that wait have not reached."""
+
+
+class RequestQueue:
+    """The queue of one service.
+
+    Args:
+        endpoints: all endpoints; those of ``service`` make its capacity.
+        waited: observes the seconds of each request that had to wait.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        endpoints: EndpointSet,
+        service: str = "",
+        config: QueueConfig | None = None,
+        *,
+        waited: Distribution | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._endpoints = endpoints
+        self._service = service
+        self._config = config or QueueConfig()
+        self._waited = waited or Distribution()
+        self._clock = clock
+        self._routers = 1
+        self._has_pending_buffer = False
+        self._capacity = 0
+        self._running = 0
+        self._waiting: FairQueue[QueuedRequest] = FairQueue()
+        self._arrived: OrderedDict[QueuedRequest, None] = OrderedDict()
+        """The same requests, in the order in which they came."""
+        self._tokens = 0
+        self._bytes = 0
+        self._turns = 0
+        self._age_timer: asyncio.TimerHandle | None = None
+        self._departures = Rate(10)
+        self.update_capacity()
+
+    def configure(self, config: QueueConfig, routers: int = 1, has_pending_buffer: bool = False) -> None:
+        """Take over new limits, at once.
+
+        Args:
+            routers: so many processes share what the engines may have.
+            has_pending_buffer: requests that find no endpoint are buffered elsewhere, those that wait here too.
+        """
+        self._config = config
+        self._has_pending_buffer = has_pending_buffer
+        self._routers = max(1, routers)
+        self.update_capacity()
+        if self._arrived:
+            self._set_age_timer()
+
+    def update_capacity(self) -> None:
+        """Endpoints or limits have changed: compute the capacity, and admit as many requests."""
+        serving = self._endpoints.serving_count(self._service)
+        capacity = self._config.endpoint_requests * serving
+        self._capacity = max(1, capacity // self._routers) if capacity else 0
+        self._fill()
+
+    @property
+    def limits(self) -> bool:
+        """Engines get only so many requests at a time."""
+        return self._config.endpoint_requests > 0
+
+    async def enter(
+        self, key_name: str, weight: float, priority: int, size: int, tokens: int, client: Client, streams: bool
+    ) -> QueuedRequest:
+        """Wait for a place with the engines. The queued's ``release`` must be called when the request has ended.
+
+        While the service has no endpoint at all no request waits here: the pending-request buffer is for that.
+
+        Args:
+            key_name: whose request it is; keys share the engines by ``weight``.
+            priority: lower goes first.
+            size: bytes of the body.
+            tokens: what the request may cost: prompt and output together.
+
+        Raises:
+            Refused: 429, the queue is full; 503, it has waited too long.
+            ClientGone: the client left meanwhile.
+        """
+        if not self.limits:
+            return UNQUEUED
+        queued = QueuedRequest(self, key_name, weight, priority, size, tokens)
+        if not self._capacity or (self._running < self._capacity and not self._waiting.count):
+            self._running += 1
+            queued.running = True
+            return queued
+        self._make_room(queued)
+        queued.future = asyncio.get_running_loop().create_future()
+        self._push(queued)
+        try:
+            client.attach(queued)
+            await queued.future
+        except BaseException:
+            self.withdraw(queued)
+            queued.release()
+            raise
+        finally:
+            client.detach()
+            queued.future = None  # an error in it would keep the request it went through alive
+        return queued
+
+    def ended(self) -> None:
+        """A request the engines had has ended."""
+        self._departures.add(self._clock())
+        self.on_released()
+
+    # for pending requests
+
+    def on_released(self) -> None:
+        """A place is free."""
+        self._running -= 1
+        self._fill()
+
+    def requeue(self, queued: QueuedRequest) -> None:
+        """Queue a request that was admitted before, whatever the bounds: its future is done when its turn has come."""
+        if not self.limits:
+            queued.grant()
+            return
+        self._push(queued)
+        self._fill()
+
+    def withdraw(self, queued: QueuedRequest) -> bool:
+        """Take a request out that does not wait any more; False when it did not wait."""
+        if queued not in self._arrived:
+            return False
+        self._waiting.remove(queued)
+        self._forget(queued)
+        return True
+
+    # its state
+
+    def state(self) -> QueueState:
+        now = self._clock()
+        ages = [now - queued.since for queued in self._arrived]
+        return QueueState(
+            running=self._running,
+            capacity=self._capacity,
+            requests=len(ages),
+            tokens=self._tokens,
+            bytes=self._bytes,
+            oldest_seconds=ages[0] if ages else 0.0,
+            p95_seconds=ages[math.floor(len(ages) * 0.05)] if ages else 0.0,  # the oldest is the first
+        )
+
+    def retry_after(self, queued: QueuedRequest) -> int:
+        """Whole seconds until the turn of ``queued`` would come, at the rate of the last ten seconds."""
+        rate = self._departures.per_second(self._clock())
+        ahead = self._waiting.ahead(queued) + 1
+        return max(1, min(RETRY_MOST, math.ceil(ahead / rate))) if rate else RETRY_MOST
+
+    # inside
+
+    def _make_room(self, queued: QueuedRequest) -> None:
+        """See that ``queued`` may wait: it fits, or another request is evicted for it."""
+        config = self._config
+        count, size = len(self._arrived) + 1, self._bytes + queued.size
+        if count <= config.max_requests and size <= config.max_bytes:
+            return
+        candidate = self._waiting.eviction_candidate(queued) if self._arrived else None
+        if candidate is None or count - 1 > config.max_requests or size - candidate.size > config.max_bytes:
+            raise self._full(queued)
+        self.withdraw(candidate)
+        candidate.refuse(self._full(candidate))
+
+    def _full(self, queued: QueuedRequest) -> Refused:
+        seconds = self.retry_after(queued)
+        message = f"the service is busy and its queue is full; try again in {seconds} s, or send fewer requests"
+        return Refused(429, message, code="queue_full", retry_after=seconds)
+
+    def _push(self, queued: QueuedRequest) -> None:
+        queued.since = self._clock()
+        self._waiting.push(queued)
+        self._arrived[queued] = None
+        self._tokens += queued.cost
+        self._bytes += queued.size
+        if self._age_timer is None:
+            self._set_age_timer()
+
+    def _fill(self) -> None:
+        """Admit as many as there is capacity for."""
+        if not self.limits or (self._has_pending_buffer and not self._capacity):
+            # It was switched off, or the last endpoint has gone and requests wait in the pending-request buffer.
+            while self._waiting.count:
+                self._admit(self._waiting.pop())
+        while self._waiting.count and self._running < self._capacity:
+            self._turns += 1
+            priority = None
+            if self._turns % AGED_EVERY == 0:
+                oldest = next(iter(self._arrived))
+                if self._clock() - oldest.since > AGED_SHARE * self._config.max_age:
+                    priority = oldest.priority
+            self._admit(self._waiting.pop(priority))
+
+    def _admit(self, queued: QueuedRequest) -> None:
+        self._forget(queued)
+        self._running += 1
+        queued.running = True
+        self._waited.observe(self._clock() - queued.since)
+        queued.grant()
+
+    def _forget(self, queued: QueuedRequest) -> None:
+        del self._arrived[queued]
+        self._tokens -= queued.cost
+        self._bytes -= queued.size
+        if not self._arrived and self._age_timer is not None:
+            self._age_timer.cancel()
+            self._age_timer = None
+
+    def _set_age_timer(self) -> None:
+        """Expire requests when the oldest is too old."""
+        if self._age_timer is not None:
+            self._age_timer.cancel()
+        oldest = next(iter(self._arrived))
+        delay = max(0.0, oldest.since + self._config.max_age - self._clock())
+        self._age_timer = asyncio.get_running_loop().call_later(delay, self.expire)
+
+    def expire(self) -> None:
+        """Refuse those that have waited too long."""
+        self._age_timer = None
+        limit = self._config.max_age
+        while self._arrived:
+            queued = next(iter(self._arrived))
+            if self._clock() - queued.since < limit:
+                self._set_age_timer()
+                return
+            self.withdraw(queued)
+            message = f"the request waited {limit:g} s for an engine, which is the limit; try again later"
+            queued.refuse(Refused(503, message, code="queue_timeout", retry_after=self.retry_after(queued)))

@@ -1,0 +1,1 @@
+"""Configuration: parsing, watched files, the internal token and the replica count."""

@@ -1,0 +1,1 @@
+"""Endpoints: health checks, circuit breakers, the retry budget, and health shared between workers."""

@@ -1,0 +1,283 @@
+"""Reading requests: llhttp's events on one side, whole requests or refusals on the other, limits in between."""
+
+import asyncio
+import enum
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import httptools
+
+from blade_router.http import head
+from blade_router.http.errors import Headers, Refused
+from blade_router.http.head import RawRequest
+
+MAX_PIPELINED = 64
+"""Pipelined requests that may wait for their turn; beyond them nothing is read, and the connection closes."""
+LARGE_BODY = 64 * 1024
+"""Bytes above which a body counts as large, as does one of unknown length."""
+MAX_FRAMING = 256 * 1024
+"""Bytes that chunk extensions and trailers may take, besides eight for each byte of the body."""
+
+
+class Uploads:
+    """The size of all bodies that are being read, of all connections together."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class HttpLimits:
+    """Limits of one client; times in seconds."""
+
+    max_body_bytes: int = 16 << 20
+    max_upload_bytes: int = 512 << 20
+    """Of all incomplete bodies together."""
+    uploads: Uploads = field(default_factory=Uploads)
+    header_timeout: float = 10.0
+    """From the first byte of a head to its end."""
+    body_timeout: float = 30.0
+    """Without a byte of an incomplete body."""
+    keep_alive: float = 75.0
+    """Between two requests."""
+    check_head: Callable[[RawRequest], None] = lambda request: None
+    """Raises ``Refused`` for a client that may not send a large body; called before it is read."""
+
+
+class Stage(enum.Enum):
+    """The part of a request that the next byte belongs to."""
+
+    IDLE = "between requests"
+    HEAD = "head"
+    BODY = "body"
+    OVER = "nothing: what still comes is dropped"
+
+
+IDLE, HEAD, BODY, OVER = Stage  # an enum's attributes cost several times a global's
+
+
+class RequestReader:
+    """The reading half of a connection.
+
+    Args:
+        wake: called when there is something in ``waiting``.
+        send_continue: called when a client waits for ``100 Continue``.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        limits: HttpLimits,
+        wake: Callable[[], None],
+        send_continue: Callable[[], None],
+    ) -> None:
+        self.waiting: deque[RawRequest | Refused] = deque()
+        """Requests to be served, in this order; a refusal is the last."""
+        self.stage = IDLE
+        self.deadline = loop.time() + limits.keep_alive
+        """When the client is too slow, as long as no request is being served."""
+        self.request: RawRequest | None = None
+        """The request whose body is being read."""
+        self._time = loop.time
+        self._limits = limits
+        self._wake = wake
+        self._send_continue = send_continue
+        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
+        self._refusal: Refused | None = None
+        """The error a callback found: llhttp hides an exception in one of its own."""
+        self._target = b""
+        self._headers: Headers = []
+        self._upgraded: RawRequest | None = None
+        self._body: bytes | bytearray = b""
+        self._uploaded = 0
+        """Bytes of the body that are counted in ``limits.uploads``; none of one that comes in one piece."""
+        self._bytes = 0
+        """Bytes of its head, or of its body with the framing, before the current piece."""
+        self._piece = 0
+
+    def feed(self, data: bytes) -> None:
+        """Parse received bytes."""
+        self._piece = len(data)
+        while data and self._parser is not None:
+            try:
+                self._parser.feed_data(data)
+                break
+            except httptools.HttpParserUpgrade as upgrade:
+                data = self._ignore_upgrade(data[upgrade.args[0] :])
+            except httptools.HttpParserError as error:
+                self.refuse(self._refusal or head.bad_request(f"this is no valid HTTP request: {error}"))
+        if self.stage is not IDLE:
+            self._check_limits()
+
+    def refuse(self, refusal: Refused) -> None:
+        """Queue an error response, and read nothing any more."""
+        last = self.waiting[-1] if self.waiting else None
+        self.stop()
+        self._refusal = None
+        refusal.__traceback__ = None  # its frames refer to this reader: a cycle
+        if isinstance(last, RawRequest) and not last.keep_alive:
+            return  # the client had asked to close: what follows is no request
+        self.waiting.append(refusal)
+        self._wake()
+
+    def stop(self) -> None:
+        """Read nothing any more."""
+        self.stage = OVER
+        self.deadline = math.inf
+        self._parser = None  # it holds bound methods of this object: break the cycle
+        self.request = None
+        self._body = b""
+        self._release_upload()
+
+    def detach(self) -> None:
+        """Stop, and drop the callbacks: no reference cycle is left for the collector."""
+        self.stop()
+        self.waiting.clear()
+        self._wake = self._send_continue = _noop
+
+    def restart_deadline(self) -> None:
+        """Restart the client's deadline: no request is being served from now on."""
+        limits = self._limits
+        seconds = limits.keep_alive
+        if self.stage is not IDLE:
+            seconds = limits.header_timeout if self.stage is HEAD else limits.body_timeout
+            if self.request is not None and self.request.expects_continue:
+                self._send_continue()
+        self.deadline = self._time() + seconds
+
+    def time_out(self) -> bool:
+        """Refuse a request whose deadline has passed. False: none was being read."""
+        if self.stage is HEAD:
+            what = f"the head was not complete within {self._limits.header_timeout:g} s"
+        elif self.stage is BODY:
+            what = f"no byte of the body came for {self._limits.body_timeout:g} s"
+        else:
+            return False
+        self.refuse(Refused(408, f"{what}; send the request in one go", code="request_timeout"))
+        return True
+
+    # called by the parser
+
+    def on_message_begin(self) -> None:
+        if len(self.waiting) >= MAX_PIPELINED:
+            raise self._reject(head.bad_request(f"more than {MAX_PIPELINED} requests are waiting on this connection"))
+        self.stage = HEAD
+        self.deadline = self._time() + self._limits.header_timeout
+        self._target = b""
+        self._headers = []
+        self._bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self.stage is HEAD:  # otherwise it is a trailer
+            self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        if self.stage is not HEAD or self._parser is None:
+            return
+        if self._upgraded is not None:
+            self._read_body(self._upgraded)
+            return
+        parser, headers = self._parser, self._headers
+        limit = self._limits.max_body_bytes
+        try:
+            if len(headers) > head.MAX_HEADERS:
+                raise head.bad_request(f"the request has more than {head.MAX_HEADERS} headers")
+            if self._bytes + self._piece > head.MAX_HEAD_BYTES and self._head_size() > head.MAX_HEAD_BYTES:
+                raise head.head_too_large()
+            request = head.read_head(
+                parser.get_method(), self._target, parser.get_http_version(), parser.should_keep_alive(), headers
+            )
+            length = request.length or 0
+            if length > limit:
+                raise head.body_too_large(limit)
+            if length > LARGE_BODY or request.chunked:
+                self._limits.check_head(request)
+        except Refused as refusal:
+            raise self._reject(refusal) from None
+        self._read_body(request)
+        if request.expects_continue:
+            self._send_continue()
+
+    def on_body(self, body: bytes) -> None:
+        if not self._body:
+            self._body = body
+        else:
+            if isinstance(self._body, bytes):
+                self._body = bytearray(self._body)  # many small objects would take far more than their size
+            self._body += body
+        if len(self._body) > self._limits.max_body_bytes:
+            raise self._reject(head.body_too_large(self._limits.max_body_bytes))
+
+    def on_message_complete(self) -> None:
+        request = self.request
+        if request is None:
+            return
+        self.request = self._upgraded = None
+        self.stage = IDLE
+        self.deadline = math.inf
+        request.body = self._body if isinstance(self._body, bytes) else bytes(self._body)
+        self._body = b""
+        if self._uploaded:
+            self._release_upload()
+        self.waiting.append(request)
+        self._wake()
+
+    # internal
+
+    def _reject(self, refusal: Refused) -> Refused:
+        self._refusal = refusal
+        return refusal
+
+    def _read_body(self, request: RawRequest) -> None:
+        self.stage = BODY
+        self.request = request
+        self._body = b""
+        self._bytes = 0
+
+    def _check_limits(self) -> None:
+        """Check the limits of a request that is still being read."""
+        self._bytes += self._piece
+        if self.stage is HEAD:
+            if self._bytes > head.MAX_HEAD_BYTES + self._piece:
+                self.refuse(head.head_too_large())
+        elif self.stage is BODY:
+            limits, size = self._limits, len(self._body)
+            self.deadline = self._time() + limits.body_timeout
+            limits.uploads.bytes += size - self._uploaded
+            self._uploaded = size
+            if limits.uploads.bytes > limits.max_upload_bytes:
+                self.refuse(head.too_many_uploads())
+                return
+            if self._bytes > MAX_FRAMING + self._piece + 8 * len(self._body):
+                self.refuse(head.bad_request("the framing of the body is larger than the body"))
+
+    def _release_upload(self) -> None:
+        self._limits.uploads.bytes -= self._uploaded
+        self._uploaded = 0
+
+    def _head_size(self) -> int:
+        return len(self._target) + sum(len(name) + len(value) + 4 for name, value in self._headers)
+
+    def _ignore_upgrade(self, rest: bytes) -> bytes:
+        """Refuse an offered protocol upgrade and stay with HTTP/1.1: go on where llhttp stopped, behind the head.
+
+        The body, which llhttp takes for the other protocol, is read by a new parser, which gets its length in a made-up
+        head: returns what to feed it.
+        """
+        request = self.waiting.pop()
+        assert isinstance(request, RawRequest)
+        framing = b"content-length: %d" % (request.length or 0)
+        if request.header(b"transfer-encoding"):
+            framing = b"transfer-encoding: chunked"
+        self._upgraded = request
+        self._parser = httptools.HttpRequestParser(self)
+        return b"POST / HTTP/1.1\r\n%b\r\n\r\n%b" % (framing, rest)
+
+
+def _noop() -> None:
+    pass

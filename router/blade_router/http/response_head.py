@@ -1,0 +1,22 @@
+"""Serialisation of a response's head."""
+
+from http import HTTPStatus
+
+from blade_router.http.errors import Headers
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+BODILESS = frozenset((204, 304))
+"""Statuses whose responses have no body."""
+LAST_CHUNK = b"0\r\n\r\n"
+
+_LINES = {status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus}
+
+
+def status_line(status: int) -> bytes:
+    """The status line."""
+    return _LINES.get(status) or b"HTTP/1.1 %d Unknown\r\n" % status
+
+
+def lines(headers: Headers) -> bytes:
+    """Header lines, each with its line end."""
+    return b"\r\n".join(map(b": ".join, headers)) + b"\r\n" if headers else b""

@@ -1,0 +1,59 @@
+"""Upstream errors: the failures of an engine that retries, circuit breakers and client errors distinguish."""
+
+import errno
+
+_NOT_LISTENING = {errno.ECONNREFUSED: "refused", errno.EHOSTUNREACH: "unreachable", errno.ENETUNREACH: "unreachable"}
+
+
+class UpstreamError(Exception):
+    """The engine gave no complete response. ``reason`` is a short stable name for metrics and headers."""
+
+    reason = "upstream"
+
+
+class ConnectFailed(UpstreamError):
+    """No connection, so the request reached nobody. ``absent``: the network said at once that nobody listens."""
+
+    reason = "connect"
+
+    def __init__(self, message: str, code: int | None = None) -> None:
+        super().__init__(message)
+        self.absent = code in _NOT_LISTENING
+        self.sent = False
+        """The request had been written to an earlier connection that broke: an engine may have worked on it."""
+        if code in _NOT_LISTENING:
+            self.reason = _NOT_LISTENING[code]
+
+
+class ConnectionLost(UpstreamError):
+    """The connection ended before the response did."""
+
+    reason = "reset"
+
+
+class StaleConnection(ConnectionLost):
+    """A reused connection ended before the first byte of the response: most likely closed while it was idle."""
+
+
+class FirstByteTimeout(UpstreamError):
+    """No byte of the response's body within the first-byte time-out."""
+
+    reason = "timeout"
+
+
+class Stalled(UpstreamError):
+    """No byte of a begun response for the stall time-out."""
+
+    reason = "stalled"
+
+
+class EngineShutdown(UpstreamError):
+    """The engine shuts down and has ended its stream early; another replica can resume it."""
+
+    reason = "shutdown"
+
+
+class BadResponse(UpstreamError):
+    """The response is malformed."""
+
+    reason = "protocol"

@@ -1,0 +1,1 @@
+"""Observability: metrics, signals for the autoscaler, the access log and traces."""

@@ -1,0 +1,405 @@
+"""The router's metrics. The hot path adds plain numbers; the Prometheus format is made at scrape time.
+
+A labelled prometheus-client counter costs more per request than choosing an endpoint does.
+"""
+
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from blade_protocol import metrics as names
+from blade_router.admission.request_queues import RequestQueues
+from blade_router.endpoints.endpoint_set import EndpointSet
+from blade_router.request.usage import Usage
+from blade_router.statistics.distribution import (
+    BUCKETS,
+    SLOT_SECONDS,
+    SLOTS,
+    TOKEN_BUCKETS,
+    Distribution,
+    histogram_family,
+)
+
+MAX_LABELS = 100
+"""Label values of keys, and of models, that are kept apart; further ones are counted as ``OTHER``."""
+LABEL_LENGTH = 256
+"""Characters of a model's name that are kept."""
+MAX_ACCOUNTS = 1000
+"""Pairs of the two."""
+OTHER = "other"
+FULL_WAITING = 5
+FULL_KV = 0.8
+"""Requests waiting inside an engine, and KV-cache usage, at which it counts as full."""
+STALE_SECONDS = 10.0
+"""Maximum age of a load report that counts."""
+
+_BREAKER_STATES = {"closed": 0, "half-open": 1, "open": 2}
+
+
+class Account:
+    """The usage of one key and one model."""
+
+    __slots__ = ("cached_tokens", "completion_tokens", "prompt_tokens", "requests")
+
+    def __init__(self) -> None:
+        self.requests: defaultdict[int, int] = defaultdict(int)
+        """By status."""
+        self.prompt_tokens = 0
+        self.cached_tokens = 0
+        self.completion_tokens = 0
+
+
+class CounterSnapshot(NamedTuple):
+    """Counters at one moment: the difference to now is a rate."""
+
+    time: float
+    arrivals: int
+    ended: int
+    prompt_tokens: int
+    cached_tokens: int
+
+
+class Metrics:
+    """The router's counters, and a Prometheus collector over them. Times are ``time.perf_counter``'s."""
+
+    def __init__(self, endpoints: EndpointSet, request_queues: RequestQueues | None = None) -> None:
+        self.endpoints = endpoints
+        self.request_queues = request_queues or RequestQueues(endpoints)
+        self.in_flight = 0
+        self.arrivals = 0
+        self.retries: defaultdict[str, int] = defaultdict(int)
+        """Requests retried on another endpoint, by the failure of the one before."""
+        self.refused: defaultdict[str, int] = defaultdict(int)
+        """Requests refused by the router itself, by error code."""
+        self.resumes: defaultdict[str, int] = defaultdict(int)
+        """Streams whose engine was lost after their first byte, by outcome: ``resumed``; ``refused`` by the replica
+        that was queried; ``failed`` on all that were; ``nobody`` was there to query; ``unknown`` what was sent."""
+        self.retries_exhausted: Callable[[], int] = lambda: 0
+        """Retries over the retry budget; set by the budget's owner."""
+        self.ttft = Distribution()
+        """Time to first byte of streams."""
+        self.unary = Distribution()
+        """The same of unary responses."""
+        self.tpot = Distribution()
+        self.e2e = Distribution()
+        """End-to-end time of successful requests."""
+        self.failed = Distribution()
+        """The same of all others."""
+        self._distributions = (self.ttft, self.unary, self.tpot, self.e2e, self.failed, self.request_queues.waited)
+        self.accounts: dict[tuple[str, str], Account] = {}
+        """By key and model."""
+        self._prompt_tokens = 0
+        """Of requests whose engine reports their cached tokens."""
+        self._cached_tokens = 0
+        self._keys: set[str] = set()
+        self._models: set[str] = set()
+        self.configured_models: frozenset[str] = frozenset()
+        """Model names in the configuration; set by its owner."""
+        now = time.perf_counter()
+        self._rotate_at = now + SLOT_SECONDS
+        self._snapshots = deque([CounterSnapshot(now, 0, 0, 0, 0)], maxlen=SLOTS)
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    # called by the data path
+
+    def begin(self, now: float) -> None:
+        """Count a request that has arrived."""
+        if now >= self._rotate_at:
+            self._rotate(now)
+        self.in_flight += 1
+        self.arrivals += 1
+
+    def end(
+        self,
+        status: int,
+        started: float,
+        first_byte: float,
+        streamed: bool,
+        key: str,
+        model: str | None,
+        usage: Usage | None,
+    ) -> None:
+        """Count a request that has ended.
+
+        Args:
+            first_byte: when the first byte of its response was sent; 0 without a response of an engine.
+            key, model: label values; surplus ones, and those of failed requests only, are counted together.
+        """
+        now = time.perf_counter()
+        if now >= self._rotate_at:
+            self._rotate(now)
+        self.in_flight -= 1
+        account = self.accounts.get((key, model or ""))
+        if account is None:
+            account = self._account(key, model or "", status)
+        account.requests[status] += 1
+        if first_byte:
+            (self.ttft if streamed else self.unary).observe(first_byte - started)
+        if status >= 400:
+            self.failed.observe(now - started)
+            return
+        self.e2e.observe(now - started)
+        if usage is None:
+            return
+        tokens = usage.completion_tokens
+        if streamed and tokens > 1:
+            self.tpot.observe((now - first_byte) / (tokens - 1))
+        account.completion_tokens += tokens
+        account.prompt_tokens += usage.prompt_tokens
+        if usage.cached_tokens is not None:
+            account.cached_tokens += usage.cached_tokens
+            self._prompt_tokens += usage.prompt_tokens
+            self._cached_tokens += usage.cached_tokens
+
+    def malformed(self, status: int, code: str) -> None:
+        """Count a malformed request that was refused with an error."""
+        self.arrivals += 1
+        account = self.accounts.get(("", OTHER)) or self._account("", OTHER, status)
+        account.requests[status] += 1
+        self.refused[code] += 1
+
+    def _rotate(self, now: float) -> None:
+        """Begin a new slot of the last minute. Nothing was counted since the end of the one before."""
+        self._snapshots.append(self._snapshot(self._rotate_at))
+        slots = int((now - self._rotate_at) / SLOT_SECONDS) + 1
+        self._rotate_at += slots * SLOT_SECONDS
+        for distribution in self._distributions:
+            distribution.rotate(slots)
+        if slots > 1:
+            self._snapshots.append(self._snapshot(self._rotate_at - SLOT_SECONDS))
+
+    def _snapshot(self, now: float) -> CounterSnapshot:
+        return CounterSnapshot(now, self.arrivals, self.ended, self._prompt_tokens, self._cached_tokens)
+
+    def _account(self, key: str, model: str, status: int) -> Account:
+        """A new account, or the shared one of surplus labels: clients choose names, and must not choose how many."""
+        if key not in self._keys and len(self._keys) >= MAX_LABELS:
+            key = OTHER
+        if model and model not in self._models:
+            known = len(self._models) < MAX_LABELS and self._is_model(model, status)
+            model = model[:LABEL_LENGTH] if known else OTHER
+        if len(self.accounts) >= MAX_ACCOUNTS:
+            key = model = OTHER
+        if key != OTHER:
+            self._keys.add(key)
+        if model and model != OTHER:
+            self._models.add(model)
+        return self.accounts.setdefault((key, model), Account())
+
+    def _is_model(self, name: str, status: int) -> bool:
+        """Whether it is configured or served by an engine; one that lists no models proves it by a success."""
+        endpoints = self.endpoints.all
+        return (
+            name in self.configured_models
+            or any(name in endpoint.report.models for endpoint in endpoints)
+            or (status < 400 and not (endpoints and all(endpoint.report.models for endpoint in endpoints)))
+        )
+
+    # readings
+
+    @property
+    def ended(self) -> int:
+        return self.arrivals - self.in_flight
+
+    @property
+    def requests(self) -> dict[int, int]:
+        """Ended requests by status; 499 when the client left."""
+        counts: defaultdict[int, int] = defaultdict(int)
+        for account in self.accounts.values():
+            for status, count in account.requests.items():
+                counts[status] += count
+        return counts
+
+    def window(self, seconds: float) -> CounterSnapshot:
+        """The counters' change since ``seconds`` ago, or a slot longer; its ``time`` is the window's length."""
+        now = time.perf_counter()
+        if now >= self._rotate_at:
+            self._rotate(now)
+        then = next(
+            (snapshot for snapshot in reversed(self._snapshots) if snapshot.time <= now - seconds), self._snapshots[0]
+        )
+        return CounterSnapshot(
+            now - then.time,
+            self.arrivals - then.arrivals,
+            self.ended - then.ended,
+            self._prompt_tokens - then.prompt_tokens,
+            self._cached_tokens - then.cached_tokens,
+        )
+
+    @property
+    def live(self) -> int:
+        """The traffic that retries are budgeted by: requests of the last ten seconds, and those in flight."""
+        return self.window(10.0).arrivals + self.in_flight
+
+    @property
+    def hit_ratio(self) -> float | None:
+        """Cached by prompt tokens of the last minute; None when no engine reports them."""
+        passed = self.window(60.0)
+        return passed.cached_tokens / passed.prompt_tokens if passed.prompt_tokens else None
+
+    @property
+    def drain_seconds(self) -> float | None:
+        """Seconds until the in-flight requests have ended, at the rate of the last ten; held requests do not count."""
+        in_flight = self.in_flight - self.request_queues.pending.count()
+        if in_flight <= 0:
+            return 0.0
+        passed = self.window(10.0)
+        return in_flight * passed.time / passed.ended if passed.ended else None
+
+    def saturation(self, service: str) -> float | None:
+        """The load of a service relative to its target, 1 for as much as it should have; None when unknown.
+
+        With a queue: the requests in its engines by their capacity. Otherwise by its engines' load reports: waiting
+        requests or KV-cache usage, whichever is worse, as a mean over the engines.
+        """
+        queue = self.request_queues.queues.get(service)
+        state = queue.state() if queue is not None else None
+        if state is not None and state.capacity:
+            return state.running / state.capacity
+        oldest = time.monotonic() - STALE_SECONDS
+        full = [
+            max(endpoint.report.waiting / FULL_WAITING, (endpoint.report.kv_usage or 0.0) / FULL_KV)
+            for endpoint in self.endpoints.all
+            if endpoint.config.service == service and endpoint.health.up and endpoint.report.reported_at > oldest
+        ]
+        return sum(full) / len(full) if full else None
+
+    @property
+    def services(self) -> list[str]:
+        """The services of endpoints, and of requests that found none."""
+        request_queues = self.request_queues
+        of_endpoints = {endpoint.config.service for endpoint in self.endpoints.all}
+        return sorted(of_endpoints | request_queues.queues.keys() | request_queues.pending.arrivals.keys())
+
+    def render(self) -> bytes:
+        """Render the Prometheus text format."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        yield _counter(names.ROUTER_REQUESTS, "Finished requests by status.", "code", self.requests)
+        yield _counter(names.ROUTER_RETRIES, "Requests retried on another endpoint.", "reason", self.retries)
+        yield CounterMetricFamily(
+            names.ROUTER_RETRIES_EXHAUSTED, "Retries refused by the retry budget.", value=self.retries_exhausted()
+        )
+        yield _counter(names.ROUTER_REFUSED, "Requests the router refused, by error code.", "reason", self.refused)
+        yield _counter(names.ROUTER_RESUMES, "Streams that lost their engine, by outcome.", "outcome", self.resumes)
+        yield GaugeMetricFamily(names.ROUTER_IN_FLIGHT, "Requests in flight.", value=self.in_flight)
+        yield histogram_family(
+            names.ROUTER_TTFT,
+            "Time from the request to the first byte of its response.",
+            BUCKETS,
+            self.ttft,
+            self.unary,
+        )
+        yield histogram_family(
+            names.ROUTER_TTFT_STREAM, "Time from the request to the first byte of its stream.", BUCKETS, self.ttft
+        )
+        yield histogram_family(
+            names.ROUTER_TPOT, "Time per output token after the first, of streams with usage.", TOKEN_BUCKETS, self.tpot
+        )
+        yield histogram_family(
+            names.ROUTER_E2E, "Time from the request to the last byte of its response.", BUCKETS, self.e2e, self.failed
+        )
+        yield from self._collect_accounts()
+        yield from self._collect_load()
+        yield from self._collect_endpoints()
+
+    def _collect_accounts(self) -> Iterator[Metric]:
+        requests = CounterMetricFamily(
+            names.ROUTER_MODEL_REQUESTS, "Finished requests by key, model and status.", labels=["key", "model", "code"]
+        )
+        tokens = CounterMetricFamily(
+            names.ROUTER_TOKENS,
+            "Tokens by key and model; cached tokens are part of the prompt's.",
+            labels=["key", "model", "kind"],
+        )
+        for (key, model), account in self.accounts.items():
+            for status, count in account.requests.items():
+                requests.add_metric([key, model, str(status)], count)
+            tokens.add_metric([key, model, "prompt"], account.prompt_tokens)
+            tokens.add_metric([key, model, "cached"], account.cached_tokens)
+            tokens.add_metric([key, model, "completion"], account.completion_tokens)
+        yield requests
+        yield tokens
+
+    def _collect_load(self) -> Iterator[Metric]:
+        hits = GaugeMetricFamily(
+            names.ROUTER_HIT_RATIO, "Prefix-cache hits: cached by prompt tokens, of the last minute."
+        )
+        if (ratio := self.hit_ratio) is not None:
+            hits.add_metric([], ratio)
+        yield hits
+        drain = GaugeMetricFamily(
+            names.ROUTER_DRAIN, "Time until all in-flight requests have ended, at the present rate."
+        )
+        if (seconds := self.drain_seconds) is not None:
+            drain.add_metric([], seconds)
+        yield drain
+        yield histogram_family(
+            names.ROUTER_QUEUE_WAIT,
+            "Time in the queue, of requests that had to wait.",
+            BUCKETS,
+            self.request_queues.waited,
+        )
+        requests = _of_service(names.ROUTER_QUEUE_REQUESTS, "Requests in the queue.")
+        tokens = _of_service(names.ROUTER_QUEUE_TOKENS, "Tokens of the requests in the queue, outputs included.")
+        size = _of_service(names.ROUTER_QUEUE_BYTES, "Bytes of the requests in the queue.")
+        oldest = _of_service(names.ROUTER_QUEUE_OLDEST, "Age of the oldest request in the queue.")
+        p95 = _of_service(names.ROUTER_QUEUE_P95, "Age that 95 % of the requests in the queue have not reached.")
+        full = _of_service(names.ROUTER_SATURATION, "Load of the engines relative to their target, 1.")
+        for service in self.services:
+            if (part := self.saturation(service)) is not None:
+                full.add_metric([service], part)
+        for service, queue in self.request_queues.queues.items():
+            state = queue.state()
+            requests.add_metric([service], state.requests)
+            tokens.add_metric([service], state.tokens)
+            size.add_metric([service], state.bytes)
+            oldest.add_metric([service], state.oldest_seconds)
+            p95.add_metric([service], state.p95_seconds)
+        yield from (requests, tokens, size, oldest, p95, full)
+        holding = self.request_queues.pending
+        held = _of_service(names.ROUTER_HELD, "Requests buffered because no engine is ready.")
+        arrivals = CounterMetricFamily(
+            names.ROUTER_HELD_ARRIVALS, "Requests that found no engine ready and were buffered.", labels=["service"]
+        )
+        for service, count in holding.arrivals.items():
+            held.add_metric([service], holding.count(service))
+            arrivals.add_metric([service], count)
+        yield held
+        yield arrivals
+
+    def _collect_endpoints(self) -> Iterator[Metric]:
+        up = GaugeMetricFamily(names.ROUTER_ENDPOINT_UP, "1 when the active health check passed.", labels=["endpoint"])
+        busy = GaugeMetricFamily(
+            names.ROUTER_ENDPOINT_IN_FLIGHT, "Requests in flight on the endpoint.", labels=["endpoint"]
+        )
+        breaker = GaugeMetricFamily(
+            names.ROUTER_BREAKER, "Circuit breaker: 0 closed, 1 half open, 2 open.", labels=["endpoint"]
+        )
+        weight = GaugeMetricFamily(
+            names.ROUTER_ENDPOINT_WEIGHT, "Load-balancing weight; below 1 during slow start.", labels=["endpoint"]
+        )
+        now = time.monotonic()
+        for endpoint in self.endpoints.all:
+            up.add_metric([endpoint.name], float(endpoint.health.up is True))
+            busy.add_metric([endpoint.name], endpoint.in_flight)
+            breaker.add_metric([endpoint.name], _BREAKER_STATES[endpoint.health.breaker.state(now)])
+            weight.add_metric([endpoint.name], endpoint.health.weight)
+        yield from (up, busy, breaker, weight)
+
+
+def _counter(name: str, text: str, label: str, counts: dict[int, int] | dict[str, int]) -> CounterMetricFamily:
+    family = CounterMetricFamily(name, text, labels=[label])
+    for value, count in sorted(counts.items()):
+        family.add_metric([str(value)], count)
+    return family
+
+
+def _of_service(name: str, text: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, labels=["service"])

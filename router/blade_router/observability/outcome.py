@@ -1,0 +1,41 @@
+"""The outcome of a request, as the access log and the tracer record it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from blade_router.http.client import Client
+from blade_router.http.errors import header_of
+from blade_router.http.head import RawRequest
+from blade_router.request.request import ClientRequest
+
+MAX_PATH_BYTES = 1024
+"""Bytes of a path that are recorded: pending records are bounded in number only."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """The outcome of one request."""
+
+    raw: RawRequest
+    client: Client
+    request: ClientRequest | None
+    """None: it was refused before it could be parsed."""
+    key: str
+    """The name of its API key; empty without one."""
+    status: int
+    started: float
+    ended: float
+    """``time.perf_counter``."""
+
+    def response_header(self, name: bytes) -> str:
+        """A header the router added to the response; empty without one."""
+        ours = self.request.added_headers if self.request is not None else ()
+        return header_of(ours, name).decode("latin-1")
+
+    @property
+    def first_byte(self) -> float | None:
+        """Time to first byte in seconds; None without a response."""
+        return self.client.began - self.started if self.client.began else None
+
+
+Observe = Callable[[Outcome], None]

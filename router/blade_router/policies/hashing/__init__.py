@@ -1,0 +1,1 @@
+"""Policies by hash: a bounded-load hash ring, consistent hashing of prompts and session affinity."""

@@ -1,0 +1,230 @@
+"""The approximate prefix-cache index: what each engine probably has cached, judged by what was sent to it.
+
+One dictionary maps a block's hash to a bit mask of the endpoints that probably have it, so a lookup costs the same
+for two endpoints and for two hundred. Each endpoint has its own LRU order, as each engine has; ``max_bytes`` bounds
+them together. A prompt is recorded when it is sent, so the second request of a burst finds the first one's endpoint.
+
+How much an engine really keeps is learned from the ``cached_tokens`` of its responses: fewer than predicted shrink the
+estimate of its cache, more let it grow.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from blade_router.endpoints.endpoint import Endpoint
+from blade_router.policies.prefix_cache.interface import Chain, PrefixInsertion
+from blade_router.request.prompt_text import BLOCK, BYTES_PER_TOKEN
+from blade_router.request.usage import Usage
+
+DEFAULT_BYTES = 64 << 20
+BYTES_PER_ENTRY = 400
+"""Memory of one block at one endpoint, both dictionaries at their worst load; a test measures it."""
+EVICTION_BATCH = 64
+"""Blocks of a removed or overfull endpoint that one request evicts on top of its own."""
+RECENT_FRACTION = 64
+"""A block used within the last 1/64 of a cache's blocks counts as most recently used already."""
+CAPACITY_STEP = 64
+"""An estimate of an engine's capacity changes by 1/64 at a time. Too high is better than too low: a prompt that went
+to its old endpoint in vain is cached there again, and one that was scattered is cached nowhere."""
+
+
+class EngineCache:
+    """The estimated content of one endpoint's prefix cache."""
+
+    __slots__ = ("blocks", "capacity", "clock", "computing", "mask")
+
+    def __init__(self, mask: int, capacity: int) -> None:
+        self.mask = mask
+        self.blocks: OrderedDict[int, int] = OrderedDict()
+        """Block → clock of its last use, in LRU order; a prompt's end counts as older than its start."""
+        self.capacity = capacity
+        """Blocks, as far as is known."""
+        self.clock = 0
+        """Counts blocks the engine had to compute: the measure of age."""
+        self.computing: dict[RecordedPrompt, None] = {}
+        """Requests without a first byte yet, oldest first: their blocks may not be computed yet."""
+
+
+class RecordedPrompt(PrefixInsertion):
+    """One prompt recorded in the index."""
+
+    __slots__ = ("age", "cache", "chain", "index", "matched", "stamp")
+
+    def __init__(self, index: "PrefixIndex", cache: EngineCache, chain: Chain, matched: int) -> None:
+        self.index = index
+        self.cache = cache
+        self.chain = chain
+        self.matched = matched
+        self.stamp: int
+        self.age = -1
+        """Blocks computed since the matched prefix was last used; -1: it may not be computed yet."""
+        if matched:
+            used = cache.blocks[chain[matched - 1]]
+            oldest = next(iter(cache.computing), None)
+            if oldest is None or used < oldest.stamp:
+                self.age = cache.clock - used
+        cache.clock += len(chain) - matched
+        self.stamp = cache.clock
+        cache.computing[self] = None
+
+    def first_byte(self) -> None:
+        self.cache.computing.pop(self, None)
+
+    def ended(self, usage: Usage | None) -> None:
+        if self in self.cache.computing:
+            del self.cache.computing[self]
+            self.index.drop(self.cache, self.chain, self.matched)
+        elif usage is not None and usage.cached_tokens is not None and usage.prompt_tokens > 0:
+            self.index.correct(self, len(self.chain) * usage.cached_tokens / usage.prompt_tokens)
+
+
+class PrefixIndex:
+    """A ``PrefixCacheIndex`` of bounded size."""
+
+    def __init__(self, max_bytes: int = DEFAULT_BYTES) -> None:
+        self._limit = max(1, max_bytes // BYTES_PER_ENTRY)
+        self._locations: dict[int, int] = {}
+        self._caches: dict[Endpoint, EngineCache] = {}
+        self._masks: dict[Endpoint, int] = {}
+        self._removed: list[EngineCache] = []
+        """Caches of removed endpoints, evicted bit by bit."""
+        self._free_bits: list[int] = []
+        self._size = 0
+
+    def __len__(self) -> int:
+        """The number of blocks, counted once for each endpoint."""
+        return self._size
+
+    def match(self, chain: Chain, endpoints: Sequence[Endpoint]) -> list[int]:
+        """The cached blocks of each endpoint from the start of ``chain``. Changes nothing."""
+        mask_of = self._masks.get
+        masks = [mask_of(endpoint, 0) for endpoint in endpoints]
+        alive = sum(masks)
+        endpoints_with = self._locations.get
+        depth, size = 0, len(chain)
+        left: list[tuple[int, int]] = []
+        while alive and depth < size:
+            if endpoints_with(chain[-1], 0) & alive == alive:
+                depth = size
+                break
+            # An endpoint with a block has those before it: bisect for the first block that some endpoint lacks.
+            end = size - 1
+            while depth < end:
+                middle = (depth + end) >> 1
+                if endpoints_with(chain[middle], 0) & alive == alive:
+                    depth = middle + 1
+                else:
+                    end = middle
+            still = alive & endpoints_with(chain[depth], 0)
+            left.append((alive ^ still, depth))
+            alive = still
+            depth += 1
+        if not left or left[-1][1] == 0:  # each has nothing of it, or as much as the others that have some
+            return [depth if mask & alive else 0 for mask in masks]
+        lengths = dict.fromkeys(masks, depth)
+        lengths[0] = 0
+        for lost, depth in left:
+            while lost:
+                mask = lost & -lost
+                lengths[mask] = depth
+                lost ^= mask
+        return [lengths[mask] for mask in masks]
+
+    def sent(self, chain: Chain, endpoint: Endpoint, matched: int) -> RecordedPrompt:
+        """Record that the endpoint is about to cache all of ``chain``, of which it had ``matched`` blocks."""
+        cache = self._caches.get(endpoint) or self._add(endpoint)
+        if endpoint.report.cache_tokens:  # the engine's reported capacity
+            cache.capacity = min(cache.capacity, endpoint.report.cache_tokens * BYTES_PER_TOKEN // BLOCK)
+        recorded = RecordedPrompt(self, cache, chain, matched)
+        stamp, mask, blocks, locations = recorded.stamp, cache.mask, cache.blocks, self._locations
+        before = len(blocks)
+        fresh = chain[matched:] if matched else chain
+        touch = blocks.move_to_end
+        for block in reversed(fresh):
+            blocks[block] = stamp
+            touch(block)
+            locations[block] = locations.get(block, 0) | mask
+        if matched and stamp - blocks[chain[matched - 1]] >= before // RECENT_FRACTION:
+            for block in reversed(chain[:matched]):
+                if block in blocks:
+                    blocks[block] = stamp
+                    touch(block)
+        new = len(blocks) - before
+        if new or self._removed:
+            self._size += new
+            self._make_room(cache, new)
+        return recorded
+
+    def removed(self, endpoint: Endpoint) -> None:
+        """Forget the endpoint: it matches nothing from now on, and later requests evict its blocks bit by bit."""
+        cache = self._caches.pop(endpoint, None)
+        if cache is not None:
+            del self._masks[endpoint]
+            self._removed.append(cache)
+
+    # called by ``RecordedPrompt``
+
+    def drop(self, cache: EngineCache, chain: Chain, start: int) -> None:
+        """Remove the blocks of ``chain`` from position ``start`` on from this cache.
+
+        Blocks of longer prompts behind this one's end stay until they are evicted, and may match wrongly.
+        """
+        blocks = cache.blocks
+        for block in chain[start:]:
+            if blocks.pop(block, None) is not None:
+                self._clear(block, cache.mask)
+
+    def correct(self, recorded: RecordedPrompt, actual: float) -> None:
+        """Correct the estimate by the number of blocks that were really cached, as a response reported it.
+
+        A prompt last used long ago that is missing was evicted: the cache is smaller than estimated and older prompts
+        are gone as well; this one is cached again. One used recently that is missing is one the engine cannot reuse
+        (it has no prefix cache, or its template changes what came before): drop its end.
+        """
+        cache, chain, age = recorded.cache, recorded.chain, recorded.age
+        size = len(cache.blocks)
+        slack = 1 + len(chain) // 8
+        missing = recorded.matched - actual
+        cache.clock += max(0, int(missing))
+        if missing < -slack or (missing <= slack and 2 * age >= size):
+            cache.capacity = min(self._limit, cache.capacity + cache.capacity // CAPACITY_STEP + 1)
+        elif missing > slack and age >= 0:
+            if 2 * age < size:
+                self.drop(cache, chain, int(actual))
+            else:
+                cache.capacity = max(len(chain), size - size // CAPACITY_STEP - 1)
+                self._evict(cache, min(size - cache.capacity, EVICTION_BATCH))
+
+    def _add(self, endpoint: Endpoint) -> EngineCache:
+        bit = self._free_bits.pop() if self._free_bits else len(self._caches) + len(self._removed)
+        cache = self._caches[endpoint] = EngineCache(1 << bit, self._limit)
+        self._masks[endpoint] = cache.mask
+        return cache
+
+    def _make_room(self, cache: EngineCache, new: int) -> None:
+        """Evict down to the cache's capacity and its share of the memory, and all caches to the limit."""
+        if self._removed:
+            last = self._removed[-1]
+            self._evict(last, min(len(last.blocks), EVICTION_BATCH + new))
+            if not last.blocks:
+                self._removed.pop()
+                self._free_bits.append(last.mask.bit_length() - 1)
+        over = len(cache.blocks) - min(cache.capacity, self._limit // max(1, len(self._caches)))
+        if over > 0:
+            self._evict(cache, min(over, EVICTION_BATCH + new))
+        while self._size > self._limit:
+            largest = max((*self._caches.values(), *self._removed), key=lambda each: len(each.blocks))
+            self._evict(largest, min(len(largest.blocks), self._size - self._limit))
+
+    def _evict(self, cache: EngineCache, count: int) -> None:
+        oldest = cache.blocks.popitem
+        for _ in range(count):
+            self._clear(oldest(last=False)[0], cache.mask)
+
+    def _clear(self, block: int, mask: int) -> None:
+        self._size -= 1
+        left = self._locations[block] & ~mask
+        if left:
+            self._locations[block] = left
+        else:
+            del self._locations[block]

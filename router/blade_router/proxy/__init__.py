@@ -1,0 +1,1 @@
+"""The data path: one request, its attempts, and the relay of the response."""

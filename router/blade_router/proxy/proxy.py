@@ -1,0 +1,315 @@
+"""The data path: a request comes in, an endpoint is picked, its response goes out.
+
+Nothing is sent to the client before the response is worth sending: a whole one when it does not stream, the first event
+when it does. Up to there a failing engine costs the client nothing but time, because the request is retried elsewhere.
+A web framework here would cost more than everything else the router does.
+"""
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+from blade_protocol import headers as names
+from blade_protocol import paths
+from blade_router.admission import Admission, AdmissionControl, AdmitAll
+from blade_router.endpoints.endpoint import Endpoint
+from blade_router.endpoints.endpoint_set import EndpointSet
+from blade_router.endpoints.retry_budget import RetryBudget
+from blade_router.engines import KvIndex
+from blade_router.http.client import Client
+from blade_router.http.errors import ClientGone, Headers, Refused, header_of
+from blade_router.http.head import RawRequest
+from blade_router.http.upstream.connection import Connection
+from blade_router.http.upstream.errors import UpstreamError
+from blade_router.observability.metrics import Metrics
+from blade_router.observability.outcome import Observe, Outcome
+from blade_router.policies import Choice, Policy
+from blade_router.proxy.relay import EVENT_END, BufferedResponse, buffer_head, forward
+from blade_router.proxy.retry_state import RETRIABLE, RetryState
+from blade_router.request.request import REQUEST_ID, ClientRequest, forwardable, read_request
+from blade_router.request.usage import TAIL, usage_of, usage_of_stream
+from blade_router.resume import ResumableStream, Resumer, read_resume_state, resume_headers, supports_resume
+
+logger = logging.getLogger("blade_router.proxy")
+
+CLIENT_GONE = 499
+"""Status under which requests are counted whose client left (nginx's)."""
+BROKEN = 502
+"""The same of responses that began well and broke off."""
+
+_ENDPOINT = names.ENDPOINT.encode()
+_REASON = names.ROUTE_REASON.encode()
+_JSON = [(b"content-type", b"application/json")]
+_KV_BLOCKS = names.KV_BLOCKS.encode()
+_REQUEST_BLOCKS = _KV_BLOCKS + b": 1\r\n"
+
+
+def is_models(path: str) -> bool:
+    """The path lists the models, or names one of them."""
+    return path == paths.MODELS or path.startswith(f"{paths.MODELS}/")
+
+
+class Proxy:
+    """Serves the requests that go to engines.
+
+    Args:
+        max_tries: how many endpoints may work on one request before its first byte. Endpoints that could not
+            be connected to or say that they drain have not worked on it and do not count.
+        first_byte_timeout: seconds an endpoint has for the first byte of a body; 0 for no limit.
+        stall_timeout: seconds without a byte in a response that has begun; 0 for no limit.
+        refresh: re-reads the configuration before a request is refused for want of endpoints; True when it changed.
+        resumer: resumes streams on other replicas; one without a token when left out.
+        list_models: the response to a GET of ``/v1/models``; None where an engine is to send it.
+    """
+
+    def __init__(
+        self,
+        endpoints: EndpointSet,
+        policy: Policy,
+        metrics: Metrics,
+        *,
+        max_tries: int = 3,
+        first_byte_timeout: float = 0.0,
+        stall_timeout: float = 0.0,
+        refresh: Callable[[], bool] = lambda: False,
+        admission_control: AdmissionControl | None = None,
+        resumer: Resumer | None = None,
+        list_models: Callable[[ClientRequest], Awaitable[bytes | None]] | None = None,
+    ) -> None:
+        self.endpoints = endpoints
+        self.policy = policy
+        self.kv_index: KvIndex | None = None
+        """Set while the policy is kv-aware: it learns from responses."""
+        self.admission_control: AdmissionControl = admission_control or AdmitAll()
+        self._resumer = resumer or Resumer(endpoints, metrics, None, max_tries=max_tries)
+        self._list_models = list_models
+        self.observers: Sequence[Observe] = ()
+        """Notified of each request that has ended."""
+        self._metrics = metrics
+        self._budget = RetryBudget(lambda: metrics.live)
+        metrics.retries_exhausted = lambda: self._budget.exhausted
+        self._max_tries = max_tries
+        self._first_byte_timeout = first_byte_timeout
+        self._stall_timeout = stall_timeout
+        self._refresh = refresh
+
+    async def __call__(self, raw: RawRequest, client: Client) -> None:
+        started = time.perf_counter()
+        metrics = self._metrics
+        metrics.begin(started)
+        status = CLIENT_GONE
+        request: ClientRequest | None = None
+        key = ""
+        try:
+            request = read_request(raw)
+            if request.method == "GET" and is_models(request.path) and self._list_models is not None:
+                listing = await self._list_models(request)
+                if listing is not None:
+                    status = 200
+                    await client.start(200, [*_JSON, (b"content-length", b"%d" % len(listing))])
+                    await client.finish(listing)
+                    return
+            admission = await self.admission_control.admit(request, client)
+            key = admission.key_name
+            try:
+                status = await self._serve(request, client, admission)
+            except Refused as refusal:
+                request.status = refusal.status
+                raise
+            finally:
+                admission.close(request.usage)
+        except ClientGone:
+            pass
+        except Refused as refusal:
+            status = refusal.status
+            metrics.refused[refusal.code] += 1
+            await client.refuse(refusal)
+        except Exception:
+            status = 500
+            raise
+        finally:
+            ended = time.perf_counter()
+            if request is None:
+                metrics.end(status, started, 0.0, False, "", None, None)
+            else:
+                fields, answered = request.fields, request.first_byte_at
+                metrics.end(status, started, answered, request.streamed, key, fields.model, request.usage)
+            if self.observers:
+                outcome = Outcome(raw, client, request, key, status, started, ended)
+                for observe in self.observers:
+                    observe(outcome)
+
+    async def _serve(self, request: ClientRequest, client: Client, admission: Admission) -> int:
+        """Try endpoints until one answers; returns the status the client got."""
+        retries = RetryState(self._budget)
+        ids = resume_headers(request) if len(self.endpoints.all) > 1 else b""
+        while (choice := await self._pick(request, client, admission, retries)) is not None:
+            endpoint = choice.endpoint
+            request.added_headers = added = self._headers(request, choice, retries)
+            added += admission.headers
+            index = self._index_for(endpoint, request) if self.kv_index is not None else None
+            extra = ids if ids and supports_resume(endpoint) else b""
+            if index is not None:
+                extra += _REQUEST_BLOCKS
+            async with self.endpoints.attempt(choice, request, client) as attempt:
+                try:
+                    connection = await attempt.send(
+                        request.head_for(endpoint.authority, extra),
+                        request.body,
+                        self._first_byte_timeout,
+                        self._stall_timeout,
+                    )
+                    response = await buffer_head(connection)
+                    attempt.first_byte()
+                    if index is not None:
+                        index.learn(request.prompt.chain, header_of(connection.headers, _KV_BLOCKS))
+                    if response.status in RETRIABLE and response.complete:
+                        retries.rejected(endpoint, response, added)
+                        continue
+                    retries.succeeded(endpoint, response.status)
+                    lost = await self._relay(response, added, connection, request, client)
+                except UpstreamError as error:
+                    retries.failed(endpoint, error)
+                    logger.debug("request %s failed on %s: %s", request.id.decode("latin-1"), endpoint.name, error)
+                    continue
+            if lost is None:
+                return response.status
+            return await self._fail_over(lost, response, endpoint, request, client)
+        retries.give_up()
+        if retries.last is None:
+            raise self._unavailable(retries)
+        response, added = retries.last
+        if response.status == 503 and not header_of(response.headers, b"retry-after"):
+            added.append((b"retry-after", b"1"))
+        await self._relay(response, added, None, request, client)
+        return response.status
+
+    async def _pick(
+        self, request: ClientRequest, client: Client, admission: Admission, retries: RetryState
+    ) -> Choice | None:
+        """Wait until an endpoint may be tried, and choose one; None when no further try is allowed.
+
+        Raises:
+            Refused: it has waited too long for an endpoint, or there is no room to wait.
+            ClientGone: the client left.
+        """
+        while retries.attempts_charged < self._max_tries:
+            candidates, retries.panic = self.endpoints.candidates(
+                retries.tried, admission.service, self.policy.adapter(request)
+            )
+            if not candidates:
+                if not await self._endpoint_available(request, client, admission, retries):
+                    return None
+            elif retries.needs_budget:
+                if not await retries.take_retry():
+                    return None
+            else:
+                choice = self.policy.choose(candidates, request)
+                if retries.reason:
+                    self._metrics.retries[retries.reason] += 1
+                request.attempts += 1
+                retries.tried.append(choice.endpoint)
+                return choice
+        return None
+
+    async def _endpoint_available(
+        self, request: ClientRequest, client: Client, admission: Admission, retries: RetryState
+    ) -> bool:
+        """There is no candidate: wait for one where that is allowed. False when there will be none."""
+        if self._refresh():
+            return True  # a replica became ready since the configuration was read
+        if retries.may_wait and await self.admission_control.wait_for_endpoint(request, client, admission):
+            retries.reset()
+            return True
+        return retries.retry_lost_connections()
+
+    def _index_for(self, endpoint: Endpoint, request: ClientRequest) -> KvIndex | None:
+        """The KV index, where it wants to learn this prompt's block hashes from the endpoint's response."""
+        index = self.kv_index
+        if index is None or endpoint.config.engine != "blade" or not index.wanted(request.prompt.chain):
+            return None
+        return index
+
+    async def _relay(
+        self,
+        response: BufferedResponse,
+        added: Headers,
+        connection: Connection | None,
+        request: ClientRequest,
+        client: Client,
+    ) -> UpstreamError | None:
+        """Send what was buffered, then stream the rest; returns why it broke off, if it did."""
+        request.status = response.status
+        whole = response.complete and response.status not in (204, 304)
+        headers = forwardable(response.headers, len(response.body) if whole else None)
+        if response.events is not None and not whole:  # token ids are taken out, so the engine's length is wrong
+            headers = [header for header in headers if header[0] != b"content-length"]
+        await client.start(response.status, headers + added)
+        request.first_byte_at = time.perf_counter()
+        request.streamed = response.events is not None
+        if response.events is not None:
+            request.events = response.body.count(EVENT_END)
+        if response.complete or connection is None:
+            request.usage = (
+                usage_of(response.body) if response.events is None else usage_of_stream(response.body[-TAIL:])
+            )
+            await client.finish(response.body)
+            return None
+        await client.write(response.body)
+        return await forward(connection, response.events, request, client)
+
+    async def _fail_over(
+        self,
+        lost: UpstreamError,
+        response: BufferedResponse,
+        endpoint: Endpoint,
+        request: ClientRequest,
+        client: Client,
+    ) -> int:
+        """Resume a stream that broke off on other replicas, as often as one is lost; else end it in an error event.
+
+        Returns the status the request counts with.
+        """
+        events = response.events
+        state = read_resume_state(request, response.headers, endpoint)
+        while True:
+            logger.warning("the response of %s broke off after it had begun: %s", endpoint.name, str(lost))
+            endpoint.health.record_failure(str(lost), lost)
+            if events is None or events.split:
+                return BROKEN  # It stays incomplete and the server closes the connection: the client can tell.
+            if events.over:
+                request.usage = usage_of_stream(events.last)
+                await client.finish()
+                return response.status
+            resumed = None
+            if state is not None and isinstance(events, ResumableStream):
+                relay = partial(forward, events=events, request=request, client=client)
+                resumed = await self._resumer.resume(state, events, endpoint, self.policy.choose, client, relay)
+            if resumed is None:
+                await client.finish(events.broken(lost.reason))
+                return BROKEN
+            endpoint, again = resumed
+            if again is None:
+                return response.status
+            lost = again
+
+    def _headers(self, request: ClientRequest, choice: Choice, retries: RetryState) -> Headers:
+        """The headers the router adds to a response: which endpoint, why that one, and the request's id."""
+        reason = choice.reason
+        if retries.panic:
+            reason += " panic"
+        if retries.reason:
+            reason += f" retry={retries.reason}"
+        return [(REQUEST_ID, request.id), (_ENDPOINT, choice.endpoint.name_header), (_REASON, reason.encode("ascii"))]
+
+    def _unavailable(self, retries: RetryState) -> Refused:
+        tried = retries.tried
+        if not self.endpoints.all:
+            message, code = "no engine is registered with this router yet; try again shortly", "no_endpoint"
+        elif not tried:
+            message, code = "every engine of this service is draining; try again shortly", "no_endpoint"
+        else:
+            message = f"no engine could answer ({len(tried)} tried, last failure: {retries.reason}); try again shortly"
+            code = "engines_unavailable"
+        return Refused(503, message, code=code, retry_after=1)

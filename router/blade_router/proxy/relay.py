@@ -1,0 +1,100 @@
+"""The relay of a response: buffering its head at first, then streaming the rest to the client."""
+
+from dataclasses import dataclass
+
+from blade_router.http.client import Client
+from blade_router.http.errors import Headers
+from blade_router.http.upstream.connection import Connection
+from blade_router.http.upstream.errors import EngineShutdown, UpstreamError
+from blade_router.request.request import ClientRequest
+from blade_router.request.usage import usage_of_stream
+from blade_router.resume import EventStream, event_stream
+
+MAX_BUFFERED = 8 << 20
+"""Bytes of a unary response that are buffered so that it can be retried elsewhere; a longer one is streamed."""
+EVENT_END = b"\n\n"
+
+
+@dataclass(slots=True)
+class BufferedResponse:
+    """The buffered head of an engine's response, or all of it."""
+
+    status: int
+    headers: Headers
+    body: bytes
+    """The bytes that may be sent now."""
+    complete: bool
+    events: EventStream | None
+    """Set for a server-sent-event stream."""
+
+
+async def forward(
+    connection: Connection, events: EventStream | None, request: ClientRequest, client: Client
+) -> UpstreamError | None:
+    """Stream the rest of a response to the client; returns why it broke off, if it did.
+
+    Raises:
+        ClientGone: the client left.
+    """
+
+    def whole_events(chunk: bytes) -> bytes:
+        if events is not None:
+            chunk = events.feed(chunk)
+            request.events += chunk.count(EVENT_END)
+        return chunk
+
+    def lost() -> bool:
+        return events is not None and events.lost
+
+    try:
+        while not (connection.complete or lost()):
+            await connection.stream_to(lambda chunk: client.put(whole_events(chunk)) and not lost())
+            await client.drained()
+        chunk = b"" if lost() else whole_events(await connection.read())
+    except UpstreamError as error:
+        return error
+    if lost():
+        await client.write(chunk)
+        return EngineShutdown("the engine shut down in the middle of it")
+    if events is not None:
+        chunk += events.end()
+        request.usage = usage_of_stream(events.last)
+    await client.finish(chunk)
+    return None
+
+
+async def buffer_head(connection: Connection) -> BufferedResponse:
+    """Read the part of a response that has to be there before the client gets any of it.
+
+    Raises:
+        UpstreamError: the engine failed while nothing had been sent: the request can go elsewhere.
+    """
+    headers = connection.headers
+    streams = encoded = False
+    for name, value in headers:
+        if name == b"content-type":
+            streams = value.lower().startswith(b"text/event-stream")
+        elif name == b"content-encoding":
+            encoded = True
+    events = event_stream(headers) if streams and not encoded else None
+    parts: list[bytes] = []
+    size = 0
+    while chunk := await connection.read():
+        part = events.feed(chunk) if events is not None else chunk
+        parts.append(part)
+        size += len(part)
+        if connection.at_end or (size and (streams or size >= MAX_BUFFERED)):
+            break
+    lost = events is not None and events.lost
+    if lost and not size:
+        raise EngineShutdown("the engine shut down")
+    complete = connection.at_end and not lost
+    if complete and events is not None:
+        parts.append(events.end())
+    return BufferedResponse(
+        status=connection.status,
+        headers=headers,
+        body=parts[0] if len(parts) == 1 else b"".join(parts),
+        complete=complete,
+        events=events,
+    )

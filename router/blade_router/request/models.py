@@ -1,0 +1,229 @@
+"""Resolving the model of a request to a service: names, aliases, defaults, bounds.
+
+A request that needs no change is forwarded as the bytes that came. One that names an alias, or lacks a field that has a
+default, is rewritten; only those cost time.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+
+from blade_protocol import paths
+from blade_protocol.routing import Limits, ModelConfig
+from blade_router.endpoints.endpoint_set import EndpointSet
+from blade_router.http.errors import Refused
+from blade_router.request.fields import RoutingFields, parse_fields
+from blade_router.request.request import ClientRequest
+
+WITHOUT_OUTPUT = frozenset((paths.EMBEDDINGS, paths.TOKENIZE, paths.DETOKENIZE))
+"""Paths where nothing is generated, as far as is known."""
+_TOKEN_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+_LENGTHS = {
+    paths.CHAT_COMPLETIONS: ("max_completion_tokens", "max_tokens"),
+    paths.COMPLETIONS: ("max_tokens",),
+    paths.RESPONSES: ("max_output_tokens",),
+}
+"""The names of the output length's limit in each API. Every engine knows the last one."""
+_BELOW_MODELS = paths.MODELS + "/"
+_BELOW_RESPONSES = paths.RESPONSES + "/"
+_DOTS = re.compile(r"/\.{0,2}/|/\.{1,2}$")
+_NOT_PLAIN = re.compile(rf"[%#]|{_DOTS.pattern}")
+
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(slots=True, frozen=True)
+class Target:
+    """The service a request goes to, and its model."""
+
+    service: str
+    model: ModelConfig | None = None
+    """None: one that the configuration does not list."""
+
+    def names(self, requested: str) -> tuple[str, ...]:
+        """All names of the model that was requested under one of them."""
+        return (requested, self.model.name, *self.model.aliases) if self.model is not None else (requested,)
+
+
+class Catalog:
+    """The models of the configuration, and the services there are.
+
+    Services are those that endpoints and models name; the one without a name is where everything is that names none.
+    """
+
+    def __init__(self, endpoints: EndpointSet, models: Iterable[ModelConfig] = ()) -> None:
+        self.models = tuple(models)
+        self._endpoints = endpoints
+        self._targets = {
+            name: Target(model.service, model) for model in self.models for name in (model.name, *model.aliases)
+        }
+        self.services = sorted(
+            {endpoint.config.service for endpoint in endpoints.all} | {model.service for model in self.models}
+        ) or [""]
+        self._only = Target(self.services[0]) if len(self.services) == 1 else None
+        self._default = self._only
+        """The target of a request that names no model; None: it has to name one."""
+        if self._only is not None:
+            if len(self.models) == 1:
+                self._default = Target(self.services[0], self.models[0])
+            elif any(model.limits != Limits() or model.max_tokens or model.defaults for model in self.models):
+                self._default = None
+
+    @property
+    def several(self) -> bool:
+        """There is more than one service."""
+        return self._only is None
+
+    def find(self, name: str | None) -> Target | None:
+        """The target of requests for a model; None for an unknown name. ``name`` is None or empty where none was given:
+        then it is the only model there is. Where there are several, none of which has limits or defaults, the engines
+        of the only service decide.
+
+        A name that is not listed is left to the engines of the only service, as adapters come and go. Where there are
+        several services, it may be one that engines of one of them have reported.
+        """
+        if not name:
+            return self._default
+        if target := self._targets.get(name):
+            return target
+        if self._only is not None:
+            return self._only
+        for endpoint in self._endpoints.all:
+            if name in endpoint.report.models or name in endpoint.report.adapters:
+                return Target(endpoint.config.service)
+        return None
+
+    def nameless(self, request: ClientRequest) -> Target:
+        """The target of a request that names no model, where there are several.
+
+        Raises:
+            Refused: 400, it has to name one.
+        """
+        if request.method != "POST" or request.path.startswith(_BELOW_RESPONSES):  # e.g. to cancel one
+            return Target(self.services[0])
+        message = "you must provide a model parameter: this router serves several models"
+        if self._only is not None:  # the same for every client: a key that may not use all of them was refused before
+            message += f" ({', '.join(model.name for model in self.models)})"
+        raise Refused(400, message, code="missing_model")
+
+    def orders(self, service: str) -> bool:
+        """All engines of a service schedule by priority. Others may refuse a request that has any."""
+        configs = (endpoint.config for endpoint in self._endpoints.all)
+        return all(config.engine == "blade" for config in configs if config.service == service)
+
+
+def not_found(name: str) -> Refused:
+    """OpenAI's error, the same for a model that does not exist and for one that a key may not use."""
+    return Refused(
+        404,
+        f"The model `{name}` does not exist or you do not have access to it.",
+        code="model_not_found",
+        kind="invalid_request_error",
+    )
+
+
+def check_path(path: str) -> None:
+    """Refuse a path that is not in normal form: what is decided by path must hold for how an engine reads it.
+
+    Raises:
+        Refused: 400, it has ``.``, ``..`` or nothing as a part, or characters that are encoded, in other than a
+            model's name.
+    """
+    if path in _LENGTHS or _NOT_PLAIN.search(path) is None:
+        return
+    if path.startswith(_BELOW_MODELS) and "#" not in path and _DOTS.search(unquote(path)) is None:
+        return
+    raise Refused(400, f"the path {path} is not in its plain form; send it as documented", code="invalid_path")
+
+
+def prepare(request: ClientRequest, target: Target, least_priority: int | None, *, ordered: bool = True) -> None:
+    """Apply its model's bounds and defaults to a request.
+
+    Args:
+        least_priority: replaces a lower number (an earlier turn) in the request; None: any is allowed.
+        ordered: engines read a priority, and take 0 where there is none.
+
+    Raises:
+        Refused: 400, it requests more tokens than the model's bound.
+    """
+    fields = request.fields
+    model = target.model
+    names = _LENGTHS.get(request.path) if request.method == "POST" else None
+    changes: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
+    if least_priority is not None:
+        own: Any = fields.priority
+        if own is None and names is not None:
+            own = model.defaults.get("priority") if model is not None else None
+            if own is None and ordered:
+                own = 0
+        if isinstance(own, int) and own < least_priority:
+            changes["priority"] = least_priority
+    if model is not None:
+        requested = fields.token_limit
+        if model.max_tokens and requested is not None and requested > model.max_tokens:
+            raise Refused(
+                400,
+                f"max_tokens is {requested}, and the limit of the model `{model.name}` is {model.max_tokens}; "
+                "ask for less",
+                code="max_tokens_exceeded",
+            )
+        if fields.model and fields.model != model.name:
+            changes["model"] = model.name
+        if names is not None:
+            defaults = model.defaults
+            if model.max_tokens and all(getattr(fields, name) is None for name in names):
+                defaults = _bounded(defaults, model.max_tokens)
+    if changes or defaults:
+        _rewrite(request, changes, defaults, names or ())
+
+
+def _bounded(defaults: dict[str, Any], bound: int) -> dict[str, Any]:
+    """The defaults with a length, which is that of the model's bound where they have none, or a higher one."""
+    lengths = {name: value for name in _TOKEN_LIMITS if (value := defaults.get(name)) is not None}
+    for name, value in lengths.items():
+        lengths[name] = min(value, bound) if isinstance(value, int) else bound
+    return defaults | (lengths or {"max_tokens": bound})
+
+
+def _rewrite(request: ClientRequest, changes: dict[str, Any], defaults: dict[str, Any], lengths: Sequence[str]) -> None:
+    """Set these fields, and those of ``defaults`` that are not there; the body stays as it is when all are."""
+    try:
+        body = msgspec.json.decode(request.body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        # Where nothing is rewritten, only the fields that count are parsed, and the rest is the engine's to judge.
+        raise Refused(400, f"the request body is not valid JSON: {error}", code="invalid_json") from None
+    if not isinstance(body, dict):
+        return
+    missing = dict(_missing(defaults, body, lengths))
+    if not changes and not missing:
+        return
+    body.update(missing)
+    body.update(changes)
+    request.body = _encode(body)
+    request.fields = parse_fields(request.body)
+
+
+def _missing(defaults: dict[str, Any], body: dict[str, Any], lengths: Sequence[str]) -> Iterable[tuple[str, Any]]:
+    """The defaults a body lacks. The output length has up to two names in an API, ``lengths``; one is enough, and
+    null is none."""
+    limited = any(body.get(name) is not None for name in lengths)
+    for name, value in defaults.items():
+        if name not in _TOKEN_LIMITS:
+            if name not in body:
+                yield name, value
+        elif not limited and value is not None:
+            limited = True
+            yield (name if name in lengths else lengths[-1]), value
+
+
+def output_token_limit(fields: RoutingFields, default: int) -> int:
+    """How many tokens a request's outputs may have together; ``default`` for one output that has no limit."""
+    limit = fields.token_limit
+    if limit is None:
+        limit = default
+    return limit * fields.outputs

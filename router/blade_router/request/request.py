@@ -1,0 +1,197 @@
+"""A client's request: parsed once, and its head made ready for an engine.
+
+The body is forwarded as the bytes that came.
+"""
+
+import itertools
+import secrets
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+import msgspec
+
+from blade_protocol import headers as names
+from blade_router.http.errors import Headers, Refused, header_of
+from blade_router.http.head import RawRequest
+from blade_router.http.response_head import lines
+from blade_router.request.fields import NOTHING, RoutingFields, parse_fields
+from blade_router.request.prompt_text import Prompt
+from blade_router.request.usage import Usage
+
+METHODS = {b"GET": "GET", b"POST": "POST", b"DELETE": "DELETE"}
+
+HOP_BY_HOP = frozenset(
+    (
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    )
+)
+"""Headers about one connection (RFC 9110 section 7.6.1)."""
+REQUEST_ID = names.REQUEST_ID.encode()
+ROUTER_PREFIX = names.CLIENT_FORBIDDEN_PREFIX.encode()
+# host, content-length and the request's id are written anew; "expect" is answered by our own server
+_REPLACED = HOP_BY_HOP | {b"host", b"content-length", b"expect", REQUEST_ID}
+_SPECIAL = _REPLACED | {b"content-type", b"content-encoding"}
+
+CORS = frozenset(
+    b"access-control-" + name
+    for name in (
+        *(b"allow-origin", b"allow-credentials", b"allow-headers", b"allow-methods"),
+        *(b"expose-headers", b"max-age", b"allow-private-network"),
+    )
+)
+"""CORS is the router's decision: vLLM by default allows every origin."""
+_NOT_FORWARDED = HOP_BY_HOP | CORS | {REQUEST_ID}
+_MEASURED = _NOT_FORWARDED | {b"content-length"}
+
+_prefix = secrets.token_hex(8).encode()
+_counter = itertools.count()
+
+
+@dataclass(slots=True)
+class ClientRequest:
+    """One request: what limits and policies use of it, and what goes to the engine."""
+
+    method: str
+    path: str
+    fields: RoutingFields
+    body: bytes
+    id: bytes
+    headers: Headers = field(default_factory=list)
+    """As the client sent them, names in lower case."""
+    _start: bytes = b""
+    _end: bytes = b""
+    usage: Usage | None = None
+    """Tokens its response says it used; known when it has ended."""
+    attempts: int = 0
+    """Endpoints that were tried."""
+    added_headers: Headers = field(default_factory=list)
+    """Headers the router adds to its response."""
+    first_byte_at: float = 0.0
+    """Time of the first byte of its response to the client (``time.perf_counter``); 0 before."""
+    streamed: bool = False
+    """The response is an event stream."""
+    status: int = 0
+    """Status of the response it gets; 0 until then."""
+    events: int = 0
+    """Events of its response that were relayed: about as many tokens."""
+    _prompt: Prompt | None = None
+
+    @property
+    def prompt(self) -> Prompt:
+        """Its text, for policies that route by it: put together when first needed."""
+        if self._prompt is None:
+            try:
+                self._prompt = Prompt(self.fields)
+            except RecursionError:  # nested too deeply to be parsed: it has no known prefix
+                self._prompt = Prompt(NOTHING)
+        return self._prompt
+
+    def header(self, name: bytes) -> bytes:
+        """The first of that name, empty without one."""
+        return header_of(self.headers, name)
+
+    def withhold(self, names: Collection[bytes]) -> None:
+        """Do not forward headers of these names to engines."""
+        for name, value in self.headers:
+            if name in names:
+                self._end = self._end.replace(b"\r\n%b: %b\r\n" % (name, value), b"\r\n", 1)
+
+    def head_for(self, authority: bytes, extra: bytes = b"") -> bytes:
+        """Request line and headers for the engine at ``authority`` (``host:port``).
+
+        ``extra`` are further header lines, each with its line end.
+        """
+        length = b"content-length: %d\r\n%b: %b\r\n%b\r\n" % (len(self.body), REQUEST_ID, self.id, extra)
+        return b"".join((self._start, authority, self._end, length))
+
+
+def read_request(raw: RawRequest) -> ClientRequest:
+    """Parse a client's request for an engine.
+
+    Raises:
+        Refused: 405 for another method, 415 for a compressed body, 400 for a body that is not JSON.
+    """
+    method = METHODS.get(raw.method)
+    if method is None:
+        message = f"{raw.method.decode()} is not supported; use one of {', '.join(METHODS.values())}"
+        raise Refused(405, message, code="method_not_allowed")
+    kept: Headers = []
+    request_id = b""
+    content_type = b""
+    headers = raw.headers
+    dropped = _REPLACED
+    for header in headers:
+        name, value = header
+        if name not in _SPECIAL:
+            if name.startswith(ROUTER_PREFIX):
+                continue
+        elif name == b"content-type":
+            content_type = value
+        elif name == b"connection":
+            dropped = dropped | {token.strip() for token in value.lower().split(b",")}
+            continue
+        elif name == REQUEST_ID:
+            if len(value) <= 128:
+                request_id = value
+            continue
+        elif name == b"content-encoding":
+            if value.lower() != b"identity":
+                raise _encoded(value)
+        else:
+            continue
+        kept.append(header)
+    if len(dropped) > len(_REPLACED):  # it names headers of its own
+        kept = [header for header in headers if header[0] not in dropped and not header[0].startswith(ROUTER_PREFIX)]
+
+    fields = NOTHING
+    if method == "POST":
+        try:
+            fields = _fields_of(raw.body)
+        except Refused:
+            # Its content type does not count where the body is JSON: an engine may parse it all the same.
+            if not content_type or content_type.lower().startswith(b"application/json"):
+                raise
+    return ClientRequest(
+        method=method,
+        path=raw.path.decode("ascii"),
+        fields=fields,
+        body=raw.body,
+        id=request_id or b"req-%b%x" % (_prefix, next(_counter)),
+        headers=headers,
+        _start=b"%b %b HTTP/1.1\r\nhost: " % (raw.method, raw.target),
+        _end=b"\r\n%b" % lines(kept),
+    )
+
+
+def _fields_of(body: bytes) -> RoutingFields:
+    try:
+        return parse_fields(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Refused(400, f"the request body is not valid JSON: {error}", code="invalid_json") from None
+
+
+def _encoded(coding: bytes) -> Refused:
+    message = f"content-encoding {coding.decode('latin-1')} is not supported; send the body unencoded"
+    return Refused(415, message, code="unsupported_encoding")
+
+
+def forwardable(upstream: Headers, length: int | None) -> Headers:
+    """A response's headers without those about the connection and without those the router writes itself.
+
+    ``length`` is the size of the body where all of it is there, and replaces the one the engine sent.
+    """
+    if length is None:
+        return [
+            header for header in upstream if header[0] not in _NOT_FORWARDED and not header[0].startswith(ROUTER_PREFIX)
+        ]
+    headers = [header for header in upstream if header[0] not in _MEASURED and not header[0].startswith(ROUTER_PREFIX)]
+    headers.append((b"content-length", b"%d" % length))
+    return headers

@@ -1,0 +1,82 @@
+"""The state of a stream that makes it resumable: requested from the engine, and read from the response's head."""
+
+import random
+from dataclasses import dataclass
+
+import msgspec
+
+from blade_protocol import headers as names
+from blade_protocol import paths
+from blade_protocol.resume import ResumeRequest
+from blade_router.endpoints.endpoint import Endpoint
+from blade_router.http.errors import Headers
+from blade_router.request.request import REQUEST_ID, ClientRequest
+
+_PATHS = frozenset((paths.CHAT_COMPLETIONS, paths.COMPLETIONS, paths.RESPONSES))
+_IDS = b"%b: 1\r\n" % names.STREAM_IDS.encode()
+_IDS_AND_SEED = b"%b%b: %%d\r\n" % (_IDS, names.SEED.encode())
+_CREATED = names.CREATED.encode()
+_SEED = names.SEED.encode()
+_DIGEST = names.PROMPT_DIGEST.encode()
+
+
+def resume_headers(request: ClientRequest) -> bytes:
+    """The header lines that request token ids; empty for a response that cannot be resumed anyway."""
+    fields = request.fields
+    if not fields.stream or request.path not in _PATHS or fields.samples > 1:
+        return b""
+    return _IDS if fields.seed is not None else _IDS_AND_SEED % random.getrandbits(63)
+
+
+def supports_resume(endpoint: Endpoint) -> bool:
+    """It can write token ids, and send the rest of another replica's stream."""
+    config = endpoint.config
+    return config.engine == "blade" and bool(config.internal_url or endpoint.report.reported_at)
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeState:
+    """What another replica needs to write the same stream."""
+
+    request: ClientRequest
+    request_id: str
+    created: int
+    seed: int
+    prompt_digest: str
+    service: str
+    revision: str
+
+    def body(self, token_ids: list[list[int]]) -> bytes:
+        """The body of the request to resume after ``token_ids``."""
+        return msgspec.json.encode(
+            ResumeRequest(
+                path=self.request.path,
+                request=msgspec.Raw(self.request.body),
+                request_id=self.request_id,
+                created=self.created,
+                seed=self.seed,
+                prompt_digest=self.prompt_digest,
+                token_ids=token_ids,
+            )
+        )
+
+
+def read_resume_state(request: ClientRequest, headers: Headers, endpoint: Endpoint) -> ResumeState | None:
+    """Read it from the head of a response; None: this engine does not offer to be resumed."""
+    found = dict(headers)
+    digest, request_id = found.get(_DIGEST), found.get(REQUEST_ID)
+    created, seed = found.get(_CREATED, b""), found.get(_SEED, b"")
+    if not digest or not request_id:
+        return None
+    try:
+        return ResumeState(
+            request=request,
+            request_id=request_id.decode("latin-1"),
+            created=int(created),
+            seed=int(seed),
+            prompt_digest=digest.decode("latin-1"),
+            service=endpoint.config.service,
+            revision=endpoint.revision,
+        )
+    except ValueError:
+        return None

@@ -1,0 +1,147 @@
+"""Resuming a stream on another replica when its engine is gone."""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from blade_protocol import headers as names
+from blade_protocol import paths
+from blade_router.endpoints.attempt import Attempt
+from blade_router.endpoints.endpoint import Endpoint
+from blade_router.endpoints.endpoint_set import EndpointSet
+from blade_router.endpoints.retry_budget import DRAINING
+from blade_router.http.client import Client
+from blade_router.http.upstream.connection import Connection
+from blade_router.http.upstream.errors import ConnectFailed, UpstreamError
+from blade_router.http.upstream.pool import ConnectionPool
+from blade_router.observability.metrics import Metrics
+from blade_router.policies import Choice
+from blade_router.request.request import ClientRequest
+from blade_router.resume.resume_state import ResumeState, supports_resume
+from blade_router.resume.stream import ResumableStream
+
+logger = logging.getLogger("blade_router.resume")
+
+Choose = Callable[[Sequence[Endpoint], ClientRequest], Choice]
+Relay = Callable[[Connection], Awaitable[UpstreamError | None]]
+"""Streams a response to the client; returns why it broke off, if it did."""
+
+
+class Resumer:
+    """Resumes streams on other replicas, through their internal ports.
+
+    Args:
+        token_file: holds the internal token, and may change; it is read for each stream. None: no token is sent.
+        max_tries: how many replicas may fail at one stream. Those that could not be connected to do not count.
+        first_byte_timeout: seconds a replica has for the first byte; 0 for no limit.
+    """
+
+    def __init__(
+        self,
+        endpoints: EndpointSet,
+        metrics: Metrics,
+        token_file: Path | None,
+        *,
+        connect_timeout: float = 1.0,
+        max_tries: int = 3,
+        first_byte_timeout: float = 0.0,
+        stall_timeout: float = 0.0,
+    ) -> None:
+        self._endpoints = endpoints
+        self._metrics = metrics
+        self._token_file = token_file
+        self._connect_timeout = connect_timeout
+        self._max_tries = max_tries
+        self._first_byte_timeout = first_byte_timeout
+        self._stall_timeout = stall_timeout
+
+    async def resume(
+        self,
+        state: ResumeState,
+        events: ResumableStream,
+        lost: Endpoint,
+        choose: Choose,
+        client: Client,
+        relay: Relay,
+    ) -> tuple[Endpoint, UpstreamError | None] | None:
+        """Relay what follows ``events`` from a replica of the same revision, chosen by ``choose``.
+
+        Returns that replica and why its response broke off, if it did; None when there is no replica, or it refuses.
+
+        Raises:
+            ClientGone: the client left.
+        """
+        try:
+            body = state.body(events.token_ids)
+        except msgspec.MsgspecError as error:
+            logger.warning("endpoint %s wrote malformed token ids: %s", lost.name, error)
+            self._metrics.resumes["unknown"] += 1
+            return None
+        tried = [lost]
+        charged = 0
+        while charged < self._max_tries:
+            candidates, _ = self._endpoints.candidates(tried, state.service, state.request.fields.model)
+            replicas = [each for each in candidates if each.revision == state.revision and supports_resume(each)]
+            if not replicas:
+                break
+            choice = choose(replicas, state.request)
+            endpoint = choice.endpoint
+            tried.append(endpoint)
+            async with self._endpoints.attempt(choice, state.request, client, self._internal_pool(endpoint)) as attempt:
+                response = await self._send(attempt, body)
+                if isinstance(response, Connection):
+                    self._metrics.resumes["resumed"] += 1
+                    logger.info("endpoint %s resumes a stream of %s", endpoint.name, lost.name)
+                    events.resumed()
+                    return endpoint, await relay(response)
+            if 400 <= response < 500:
+                # The request is at fault, or the replicas do not agree about it: a third one will not help.
+                self._metrics.resumes["refused"] += 1
+                logger.warning("endpoint %s refused to resume a stream of %s: %d", endpoint.name, lost.name, response)
+                return None
+            charged += response > 0
+        self._metrics.resumes["failed" if charged else "nobody"] += 1
+        return None
+
+    async def _send(self, attempt: Attempt, body: bytes) -> Connection | int:
+        """The connection with the rest on it, or another status; 0 without a response that judges the request."""
+        endpoint = attempt.endpoint
+        try:
+            head = self._head(urlsplit(endpoint.internal_origin).netloc, len(body))
+            connection = await attempt.send(head, body, self._first_byte_timeout, self._stall_timeout)
+        except UpstreamError as error:
+            endpoint.health.record_failure(str(error), error)
+            return 0 if isinstance(error, ConnectFailed) else 599
+        except (OSError, UnicodeError) as error:
+            logger.warning("the internal token cannot be read: %s", error)
+            return 599
+        if connection.status == 200:
+            attempt.first_byte()
+            endpoint.health.record_success()
+            attempt.end_probe()
+            return connection
+        if DRAINING in connection.headers:
+            endpoint.health.mark_draining()
+            return 0
+        if connection.status >= 500:
+            endpoint.health.record_failure(f"it answered {connection.status}")
+        return connection.status
+
+    def _internal_pool(self, endpoint: Endpoint) -> ConnectionPool:
+        """A pool for one connection to an internal port, which is not used again."""
+        url = urlsplit(endpoint.internal_origin)
+        pool = ConnectionPool(url.hostname or "", url.port or 80, connect_timeout=self._connect_timeout)
+        pool.close()
+        return pool
+
+    def _head(self, authority: str, length: int) -> bytes:
+        head = (
+            f"POST {paths.INTERNAL_RESUME} HTTP/1.1\r\nhost: {authority}\r\n"
+            f"content-type: application/json\r\ncontent-length: {length}\r\n"
+        )
+        if self._token_file is not None:
+            head += f"{names.INTERNAL_TOKEN}: {self._token_file.read_text().strip()}\r\n"
+        return f"{head}\r\n".encode("latin-1")

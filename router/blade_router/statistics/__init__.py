@@ -1,0 +1,1 @@
+"""Statistics over time: sliding-window rates and distributions."""

@@ -1,0 +1,67 @@
+"""Conversations become prompts without holding up the event loop, however large they are."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from blade_llm.api.chat_request import ChatRequest
+from blade_llm.api.common.errors import ApiError
+from blade_llm.api.conversation import render
+from blade_llm.text.errors import TemplatesBusyError
+
+
+class _Template:
+    """Renders the name of the process."""
+
+    def __init__(self) -> None:
+        self.threads: list[threading.Thread] = []
+
+    def render(self, messages: Sequence[dict[str, Any]], **options: Any) -> str:
+        self.threads.append(threading.current_thread())
+        return "".join(message["content"] for message in messages)
+
+
+class _Busy:
+    async def render(self, *arguments: Any, **options: Any) -> str:
+        raise TemplatesBusyError("too many wait")
+
+
+def _context(template: _Template | None = None) -> Any:
+    model = SimpleNamespace(chat_template=template or _Template(), tokenizer=SimpleNamespace(special_tokens={}))
+    return SimpleNamespace(model=model, templates=_Busy(), max_model_len=2048)
+
+
+def _chat(*contents: Any, **fields: Any) -> ChatRequest:
+    return ChatRequest(messages=[{"role": "user", "content": content} for content in contents], **fields)
+
+
+async def test_large_conversations_are_rendered_in_a_thread() -> None:
+    parts = [{"type": "text", "text": "x" * 60_000}] * 2
+    for contents in (["x" * 100_001], [parts], [""] * 1_001):
+        template = _Template()
+        await render(_context(template), _chat(*contents))
+        assert threading.main_thread() not in template.threads
+    template = _Template()
+    assert await render(_context(template), _chat("hello", " you")) == "hello you"
+    assert template.threads == [threading.main_thread()]
+
+
+async def test_more_messages_than_the_context_has_tokens() -> None:
+    template = _Template()
+    with pytest.raises(ApiError) as caught:
+        await render(_context(template), _chat(*[""] * 2049))
+    assert (caught.value.detail.code, caught.value.detail.param) == ("context_length_exceeded", "messages")
+    assert not template.threads
+    await render(_context(template), _chat(*[""] * 2048))
+
+
+async def test_a_template_that_has_to_wait_too_long_is_a_503() -> None:
+    with pytest.raises(ApiError) as caught:
+        await render(_context(), _chat("hello", chat_template="{{ 1 }}"))
+    assert caught.value.status == 503
+    assert caught.value.headers["retry-after"]

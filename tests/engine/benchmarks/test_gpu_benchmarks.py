@@ -1,0 +1,51 @@
+"""What `make gpu` runs, as the dry run it is without a GPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[3]
+EXPECTED = {
+    "kernels": ["attention_qwen2.5-7b_mixed_error", "top_k_top_p_2_time", "copy_bandwidth"],
+    "engine": ["tokens_right 1 share", "decode_b2_of_roofline", "prefill_32_of_peak"],
+    "bench": ["tokens_right 1 share", "ttft_ratio", "tbt_ratio", "qps_ratio"],
+}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this is about machines without a GPU")
+@pytest.mark.parametrize(
+    "part", ["kernels", "engine", pytest.param("bench", marks=pytest.mark.soak, id="bench-with-transformers")]
+)
+def test_dry_run(part: str) -> None:
+    if part == "kernels" and find_spec("triton") is None:
+        pytest.skip("Triton is not installed")
+    written = _results()
+    environment = {**os.environ, "PART": part, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-m", "benchmarks.gpu"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for name in EXPECTED[part]:
+        assert f"figure {name}" in done.stdout
+    assert _results() == written
+
+
+def test_tests_of_kernels_can_be_collected_without_the_server_s_clients() -> None:
+    """A GPU machine has none of these packages."""
+    collect = (
+        "import sys, pytest; sys.modules.update(openai=None, kopf=None, kubernetes=None); "
+        "sys.exit(pytest.main(['--co', '-q', '-p', 'no:cacheprovider', 'tests/engine/kernels/test_triton_gumbel.py']))"
+    )
+    command = [sys.executable, "-c", collect]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+def _results() -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in (ROOT / "benchmarks" / "results").glob("gpu_*.json")}

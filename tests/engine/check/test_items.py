@@ -1,0 +1,308 @@
+"""Each item of ``blade_llm_check``: what passes, warns and fails, and what the message says to do."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy
+import pytest
+from hub_support.tiny_model import make_model
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+
+from blade_llm.check import flops_diff
+from blade_llm.check.flops_diff import check_flops_diff, judge
+from blade_llm.check.memory_fit import RUNTIME_BYTES, check_memory_fit
+from blade_llm.check.model import Wanted, check_model
+from blade_llm.check.pb_env import check_pb_env
+from blade_llm.check.shm import check_shm
+from blade_llm.config import EngineConfig
+from blade_protocol.check import CheckItem
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(("blocks", "status"), [(16384, "PASS"), (16383, "WARNING"), (1, "WARNING")])
+def test_shm_by_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks: int, status: str) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_blocks=blocks, f_frsize=4096))
+    item = check_shm(tmp_path)
+    assert item.status == status
+    assert item.detail.startswith(f"shared Memory is {blocks * 4096} bytes")
+    assert ("larger" in item.detail) == (status == "WARNING")
+
+
+def test_shm_missing_fails(tmp_path: Path) -> None:
+    item = check_shm(tmp_path / "none")
+    assert item.status == "FAILED"
+    assert (
+        item.detail == f"{tmp_path / 'none'} cannot be used (No such file or directory); mount a writable tmpfs there"
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "status", "ending"),
+    [
+        (None, "PASS", "is OK"),
+        ("upb", "PASS", "is OK"),
+        ("python", "WARNING", "unset it"),
+        ("cpp", "WARNING", "unset it"),
+        ("rust", "FAILED", "unset it"),
+        ("", "FAILED", "unset it"),
+    ],
+)
+def test_pb_env(value: str | None, status: str, ending: str) -> None:
+    item = check_pb_env({} if value is None else {"PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": value})
+    assert item.status == status
+    assert item.detail.startswith(f"Env var PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION={value} ")
+    assert item.detail.endswith(ending)
+
+
+@pytest.mark.parametrize(
+    ("flops", "status", "start"),
+    [
+        ([5.0], "PASS", "max flops diff amoung 1 devices is 1.00"),
+        ([1.2, 1.0], "PASS", "max flops diff amoung 2 devices is 1.20"),
+        (
+            [3.0, 2.0, 2.5],
+            "WARNING",
+            "max flops diff amoung 3 devices is 1.50, more than 1.20; device 1 is the slowest",
+        ),
+        ([1.0, 2.01], "FAILED", "max flops diff amoung 2 devices is 2.01, more than 1.20; device 0 is the slowest"),
+    ],
+)
+def test_flops_ratio(flops: list[float], status: str, start: str) -> None:
+    item = judge(flops)
+    assert item.status == status
+    assert item.detail.startswith(start)
+    assert status != "PASS" or item.detail == start
+
+
+def test_flops_are_measured() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    assert 1e8 < flops_diff.measure_flops(torch.device("cpu")) < 1e14
+
+
+def test_a_device_that_cannot_multiply_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(device: object) -> float:
+        raise RuntimeError("no kernel image")
+
+    monkeypatch.setattr(flops_diff, "measure_flops", broken)
+    item = check_flops_diff()
+    assert (item.status, item.detail.endswith(" cannot be used: no kernel image")) == ("FAILED", True)
+
+
+# The tiny model in fp32: a block of the KV cache takes 16 tokens of 128 bytes; its 256 tokens are 16 blocks.
+BLOCK = 2048
+MATRICES = 32 * 16 + 2 * (16 * 16 * 2 + 8 * 16 * 2 + 24 * 16 * 3)
+OTHERS = 32 * 16 + 16 + 2 * (32 + 32)
+"""Vectors, and the embedding table: what the output matrix, packed, is a copy of."""
+WEIGHTS = 4 * (MATRICES + OTHERS)
+FILES = WEIGHTS - 4 * 32 * 16
+ACTIVATIONS = 16 * (4 * 16 + 8 * 4 + 3 * 24) * 4 + 16 * 3 * 32 * 4
+FIXED = WEIGHTS + ACTIVATIONS + RUNTIME_BYTES
+
+
+def plan(model: Path, limit: int, **flags: Any) -> CheckItem:
+    settings = {"dtype": "float32", "max_num_seqs": 4, "max_batch_tokens": 16, **flags}
+    return check_memory_fit(EngineConfig(model=str(model), served_names=(), **settings), limit)
+
+
+def test_memory_that_fits_gives_every_number(tmp_path: Path) -> None:
+    item = plan(make_model(tmp_path), 4 * GIB, kv_cache_bytes=40 * BLOCK)
+    assert item.status == "PASS"
+    assert item.detail == (
+        f"float32: weights {WEIGHTS} bytes (0.00 GiB) + activations {ACTIVATIONS} bytes (0.00 GiB) "
+        f"+ runtime {RUNTIME_BYTES} bytes (0.50 GiB) + KV cache {40 * BLOCK} bytes (0.00 GiB) "
+        f"(40 blocks, 640 tokens, 2.5 requests of 256 tokens) = {FIXED + 40 * BLOCK} bytes (0.50 GiB) "
+        f"of {4 * GIB} bytes (4.00 GiB)"
+    )
+
+
+@pytest.mark.parametrize(("quant", "each"), [("int8", 1.0), ("int4", 0.5625)])
+def test_quantised_matrices_take_less(tmp_path: Path, quant: str, each: float) -> None:
+    detail = plan(make_model(tmp_path), 4 * GIB, quant=quant).detail
+    assert f"weights {4 * OTHERS + int(each * MATRICES)} bytes" in detail
+
+
+def test_by_default_the_cache_gets_a_quarter_and_no_more_than_can_be_used(tmp_path: Path) -> None:
+    model = make_model(tmp_path)
+    assert f"KV cache {GIB} bytes (1.00 GiB)" in plan(model, 4 * GIB, max_num_seqs=10**6).detail
+    assert (
+        f"KV cache {4 * 16 * BLOCK} bytes (0.00 GiB) (64 blocks, 1024 tokens, 4.0 requests" in plan(model, GIB).detail
+    )
+
+
+def suggested(detail: str, flag: str) -> int:
+    words = detail.split()
+    return int(words[words.index(flag) + 1])
+
+
+@pytest.mark.parametrize(("limit", "status"), [(GIB, "FAILED"), (int(1.55 * GIB), "WARNING")])
+def test_a_cache_too_large_names_the_size_that_passes(tmp_path: Path, limit: int, status: str) -> None:
+    def with_cache(size: int) -> CheckItem:
+        # 32768 full requests can use a GiB; their logits and noise are the rest
+        return plan(model, limit + 32768 * 3 * 32 * 4, kv_cache_bytes=size, max_num_seqs=32768)
+
+    model = make_model(tmp_path)
+    item = with_cache(GIB)
+    assert item.status == status
+    fitting = suggested(item.detail, "--kv_cache_bytes")
+    assert with_cache(fitting).status == "PASS"
+    assert with_cache(fitting + BLOCK).status != "PASS"
+
+
+def test_too_little_for_the_length_names_a_shorter_one_that_passes(tmp_path: Path) -> None:
+    model, limit = make_model(tmp_path), int((FIXED + 10.5 * BLOCK) / 0.9)
+    item = plan(model, limit, kv_cache_bytes=100 * BLOCK)
+    assert item.status != "PASS"
+    size, length = suggested(item.detail, "--kv_cache_bytes"), suggested(item.detail, "--max_model_len")
+    assert length == 160
+    assert plan(model, limit, kv_cache_bytes=size, max_model_len=length).status == "PASS"
+
+
+def test_a_model_too_large_names_the_memory_it_takes(tmp_path: Path) -> None:
+    model = make_model(tmp_path)
+    item = plan(model, GIB // 4, kv_cache_bytes=16 * BLOCK)
+    assert item.status == "FAILED"
+    least = int(item.detail.partition("allow at least ")[2].split()[0])
+    assert plan(model, least + 1, kv_cache_bytes=16 * BLOCK).status == "PASS"
+
+
+def test_a_cache_without_room_for_one_request_fails(tmp_path: Path) -> None:
+    item = plan(make_model(tmp_path), 4 * GIB, kv_cache_bytes=BLOCK, max_model_len=200)
+    assert item.status == "FAILED"
+    assert f"raise --kv_cache_bytes to {13 * BLOCK}, or lower --max_model_len to 16" in item.detail
+
+
+def test_a_length_that_the_engine_would_shorten_is_said(tmp_path: Path) -> None:
+    item = plan(make_model(tmp_path), 4 * GIB, kv_cache_bytes=4 * BLOCK)
+    assert (item.status, "1.0 requests of 64 tokens, the model allows 256)" in item.detail) == ("PASS", True)
+
+
+def test_a_length_beyond_the_model_fails(tmp_path: Path) -> None:
+    item = plan(make_model(tmp_path), 4 * GIB, max_model_len=1000)
+    assert (item.status, "lower it to at most 256" in item.detail) == ("FAILED", True)
+
+
+def test_a_whole_model_passes(tmp_path: Path) -> None:
+    item = check_model(make_model(tmp_path, shards=2))
+    assert item.status == "PASS"
+    assert item.detail.endswith(f"26 tensors, {FILES} bytes in 2 files, vocabulary 32")
+
+
+def failure(folder: Path) -> str:
+    item = check_model(folder)
+    assert item.status == "FAILED"
+    return item.detail
+
+
+def test_each_broken_folder_has_its_own_message(tmp_path: Path) -> None:
+    assert "does not exist" in failure(tmp_path / "none")
+    (tmp_path / "empty").mkdir()
+    assert "config.json is missing" in failure(tmp_path / "empty")
+    truncated = make_model(tmp_path / "truncated")
+    (truncated / "model.safetensors").write_bytes((truncated / "model.safetensors").read_bytes()[:-7])
+    assert "is truncated: its header describes" in failure(truncated)
+    assert "architecture 'BertModel' is not supported" in failure(
+        make_model(tmp_path / "bert", architectures=["BertModel"])
+    )
+    norm = "model.norm.weight"
+    assert f"1 of 26 tensors are missing: {norm}" in failure(make_model(tmp_path / "missing", drop=[norm]))
+    wrong = {norm: numpy.zeros((4, 4), dtype=numpy.float32)}
+    assert "model.norm.weight is [4, 4], config.json asks for [16]" in failure(
+        make_model(tmp_path / "shape", replace=wrong)
+    )
+
+
+def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
+    make_model(tmp_path, drop=["model.norm.weight"])
+    (tmp_path / "tokenizer.json").unlink()
+    detail = failure(tmp_path)
+    assert "1 of 26 tensors are missing" in detail
+    assert "tokenizer.json is missing" in detail
+
+
+def test_a_broken_tokenizer(tmp_path: Path) -> None:
+    make_model(tmp_path)
+    (tmp_path / "tokenizer.json").write_text('{"version": ')
+    assert "tokenizer.json cannot be read" in failure(tmp_path)
+
+
+def test_a_tokenizer_of_another_model(tmp_path: Path) -> None:
+    make_model(tmp_path)
+    Tokenizer(WordLevel({f"w{number}": number for number in range(33)})).save(str(tmp_path / "tokenizer.json"))
+    assert "the tokenizer has token id 32, the model only 32 ids" in failure(tmp_path)
+
+
+def test_a_chat_template_that_does_not_compile(tmp_path: Path) -> None:
+    make_model(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text("{% for x %}")
+    assert "chat_template.jinja, line 1: " in failure(tmp_path)
+
+
+def test_without_a_chat_template_it_warns(tmp_path: Path) -> None:
+    make_model(tmp_path)
+    (tmp_path / "tokenizer_config.json").unlink()
+    item = check_model(tmp_path)
+    assert item.status == "WARNING"
+    assert "no chat template: /v1/chat/completions needs chat_template.jinja" in item.detail
+
+
+def test_what_the_service_brings_or_does_not_need_is_not_missed(tmp_path: Path) -> None:
+    model = make_model(tmp_path / "model")
+    (model / "tokenizer_config.json").unlink()
+    template = tmp_path / "chat.jinja"
+    template.write_text("{{ messages }}<tool_call>{{ tools }}<think>")
+    item = check_model(model, Wanted(chat_template=str(template)))
+    assert item.status == "PASS"
+    assert item.detail.endswith("vocabulary 32, tool calls hermes, reasoning qwen3")
+    item = check_model(model, Wanted(task="embed", pooling="mean"))
+    assert item.status == "PASS"
+    assert item.detail.endswith("vocabulary 32, pooling mean")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "status", "says"),
+    [
+        (Wanted(chat_template="/none.jinja"), "FAILED", "--chat_template /none.jinja: no such file"),
+        (Wanted(tool_call_parser="pythonic"), "FAILED", "--tool_call_parser pythonic: unknown; known are hermes"),
+        (Wanted(tool_call_parser="hermes"), "WARNING", "has no place for tools"),
+        (Wanted(tool_call_parser="none", reasoning_parser="qwen3"), "PASS", "reasoning qwen3"),
+        (Wanted(guided=True), "WARNING", "leave out --enable_json_warmup"),  # words, whose bytes nobody knows
+    ],
+)
+def test_wishes_the_text_side_cannot_fulfil(tmp_path: Path, wanted: Wanted, status: str, says: str) -> None:
+    item = check_model(make_model(tmp_path), wanted)
+    assert item.status == status
+    assert says in item.detail
+
+
+def test_an_embedding_model_that_pools_otherwise_fails(tmp_path: Path) -> None:
+    make_model(tmp_path)
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
+    item = check_model(tmp_path, Wanted(task="embed"))
+    assert item.status == "FAILED"
+    assert "give --pooling last or mean" in item.detail
+    assert check_model(tmp_path).status == "PASS"
+
+
+@pytest.mark.parametrize(
+    ("template", "status"),
+    [
+        ([{"name": "tools", "template": "x"}, {"name": "default", "template": "{{ messages }}"}], "PASS"),
+        ([{"name": "tools", "template": "x"}], "WARNING"),
+        ("{% for m in messages %}{% if m %}{% continue %}{% endif %}{% endfor %}", "PASS"),
+        ("{{ messages", "FAILED"),
+    ],
+)
+def test_chat_templates_in_the_tokenizer_configuration(tmp_path: Path, template: object, status: str) -> None:
+    make_model(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    assert check_model(tmp_path).status == status

@@ -1,0 +1,88 @@
+"""All layers in one call against the layers one by one: the same bits, in the same places of the cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engine_support.native_isa import ISAS, limited_to, needs_native
+from engine_support.runner_driver import Driver
+from engine_support.tiny_models import engine_config, save_model
+
+from blade_llm.kernels import native
+from blade_llm.kernels.backend import torch_only
+from blade_llm.kernels.decoder_layers.native import MLP_TOKENS
+from blade_llm.kernels.linear import native as native_linear
+from blade_llm.runner import build_runner
+from blade_llm.runner.torch_runner import TorchRunner
+
+pytestmark = [needs_native, pytest.mark.skipif(torch_only(), reason="the environment keeps operators on torch")]
+BUILT_FOR = [isa for isa in ISAS if native.ISA_NAMES.index(isa) >= native.ISA_NAMES.index("avx2")]
+
+
+@pytest.fixture(scope="module", params=["qwen2", "llama"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Biases and shared embeddings in one, neither in the other."""
+    folder = tmp_path_factory.mktemp(request.param)
+    save_model(folder, request.param, torch.bfloat16, tie_word_embeddings=request.param == "qwen2")
+    return folder
+
+
+def runner_of(folder: Path, **overrides: Any) -> TorchRunner:
+    return build_runner(engine_config(folder, **{"dtype": "bfloat16"} | overrides))
+
+
+def steps(runner: TorchRunner) -> list[torch.Tensor]:
+    """Logits of prefills, a prefill in pieces beside decodes, decodes alone; at last the whole cache."""
+    driver, seen = Driver(runner), []
+    generator = torch.Generator().manual_seed(3)
+    for slot, length in enumerate((1, 37, 70, 20)):
+        driver.enter(slot, torch.randint(2, 199, (length,), generator=generator).tolist())
+    for counts in ({0: 1, 1: 37, 2: 30}, {2: 20, 0: 1, 1: 1}, {2: 5}, {2: 15, 3: 20}, {3: 1, 2: 1, 1: 1, 0: 1}, {1: 1}):
+        driver.logits = {}
+        driver.step(counts)
+        seen += [driver.logits[slot] for slot in sorted(driver.logits)]
+    driver.enter(4, torch.randint(2, 199, (MLP_TOKENS + 40,), generator=generator).tolist())
+    driver.step({4: MLP_TOKENS + 40, 0: 1})  # more than the MLP takes at once
+    seen += [driver.logits[slot] for slot in (0, 4)]
+    return seen + [cache.clone() for pair in runner._kv_cache for cache in pair]
+
+
+@pytest.mark.parametrize("isa", BUILT_FOR)
+@pytest.mark.parametrize("options", [{}, {"quant": "int8"}, {"quant": "int4"}, {"deterministic": True}])
+def test_the_bits_are_those_of_the_layers_one_by_one(folder: Path, isa: str, options: dict[str, Any]) -> None:
+    with limited_to(isa):
+        runner = runner_of(folder, **options)
+        assert runner.model.fused is not None
+        together = steps(runner)
+        runner = runner_of(folder, **options)
+        runner.model.fused = None
+        apart = steps(runner)
+    assert len(together) == len(apart)
+    for one, other in zip(together, apart, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_layers_that_the_library_has_no_product_for_stay_apart(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert runner_of(folder, dtype="float32").model.fused is None
+    monkeypatch.setattr(native_linear, "_functions", lambda: None)
+    assert runner_of(folder).model.fused is None
+
+
+def test_a_model_of_one_layer(tmp_path: Path) -> None:
+    """Its only layer is also the last, which goes on with the tokens to sample after."""
+    save_model(tmp_path, "qwen2", torch.bfloat16, num_hidden_layers=1)
+    runner = runner_of(tmp_path)
+    together = steps(runner)
+    runner = runner_of(tmp_path)
+    runner.model.fused = None
+    assert all(map(torch.equal, together, steps(runner)))
+
+
+def test_a_cache_of_another_type_is_refused(folder: Path) -> None:
+    runner = runner_of(folder)
+    runner._kv_cache = [(keys.float(), values.float()) for keys, values in runner._kv_cache]
+    with pytest.raises(TypeError, match=r"layers are bfloat16, the KV cache is torch\.float32"):
+        steps(runner)

@@ -1,0 +1,225 @@
+"""The Triton kernels of paged attention against attention written out: in the interpreter, or compiled on a GPU."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from engine_support.attention_cases import AttentionCase, attention_case
+from engine_support.triton_interpreter import COMPILED, DEVICE
+
+import engine_support.triton_bf16  # noqa: F401  isort: skip
+from blade_llm.kernels.paged_attention import RaggedBatch
+from blade_llm.kernels.paged_attention import triton as kernels
+
+TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+
+
+def case_of(*args: object, **options: object) -> AttentionCase:
+    return attention_case(*args, device=str(DEVICE), **options)  # type: ignore[arg-type]
+
+
+def attend(case: AttentionCase, window: int = 0, deterministic: bool = False, segments: int = 0) -> torch.Tensor:
+    step = kernels.prepare(case.batch, case.table, case.k_cache, case.q.shape[1], deterministic)
+    if segments:
+        step = dataclasses.replace(step, segments=segments)
+    return kernels.paged_attention(case.q, case.k_cache, case.v_cache, step, case.scale, window)
+
+
+def check(case: AttentionCase, actual: torch.Tensor) -> None:
+    assert actual.dtype == case.q.dtype
+    torch.testing.assert_close(actual.double().cpu(), case.expected, atol=TOLERANCE[case.q.dtype], rtol=1e-2)
+
+
+MIXED = ([1, 1, 21, 5, 1], [40, 1, 73, 5, 17])
+"""Decodes first, then a chunk behind a prefix, a whole prompt, and a decode out of order."""
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "heads", "dtype"),
+    [
+        (8, (4, 2), torch.float32),
+        (64, (14, 2), torch.bfloat16),
+        (80, (3, 3), torch.float16),
+        (96, (4, 2), torch.bfloat16),
+        (128, (7, 1), torch.float32),
+        (128, (7, 1), torch.bfloat16),
+        (128, (7, 1), torch.float16),
+        (256, (8, 1), torch.bfloat16),
+    ],
+    ids=str,
+)
+def test_mixed_step(head_dim: int, heads: tuple[int, int], dtype: torch.dtype) -> None:
+    case = case_of(*MIXED, *heads, head_dim, dtype, poison=1e4)
+    check(case, attend(case))
+
+
+@pytest.mark.parametrize("heads", [(1, 1), (4, 2), (8, 2), (7, 1), (16, 2), (24, 1)], ids=str)
+def test_query_heads_share_key_heads(heads: tuple[int, int]) -> None:
+    case = case_of([1, 1, 9], [70, 3, 30], *heads, 64, torch.float32)
+    check(case, attend(case))
+
+
+@pytest.mark.parametrize("length", [1, 15, 16, 17, 63, 64, 65, 200])
+def test_prefill_of_odd_sizes(length: int) -> None:
+    case = case_of([length], [length], 4, 2, 64, torch.float32, poison=1e4)
+    check(case, attend(case))
+
+
+@pytest.mark.parametrize("segments", [1, 2, 8])
+def test_split_decode(segments: int) -> None:
+    """Contexts of fewer tiles than there are parts, of as many, and of more."""
+    case = case_of([1] * 5, [1, 64, 65, 129, 700], 7, 1, 64, torch.float32, poison=1e4)
+    check(case, attend(case, segments=segments))
+
+
+@pytest.mark.parametrize("queries", [1, 16])
+def test_long_context(queries: int) -> None:
+    case = case_of([queries], [4096], 7, 1, 128, torch.bfloat16)
+    check(case, attend(case, segments=16))
+
+
+@pytest.mark.parametrize(
+    ("window", "deterministic"),
+    [(1, False), (17, False), (64, False), (100, False), (5000, False), (17, True), (100, True)],
+)
+def test_sliding_window(window: int, deterministic: bool) -> None:
+    case = case_of([1, 1, 30, 40], [200, 3, 190, 40], 4, 2, 64, torch.float32, window=window, poison=1e4)
+    check(case, attend(case, window, deterministic, segments=0 if deterministic else 4))
+
+
+@pytest.mark.parametrize("segments", [1, 4])
+def test_sequences_without_tokens(segments: int) -> None:
+    """Padding of a captured decode has a length of zero, of a prefill no new tokens; neither disturbs the others."""
+    case = case_of([1, 1, 0, 20, 0], [90, 0, 0, 60, 33], 4, 2, 64, torch.float32)
+    check(case, attend(case, segments=segments))
+
+
+@pytest.mark.parametrize("block_size", [8, 32])
+def test_other_block_sizes(block_size: int) -> None:
+    case = case_of([1, 30], [70, 100], 4, 2, 64, torch.float32, block_size=block_size)
+    check(case, attend(case))
+
+
+def test_queries_inside_the_fused_projection() -> None:
+    case = case_of([1, 9], [20, 9], 4, 2, 64, torch.float32)
+    fused = torch.zeros(10, 8, 64, device=DEVICE)
+    fused[:, :4] = case.q
+    check(case, attend(dataclasses.replace(case, q=fused[:, :4])))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_deterministic_bits(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token's output is the same in any batch, and whether it was decoded, in a chunk or in a whole prefill.
+
+    The interpreter multiplies with numpy, whose library sums a row in another order at another place in the matrix on
+    some CPUs, as no GPU does: here it sums in order.
+    """
+    monkeypatch.setattr(np, "matmul", lambda a, b, **_: (a[:, :, None] * b[None]).sum(1))
+    length = 600  # two fixed parts
+    whole = case_of([length], [length], 2, 1, 64, dtype)
+    table = torch.nn.functional.pad(whole.table, (0, 20))
+
+    def tokens(query_lens: list[int], seq_lens: list[int], slots: list[int], queries: torch.Tensor) -> torch.Tensor:
+        batch = RaggedBatch.of(torch.tensor(slots, device=DEVICE), query_lens, seq_lens)
+        step = kernels.prepare(batch, table, whole.k_cache, 2, deterministic=True)
+        assert step.segments == 2
+        return kernels.paged_attention(queries, whole.k_cache, whole.v_cache, step, whole.scale)
+
+    slot = whole.batch.slots.tolist()[0]
+    last = whole.q[-1:]
+    decoded = tokens([1], [length], [slot], last)
+    together = tokens([1, 1, 1], [3, length, 520], [slot] * 3, torch.cat([whole.q[:1], last, whole.q[5:6]]))
+    assert torch.equal(together[1], decoded[0])
+    chunk = tokens([3, 33], [70, length], [slot] * 2, torch.cat([whole.q[:3], whole.q[-33:]]))
+    assert torch.equal(chunk[-1], decoded[0])
+    prefix = tokens([1, 70], [length, length - 1], [slot] * 2, torch.cat([last, whole.q[-71:-1]]))
+    assert torch.equal(prefix[-32:], chunk[-33:-1])
+    check(dataclasses.replace(whole, expected=whole.expected[-1:]), decoded)
+
+
+def test_nothing_is_decided_by_lengths() -> None:
+    """What a CUDA graph needs: a step prepared once stays right while its tensors change under it."""
+    case = case_of([1, 1], [300, 150], 4, 2, 64, torch.float32)
+    seq_lens, slots = torch.ones_like(case.batch.seq_lens), torch.zeros_like(case.batch.slots)
+    batch = dataclasses.replace(case.batch, seq_lens=seq_lens, slots=slots, host_seq_lens=[])
+    step = dataclasses.replace(kernels.prepare(batch, case.table, case.k_cache, 4), segments=4)
+    kernels.paged_attention(case.q, case.k_cache, case.v_cache, step, case.scale)
+    seq_lens.copy_(case.batch.seq_lens)
+    slots.copy_(case.batch.slots)
+    check(case, kernels.paged_attention(case.q, case.k_cache, case.v_cache, step, case.scale))
+
+
+def test_parts_fill_the_gpu_and_no_more() -> None:
+    assert kernels.segments_of(1, 4, processors=132) == 128
+    assert kernels.segments_of(8, 4, processors=132) == 16
+    assert kernels.segments_of(64, 4, processors=132) == 2
+    assert kernels.segments_of(256, 4, processors=132) == 1
+    assert kernels.segments_of(33, 4, 132) == kernels.segments_of(64, 4, 132)
+
+
+def test_short_prefills_take_small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that they fill the GPU; and deterministic steps the same tiles for everything."""
+    monkeypatch.setattr(kernels, "_processors", lambda device: 132)
+    k_cache = torch.empty(1, 16, 4, 128, dtype=torch.bfloat16, device=DEVICE)
+    batch = RaggedBatch.of(torch.zeros(1, dtype=torch.int64, device=DEVICE), [2], [2])
+    table = torch.zeros(1, 1, dtype=torch.int32, device=DEVICE)
+    usual = kernels.prepare(batch, table, k_cache, 28)
+    rows = {tokens: kernels._config(k_cache, 28, usual, tokens, decode=False).rows for tokens in (256, 2048)}
+    assert rows == {256: 64, 2048: 128}
+    fixed = kernels.prepare(batch, table, k_cache, 28, deterministic=True)
+    forms = {kernels._config(k_cache, 28, fixed, tokens, decode) for tokens in (1, 9999) for decode in (False, True)}
+    assert len(forms) == 1
+
+
+def test_loads_in_flight_fit_shared_memory() -> None:
+    hopper = kernels.config_of(128, 7, 2, 227 << 10, "prefill")
+    small = kernels.config_of(128, 7, 2, 64 << 10, "prefill")
+    assert (hopper.stages, small.stages) == (5, 1)
+    assert kernels.config_of(64, 24, 2, 227 << 10, "decode").rows == 32
+    assert kernels.config_of(64, 4, 4, 227 << 10, "decode").tile == 32
+
+
+def test_warm_runs_every_form_and_writes_nothing() -> None:
+    case = case_of([1], [20], 4, 2, 64, torch.float32)
+    before = case.k_cache.clone()
+    for deterministic in (False, True):
+        kernels.warm(case.k_cache, case.table, 4, (0, 8), deterministic)
+    assert torch.equal(case.k_cache, before)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not COMPILED, reason="the interpreter compiles nothing")
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_nothing_compiles_after_warm(deterministic: bool) -> None:
+    from triton import knobs
+
+    compiled: list[object] = []
+    case = case_of([1], [700], 28, 4, 128, torch.bfloat16)
+    kernels.warm(case.k_cache, case.table, 28, (0, 64), deterministic)
+    knobs.runtime.jit_post_compile_hook = lambda *args, **kwargs: compiled.append(kwargs)
+    try:
+        for batch in (MIXED, ([1], [1]), ([1] * 16, [16] * 16), ([1] * 257, [40] * 257), ([33], [700]), ([900], [900])):
+            case = case_of(*batch, 28, 4, 128, torch.bfloat16)
+            for window in (0, 64):
+                attend(case, window, deterministic)
+    finally:
+        knobs.runtime.jit_post_compile_hook = None
+    assert not compiled
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not COMPILED, reason="needs a GPU")
+def test_captured_decode_follows_its_tensors() -> None:
+    case = case_of([1] * 8, [700, 1, 16, 33, 2000, 5, 64, 129], 28, 4, 128, torch.bfloat16)
+    kernels.warm(case.k_cache, case.table, 28)
+    seq_lens = torch.ones_like(case.batch.seq_lens)
+    step = kernels.prepare(dataclasses.replace(case.batch, seq_lens=seq_lens), case.table, case.k_cache, 28)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = kernels.paged_attention(case.q, case.k_cache, case.v_cache, step, case.scale)
+    seq_lens.copy_(case.batch.seq_lens)
+    graph.replay()
+    check(case, out)

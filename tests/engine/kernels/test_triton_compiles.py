@@ -1,0 +1,30 @@
+"""The attention kernels compile for GPUs that this machine does not have, within their shared memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+@pytest.mark.parametrize("target", ["hopper", "mi300"])
+def test_attention_compiles(target: str, tmp_path: Path) -> None:
+    # What PYTHONPATH has already stays: on a GPU machine the packages under test may be there and nowhere else.
+    packages = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": packages}
+    environment.pop("TRITON_INTERPRET", None)
+    command = [sys.executable, "-m", "engine_support.compile_attention", target, "prefill", "decode", "combine"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    kernels = {kernel["form"]: kernel for kernel in map(json.loads, done.stdout.splitlines())}
+    assert set(kernels) == {"prefill", "decode", "combine"}
+    for form, kernel in kernels.items():
+        assert kernel["shared"] <= kernel["limit"]
+        assert kernel["tensor_cores"] == (form != "combine")
+        assert kernel["asynchronous"] == (target == "hopper" and form != "combine")

@@ -1,0 +1,161 @@
+"""Reading ``config.json``: the shape, what is refused, and agreement with transformers about names and shapes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hub_support.tiny_model import CONFIG, make_model
+
+from blade_llm.cache.sizing import kv_token_bytes
+from blade_llm.models.config import load_model_config
+from blade_llm.models.dtypes import cpu_computes_bf16, parse_dtype, resolve_dtype
+from blade_llm.models.errors import ModelFilesError, UnsupportedModelError
+from blade_llm.models.tensors import expected_tensors
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 128,
+}
+
+
+def refused(folder: Path, kind: type[ModelFilesError] = ModelFilesError) -> str:
+    with pytest.raises(ModelFilesError) as caught:
+        load_model_config(folder)
+    assert type(caught.value) is kind
+    return str(caught.value)
+
+
+def test_the_shape_is_read(tmp_path: Path) -> None:
+    config = load_model_config(make_model(tmp_path))
+    assert (config.num_layers, config.num_heads, config.num_kv_heads, config.head_dim) == (2, 4, 2, 4)
+    assert (config.attention_bias, config.output_bias, config.mlp_bias) == (True, False, False)
+    assert config.eos_token_ids == (1,)
+    assert kv_token_bytes(config, "bfloat16") == 2 * 2 * 2 * 4 * 2
+
+
+def test_all_end_of_sequence_ids_are_collected(tmp_path: Path) -> None:
+    make_model(tmp_path)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 1]}))
+    assert load_model_config(tmp_path).eos_token_ids == (1, 7)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 10**6]}))
+    assert load_model_config(tmp_path).eos_token_ids == (1, 7), (
+        "an id beyond the vocabulary cannot be masked or sampled"
+    )
+
+
+def test_qwen2_bias_is_where_qwen2_has_it_whatever_the_config_says(tmp_path: Path) -> None:
+    config = load_model_config(make_model(tmp_path, attention_bias=False, mlp_bias=True))
+    assert (config.attention_bias, config.output_bias, config.mlp_bias) == (True, False, False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "theta", "scaling"),
+    [
+        ({"rope_theta": 5e5}, 5e5, {}),
+        ({"rope_theta": None}, 1e4, {}),
+        ({"rope_scaling": {"type": "linear", "factor": 2}}, 1e4, {"rope_type": "linear", "factor": 2.0}),
+        ({"rope_theta": None, "rope_parameters": {"rope_type": "default", "rope_theta": 7.0}}, 7.0, {}),
+        ({"rope_scaling": LLAMA3}, 1e4, LLAMA3),
+    ],
+)
+def test_rope_of_old_and_new_configs(tmp_path: Path, fields: dict, theta: float, scaling: dict) -> None:
+    rope = load_model_config(make_model(tmp_path, **fields)).rope
+    assert (rope.theta, rope.scaling) == (theta, scaling)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        (
+            {"architectures": ["GPT2LMHeadModel"]},
+            "'GPT2LMHeadModel' is not supported; use a model of one of these: Llama",
+        ),
+        ({"quantization_config": {"quant_method": "gptq"}}, "quantised checkpoints"),
+        ({"use_sliding_window": True}, "sliding-window attention"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding-window attention"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope scaling 'yarn' is not supported"),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, "differ between layer types"),
+        ({"hidden_act": "gelu"}, "activation 'gelu'"),
+        ({"partial_rotary_factor": 0.5}, "'partial_rotary_factor'"),
+    ],
+)
+def test_what_would_compute_wrongly_is_refused(tmp_path: Path, fields: dict, reason: str) -> None:
+    message = refused(make_model(tmp_path, **fields), UnsupportedModelError)
+    assert message.startswith(f"{tmp_path / 'config.json'}: ")
+    assert reason in message
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"architectures": None}, "'architectures' is missing or empty"),
+        ({"hidden_size": None}, "'hidden_size' is missing"),
+        ({"hidden_size": "16"}, "'hidden_size' must be a positive integer, not '16'"),
+        ({"num_hidden_layers": 0}, "'num_hidden_layers' must be a positive integer, not 0"),
+        ({"num_key_value_heads": 3}, "num_attention_heads 4 is not a multiple of num_key_value_heads 3"),
+        ({"num_attention_heads": 5, "num_key_value_heads": 5}, "hidden_size 16 is not a multiple"),
+        ({"head_dim": 5}, "head_dim 5 is odd"),
+        ({"torch_dtype": "float8"}, "dtype 'float8' is not supported; use one of float32"),
+        ({"rope_scaling": {"rope_type": "linear"}}, "'factor' is missing"),
+    ],
+)
+def test_what_is_missing_or_senseless_is_named(tmp_path: Path, fields: dict, reason: str) -> None:
+    assert reason in refused(make_model(tmp_path, **fields))
+
+
+def test_missing_or_unreadable_files(tmp_path: Path) -> None:
+    assert "does not exist; give --model a folder" in refused(tmp_path / "none")
+    assert "config.json is missing" in refused(tmp_path)
+    for text in ("{", "[]", "\xff"):
+        (tmp_path / "config.json").write_text(text, encoding="latin-1")
+        assert "JSON" in refused(tmp_path)
+
+
+def test_dtype_names() -> None:
+    assert [parse_dtype(name) for name in ("half", "float", "bfloat16")] == ["float16", "float32", "bfloat16"]
+    with pytest.raises(ValueError, match="dtype 'int8' is not supported"):
+        parse_dtype("int8")
+
+
+def test_the_default_dtype_follows_checkpoint_and_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for flags, native in (("fpu avx2 amx_bf16", True), ("fpu avx avx2", True), ("fpu avx f16c", False)):
+        (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\n")
+        assert cpu_computes_bf16(tmp_path / "cpuinfo") is native
+        monkeypatch.setattr("blade_llm.models.dtypes.cpu_computes_bf16", lambda native=native: native)
+        assert resolve_dtype("auto", "bfloat16", on_gpu=False) == ("bfloat16" if native else "float32")
+        assert resolve_dtype("auto", "float32", on_gpu=False) == "float32"
+        assert resolve_dtype("auto", "float16", on_gpu=True) == "float16"
+        assert resolve_dtype("half", "bfloat16", on_gpu=False) == "float16"
+
+
+def test_torch_agrees_about_this_cpu() -> None:
+    import torch
+
+    assert cpu_computes_bf16() is bool(torch.cpu._is_avx2_supported())
+
+
+@pytest.mark.parametrize(
+    ("architecture", "fields"),
+    [
+        ("Qwen2ForCausalLM", {}),
+        ("Qwen2ForCausalLM", {"tie_word_embeddings": False}),
+        ("LlamaForCausalLM", {"head_dim": 8, "tie_word_embeddings": False}),
+        ("LlamaForCausalLM", {"attention_bias": True, "mlp_bias": True}),
+    ],
+)
+def test_names_and_shapes_are_those_of_transformers(tmp_path: Path, architecture: str, fields: dict) -> None:
+    import torch
+    import transformers
+
+    raw = {**CONFIG, **fields, "architectures": [architecture]}
+    settings = {name: value for name, value in raw.items() if name not in ("architectures", "torch_dtype")}
+    config_class = getattr(transformers, architecture.removesuffix("ForCausalLM") + "Config")
+    with torch.device("meta"):
+        model = getattr(transformers, architecture)(config_class(**settings))
+    theirs = {name: tuple(tensor.shape) for name, tensor in model.named_parameters()}
+    assert expected_tensors(load_model_config(make_model(tmp_path, **raw))) == theirs

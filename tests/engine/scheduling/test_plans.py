@@ -1,0 +1,104 @@
+"""What plans carry for speculation, pipelines, adapters and images."""
+
+from typing import Any
+
+import pytest
+from engine_support.scheduler_driver import EOS, add, chunks, deliver, plan_of, sample_and_return, scheduler_of, step
+
+from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.scheduling.plan import InputEmbeddings, StepPlan
+from blade_llm.scheduling.request import Request
+
+
+def spans(plan: StepPlan) -> list[tuple[int, int, int]]:
+    return [(chunk.start, chunk.count, chunk.num_draft_tokens) for chunk in plan.chunks]
+
+
+def test_draft_tokens_bring_several_tokens_in_a_step() -> None:
+    scheduler = scheduler_of(max_draft_tokens=3)
+    add(scheduler, "a", 14)
+    plan = sample_and_return(scheduler)
+    assert spans(plan) == [(0, 14, 0)]  # nothing to draft from
+    plan = plan_of(scheduler)
+    assert spans(plan) == [(14, 4, 3)]
+    assert plan.block_updates[0].start == 1  # for the draft tokens
+    assert deliver(scheduler, plan, [6, 7, 8, 9])[0].token_ids == [6, 7, 8, 9]
+    assert spans(plan_of(scheduler)) == [(18, 4, 3)]
+
+
+def test_steps_in_flight_presume_the_most_and_none_is_void() -> None:
+    scheduler = scheduler_of(max_draft_tokens=3)
+    add(scheduler, "a", 14)
+    step(scheduler)
+    plans = [plan_of(scheduler) for _ in range(3)]
+    assert [spans(plan) for plan in plans] == [[(14, 4, 3)], [(18, 4, 3)], [(22, 4, 3)]]
+    delivered = [deliver(scheduler, plan, tokens) for plan, tokens in zip(plans, ([6, 7], [], [8]), strict=True)]
+    assert [[output.token_ids for output in outputs] for outputs in delivered] == [[[6, 7]], [], [[8]]]
+    assert spans(plan_of(scheduler)) == [(17, 4, 3)]
+
+
+def test_draft_tokens_stay_within_max_tokens_and_within_the_step() -> None:
+    scheduler = scheduler_of(max_draft_tokens=3, budget=6)
+    add(scheduler, "a", 4, max_tokens=4)
+    add(scheduler, "b", 2, max_tokens=20)
+    step(scheduler)
+    plan = plan_of(scheduler)
+    assert spans(plan) == [(4, 3, 2), (2, 3, 2)]
+    assert [output.finish_reason for output in deliver(scheduler, plan, [5, 5, 5], [5])] == ["length", None]
+
+
+def test_no_accepted_token_repeats_the_position() -> None:
+    scheduler = scheduler_of()
+    add(scheduler, "a", 14)
+    step(scheduler)
+    plan = plan_of(scheduler)
+    assert deliver(scheduler, plan, []) == []
+    again = plan_of(scheduler)
+    assert again.chunks == plan.chunks
+
+
+def test_a_stop_among_several_tokens_ends_there() -> None:
+    scheduler = scheduler_of(max_draft_tokens=4)
+    add(scheduler, "a", 14)
+    step(scheduler)
+    (output,) = deliver(scheduler, plan_of(scheduler), [6, 7, EOS, 8, 9])
+    assert (output.token_ids, output.finish_reason, output.stop_token_id) == ([6, 7], "stop", EOS)
+    assert scheduler.stats().generation_tokens_total == 4
+
+
+def test_pipeline_stages_work_on_different_decodes() -> None:
+    scheduler = scheduler_of(pipeline_stages=2)
+    for name in ("a", "b", "c"):
+        add(scheduler, name, 4)
+    step(scheduler)
+    first, second = plan_of(scheduler), plan_of(scheduler)
+    assert (list(chunks(first)), list(chunks(second))) == (["a", "b"], ["c"])
+    assert scheduler.schedule() is None  # every token is under way
+    deliver(scheduler, first)
+    assert list(chunks(plan_of(scheduler))) == ["a", "b"]
+
+
+def test_pipeline_stages_work_on_one_long_prompt_together() -> None:
+    scheduler = scheduler_of(pipeline_stages=3, budget=32)
+    add(scheduler, "a", 90)
+    assert [spans(plan_of(scheduler)) for _ in range(3)] == [[(0, 32, 0)], [(32, 32, 0)], [(64, 26, 0)]]
+
+
+def test_adapter_and_embeddings_enter_with_the_slot() -> None:
+    scheduler = scheduler_of()
+    image = (InputEmbeddings(start=1, count=3, handle="image-7"),)
+    sampling = SamplingParams(max_tokens=2, temperature=0)
+    scheduler.add(Request("a", [1, 2, 3, 4], sampling, adapter_slot=2, embeddings=image))
+    (new,) = plan_of(scheduler).new_requests
+    assert (new.adapter_slot, new.embeddings) == (2, image)
+
+
+@pytest.mark.parametrize("other", [{"adapter_digest": b"x"}, {"image_digest": b"x"}, {"cache_salt": "x"}])
+def test_blocks_of_another_adapter_image_or_tenant_are_not_shared(other: dict[str, Any]) -> None:
+    scheduler = scheduler_of()
+    sampling = SamplingParams(max_tokens=1, temperature=0)
+    cached = []
+    for number, fields in enumerate([{}, other, {}, other]):
+        scheduler.add(Request(str(number), list(range(40)), sampling, **fields))
+        cached.append(step(scheduler)[0].cached_tokens)
+    assert cached == [0, 0, 32, 32]

@@ -1,0 +1,75 @@
+"""The OpenAPI document and the code agree on what a message is, and an item of a response's input: each takes just what
+the other takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from blade_llm.api.common.errors import ApiError
+from blade_llm.api.conversation import checked_message
+from blade_llm.api.responses.conversation import TEXT_PARTS, messages_of
+from blade_llm.api.responses.schemas import ITEM
+from blade_llm.server.openapi import MESSAGE
+
+IS_MESSAGE = Draft202012Validator(MESSAGE).is_valid
+IS_ITEM = Draft202012Validator(ITEM).is_valid
+LEAVES: list[Any] = [None, "", "x", "text", 0, 1.5, True, [], {}, ["x"]]
+leaves = st.sampled_from(LEAVES)
+
+
+def objects(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """Some of these fields, each as it should be or not."""
+    return st.fixed_dictionaries({}, optional={name: st.one_of(value, leaves) for name, value in fields.items()})
+
+
+parts = objects(type=st.sampled_from(["text", "refusal", "image_url"]), text=st.just("t"), refusal=st.just("r"))
+functions = objects(name=st.just("f"), arguments=st.sampled_from(["{}", "{", {"a": 1}]))
+calls = objects(id=st.just("call_1"), type=st.just("function"), function=functions)
+messages = objects(
+    role=st.sampled_from(["system", "developer", "user", "assistant", "tool", "function", "nobody"]),
+    content=st.one_of(st.just("c"), st.lists(st.one_of(parts, leaves), max_size=2)),
+    tool_calls=st.lists(st.one_of(calls, leaves), max_size=2),
+    tool_call_id=st.just("call_1"),
+    function_call=functions,
+)
+
+
+said = st.one_of(
+    st.just("c"),
+    st.lists(st.one_of(objects(type=st.sampled_from(TEXT_PARTS), text=st.just("t")), parts, leaves), max_size=2),
+)
+items = objects(
+    type=st.sampled_from(["message", "reasoning", "function_call", "function_call_output", "item_reference"]),
+    role=st.sampled_from(["system", "developer", "user", "assistant", "tool"]),
+    content=said,
+    summary=said,
+    output=said,
+    call_id=st.just("call_1"),
+    name=st.just("f"),
+    arguments=st.just("{}"),
+)
+
+
+@settings(max_examples=600)
+@given(messages)
+def test_the_document_and_the_code_take_the_same_messages(message: dict[str, Any]) -> None:
+    assert is_taken(lambda: checked_message(message, 0)) == IS_MESSAGE(message)
+
+
+@settings(max_examples=600)
+@given(items)
+def test_the_document_and_the_code_take_the_same_items(item: dict[str, Any]) -> None:
+    assert is_taken(lambda: messages_of([item], None)) == IS_ITEM(item)
+
+
+def is_taken(read: Callable[[], object]) -> bool:
+    try:
+        read()
+    except ApiError:
+        return False
+    return True

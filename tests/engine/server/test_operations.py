@@ -1,0 +1,169 @@
+"""Health, models, metrics, the internal port, and clients that leave."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import psutil
+import pytest
+from engine_support.server_process import ServerProcess, running_server, wait_until
+
+from blade_protocol import environment, headers, metrics
+from blade_protocol.state import EngineState
+
+LONG = {"prompt": "hello", "max_tokens": 2000, "ignore_eos": True}
+
+
+def test_health_live_version_models(server: ServerProcess) -> None:
+    assert httpx.get(f"{server.url}/health").status_code == 200
+    assert httpx.get(f"{server.url}/live").status_code == 200
+    assert httpx.get(f"{server.url}/version").json()["version"]
+    (model,) = server.client.models.list().data
+    assert model.id == "tiny-chat"
+    assert server.client.models.retrieve("tiny-chat").id == "tiny-chat"
+    schema = httpx.get(f"{server.url}/openapi.json").json()
+    body = schema["components"]["schemas"]["ChatRequest"]
+    assert "temperature" in body["properties"]
+    assert "messages" in body["required"]
+
+
+def test_the_model_may_be_left_out_or_given_as_the_path(server: ServerProcess, text_model: Path) -> None:
+    for fields in ({}, {"model": str(text_model)}):
+        response = server.post("/v1/completions", prompt="x", max_tokens=1, **fields)
+        assert response.json()["model"] == "tiny-chat"
+
+
+@pytest.mark.parametrize("given", ["a/b-c:1", "bad id", "x" * 200])
+def test_request_ids_are_kept_or_made(server: ServerProcess, given: str) -> None:
+    response = httpx.get(f"{server.url}/health", headers={headers.REQUEST_ID: given})
+    assert (response.headers[headers.REQUEST_ID] == given) == (given == "a/b-c:1")
+
+
+def test_metrics(server: ServerProcess) -> None:
+    def read(path: str) -> dict[str, float]:
+        text = httpx.get(server.url + path).text
+        rows = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
+        return {name: float(value) for name, _, value in rows}
+
+    before = read("/metrics")
+    server.post("/v1/completions", prompt="x", max_tokens=5, ignore_eos=True)
+    generated = f"{metrics.ENGINE_GENERATION_TOKENS}_total"
+    wait_until(lambda: read("/metrics")[generated] - before[generated] == 5)
+    after = read("/metric")
+    for name in (metrics.ENGINE_TTFT, metrics.ENGINE_TPOT, metrics.ENGINE_E2E):
+        assert after[f"{name}_count"] - before[f"{name}_count"] == 1
+    finished = metrics.ENGINE_REQUESTS + '_total{finished_reason="length"}'
+    assert after[finished] - before.get(finished, 0) == 1
+    assert after[metrics.ENGINE_KV_BLOCKS] == 1024
+
+
+def test_the_state_is_the_protocols(server: ServerProcess) -> None:
+    raw = httpx.get(f"{server.internal_url}/internal/state").content
+    state = msgspec.json.decode(raw, type=EngineState)
+    assert state.ready
+    assert state.memory is not None
+    assert state.kv_blocks_total == 1024
+
+
+def test_internal_routes_are_not_public(server: ServerProcess) -> None:
+    assert httpx.get(f"{server.url}/internal/state").status_code == 404
+
+
+def test_events_report_work(server: ServerProcess) -> None:
+    server.wait_idle()
+    sequences, saw_running = [], False
+    with httpx.stream("GET", f"{server.internal_url}/internal/events", timeout=30) as events:
+        worker = threading.Thread(target=server.post, args=("/v1/completions",), kwargs={**LONG, "max_tokens": 100})
+        worker.start()
+        for line in events.iter_lines():
+            if not line.startswith("data: "):
+                continue
+            state = msgspec.json.decode(line.removeprefix("data: "), type=EngineState)
+            sequences.append(state.sequence)
+            saw_running |= state.running == 1
+            if saw_running and state.running == 0:
+                break
+        worker.join()
+    assert sequences == sorted(set(sequences))
+    assert len(sequences) >= 3
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves_frees_its_blocks(server: ServerProcess, stream: bool) -> None:
+    total = server.wait_idle()["kv_blocks_total"]
+    client = httpx.Client(timeout=30)
+    if stream:
+        request = client.build_request("POST", f"{server.url}/v1/completions", json={**LONG, "stream": True})
+        response = client.send(request, stream=True)
+        lines = response.iter_lines()
+        next(lines)
+        wait_until(lambda: server.state()["running"] == 1)
+        response.close()
+    else:
+        with pytest.raises(httpx.ReadTimeout):
+            client.post(f"{server.url}/v1/completions", json=LONG, timeout=0.5)
+    state = server.wait_idle()
+    assert state["kv_blocks_free"] == total
+    assert state["running"] == 0
+    wait_until(lambda: 'finished_reason="abort"' in httpx.get(f"{server.url}/metrics").text)
+
+
+def test_an_idle_engine_never_wakes(server: ServerProcess) -> None:
+    """However busy the machine is, sooner or later it sleeps through half a second; one that polls never does."""
+    server.wait_idle()
+    process = psutil.Process(server.engine_pid)
+
+    def slept() -> bool:
+        before = process.num_ctx_switches(), process.cpu_times()
+        time.sleep(0.5)
+        return (process.num_ctx_switches(), process.cpu_times()) == before
+
+    wait_until(slept)
+
+
+def test_the_api_server_never_imports_torch(server: ServerProcess) -> None:
+    def maps(pid: int) -> str:
+        return Path(f"/proc/{pid}/maps").read_text(encoding="utf-8")
+
+    assert "msgspec" in maps(server.process.pid), "loaded extension modules show"
+    assert "libtorch" not in maps(server.process.pid)
+
+
+def test_internal_token_and_drain(tmp_path: Path, text_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = tmp_path / "token"
+    token.write_text("s3cret\n")
+    monkeypatch.setenv(environment.INTERNAL_TOKEN_FILE, str(token))
+    monkeypatch.setenv(environment.REVISION, "rev-7")
+    with running_server(tmp_path, text_model, "--served_model_name", "first", "second") as server:
+        for path in ("state", "events", "kv"):
+            assert httpx.get(f"{server.internal_url}/internal/{path}").status_code == 401
+        client = httpx.Client(base_url=server.internal_url, headers={headers.INTERNAL_TOKEN: "s3cret"})
+        assert client.get("/internal/state").json()["revision"] == "rev-7"
+        assert [model.id for model in server.client.models.list().data] == ["first", "second"]
+        assert server.post("/v1/completions", prompt="x", model="second").json()["model"] == "second"
+
+        assert client.post("/internal/drain").json()["draining"] is True
+        for response in (server.post("/v1/completions", prompt="x"), httpx.get(f"{server.url}/health")):
+            _assert_draining(response)
+        assert client.get("/internal/state").json()["ready"] is False
+        assert client.post("/internal/drain", json={"draining": False}).json()["draining"] is False
+        assert server.post("/v1/completions", prompt="x").status_code == 200
+        assert client.post("/internal/drain", json={"draining": 5}).status_code == 400
+
+        token.write_text("another\n")
+        assert client.get("/internal/state").status_code == 401, "the old one ends with the file"
+        assert client.get("/internal/state", headers={headers.INTERNAL_TOKEN: "another"}).status_code == 200
+
+
+def _assert_draining(response: httpx.Response) -> None:
+    assert response.status_code == 503
+    assert response.headers[headers.DRAINING] == "1"
+    assert int(response.headers["retry-after"]) >= 1
+    error: dict[str, Any] = json.loads(response.content)["error"]
+    assert error["code"] == "draining"

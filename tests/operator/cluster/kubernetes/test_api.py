@@ -1,0 +1,334 @@
+"""Requests to the API server, over real sockets: what is sent, what a response means, that only the leader writes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from kubernetes.aio import client
+from operator_support.apiserver import config_map, llm_service
+
+from blade_operator.cluster import Rejected
+from blade_operator.cluster.kubernetes import api as module
+from blade_operator.cluster.kubernetes.api import Api, ApiError
+from blade_operator.cluster.kubernetes.cluster import KubernetesCluster, replacing
+from blade_operator.cluster.kubernetes.fence import NotLeader, WriteFence
+from blade_operator.cluster.kubernetes.root_key import root_key
+from blade_operator.model.objects import Key, Object, Ref
+from blade_operator.model.plan import EventRecord
+
+LABELS = {"app.kubernetes.io/managed-by": "bladellm", "serving.bladellm.io/name": "qwen"}
+METADATA = {"name": "a", "namespace": "team", "labels": LABELS, "ownerReferences": [{"uid": "0f0f"}]}
+CONFIG_MAP: Object = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": METADATA}
+KEY = Key("team", "qwen")
+PATH = "/api/v1/namespaces/team/configmaps/a"
+Respond = Callable[[web.Request, Any], web.Response]
+
+
+class _Server:
+    """Records every request; responds as the test configures."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[web.Request, Any]] = []
+        self.respond: Respond = lambda request, body: web.json_response({})
+        self.fence = WriteFence()
+        self.fence.open()
+
+    async def handle(self, request: web.Request) -> web.Response:
+        body = await request.json() if request.can_read_body else None
+        self.requests.append((request, body))
+        return self.respond(request, body)
+
+    def refuse(self, status: int, message: str, **headers: str) -> None:
+        said = {"kind": "Status", "status": "Failure", "reason": "Why", "message": message}
+        self.respond = lambda request, body: web.json_response(said, status=status, headers=headers)
+
+
+@asynccontextmanager
+async def _api(server: _Server) -> AsyncIterator[Api]:
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", server.handle)
+    async with TestServer(app) as listening:
+        configuration = client.Configuration(host=f"http://{listening.host}:{listening.port}")
+        configuration.api_key["BearerToken"] = "bearer secret"
+        async with Api(configuration, server.fence) as api:
+            yield api
+
+
+@pytest.fixture
+def server() -> _Server:
+    return _Server()
+
+
+@pytest.fixture
+async def api(server: _Server) -> AsyncIterator[Api]:
+    async with _api(server) as api:
+        yield api
+
+
+@pytest.fixture
+def cluster(api: Api) -> KubernetesCluster:
+    return KubernetesCluster(api)
+
+
+async def test_apply_is_a_forced_server_side_apply_and_its_response_is_known_at_once(
+    server: _Server, cluster: KubernetesCluster
+) -> None:
+    def respond(request: web.Request, body: Any) -> web.Response:
+        return web.json_response({"items": []} if request.method == "GET" else {**body, **config_map("a", 7, x="1")})
+
+    server.respond = respond
+    await cluster.apply(CONFIG_MAP)
+    (found, _), (request, body) = server.requests
+    assert (found.path, found.query["fieldSelector"]) == ("/api/v1/namespaces/team/configmaps", "metadata.name=a")
+    assert (request.method, request.path, body) == ("PATCH", PATH, CONFIG_MAP)
+    assert request.content_type == "application/apply-patch+yaml"
+    assert request.query["fieldManager"] == "bladellm"
+    assert request.query["force"] == "true"
+    assert request.query["timeout"] == "3500ms"  # the server gives up when we do
+    assert request.headers["Authorization"] == "bearer secret"
+    assert cluster.cache.children(KEY)["ConfigMap"][0]["data"] == {"x": "1"}
+    await cluster.apply(CONFIG_MAP)
+    assert [request.method for request, _ in server.requests] == ["GET", "PATCH", "PATCH"]  # known: not fetched again
+
+
+async def test_a_change_of_what_was_observed_makes_nothing_new(server: _Server, cluster: KubernetesCluster) -> None:
+    cluster.cache.put({**CONFIG_MAP, **config_map("a", 7)})
+    for status, message in [
+        (409, "uid mismatch: the provided object specified uid uid-a, and no existing object was found"),
+        (422, 'ConfigMap "a" is invalid: metadata.uid: Invalid value: "uid-a": field is immutable'),
+    ]:
+        server.refuse(status, message)
+        await cluster.apply(CONFIG_MAP)  # its event is on the way
+        request, body = server.requests[-1]
+        assert (request.method, body["metadata"]["uid"]) == ("PATCH", "uid-a")
+    assert "uid" not in METADATA
+
+
+@pytest.mark.parametrize(
+    ("metadata", "ours"),
+    [
+        ({}, False),
+        ({"labels": {"app.kubernetes.io/managed-by": "Helm"}}, False),
+        ({"labels": {**LABELS, "serving.bladellm.io/name": "other"}}, False),
+        ({"ownerReferences": [{"uid": "another"}]}, False),
+        ({"labels": LABELS, "ownerReferences": [{"uid": "an earlier service's"}]}, True),
+        ({"ownerReferences": [{"uid": "0f0f"}]}, True),  # somebody took its labels away
+    ],
+)
+async def test_what_belongs_to_somebody_else_is_not_taken_over(
+    metadata: Object, ours: bool, server: _Server, cluster: KubernetesCluster
+) -> None:
+    def respond(request: web.Request, body: Any) -> web.Response:
+        found = {"items": [{"metadata": {"name": "a", "namespace": "team", **metadata}}]}
+        return web.json_response(found if request.method == "GET" else {**body, **config_map("a", 7)})
+
+    server.respond = respond
+    if ours:
+        await cluster.apply(CONFIG_MAP)
+    else:
+        with pytest.raises(Rejected, match="another ConfigMap of this name is there"):
+            await cluster.apply(CONFIG_MAP)
+    assert [request.method for request, _ in server.requests] == ["GET", "PATCH"][: 1 + ours]
+
+
+async def test_a_webhook_that_does_not_respond_is_reported_in_the_servers_words(
+    server: _Server, cluster: KubernetesCluster
+) -> None:
+    server.refuse(500, 'Internal error occurred: failed calling webhook "policy.example": no endpoints available')
+    with pytest.raises(Rejected, match="failed calling webhook"):
+        await cluster.apply(CONFIG_MAP)
+
+
+@pytest.mark.parametrize("status", [400, 403, 422])
+async def test_a_refusal_is_reported_in_the_servers_words(
+    status: int, server: _Server, cluster: KubernetesCluster
+) -> None:
+    server.refuse(status, 'pods "x" is forbidden: violates PodSecurity "restricted:latest"')
+    with pytest.raises(Rejected, match='violates PodSecurity "restricted:latest"'):
+        await cluster.apply(CONFIG_MAP)
+
+
+@pytest.mark.parametrize("status", [409, 429, 500, 503])
+async def test_other_failures_are_tried_again_and_no_sooner_than_the_server_wants(
+    status: int, server: _Server, cluster: KubernetesCluster
+) -> None:
+    server.refuse(status, "not now", **{"Retry-After": "7"})
+    with pytest.raises(ApiError, match="not now") as caught:
+        await cluster.apply(CONFIG_MAP)
+    assert (caught.value.status, caught.value.retry_after) == (status, 7.0)
+
+
+async def test_a_server_that_is_away_is_an_error_with_status_0() -> None:
+    configuration = client.Configuration(host="http://127.0.0.1:1")
+    fence = WriteFence()
+    fence.open()
+    async with Api(configuration, fence) as api:
+        with pytest.raises(ApiError, match="no response from the API server") as caught:
+            await api.write("PATCH", PATH, CONFIG_MAP, kind="ConfigMap")
+    assert caught.value.status == 0
+
+
+async def test_without_leadership_nothing_is_sent(server: _Server, cluster: KubernetesCluster) -> None:
+    cluster.cache.put({**CONFIG_MAP, **config_map("a", 7)})
+    server.fence.shut()
+    with pytest.raises(NotLeader):
+        await cluster.apply(CONFIG_MAP)
+    assert server.requests == []
+
+
+async def test_leadership_lost_while_connecting_sends_no_whole_request(server: _Server) -> None:
+    """The fence is checked again when the connection stands: a process may be stopped at any point before."""
+
+    class _ShutsAfterTheFirstCheck(WriteFence):
+        checks = 0
+
+        def check(self) -> None:
+            super().check()
+            self.checks += 1
+            self.shut()
+
+    server.fence = fence = _ShutsAfterTheFirstCheck()
+    fence.open()
+    async with _api(server) as api:
+        with pytest.raises(NotLeader):
+            await api.write("PATCH", PATH, CONFIG_MAP, kind="ConfigMap")
+    assert fence.checks == 1
+    assert server.requests == []
+
+
+async def test_delete_names_the_very_object_that_was_observed(server: _Server, cluster: KubernetesCluster) -> None:
+    ref = Ref("ConfigMap", "team", "a")
+    await cluster.delete(ref)
+    assert server.requests == []  # not known: nothing to delete
+    cluster.cache.put({**CONFIG_MAP, **config_map("a", 7)})
+    await cluster.delete(ref)
+    [(request, body)] = server.requests
+    assert (request.method, request.path) == ("DELETE", PATH)
+    assert body["preconditions"] == {"uid": "uid-a"}
+    assert body["propagationPolicy"] == "Background"
+    server.refuse(409, "the UID in the precondition does not match")
+    await cluster.delete(ref)
+    server.refuse(404, "not found")
+    await cluster.delete(ref)
+    assert cluster.cache.get(ref) is None
+
+
+async def test_the_status_is_replaced_as_a_whole_and_read_back(server: _Server, cluster: KubernetesCluster) -> None:
+    cluster.cache.put(llm_service(5, phase="Failed", failures=[1, 2], model={"bytes": 1, "etaSeconds": 9}))
+
+    def merge(request: web.Request, body: Any) -> web.Response:
+        return web.json_response(llm_service(6, **{k: v for k, v in body["status"].items() if v is not None}))
+
+    server.respond = merge
+    await cluster.write_status(KEY, {"phase": "Ready", "model": {"bytes": 2}})
+    [(request, body)] = server.requests
+    assert request.path == "/apis/serving.bladellm.io/v1alpha1/namespaces/team/llmservices/qwen/status"
+    assert request.content_type == "application/merge-patch+json"
+    assert body["metadata"] == {"uid": "uid-qwen"}
+    assert body["status"] == {"phase": "Ready", "failures": None, "model": {"bytes": 2, "etaSeconds": None}}
+    observed = await cluster.observe(KEY)
+    assert observed is not None
+    assert observed.service["status"]["phase"] == "Ready"
+
+
+async def test_writing_the_status_of_a_deleted_service_is_no_error(server: _Server, cluster: KubernetesCluster) -> None:
+    await cluster.write_status(KEY, {"phase": "Ready"})
+    assert server.requests == []
+    cluster.cache.put(llm_service(5))
+    server.refuse(404, "not found")
+    await cluster.write_status(KEY, {"phase": "Ready"})
+    assert await cluster.observe(KEY) is None
+
+
+async def test_an_event_has_the_same_name_until_the_status_remembers_it(
+    server: _Server, cluster: KubernetesCluster
+) -> None:
+    cluster.cache.put(llm_service(5))
+    event = EventRecord("Warning", "CheckFailed", "no room")
+    await cluster.emit(KEY, event)
+    server.refuse(409, "already exists")
+    await cluster.emit(KEY, event)  # started again before the status was written
+    cluster.cache.put(llm_service(6))
+    server.refuse(403, "the namespace is being terminated")
+    await cluster.emit(KEY, event)
+    bodies = [body for _, body in server.requests]
+    names = [body["metadata"]["name"] for body in bodies]
+    assert names[0] == names[1] != names[2]
+    assert bodies[0]["involvedObject"]["uid"] == "uid-qwen"
+    assert (bodies[0]["type"], bodies[0]["reason"], bodies[0]["message"]) == ("Warning", "CheckFailed", "no room")
+
+
+async def test_what_belongs_to_a_service_is_found_by_kind(cluster: KubernetesCluster) -> None:
+    assert await cluster.observe(KEY) is None
+    cluster.cache.put(llm_service(1))
+    cluster.cache.put({**CONFIG_MAP, **config_map("a", 2)})
+    cluster.cache.put({**config_map("r", 3), "kind": "Role", "apiVersion": "rbac.authorization.k8s.io/v1"})
+    observed = await cluster.observe(KEY)
+    assert observed is not None
+    assert [obj["metadata"]["name"] for obj in observed.config_maps] == ["a"]
+    assert [obj["kind"] for obj in observed.others] == ["Role"]
+
+
+async def test_a_secret_is_only_made(server: _Server, cluster: KubernetesCluster) -> None:
+    secret = {**config_map("token", 0), "kind": "Secret", "apiVersion": "v1"}
+    await cluster.apply(secret)
+    server.refuse(409, "already exists")
+    await cluster.apply(secret)
+    assert [(request.method, request.path) for request, _ in server.requests] == [
+        ("POST", "/api/v1/namespaces/team/secrets")
+    ] * 2
+
+
+async def test_a_field_that_the_kind_does_not_have_is_a_refusal(server: _Server, cluster: KubernetesCluster) -> None:
+    server.refuse(500, "failed to create typed patch object: .spec.x: field not declared in schema")
+    with pytest.raises(Rejected, match="field not declared"):
+        await cluster.apply(CONFIG_MAP)
+
+
+async def test_the_root_key_is_made_once(server: _Server, api: Api) -> None:
+    kept: dict[str, Any] = {}
+
+    def respond(request: web.Request, body: Any) -> web.Response:
+        if request.method == "POST":
+            assert request.path == "/api/v1/namespaces/system/secrets"
+            kept.update(body)
+            return web.json_response(body, status=201)
+        if not kept:
+            return web.json_response({"message": "not found"}, status=404)
+        return web.json_response(kept)
+
+    server.respond = respond
+    first = await root_key(api, "system")
+    assert len(first) == 32
+    assert await root_key(api, "system") == first
+    assert [request.method for request, _ in server.requests] == ["GET", "POST", "GET"]
+    kept["data"] = {}
+    with pytest.raises(ValueError, match="delete it and a new one is made"):
+        await root_key(api, "system")
+
+
+def test_a_merge_patch_leaves_nothing_of_what_was_before() -> None:
+    before = {"a": 1, "b": {"c": 1, "d": [1, 2]}, "e": "x"}
+    assert replacing(before, {"b": {"d": [3]}, "e": {"f": 1}}) == {"a": None, "b": {"c": None, "d": [3]}, "e": {"f": 1}}
+    assert replacing(None, {"a": {}}) == {"a": {}}
+
+
+async def test_a_response_that_is_not_json_is_an_error(server: _Server, api: Api) -> None:
+    server.respond = lambda request, body: web.Response(text="<html>")
+    with pytest.raises(ApiError, match="no response from the API server"):
+        await api.get(PATH, kind="ConfigMap")
+    with pytest.raises(ApiError, match="no response from the API server"):
+        await api.write("PATCH", PATH, CONFIG_MAP, kind="ConfigMap")
+
+
+async def test_a_list_may_be_of_metadata_only(server: _Server, api: Api) -> None:
+    server.respond = lambda request, body: web.Response(text='{"items": null}')
+    assert await api.read(PATH, {"limit": "1"}, kind="ConfigMap", accept=module.METADATA) == b'{"items": null}'
+    [(request, _)] = server.requests
+    assert request.headers["Accept"] == module.METADATA
+    assert request.headers["User-Agent"] == "bladellm-operator"

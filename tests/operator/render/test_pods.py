@@ -1,0 +1,199 @@
+"""What pods get from the cluster: the model's volume, the hub token, devices, scheduling, the internal token."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+from typing import Any
+
+import pytest
+from operator_support.mini_cluster import service
+
+from blade_operator.model.objects import Object
+from blade_operator.render import (
+    Defaults,
+    pod_template,
+    revision_of,
+    router_objects,
+    service_objects,
+    spec_hash,
+)
+from blade_operator.render.internal_token import internal_token
+from blade_operator.spec import parse_service
+
+DEFAULTS = Defaults(engine_image="engine:1", router_image="operator:1")
+WITH_KEY = dataclasses.replace(DEFAULTS, internal_key=b"k" * 32)
+
+
+def pod(spec: dict[str, Any], defaults: Defaults = DEFAULTS) -> Object:
+    """The engine pod's spec."""
+    return dict(pod_template(parse_service(service(spec)), defaults)["spec"])
+
+
+def named(items: list[Object], name: str) -> Object:
+    return next(item for item in items if item["name"] == name)
+
+
+def containers(spec: Object) -> dict[str, Object]:
+    return {each["name"]: each for each in [*spec.get("initContainers", []), *spec["containers"]]}
+
+
+def of_kind(kind: str, objects: list[Object]) -> list[Object]:
+    return [obj for obj in objects if obj["kind"] == kind]
+
+
+def hub(**model: Any) -> dict[str, Any]:
+    return {"model": {"uri": "hf://a/b", **model}}
+
+
+@pytest.mark.parametrize(
+    ("uri", "folder"), [("pvc://store/qwen/v1.0", "/models/qwen/v1.0"), ("pvc://store", "/models")]
+)
+def test_a_model_on_a_claim_is_mounted_read_only_and_never_fetched(uri: str, folder: str) -> None:
+    spec = pod({"model": {"uri": uri}})
+    source = {"claimName": "store", "readOnly": True}
+    assert named(spec["volumes"], "models") == {"name": "models", "persistentVolumeClaim": source}
+    assert list(containers(spec)) == ["check", "engine"]
+    for container in containers(spec).values():
+        assert {"name": "models", "mountPath": "/models", "readOnly": True} in container["volumeMounts"]
+        assert container["args"][container["args"].index("--model") + 1] == folder
+        assert "HF_HOME" not in {entry["name"] for entry in container.get("env", [])}
+
+
+@pytest.mark.parametrize(
+    ("cache", "source"),
+    [
+        ({}, {"emptyDir": {}}),
+        ({"claimName": "mine"}, {"persistentVolumeClaim": {"claimName": "mine"}}),
+        ({"size": "1Gi"}, {"persistentVolumeClaim": {"claimName": "qwen-models"}}),
+    ],
+)
+def test_downloads_go_where_the_cache_says(cache: dict[str, Any], source: Object) -> None:
+    spec = pod(hub(cache=cache))
+    assert named(spec["volumes"], "models") == {"name": "models", **source}
+    assert spec == pod(hub(cache=cache))
+    if not cache:
+        assert spec == pod(hub())
+
+
+def test_a_claim_is_rendered_only_when_the_cache_has_a_size() -> None:
+    made = service_objects(parse_service(service(hub(cache={"size": "20Gi"}))), DEFAULTS)
+    [claim] = of_kind("PersistentVolumeClaim", made)
+    # Without a class the cluster's default one: not the empty class, which would be no class at all.
+    assert claim["spec"] == {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "20Gi"}}}
+    for cache in ({}, {"claimName": "mine"}):
+        made = service_objects(parse_service(service(hub(cache=cache))), DEFAULTS)
+        assert of_kind("PersistentVolumeClaim", made) == []
+
+
+def test_engines_share_the_machine_that_can_mount_their_cache_and_spread_otherwise() -> None:
+    [term] = pod(hub(cache={"size": "1Gi"}))["affinity"]["podAffinity"][
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ]
+    labels = {"serving.bladellm.io/name": "qwen", "serving.bladellm.io/role": "engine"}
+    assert term == {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": labels}}
+    for spec in (pod(hub(cache={"size": "1Gi", "accessModes": ["ReadWriteMany"]})), pod(hub(cache={"claimName": "m"}))):
+        assert "affinity" not in spec
+        [constraint] = spec["topologySpreadConstraints"]
+        assert (constraint["topologyKey"], constraint["whenUnsatisfiable"]) == (
+            "kubernetes.io/hostname",
+            "ScheduleAnyway",
+        )
+
+
+def test_a_grown_cache_or_another_class_is_no_new_revision() -> None:
+    def template_hash(**cache: Any) -> str:
+        return spec_hash(parse_service(service(hub(cache=cache))))
+
+    assert template_hash(size="1Gi") == template_hash(size="2Gi") == template_hash(size="1Gi", storageClassName="fast")
+    several = {
+        template_hash(size="1Gi"),
+        template_hash(size="1Gi", accessModes=["ReadWriteMany"]),
+        template_hash(claimName="a"),
+        template_hash(),
+    }
+    assert len({*several, template_hash(claimName="b")}) == 5
+
+
+def test_only_the_download_sees_the_hubs_token() -> None:
+    spec = pod(hub(tokenSecretRef={"name": "hf", "key": "secret"}))
+    for name, container in containers(spec).items():
+        tokens = [entry for entry in container["env"] if entry["name"] == "HF_TOKEN"]
+        reference = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hf", "key": "secret"}}}
+        assert tokens == ([reference] if name == "fetch" else [])
+
+
+def test_engine_and_check_get_the_same_device_and_the_download_none() -> None:
+    gpus = {"count": 1, "resource": "amd.com/gpu"}
+    spec = pod(hub() | {"engine": {"gpus": gpus, "resources": {"limits": {"memory": "8Gi"}}}})
+    limits = {name: container["resources"]["limits"] for name, container in containers(spec).items()}
+    assert limits == {
+        "fetch": {"memory": "8Gi"},
+        "check": {"memory": "8Gi", "amd.com/gpu": "1"},
+        "engine": {"memory": "8Gi", "amd.com/gpu": "1"},
+    }
+    assert "resources" not in containers(pod({"engine": {"gpus": {"count": 0}}}))["engine"]
+
+
+def test_the_token_is_mounted_where_the_internal_port_is_served_or_queried() -> None:
+    typed = parse_service(service(hub()))
+    spec = pod(hub(), WITH_KEY)
+    variable = {"name": "BLADE_INTERNAL_TOKEN_FILE", "value": "/etc/bladellm-internal/token"}
+    mount = {"name": "internal", "mountPath": "/etc/bladellm-internal", "readOnly": True}
+    [router] = of_kind("Deployment", router_objects(typed, WITH_KEY))
+    everything = containers(spec) | containers(router["spec"]["template"]["spec"])
+    have = {name for name, each in everything.items() if variable in each["env"] and mount in each["volumeMounts"]}
+    assert have == {"fetch", "engine", "router"}
+    assert "BLADE_INTERNAL" not in str(everything["check"])
+    [secret] = of_kind("Secret", service_objects(typed, WITH_KEY))
+    for where in (spec, router["spec"]["template"]["spec"]):
+        assert named(where["volumes"], "internal")["secret"] == {"secretName": secret["metadata"]["name"]}
+    token = internal_token(b"k" * 32, "team", "qwen", "0f0f")
+    assert base64.b64decode(secret["data"]["token"]).decode() == token
+    assert token not in str(spec) + str(router)
+
+
+def test_the_tokens_value_is_in_no_revision_and_without_a_key_there_is_none() -> None:
+    other = dataclasses.replace(DEFAULTS, internal_key=b"x" * 32)
+    typed = parse_service(service())
+    assert revision_of(pod_template(typed, WITH_KEY)) == revision_of(pod_template(typed, other))
+    without = [*service_objects(typed, DEFAULTS), *router_objects(typed, DEFAULTS), pod_template(typed, DEFAULTS)]
+    assert "bladellm-internal" not in str(without)
+    assert "k" * 32 not in repr(WITH_KEY)
+
+
+def test_policies_let_in_routers_and_the_operator_and_nobody_else() -> None:
+    engine, router = of_kind("NetworkPolicy", service_objects(parse_service(service()), DEFAULTS))
+    [from_router, from_operator] = engine["spec"]["ingress"]
+    assert [each["port"] for each in from_router["ports"]] == [8081, 9081]
+    assert [each["port"] for each in from_operator["ports"]] == [9081]
+    [operator] = from_operator["from"]
+    assert operator["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "bladellm-system"}
+    assert operator["podSelector"]["matchLabels"] == {"app.kubernetes.io/name": "bladellm-operator"}
+    assert router["spec"]["ingress"] == [{"ports": [{"protocol": "TCP", "port": 8080}]}]
+    spec = {"security": {"networkPolicy": False}}
+    assert of_kind("NetworkPolicy", service_objects(parse_service(service(spec)), DEFAULTS)) == []
+
+
+def test_a_router_may_follow_its_own_configuration_and_endpoints_and_nothing_else() -> None:
+    objects = router_objects(parse_service(service()), DEFAULTS)
+    [role], [binding], [deployment] = (of_kind(kind, objects) for kind in ("Role", "RoleBinding", "Deployment"))
+    [configuration, endpoints] = role["rules"]
+    assert configuration["resourceNames"] == ["qwen-router"]
+    assert (endpoints["resources"], endpoints["verbs"]) == (["endpointslices"], ["list", "watch"])
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    [subject] = binding["subjects"]
+    assert subject["name"] == deployment["spec"]["template"]["spec"]["serviceAccountName"]
+    [container] = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["args"][container["args"].index("--config_map") + 1] == "qwen-router"
+    # Another identity gets the same right.
+    spec = {"router": {"podTemplate": {"spec": {"serviceAccountName": "mesh"}}}}
+    [binding] = of_kind("RoleBinding", router_objects(parse_service(service(spec)), DEFAULTS))
+    assert binding["subjects"][0]["name"] == "mesh"
+
+
+def test_an_overlay_of_the_engine_is_a_new_revision_and_one_of_the_router_is_not() -> None:
+    overlay = {"podTemplate": {"spec": {"nodeSelector": {"disk": "ssd"}}}}
+    plain, engine, router = (parse_service(service(spec)) for spec in ({}, {"engine": overlay}, {"router": overlay}))
+    assert spec_hash(plain) == spec_hash(router) != spec_hash(engine)
+    assert revision_of(pod_template(plain, DEFAULTS)) != revision_of(pod_template(engine, DEFAULTS))

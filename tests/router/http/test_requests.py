@@ -1,0 +1,441 @@
+"""What a client may send and what it may not, byte by byte."""
+
+import asyncio
+import gc
+import math
+import socket
+import weakref
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from router_support.engine import MockEngine
+from router_support.raw import BODY, HOST, chunked, connected, get, post
+from router_support.serving import eventually, question, serving
+
+from blade_router import app
+from blade_router.http import connection, head
+from blade_router.http.errors import Refused
+from blade_router.http.request_reader import MAX_PIPELINED, HttpLimits, RequestReader, Stage
+
+START = b"POST /v1/completions HTTP/1.1\r\n" + HOST
+SMUGGLED = b"GET /v1/smuggled HTTP/1.1\r\nhost: x\r\n\r\n"
+
+BROKEN = {
+    "two lengths that differ": START + b"content-length: 2\r\ncontent-length: 9\r\n\r\n{}",
+    "two lengths alike": START + b"content-length: 2\r\ncontent-length: 2\r\n\r\n{}",
+    "a list of lengths": START + b"content-length: 2, 2\r\n\r\n{}",
+    "a length with a sign": START + b"content-length: +2\r\n\r\n{}",
+    "a negative length": START + b"content-length: -2\r\n\r\n{}",
+    "a length in hexadecimal": START + b"content-length: 0x2\r\n\r\n{}",
+    "a length that is none": START + b"content-length: \r\n\r\n{}",
+    "a length beyond 64 bits": START + b"content-length: 99999999999999999999999\r\n\r\n{}",
+    "a length and chunks": START + b"content-length: 2\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n" + SMUGGLED,
+    "chunks and a length": START + b"transfer-encoding: chunked\r\ncontent-length: 2\r\n\r\n0\r\n\r\n" + SMUGGLED,
+    "a coding that is not chunked": START + b"transfer-encoding: identity\r\n\r\n",
+    "a coding before chunked": START + b"transfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    "a coding after chunked": START + b"transfer-encoding: chunked, gzip\r\n\r\n0\r\n\r\n",
+    "chunked twice": START + b"transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+    "chunked in a list": START + b"transfer-encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
+    "almost chunked": START + b"transfer-encoding: xchunked\r\n\r\n0\r\n\r\n",
+    "chunked with a tab": START + b"transfer-encoding: \x0bchunked\r\n\r\n0\r\n\r\n",
+    "chunks in HTTP/1.0": b"POST /v1/x HTTP/1.0\r\n" + HOST + b"transfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+    "a folded header": START + b"x-a: 1\r\n 2\r\ncontent-length: 0\r\n\r\n",
+    "a folded first header": b"GET / HTTP/1.1\r\n host: x\r\n\r\n",
+    "bare LF everywhere": b"GET /v1/models HTTP/1.1\nhost: x\n\n",
+    "bare LF after a header": START + b"x-a: 1\nx-b: 2\r\n\r\n",
+    "bare LF at the end": START + b"\n",
+    "bare CR in a value": START + b"x-a: 1\rcontent-length: 2\r\n\r\n{}",
+    "NUL in a value": START + b"x-a: 1\x002\r\n\r\n",
+    "space before the colon": START + b"content-length : 2\r\n\r\n{}",
+    "a name with a bracket": START + b"x(a: 1\r\n\r\n",
+    "a name with a high byte": START + b"x\xe4: 1\r\n\r\n",
+    "no name": START + b": 1\r\n\r\n",
+    "no colon": START + b"x-a\r\n\r\n",
+    "an unknown method": b"FETCH /v1/models HTTP/1.1\r\nhost: x\r\n\r\n",
+    "a method in lower case": b"get /v1/models HTTP/1.1\r\nhost: x\r\n\r\n",
+    "an absolute target": b"GET http://elsewhere/v1/models HTTP/1.1\r\nhost: x\r\n\r\n",
+    "an asterisk": b"OPTIONS * HTTP/1.1\r\nhost: x\r\n\r\n",
+    "a fragment": b"GET /v1/models#a HTTP/1.1\r\nhost: x\r\n\r\n",
+    "a tunnel": b"CONNECT engine:80 HTTP/1.1\r\nhost: x\r\n\r\n",
+    "a high byte in the target": b"GET /v1/\xff HTTP/1.1\r\nhost: x\r\n\r\n",
+    "a control byte in the target": b"GET /v1/\x01 HTTP/1.1\r\nhost: x\r\n\r\n",
+    "a space in the target": b"GET /v1/a b HTTP/1.1\r\nhost: x\r\n\r\n",
+    "a tab for a space": b"GET\t/v1/models HTTP/1.1\r\nhost: x\r\n\r\n",
+    "no host": b"GET /v1/models HTTP/1.1\r\n\r\n",
+    "two hosts": b"GET /v1/models HTTP/1.1\r\nhost: a\r\nhost: a\r\n\r\n",
+    "HTTP/0.9": b"GET /v1/models\r\n\r\n",
+    "HTTP/1.2": b"GET /v1/models HTTP/1.2\r\nhost: x\r\n\r\n",
+    "HTTP/2 with prior knowledge": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "a TLS greeting": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    "no protocol at all": b"\x00\xff\xfe\x01garbage\r\n\r\n",
+    "a chunk size that is none": START + b"transfer-encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n",
+    "a chunk size with 0x": START + b"transfer-encoding: chunked\r\n\r\n0x2\r\n{}\r\n0\r\n\r\n",
+    "a chunk size with a space": START + b"transfer-encoding: chunked\r\n\r\n2 \r\n{}\r\n0\r\n\r\n",
+    "a chunk size beyond 64 bits": START + b"transfer-encoding: chunked\r\n\r\nfffffffffffffffff\r\n{}\r\n0\r\n\r\n",
+    "a chunk longer than its size": START + b"transfer-encoding: chunked\r\n\r\n1\r\n{}\r\n0\r\n\r\n",
+    "chunks with bare LF": START + b"transfer-encoding: chunked\r\n\r\n2\n{}\n0\n\n",
+    "too many headers": START + b"x: y\r\n" * (head.MAX_HEADERS + 1) + b"\r\n",
+}
+
+
+@pytest.mark.parametrize("shape", BROKEN)
+async def test_what_can_be_read_in_two_ways_is_read_in_none(shape: str) -> None:
+    async with MockEngine("a") as engine, serving(engine) as router, connected(router.port) as client:
+        client.send(BROKEN[shape])
+        response = await client.response()
+        assert (response.status, response.header("connection")) == (400, "close")
+        assert response.error["type"] == "invalid_request_error"
+        assert await client.closed() == b"", "one response, whatever followed"
+        assert engine.received == []
+        assert router.router.metrics.requests == {400: 1}
+
+
+@pytest.mark.parametrize("shape", BROKEN)
+async def test_a_broken_request_behind_a_good_one_costs_only_itself(shape: str) -> None:
+    async with MockEngine("a") as engine, serving(engine) as router, connected(router.port) as client:
+        client.send(post() + BROKEN[shape])
+        assert [(await client.response()).status for _ in range(2)] == [200, 400]
+        assert await client.closed() == b""
+        assert len(engine.received) == 1
+
+
+GOOD = {
+    "a length": post(),
+    "chunks": chunked(BODY[:5], BODY[5:]),
+    "a chunk with an extension and a trailer": chunked(BODY, trailer=b"x-sum: 1\r\n").replace(b"\r\n{", b";a=b\r\n{"),
+    "chunked in capitals": chunked(BODY).replace(b"chunked", b"CHUNKED"),
+    "an empty line before": b"\r\n" + post(),
+    "a header without a value": post(BODY, b"x-empty:"),
+    "spaces around a value": post(BODY, b"x-a: \t 1 \t"),
+    "a value in Latin-1": post(BODY, b"x-a: \xe4"),
+    "an offer of HTTP/2": post(BODY, b"connection: upgrade, http2-settings", b"upgrade: h2c", b"http2-settings: AAA"),
+    "an offer of HTTP/2 before chunks": chunked(BODY).replace(HOST, HOST + b"connection: upgrade\r\nupgrade: h2c\r\n"),
+    "identity": post(BODY, b"content-encoding: identity"),
+}
+
+
+@pytest.mark.parametrize(("size", "status"), [(100_000, 200), (130_000, 200), (131_500, 400), (200_000, 400)])
+async def test_a_head_has_a_limit_also_when_it_comes_in_one_piece(size: int, status: int) -> None:
+    async with MockEngine("a") as engine, serving(engine) as router, connected(router.port) as client:
+        client.send(post(BODY, b"x-a: " + b"a" * size))
+        assert (await client.response()).status == status
+        assert len(engine.received) == (status == 200)
+
+
+@pytest.mark.parametrize("shape", GOOD)
+async def test_what_is_right_arrives_whole_and_the_connection_stays(shape: str) -> None:
+    async with MockEngine("a") as engine, serving(engine) as router, connected(router.port) as client:
+        for _ in range(2):
+            client.send(GOOD[shape])
+            assert (await client.response()).status == 200
+        assert [request.body for request in engine.received] == [BODY, BODY]
+        assert engine.received[0].header("upgrade") == []
+
+
+async def test_pipelined_requests_are_served_in_order() -> None:
+    async with MockEngine("a") as engine, serving(engine) as router, connected(router.port) as client:
+        client.send(post() + get() + get(b"/nowhere") + chunked(BODY) + get(b"/live"))
+        responses = [await client.response() for _ in range(5)]
+        assert [response.status for response in responses] == [200, 200, 404, 200, 200]
+        assert b"from a" in responses[0].body
+        assert b'"id": "a"' in responses[1].body
+        assert b"from a" in responses[3].body
+        assert responses[4].body == b'{"status":"ok"}'
+
+
+async def test_only_so_many_requests_are_read_ahead() -> None:
+    gate = asyncio.Semaphore(0)
+    async with MockEngine("a", gate=gate) as engine, serving(engine) as router, connected(router.port) as client:
+        client.send(get(b"/live") * (MAX_PIPELINED + 10))
+        responses = [await client.response() for _ in range(MAX_PIPELINED + 1)]
+        assert [response.status for response in responses] == [200] * MAX_PIPELINED + [400]
+        assert await client.closed() == b""
+        assert engine.received == []
+
+
+async def test_what_is_sent_ahead_is_not_read_without_bound() -> None:
+    gate = asyncio.Semaphore(0)
+    big = post(b'"%b"' % (b"x" * 4_000_000))
+    async with MockEngine("a", gate=gate) as engine, serving(engine) as router, connected(router.port) as client:
+        client.send(post())
+        await eventually(lambda: engine.active == 1)
+        client.send(big)
+        (open_one,) = (each for each in router.server.connections if each.busy)
+        await eventually(lambda: open_one.read_paused)
+        gate.release()
+        gate.release()
+        assert [(await client.response()).status for _ in range(2)] == [200, 200]
+        assert len(engine.received[1].body) == 4_000_002
+
+
+async def test_http10_closes_unless_it_requests_keep_alive() -> None:
+    async with MockEngine("a") as engine, serving(engine) as router:
+        async with connected(router.port) as client:
+            client.send(post(version=b"1.0"))
+            response = await client.response()
+            assert (response.status, response.header("connection")) == (200, "close")
+            assert await client.closed() == b""
+        async with connected(router.port) as client:
+            for _ in range(2):
+                client.send(post(BODY, b"connection: keep-alive", version=b"1.0"))
+                response = await client.response()
+                assert (response.status, response.header("connection")) == (200, "keep-alive")
+
+
+async def test_a_stream_in_http10_ends_with_the_connection() -> None:
+    body = BODY[:-1] + b', "stream": true}'
+    gate = asyncio.Semaphore(1)
+    async with MockEngine("a", gate=gate) as engine, serving(engine) as router, connected(router.port) as client:
+        client.send(post(body, b"connection: keep-alive", version=b"1.0"))
+        reading = asyncio.create_task(client.response())
+        await eventually(lambda: any(each.responding for each in router.server.connections))
+        gate.release()
+        gate.release()
+        response = await reading
+        assert response.header("transfer-encoding") is None
+        assert response.header("connection") == "close"
+        assert response.body == b"".join(map(engine.event, range(3))) + b"data: [DONE]\n\n"
+
+
+async def test_nothing_is_served_after_connection_close() -> None:
+    async with MockEngine("a") as engine, serving(engine) as router, connected(router.port) as client:
+        client.send(post(BODY, b"connection: close") + SMUGGLED)
+        response = await client.response()
+        assert (response.status, response.header("connection")) == (200, "close")
+        assert await client.closed() == b""
+        assert len(engine.received) == 1
+
+
+async def test_expect_100_continue() -> None:
+    async with MockEngine("a") as engine, serving(engine, max_body_bytes=1000) as router:
+        async with connected(router.port) as client:
+            request = post(BODY, b"expect: 100-continue")
+            client.send(request[: -len(BODY)])
+            assert (await client.response()).status == 100
+            client.send(BODY)
+            assert (await client.response()).status == 200
+            client.send(post() + request[: -len(BODY)])  # pipelined: 100 Continue when it is its turn
+            assert [(await client.response()).status for _ in range(2)] == [200, 100]
+            client.send(BODY)
+            assert (await client.response()).status == 200
+        async with connected(router.port) as client:
+            client.send(START + b"content-length: 1001\r\nexpect: 100-continue\r\n\r\n")
+            assert (await client.response()).status == 413
+        async with connected(router.port) as client:
+            client.send(post(BODY, b"expect: a miracle"))
+            assert (await client.response()).status == 417
+
+
+async def test_head_of_the_routers_own_pages_has_no_body() -> None:
+    async with MockEngine("a") as engine, serving(engine) as router, connected(router.port) as client:
+        for path in (b"/health", b"/metrics", b"/status"):
+            client.send(get(path, method=b"HEAD"))
+            response = await client.response(bodiless=True)
+            assert response.status == 200
+            assert int(response.header("content-length") or 0) > 0
+        client.send(get(b"/v1/models", method=b"HEAD"))
+        assert (await client.response(bodiless=True)).status == 405
+        client.send(get(b"/live"))
+        assert (await client.response()).status == 200, "no byte of a body was sent in between"
+
+
+@pytest.mark.parametrize("coding", [b"gzip", b"deflate", b"br", b"gzip, identity"])
+async def test_compressed_bodies_are_415(coding: bytes) -> None:
+    async with MockEngine("a") as engine, serving(engine) as router, connected(router.port) as client:
+        client.send(post(b"\x1f\x8b\x08", b"content-encoding: " + coding))
+        response = await client.response()
+        assert response.status == 415
+        assert "send the body unencoded" in response.error["message"]
+        client.send(post())
+        assert (await client.response()).status == 200
+        assert len(engine.received) == 1
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"model": "\xff"}', b'{"a": "\xc3("}', b"\xff\xfe{\x00}\x00", b'{"a": "\xed\xa0\x80"}']
+)
+async def test_invalid_utf8_is_400(body: bytes) -> None:
+    async with MockEngine("a") as engine, serving(engine) as router, connected(router.port) as client:
+        client.send(post(body))
+        response = await client.response()
+        assert (response.status, response.error["code"]) == (400, "invalid_json")
+        assert engine.received == []
+
+
+async def test_an_announced_body_over_the_limit_is_refused_before_it_is_read() -> None:
+    async with MockEngine("a") as engine, serving(engine, max_body_bytes=1000) as router:
+        async with connected(router.port) as client:
+            client.send(START + b"content-length: 1001\r\n\r\n")
+            response = await client.response()
+            assert (response.status, response.header("connection")) == (413, "close")
+            assert "1000 bytes" in response.error["message"]
+            assert await client.closed() == b""
+        assert engine.received == []
+
+
+async def test_chunks_are_refused_as_soon_as_they_pass_the_limit() -> None:
+    async with MockEngine("a") as engine, serving(engine, max_body_bytes=1000) as router:
+        async with connected(router.port) as client:
+            client.send(START + b"transfer-encoding: chunked\r\n\r\n" + (b"64\r\n" + b"x" * 100 + b"\r\n") * 11)
+            response = await client.response()
+            assert (response.status, response.header("connection")) == (413, "close")
+        assert engine.received == []
+
+
+async def test_trailers_and_extensions_have_an_end() -> None:
+    async with MockEngine("a") as engine, serving(engine) as router:
+        for endless in (b"2;" + b"x" * 4_000_000, b"2\r\n{}\r\n0\r\nx: " + b"y" * 4_000_000):
+            async with connected(router.port) as client:
+                client.send(START + b"transfer-encoding: chunked\r\n\r\n" + endless)
+                assert (await client.response()).status == 400
+        assert engine.received == []
+
+
+async def test_many_small_chunks_make_one_body() -> None:
+    body = b'{"model": "' + b"m" * 3000 + b'"}'
+    async with MockEngine("a") as engine, serving(engine) as router, connected(router.port) as client:
+        client.send(chunked(*(body[index : index + 1] for index in range(len(body)))))
+        assert (await client.response()).status == 200
+        assert engine.received[0].body == body
+
+
+@pytest.mark.parametrize(
+    "sent", [b"P", b"POST /v1/completions HTTP/1.1\r\nhost: x\r\nx-a:", START + b"content-length: 9\r\n\r\n{"]
+)
+async def test_a_request_that_does_not_go_on_is_408(sent: bytes) -> None:
+    async with MockEngine("a") as engine:
+        async with serving(engine, header_timeout=0.1, body_timeout=0.1) as router, connected(router.port) as client:
+            client.send(sent)
+            response = await client.response()
+            assert (response.status, response.header("connection")) == (408, "close")
+            assert response.error["code"] == "request_timeout"
+            assert await client.closed() == b""
+
+
+async def test_a_head_in_drops_gains_no_time_and_a_body_in_drops_does() -> None:
+    clock = [0.0]
+    loop = cast(asyncio.AbstractEventLoop, SimpleNamespace(time=lambda: clock[0]))
+    limits = HttpLimits(header_timeout=10, body_timeout=30, keep_alive=75)
+    reader = RequestReader(loop, limits, wake=lambda: None, send_continue=lambda: None)
+    assert reader.deadline == 75
+    for clock[0], piece in ((5.0, START[:9]), (9.0, START[9:10]), (14.0, START[10:11])):
+        reader.feed(piece)
+        assert reader.deadline == 15
+    reader = RequestReader(loop, limits, wake=lambda: None, send_continue=lambda: None)
+    reader.feed(START + b"content-length: 9\r\n\r\n")
+    for clock[0] in (20.0, 49.0, 78.0):
+        reader.feed(b" ")
+        assert reader.deadline == clock[0] + 30
+    assert reader.time_out()
+    (refusal,) = reader.waiting
+    assert isinstance(refusal, Refused)
+    assert refusal.status == 408
+
+
+async def test_an_idle_connection_is_closed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "CLIENT_KEEP_ALIVE", 0.1)
+    async with MockEngine("a") as engine, serving(engine) as router:
+        async with connected(router.port) as silent, connected(router.port) as client:
+            client.send(post())
+            assert (await client.response()).status == 200
+            assert await client.closed() == await silent.closed() == b"", "without a response to nothing"
+
+
+async def test_a_client_that_never_reads_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "STALL_TIMEOUT", 0.1)
+    async with MockEngine("a", tokens=400, padding="x" * 50_000) as engine:
+        async with serving(engine, header_timeout=0.2) as router, connected(router.port, limit=1000) as client:
+            client.send(post(BODY[:-1] + b', "stream": true}'))
+            await eventually(lambda: engine.active == 1)
+            await eventually(lambda: engine.aborted == 1)
+            await eventually(lambda: not any(each.busy for each in router.server.connections))
+
+
+async def test_a_slow_response_is_no_slow_request() -> None:
+    gate = asyncio.Semaphore(0)
+    async with MockEngine("a", gate=gate) as engine, serving(engine) as router, connected(router.port) as client:
+        client.send(post() + b"GET /v1/mod")  # the beginning of the next one waits meanwhile
+        await eventually(lambda: engine.active == 1)
+        (open_one,) = (each for each in router.server.connections if each.busy)
+        open_one.check_deadlines(math.inf)
+        gate.release()
+        assert (await client.response()).status == 200
+        await eventually(lambda: not open_one.busy)
+        open_one.check_deadlines(router.server.loop.time() + 9)  # its time has begun just now
+        assert open_one.stage is Stage.HEAD
+        open_one.check_deadlines(math.inf)
+        assert (await client.response()).status == 408
+
+
+async def test_a_client_that_closes_its_side_is_gone() -> None:
+    """A half-closed socket is not distinguishable from a closed one, and an engine must not work for nobody."""
+    gate = asyncio.Semaphore(0)
+    async with MockEngine("a", gate=gate) as engine, serving(engine) as router, connected(router.port) as client:
+        client.send(post())
+        await eventually(lambda: engine.active == 1)
+        client.writer.write_eof()
+        assert await client.closed() == b""
+        await eventually(lambda: engine.aborted == 1)
+        await eventually(lambda: not any(each.busy for each in router.server.connections))
+        assert router.router.metrics.requests == {499: 1}
+
+
+async def test_a_client_that_reads_nothing_holds_its_engine_back_and_nobody_else() -> None:
+    async with MockEngine("a", tokens=400, padding="x" * 50_000) as engine, serving(engine) as router:
+        async with connected(router.port, limit=1000) as client:
+            client.send(post(BODY[:-1] + b', "stream": true}'))
+            await client.reader.readuntil(b"\r\n\r\n")
+            (open_one,) = (each for each in router.server.connections if each.busy)
+            await eventually(lambda: open_one.write_paused)
+            assert engine.active == 1, "what it would send waits at the engine"
+            assert (await router.client.get("/v1/models")).status_code == 200
+        await eventually(lambda: engine.active == 0)
+
+
+async def test_nothing_is_left_of_a_connection() -> None:
+    async with MockEngine("a") as engine, serving(engine) as router:
+        tasks = len(asyncio.all_tasks())
+        for sent in (b"", b"GET", post(), BROKEN["no host"], START + b"content-length: 9\r\n\r\n{"):
+            async with connected(router.port) as client:
+                client.send(sent)
+                await client.send_slowly([])
+        await eventually(lambda: not router.server.connections)
+        await eventually(lambda: len(asyncio.all_tasks()) <= tasks)
+
+
+async def test_a_closed_connection_is_freed_without_the_collector() -> None:
+    async with MockEngine("a") as engine, serving(engine) as router:
+        gc.disable()
+        try:
+            for sent in (post(), BROKEN["no host"], b"GET / HT"):
+                async with connected(router.port) as client:
+                    client.send(sent)
+                    await eventually(lambda: router.server.connections)
+                    (alive,) = map(weakref.ref, router.server.connections)
+                await eventually(lambda: alive() is None)  # noqa: B023 - called in this round only
+        finally:
+            gc.enable()
+
+
+async def test_small_responses_are_sent_at_once() -> None:
+    async with MockEngine("a") as engine, serving(engine) as router, connected(router.port) as client:
+        client.send(get(b"/live"))
+        await client.response()
+        (open_one,) = router.server.connections
+        sock = open_one.transport.get_extra_info("socket")
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert open_one.stage is Stage.IDLE
+
+
+async def test_a_failure_of_our_own_is_a_500_and_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with MockEngine("a") as engine, serving(engine) as router:
+        monkeypatch.setattr(router.router.proxy.policy, "choose", lambda *arguments: 1 / 0)
+        response = await router.chat()
+        assert (response.status_code, response.json()["error"]["code"]) == (500, "internal_error")
+        assert "ZeroDivisionError" in caplog.text
+        monkeypatch.undo()
+        assert (await router.client.post("/v1/chat/completions", json=question())).status_code == 200

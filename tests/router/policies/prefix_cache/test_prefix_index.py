@@ -1,0 +1,254 @@
+"""The approximate index, against a model that is too simple to be wrong."""
+
+import gc
+import itertools
+import random
+import subprocess
+import sys
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blade_protocol.routing import EndpointConfig
+from blade_router.endpoints.endpoint import Endpoint
+from blade_router.endpoints.endpoint_set import EndpointSet
+from blade_router.policies.prefix_cache.prefix_index import BYTES_PER_ENTRY, EVICTION_BATCH, PrefixIndex
+from blade_router.request.usage import Usage
+
+
+def endpoints(count: int) -> list[Endpoint]:
+    found = EndpointSet()
+    found.update(EndpointConfig(url=f"http://10.0.0.{index}:80", name=str(index)) for index in range(count))
+    return found.all
+
+
+def index_of(blocks: int) -> PrefixIndex:
+    return PrefixIndex(blocks * BYTES_PER_ENTRY)
+
+
+def place(index: PrefixIndex, chain: list[int], endpoint: Endpoint, cached: float | None = None) -> int:
+    """Run one request from match to completion; returns the blocks predicted to be cached."""
+    (matched,) = index.match(chain, [endpoint])
+    placement = index.sent(chain, endpoint, matched)
+    placement.first_byte()
+    placement.ended(None if cached is None else Usage(1000, 1, round(1000 * cached)))
+    return matched
+
+
+class Model:
+    """Each endpoint a list, from the oldest block to the newest."""
+
+    def __init__(self, size: int, count: int) -> None:
+        self.share = size // count
+        self.lists: dict[int, list[int]] = {at: [] for at in range(count)}
+
+    def match(self, chain: list[int]) -> list[int]:
+        return [
+            next((depth for depth, block in enumerate(chain) if block not in held), len(chain))
+            for held in self.lists.values()
+        ]
+
+    def sent(self, chain: list[int], at: int) -> None:
+        held = [block for block in self.lists[at] if block not in chain] + chain[::-1]
+        self.lists[at] = held[-self.share :]
+
+
+@st.composite
+def prompts(draw: st.DrawFn) -> list[int]:
+    """A path in a tree, as chains of prompts are: equal numbers mean equal beginnings."""
+    steps = draw(st.lists(st.integers(0, 2), max_size=6))
+    return [hash(tuple(steps[: depth + 1])) for depth in range(len(steps))]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2), prompts()), max_size=60))
+def test_it_is_one_lru_per_endpoint(requests: list[tuple[int, list[int]]]) -> None:
+    three, size = endpoints(3), 24
+    index, model = index_of(size), Model(size, 3)
+    for endpoint in three:  # so that shares are what they will be
+        index.sent([], endpoint, 0).first_byte()
+    for at, chain in requests:
+        expected = model.match(chain)
+        assert index.match(chain, three) == expected
+        index.sent(chain, three[at], expected[at]).first_byte()
+        model.sent(chain, at)
+        assert len(index) == sum(len(held) for held in model.lists.values())
+    for _, chain in requests:
+        assert index.match(chain, three[::-1]) == model.match(chain)[::-1]
+
+
+def test_a_burst_is_found_before_its_first_response() -> None:
+    one, two = endpoints(2)
+    index = index_of(100)
+    index.sent([1, 2, 3], one, 0)
+    assert index.match([1, 2, 4], [one, two]) == [2, 0]
+
+
+def test_a_request_without_a_response_left_nothing() -> None:
+    one, two = endpoints(2)
+    index = index_of(100)
+    place(index, [1, 2], one)
+    index.sent([1, 2, 3], one, 2).ended(None)
+    assert index.match([1, 2, 3], [one, two]) == [2, 0]
+    assert len(index) == 2
+
+
+def test_memory_is_bounded_whatever_joins() -> None:
+    many = endpoints(8)
+    index = index_of(100)
+    numbers = itertools.count()
+    for step in range(400):
+        place(index, [next(numbers) for _ in range(7)], many[min(step // 50, 7)])
+        assert len(index) <= 100
+
+
+def test_a_prompt_larger_than_the_index_keeps_its_beginning() -> None:
+    (one,) = endpoints(1)
+    index = index_of(10)
+    chain = list(range(50))
+    place(index, chain, one)
+    assert index.match(chain, [one]) == [10]
+
+
+def test_a_removed_endpoint_is_evicted_bit_by_bit() -> None:
+    one, two, three = endpoints(3)
+    index = index_of(10_000)
+    for start in range(0, 1000, 10):
+        place(index, list(range(start, start + 10)), one)
+    index.removed(one)
+    index.removed(one)
+    assert index.match(list(range(10)), [one, two]) == [0, 0]
+    assert len(index) == 1000  # nothing was done yet, so nobody waited
+    before = len(index)
+    while len(index) > 30:
+        place(index, [-1, -2, -3], two)
+        assert before - len(index) <= EVICTION_BATCH + 3
+        before = len(index)
+    for _ in range(3):
+        place(index, [-1, -2, -3], two)
+    assert len(index) == 3
+    place(index, [7, 8], three)  # gets the number that has become free
+    assert index.match([7, 8], [one, two, three]) == [0, 0, 2]
+    assert index.match([-1, -2, -3], [one, two, three]) == [0, 3, 0]
+
+
+def test_a_number_is_not_given_twice() -> None:
+    fleet = endpoints(6)
+    index = index_of(1000)
+    place(index, [1, 2], fleet[0])
+    place(index, [1, 2], fleet[1])
+    index.removed(fleet[0])
+    place(index, [3], fleet[2])
+    place(index, [4], fleet[3])
+    assert index.match([1, 2], fleet) == [0, 2, 0, 0, 0, 0]
+    assert index.match([3], fleet) == [0, 0, 1, 0, 0, 0]
+    assert index.match([4], fleet) == [0, 0, 0, 1, 0, 0]
+
+
+# learning from responses
+
+
+def test_an_engine_that_reuses_nothing_matches_nothing() -> None:
+    (one,) = endpoints(1)
+    index = index_of(1000)
+    place(index, list(range(100, 200)), one)
+    chain = list(range(20))
+    place(index, chain, one)
+    assert place(index, chain, one, cached=0.0) == 20
+    assert index.match(chain, [one]) == [0]
+
+
+def test_what_an_engine_cannot_reuse_is_the_end() -> None:
+    (one,) = endpoints(1)
+    index = index_of(1000)
+    place(index, list(range(100, 200)), one)
+    chain = list(range(20))
+    place(index, chain, one)
+    place(index, chain, one, cached=0.5)
+    assert index.match(chain, [one]) == [10]
+
+
+def test_a_right_prediction_changes_nothing() -> None:
+    (one,) = endpoints(1)
+    index = index_of(1000)
+    chain = list(range(20))
+    for _ in range(5):
+        place(index, chain, one, cached=0.98)
+    assert index.match(chain, [one]) == [20]
+
+
+def test_a_prompt_still_being_computed_is_no_evidence() -> None:
+    (one,) = endpoints(1)
+    index = index_of(1000)
+    place(index, list(range(100, 200)), one)
+    chain = list(range(20))
+    first = index.sent(chain, one, 0)
+    second = index.sent(chain, one, 20)  # a burst: the engine has nothing cached when this one comes
+    first.first_byte()
+    second.first_byte()
+    second.ended(Usage(1000, 1, 0))
+    assert index.match(chain, [one]) == [20]
+
+
+def test_an_engine_with_a_small_cache_is_found_out() -> None:
+    (one,) = endpoints(1)
+    index = index_of(1000)
+    real: list[list[int]] = []
+    groups = [[hash((group, block)) for block in range(10)] for group in range(40)]
+    wrong = []
+    for _ in range(10):
+        wrong.append(0)
+        for group in groups:  # in turn: the engine, which holds 20 of the 40, never has the one that comes
+            wrong[-1] += place(index, group, one, cached=1.0 if group in real else 0.0) > 0
+            real = [*(each for each in real if each is not group), group][-20:]
+    assert wrong[0] == 0 < wrong[1]
+    assert wrong[-1] == 0
+    for group in groups[:15] * 3:  # now it always has what comes
+        place(index, group, one, cached=1.0)
+    assert index.match(groups[0], [one]) == [10]
+
+
+def test_usage_without_cached_tokens_teaches_nothing() -> None:
+    (one,) = endpoints(1)
+    index = index_of(1000)
+    chain = list(range(20))
+    place(index, chain, one)
+    for usage in (None, Usage(1000, 1, None), Usage(0, 0, 0)):
+        placement = index.sent(chain, one, 20)
+        placement.first_byte()
+        placement.ended(usage)
+    assert index.match(chain, [one]) == [20]
+
+
+def test_an_entry_takes_the_declared_memory() -> None:
+    """In a fresh process: the index filled twice over with prompts that never come again."""
+    code = """
+import gc, random, resource
+from blade_router.policies.prefix_cache.prefix_index import BYTES_PER_ENTRY, PrefixIndex
+from blade_protocol.routing import EndpointConfig
+from blade_router.endpoints.endpoint_set import EndpointSet
+def resident():
+    gc.collect()
+    return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
+found = EndpointSet()
+found.update(EndpointConfig(url=f"http://10.0.0.{at}:80") for at in range(4))
+rng = random.Random(1)
+before = resident()
+index = PrefixIndex(16 << 20)
+for at in range(2 * (16 << 20) // BYTES_PER_ENTRY // 8):
+    index.sent([rng.getrandbits(63) for _ in range(8)], found.all[at % 4], 0).first_byte()
+print(resident() - before)
+"""
+    used = int(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
+    assert used <= 16 << 20
+
+
+def test_nothing_is_kept_of_requests_that_are_over() -> None:
+    (one,) = endpoints(1)
+    index = index_of(64)
+    rng = random.Random(1)
+    gc.collect()
+    for _ in range(100):
+        place(index, [rng.getrandbits(63) for _ in range(4)], one)
+    placements = [each for each in gc.get_objects() if type(each).__name__ == "RecordedPrompt"]
+    assert placements == []

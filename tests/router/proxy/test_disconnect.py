@@ -1,0 +1,63 @@
+"""A client that leaves stops the engine's work at once, in both modes."""
+
+import asyncio
+
+import pytest
+from router_support.engine import MockEngine
+from router_support.serving import eventually, question, raw_post, serving
+
+from blade_router.http.request_reader import Stage
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_disconnect_before_the_first_byte_aborts_upstream(stream: bool) -> None:
+    async with MockEngine("a", gate=asyncio.Semaphore(0)) as engine, serving(engine) as router:
+        _, writer = await raw_post(router.port, question(stream=stream))
+        await eventually(lambda: engine.active == 1)
+        writer.close()
+        await eventually(lambda: engine.aborted == 1)
+        await eventually(lambda: engine.active == 0)
+        endpoint = router.router.endpoints.all[0]
+        await eventually(lambda: endpoint.in_flight == 0)
+        assert endpoint.health.failures == 0, "a client that leaves is no fault of the engine"
+        assert await router.metric('blade_router_requests_total{code="499"}') == 1
+        assert len(engine.received) == 1, "not tried again"
+
+
+async def test_disconnect_in_mid_stream_aborts_upstream() -> None:
+    gate = asyncio.Semaphore(1)
+    async with MockEngine("a", gate=gate) as engine, serving(engine) as router:
+        reader, writer = await raw_post(router.port, question(stream=True))
+        await reader.readuntil(engine.event(0))
+        writer.close()
+        await eventually(lambda: engine.aborted == 1)
+        await eventually(lambda: router.router.endpoints.all[0].in_flight == 0)
+
+
+async def test_half_sent_request_reaches_no_engine() -> None:
+    async with MockEngine("a") as engine, serving(engine) as router:
+        _, writer = await asyncio.open_connection("127.0.0.1", router.port)
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: r\r\ncontent-length: 100\r\n\r\n{")
+        await writer.drain()
+        connections = router.server.connections
+        await eventually(lambda: any(connection.stage is Stage.BODY for connection in connections))
+        writer.close()
+        await eventually(lambda: all(connection.stage is Stage.IDLE for connection in connections))
+        assert engine.received == []
+
+
+async def test_connection_is_not_aborted_after_its_response() -> None:
+    """The disconnect of one client must not reach the connection's next request."""
+    gate = asyncio.Semaphore(1)
+    async with MockEngine("a", gate=gate) as engine, serving(engine) as router:
+        reader, first = await raw_post(router.port, question())
+        await reader.readuntil(b"from a")
+        opened = engine.connections - engine.probes
+        pending = asyncio.create_task(router.chat())
+        await eventually(lambda: engine.active == 1)
+        assert engine.connections - engine.probes == opened, "the second request uses the first one's connection"
+        first.close()
+        await first.wait_closed()
+        gate.release()
+        assert (await pending).status_code == 200
+        assert engine.aborted == 0

@@ -1,0 +1,149 @@
+"""The text of prompts: what makes two of them begin alike."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from blade_router.request.fields import parse_fields
+from blade_router.request.prompt_text import BLOCK, Prompt
+
+LONG = "All work and no play makes Jack a dull boy. " * 40
+
+
+def prompt(body: dict[str, Any], **dumps: Any) -> Prompt:
+    return Prompt(parse_fields(json.dumps(body, **dumps).encode()))
+
+
+def chat(*messages: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return {"model": "m", "messages": list(messages), **fields}
+
+
+def user(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+def shared(one: Prompt, other: Prompt) -> int:
+    """Blocks they have in common."""
+    pairs = zip(one.chain, other.chain, strict=False)
+    return next((depth for depth, (a, b) in enumerate(pairs) if a != b), min(len(one.chain), len(other.chain)))
+
+
+def test_one_number_for_each_full_block() -> None:
+    assert prompt(chat(user("short"))).chain == []
+    text = prompt(chat(user(LONG)))
+    assert len(text.chain) == len(text.text) // BLOCK == len(LONG) // BLOCK
+    assert text.blocks == len(text.text) / BLOCK
+    assert len(set(text.chain)) == len(text.chain)
+
+
+def test_a_continued_conversation_shares_its_prefix() -> None:
+    first = prompt(chat(user(LONG)))
+    second = prompt(chat(user(LONG), {"role": "assistant", "content": "Indeed."}, user(LONG)))
+    assert shared(first, second) == len(first.chain)
+
+
+def test_what_differs_early_shares_nothing_later() -> None:
+    assert shared(prompt(chat(user("a" + LONG))), prompt(chat(user("b" + LONG)))) == 0
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        chat(user(LONG), model="adapter"),
+        chat(user(LONG), cache_salt="tenant"),
+        chat(user(LONG), tools=[{"type": "function", "function": {"name": "f"}}]),
+        chat({"role": "system", "content": LONG}),
+    ],
+    ids=["model", "salt", "tools", "role"],
+)
+def test_what_keeps_caches_apart(other: dict[str, Any]) -> None:
+    assert shared(prompt(chat(user(LONG))), prompt(other)) == 0
+    assert prompt(chat(user(LONG))).key(4) != prompt(other).key(4)
+
+
+def test_parameters_and_layout_do_not_matter() -> None:
+    one = prompt(chat(user(LONG)), separators=(",", ":"))
+    other = prompt(chat(user(LONG), temperature=0.3, stream=True, max_tokens=9), indent=2)
+    assert one.chain == other.chain
+    assert one.text == other.text
+
+
+def test_a_text_part_is_a_text() -> None:
+    assert prompt(chat(user(LONG))).chain == prompt(chat(user([{"type": "text", "text": LONG}]))).chain
+
+
+def test_images_count_by_what_they_are_not_by_their_size() -> None:
+    def picture(data: str) -> Prompt:
+        url = "data:image/png;base64," + data
+        return prompt(chat(user([{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": LONG}])))
+
+    big, same, other = picture("A" * 100_000), picture("A" * 100_000), picture("B" * 100_000)
+    assert len(big.chain) == len(prompt(chat(user(LONG))).chain)
+    assert big.chain == same.chain
+    assert shared(big, other) == 0
+
+
+def test_tool_calls_are_part_of_the_text() -> None:
+    def called(arguments: str) -> Prompt:
+        call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+        return prompt(chat({"role": "assistant", "content": None, "tool_calls": [call]}, user(LONG)))
+
+    assert shared(called("1"), called("1")) > 0
+    assert shared(called("1"), called("2")) == 0
+
+
+@pytest.mark.parametrize("given", [LONG, [LONG, LONG], list(range(1000)), [list(range(500))]])
+def test_completions(given: Any) -> None:
+    assert len(prompt({"model": "m", "prompt": given}).chain) >= 3
+    assert prompt({"model": "m", "prompt": given}).chain == prompt({"model": "m", "prompt": given, "n": 2}).chain
+
+
+def test_responses() -> None:
+    text = prompt({"model": "m", "input": LONG})
+    assert text.chain
+    assert shared(text, prompt({"model": "m", "input": LONG, "instructions": "Be brief."})) == 0
+    items = prompt({"model": "m", "input": [user(LONG), {"type": "function_call_output", "output": "1"}]})
+    assert shared(items, prompt({"model": "m", "input": [user(LONG), user("more")]})) == len(LONG) // BLOCK
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"messages": None},
+        {"messages": "text"},
+        {"messages": [1, None]},
+        {"messages": [{"role": 5}]},
+        {"messages": [{"role": "user", "content": [1, [], "x"]}]},
+        {"prompt": {"a": 1}},
+        {"input": [1, [2], None, {"content": 7}]},
+        {"model": 5, "messages": [{"role": "user", "content": LONG}]},
+    ],
+)
+def test_nonsense_is_the_engines_to_refuse(body: dict[str, Any]) -> None:
+    made = prompt(body)
+    assert len(made.chain) == len(made.text) // BLOCK
+
+
+def test_a_field_of_a_wrong_type_hides_nothing_else() -> None:
+    assert prompt(chat(user(LONG), max_tokens="many")).chain == prompt(chat(user(LONG))).chain
+
+
+def test_keys_are_the_same_in_every_process() -> None:
+    code = (
+        "import sys; from blade_router.request.fields import parse_fields;"
+        "from blade_router.request.prompt_text import Prompt;"
+        "print(Prompt(parse_fields(sys.stdin.buffer.read())).key(2))"
+    )
+    body = json.dumps(chat(user(LONG))).encode()
+    printed = subprocess.run([sys.executable, "-c", code], input=body, capture_output=True, check=True).stdout
+    assert int(printed) == prompt(chat(user(LONG))).key(2)
+
+
+def test_a_key_stands_for_the_first_blocks_only() -> None:
+    one, other = prompt(chat(user(LONG + "a"))), prompt(chat(user(LONG + "b")))
+    assert one.key(4) == other.key(4)
+    assert one.key(4) != one.key(5)

@@ -1,0 +1,200 @@
+"""Headers and limits: what the router lets through, adds, drops and refuses."""
+
+import asyncio
+import contextlib
+
+import pytest
+from router_support.engine import MockEngine
+from router_support.serving import eventually, question, raw_post, serving
+
+from blade_protocol import headers as names
+from blade_protocol.routing import EndpointConfig
+
+
+async def test_clients_cannot_set_router_headers() -> None:
+    async with MockEngine("a") as engine, serving(engine) as router:
+        response = await router.chat(
+            headers={"X-Blade-Internal-Token": "guess", "x-blade-anything": "1", "authorization": "Bearer k"}
+        )
+    received = engine.received[0]
+    assert [name for name, _ in received.headers if name.startswith("x-blade-")] == []
+    assert received.header("authorization") == ["Bearer k"]
+    assert "x-blade-secret" not in response.headers, "nor do an engine's internal headers reach clients"
+
+
+async def test_hop_by_hop_headers_stop_here() -> None:
+    async with MockEngine("a") as engine, serving(engine) as router:
+        await router.chat(
+            headers={
+                "connection": "keep-alive, x-mine",
+                "x-mine": "1",
+                "te": "trailers",
+                "keep-alive": "timeout=9",
+                "proxy-authorization": "secret",
+                "upgrade": "h2c",
+                "x-other": "kept",
+            }
+        )
+    received = engine.received[0]
+    for name in ("connection", "x-mine", "te", "keep-alive", "proxy-authorization", "upgrade", "transfer-encoding"):
+        assert received.header(name) == [], name
+    assert received.header("x-other") == ["kept"]
+    assert received.header("host") == [engine.url.removeprefix("http://")]
+    assert len(received.header("content-length")) == 1
+
+
+async def test_request_id_is_kept_or_made() -> None:
+    async with MockEngine("a") as engine, serving(engine) as router:
+        kept = await router.chat(headers={names.REQUEST_ID: "mine-7"})
+        made = [await router.chat(), await router.chat()]
+    assert kept.headers[names.REQUEST_ID] == "mine-7"
+    assert engine.received[0].header(names.REQUEST_ID) == ["mine-7"]
+    ids = [response.headers[names.REQUEST_ID] for response in made]
+    assert ids == [request.header(names.REQUEST_ID)[0] for request in engine.received[1:]]
+    assert len(set(ids)) == 2
+
+
+async def test_response_headers_name_endpoint_and_reason() -> None:
+    async with MockEngine("good") as good, MockEngine("bad", mode="reset") as bad:
+        async with serving(good, bad, policy="round-robin") as router:
+            responses = [await router.chat() for _ in range(2)]
+    reasons = {response.headers[names.ROUTE_REASON] for response in responses}
+    assert {response.headers[names.ENDPOINT] for response in responses} == {"good"}
+    assert reasons == {"round-robin", "round-robin retry=reset"}
+
+
+async def test_body_over_the_limit_is_413() -> None:
+    async with MockEngine("a") as engine, serving(engine, max_body_bytes=1000) as router:
+        response = await router.client.post("/v1/chat/completions", json=question() | {"pad": "x" * 1000})
+        assert response.status_code == 413
+        assert response.json()["error"]["type"] == "invalid_request_error"
+        assert "1000 bytes" in response.json()["error"]["message"]
+        assert engine.received == []
+        assert (await router.chat()).status_code == 200
+
+
+async def test_body_of_unknown_length_over_the_limit_is_413() -> None:
+    async def pieces():  # type: ignore[no-untyped-def]
+        for _ in range(20):
+            yield b"x" * 100
+
+    async with MockEngine("a") as engine, serving(engine, max_body_bytes=1000) as router:
+        response = await router.client.post("/v1/completions", content=pieces())
+        assert response.status_code == 413
+        assert engine.received == []
+
+
+async def test_twenty_megabytes_are_413_by_default() -> None:
+    async with MockEngine("a") as engine, serving(engine) as router:
+        response = await router.client.post(
+            "/v1/completions", content=b'"' + b"x" * 20_000_000 + b'"', headers={"content-type": "application/json"}
+        )
+        assert response.status_code == 413
+        assert (await router.chat()).status_code == 200
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b'{"model": }', b"model=a", b'{"a": 1} {"b": 2}'])
+async def test_malformed_json_is_400(body: bytes) -> None:
+    async with MockEngine("a") as engine, serving(engine) as router:
+        response = await router.client.post(
+            "/v1/chat/completions", content=body, headers={"content-type": "application/json; charset=utf-8"}
+        )
+        assert response.status_code == 400
+        assert response.json()["error"]["type"] == "invalid_request_error"
+        assert "not valid JSON" in response.json()["error"]["message"]
+        assert engine.received == []
+
+
+@pytest.mark.parametrize("body", [b'{"model": 5, "stream": {}}', b"[1]", b'"text"', b'{"stream": "true"}'])
+async def test_json_the_router_cannot_judge_goes_to_the_engine(body: bytes) -> None:
+    async with MockEngine("a") as engine, serving(engine) as router:
+        await router.client.post("/v1/completions", content=body, headers={"content-type": "application/json"})
+        assert [request.body for request in engine.received] == [body]
+
+
+async def test_other_content_types_are_the_engines_business() -> None:
+    async with MockEngine("a", mode="status", status=415) as engine, serving(engine) as router:
+        response = await router.client.post("/v1/completions", content=b"hi", headers={"content-type": "text/plain"})
+        assert response.status_code == 415
+        assert "says 415" in response.json()["error"]["message"]
+        assert engine.received[0].body == b"hi"
+
+
+async def test_unknown_method_and_path_are_openai_shaped() -> None:
+    async with MockEngine("a") as engine, serving(engine) as router:
+        put = await router.client.put("/v1/completions", json={})
+        elsewhere = await router.client.get("/nowhere")
+    assert (put.status_code, put.json()["error"]["code"]) == (405, "method_not_allowed")
+    assert (elsewhere.status_code, elsewhere.json()["error"]["code"]) == (404, "not_found")
+
+
+async def test_requests_on_one_connection_follow_each_other() -> None:
+    async with MockEngine("a") as engine, serving(engine) as router:
+        reader, writer = await raw_post(router.port, question())
+        await reader.readuntil(b"from a")
+        await reader.readuntil(b"}}")
+        writer.write(b"GET /v1/models HTTP/1.1\r\nhost: r\r\n\r\n")
+        assert b'"id": "a"' in await reader.readuntil(b"}]}")
+        writer.close()
+
+
+@pytest.mark.parametrize("end", [b"", b"\r\ncontent-length: 2\r\n\r\n{}"])
+async def test_a_head_without_end_is_refused_before_it_fills_the_memory(end: bytes) -> None:
+    async with MockEngine("a") as engine, serving(engine) as router:
+        reader, writer = await asyncio.open_connection("127.0.0.1", router.port)
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\nx-a: ")
+        writer.write(b"a" * 4_000_000 + end)
+        with contextlib.suppress(ConnectionError):
+            assert (await reader.readline()).split()[1] == b"400"
+        writer.close()
+        assert engine.received == []
+        body = b"{}" + b" " * 1_000_000  # a body is another thing, and so is the next request on the connection
+        async with asyncio.timeout(10):
+            for _ in range(2):
+                assert (await router.client.post("/v1/completions", content=body)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"content-length: 2\r\ncontent-length: 9\r\n",
+        b"content-length: 2\r\ntransfer-encoding: chunked\r\n",
+        b"transfer-encoding: chunked\r\ntransfer-encoding: identity\r\n",
+        b"content-length : 2\r\n",
+        b"x-a: b\rcontent-length: 2\r\n",
+    ],
+)
+async def test_a_request_that_can_be_read_in_two_ways_is_read_in_none(head: bytes) -> None:
+    async with MockEngine("a") as engine, serving(engine) as router:
+        reader, writer = await asyncio.open_connection("127.0.0.1", router.port)
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n" + head + b"\r\n2\r\n{}\r\n0\r\n\r\n")
+        assert (await reader.readline()).split()[1] == b"400"
+        writer.close()
+        assert engine.received == []
+
+
+async def test_an_endpoint_whose_name_can_be_no_host_is_only_down() -> None:
+    async with serving(wait=False, endpoints=(EndpointConfig(url="http://a..b:80", name="odd"),)) as router:
+        response = await router.client.get("/v1/models")
+        assert (response.status_code, response.json()["error"]["code"]) == (503, "engines_unavailable")
+        await eventually(lambda: router.router.endpoints.all[0].health.up is False)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model":1,',
+        b'{"model":1,"x":tru}',
+        b'{"model":1,"user":"\\udc00x"}',
+        b'{"x":' + b"[" * 5000 + b"]" * 5000 + b"}",
+    ],
+    ids=["cut off", "no word", "a lone surrogate", "deep"],
+)
+async def test_json_that_is_none_is_the_clients_fault(body: bytes) -> None:
+    async with MockEngine("a") as engine, serving(engine) as router:
+        headers = {"content-type": "application/json"}
+        response = await router.client.post("/v1/chat/completions", content=body, headers=headers)
+        assert response.status_code in (200, 400)  # what the engine takes for JSON it may judge by itself
+        assert await router.metric('blade_router_requests_total{code="500"}') == 0
+        assert await router.metric('blade_router_requests_total{code="499"}') == 0
+        assert (await router.chat()).status_code == 200
