@@ -16,14 +16,16 @@ import pytest
 from benchmarks.fleet import Fleet, Program, engine, router
 
 MESSAGES = [{"role": "user", "content": "What does sorted do?"}]
-LONG = {"max_tokens": 160, "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}}
+# So long that no stream is over before the second engine is killed, however the machine is loaded.
+TOKENS = 480
+LONG = {"max_tokens": TOKENS, "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}}
 STREAMS: list[tuple[str, dict[str, Any]]] = [
     ("/v1/chat/completions", {"messages": MESSAGES, "temperature": 0}),
     ("/v1/chat/completions", {"messages": MESSAGES, "temperature": 1.0, "seed": 7, "stop": ["never to be found"]}),
     ("/v1/completions", {"prompt": "What is a list?", "temperature": 0.8, "seed": 1, "repetition_penalty": 1.2}),
     ("/v1/completions", {"prompt": "def f(", "temperature": 1.0, "seed": 2, "frequency_penalty": 0.5, "logprobs": 1}),
-    ("/v1/completions", {"prompt": "A number: ", "seed": 3, "guided_regex": "[a-z0-9 ]{400}", "ignore_eos": False}),
-    ("/v1/responses", {"input": "How do I open a file?", "temperature": 1.0, "seed": 4, "max_output_tokens": 160}),
+    ("/v1/completions", {"prompt": "A number: ", "seed": 3, "guided_regex": "[a-z0-9 ]{2000}", "ignore_eos": False}),
+    ("/v1/responses", {"input": "How do I open a file?", "temperature": 1.0, "seed": 4, "max_output_tokens": TOKENS}),
 ]
 
 
@@ -37,7 +39,8 @@ def three_replicas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         for number, each in enumerate(engines)
     ]
     config = tmp_path / "router.json"
-    config.write_text(json.dumps({"endpoints": endpoints}))
+    # In turn: each engine has two of the six streams.
+    config.write_text(json.dumps({"endpoints": endpoints, "policy": "round-robin"}))
     front = router(tmp_path, "--config", str(config))
     try:
         for program in [*engines, front]:
