@@ -28,7 +28,7 @@ class Cluster(Protocol):
         """The service and its children as they are now (without ``engines``), or None when it does not exist."""
 
     async def apply(self, obj: Object) -> None:
-        """Server-side apply with this operator as field manager.
+        """Server-side apply with this operator as field manager. A pod that is gone stays gone.
 
         Raises:
             Rejected: the object will not be accepted as it is: it is invalid, or violates a quota or a policy.

@@ -144,7 +144,8 @@ class Controller:
     async def _execute(self, key: Key, observed: Observed, plan: Plan) -> None:
         """Execute ``plan`` in this order: drain, apply, delete, record events, write the status."""
         pods = {pod["metadata"]["name"]: pod for pod in observed.pods}
-        await asyncio.gather(*(self._fleet.drain(pods[action.pod]) for action in plan.actions if action.pod in pods))
+        drains = [(pods[action.pod], action.draining) for action in plan.actions if action.pod in pods]
+        await asyncio.gather(*(self._fleet.drain(pod, draining) for pod, draining in drains))
         self._attempts[key].retain(plan.apply)
         await _gather(self._apply(key, obj) for obj in plan.apply if obj["kind"] in APPLIED_FIRST)
         await _gather(self._apply(key, obj) for obj in plan.apply if obj["kind"] not in APPLIED_FIRST)

@@ -119,7 +119,7 @@ class LLMServiceStatus(Record):
         max_length=16,
         strict=False,
         description="Ready (SpecValid, ModelCached, PreflightPassed, ModelFits, WorkersReady, "
-        "RouterReady), Progressing, Degraded.",
+        "RouterReady), Progressing, Degraded; Reconciling and Stalled after kstatus.",
     )
     model: Download | None = Field(default=None, description="The model's size and its download.")
     preflight: Annotated[tuple[Preflight, ...], ListType("map", key="pod")] = Field(

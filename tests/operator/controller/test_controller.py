@@ -75,8 +75,8 @@ class _Fleet(Fleet):
     async def query(self, pods: Iterable[Object]) -> tuple[Mapping[str, EngineState], Mapping[str, FetchProgress]]:
         return self._states, {}
 
-    async def drain(self, pod: Object) -> bool:
-        self._cluster.calls.append(("drain", pod["metadata"]["name"]))
+    async def drain(self, pod: Object, draining: bool = True) -> bool:
+        self._cluster.calls.append(("drain" if draining else "undrain", pod["metadata"]["name"]))
         return True
 
 
@@ -111,13 +111,14 @@ async def test_a_plan_is_executed_drains_first_and_status_last() -> None:
         apply=[_object("Deployment", "new")],
         delete=[Ref("Pod", "default", "old")],
         status={"phase": "Ready"},
-        actions=[DrainPod("pod-1"), DrainPod("gone")],
+        actions=[DrainPod("pod-1"), DrainPod("pod-1", draining=False), DrainPod("gone")],
         events=[EventRecord("Normal", "Scaled", "")],
     )
     cluster, controller = _controller(lambda observed, now: plan)
     await controller.reconcile(KEY)
     assert cluster.calls == [
         ("drain", "pod-1"),
+        ("undrain", "pod-1"),
         ("apply", "new"),
         ("applied", "new"),
         ("delete", "old"),

@@ -68,6 +68,8 @@ class KubernetesCluster:
             if not KINDS[ref.kind].watched:
                 await self._create(ref, obj)
             else:
+                if known is None and ref.kind == "Pod":
+                    return  # it is gone
                 if known is None:
                     await self._check_ownership(ref, obj)
                 else:

@@ -67,7 +67,8 @@ class LocalCluster:
             UnsupportedField: the local runtime cannot run this object as it is meant.
         """
         require_supported(obj)
-        self._store.apply(obj, MANAGER)
+        if obj["kind"] != "Pod" or self._store.get(Ref.of(obj)) is not None:
+            self._store.apply(obj, MANAGER)
 
     async def delete(self, ref: Ref) -> None:
         """See `Cluster.delete`."""

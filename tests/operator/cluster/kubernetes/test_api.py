@@ -274,6 +274,22 @@ async def test_what_belongs_to_a_service_is_found_by_kind(cluster: KubernetesClu
     assert [obj["kind"] for obj in observed.others] == ["Role"]
 
 
+async def test_a_pod_is_only_annotated_and_never_made(server: _Server, cluster: KubernetesCluster) -> None:
+    mark = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "a", "namespace": "team", "annotations": {"x": "y"}},
+    }
+    await cluster.apply(mark)
+    assert server.requests == []
+    cluster.cache.put({**config_map("a", 2), "kind": "Pod", "apiVersion": "v1"})
+    server.respond = lambda request, body: web.json_response({**config_map("a", 3), "kind": "Pod"})
+    await cluster.apply(mark)
+    [(request, body)] = server.requests
+    assert (request.method, request.path) == ("PATCH", "/api/v1/namespaces/team/pods/a")
+    assert body["metadata"]["uid"] == "uid-a"
+
+
 async def test_a_secret_is_only_made(server: _Server, cluster: KubernetesCluster) -> None:
     secret = {**config_map("token", 0), "kind": "Secret", "apiVersion": "v1"}
     await cluster.apply(secret)
