@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -340,6 +341,24 @@ async def test_a_response_that_is_not_json_is_an_error(server: _Server, api: Api
         await api.get(PATH, kind="ConfigMap")
     with pytest.raises(ApiError, match="no response from the API server"):
         await api.write("PATCH", PATH, CONFIG_MAP, kind="ConfigMap")
+
+
+async def test_every_request_expects_the_certificate_that_the_kubeconfig_names() -> None:
+    """The pool sees to it: kopf makes its requests itself."""
+    configuration = client.Configuration(host="https://127.0.0.1")
+    configuration.tls_server_name = "api.internal"
+    expected: list[str | None] = []
+
+    async def send(request: Any) -> Any:
+        expected.append(request.server_hostname)
+        return types.SimpleNamespace(status=200)
+
+    pool = module.ConnectionPool(configuration)
+    [name_server] = pool.pool_manager._middlewares
+    request = types.SimpleNamespace(server_hostname=None)
+    await name_server(request, send)  # type: ignore[arg-type]
+    await pool.close()
+    assert expected == ["api.internal"]
 
 
 async def test_a_list_may_be_of_metadata_only(server: _Server, api: Api) -> None:
