@@ -96,6 +96,7 @@ class MiniCluster:
         """Engines that do not drain when they are told to."""
         self.downloads: dict[str, FetchProgress] = {}
         self.rejected: dict[Ref, str] = {}
+        self.abandoned = False
         self.events: list[EventRecord] = []
         self.now = datetime(2026, 1, 1, tzinfo=UTC)
         self._made = 0
@@ -119,6 +120,7 @@ class MiniCluster:
                 engines=self.engines,
                 downloads=self.downloads,
                 rejected=self.rejected,
+                abandoned=self.abandoned,
             )
         )
 
@@ -129,6 +131,8 @@ class MiniCluster:
     def reconcile(self) -> Plan:
         """Plan, and execute the plan."""
         plan = self.plan()
+        if plan.claim is not None:
+            self.service["status"] = plan.claim
         for action in plan.actions:
             if action.pod in self.engines and action.pod not in self.deaf:
                 drained = msgspec.structs.replace(self.engines[action.pod], draining=action.draining)

@@ -37,6 +37,9 @@ class Cluster(Protocol):
     async def delete(self, ref: Ref) -> None:
         """Delete the object; a missing one is no error."""
 
+    async def claim(self, key: Key, before: Object, status: Object) -> bool:
+        """Replace the service's status ``before``; False, and nothing is written, where it is another one by now."""
+
     async def write_status(self, key: Key, status: Object) -> None:
         """Replace the service's status."""
 

@@ -6,6 +6,7 @@ spec is never written. While a spec is invalid everything stays as it is and onl
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -13,6 +14,7 @@ from blade_operator.model import pods as podutil
 from blade_operator.model.objects import Object, Ref
 from blade_operator.model.observed import Observed
 from blade_operator.model.plan import Action, EventRecord, Plan
+from blade_operator.reconcile.installation import claim, contested, refusal
 from blade_operator.reconcile.ownership import own_pods, with_own_children
 from blade_operator.reconcile.revisions import find_revisions
 from blade_operator.reconcile.rollout import RevisionPods, replica_counts
@@ -36,12 +38,19 @@ def reconcile(observed: Observed, now: datetime, defaults: Defaults | None = Non
     """The plan for one service: everything to do now. An empty plan means that all is as declared."""
     if "deletionTimestamp" in observed.service["metadata"]:
         return Plan()
+    defaults = defaults or Defaults()
+    if refused := refusal(observed, defaults.installation, now):
+        return refused
     observed = with_own_children(observed)
+    plan = _decide(observed, now, defaults)
+    return dataclasses.replace(plan, claim=claim(observed.service, defaults.installation))
+
+
+def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
     try:
         service = parse_service(observed.service)
     except SpecError as error:
-        return _invalid(observed, error, now)
-    defaults = defaults or Defaults()
+        return _invalid(observed, error, now, defaults)
     revisions = find_revisions(service, observed.revisions, defaults)
     deployments = _engine_deployments(observed)
     before = {name: deployment["spec"].get("replicas", 1) for name, deployment in deployments.items()}
@@ -71,6 +80,7 @@ def reconcile(observed: Observed, now: datetime, defaults: Defaults | None = Non
         previous=revisions.previous,
         outdated=revisions.outdated,
         old_deployments=any(revision != revisions.current for revision in planned),
+        installation=defaults.installation,
     )
     existing = {Ref.of(obj): obj for obj in _children(observed)}
     keep = {*planned, revisions.current}
@@ -84,7 +94,7 @@ def reconcile(observed: Observed, now: datetime, defaults: Defaults | None = Non
     )
 
 
-def _invalid(observed: Observed, error: SpecError, now: datetime) -> Plan:
+def _invalid(observed: Observed, error: SpecError, now: datetime, defaults: Defaults) -> Plan:
     name = observed.service["metadata"]["name"]
     before = (observed.service.get("status") or {}).get("revision", {})
     inputs = StatusInputs(
@@ -97,6 +107,7 @@ def _invalid(observed: Observed, error: SpecError, now: datetime) -> Plan:
         deployments=observed.deployments,
         current=before.get("current", ""),
         previous=before.get("previous", ""),
+        installation=defaults.installation,
     )
     return _plan(inputs, now)
 
@@ -111,6 +122,8 @@ def _plan(
     events: Sequence[EventRecord] = (),
 ) -> Plan:
     status = build_status(inputs, now)
+    if other := contested(inputs.last_status, inputs.installation, now):
+        status["conditions"] = [*status["conditions"], other]
     changed = status != inputs.last_status
     unreachable = [pod for pod in inputs.engine_pods if podutil.is_ready(pod)]
     unreachable = [pod for pod in unreachable if pod["metadata"]["name"] not in inputs.engines]

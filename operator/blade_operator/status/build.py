@@ -45,6 +45,7 @@ def build_status(inputs: StatusInputs, now: datetime) -> Object:
         "conditions": [_timed(condition, inputs, generation, now) for condition in found],
     }
     optional = {
+        "installation": inputs.installation,
         "model": model,
         "preflight": preflight(inputs),
         "fit": memory,

@@ -74,6 +74,13 @@ class LocalCluster:
         """See `Cluster.delete`."""
         self._store.delete(ref)
 
+    async def claim(self, key: Key, before: Object, status: Object) -> bool:
+        """See `Cluster.claim`."""
+        ref = Ref(KIND, key.namespace, key.name)
+        service = self._store.get(ref)
+        unchanged = service is not None and (service.get("status") or {}) == before
+        return unchanged and self._store.write_status(ref, status)
+
     async def write_status(self, key: Key, status: Object) -> None:
         """See `Cluster.write_status`."""
         self._store.write_status(Ref(KIND, key.namespace, key.name), status)

@@ -5,19 +5,21 @@ from __future__ import annotations
 import types
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes.aio import client
-from operator_support.apiserver import config_map, llm_service
+from operator_support.apiserver import Clock, config_map, llm_service
 
 from blade_operator.cluster import Rejected
 from blade_operator.cluster.kubernetes import api as module
 from blade_operator.cluster.kubernetes.api import Api, ApiError
 from blade_operator.cluster.kubernetes.cluster import KubernetesCluster, replacing
 from blade_operator.cluster.kubernetes.fence import NotLeader, WriteFence
+from blade_operator.cluster.kubernetes.installations import GONE_AFTER, REMEMBERED, Installations
 from blade_operator.cluster.kubernetes.root_key import root_key
 from blade_operator.model.objects import Key, Object, Ref
 from blade_operator.model.plan import EventRecord
@@ -235,6 +237,48 @@ async def test_the_status_is_replaced_as_a_whole_and_read_back(server: _Server, 
     observed = await cluster.observe(KEY)
     assert observed is not None
     assert observed.service["status"]["phase"] == "Ready"
+
+
+async def test_a_service_is_claimed_only_in_the_very_version_that_was_observed(
+    server: _Server, cluster: KubernetesCluster
+) -> None:
+    cluster.cache.put(llm_service(5, phase="Ready"))
+    server.respond = lambda request, body: web.json_response(llm_service(6, **body["status"]))
+    assert await cluster.claim(KEY, {"phase": "Ready"}, {"phase": "Ready", "installation": "a/b"})
+    [(_, body)] = server.requests
+    assert body["metadata"] == {"uid": "uid-qwen", "resourceVersion": "5"}
+    assert not await cluster.claim(KEY, {"phase": "Ready"}, {"installation": "c/d"})  # it is claimed by now
+    assert len(server.requests) == 1
+    server.refuse(409, "the object has been modified")
+    assert not await cluster.claim(KEY, {"phase": "Ready", "installation": "a/b"}, {"installation": "c/d"})
+
+
+@pytest.mark.parametrize(
+    ("age", "gone"), [(60, False), (GONE_AFTER + 60, True), (None, True), ("forbidden", False), ("odd", False)]
+)
+async def test_an_installation_whose_lease_has_long_expired_is_gone(server: _Server, age: Any, gone: bool) -> None:
+    def respond(request: web.Request, body: Any) -> web.Response:
+        if age in (None, "forbidden"):
+            return web.json_response({"message": "no"}, status=404 if age is None else 403)
+        assert request.path == "/apis/coordination.k8s.io/v1/namespaces/old/leases/bladellm"
+        renewed = "when?" if age == "odd" else (datetime.now(UTC) - timedelta(seconds=age)).isoformat()
+        return web.json_response({"spec": {"renewTime": renewed}})
+
+    server.respond = respond
+    clock = Clock()
+    async with _api(server) as api:
+        cluster = KubernetesCluster(api, installation="new/bladellm")
+        cluster._installations = Installations(api, clock)
+        cluster.cache.put(llm_service(5, installation="old/bladellm"))
+        for _ in range(3):
+            observed = await cluster.observe(KEY)
+            assert observed is not None
+            assert observed.abandoned is gone
+        assert len(server.requests) == 1
+        clock.now += REMEMBERED + 1
+        await cluster.observe(KEY)
+        assert len(server.requests) == 2
+        assert not await Installations(api).is_gone("no slash")
 
 
 async def test_writing_the_status_of_a_deleted_service_is_no_error(server: _Server, cluster: KubernetesCluster) -> None:
