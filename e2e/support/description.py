@@ -82,6 +82,8 @@ def _split(lines: list[str], begins: Callable[[str], bool]) -> list[list[str]]:
 def _fine(kind: str, entry: list[str]) -> bool:
     values = {match["label"]: match["value"] for line in entry if (match := _LABEL.match(line))}
     if kind == "Conditions":
+        if values["Type"] in ("Reconciling", "Stalled"):
+            return True  # they repeat Progressing
         if values["Type"] == "Progressing":
             return values["Reason"] != "Stalled"
         return values["Status"] != ("True" if values["Type"] == "Degraded" else "False")

@@ -41,6 +41,8 @@ CONDITIONS = {
     "RouterReady": ("True", "AllReady"),
     "Progressing": ("False", "Complete"),
     "Degraded": ("False", "AsExpected"),
+    "Reconciling": ("False", "Complete"),
+    "Stalled": ("False", "AsExpected"),
 }
 
 

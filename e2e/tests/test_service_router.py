@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -64,9 +65,21 @@ def test_requests_wait_while_a_service_comes_from_zero(demo: Service) -> None:
         with client() as http:
             return chat(http, url, question, stream=stream)
 
+    def send_once_it_is_scaled_up(question: str, stream: bool) -> ChatResult:
+        while "scaled_to_zero" in (result := send(question, stream)).detail:
+            time.sleep(0.05)
+        return result
+
     with demo.reach() as url, ThreadPoolExecutor() as pool:
-        pending = [pool.submit(send, question, stream) for question in list(RESPONSES)[:2] for stream in (False, True)]
+        # Nobody wakes it but who scales it up: from then on requests wait for the first engine.
+        question = next(iter(RESPONSES))
+        demo.until(lambda: "scaled_to_zero" in send(question, stream=False).detail, "refusing at once", 30)
         demo.kubectl("scale", "llm", "demo", "--replicas=1")
+        pending = [
+            pool.submit(send_once_it_is_scaled_up, question, stream)
+            for question in list(RESPONSES)[:2]
+            for stream in (False, True)
+        ]
         demo.wait_until_converged(1)
         given = [each.result() for each in pending]
     [engine] = names(demo.pods("engine"))

@@ -89,6 +89,8 @@ class HoldConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Seconds after which a held request gets a 503."""
     heartbeat: float = 5.0
     """Seconds between the comments that keep a held stream's connection alive."""
+    scaled_to_zero: bool = False
+    """Somebody has scaled the service to zero, and nobody will wake it: what finds no engine gets a 503 at once."""
 
 
 class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

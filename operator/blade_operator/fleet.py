@@ -58,15 +58,15 @@ class Fleet:
         )
         return engines, downloads
 
-    async def drain(self, pod: Object) -> bool:
-        """Drain the engine in ``pod``: it accepts no new request. False when it did not respond. Idempotent."""
+    async def drain(self, pod: Object, draining: bool = True) -> bool:
+        """Drain the engine in ``pod``: it accepts no new request; or take it back in. False when it did not respond."""
         url = engine_url(pod)
         if url is None:
             return False
         try:
             response = await self._client.post(
                 f"{url}{paths.INTERNAL_DRAIN}",
-                content=msgspec.json.encode(DrainRequest()),
+                content=msgspec.json.encode(DrainRequest(draining=draining)),
                 headers={"content-type": "application/json", **self._headers(pod)},
             )
         except httpx.HTTPError:

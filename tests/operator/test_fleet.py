@@ -61,6 +61,9 @@ async def test_drain_reaches_the_engine(tmp_path: Path) -> None:
         states, _ = await fleet.query([pod])
         assert states[pod["metadata"]["name"]].draining
         assert not await fleet.drain(_pod(free_port()))
+        assert await fleet.drain(pod, draining=False)
+        states, _ = await fleet.query([pod])
+        assert not states[pod["metadata"]["name"]].draining
 
 
 async def test_only_started_engines_have_an_address(tmp_path: Path) -> None:

@@ -80,6 +80,8 @@ class FakeApiServer:
         """Objects by kind, namespace and name."""
         self.refused: dict[str, Refusal] = {}
         """The response to every request for a path."""
+        self.unwatchable: dict[str, Refusal] = {}
+        """The response to every watch of a path."""
         self.once: defaultdict[str, list[Refusal | dict[str, str]]] = defaultdict(list)
         """By path: what the next whole lists, continued lists or watches get: ``list``, ``continue``, ``watch`` and
         the path, with a space between."""
@@ -214,9 +216,11 @@ class FakeApiServer:
         )
 
     async def _watch(self, request: web.Request, scope: Scope) -> web.StreamResponse:
-        version = request.query["resourceVersion"]
+        version = request.query.get("resourceVersion", "0")
         self.watches.append((request.path, version))
         self.before_watch()
+        if refusal := self.unwatchable.get(request.path):
+            return refuse(refusal)
         scripted = self.once[f"watch {request.path}"]
         if scripted and isinstance(scripted[0], tuple):
             refusal = scripted.pop(0)

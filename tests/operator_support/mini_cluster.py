@@ -18,7 +18,7 @@ from blade_operator.render import Defaults
 from blade_operator.spec import apply_defaults
 from blade_protocol.check import CheckItem, CheckReport
 from blade_protocol.fetch import FetchProgress
-from blade_protocol.labels import API_VERSION, KIND
+from blade_protocol.labels import API_VERSION, DELETION_COST, DRAINING_SINCE, KIND
 from blade_protocol.state import EngineState, MemoryPlan
 
 
@@ -75,6 +75,14 @@ def engine_state(pod: Object, plan: MemoryPlan | None = None) -> EngineState:
     )
 
 
+_MARKS = (DELETION_COST, DRAINING_SINCE)
+
+
+def _deletion_order(pod: Object) -> tuple[bool, int]:
+    """A ReplicaSet's."""
+    return podutil.is_ready(pod), int(pod["metadata"].get("annotations", {}).get(DELETION_COST, "0"))
+
+
 class MiniCluster:
     """One service, its children, and the controllers of a cluster, each of which runs only when it is called."""
 
@@ -84,8 +92,11 @@ class MiniCluster:
         self.objects: dict[Ref, Object] = {}
         self.pods: list[Object] = []
         self.engines: dict[str, EngineState] = {}
+        self.deaf: set[str] = set()
+        """Engines that do not drain when they are told to."""
         self.downloads: dict[str, FetchProgress] = {}
         self.rejected: dict[Ref, str] = {}
+        self.abandoned = False
         self.events: list[EventRecord] = []
         self.now = datetime(2026, 1, 1, tzinfo=UTC)
         self._made = 0
@@ -109,6 +120,7 @@ class MiniCluster:
                 engines=self.engines,
                 downloads=self.downloads,
                 rejected=self.rejected,
+                abandoned=self.abandoned,
             )
         )
 
@@ -119,8 +131,17 @@ class MiniCluster:
     def reconcile(self) -> Plan:
         """Plan, and execute the plan."""
         plan = self.plan()
+        if plan.claim is not None:
+            self.service["status"] = plan.claim
+        for action in plan.actions:
+            if action.pod in self.engines and action.pod not in self.deaf:
+                drained = msgspec.structs.replace(self.engines[action.pod], draining=action.draining)
+                self.engines[action.pod] = drained
         for obj in plan.apply:
-            self.objects[Ref.of(obj)] = self._as_server(obj)
+            if obj["kind"] == "Pod":
+                self._annotate(obj)
+            else:
+                self.objects[Ref.of(obj)] = self._as_server(obj)
         for ref in plan.delete:
             self.objects.pop(ref, None)
         if plan.status is not None:
@@ -137,7 +158,7 @@ class MiniCluster:
             for pod in self.pods:
                 self.become_ready(pod)
             plan = self.reconcile()
-            if (plan.apply, plan.delete, plan.status, plan.events) == ([], [], None, []):
+            if plan == Plan(requeue_after=plan.requeue_after):
                 return
         raise AssertionError(f"not converged after {rounds} rounds: {plan}")
 
@@ -159,7 +180,7 @@ class MiniCluster:
                 pod for pod in self.of(ref.name) if not podutil.is_terminating(pod) and not podutil.is_finished(pod)
             ]
             wanted = deployment["spec"]["replicas"]
-            for pod in sorted(mine, key=podutil.is_ready)[: max(0, len(mine) - wanted)]:
+            for pod in sorted(mine, key=_deletion_order)[: max(0, len(mine) - wanted)]:
                 pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
             self.pods += [self._make(deployment) for _ in range(wanted - len(mine))]
         # Garbage collection: the pods of a deleted Deployment are deleted, too.
@@ -184,7 +205,7 @@ class MiniCluster:
             status |= {"ready": True, "state": {"running": {}}}
         self._ready(pod, True)
         if podutil.role(pod) == "engine":
-            self.engines[pod["metadata"]["name"]] = engine_state(pod)
+            self.engines.setdefault(pod["metadata"]["name"], engine_state(pod))
 
     def check(self, pod: Object, *items: CheckItem, exit_code: int = 0, fetched: str = "") -> None:
         """End the check of ``pod`` with a report of these items."""
@@ -216,6 +237,12 @@ class MiniCluster:
 
     def _ready(self, pod: Object, ready: bool) -> None:
         pod["status"]["conditions"] = [{"type": "Ready", "status": "True" if ready else "False"}]
+
+    def _annotate(self, applied: Object) -> None:
+        for pod in self.pods:
+            if pod["metadata"]["name"] == applied["metadata"]["name"]:
+                others = {k: v for k, v in pod["metadata"].get("annotations", {}).items() if k not in _MARKS}
+                pod["metadata"]["annotations"] = others | applied["metadata"].get("annotations", {})
 
     def _make(self, deployment: Object) -> Object:
         self._made += 1

@@ -73,7 +73,11 @@ def main() -> None:
                 self.respond(404, {})
 
         def do_POST(self) -> None:
-            draining.set()
+            body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", "0"))) or "{}")
+            if body.get("draining", True):
+                draining.set()
+            else:
+                draining.clear()
             self.respond(200, {})
 
         def respond(self, status: int, body: Any) -> None:

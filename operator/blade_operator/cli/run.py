@@ -57,8 +57,9 @@ async def _run(options: argparse.Namespace) -> int:
 def _settings(options: argparse.Namespace) -> Settings:
     defaults = Defaults()
     own = _OWN_NAMESPACE.read_text().strip() if _OWN_NAMESPACE.exists() else "default"
+    namespace = options.lease_namespace or own
     return Settings(
-        namespace=options.lease_namespace or own,
+        namespace=namespace,
         namespaces=tuple(options.namespaces),
         defaults=Defaults(
             engine_image=options.engine_image or defaults.engine_image,
@@ -66,6 +67,7 @@ def _settings(options: argparse.Namespace) -> Settings:
             watch_keys=options.watch_keys,
         ),
         lease_name=options.lease_name if options.leader_elect else None,
+        installation=f"{namespace}/{options.lease_name}",
         identity=options.identity,
         http_port=options.http_port,
         workers=options.workers,

@@ -28,7 +28,7 @@ class Cluster(Protocol):
         """The service and its children as they are now (without ``engines``), or None when it does not exist."""
 
     async def apply(self, obj: Object) -> None:
-        """Server-side apply with this operator as field manager.
+        """Server-side apply with this operator as field manager. A pod that is gone stays gone.
 
         Raises:
             Rejected: the object will not be accepted as it is: it is invalid, or violates a quota or a policy.
@@ -36,6 +36,9 @@ class Cluster(Protocol):
 
     async def delete(self, ref: Ref) -> None:
         """Delete the object; a missing one is no error."""
+
+    async def claim(self, key: Key, before: Object, status: Object) -> bool:
+        """Replace the service's status ``before``; False, and nothing is written, where it is another one by now."""
 
     async def write_status(self, key: Key, status: Object) -> None:
         """Replace the service's status."""

@@ -142,9 +142,13 @@ class Controller:
         metrics.SERVICES.set(len(self._services))
 
     async def _execute(self, key: Key, observed: Observed, plan: Plan) -> None:
-        """Execute ``plan`` in this order: drain, apply, delete, record events, write the status."""
+        """Execute ``plan`` in this order: claim, drain, apply, delete, record events, write the status."""
+        before = observed.service.get("status") or {}
+        if plan.claim is not None and not await self._cluster.claim(key, before, plan.claim):
+            return
         pods = {pod["metadata"]["name"]: pod for pod in observed.pods}
-        await asyncio.gather(*(self._fleet.drain(pods[action.pod]) for action in plan.actions if action.pod in pods))
+        drains = [(pods[action.pod], action.draining) for action in plan.actions if action.pod in pods]
+        await asyncio.gather(*(self._fleet.drain(pod, draining) for pod, draining in drains))
         self._attempts[key].retain(plan.apply)
         await _gather(self._apply(key, obj) for obj in plan.apply if obj["kind"] in APPLIED_FIRST)
         await _gather(self._apply(key, obj) for obj in plan.apply if obj["kind"] not in APPLIED_FIRST)
@@ -167,7 +171,7 @@ class Controller:
 
 
 def _has_work(plan: Plan) -> bool:
-    return bool(plan.apply or plan.delete or plan.events or plan.actions or plan.status is not None)
+    return bool(plan.claim or plan.apply or plan.delete or plan.events or plan.actions or plan.status is not None)
 
 
 async def _gather(steps: Iterable[Awaitable[None]]) -> None:

@@ -61,6 +61,8 @@ class Settings:
     defaults: Defaults
     lease_name: str | None
     """None: this is the only process, and always the leader."""
+    installation: str
+    """Name of this installation: namespace and name of its Lease, with a slash between."""
     identity: str
     http_port: int
     workers: int
@@ -92,7 +94,7 @@ class Process:
         self._fence = WriteFence()
         self._api = await enter(Api(self._configuration, self._fence))
         self._fleet = await enter(Fleet(token=self._token))
-        self._cluster = cluster = KubernetesCluster(self._api, settings.namespaces)
+        self._cluster = cluster = KubernetesCluster(self._api, settings.namespaces, settings.installation)
         self._sweeper = Sweeper(self._api, cluster.cache, cluster.scopes)
         self._source = EventSource(
             self._configuration, cluster.cache, self._sweeper.request, self._unhealthy, self._step_down
@@ -169,14 +171,18 @@ class Process:
 
     async def _work(self) -> None:
         self._key = await self._find_key()
+        settings = self._settings
         defaults = dataclasses.replace(
-            self._settings.defaults, internal_key=self._key, operator_namespace=self._settings.namespace
+            settings.defaults,
+            internal_key=self._key,
+            operator_namespace=settings.namespace,
+            installation=settings.installation,
         )
 
         def decide(observed: Observed, now: datetime) -> Plan:
             return reconcile(observed, now, defaults)
 
-        self._controller = Controller(self._cluster, self._fleet, decide, self._settings.workers)
+        self._controller = Controller(self._cluster, self._fleet, decide, settings.workers)
         await self._controller.run()
 
     async def _find_key(self) -> bytes:

@@ -27,5 +27,7 @@ class Observed:
     """State of each engine by pod name; a pod that did not respond is absent (unknown, not failed)."""
     downloads: Mapping[str, FetchProgress] = field(default_factory=dict)
     """Progress by name of the pod whose model is being downloaded; absent when the pod did not respond."""
+    abandoned: bool = False
+    """The installation of the operator that claimed the service is gone."""
     rejected: Mapping[Ref, str] = field(default_factory=dict)
     """Objects that the cluster rejects as they are rendered, each with the reason it gave."""

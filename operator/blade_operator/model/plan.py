@@ -19,9 +19,10 @@ class EventRecord:
 
 @dataclass(frozen=True, slots=True)
 class DrainPod:
-    """Drain the engine in this pod: it accepts no new request. Idempotent."""
+    """Drain the engine in this pod: it accepts no new request; or take it back in. Idempotent."""
 
     pod: str
+    draining: bool = True
 
 
 Action = DrainPod
@@ -31,8 +32,11 @@ Action = DrainPod
 class Plan:
     """Objects to apply and delete, actions, Events and the status. An empty plan means that all is as declared."""
 
+    claim: Object | None = None
+    """A status that says which installation owns the service: written first, and only if the status is still the one
+    that was observed; else the rest of the plan is void."""
     apply: list[Object] = field(default_factory=list)
-    """The objects that differ from what was observed."""
+    """The objects that differ from what was observed. Of a pod only the annotations are applied."""
     delete: list[Ref] = field(default_factory=list)
     status: Object | None = None
     """The whole new status, or None when it would not change anything worth a write."""

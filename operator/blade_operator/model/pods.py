@@ -1,6 +1,7 @@
 """Readers of Pod objects: who a pod belongs to, whether it is ready, and the states of its containers.
 
-A cache that trims pods must keep: name, namespace, labels, owner references and timestamps; of the spec the node's
+A cache that trims pods must keep: name, namespace, labels, owner references and timestamps; the operator's own
+annotations; of the spec the node's
 name, volumes, and of each container name, image, ports and resources; of the status all but ids.
 """
 
@@ -16,7 +17,7 @@ import msgspec
 from blade_operator.model.objects import Object
 from blade_protocol.check import CheckReport
 from blade_protocol.fetch import FetchReport
-from blade_protocol.labels import REVISION, ROLE
+from blade_protocol.labels import DRAINING_SINCE, REVISION, ROLE
 
 T = TypeVar("T")
 
@@ -73,6 +74,11 @@ def role(pod: Object) -> str:
 def revision(pod: Object) -> str:
     """The revision that an engine pod runs; empty for other pods."""
     return str(pod["metadata"].get("labels", {}).get(REVISION, ""))
+
+
+def draining_since(pod: Object) -> str:
+    """When the operator began to drain this engine to delete it; empty when it did not."""
+    return str((pod["metadata"].get("annotations") or {}).get(DRAINING_SINCE, ""))
 
 
 def is_terminating(pod: Object) -> bool:

@@ -6,16 +6,19 @@ spec is never written. While a spec is invalid everything stays as it is and onl
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from datetime import datetime
 
 from blade_operator.model import pods as podutil
 from blade_operator.model.objects import Object, Ref
 from blade_operator.model.observed import Observed
-from blade_operator.model.plan import EventRecord, Plan
+from blade_operator.model.plan import Action, EventRecord, Plan
+from blade_operator.reconcile.installation import claim, contested, refusal
 from blade_operator.reconcile.ownership import own_pods, with_own_children
 from blade_operator.reconcile.revisions import find_revisions
 from blade_operator.reconcile.rollout import RevisionPods, replica_counts
+from blade_operator.reconcile.scale_down import DRAIN_REQUEUE, scale_down
 from blade_operator.reconcile.writes import objects_to_apply, objects_to_delete
 from blade_operator.render import Defaults, engine_deployment, engine_objects, router_objects, service_objects
 from blade_operator.render.meta import router_name
@@ -35,15 +38,24 @@ def reconcile(observed: Observed, now: datetime, defaults: Defaults | None = Non
     """The plan for one service: everything to do now. An empty plan means that all is as declared."""
     if "deletionTimestamp" in observed.service["metadata"]:
         return Plan()
+    defaults = defaults or Defaults()
+    if refused := refusal(observed, defaults.installation, now):
+        return refused
     observed = with_own_children(observed)
+    plan = _decide(observed, now, defaults)
+    return dataclasses.replace(plan, claim=claim(observed.service, defaults.installation))
+
+
+def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
     try:
         service = parse_service(observed.service)
     except SpecError as error:
-        return _invalid(observed, error, now)
-    defaults = defaults or Defaults()
+        return _invalid(observed, error, now, defaults)
     revisions = find_revisions(service, observed.revisions, defaults)
     deployments = _engine_deployments(observed)
-    planned = _replica_counts(service, revisions.current, deployments, observed)
+    before = {name: deployment["spec"].get("replicas", 1) for name, deployment in deployments.items()}
+    lowered = scale_down(_replica_counts(service, revisions.current, deployments, observed), before, observed, now)
+    planned = lowered.replicas
     desired = [*service_objects(service, defaults), *engine_objects(service), *revisions.desired]
     events: list[EventRecord] = []
     for revision, replicas in planned.items():
@@ -68,19 +80,21 @@ def reconcile(observed: Observed, now: datetime, defaults: Defaults | None = Non
         previous=revisions.previous,
         outdated=revisions.outdated,
         old_deployments=any(revision != revisions.current for revision in planned),
+        installation=defaults.installation,
     )
     existing = {Ref.of(obj): obj for obj in _children(observed)}
     keep = {*planned, revisions.current}
     return _plan(
         inputs,
         now,
-        apply=objects_to_apply(desired, existing, observed.pods, now),
+        apply=[*objects_to_apply(desired, existing, observed.pods, now), *lowered.marks],
         delete=[*removed, *revisions.expired(keep), *objects_to_delete(desired, existing.values(), service.uid)],
+        actions=lowered.actions,
         events=events,
     )
 
 
-def _invalid(observed: Observed, error: SpecError, now: datetime) -> Plan:
+def _invalid(observed: Observed, error: SpecError, now: datetime, defaults: Defaults) -> Plan:
     name = observed.service["metadata"]["name"]
     before = (observed.service.get("status") or {}).get("revision", {})
     inputs = StatusInputs(
@@ -93,22 +107,33 @@ def _invalid(observed: Observed, error: SpecError, now: datetime) -> Plan:
         deployments=observed.deployments,
         current=before.get("current", ""),
         previous=before.get("previous", ""),
+        installation=defaults.installation,
     )
-    return _plan(inputs, now, apply=[], delete=[], events=[])
+    return _plan(inputs, now)
 
 
 def _plan(
-    inputs: StatusInputs, now: datetime, *, apply: list[Object], delete: list[Ref], events: list[EventRecord]
+    inputs: StatusInputs,
+    now: datetime,
+    *,
+    apply: Sequence[Object] = (),
+    delete: Sequence[Ref] = (),
+    actions: Sequence[Action] = (),
+    events: Sequence[EventRecord] = (),
 ) -> Plan:
     status = build_status(inputs, now)
+    if other := contested(inputs.last_status, inputs.installation, now):
+        status["conditions"] = [*status["conditions"], other]
     changed = status != inputs.last_status
     unreachable = [pod for pod in inputs.engine_pods if podutil.is_ready(pod)]
     unreachable = [pod for pod in unreachable if pod["metadata"]["name"] not in inputs.engines]
     requeue = [UNREACHABLE_REQUEUE] * bool(unreachable) + [DOWNLOAD_REQUEUE] * is_downloading(inputs)
+    requeue += [DRAIN_REQUEUE] * bool(actions)
     return Plan(
-        apply=apply,
-        delete=delete,
+        apply=list(apply),
+        delete=list(delete),
         status=status if changed else None,
+        actions=list(actions),
         events=[*(transitions(inputs.last_status, status) if changed else ()), *events],
         requeue_after=min(requeue, default=None),
     )

@@ -38,6 +38,8 @@ class Defaults:
     """Root of the services' internal tokens (`blade_operator.render.internal_token`); empty: engines have none."""
     operator_namespace: str = "bladellm-system"
     """Namespace of the operator's own pods, which NetworkPolicies let in."""
+    installation: str = ""
+    """Name of this installation of the operator; empty: there is no other one."""
     watch_keys: bool = True
     """Routers may follow their Secret of API keys through the API: an operator can only grant what it may do itself.
     Else they follow the mounted file, which is up to a minute behind."""

@@ -29,7 +29,7 @@ def router_config(service: LLMService) -> RouterConfig:
         policy=policy_name(router.policy),
         models=tuple(_model(name, service) for name in service.served_names),
         queue=_queue(router.queue),
-        hold=_hold(router.hold),
+        hold=_hold(router.hold, scaled_to_zero=service.spec.replicas == 0),
         anonymous=_limits(router.limits),
         cors_origins=router.cors.allow_origins if router.cors else (),
     )
@@ -75,8 +75,9 @@ def _queue(queue: fields.Queue | None) -> QueueConfig:
     )
 
 
-def _hold(hold: fields.Hold) -> HoldConfig:
+def _hold(hold: fields.Hold, *, scaled_to_zero: bool) -> HoldConfig:
     return HoldConfig(
+        scaled_to_zero=scaled_to_zero,
         max_requests=hold.max_requests,
         max_bytes=parse_bytes(hold.max_bytes),
         max_age=parse_duration(hold.max_age),

@@ -107,6 +107,11 @@ class LLMServiceStatus(Record):
     phase: Phase = Field(
         default="Pending", description="One word derived from the conditions, which are authoritative."
     )
+    installation: Name = Field(
+        default="",
+        description="The installation of the operator that keeps the service: namespace and name of its Lease. Others "
+        "leave it alone, unless `serving.bladellm.io/installation` names another or the Lease has long expired.",
+    )
     url: Text = Field(default="", description="Base URL of the OpenAI API.")
     selector: Text = Field(default="", description="Label selector of the engine pods, for the scale subresource.")
     replicas: int = Field(default=0, description="Engine pods that are there and not leaving.")
@@ -119,7 +124,7 @@ class LLMServiceStatus(Record):
         max_length=16,
         strict=False,
         description="Ready (SpecValid, ModelCached, PreflightPassed, ModelFits, WorkersReady, "
-        "RouterReady), Progressing, Degraded.",
+        "RouterReady), Progressing, Degraded; Reconciling and Stalled after kstatus; Contested.",
     )
     model: Download | None = Field(default=None, description="The model's size and its download.")
     preflight: Annotated[tuple[Preflight, ...], ListType("map", key="pod")] = Field(

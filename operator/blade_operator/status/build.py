@@ -45,6 +45,7 @@ def build_status(inputs: StatusInputs, now: datetime) -> Object:
         "conditions": [_timed(condition, inputs, generation, now) for condition in found],
     }
     optional = {
+        "installation": inputs.installation,
         "model": model,
         "preflight": preflight(inputs),
         "fit": memory,
@@ -63,7 +64,8 @@ def phase(found: Sequence[Condition], inputs: StatusInputs) -> str:
     degraded = by_type["Degraded"].status == "True"
     if by_type["Ready"].status == "True":
         return "Degraded" if degraded else "Progressing" if by_type["Progressing"].status == "True" else "Ready"
-    if by_type["Progressing"].reason == "Stalled":
+    serves = by_type["WorkersReady"].status == by_type["RouterReady"].status == "True"
+    if by_type["Progressing"].reason == "Stalled" and not serves:
         return "Failed"
     return "Degraded" if degraded else "Progressing" if inputs.engine_pods else "Pending"
 

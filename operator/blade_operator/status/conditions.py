@@ -72,7 +72,9 @@ def conditions(
         workers_ready(inputs, failures, now),
         router_ready(inputs, failures),
     ]
-    return [ready(tree, inputs, failures), *tree, progressing(inputs, failures), degraded(failures)]
+    progress = progressing(inputs, failures)
+    overall = ready(tree, inputs, failures)
+    return [overall, *tree, progress, degraded(failures), *kstatus(progress)]
 
 
 def _deduplicated(condition: Condition, inputs: StatusInputs) -> Condition:
@@ -202,6 +204,8 @@ def ready(tree: Sequence[Condition], inputs: StatusInputs, failures: Sequence[Fa
     by_type = {condition.type: condition for condition in tree}
     needed = ("SpecValid", "WorkersReady", "RouterReady")
     if all(by_type[kind].status == "True" for kind in needed):
+        if failed := _failed_rollout(inputs, failures):
+            return Condition("Ready", "False", _reason(failed, "RolloutFailed"), _not_rolled_out(inputs, failed))
         return Condition("Ready", "True", "Ready", by_type["WorkersReady"].message)
     if by_type["SpecValid"].status == "True" and inputs.replicas == 0:
         return Condition("Ready", "False", "ScaledToZero", "spec.replicas is 0")
@@ -227,8 +231,7 @@ def progressing(inputs: StatusInputs, failures: Sequence[Failure]) -> Condition:
     routers = inputs.service.spec.router.replicas if inputs.service else 0
     routers_ready = sum(map(podutil.is_ready, inputs.router_pods))
     missed = {"": True, ROLE_ENGINE: bool(old) or current_ready < wanted, ROLE_ROUTER: routers_ready < routers}
-    stuck = next((failure for failure in failures if failure.stuck and missed.get(failure.role)), None)
-    if stuck:
+    if stuck := next((failure for failure in failures if failure.stuck and missed.get(failure.role)), None):
         return Condition("Progressing", "False", "Stalled", stuck.summary)
     if old or (inputs.old_deployments and current_ready < wanted):
         message = f"{current} of {wanted} engines run revision {inputs.current}, {old} an earlier one"
@@ -243,6 +246,35 @@ def progressing(inputs: StatusInputs, failures: Sequence[Failure]) -> Condition:
         message = f"{_pods(max(current - wanted, 0) + len(inputs.terminating_pods))} leaving"
         return Condition("Progressing", "True", "Draining", message)
     return Condition("Progressing", "False", "Complete", f"revision {inputs.current} runs everywhere")
+
+
+def _failed_rollout(inputs: StatusInputs, failures: Sequence[Failure]) -> Failure | None:
+    """What keeps the spec from being rolled out, although earlier pods serve; None while nothing does."""
+    refused = any(ref.kind == "Deployment" for ref in inputs.rejected)
+    missed = {"": refused, ROLE_ENGINE: bool(inputs.older_pods)}
+    return next((failure for failure in failures if failure.stuck and missed.get(failure.role)), None)
+
+
+def _not_rolled_out(inputs: StatusInputs, failed: Failure) -> str:
+    if inputs.older_pods:
+        return f"revision {inputs.current} does not become ready, an earlier one serves; {failed.summary}"
+    return f"the spec is not in effect, what ran before serves; {failed.summary}"
+
+
+def kstatus(progress: Condition) -> list[Condition]:
+    """``Reconciling`` and ``Stalled``, by which kstatus tells progress from failure (Flux, Argo CD, ``kpt``)."""
+    stalled = progress.reason in ("Stalled", "InvalidSpec")
+    return [
+        Condition(
+            "Reconciling", progress.status, progress.reason, progress.message if progress.status == "True" else ""
+        ),
+        Condition(
+            "Stalled",
+            "True" if stalled else "False",
+            progress.reason if stalled else "AsExpected",
+            progress.message if stalled else "",
+        ),
+    ]
 
 
 def degraded(failures: Sequence[Failure]) -> Condition:

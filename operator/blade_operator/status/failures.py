@@ -49,7 +49,7 @@ def _rejections(inputs: StatusInputs) -> Iterator[Failure]:
         hint = _overlay_field(inputs, ref) if ref.kind == "Deployment" else ""
         cause = _OBJECT.sub("", " ".join(cause.split()))
         message = with_hint(f"the cluster refuses {ref.kind} {ref.name}: {cause}", hint)
-        yield Failure("", "", "", REJECTED, message, stuck=True)
+        yield Failure("", "", "", REJECTED, message, stuck=ref.kind != "Pod")
 
 
 def _overlay_field(inputs: StatusInputs, ref: Ref) -> str:

@@ -32,6 +32,8 @@ class StatusInputs:
     """Revision that the spec stands for; empty when none is known."""
     previous: str = ""
     outdated: bool = False
+    installation: str = ""
+    """The installation of the operator that writes the status; empty in the local runtime."""
     old_deployments: bool = False
     """Deployments of other revisions still exist."""
 

@@ -71,6 +71,9 @@ class PendingBuffer:
 
     def configure(self, config: HoldConfig) -> None:
         self._config = config
+        if config.scaled_to_zero:
+            for pending in list(self._pending):
+                self.refuse(pending, _scaled_to_zero())
         if self._pending:
             self._set_age_timer()
 
@@ -100,12 +103,14 @@ class PendingBuffer:
             False when there is nothing to wait for: nothing is buffered here, or an endpoint is usable.
 
         Raises:
-            Refused: 503, no room to wait, or it has waited too long.
+            Refused: 503, no room to wait, it has waited too long, or nobody will start an engine.
             ClientGone: the client left meanwhile.
         """
         config = self._config
-        if not config.max_requests or self._endpoints.usable_count(service):
+        if not (config.max_requests or config.scaled_to_zero) or self._endpoints.usable_count(service):
             return False
+        if config.scaled_to_zero:
+            raise _scaled_to_zero()
         pending = PendingRequest(self, queued, service, key, size, self._clock())
         self._make_room(pending)
         future = asyncio.get_running_loop().create_future()
@@ -242,3 +247,8 @@ class PendingBuffer:
                 return
             message = f"no engine became ready within {limit:g} s, which is the limit; try again later"
             self.refuse(pending, Refused(503, message, code="hold_timeout", retry_after=self._retry_after()))
+
+
+def _scaled_to_zero() -> Refused:
+    message = "this service is scaled to zero by hand: nothing starts an engine until somebody scales it up"
+    return Refused(503, message, code="scaled_to_zero")

@@ -40,6 +40,8 @@ class _Cluster:
         self.gone = False
         self.refused: dict[str, str] = {}
         self.failing = ""
+        self.claimed = False
+        """By another installation."""
 
     async def changes(self) -> AsyncIterator[Key]:
         while True:
@@ -60,6 +62,10 @@ class _Cluster:
     async def delete(self, ref: Ref) -> None:
         self.calls.append(("delete", ref.name))
 
+    async def claim(self, key: Key, before: Object, status: Object) -> bool:
+        self.calls.append(("claim", before, status))
+        return not self.claimed
+
     async def write_status(self, key: Key, status: Object) -> None:
         self.calls.append(("status", status["phase"]))
 
@@ -75,8 +81,8 @@ class _Fleet(Fleet):
     async def query(self, pods: Iterable[Object]) -> tuple[Mapping[str, EngineState], Mapping[str, FetchProgress]]:
         return self._states, {}
 
-    async def drain(self, pod: Object) -> bool:
-        self._cluster.calls.append(("drain", pod["metadata"]["name"]))
+    async def drain(self, pod: Object, draining: bool = True) -> bool:
+        self._cluster.calls.append(("drain" if draining else "undrain", pod["metadata"]["name"]))
         return True
 
 
@@ -111,19 +117,33 @@ async def test_a_plan_is_executed_drains_first_and_status_last() -> None:
         apply=[_object("Deployment", "new")],
         delete=[Ref("Pod", "default", "old")],
         status={"phase": "Ready"},
-        actions=[DrainPod("pod-1"), DrainPod("gone")],
+        actions=[DrainPod("pod-1"), DrainPod("pod-1", draining=False), DrainPod("gone")],
         events=[EventRecord("Normal", "Scaled", "")],
     )
     cluster, controller = _controller(lambda observed, now: plan)
     await controller.reconcile(KEY)
     assert cluster.calls == [
         ("drain", "pod-1"),
+        ("undrain", "pod-1"),
         ("apply", "new"),
         ("applied", "new"),
         ("delete", "old"),
         ("event", "Scaled"),
         ("status", "Ready"),
     ]
+
+
+async def test_where_another_installation_was_faster_the_rest_of_the_plan_is_void() -> None:
+    mine = {"installation": "mine"}
+    plan = Plan(claim=mine, apply=[_object("Deployment", "new")], status={"phase": "Ready"})
+    cluster, controller = _controller(lambda observed, now: plan)
+    await controller.reconcile(KEY)
+    assert [call[0] for call in cluster.calls] == ["claim", "apply", "applied", "status"]
+    assert cluster.calls[0] == ("claim", {}, mine)
+    cluster.calls.clear()
+    cluster.claimed = True
+    await controller.reconcile(KEY)
+    assert cluster.calls == [("claim", {}, mine)]
 
 
 async def test_reconcile_sees_the_state_of_the_engines() -> None:

@@ -42,7 +42,7 @@ def converge(cluster: MiniCluster) -> list[str]:
         cluster.remove_terminating_pods()
         for pod in cluster.pods:
             cluster.become_ready(pod)
-        if not plan.apply and plan.status is None:
+        if not plan.apply and not plan.actions and plan.status is None:
             return written
     raise AssertionError(f"not steady: {written}")
 

@@ -134,3 +134,9 @@ def test_what_the_router_serves_with_tls_is_probed_and_named_so() -> None:
     [network] = [obj for obj in objects if obj["kind"] == "Service" and obj["metadata"]["name"] == "qwen-router"]
     [port] = network["spec"]["ports"]
     assert (port["name"], port["appProtocol"], port["port"], port["targetPort"]) == ("https", "https", 8080, "http")
+
+
+@pytest.mark.parametrize("replicas", [0, 1])
+def test_routers_know_that_a_service_was_scaled_to_zero(replicas: int) -> None:
+    config = router_config(parse_service(service({"replicas": replicas, "router": {"hold": {"maxRequests": 0}}})))
+    assert config.hold.scaled_to_zero is (replicas == 0)

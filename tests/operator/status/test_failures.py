@@ -346,6 +346,14 @@ def test_a_rejection_of_the_api_server_is_the_reason_of_ready() -> None:
     cluster.rejected = {Ref("PodDisruptionBudget", "team", "qwen-engine"): "exceeded quota: small"}
     status = reconciled_status(cluster)
     assert condition(status, "Ready")[0] == "True"
+    assert condition(status, "Stalled")[:2] == ("True", "Stalled")
+    # Yet it does not run what the spec says.
+    cluster.rejected = {Ref("Deployment", "team", "qwen-router"): sentence}
+    status = reconciled_status(cluster)
+    assert condition(status, "Ready")[:2] == ("False", "ApplyRejected")
+    assert (condition(status, "RouterReady")[0], status["phase"]) == ("True", "Degraded")
+    cluster.rejected = {Ref("PodDisruptionBudget", "team", "qwen-engine"): "exceeded quota: small"}
+    status = reconciled_status(cluster)
     assert condition(status, "Degraded")[:2] == ("True", "ApplyRejected")
 
 

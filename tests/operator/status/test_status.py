@@ -33,6 +33,8 @@ def test_everything_ready() -> None:
     )  # fmt: skip
     assert condition(status, "Progressing")[:2] == ("False", "Complete")
     assert condition(status, "Degraded")[:2] == ("False", "AsExpected")
+    assert condition(status, "Reconciling") == ("False", "Complete", "")
+    assert condition(status, "Stalled") == ("False", "AsExpected", "")
     assert (status["phase"], status["replicas"], status["readyReplicas"], status["updatedReplicas"]) == (
         "Ready",
         2,
@@ -202,7 +204,8 @@ def test_a_start_that_waits_for_terminating_pods_reports_it() -> None:
 def test_draining_engines_are_counted_separately() -> None:
     cluster = running({"replicas": 2})
     cluster.edit(replicas=1)
-    cluster.reconcile()
+    for _ in range(3):  # marked, drained, deleted
+        cluster.reconcile()
     cluster.run_controllers()
     status = reconciled_status(cluster)
     assert (status["replicas"], status["readyReplicas"], status["drainingReplicas"]) == (1, 1, 1)

@@ -126,6 +126,41 @@ async def test_beyond_the_bounds_requests_are_refused(tmp_path: Path, bound: dic
         assert buffer(router)._bytes == 0
 
 
+@pytest.mark.parametrize("max_requests", [100, 0])
+async def test_nobody_waits_for_a_service_that_was_scaled_to_zero(tmp_path: Path, max_requests: int) -> None:
+    hold = {"max_requests": max_requests, "scaled_to_zero": True}
+    async with serving(wait=False, config=configured(tmp_path, **hold)) as router:
+        response = await router.chat()
+        assert (response.status_code, response.json()["error"]["code"]) == (503, "scaled_to_zero")
+        assert "retry-after" not in response.headers
+        assert buffer(router).arrivals == {}
+
+
+async def test_what_waits_is_refused_when_the_service_is_scaled_to_zero_and_waits_again_when_it_comes_back(
+    tmp_path: Path,
+) -> None:
+    engine = MockEngine("a")
+    endpoint = await port_of(engine)
+    async with serving(wait=False, endpoints=(endpoint,), config=configured(tmp_path)) as router:
+        pending = asyncio.create_task(router.chat())
+        await eventually(lambda: buffer(router).count() == 1)
+        hold = HoldConfig(max_requests=100, scaled_to_zero=True)
+        router.router.apply(RouterConfig(endpoints=(endpoint,), hold=hold))
+        response = await pending
+        assert (response.status_code, response.json()["error"]["code"]) == (503, "scaled_to_zero")
+        router.router.apply(RouterConfig(endpoints=(endpoint,), hold=HoldConfig(max_requests=100)))
+        pending = asyncio.create_task(router.chat())
+        await eventually(lambda: buffer(router).count() == 1)
+        async with engine:
+            assert (await pending).status_code == 200
+
+
+async def test_an_engine_that_is_still_there_serves_a_service_that_is_scaled_to_zero(tmp_path: Path) -> None:
+    hold = {"max_requests": 100, "scaled_to_zero": True}
+    async with MockEngine("a") as engine, serving(engine, config=configured(tmp_path, **hold)) as router:
+        assert (await router.chat()).status_code == 200
+
+
 async def test_nothing_is_buffered_unless_it_is_configured(tmp_path: Path) -> None:
     async with serving(wait=False, config=configured(tmp_path, max_requests=0)) as router:
         assert (await router.chat()).status_code == 503

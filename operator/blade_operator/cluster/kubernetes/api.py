@@ -61,14 +61,22 @@ async def load_configuration(kubeconfig: str | None) -> client.Configuration:
 
 
 async def credentials(configuration: client.Configuration) -> dict[str, str]:
-    """Headers that authenticate this process; a service account's token is read again from its file when it is due."""
-    entries = (await configuration.auth_settings()).values()
+    """Headers that authenticate this process; a service account's token is read again from its file when it is due.
+
+    Raises:
+        ApiError: there are none now, as when an exec plugin of the kubeconfig fails; a later try may find some.
+    """
+    try:
+        entries = (await configuration.auth_settings()).values()
+    except (config.ConfigException, OSError, ValueError) as error:
+        raise ApiError(0, "NoCredentials", f"no credentials for the API server: {error}") from error
     return {entry["key"]: entry["value"] for entry in entries if entry["in"] == "header" and entry["value"]}
 
 
 class ConnectionPool(client.rest.RESTClientObject):  # type: ignore[misc]
     """The pool of the ``kubernetes`` package's client, opened at once instead of with its first request.
 
+    Every request goes through the proxy and expects the certificate that the configuration names, whoever sends it.
     ``middlewares``: aiohttp's, around every request.
     """
 
@@ -77,9 +85,21 @@ class ConnectionPool(client.rest.RESTClientObject):  # type: ignore[misc]
     def __init__(self, configuration: client.Configuration, *middlewares: aiohttp.ClientMiddlewareType) -> None:
         own = copy.deepcopy(configuration)
         own.connection_pool_maxsize = 0  # no limit: every watch holds a connection
-        own.client_session_kwargs = {"headers": {"User-Agent": USER_AGENT}, "middlewares": middlewares}
+        own.client_session_kwargs = {
+            "headers": {"User-Agent": USER_AGENT},
+            "middlewares": (*middlewares, self._name_server),
+            "proxy": configuration.proxy,
+        }
         super().__init__(own)
         self.pool_manager = self._create_pool_manager()
+
+    async def _name_server(
+        self, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        """A session has no such default of its own."""
+        if self.configuration.tls_server_name:
+            request.server_hostname = self.configuration.tls_server_name
+        return await send(request)
 
 
 class Api:
@@ -121,6 +141,11 @@ class Api:
         """The response as it came. Raises `ApiError`."""
         total = aiohttp.ClientTimeout(total=timeout)
         return await self._request("GET", path, params or {}, kind, total, headers={"Accept": accept})
+
+    async def check(self, path: str, params: Mapping[str, str], *, kind: str, timeout: float) -> None:
+        """Whether a GET is accepted. Its response is not read: that of a watch has no end. Raises `ApiError`."""
+        total = aiohttp.ClientTimeout(total=timeout)
+        await self._request("GET", path, params, kind, total, headers={"Accept": JSON}, read=False)
 
     async def write(
         self,
@@ -178,8 +203,11 @@ class Api:
         timeout: aiohttp.ClientTimeout,
         data: bytes | AsyncIterator[bytes] | None = None,
         headers: Mapping[str, str] = MappingProxyType({}),
+        read: bool = True,
     ) -> bytes:
-        verb = "list" if method == "GET" and "limit" in params else method.lower()
+        verb = method.lower()
+        if method == "GET":
+            verb = "watch" if "watch" in params else "list" if "limit" in params else "get"
         try:
             async with self._pool.pool_manager.request(
                 method,
@@ -188,11 +216,9 @@ class Api:
                 data=data,
                 headers={**headers, **await credentials(self._configuration)},
                 timeout=timeout,
-                proxy=self._configuration.proxy,
-                server_hostname=self._configuration.tls_server_name,
             ) as response:
                 count_request(verb, kind, response.status)
-                content = await response.read()
+                content = await response.read() if read or response.status >= 400 else b""
                 if response.status >= 400:
                     raise _refused(response, content)
                 return content

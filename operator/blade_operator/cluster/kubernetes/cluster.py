@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 
@@ -10,8 +11,10 @@ from blade_operator.cluster.change_queue import ChangeQueue
 from blade_operator.cluster.kubernetes.api import APPLY, MERGE, WRITE_TIMEOUT, Api, ApiError
 from blade_operator.cluster.kubernetes.events import event_object
 from blade_operator.cluster.kubernetes.informer_cache import InformerCache
+from blade_operator.cluster.kubernetes.installations import Installations
 from blade_operator.cluster.kubernetes.kinds import EVENT, KINDS, SERVICE, path_of
 from blade_operator.cluster.kubernetes.watching.scopes import Scopes
+from blade_operator.model.installation import claimed
 from blade_operator.model.objects import Key, Object, Ref
 from blade_operator.model.observed import Observed
 from blade_operator.model.plan import EventRecord
@@ -31,8 +34,10 @@ class KubernetesCluster:
     `Supervisor` and `Sweeper` keep that up to date.
     """
 
-    def __init__(self, api: Api, namespaces: Sequence[str] = ()) -> None:
+    def __init__(self, api: Api, namespaces: Sequence[str] = (), installation: str = "") -> None:
         self._api = api
+        self._installation = installation
+        self._installations = Installations(api)
         self.cache = InformerCache()
         self.scopes = Scopes(namespaces)
 
@@ -58,7 +63,11 @@ class KubernetesCluster:
         [service] = found.pop(KIND)
         deployments, pods, services, config_maps, revisions = (tuple(found.pop(kind, ())) for kind in _SEPARATE_KINDS)
         others = tuple(obj for objs in found.values() for obj in objs)
-        return Observed(service, deployments, pods, services, config_maps, revisions, others)
+        observed = Observed(service, deployments, pods, services, config_maps, revisions, others)
+        owner = claimed(service)
+        if self._installation and owner not in ("", self._installation):
+            observed = dataclasses.replace(observed, abandoned=await self._installations.is_gone(owner))
+        return observed
 
     async def apply(self, obj: Object) -> None:
         """See `Cluster.apply`."""
@@ -68,6 +77,8 @@ class KubernetesCluster:
             if not KINDS[ref.kind].watched:
                 await self._create(ref, obj)
             else:
+                if known is None and ref.kind == "Pod":
+                    return  # it is gone
                 if known is None:
                     await self._check_ownership(ref, obj)
                 else:
@@ -126,14 +137,26 @@ class KubernetesCluster:
             elif error.status != 409:
                 raise
 
+    async def claim(self, key: Key, before: Object, status: Object) -> bool:
+        """See `Cluster.claim`. The server compares versions, so of two installations one is refused."""
+        record = self.cache.get(Ref(KIND, key.namespace, key.name))
+        if record is None or (record.unpack().get("status") or {}) != before:
+            return False
+        return await self._write_status(key, status, str(record.version))
+
     async def write_status(self, key: Key, status: Object) -> None:
         """See `Cluster.write_status`. The object is gone, or another of its name is there: nothing is written."""
+        await self._write_status(key, status)
+
+    async def _write_status(self, key: Key, status: Object, version: str | None = None) -> bool:
+        """Whether it was written; with ``version`` only to that version of the object."""
         ref = Ref(KIND, key.namespace, key.name)
         record = self.cache.get(ref)
         if record is None:
-            return
+            return False
         service = record.unpack()
-        body = {"metadata": {"uid": service["metadata"]["uid"]}, "status": replacing(service.get("status"), status)}
+        metadata = {"uid": service["metadata"]["uid"], **({"resourceVersion": version} if version else {})}
+        body = {"metadata": metadata, "status": replacing(service.get("status"), status)}
         path = f"{path_of(ref)}/status"
         try:
             written = await self._api.write("PATCH", path, body, kind=SERVICE.name, content_type=MERGE)
@@ -142,8 +165,9 @@ class KubernetesCluster:
                 self.cache.remove(ref, record.version)
             elif error.status != 409:
                 raise
-        else:
-            self.cache.put(written)
+            return False
+        self.cache.put(written)
+        return True
 
     async def emit(self, key: Key, event: EventRecord) -> None:
         """See `Cluster.emit`. An Event nobody may write, as in a namespace that is being deleted, is left out."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from blade_operator.model.objects import Object
-from blade_protocol.labels import KIND
+from blade_protocol.labels import DELETION_COST, DRAINING_SINCE, KIND
 
 _METADATA = (
     "name",
@@ -24,6 +24,7 @@ _METADATA = (
     "deletionGracePeriodSeconds",
     "ownerReferences",
 )
+_POD_ANNOTATIONS = (DELETION_COST, DRAINING_SINCE)
 _NOISE = ("kubectl.kubernetes.io/last-applied-configuration", "deployment.kubernetes.io/revision")
 _POD_SPEC = ("nodeName", "terminationGracePeriodSeconds", "volumes")
 _CONTAINER = ("name", "image", "ports", "resources")
@@ -50,7 +51,8 @@ def _metadata(obj: Object) -> Object:
     if obj["kind"] != KIND:
         metadata.pop("generation", None)
     if obj["kind"] == "Pod":
-        metadata.pop("annotations", None)
+        annotations = _pick(metadata.pop("annotations", None) or {}, _POD_ANNOTATIONS)
+        metadata |= {"annotations": annotations} if annotations else {}
     elif "annotations" in metadata:
         metadata["annotations"] = {name: value for name, value in metadata["annotations"].items() if name not in _NOISE}
     return metadata

@@ -67,11 +67,19 @@ class LocalCluster:
             UnsupportedField: the local runtime cannot run this object as it is meant.
         """
         require_supported(obj)
-        self._store.apply(obj, MANAGER)
+        if obj["kind"] != "Pod" or self._store.get(Ref.of(obj)) is not None:
+            self._store.apply(obj, MANAGER)
 
     async def delete(self, ref: Ref) -> None:
         """See `Cluster.delete`."""
         self._store.delete(ref)
+
+    async def claim(self, key: Key, before: Object, status: Object) -> bool:
+        """See `Cluster.claim`."""
+        ref = Ref(KIND, key.namespace, key.name)
+        service = self._store.get(ref)
+        unchanged = service is not None and (service.get("status") or {}) == before
+        return unchanged and self._store.write_status(ref, status)
 
     async def write_status(self, key: Key, status: Object) -> None:
         """See `Cluster.write_status`."""

@@ -18,11 +18,11 @@ from blade_operator.cluster.local.pod_status import is_ready, is_terminating, re
 from blade_operator.cluster.local.services import Services, pod_ports
 from blade_operator.cluster.local.store import Store
 from blade_operator.model.objects import Object, Ref
+from blade_protocol.labels import DELETION_COST
 
 TEMPLATE_HASH = "pod-template-hash"
 SURGE = 1
 """Pods beyond the replica count during a rolling update."""
-DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
 
 class Deployments:

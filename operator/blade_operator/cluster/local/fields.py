@@ -138,8 +138,8 @@ _SERVICE: Rule = {
     "publishNotReadyAddresses": IGNORED,  # the endpoints file lists terminating pods, as draining, in any case
 }
 
-RUN: dict[str, Rule] = {"Deployment": {"spec": _DEPLOYMENT}, "Service": {"spec": _SERVICE}}
-"""Kinds that make something happen here."""
+RUN: dict[str, Rule] = {"Deployment": {"spec": _DEPLOYMENT}, "Service": {"spec": _SERVICE}, "Pod": {}}
+"""Kinds that make something happen here. Pods are only annotated."""
 
 KEPT = frozenset(
     {

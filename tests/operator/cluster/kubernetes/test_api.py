@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes.aio import client
-from operator_support.apiserver import config_map, llm_service
+from operator_support.apiserver import Clock, config_map, llm_service
 
 from blade_operator.cluster import Rejected
 from blade_operator.cluster.kubernetes import api as module
 from blade_operator.cluster.kubernetes.api import Api, ApiError
 from blade_operator.cluster.kubernetes.cluster import KubernetesCluster, replacing
 from blade_operator.cluster.kubernetes.fence import NotLeader, WriteFence
+from blade_operator.cluster.kubernetes.installations import GONE_AFTER, REMEMBERED, Installations
 from blade_operator.cluster.kubernetes.root_key import root_key
 from blade_operator.model.objects import Key, Object, Ref
 from blade_operator.model.plan import EventRecord
@@ -236,6 +239,48 @@ async def test_the_status_is_replaced_as_a_whole_and_read_back(server: _Server, 
     assert observed.service["status"]["phase"] == "Ready"
 
 
+async def test_a_service_is_claimed_only_in_the_very_version_that_was_observed(
+    server: _Server, cluster: KubernetesCluster
+) -> None:
+    cluster.cache.put(llm_service(5, phase="Ready"))
+    server.respond = lambda request, body: web.json_response(llm_service(6, **body["status"]))
+    assert await cluster.claim(KEY, {"phase": "Ready"}, {"phase": "Ready", "installation": "a/b"})
+    [(_, body)] = server.requests
+    assert body["metadata"] == {"uid": "uid-qwen", "resourceVersion": "5"}
+    assert not await cluster.claim(KEY, {"phase": "Ready"}, {"installation": "c/d"})  # it is claimed by now
+    assert len(server.requests) == 1
+    server.refuse(409, "the object has been modified")
+    assert not await cluster.claim(KEY, {"phase": "Ready", "installation": "a/b"}, {"installation": "c/d"})
+
+
+@pytest.mark.parametrize(
+    ("age", "gone"), [(60, False), (GONE_AFTER + 60, True), (None, True), ("forbidden", False), ("odd", False)]
+)
+async def test_an_installation_whose_lease_has_long_expired_is_gone(server: _Server, age: Any, gone: bool) -> None:
+    def respond(request: web.Request, body: Any) -> web.Response:
+        if age in (None, "forbidden"):
+            return web.json_response({"message": "no"}, status=404 if age is None else 403)
+        assert request.path == "/apis/coordination.k8s.io/v1/namespaces/old/leases/bladellm"
+        renewed = "when?" if age == "odd" else (datetime.now(UTC) - timedelta(seconds=age)).isoformat()
+        return web.json_response({"spec": {"renewTime": renewed}})
+
+    server.respond = respond
+    clock = Clock()
+    async with _api(server) as api:
+        cluster = KubernetesCluster(api, installation="new/bladellm")
+        cluster._installations = Installations(api, clock)
+        cluster.cache.put(llm_service(5, installation="old/bladellm"))
+        for _ in range(3):
+            observed = await cluster.observe(KEY)
+            assert observed is not None
+            assert observed.abandoned is gone
+        assert len(server.requests) == 1
+        clock.now += REMEMBERED + 1
+        await cluster.observe(KEY)
+        assert len(server.requests) == 2
+        assert not await Installations(api).is_gone("no slash")
+
+
 async def test_writing_the_status_of_a_deleted_service_is_no_error(server: _Server, cluster: KubernetesCluster) -> None:
     await cluster.write_status(KEY, {"phase": "Ready"})
     assert server.requests == []
@@ -272,6 +317,22 @@ async def test_what_belongs_to_a_service_is_found_by_kind(cluster: KubernetesClu
     assert observed is not None
     assert [obj["metadata"]["name"] for obj in observed.config_maps] == ["a"]
     assert [obj["kind"] for obj in observed.others] == ["Role"]
+
+
+async def test_a_pod_is_only_annotated_and_never_made(server: _Server, cluster: KubernetesCluster) -> None:
+    mark = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "a", "namespace": "team", "annotations": {"x": "y"}},
+    }
+    await cluster.apply(mark)
+    assert server.requests == []
+    cluster.cache.put({**config_map("a", 2), "kind": "Pod", "apiVersion": "v1"})
+    server.respond = lambda request, body: web.json_response({**config_map("a", 3), "kind": "Pod"})
+    await cluster.apply(mark)
+    [(request, body)] = server.requests
+    assert (request.method, request.path) == ("PATCH", "/api/v1/namespaces/team/pods/a")
+    assert body["metadata"]["uid"] == "uid-a"
 
 
 async def test_a_secret_is_only_made(server: _Server, cluster: KubernetesCluster) -> None:
@@ -324,6 +385,24 @@ async def test_a_response_that_is_not_json_is_an_error(server: _Server, api: Api
         await api.get(PATH, kind="ConfigMap")
     with pytest.raises(ApiError, match="no response from the API server"):
         await api.write("PATCH", PATH, CONFIG_MAP, kind="ConfigMap")
+
+
+async def test_every_request_expects_the_certificate_that_the_kubeconfig_names() -> None:
+    """The pool sees to it: kopf makes its requests itself."""
+    configuration = client.Configuration(host="https://127.0.0.1")
+    configuration.tls_server_name = "api.internal"
+    expected: list[str | None] = []
+
+    async def send(request: Any) -> Any:
+        expected.append(request.server_hostname)
+        return types.SimpleNamespace(status=200)
+
+    pool = module.ConnectionPool(configuration)
+    [name_server] = pool.pool_manager._middlewares
+    request = types.SimpleNamespace(server_hostname=None)
+    await name_server(request, send)  # type: ignore[arg-type]
+    await pool.close()
+    assert expected == ["api.internal"]
 
 
 async def test_a_list_may_be_of_metadata_only(server: _Server, api: Api) -> None:

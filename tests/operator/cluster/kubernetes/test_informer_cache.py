@@ -8,6 +8,7 @@ from operator_support.apiserver import config_map, llm_service
 from blade_operator.cluster.kubernetes.informer_cache import InformerCache
 from blade_operator.cluster.kubernetes.trim import trim
 from blade_operator.model.objects import Key, Object, Ref
+from blade_protocol.labels import DRAINING_SINCE
 
 KEY = Key("team", "qwen")
 
@@ -129,6 +130,8 @@ def test_of_a_pod_everything_the_status_reads_is_kept_and_little_else() -> None:
     }
     kept = trim(pod)
     assert kept["metadata"] == {"name": "p", "namespace": "team"}
+    pod["metadata"]["annotations"][DRAINING_SINCE] = "2026-01-01T00:00:00Z"
+    assert trim(pod)["metadata"]["annotations"] == {DRAINING_SINCE: "2026-01-01T00:00:00Z"}
     assert kept["spec"] == {
         "nodeName": "node1",
         "containers": [{"name": "engine", "ports": [{"name": "internal"}]}],

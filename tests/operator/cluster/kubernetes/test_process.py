@@ -103,7 +103,7 @@ async def test_a_leader_that_ends_frees_its_lease_and_one_that_lost_it_ends(how:
 
 
 def _settings(namespaces: tuple[str, ...]) -> Settings:
-    return Settings("system", namespaces, Defaults(), None, "me", free_port(), 2)
+    return Settings("system", namespaces, Defaults(), None, "system/bladellm", "me", free_port(), 2)
 
 
 def test_options_of_run() -> None:

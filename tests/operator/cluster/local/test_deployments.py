@@ -14,9 +14,9 @@ import pytest
 from operator_support.local import about, free_port, local, pid_of, port_of, until
 from operator_support.objects import container, deployment, router, service
 
-from blade_operator.cluster.local.deployments import DELETION_COST
 from blade_operator.cluster.local.errors import PortInUse
 from blade_operator.model.objects import Object, Ref
+from blade_protocol.labels import DELETION_COST
 
 
 def _files(folder: Path, pattern: str) -> list[Path]:

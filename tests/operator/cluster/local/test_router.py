@@ -79,14 +79,24 @@ def test_requests_wait_while_a_service_comes_from_zero(running: Loop, tmp_path: 
     running.until(lambda: running.condition("qwen", "RouterReady") == "True")
     url = running.service("qwen")["status"]["url"].removesuffix("/v1")
 
-    def get_version() -> int:
-        """Status of a route that an engine of the product has, and the stand-in has not."""
-        return httpx.get(f"{url}/version", trust_env=False, timeout=60).status_code
+    def get_version() -> httpx.Response:
+        """A route that an engine of the product has, and the stand-in has not."""
+        return httpx.get(f"{url}/version", trust_env=False, timeout=60)
+
+    def get_version_once_it_is_scaled_up() -> int:
+        response = get_version()
+        while response.status_code == 503:
+            assert response.json()["error"]["code"] == "scaled_to_zero"
+            response = get_version()
+        return response.status_code
 
     with ThreadPoolExecutor() as pool:
-        responses = [pool.submit(get_version) for _ in range(3)]
+        assert get_version().json()["error"]["code"] == "scaled_to_zero"
+        responses = [pool.submit(get_version_once_it_is_scaled_up) for _ in range(3)]
         running.command("scale", "qwen", "--replicas", "1")
         assert [each.result() for each in responses] == [404] * 3
+    running.command("scale", "qwen", "--replicas", "0")
+    running.until(lambda: get_version().status_code == 503)
 
 
 def _secret(folder: Path, name: str, kind: str = "Opaque", **data: str) -> str:

@@ -59,7 +59,7 @@ class EventSource:
         self._on_cleanup = on_cleanup
         self._backoffs = kopf_settings.BACKOFFS if backoffs is None else tuple(backoffs)
         self._caller: asyncio.AbstractEventLoop
-        self._ended: asyncio.Future[None]
+        self._ended: asyncio.Future[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._stopped = False
@@ -68,6 +68,8 @@ class EventSource:
         """kopf's liveness endpoint; None while kopf does not run."""
         self.unlisted: set[Scope] = set()
         """What kopf has yet to list in this run."""
+        self.unwatchable: set[Scope] = set()
+        """What could be listed, but not watched; `Supervisor` takes out what can be."""
         self.stop_reason = ""
         """The reason for which `stop` ended the run, where that is a failure."""
 
@@ -103,6 +105,8 @@ class EventSource:
         """End the run, if there is one; with a ``reason`` it has failed."""
         self._stopped = True
         self.stop_reason = reason
+        if self._ended is not None:
+            self._expect_end(self._ended, 3 * STOP_SECONDS)
         if self._loop is not None and self._stop is not None:
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._stop.set)
@@ -123,7 +127,7 @@ class EventSource:
         if self._stopped:
             stop.set()
         # Opened here and not in the login handler: kopf would wait for ever for one that fails.
-        session = KopfSession(self._configuration, scopes, self._report_listed)
+        session = KopfSession(self._configuration, scopes, self._report_listed, self._report_forbidden)
         endpoint = f"http://127.0.0.1:{_free_port()}/healthz"
         registry = kopf.OperatorRegistry()
         self._register(registry, scopes, session, endpoint)
@@ -168,12 +172,12 @@ class EventSource:
                 raise kopf.PermanentError(wrong)
             return "ok"
 
-        own = asyncio.all_tasks()
+        own, ended = asyncio.all_tasks(), self._ended
 
         @kopf.on.cleanup(registry=registry, errors=permanent)
         async def clean_up(**_: Any) -> None:
             self.liveness_url = None
-            self._caller.call_soon_threadsafe(self._expect_end)
+            self._caller.call_soon_threadsafe(self._expect_end, ended, 2 * STOP_SECONDS)
             await _cancel(asyncio.all_tasks() - own)
             if self._closing and self._on_cleanup is not None:
                 await self._in_caller(_await(self._on_cleanup()))
@@ -196,14 +200,22 @@ class EventSource:
     def _report_listed(self, scope: Scope) -> None:
         self._caller.call_soon_threadsafe(self._note_listed, scope)
 
+    def _report_forbidden(self, scope: Scope) -> None:
+        self._caller.call_soon_threadsafe(self._note_forbidden, scope)
+
+    def _note_forbidden(self, scope: Scope) -> None:
+        """End the run at once: after its retries kopf would end it, too, and would have missed events of all others."""
+        self.unwatchable.add(scope)
+        self.stop(f"{scope} may not be watched")
+
     def _note_listed(self, scope: Scope) -> None:
         self.unlisted.discard(scope)
         self._listed(scope)
 
-    def _expect_end(self) -> None:
-        """Give kopf up, and its thread, when it has cleaned up and does not end."""
-        late = RuntimeError("kopf did not end")
-        self._caller.call_later(2 * STOP_SECONDS, _end, self._ended, late)
+    def _expect_end(self, ended: asyncio.Future[None] | None, seconds: float) -> None:
+        """Give kopf up, and its thread, when it was stopped or has cleaned up, and does not end."""
+        if ended is not None and not ended.done():
+            self._caller.call_later(seconds, _end, ended, RuntimeError("kopf did not end"))
 
     async def _check(self) -> str:
         return self._probe()

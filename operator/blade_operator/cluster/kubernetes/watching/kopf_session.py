@@ -20,20 +20,28 @@ from blade_operator.cluster.kubernetes.api import ConnectionPool, count_request,
 from blade_operator.cluster.kubernetes.watching import kopf_settings
 from blade_operator.cluster.kubernetes.watching.scopes import Scope, by_path
 
+FORBIDDEN = 403
+
 
 class KopfSession:
     """The requests of one run of kopf.
 
     Args:
         listed: called with each scope that has been listed whole, every time, in kopf's event loop.
+        forbidden: called with each scope that may not be watched, though it was listed.
     """
 
     def __init__(
-        self, configuration: client.Configuration, scopes: Sequence[Scope], listed: Callable[[Scope], None]
+        self,
+        configuration: client.Configuration,
+        scopes: Sequence[Scope],
+        listed: Callable[[Scope], None],
+        forbidden: Callable[[Scope], None],
     ) -> None:
         self._configuration = configuration
         self._scopes = by_path(scopes)
         self._listed = listed
+        self._forbidden = forbidden
         self._listing: set[Scope] = set()
         self._known: set[Scope] = set()
         self._watched_at: dict[Scope, float] = {}
@@ -71,6 +79,8 @@ class KopfSession:
             count_request(verb, scope.kind.name, 0)
             raise
         count_request(verb, scope.kind.name, response.status)
+        if verb == "watch" and response.status == FORBIDDEN:
+            self._forbidden(scope)
         return response
 
     async def _before_watch(self, scope: Scope) -> None:

@@ -101,11 +101,19 @@ class Supervisor:
             unlisted = left
 
     async def _refusal(self, scope: Scope) -> str | None:
-        """Why ``scope`` cannot be listed; empty when it can, None when the server does not say."""
-        params = {"limit": "1", **scope.kind.list_params}
+        """Why ``scope`` cannot be listed and watched; empty when it can, None when the server does not say.
+
+        That it cannot be watched shows when kopf tries to: only then is it checked, for another request each.
+        """
+        kind, narrowed = scope.kind.name, scope.kind.list_params
         async with self._checks:
             try:
-                await self._api.read(scope.path, params, kind=scope.kind.name, accept=METADATA, timeout=CHECK_SECONDS)
+                await self._api.read(
+                    scope.path, {"limit": "1", **narrowed}, kind=kind, accept=METADATA, timeout=CHECK_SECONDS
+                )
+                if scope in self._source.unwatchable:
+                    await self._api.check(scope.path, {"watch": "1", **narrowed}, kind=kind, timeout=CHECK_SECONDS)
+                    self._source.unwatchable.discard(scope)
             except ApiError as error:
                 return str(error) if error.status in REFUSALS else None
         return ""

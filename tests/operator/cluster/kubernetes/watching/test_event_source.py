@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 import types
 import urllib.error
@@ -12,13 +13,14 @@ from collections.abc import AsyncIterator
 import kopf
 import pytest
 from kubernetes.aio import client
+from kubernetes.aio.config import ConfigException
 from operator_support.apiserver import EXPIRED, FakeApiServer, config_map, fake_api_server, llm_service
 from operator_support.local import until
 from operator_support.watching import watching
 
 from blade_operator import backoff, metrics
 from blade_operator.cluster.kubernetes.kinds import KINDS, WATCHED
-from blade_operator.cluster.kubernetes.watching import kopf_session, kopf_settings, supervisor, sweep
+from blade_operator.cluster.kubernetes.watching import event_source, kopf_session, kopf_settings, supervisor, sweep
 from blade_operator.cluster.kubernetes.watching.scopes import Scope
 from blade_operator.model.objects import Key
 
@@ -302,6 +304,66 @@ async def test_a_namespace_is_not_tried_again_while_one_of_its_kinds_is_refused(
         assert server.listed("Role", "other") == 2
 
 
+async def test_a_namespace_that_may_be_listed_and_not_watched_is_skipped(server: FakeApiServer) -> None:
+    server.put("ConfigMap", config_map("a", 0, namespace="other"))
+    config_maps = CONFIG_MAPS.replace("/v1/", "/v1/namespaces/team/")
+    server.unwatchable[config_maps] = (403, 'cannot watch resource "configmaps"')
+    runs = counted(metrics.EVENT_SOURCE_RESTARTS)
+    async with watching(server, "team", "other", backoffs=(60.0,)) as watched:
+        await until(lambda: watched.scopes.served_namespaces == ["other"])
+        await watched.synced()
+        assert watched.scopes.skipped == {"configmaps in team": 'cannot watch resource "configmaps"'}
+        server.put("ConfigMap", config_map("b", 0, namespace="other"))
+        await until(lambda: set(watched.data(Key("other", "qwen"))) == {"a", "b"})
+        assert counted(metrics.EVENT_SOURCE_RESTARTS) == runs + 1  # and then no more
+        server.unwatchable.clear()
+        await until(lambda: not watched.scopes.skipped)
+        server.put("ConfigMap", config_map("c", 0))
+        await until(lambda: set(watched.data()) == {"c"})
+
+
+async def test_a_run_that_does_not_end_when_it_is_stopped_is_given_up(
+    server: FakeApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hangs before its clean-up, which would have been given up, too."""
+    operate, hung = kopf.operator, threading.Event()
+
+    async def hang(**arguments: object) -> None:
+        monkeypatch.setattr(event_source.kopf, "operator", operate)
+        await asyncio.to_thread(hung.wait)
+
+    monkeypatch.setattr(event_source, "STOP_SECONDS", 0.1)
+    monkeypatch.setattr(event_source.kopf, "operator", hang)
+    async with watching(server) as watched:
+        await until(lambda: kopf.operator is operate)
+        watched.source.stop("a new certificate")
+        await watched.synced()
+    hung.set()
+
+
+async def test_credentials_that_are_not_there_now_are_looked_for_again(server: FakeApiServer) -> None:
+    """As of a kubeconfig whose exec plugin fails."""
+    broken = [True]
+
+    def renew(_: object) -> None:
+        if broken:
+            raise ConfigException("exec: process returned 1")
+
+    server.configuration.refresh_api_key_hook = renew
+    async with watching(server) as watched:
+        await asyncio.sleep(0.3)
+        assert server.requests == []
+        broken.clear()
+        await watched.synced()
+
+
+async def test_kopf_goes_through_the_proxy_of_the_kubeconfig(server: FakeApiServer) -> None:
+    server.configuration.proxy, server.configuration.host = server.configuration.host, "http://api.invalid"
+    async with watching(server) as watched:
+        await watched.synced()
+    assert {request.headers["Host"] for request in server.requests} == {"api.invalid"}
+
+
 async def test_what_another_kopf_left_on_an_object_stays(server: FakeApiServer) -> None:
     """kopf takes off a finalizer that it believes to be its own."""
     service = llm_service(0)
@@ -413,7 +475,7 @@ async def test_a_check_without_a_response_changes_nothing(server: FakeApiServer)
 async def test_a_server_below_a_path_is_recognised() -> None:
     configuration = client.Configuration(host="https://rancher.example.com/k8s/clusters/c-1/")
     scope, listed = Scope(KINDS["ConfigMap"], None), list[Scope]()
-    session = kopf_session.KopfSession(configuration, [scope], listed.append)
+    session = kopf_session.KopfSession(configuration, [scope], listed.append, lambda _: None)
     response = types.SimpleNamespace(status=200)
 
     async def send(request: object) -> object:

@@ -1,0 +1,113 @@
+"""Scaling down: engines leave the routers first, and only then is their Deployment lowered.
+
+A ReplicaSet chooses the pods to delete itself: those that are not ready, then those with the lowest deletion cost. So
+the engines with the fewest requests get that cost (the mark), are drained, and once they report it the replica count
+follows. The mark is made before anything drains: an operator killed anywhere finds it, and takes back in what is to
+stay after all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from blade_operator.model import pods as podutil
+from blade_operator.model.objects import Object, Ref
+from blade_operator.model.observed import Observed
+from blade_operator.model.plan import DrainPod
+from blade_protocol.labels import DELETION_COST, DRAINING_SINCE, ROLE_ENGINE
+from blade_protocol.state import EngineState
+
+DRAIN_REPORT_TIMEOUT = 10.0
+"""Seconds an engine has to report that it drains; then it is deleted all the same, and drains on its SIGTERM."""
+DRAIN_REQUEUE = 0.2
+"""Seconds until an engine that was told to drain, or to take requests again, is queried."""
+LOWEST_COST = -1_000_000
+"""Deletion cost of a leaving engine without requests; each request adds one. Other pods have 0."""
+
+
+@dataclass(slots=True)
+class ScaleDown:
+    """The replica counts to apply now, and what comes before those that are still held back."""
+
+    replicas: dict[str, int]
+    """By revision: the planned counts, but as they are where an engine has yet to leave the routers."""
+    marks: list[Object] = field(default_factory=list)
+    """Pods to apply: only what the operator says of them."""
+    actions: list[DrainPod] = field(default_factory=list)
+
+
+def scale_down(planned: Mapping[str, int], current: Mapping[str, int], observed: Observed, now: datetime) -> ScaleDown:
+    """How to get from the replica counts ``current`` of the Deployments to ``planned`` (both by revision)."""
+    result = ScaleDown(dict(planned))
+    for revision, count in planned.items():
+        pods = [
+            pod
+            for pod in observed.pods
+            if podutil.role(pod) == ROLE_ENGINE and podutil.revision(pod) == revision and _is_active(pod)
+        ]
+        leaving = _leaving(pods, len(pods) - count, observed.engines)
+        names = {pod["metadata"]["name"] for pod in leaving}
+        for pod in pods:
+            if pod["metadata"]["name"] not in names and podutil.draining_since(pod):
+                _take_back(pod, observed.engines, result)
+        if count < current.get(revision, 0):
+            off = [_is_off(pod, observed, now, result) for pod in leaving]  # a step for each of them
+            result.replicas[revision] = count if all(off) else current[revision]
+    return result
+
+
+def _is_active(pod: Object) -> bool:
+    return not podutil.is_terminating(pod) and not podutil.is_finished(pod)
+
+
+def _leaving(pods: Sequence[Object], surplus: int, engines: Mapping[str, EngineState]) -> list[Object]:
+    """The pods a ReplicaSet would delete, were they marked: unready ones, marked ones, then those with few requests."""
+
+    def order(pod: Object) -> tuple[bool, bool, int, str]:
+        marked, requests = bool(podutil.draining_since(pod)), _requests(pod, engines)
+        return (podutil.is_ready(pod), not marked, requests, pod["metadata"]["name"])
+
+    return sorted(pods, key=order)[: max(0, surplus)]
+
+
+def _requests(pod: Object, engines: Mapping[str, EngineState]) -> int:
+    state = engines.get(pod["metadata"]["name"])
+    return state.running + state.waiting if state else 0
+
+
+def _is_off(pod: Object, observed: Observed, now: datetime, result: ScaleDown) -> bool:
+    """Whether no router sends ``pod`` anything new; else the next step towards that is in ``result``.
+
+    One that does not respond cannot be drained before its SIGTERM. Nor can one that may not be marked.
+    """
+    since = podutil.draining_since(pod)
+    if not podutil.is_ready(pod):
+        return True
+    if not since:
+        stamp = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        cost = LOWEST_COST + _requests(pod, observed.engines)
+        result.marks.append(_marked(pod, {DELETION_COST: str(cost), DRAINING_SINCE: stamp}))
+        return Ref.of(pod) in observed.rejected
+    state = observed.engines.get(pod["metadata"]["name"])
+    if state is None or state.draining or podutil.age(since, now) > DRAIN_REPORT_TIMEOUT:
+        return True
+    result.actions.append(DrainPod(pod["metadata"]["name"]))
+    return False
+
+
+def _take_back(pod: Object, engines: Mapping[str, EngineState], result: ScaleDown) -> None:
+    """It stays after all: the mark goes when the engine reports that it takes requests."""
+    state = engines.get(pod["metadata"]["name"])
+    if state is not None and not state.draining:
+        result.marks.append(_marked(pod, {}))
+    else:
+        result.actions.append(DrainPod(pod["metadata"]["name"], draining=False))
+
+
+def _marked(pod: Object, annotations: dict[str, str]) -> Object:
+    metadata: Object = {"name": pod["metadata"]["name"], "namespace": pod["metadata"]["namespace"]}
+    if annotations:
+        metadata["annotations"] = annotations
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
