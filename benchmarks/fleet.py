@@ -21,7 +21,7 @@ BIN = Path(sys.executable).parent
 
 
 def free_port() -> int:
-    """A port that is free together with the one 1,000 above it (an engine's internal port)."""
+    """A port that is free together with the one 1,000 above it (an engine's internal port, a router's admin port)."""
     while True:
         with socket.socket() as public, socket.socket() as internal:
             public.bind(("127.0.0.1", 0))
@@ -60,6 +60,7 @@ class Program:
 
     @property
     def internal_url(self) -> str:
+        """An engine's internal port, or a router's admin port."""
         return f"http://127.0.0.1:{self.port + 1000}"
 
     def wait_healthy(self, seconds: float = 60.0) -> None:

@@ -22,6 +22,7 @@ from benchmarks.fleet import free_port
 from benchmarks.peers.peers import CACHE, install
 from benchmarks.router.engines import Engine
 from benchmarks.router.load import Wrong, open_caller, request
+from blade_protocol import paths, ports
 
 READY_SECONDS = 60.0
 PYTHON: Final = os.environ.get("ROUTER_PYTHON") or sys.executable
@@ -130,6 +131,11 @@ class Router:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def admin_url(self) -> str:
+        """Where ours has its metrics and status."""
+        return f"http://127.0.0.1:{self.port + ports.INTERNAL_PORT_OFFSET}"
+
     def log(self) -> str:
         return self._log.read_text(encoding="utf-8", errors="replace")
 
@@ -153,7 +159,7 @@ class Router:
 
     async def _uses(self, client: httpx.AsyncClient, engines: int) -> bool:
         if not self.kind.peer:
-            status = (await client.get("/status")).json()
+            status = (await client.get(f"{self.admin_url}{paths.STATUS}")).json()
             return sum(endpoint["up"] is True for endpoint in status["endpoints"]) == engines
         if (await client.get("/health")).status_code != 200:
             return False

@@ -1,4 +1,4 @@
-"""HTTP paths of the public and the internal port."""
+"""HTTP paths of the public port, an engine's internal port and a router's admin port."""
 
 from typing import Final
 
@@ -21,6 +21,11 @@ VERSION: Final = "/version"
 OPENAPI: Final = "/openapi.json"
 DOCS: Final = "/docs"
 
+STATUS: Final = "/status"
+"""A router's state as JSON, on its admin port."""
+DEBUG_ROUTE: Final = "/debug/route"
+"""Explains where a router would send a request, on its admin port."""
+
 INTERNAL_STATE: Final = "/internal/state"
 INTERNAL_EVENTS: Final = "/internal/events"
 INTERNAL_DRAIN: Final = "/internal/drain"
@@ -31,4 +36,4 @@ INTERNAL_KV: Final = "/internal/kv"
 INTERNAL_RESUME: Final = "/internal/resume"
 """Resume the stream of an engine that died."""
 INTERNAL_SIGNALS: Final = "/internal/signals"
-"""A router's signals for an autoscaler."""
+"""A router's signals for an autoscaler, on its admin port."""

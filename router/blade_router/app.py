@@ -2,13 +2,15 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import gc
 import logging
 import signal
 import socket
 import ssl
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import uvloop
 
@@ -16,7 +18,7 @@ from blade_protocol import environment
 from blade_router.admission import hash_key
 from blade_router.arguments import Options, parse_arguments
 from blade_router.config.parsing import ConfigError
-from blade_router.http.listening import inherited, listen
+from blade_router.http.listening import inherited, listen, shareable
 from blade_router.http.request_reader import HttpLimits
 from blade_router.http.server import Server
 from blade_router.http.tls import Certificate
@@ -25,25 +27,22 @@ from blade_router.workers.supervisor import Supervisor, unblock_signals
 
 logger = logging.getLogger("blade_router")
 
+T = TypeVar("T")
+
 CLIENT_KEEP_ALIVE = 75
 """Seconds an idle client connection stays open."""
 LINGER_SECONDS = 1.0
 """Seconds at the end in which an open connection may bring another request."""
+ADMIN_DRAIN_SECONDS = 1.0
+"""Seconds a request on the admin port has to finish once the last one on the public port has ended."""
 
 
 def make_server(router: Router, options: Options, certificate: Certificate | None = None) -> Server:
-    """Make the server of a router; inside the event loop."""
+    """Make the server of a router's public port; inside the event loop."""
     linger = min(LINGER_SECONDS, options.drain_timeout / 2)
-    limits = HttpLimits(
-        max_body_bytes=options.max_body_bytes,
-        header_timeout=options.header_timeout,
-        body_timeout=options.body_timeout,
-        keep_alive=CLIENT_KEEP_ALIVE,
-        check_head=router.check_head,
-    )
     server = Server(
         router,
-        limits,
+        dataclasses.replace(_limits(options), check_head=router.check_head),
         lame_duck=linger,
         drain_timeout=options.drain_timeout - linger,
         tls=certificate.context if certificate is not None else None,
@@ -53,24 +52,41 @@ def make_server(router: Router, options: Options, certificate: Certificate | Non
     return server
 
 
-async def run(options: Options, listeners: list[socket.socket], certificate: Certificate | None = None) -> None:
+def make_admin_server(router: Router, options: Options) -> Server:
+    """Make the server of a router's admin port, plain HTTP whatever the public one speaks; inside the event loop."""
+    return Server(router.serve_admin, _limits(options), lame_duck=0.0, drain_timeout=ADMIN_DRAIN_SECONDS)
+
+
+def _limits(options: Options) -> HttpLimits:
+    return HttpLimits(
+        max_body_bytes=options.max_body_bytes,
+        header_timeout=options.header_timeout,
+        body_timeout=options.body_timeout,
+        keep_alive=CLIENT_KEEP_ALIVE,
+    )
+
+
+async def run(
+    options: Options, listeners: list[socket.socket], admin: socket.socket, certificate: Certificate | None = None
+) -> None:
     """Serve until SIGTERM or SIGINT, or until the parent of this worker is gone; then finish requests in flight."""
     async with contextlib.AsyncExitStack() as stack:
         router = await stack.enter_async_context(Router(options))
         scheme = "http" if certificate is None else "https"
         for listener in listeners:
-            host, port = listener.getsockname()[:2]
-            logger.info("listening on %s://%s:%d/v1", scheme, f"[{host}]" if ":" in host else host, port)
+            logger.info("listening on %s://%s/v1", scheme, _address(listener))
+        logger.info("admin port: http://%s", _address(admin))
         # What exists now lives as long as the process: exempt it from garbage collection, and collect seldom.
         gc.collect()
         gc.freeze()
         gc.set_threshold(20_000, 20, 50)
-        server = make_server(router, options, certificate)
+        server, admin_server = make_server(router, options, certificate), make_admin_server(router, options)
         stop = asyncio.Event()
 
         def interrupted() -> None:
             if stop.is_set():
                 server.force_stop()
+                admin_server.force_stop()
             stop.set()
 
         server.loop.add_signal_handler(signal.SIGTERM, stop.set)
@@ -82,12 +98,14 @@ async def run(options: Options, listeners: list[socket.socket], certificate: Cer
             watching = asyncio.create_task(certificate.watch(), name="watch certificate")
             stack.callback(watching.cancel)
         await server.start(listeners)
+        await admin_server.start([admin])
         if router.workers is not None:
             await stack.enter_async_context(router.workers)
         await stop.wait()
         if options.place is not None:
             server.loop.remove_reader(options.place.parent)
         await server.stop()
+        await admin_server.stop()  # the last: a drain is observed, and probed, to its end
         logger.info("stopped")
 
 
@@ -104,13 +122,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(supervise(sys.argv[1:] if arguments is None else arguments, options))
     certificate = _certificate(options)
     listeners = _listeners(options)
+    admin = _admin_listener(options)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(run(options, listeners, certificate))
+            runner.run(run(options, listeners, admin, certificate))
     except ConfigError as error:
         sys.exit(f"blade_router: {error}")
     finally:
-        for listener in listeners:
+        for listener in (*listeners, admin):
             listener.close()
 
 
@@ -120,13 +139,12 @@ def supervise(arguments: Sequence[str], options: Options) -> int:
         supervisor = Supervisor(
             arguments,
             options.workers,
-            options.host,
-            options.port,
+            (_open(shareable, options.host, options.port, "--port"), _open(shareable, *_admin_address(options))),
             drain_timeout=options.drain_timeout,
             pass_fds=() if options.listen_fd is None else (options.listen_fd,),
         )
     except OSError as error:
-        sys.exit(_cannot_listen(options, error))
+        sys.exit(f"blade_router: cannot open a socket for each worker: {error.strerror}; lower --workers")
     return supervisor.run()
 
 
@@ -134,10 +152,7 @@ def _listeners(options: Options) -> list[socket.socket]:
     if options.place is not None:
         listeners = [inherited(options.place.listener)]
     else:
-        try:
-            listeners = [listen(options.host, options.port)]
-        except OSError as error:
-            sys.exit(_cannot_listen(options, error))
+        listeners = [_open(listen, options.host, options.port, "--port")]
     if options.listen_fd is not None:
         try:
             listeners.append(inherited(options.listen_fd))
@@ -146,8 +161,27 @@ def _listeners(options: Options) -> list[socket.socket]:
     return listeners
 
 
-def _cannot_listen(options: Options, error: OSError) -> str:
-    return f"blade_router: cannot listen on {options.host}:{options.port}: {error.strerror}; choose another --port"
+def _admin_listener(options: Options) -> socket.socket:
+    if options.place is not None:
+        return inherited(options.place.admin_listener)
+    return _open(listen, *_admin_address(options))
+
+
+def _admin_address(options: Options) -> tuple[str, int, str]:
+    return options.admin_host, options.admin_port, "--admin_port"
+
+
+def _open(opener: Callable[[str, int], T], host: str, port: int, flag: str) -> T:
+    """What ``opener`` makes of an address; exits with one line when it cannot."""
+    try:
+        return opener(host, port)
+    except OSError as error:
+        sys.exit(f"blade_router: cannot listen on {host}:{port}: {error.strerror}; choose another {flag}")
+
+
+def _address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _certificate(options: Options) -> Certificate | None:

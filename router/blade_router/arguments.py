@@ -27,6 +27,9 @@ class Options:
 
     host: str = "127.0.0.1"
     port: int = ports.ROUTER_PORT
+    admin_host: str = "127.0.0.1"
+    admin_port: int = ports.ROUTER_ADMIN_PORT
+    """Where metrics, status and signals are."""
     listen_fd: int | None = None
     """An inherited listening socket to accept from as well."""
     endpoints: tuple[EndpointConfig, ...] = ()
@@ -99,6 +102,17 @@ def _parser() -> argparse.ArgumentParser:
     where = parser.add_argument_group("listen")
     where.add_argument("--host", default=defaults.host, help="address to listen on; 0.0.0.0 for all")
     where.add_argument("--port", type=_port, default=defaults.port, help="port to listen on; 0 for a free one")
+    where.add_argument(
+        "--admin_host",
+        default=os.environ.get(environment.HOST) or defaults.admin_host,
+        help=f"address of the admin port: ${environment.HOST}, else this machine only",
+    )
+    where.add_argument(
+        "--admin_port",
+        type=_port,
+        help=f"port of /metrics, /status, /debug and /internal, plain HTTP; 0 for a free one (default: "
+        f"${environment.ADMIN_PORT}, else --port + {ports.INTERNAL_PORT_OFFSET})",
+    )
     source = parser.add_argument_group("endpoints")
     source.add_argument("--endpoints", metavar="URL[,URL...]", help="base URLs of engines (http://HOST:PORT)")
     source.add_argument("--config", metavar="FILE", help="RouterConfig as JSON; watched for changes")
@@ -138,7 +152,7 @@ def _parser() -> argparse.ArgumentParser:
         "--debug_routes",
         action="store_true",
         default=defaults.debug_routes,
-        help="serve POST /debug/route to every address, not to this machine only",
+        help="serve POST /debug/route to every address that reaches the admin port, not to this machine only",
     )
     routing.add_argument(
         "--max_tries", type=_at_least_one, default=defaults.max_tries, help="endpoints that may work on one request"
@@ -254,6 +268,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
             values[name] = Path(values[name])
     if ("tls_cert" in values) != ("tls_key" in values):
         parser.error("--tls_cert and --tls_key belong together; give both")
+    if "admin_port" not in values:
+        values["admin_port"] = _admin_port(parser, values.get("port", ports.ROUTER_PORT))
     if place := os.environ.get(supervisor.VARIABLE):
         worker = Worker.decode(place)
         values |= {"place": worker, "worker": worker.index, "shared": worker.shared}
@@ -270,6 +286,19 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
             parser.error(f"${environment.LISTEN_FD} is {number!r}, not the number of a file descriptor")
         values["listen_fd"] = int(number)
     return Options(**values)
+
+
+def _admin_port(parser: argparse.ArgumentParser, port: int) -> int:
+    """The admin port where no flag sets it; free ones come in pairs."""
+    if text := os.environ.get(environment.ADMIN_PORT):
+        try:
+            return _port(text)
+        except argparse.ArgumentTypeError as error:
+            parser.error(f"${environment.ADMIN_PORT}: {error}")
+    admin_port = port + ports.INTERNAL_PORT_OFFSET if port else 0
+    if admin_port > 65535:
+        parser.error(f"--port {port} + {ports.INTERNAL_PORT_OFFSET} is no port; give --admin_port")
+    return admin_port
 
 
 def _resolve_sources(parser: argparse.ArgumentParser, values: dict[str, Any]) -> None:

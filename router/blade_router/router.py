@@ -48,7 +48,9 @@ logger = logging.getLogger("blade_router.router")
 ENGINE_PATHS = frozenset(
     path.encode() for path in (paths.TOKENIZE, paths.DETOKENIZE, paths.VERSION, paths.OPENAPI, paths.DOCS)
 )
-"""Paths outside ``/v1/`` that engines serve. Health, liveness and metrics are the router's own."""
+"""Paths outside ``/v1/`` that engines serve."""
+PUBLIC_PAGES = frozenset((paths.HEALTH.encode(), paths.LIVE.encode()))
+"""The router's own pages on its public port; the rest, which shows its inside, is on the admin port only."""
 MAX_SHARED_ENDPOINTS = 512
 """Endpoints whose health the workers share; with more, each checks the rest by itself."""
 
@@ -56,8 +58,8 @@ MAX_SHARED_ENDPOINTS = 512
 class Router:
     """Serves requests, and does the background work that needs: use it as an async context manager.
 
-    Requests for engines (``/v1/*`` and ``ENGINE_PATHS``) go straight to the data path, the rest to the admin
-    application.
+    Requests for engines (``/v1/*`` and ``ENGINE_PATHS``) go straight to the data path, ``PUBLIC_PAGES`` and all of
+    the admin port to the admin application.
 
     Raises:
         ConfigError: from the constructor, when the configuration file is missing or not valid, or the policy cannot
@@ -151,13 +153,19 @@ class Router:
         self._watch_task: asyncio.Task[None] | None = None
 
     def __call__(self, request: RawRequest, client: Client) -> Awaitable[None]:
-        """Serve one request."""
+        """Serve one request of the public port."""
         if self._cors is not None and self._cors.is_preflight(request):
             return self._cors.respond_to_preflight(request, client)
         if self._is_for_engines(request):
             if self._tracer is not None:
                 self._tracer.begin(request)
             return self.proxy(request, client)
+        if request.path in PUBLIC_PAGES:
+            return asgi.serve(self._admin, request, client)
+        return client.refuse(_not_public(request))
+
+    def serve_admin(self, request: RawRequest, client: Client) -> Awaitable[None]:
+        """Serve one request of the admin port."""
         return asgi.serve(self._admin, request, client)
 
     def check_head(self, request: RawRequest) -> None:
@@ -262,6 +270,12 @@ class Router:
             self._server.cors = self._cors
         self._models[:] = [model.name for model in config.models]
         self.metrics.configured_models = frozenset(self._models)
+
+
+def _not_public(request: RawRequest) -> Refused:
+    what = f"{request.method.decode('ascii')} {request.path.decode('ascii')}"
+    message = f"{what}: Not Found; the OpenAI API is under /v1/, the router's own pages are on its admin port"
+    return Refused(404, message, code="not_found")
 
 
 async def _restarted(what: str, follow: Callable[[], Awaitable[object]]) -> NoReturn:

@@ -105,8 +105,9 @@ def main() -> None:
         shared = ThreadingHTTPServer((options.host, 0), Handler, bind_and_activate=False)
         shared.socket = socket.socket(fileno=int(number))
         servers.append(shared)
-    for server in servers:
-        if options.tls_cert:
+    admin = [ThreadingHTTPServer((options.host, int(os.environ.get("BLADE_ADMIN_PORT", "0"))), Handler)]
+    for server in servers + admin:
+        if options.tls_cert and server not in admin:
             context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
             context.load_cert_chain(options.tls_cert, options.tls_key)
             server.socket = context.wrap_socket(server.socket, server_side=True)

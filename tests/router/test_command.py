@@ -147,6 +147,56 @@ def test_port_in_use_is_one_clear_line(capsys: pytest.CaptureFixture[str]) -> No
     assert code == f"blade_router: cannot listen on 127.0.0.1:{port}: Address already in use; choose another --port"
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_an_admin_port_in_use_is_one_clear_line(workers: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        flags = ("--port", "0", "--admin_port", str(port), "--workers", workers)
+        code, _ = fails(capsys, *flags, "--endpoints", "http://127.0.0.1:1")
+    assert (
+        code == f"blade_router: cannot listen on 127.0.0.1:{port}: Address already in use; choose another --admin_port"
+    )
+
+
+async def test_metrics_can_be_read_until_the_last_request_has_ended() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        admin = str(free.getsockname()[1])
+    gate = asyncio.Semaphore(1)
+    async with MockEngine("a", gate=gate, tokens=2) as engine, httpx.AsyncClient(trust_env=False) as client:
+        # a pod's environment; no flag, which an older router would refuse
+        async with running("--endpoints", engine.url, BLADE_ADMIN_PORT=admin, BLADE_HOST="127.0.0.1") as (
+            process,
+            port,
+        ):
+            reader, writer = await raw_post(port, question(stream=True))
+            await reader.readuntil(engine.event(0))
+            process.send_signal(signal.SIGTERM)
+            await eventually(lambda: not accepts(port), "no new connections")
+            text = (await client.get(f"http://127.0.0.1:{admin}/metrics")).text
+            assert "blade_router_in_flight_requests 1.0" in text
+            assert (await client.get(f"http://127.0.0.1:{admin}/live")).status_code == 200
+            gate.release()
+            assert (await reader.read()).endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+            writer.close()
+            assert await process.wait() == 0
+
+
+def test_where_the_admin_port_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def address(*flags: str) -> tuple[str, int]:
+        options = parse_arguments(["--endpoints", "http://a:1", *flags])
+        return options.admin_host, options.admin_port
+
+    for name in ("BLADE_HOST", "BLADE_ADMIN_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    assert address() == ("127.0.0.1", 9080)
+    assert address("--host", "0.0.0.0", "--port", "9") == ("127.0.0.1", 1009)
+    assert address("--port", "0") == ("127.0.0.1", 0)
+    monkeypatch.setenv("BLADE_HOST", "0.0.0.0")
+    monkeypatch.setenv("BLADE_ADMIN_PORT", "7000")
+    assert address("--port", "9") == ("0.0.0.0", 7000)
+    assert address("--admin_host", "::1", "--admin_port", "8") == ("::1", 8)
+
+
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
@@ -155,6 +205,7 @@ def test_port_in_use_is_one_clear_line(capsys: pytest.CaptureFixture[str]) -> No
         ([], "give --endpoints"),
         (["--endpoints", "http://a:1/v1"], "--endpoints: endpoint 0.url"),
         (["--endpoints", "http://a:1", "--port", "80800"], "'80800' is not a port"),
+        (["--endpoints", "http://a:1", "--port", "65000"], "--port 65000 + 1000 is no port; give --admin_port"),
         (["--endpoints", "http://a:1", "--policy", "fast"], "invalid choice: 'fast'"),
         (["--endpoints", "http://a:1", "--drain_timeout", "-1"], "not a number of seconds"),
         (["--endpoints", "http://a:1", "--health_interval", "0"], "must be more than 0"),
@@ -167,7 +218,7 @@ def test_port_in_use_is_one_clear_line(capsys: pytest.CaptureFixture[str]) -> No
 def test_bad_flags(
     flags: list[str], says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("BLADE_ENDPOINTS_DIR", "KUBERNETES_SERVICE_HOST"):
+    for name in ("BLADE_ENDPOINTS_DIR", "KUBERNETES_SERVICE_HOST", "BLADE_ADMIN_PORT"):
         monkeypatch.delenv(name, raising=False)
     code, error = fails(capsys, *flags)
     assert code == 2
@@ -184,7 +235,7 @@ def test_flags_become_options(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BLADE_ENDPOINTS_DIR", "/run/endpoints")
     options = parse_arguments(["--service", "my-llm", "--port", "9", "--policy", "round-robin", "--log_level", "debug"])
     assert options == Options(
-        port=9, service=Path("/run/endpoints/my-llm.json"), policy="round-robin", log_level="DEBUG"
+        port=9, admin_port=1009, service=Path("/run/endpoints/my-llm.json"), policy="round-robin", log_level="DEBUG"
     )
     assert parse_arguments(["--endpoints", "http://a:1"]).port == 8080
 
@@ -218,5 +269,15 @@ def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     assert caught.value.code == 0
     text = capsys.readouterr().out
-    for flag in ("--host", "--port", "--endpoints", "--config", "--service", "--config_map", "--policy", "--log_level"):
+    for flag in (
+        "--host",
+        "--port",
+        "--admin_port",
+        "--endpoints",
+        "--config",
+        "--service",
+        "--config_map",
+        "--policy",
+        "--log_level",
+    ):
         assert flag in text

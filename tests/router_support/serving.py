@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from blade_protocol.routing import EndpointConfig
-from blade_router.app import make_server
+from blade_router.app import make_admin_server, make_server
 from blade_router.arguments import Options
 from blade_router.http.listening import listen
 from blade_router.http.server import Server
@@ -22,29 +22,38 @@ TEST_SECONDS = 60
 
 
 class Running:
-    """A router that serves, and a client of it."""
+    """A router that serves, and clients of its public and its admin port."""
 
-    def __init__(self, router: Router, server: Server, url: str, client: httpx.AsyncClient) -> None:
+    def __init__(
+        self, router: Router, server: Server, url: str, client: httpx.AsyncClient, admin: httpx.AsyncClient
+    ) -> None:
         self.router = router
         self.server = server
         self.url = url
         self.client = client
+        self.admin = admin
 
     @property
     def port(self) -> int:
         return int(self.url.rsplit(":", 1)[1])
+
+    @property
+    def admin_port(self) -> int:
+        port = self.admin.base_url.port
+        assert port is not None
+        return port
 
     async def chat(self, *, stream: bool = False, **extra: Any) -> httpx.Response:
         return await self.client.post("/v1/chat/completions", json=question(stream=stream), **extra)
 
     async def metric(self, name: str) -> float:
         """The value of one sample (with its labels) of ``/metrics``; 0 when it is not there."""
-        text = (await self.client.get("/metrics")).text
+        text = (await self.admin.get("/metrics")).text
         return next((float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name + " ")), 0.0)
 
     async def status(self) -> dict[str, Any]:
         """``/status`` with the endpoints by name."""
-        status: dict[str, Any] = (await self.client.get("/status")).json()
+        status: dict[str, Any] = (await self.admin.get("/status")).json()
         status["endpoints"] = {endpoint["name"]: endpoint for endpoint in status["endpoints"]}
         return status
 
@@ -63,18 +72,23 @@ async def serving(
         **{"endpoints": endpoints, "drain_timeout": 1, "slow_start": 0, "connect_timeout": 10.0, **options}
     )
     async with Router(settings) as router:
-        listener = listen("127.0.0.1", 0)
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        server = make_server(router, settings, certificate)
+        listener, admin_listener = listen("127.0.0.1", 0), listen("127.0.0.1", 0)
+        url, admin_url = (f"http://127.0.0.1:{each.getsockname()[1]}" for each in (listener, admin_listener))
+        server, admin_server = make_server(router, settings, certificate), make_admin_server(router, settings)
         try:
             await server.start([listener])
-            async with httpx.AsyncClient(base_url=url, timeout=20, trust_env=False, verify=False) as client:
+            await admin_server.start([admin_listener])
+            async with (
+                httpx.AsyncClient(base_url=url, timeout=20, trust_env=False, verify=False) as client,
+                httpx.AsyncClient(base_url=admin_url, timeout=20, trust_env=False) as admin,
+            ):
                 if wait:
                     await eventually(lambda: router.endpoints.usable_count() == len(engines))
                 async with asyncio.timeout(TEST_SECONDS):
-                    yield Running(router, server, url, client)
+                    yield Running(router, server, url, client, admin)
         finally:
             await server.close()
+            await admin_server.close()
 
 
 async def eventually(condition: Callable[[], object], what: str = "") -> None:

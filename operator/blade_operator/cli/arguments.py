@@ -33,7 +33,7 @@ OPTIONS = (
     *("--output", "--watch", "--follow", "--container", "--previous", "--tail", "--wait", "--no-wait", "--help"),
     *("--namespaces", "--engine_image", "--router_image", "--leader_elect", "--no-leader_elect", "--lease_name"),
     *("--lease_namespace", "--identity", "--http_port", "--kubeconfig", "--workers", "--log_level", "--log_format"),
-    *("--watch_keys", "--no-watch_keys"),
+    *("--watch_keys", "--no-watch_keys", "--prometheus_namespaces", "--prometheus_labels"),
 )
 
 
@@ -135,6 +135,18 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
         help="grant routers to follow their Secret of API keys, which takes the right to list and watch Secrets "
         "(default); --no-watch_keys: they follow the mounted Secret",
     )
+    run.add_argument(
+        "--prometheus_namespaces",
+        type=lambda text: tuple(_names(text)),
+        metavar="A,B",
+        help="NetworkPolicies let in pods of these to scrape metrics (default: monitoring; empty: none)",
+    )
+    run.add_argument(
+        "--prometheus_labels",
+        type=_labels,
+        metavar="NAME=VALUE,…",
+        help="that have these labels (default: app.kubernetes.io/name=prometheus; empty: all pods there)",
+    )
     run.add_argument("--kubeconfig", metavar="FILE", help="default: the pod's own account, else $KUBECONFIG")
     run.add_argument("--workers", type=_positive, default=8, help="services acted on at a time (default 8)")
     run.add_argument("--log_level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
@@ -182,6 +194,13 @@ def _positive(text: str) -> int:
 
 def _names(text: str) -> list[str]:
     return [name for name in (part.strip() for part in text.split(",")) if name]
+
+
+def _labels(text: str) -> dict[str, str]:
+    pairs = [part.partition("=") for part in _names(text)]
+    if wrong := next((name for name, sign, _ in pairs if not name or not sign), None):
+        raise argparse.ArgumentTypeError(f"{wrong!r} is not a label: use NAME=VALUE, several with commas")
+    return {name: value for name, _, value in pairs}
 
 
 def _count(text: str) -> int:

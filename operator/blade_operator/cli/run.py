@@ -23,6 +23,8 @@ from blade_operator.render import Defaults
 
 STOP_SECONDS = 30.0
 """Seconds that an orderly end may take."""
+_DEFAULTS = ("engine_image", "router_image", "watch_keys", "prometheus_namespaces", "prometheus_labels")
+"""Options that replace a default of what is rendered."""
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -55,17 +57,12 @@ async def _run(options: argparse.Namespace) -> int:
 
 
 def _settings(options: argparse.Namespace) -> Settings:
-    defaults = Defaults()
     own = _OWN_NAMESPACE.read_text().strip() if _OWN_NAMESPACE.exists() else "default"
     namespace = options.lease_namespace or own
     return Settings(
         namespace=namespace,
         namespaces=tuple(options.namespaces),
-        defaults=Defaults(
-            engine_image=options.engine_image or defaults.engine_image,
-            router_image=options.router_image or defaults.router_image,
-            watch_keys=options.watch_keys,
-        ),
+        defaults=Defaults(**{name: value for name in _DEFAULTS if (value := getattr(options, name)) is not None}),
         lease_name=options.lease_name if options.leader_elect else None,
         installation=f"{namespace}/{options.lease_name}",
         identity=options.identity,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -43,6 +44,10 @@ class Defaults:
     watch_keys: bool = True
     """Routers may follow their Secret of API keys through the API: an operator can only grant what it may do itself.
     Else they follow the mounted file, which is up to a minute behind."""
+    prometheus_namespaces: tuple[str, ...] = ("monitoring",)
+    """Namespaces of the Prometheus pods that NetworkPolicies let in; none: no scrape from outside the service."""
+    prometheus_labels: Mapping[str, str] = field(default_factory=lambda: {"app.kubernetes.io/name": "prometheus"})
+    """Labels of these pods."""
 
 
 def engine_name(service: LLMService) -> str:
@@ -158,11 +163,13 @@ def spread(service: LLMService, role: str) -> list[Object]:
     ]
 
 
-def http_probe(path: str, *, period: int, failures: int, timeout: int = 2, scheme: str = "HTTP") -> Object:
-    """A probe of the port named ``http``; times in seconds. Certificates are not verified by whoever probes."""
+def http_probe(
+    path: str, *, period: int, failures: int, timeout: int = 2, port: str = "http", scheme: str = "HTTP"
+) -> Object:
+    """A probe of the port of that name; times in seconds. Certificates are not verified by whoever probes."""
     secure = {} if scheme == "HTTP" else {"scheme": scheme}
     return {
-        "httpGet": {"path": path, "port": "http", **secure},
+        "httpGet": {"path": path, "port": port, **secure},
         "periodSeconds": period,
         "timeoutSeconds": timeout,
         "failureThreshold": failures,

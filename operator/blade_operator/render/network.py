@@ -6,13 +6,16 @@ from blade_operator.model.objects import Object
 from blade_operator.render.meta import Defaults, engine_name, make, router_name, selector
 from blade_operator.spec.parse import LLMService
 from blade_protocol.labels import OPERATOR, ROLE_ENGINE, ROLE_ROUTER
-from blade_protocol.ports import ENGINE_PORT, INTERNAL_PORT_OFFSET, ROUTER_PORT
+from blade_protocol.ports import ENGINE_PORT, INTERNAL_PORT_OFFSET, ROUTER_ADMIN_PORT, ROUTER_PORT
 
 INTERNAL_PORT = ENGINE_PORT + INTERNAL_PORT_OFFSET
 
 
 def network_policies(service: LLMService, defaults: Defaults) -> list[Object]:
-    """Engines accept the service's routers, and the operator on the internal port; routers accept everyone."""
+    """Everyone reaches the routers' public port; routers, operator and Prometheus what each needs of the others.
+
+    The admin port of routers is open to each other, too: replicas of a router exchange what they know.
+    """
     if not service.spec.security.network_policy:
         return []
     routers = [{"podSelector": {"matchLabels": selector(service, ROLE_ROUTER)}}]
@@ -22,17 +25,34 @@ def network_policies(service: LLMService, defaults: Defaults) -> list[Object]:
             "podSelector": {"matchLabels": {"app.kubernetes.io/name": OPERATOR}},
         }
     ]
+    prometheus = _prometheus(defaults)
+    engines = [
+        {"from": routers, "ports": [_tcp(ENGINE_PORT), _tcp(INTERNAL_PORT)]},
+        {"from": operator, "ports": [_tcp(INTERNAL_PORT)]},
+        *({"from": [peer], "ports": [_tcp(ENGINE_PORT)]} for peer in prometheus),
+    ]
+    everyone = {"ports": [_tcp(ROUTER_PORT)]}
+    admin = {"from": [*routers, *operator, *prometheus], "ports": [_tcp(ROUTER_ADMIN_PORT)]}
     return [
-        _policy(
-            service,
-            engine_name(service),
-            ROLE_ENGINE,
-            [
-                {"from": routers, "ports": [_tcp(ENGINE_PORT), _tcp(INTERNAL_PORT)]},
-                {"from": operator, "ports": [_tcp(INTERNAL_PORT)]},
-            ],
-        ),
-        _policy(service, router_name(service), ROLE_ROUTER, [{"ports": [_tcp(ROUTER_PORT)]}]),
+        _policy(service, engine_name(service), ROLE_ENGINE, engines),
+        _policy(service, router_name(service), ROLE_ROUTER, [everyone, admin]),
+    ]
+
+
+def _prometheus(defaults: Defaults) -> list[Object]:
+    """The pods that may scrape metrics; engines have theirs on the public port."""
+    if not defaults.prometheus_namespaces:
+        return []
+    among = {
+        "key": "kubernetes.io/metadata.name",
+        "operator": "In",
+        "values": list(defaults.prometheus_namespaces),
+    }
+    return [
+        {
+            "namespaceSelector": {"matchExpressions": [among]},
+            "podSelector": {"matchLabels": dict(defaults.prometheus_labels)},
+        }
     ]
 
 

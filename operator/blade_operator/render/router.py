@@ -28,9 +28,9 @@ from blade_operator.render.token_secret import token_env, token_mounts, token_vo
 from blade_operator.spec.parse import LLMService
 from blade_operator.spec.pod_fields import ResourceList, Resources
 from blade_operator.spec.quantity import parse_bytes, parse_duration
-from blade_protocol import paths
+from blade_protocol import environment, paths
 from blade_protocol.labels import ROLE_ROUTER
-from blade_protocol.ports import ROUTER_PORT
+from blade_protocol.ports import ROUTER_ADMIN_PORT, ROUTER_PORT
 
 CONFIG_PATH = "/etc/bladellm"
 CONFIG_FILE = "router.json"
@@ -89,7 +89,7 @@ def _access(service: LLMService, defaults: Defaults, name: str, identity: str) -
 def _deployment(service: LLMService, defaults: Defaults) -> Object:
     router, name = service.spec.router, router_name(service)
     drain = parse_duration(service.spec.rollout.drain_timeout)
-    scheme = "HTTP" if router.tls is None else "HTTPS"
+    probed = _probed(service)
     container = {
         "name": ROUTER,
         "image": router.image or defaults.router_image,
@@ -98,15 +98,19 @@ def _deployment(service: LLMService, defaults: Defaults) -> Object:
         "env": [
             {"name": "BLADE_HOST", "value": "0.0.0.0"},
             {"name": "BLADE_HTTP_PORT", "value": str(ROUTER_PORT)},
+            {"name": environment.ADMIN_PORT, "value": str(ROUTER_ADMIN_PORT)},
             *({"name": key, "value": value} for key, value in token_env(defaults).items()),
         ],
-        "ports": [{"name": "http", "containerPort": ROUTER_PORT}],
+        "ports": [
+            {"name": "http", "containerPort": ROUTER_PORT},
+            {"name": "admin", "containerPort": ROUTER_ADMIN_PORT},
+        ],
         **resources(router.resources or RESOURCES),
         "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP}}},
         # Live before any engine is: requests wait in it meanwhile.
-        "startupProbe": http_probe(paths.LIVE, period=1, failures=120, scheme=scheme),
-        "readinessProbe": http_probe(paths.LIVE, period=2, failures=2, scheme=scheme),
-        "livenessProbe": http_probe(paths.LIVE, period=10, failures=6, timeout=5, scheme=scheme),
+        "startupProbe": http_probe(paths.LIVE, period=1, failures=120, **probed),
+        "readinessProbe": http_probe(paths.LIVE, period=2, failures=2, **probed),
+        "livenessProbe": http_probe(paths.LIVE, period=10, failures=6, timeout=5, **probed),
         "securityContext": container_security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
@@ -143,6 +147,17 @@ def _deployment(service: LLMService, defaults: Defaults) -> Object:
         "template": lay_over(template, router.pod_template),
     }
     return make(service, "apps/v1", "Deployment", name, ROLE_ROUTER, spec=spec)
+
+
+def _probed(service: LLMService) -> dict[str, str]:
+    """Port and scheme of the probes: of the admin port, whose connections a flood of clients does not use up.
+
+    An image of the user's own may be too old to have one.
+    """
+    router = service.spec.router
+    if not router.image:
+        return {"port": "admin"}
+    return {"port": "http", "scheme": "HTTP" if router.tls is None else "HTTPS"}
 
 
 def _flags(service: LLMService) -> list[str]:

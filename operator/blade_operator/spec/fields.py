@@ -179,8 +179,9 @@ class Security(Record):
 
     network_policy: bool = Field(
         default=True,
-        description="Only routers of the service and, on the internal port, the operator reach its engines; routers "
-        "are open to all. Kept by clusters whose network enforces NetworkPolicies.",
+        description="Only the service's routers, Prometheus and, on the internal port, the operator reach its "
+        "engines; the routers' public port is open to all, their admin port to the operator and Prometheus. Kept by "
+        "clusters whose network enforces NetworkPolicies.",
     )
 
 

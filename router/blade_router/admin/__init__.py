@@ -1,1 +1,1 @@
-"""The router's own routes: health, metrics, signals, the status page and ``/debug/route``."""
+"""The router's own routes: health, metrics, signals, the status page and ``/debug/route``, on the admin port."""

@@ -1,6 +1,6 @@
 """The admin application: everything but the data path, that is health, liveness, metrics, signals and status.
 
-It is queried a few times a second at most, so it uses FastAPI.
+Health and liveness are also on the public port. It is queried a few times a second at most, so it uses FastAPI.
 """
 
 import time
@@ -83,12 +83,12 @@ def make_admin(
     *,
     debug_routes: bool = False,
 ) -> FastAPI:
-    """Create the ASGI application for every path that is not the engines'. The caller keeps ``models`` up to date."""
+    """Create the ASGI application for every page of the router's own. The caller keeps ``models`` up to date."""
     app = FastAPI(title="BladeLLM router", docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.exception_handler(HTTPException)
     async def openai_shaped(request: Request, error: HTTPException) -> Response:
-        message = f"{request.method} {request.url.path}: {error.detail}; the OpenAI API is under /v1/"
+        message = f"{request.method} {request.url.path}: {error.detail}; the OpenAI API is on the public port"
         body = error_body(error.status_code, message, "not_found" if error.status_code == 404 else "invalid_request")
         return Response(body, error.status_code, media_type="application/json")
 
@@ -127,7 +127,7 @@ def make_admin(
         content = msgspec.json.encode(router_signals(metrics)) if workers is None else await workers.signals()
         return Response(content, media_type="application/json")
 
-    @app.get("/status")
+    @app.get(paths.STATUS)
     async def status() -> RouterStatus:
         """The router's state, for people and for the operator."""
         now = time.monotonic()

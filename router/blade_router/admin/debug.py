@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
-from blade_protocol import headers
+from blade_protocol import headers, paths
 from blade_router.config.internal_token import may_see_routes, token_file
 from blade_router.endpoints.endpoint import Endpoint
 from blade_router.http.errors import Refused
@@ -46,7 +46,7 @@ class Route(BaseModel):
 def add_debug_route(app: FastAPI, proxy: Proxy, *, open_to_all: bool) -> None:
     """Add the route. ``open_to_all``: without it only loopback addresses and token holders may use it."""
 
-    @app.post("/debug/route", response_model=Route)
+    @app.post(paths.DEBUG_ROUTE, response_model=Route)
     async def route(request: Request, path: str = "/v1/chat/completions", service: str = "") -> Response:
         """Body: as that of ``path``. ``service``: whose endpoints, where the router serves several."""
         try:

@@ -35,6 +35,16 @@ def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
     return listener
 
 
+def shareable(host: str, port: int) -> tuple[str, int]:
+    """The address that several processes can now ``listen`` on with ``shared``; port 0 becomes a free one.
+
+    Raises:
+        OSError: somebody else has the port, which sharing it would hide.
+    """
+    with listen(host, port) as alone:
+        return host, alone.getsockname()[1]
+
+
 def inherited(number: int) -> socket.socket:
     """The listening socket that the process inherited as descriptor ``number``: others may accept from it as well.
 

@@ -1,6 +1,6 @@
-"""Supervisor of several processes behind one port: the parent serves nothing and keeps N children that do.
+"""Supervisor of several processes behind the same ports: the parent serves nothing and keeps N children that do.
 
-Each child gets a listening socket of its own (SO_REUSEPORT: the kernel spreads connections over them) that the parent
+Each child gets listening sockets of its own (SO_REUSEPORT: the kernel spreads connections over them) that the parent
 keeps open: connections made while a child is being replaced wait for the next one instead of being refused.
 """
 
@@ -43,6 +43,7 @@ class Worker:
 
     index: int
     listener: int
+    admin_listener: int
     shared: int
     parent: int
     """The parent-death pipe: it reaches its end when the parent dies."""
@@ -50,13 +51,14 @@ class Worker:
     """Private folder of the children's sockets for each other."""
 
     def encode(self) -> str:
-        return f"{self.index},{self.listener},{self.shared},{self.parent},{self.folder}"
+        numbers = (self.index, self.listener, self.admin_listener, self.shared, self.parent)
+        return ",".join(map(str, (*numbers, self.folder)))
 
     @classmethod
     def decode(cls, text: str) -> "Worker":
-        *numbers, folder = text.split(",", 4)
-        index, listener, shared, parent = map(int, numbers)
-        return cls(index, listener, shared, parent, Path(folder))
+        *numbers, folder = text.split(",", 5)
+        index, listener, admin, shared, parent = map(int, numbers)
+        return cls(index, listener, admin, shared, parent, Path(folder))
 
     @property
     def socket(self) -> Path:
@@ -69,15 +71,20 @@ def unblock_signals() -> None:
 
 
 class _Child:
-    """The slot of one child: its listening socket and its present process."""
+    """The slot of one child: its listening sockets and its present process."""
 
-    def __init__(self, index: int, listener: socket.socket) -> None:
+    def __init__(self, index: int) -> None:
         self.index = index
-        self.listener: socket.socket | None = listener
+        self.listeners: list[socket.socket] = []
         self.process: subprocess.Popen[bytes] | None = None
         self.started = 0.0
         self.delay = INITIAL_BACKOFF
         self.start_at = 0.0
+
+    def stop_listening(self) -> None:
+        for listener in self.listeners:
+            listener.close()
+        self.listeners.clear()
 
 
 class Supervisor:
@@ -85,19 +92,18 @@ class Supervisor:
 
     Args:
         arguments: the command line without the program, which the children get too.
-        host, port: where to listen; port 0 is chosen once, for all of them.
+        addresses: host and port of the public and of the admin listener, both ``shareable``.
         pass_fds: further descriptors for every child.
 
     Raises:
-        OSError: from the constructor, when the port is in use.
+        OSError: from the constructor, when a port is in use.
     """
 
     def __init__(
         self,
         arguments: Sequence[str],
         workers: int,
-        host: str,
-        port: int,
+        addresses: Sequence[tuple[str, int]],
         *,
         drain_timeout: float,
         pass_fds: Sequence[int] = (),
@@ -105,14 +111,23 @@ class Supervisor:
         self._command = [sys.executable, "-m", "blade_router.app", *arguments]
         self._drain_timeout = drain_timeout
         self._pass_fds = pass_fds
-        with listen(host, port) as alone:  # sharing a port would hide that somebody else has it
-            port = alone.getsockname()[1]
-        self._address = host, port
-        self._children = [_Child(index, listen(host, port, shared=True)) for index in range(workers)]
+        self._addresses = addresses
+        self._children = [_Child(index) for index in range(workers)]
+        for child in self._children:
+            self._listen(child)
         self._folder = Path(tempfile.mkdtemp(prefix="blade-router-"))
         self._shared = os.memfd_create("blade_router")
         os.ftruncate(self._shared, SHARED_BYTES)
         self._parent_pipe, self._parent_pipe_end = os.pipe()
+
+    def _listen(self, child: _Child) -> None:
+        """Open a child's sockets, all or none."""
+        try:
+            for address in self._addresses:
+                child.listeners.append(listen(*address, shared=True))
+        except OSError:
+            child.stop_listening()
+            raise
 
     def run(self) -> int:
         """Run until SIGTERM or SIGINT, or until it is clear that no child can start; returns the exit status."""
@@ -157,13 +172,14 @@ class Supervisor:
             child.delay = min(MAX_BACKOFF, 2 * child.delay)
 
     def _start(self, child: _Child) -> None:
-        if child.listener is None:
-            child.listener = listen(*self._address, shared=True)
-        worker = Worker(child.index, child.listener.fileno(), self._shared, self._parent_pipe, self._folder)
+        if not child.listeners:
+            self._listen(child)
+        public, admin = (listener.fileno() for listener in child.listeners)
+        worker = Worker(child.index, public, admin, self._shared, self._parent_pipe, self._folder)
         child.process = subprocess.Popen(
             self._command,
             env=os.environ | {VARIABLE: worker.encode()},
-            pass_fds=(worker.listener, worker.shared, worker.parent, *self._pass_fds),
+            pass_fds=(public, admin, worker.shared, worker.parent, *self._pass_fds),
         )
         child.started = time.monotonic()
 
@@ -182,17 +198,15 @@ class Supervisor:
             *(child.index, status, served_for, child.delay),
         )
         child.start_at = time.monotonic() + child.delay
-        if child.delay > 1.0 and child.listener is not None:
-            child.listener.close()  # a crash loop: leave its connections to the others meanwhile
-            child.listener = None
+        if child.delay > 1.0:
+            child.stop_listening()  # a crash loop: leave its connections to the others meanwhile
         child.delay = min(MAX_BACKOFF, 2 * child.delay)
         return True
 
     def _stop(self, number: int) -> int:
         """Forward a signal, and those that follow it, until all children have ended."""
         for child in self._children:
-            if child.listener is not None:
-                child.listener.close()
+            child.stop_listening()
         end = time.monotonic() + self._drain_timeout + STOP_GRACE_SECONDS
         while True:
             running = [child.process for child in self._children if child.process is not None]

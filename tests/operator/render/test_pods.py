@@ -164,15 +164,42 @@ def test_the_tokens_value_is_in_no_revision_and_without_a_key_there_is_none() ->
 
 def test_policies_let_in_routers_and_the_operator_and_nobody_else() -> None:
     engine, router = of_kind("NetworkPolicy", service_objects(parse_service(service()), DEFAULTS))
-    [from_router, from_operator] = engine["spec"]["ingress"]
+    [from_router, from_operator, from_prometheus] = engine["spec"]["ingress"]
     assert [each["port"] for each in from_router["ports"]] == [8081, 9081]
     assert [each["port"] for each in from_operator["ports"]] == [9081]
     [operator] = from_operator["from"]
     assert operator["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "bladellm-system"}
     assert operator["podSelector"]["matchLabels"] == {"app.kubernetes.io/name": "bladellm-operator"}
-    assert router["spec"]["ingress"] == [{"ports": [{"protocol": "TCP", "port": 8080}]}]
+    [prometheus] = from_prometheus["from"]
+    assert [each["port"] for each in from_prometheus["ports"]] == [8081]
+    [everyone, inside] = router["spec"]["ingress"]
+    assert everyone == {"ports": [{"protocol": "TCP", "port": 8080}]}
+    assert inside == {
+        "from": [*from_router["from"], operator, prometheus],
+        "ports": [{"protocol": "TCP", "port": 9080}],
+    }
     spec = {"security": {"networkPolicy": False}}
     assert of_kind("NetworkPolicy", service_objects(parse_service(service(spec)), DEFAULTS)) == []
+
+
+def test_policies_let_in_the_prometheus_that_the_installation_names() -> None:
+    def peers(**named: Any) -> list[Object]:
+        defaults = dataclasses.replace(DEFAULTS, **named)
+        engine, router = of_kind("NetworkPolicy", service_objects(parse_service(service()), defaults))
+        found = [each for rule in engine["spec"]["ingress"][2:] for each in rule["from"]]
+        assert router["spec"]["ingress"][1]["from"][2:] == found
+        return found
+
+    def namespaces(*names: str) -> Object:
+        among = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": list(names)}
+        return {"matchExpressions": [among]}
+
+    labels = {"app.kubernetes.io/name": "prometheus"}
+    assert peers() == [{"namespaceSelector": namespaces("monitoring"), "podSelector": {"matchLabels": labels}}]
+    assert peers(prometheus_namespaces=("a", "b"), prometheus_labels={}) == [
+        {"namespaceSelector": namespaces("a", "b"), "podSelector": {"matchLabels": {}}}
+    ]
+    assert peers(prometheus_namespaces=()) == []
 
 
 def test_a_router_may_follow_its_own_configuration_and_endpoints_and_nothing_else() -> None:

@@ -125,12 +125,37 @@ def test_a_router_may_follow_the_secret_of_its_keys_where_the_operator_may_grant
     assert "--keys_secret" not in flags
 
 
-def test_what_the_router_serves_with_tls_is_probed_and_named_so() -> None:
-    objects = render(CASES["router"])
+def probes(router: dict[str, Any]) -> list[Object]:
+    objects = render({"model": {"uri": "file:///m"}, "router": router})
     [deployment] = [obj for obj in objects if obj["kind"] == "Deployment" and obj["metadata"]["name"] == "qwen-router"]
     [container] = containers(deployment)
-    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-        assert container[probe]["httpGet"]["scheme"] == "HTTPS"
+    return [container[name]["httpGet"] for name in ("startupProbe", "readinessProbe", "livenessProbe")]
+
+
+def test_probes_use_the_admin_port_unless_the_image_may_be_too_old_for_one() -> None:
+    tls = {"tls": {"secretName": "certificate"}}
+    older = {"image": "registry/router:older"}
+    assert probes({}) == probes(tls) == [{"path": "/live", "port": "admin"}] * 3
+    assert probes(older) == [{"path": "/live", "port": "http"}] * 3
+    assert probes(older | tls) == [{"path": "/live", "port": "http", "scheme": "HTTPS"}] * 3
+
+
+def test_the_admin_port_is_where_the_router_serves_it_and_in_no_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = render(CASES["file_model"])
+    [deployment] = [obj for obj in objects if obj["kind"] == "Deployment" and obj["metadata"]["name"] == "qwen-router"]
+    [container] = containers(deployment)
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert ports == {"http": 8080, "admin": 9080}
+    for entry in container["env"]:
+        monkeypatch.setenv(entry["name"], entry["value"])
+    options = parse_arguments(["--endpoints", "http://a:1"])
+    assert (options.admin_host, options.admin_port) == ("0.0.0.0", 9080)
+    [network] = [obj for obj in objects if obj["kind"] == "Service" and obj["metadata"]["name"] == "qwen-router"]
+    assert [port["targetPort"] for port in network["spec"]["ports"]] == ["http"]
+
+
+def test_the_port_of_a_router_with_tls_is_named_so() -> None:
+    objects = render(CASES["router"])
     [network] = [obj for obj in objects if obj["kind"] == "Service" and obj["metadata"]["name"] == "qwen-router"]
     [port] = network["spec"]["ports"]
     assert (port["name"], port["appProtocol"], port["port"], port["targetPort"]) == ("https", "https", 8080, "http")

@@ -21,7 +21,7 @@ FORWARDED = {"x-forwarded-for": "10.1.2.3"}
 
 
 async def debug_route(router: Running, body: dict[str, Any] = LONG, **extra: Any) -> httpx.Response:
-    return await router.client.post("/debug/route", json=body, **extra)
+    return await router.admin.post("/debug/route", json=body, **extra)
 
 
 async def test_it_shows_what_the_next_request_will_do() -> None:
@@ -85,7 +85,7 @@ async def test_it_shows_why_other_endpoints_are_excluded() -> None:
 
 async def test_a_body_that_is_no_json_is_refused() -> None:
     async with MockEngine() as engine, serving(engine) as router:
-        response = await router.client.post("/debug/route", content=b"{")
+        response = await router.admin.post("/debug/route", content=b"{")
         assert response.status_code == 400
         assert response.json()["error"]["code"] == "invalid_json"
 

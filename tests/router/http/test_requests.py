@@ -229,11 +229,12 @@ async def test_expect_100_continue() -> None:
 
 async def test_head_of_the_routers_own_pages_has_no_body() -> None:
     async with MockEngine("a") as engine, serving(engine) as router, connected(router.port) as client:
-        for path in (b"/health", b"/metrics", b"/status"):
-            client.send(get(path, method=b"HEAD"))
-            response = await client.response(bodiless=True)
-            assert response.status == 200
-            assert int(response.header("content-length") or 0) > 0
+        async with connected(router.admin_port) as admin:
+            for path in (b"/health", b"/metrics", b"/status"):
+                admin.send(get(path, method=b"HEAD"))
+                response = await admin.response(bodiless=True)
+                assert response.status == 200
+                assert int(response.header("content-length") or 0) > 0
         client.send(get(b"/v1/models", method=b"HEAD"))
         assert (await client.response(bodiless=True)).status == 405
         client.send(get(b"/live"))

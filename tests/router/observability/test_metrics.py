@@ -16,7 +16,7 @@ async def test_metrics_are_valid_and_complete() -> None:
         for _ in range(4):
             await router.chat()
         await router.client.post("/v1/completions", content=b"{", headers={"content-type": "application/json"})
-        text = (await router.client.get("/metrics")).text
+        text = (await router.admin.get("/metrics")).text
     families = {family.name: family for family in text_string_to_metric_families(text)}
     samples = {
         (sample.name, *sample.labels.values()): sample.value

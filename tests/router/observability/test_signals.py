@@ -26,7 +26,7 @@ from blade_router.statistics.rates import Rate
 
 
 async def signals(router: Running) -> RouterSignals:
-    response = await router.client.get(paths.INTERNAL_SIGNALS)
+    response = await router.admin.get(paths.INTERNAL_SIGNALS)
     assert response.status_code == 200
     return msgspec.json.decode(response.content, type=RouterSignals)
 
@@ -290,7 +290,7 @@ async def test_token_is_required_when_there_is_one(tmp_path: Path, monkeypatch: 
 
         async def query(token: str | None) -> httpx.Response:
             extra = {headers.INTERNAL_TOKEN: token} if token is not None else {}
-            return await router.client.get(paths.INTERNAL_SIGNALS, headers=extra)
+            return await router.admin.get(paths.INTERNAL_SIGNALS, headers=extra)
 
         assert [(await query(token)).status_code for token in (None, "", "secret", "secret-1")] == [403, 403, 403, 200]
         assert headers.INTERNAL_TOKEN in (await query(None)).json()["error"]["message"]

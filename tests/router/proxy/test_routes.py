@@ -23,6 +23,8 @@ BODIES: dict[str, Any] = {
 POLICIES = ("auto", "round-robin", "least-request")
 READ = ("/v1/models", "/v1/models/org/name", "/v1/responses/resp_1", "/version", "/openapi.json", "/docs")
 
+ADMIN_PAGES = ("/metrics", "/metric", "/status", "/internal/signals")
+
 
 @pytest.mark.parametrize("policy", POLICIES)
 async def test_every_route_of_an_engine_reaches_one(policy: str) -> None:
@@ -45,14 +47,30 @@ async def test_every_route_of_an_engine_reaches_one(policy: str) -> None:
 
 async def test_health_and_metrics_are_the_routers_own() -> None:
     async with MockEngine("a") as engine, serving(engine) as router:
-        for path in ("/health", "/live", "/metrics", "/metric", "/status"):
-            response = await router.client.get(path)
+        for path in ("/health", "/live", *ADMIN_PAGES):
+            response = await router.admin.get(path)
             assert response.status_code == 200, path
             assert names.ENDPOINT not in response.headers
-        metrics = [(await router.client.get(path)).text for path in ("/metrics", "/metric")]
+        for path in ("/health", "/live"):
+            assert (await router.client.get(path)).json() == (await router.admin.get(path)).json()
+        metrics = [(await router.admin.get(path)).text for path in ("/metrics", "/metric")]
         assert metrics[0].splitlines()[0] == metrics[1].splitlines()[0]
         assert (await router.client.get("/nothing")).status_code == 404
         assert (await router.client.get("/tokenize/x")).status_code == 404
+    assert engine.received == []
+
+
+async def test_what_shows_the_inside_is_on_the_admin_port_only() -> None:
+    async with MockEngine("a") as engine, serving(engine, debug_routes=True) as router:
+        for path in (*ADMIN_PAGES, "/internal/state", "/debug/route", "/metrics/", "/%6detrics", "//metrics"):
+            for method in ("GET", "POST", "HEAD"):
+                response = await router.client.request(method, path)
+                assert response.status_code == 404, (method, path)
+                assert "location" not in response.headers
+        assert "its admin port" in (await router.client.get("/metrics")).json()["error"]["message"]
+        assert (await router.admin.post("/debug/route", json=BODIES["/v1/chat/completions"])).status_code == 200
+        for path in BODIES:
+            assert (await router.admin.post(path, json=BODIES[path])).status_code == 404
     assert engine.received == []
 
 

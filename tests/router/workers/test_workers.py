@@ -29,8 +29,8 @@ from blade_router.workers.supervisor import SHARED_BYTES, VARIABLE, Worker
 @asynccontextmanager
 async def running(
     *flags: str, pass_fds: tuple[int, ...] = (), **environment: str
-) -> AsyncIterator[tuple[Process, int]]:
-    """A router of two workers that both serve, and its port."""
+) -> AsyncIterator[tuple[Process, int, int]]:
+    """A router of two workers that both serve, its port and its admin port."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "blade_router.app", "--port", "0", "--workers", "2", *flags),
         stderr=PIPE,
@@ -40,16 +40,18 @@ async def running(
     assert process.stderr is not None
     try:
         async with asyncio.timeout(TEST_SECONDS):
-            port = 0
-            while not port:
+            port = admin = 0
+            while not (port and admin):
                 line = (await process.stderr.readline()).decode()
                 assert line, "the router ended before it listened"
                 if found := re.search(r"listening on http://127\.0\.0\.1:(\d+)", line):
                     port = int(found[1])
+                if found := re.search(r"admin port: http://127\.0\.0\.1:(\d+)", line):
+                    admin = int(found[1])
             draining = asyncio.create_task(process.stderr.read())
-            while len(await workers(port)) < 2:  # noqa: ASYNC110 - another process
+            while len(await workers(admin)) < 2:  # noqa: ASYNC110 - another process
                 await asyncio.sleep(0.02)
-            yield process, port
+            yield process, port, admin
             draining.cancel()
     finally:
         if process.returncode is None:
@@ -57,20 +59,20 @@ async def running(
             await process.wait()
 
 
-async def workers(port: int) -> dict[int, int]:
+async def workers(admin: int) -> dict[int, int]:
     """Pid of each worker."""
-    return {each["worker"]: each["pid"] for each in (await status(port))["workers"]}
+    return {each["worker"]: each["pid"] for each in (await status(admin))["workers"]}
 
 
-async def status(port: int) -> dict[str, Any]:
-    async with connected(port) as client:
+async def status(admin: int) -> dict[str, Any]:
+    async with connected(admin) as client:
         client.send(get(b"/status"))
         found: dict[str, Any] = json.loads((await client.response()).body)
     return found
 
 
-async def metric(port: int, name: str) -> float:
-    async with connected(port) as client:
+async def metric(admin: int, name: str) -> float:
+    async with connected(admin) as client:
         client.send(get(b"/metrics"))
         text = (await client.response()).body.decode()
     return next((float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name + " ")), 0.0)
@@ -85,20 +87,20 @@ async def send_chats(port: int, times: int) -> None:
 
 
 async def test_both_serve_and_count_together() -> None:
-    async with MockEngine("a") as engine, running("--endpoints", engine.url) as (process, port):
-        assert process.pid not in (await workers(port)).values(), "the parent serves nothing"
+    async with MockEngine("a") as engine, running("--endpoints", engine.url) as (process, port, admin):
+        assert process.pid not in (await workers(admin)).values(), "the parent serves nothing"
         await send_chats(port, 40)
-        assert await metric(port, 'blade_router_requests_total{code="200"}') == 40
-        assert await metric(port, "blade_router_request_duration_seconds_count") == 40
-        assert await metric(port, f'blade_router_endpoint_up{{endpoint="{engine.url}"}}') == 1
-        responding = {(await status(port))["worker"] for _ in range(40)}
+        assert await metric(admin, 'blade_router_requests_total{code="200"}') == 40
+        assert await metric(admin, "blade_router_request_duration_seconds_count") == 40
+        assert await metric(admin, f'blade_router_endpoint_up{{endpoint="{engine.url}"}}') == 1
+        responding = {(await status(admin))["worker"] for _ in range(40)}
         assert responding == {0, 1}
 
 
 async def test_signals_are_of_both() -> None:
-    async with MockEngine("a") as engine, running("--endpoints", engine.url) as (_, port):
+    async with MockEngine("a") as engine, running("--endpoints", engine.url) as (_, port, admin):
         await send_chats(port, 20)
-        async with connected(port) as client:
+        async with connected(admin) as client:
             client.send(get(b"/internal/signals"))
             signals = msgspec.json.decode((await client.response()).body, type=RouterSignals)
         assert (signals.arrivals, signals.finished, signals.completion_tokens) == (20, 20, 20)
@@ -109,15 +111,15 @@ async def test_health_that_one_worker_detects_is_shared_with_the_other() -> None
     """Their own checks come once a minute: the other one can only know it by shared health."""
     async with MockEngine("a") as a, MockEngine("b") as b:
         flags = ("--endpoints", f"{a.url},{b.url}", "--health_interval", "60")
-        async with running(*flags) as (_, port):
-            while not all(each["up"] for each in (await status(port))["endpoints"]):  # noqa: ASYNC110 - another process
+        async with running(*flags) as (_, port, admin):
+            while not all(each["up"] for each in (await status(admin))["endpoints"]):  # noqa: ASYNC110 - another process
                 await asyncio.sleep(0.02)
             b.mode = "draining"
             while not b.received:
                 await send_chats(port, 1)
             knows: set[int] = set()
             while len(knows) < 2:
-                found = await status(port)
+                found = await status(admin)
                 if found["endpoints"][1]["draining"]:
                     knows.add(found["worker"])
             received = len(b.received)
@@ -126,11 +128,11 @@ async def test_health_that_one_worker_detects_is_shared_with_the_other() -> None
 
 
 async def test_a_worker_that_is_killed_is_replaced_and_nobody_is_refused() -> None:
-    async with MockEngine("a") as engine, running("--endpoints", engine.url) as (process, port):
-        before = await workers(port)
+    async with MockEngine("a") as engine, running("--endpoints", engine.url) as (process, port, admin):
+        before = await workers(admin)
         os.kill(before[1], signal.SIGKILL)
         await send_chats(port, 30)  # half of these connect to the socket of the worker that is being replaced
-        after = await workers(port)
+        after = await workers(admin)
         assert after[0] == before[0]
         assert after[1] != before[1]
         process.send_signal(signal.SIGTERM)
@@ -157,7 +159,7 @@ async def test_workers_honour_one_token_limit(tmp_path: Path) -> None:
     file = keys(tmp_path, tokens_per_minute=limit)
     async with (
         MockEngine("a", tokens=tokens) as engine,
-        running("--endpoints", engine.url, "--keys", file) as (_, port),
+        running("--endpoints", engine.url, "--keys", file) as (_, port, _),
     ):
         first = await request_with_key_a(port, max_tokens=tokens)
         each = limit - int(first.header("x-ratelimit-remaining-tokens") or "0")
@@ -180,11 +182,11 @@ async def test_workers_honour_one_token_limit(tmp_path: Path) -> None:
 async def test_what_a_dead_worker_had_under_way_is_not_counted(tmp_path: Path) -> None:
     gate = asyncio.Semaphore(0)
     flags = ("--keys", keys(tmp_path, concurrent=2))
-    async with MockEngine("a", gate=gate) as engine, running("--endpoints", engine.url, *flags) as (_, port):
+    async with MockEngine("a", gate=gate) as engine, running("--endpoints", engine.url, *flags) as (_, port, admin):
         held = [asyncio.create_task(request_with_key_a(port)) for _ in range(2)]
         await eventually(lambda: engine.active == 2)
         assert (await request_with_key_a(port)).status == 429
-        before = await workers(port)
+        before = await workers(admin)
         for pid in before.values():
             os.kill(pid, signal.SIGKILL)
         await asyncio.gather(*held, return_exceptions=True)
@@ -197,7 +199,7 @@ async def test_what_a_dead_worker_had_under_way_is_not_counted(tmp_path: Path) -
 
 async def test_a_stop_reaches_the_workers_and_streams_finish() -> None:
     gate = asyncio.Semaphore(1)
-    async with MockEngine("a", gate=gate) as engine, running("--endpoints", engine.url) as (process, port):
+    async with MockEngine("a", gate=gate) as engine, running("--endpoints", engine.url) as (process, port, _):
         async with connected(port) as client:
             client.send(post(json.dumps(question(stream=True)).encode()))
             await client.reader.readuntil(engine.event(0))
@@ -210,8 +212,8 @@ async def test_a_stop_reaches_the_workers_and_streams_finish() -> None:
 
 
 async def test_workers_end_with_their_parent() -> None:
-    async with MockEngine("a") as engine, running("--endpoints", engine.url) as (process, port):
-        pids = (await workers(port)).values()
+    async with MockEngine("a") as engine, running("--endpoints", engine.url) as (process, _, admin):
+        pids = (await workers(admin)).values()
         process.kill()
         await process.wait()
         await eventually(lambda: not any(psutil.pid_exists(pid) for pid in pids))
@@ -221,15 +223,16 @@ async def test_an_inherited_socket_is_accepted_from_by_all() -> None:
     with socket.create_server(("127.0.0.1", 0)) as shared:
         number, port = shared.fileno(), shared.getsockname()[1]
         async with MockEngine("a") as engine:
-            async with running("--endpoints", engine.url, pass_fds=(number,), BLADE_LISTEN_FD=str(number)):
+            inherits = running("--endpoints", engine.url, pass_fds=(number,), BLADE_LISTEN_FD=str(number))
+            async with inherits as (_, _, admin):
                 await send_chats(port, 5)
-                assert len(await workers(port)) == 2
+                assert len(await workers(admin)) == 2
 
 
 async def test_workers_share_memory_that_only_they_can_reach() -> None:
-    async with MockEngine("a") as engine, running("--endpoints", engine.url) as (_, port):
+    async with MockEngine("a") as engine, running("--endpoints", engine.url) as (_, _, admin):
         given = []
-        for pid in (await workers(port)).values():
+        for pid in (await workers(admin)).values():
             worker = Worker.decode(psutil.Process(pid).environ()[VARIABLE])
             given.append(os.stat(f"/proc/{pid}/fd/{worker.shared}"))
             assert worker.folder.stat().st_mode & 0o077 == 0

@@ -48,10 +48,11 @@ def _endpoint(pod: Object) -> EndpointConfig:
         for port in container.get("ports", [])
     }
     host = pod["status"]["podIP"]
+    inside = ports.get("internal") or ports.get("admin")
     return EndpointConfig(
         name=pod["metadata"]["name"],
         url=f"http://{host}:{ports.get('http')}",
-        internal_url=f"http://{host}:{ports['internal']}" if "internal" in ports else "",
+        internal_url=f"http://{host}:{inside}" if inside else "",
         revision=(pod["metadata"].get("labels") or {}).get(REVISION, ""),
         draining=is_terminating(pod),
     )

@@ -14,6 +14,7 @@ from operator_support.local import free_port, until
 from operator_support.watching import FAST
 
 from blade_operator import metrics
+from blade_operator.cli import run
 from blade_operator.cli.arguments import parse
 from blade_operator.cluster.kubernetes.watching import kopf_settings
 from blade_operator.controller import health
@@ -116,6 +117,22 @@ def test_options_of_run() -> None:
     assert (defaults.lease_name, defaults.http_port, defaults.workers) == ("bladellm-operator", 8080, 8)
 
 
+def test_options_become_defaults_of_what_is_rendered() -> None:
+    def defaults(*options: str) -> Defaults:
+        return run._settings(parse(["run", *options])).defaults
+
+    assert defaults() == Defaults()
+    prometheus = ("--prometheus_namespaces", "a, b", "--prometheus_labels", "app=prometheus,tier=")
+    assert defaults("--router_image", "r:1", "--no-watch_keys", *prometheus) == Defaults(
+        router_image="r:1",
+        watch_keys=False,
+        prometheus_namespaces=("a", "b"),
+        prometheus_labels={"app": "prometheus", "tier": ""},
+    )
+    nobody = defaults("--prometheus_namespaces=", "--prometheus_labels=")
+    assert (nobody.prometheus_namespaces, nobody.prometheus_labels) == ((), {})
+
+
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
@@ -124,6 +141,7 @@ def test_options_of_run() -> None:
         (["--leader-elect"], "did you mean '--leader_elect'?"),
         (["--watch-keys"], "did you mean '--watch_keys'?"),
         (["--no_watch_keys"], "did you mean '--no-watch_keys'?"),
+        (["--prometheus_labels", "a=b,prometheus"], "'prometheus' is not a label: use NAME=VALUE"),
     ],
 )
 def test_a_wrong_option_is_named(argument: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

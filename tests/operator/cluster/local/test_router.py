@@ -133,6 +133,25 @@ def test_keys_and_a_certificate_from_secrets_are_what_the_routers_go_by(running:
     running.until(lambda: status_codes("sk-carol") == {200} and status_codes("sk-alice") == {401})
     assert set(_routers(running)) == routers
 
+    # What shows the routers' inside is elsewhere, in plain HTTP, one port a replica.
+    public = url.removesuffix("/v1")
+    assert httpx.get(f"{public}/metrics", verify=trusted, trust_env=False).status_code == 404
+    for name, admin in _admin_urls(running).items():
+        assert 'blade_router_requests_total{code="401"}' in httpx.get(f"{admin}/metrics", trust_env=False).text, name
+        assert len(httpx.get(f"{admin}/status", trust_env=False).json()["workers"]) == 2
+    file = running.layout.endpoints / "default" / "qwen-router.json"
+    replicas = {each["name"]: each["internal_url"] for each in json.loads(file.read_text())["endpoints"]}
+    assert replicas == _admin_urls(running)
+
+
+def _admin_urls(running: Loop) -> dict[str, str]:
+    return {
+        name: f"http://127.0.0.1:{port['containerPort']}"
+        for name, pod in _routers(running).items()
+        for port in pod["spec"]["containers"][0]["ports"]
+        if port["name"] == "admin"
+    }
+
 
 def _change(running: Loop, folder: Path, replicas: int, **router: Any) -> None:
     """Apply another router, and wait until exactly that runs and is ready."""
