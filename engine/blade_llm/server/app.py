@@ -23,7 +23,7 @@ from blade_protocol import paths
 
 def make_app(context: ServerContext) -> FastAPI:
     """The public application. Bodies are parsed with msgspec; FastAPI routes them, and shows ``/docs``."""
-    app = FastAPI(title="BladeLLM", version=package_version(), redoc_url=None)
+    app = FastAPI(title="BladeLLM", version=package_version(), redoc_url=None, redirect_slashes=False)
     install_error_handlers(app)
     app.add_middleware(RequestIdMiddleware)
     served = [route for route in ROUTES if is_served(route.path, context.model.task)]

@@ -30,7 +30,7 @@ HEARTBEAT_SECONDS: Final = 5.0
 
 def make_internal_app(context: ServerContext, token: InternalToken | None) -> FastAPI:
     """The internal application; with ``token``, requests need it in the ``x-blade-internal-token`` header."""
-    app = FastAPI(title="BladeLLM internal", docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(title="BladeLLM internal", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     install_error_handlers(app)
 
     def authorize(request: Request) -> None:

@@ -85,6 +85,8 @@ def make_admin(
 ) -> FastAPI:
     """Create the ASGI application for every page of the router's own. The caller keeps ``models`` up to date."""
     app = FastAPI(title="BladeLLM router", docs_url=None, redoc_url=None, openapi_url=None)
+    """Create the ASGI application for every path that is not the engines'. The caller keeps ``models`` up to date."""
+    app = FastAPI(title="BladeLLM router", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
 
     @app.exception_handler(HTTPException)
     async def openai_shaped(request: Request, error: HTTPException) -> Response:

@@ -23,7 +23,8 @@ class RawRequest:
 
     method: bytes
     target: bytes
-    """Origin form: it begins with a slash."""
+    """Origin form: it begins with a slash. Its path ends in none: with one it means the same here, and engines would
+    redirect it."""
     headers: Headers
     """Names in lower case."""
     http11: bool
@@ -57,6 +58,8 @@ def read_head(method: bytes, target: bytes, version: str, keep_alive: bool, head
         raise bad_request(f"HTTP/{version} is not spoken here; use HTTP/1.1")
     if not target.startswith(b"/") or b"#" in target:
         raise bad_request("the request target must be a path; absolute URLs, fragments and CONNECT are not supported")
+    if target.endswith(b"/") or b"/?" in target:
+        target = _without_slash(target)
     request = RawRequest(method, target, headers, version == "1.1", keep_alive)
     hosts = 0
     for name, value in headers:
@@ -79,6 +82,12 @@ def read_head(method: bytes, target: bytes, version: str, keep_alive: bool, head
     if hosts > 1 or (request.http11 and not hosts):
         raise bad_request(f"a request needs exactly one host header; this one has {hosts}")
     return request
+
+
+def _without_slash(target: bytes) -> bytes:
+    """The target without slashes at the end of its path."""
+    path, mark, query = target.partition(b"?")
+    return (path.rstrip(b"/") or b"/") + mark + query
 
 
 def bad_request(message: str) -> Refused:

@@ -26,8 +26,9 @@ from blade_router.observability.metrics import Metrics
 from blade_router.observability.outcome import Observe, Outcome
 from blade_router.policies import Choice, Policy
 from blade_router.proxy.relay import EVENT_END, BufferedResponse, buffer_head, forward
+from blade_router.proxy.response_headers import REDIRECTS, forwardable, redirected
 from blade_router.proxy.retry_state import RETRIABLE, RetryState
-from blade_router.request.request import REQUEST_ID, ClientRequest, forwardable, read_request
+from blade_router.request.request import REQUEST_ID, ClientRequest, read_request
 from blade_router.request.usage import TAIL, usage_of, usage_of_stream
 from blade_router.resume import ResumableStream, Resumer, read_resume_state, resume_headers, supports_resume
 
@@ -168,6 +169,8 @@ class Proxy:
                         retries.rejected(endpoint, response, added)
                         continue
                     retries.succeeded(endpoint, response.status)
+                    if response.status in REDIRECTS:
+                        raise redirected(response.status, added)
                     lost = await self._relay(response, added, connection, request, client)
                 except UpstreamError as error:
                     retries.failed(endpoint, error)

@@ -40,17 +40,6 @@ ROUTER_PREFIX = names.CLIENT_FORBIDDEN_PREFIX.encode()
 _REPLACED = HOP_BY_HOP | {b"host", b"content-length", b"expect", REQUEST_ID}
 _SPECIAL = _REPLACED | {b"content-type", b"content-encoding"}
 
-CORS = frozenset(
-    b"access-control-" + name
-    for name in (
-        *(b"allow-origin", b"allow-credentials", b"allow-headers", b"allow-methods"),
-        *(b"expose-headers", b"max-age", b"allow-private-network"),
-    )
-)
-"""CORS is the router's decision: vLLM by default allows every origin."""
-_NOT_FORWARDED = HOP_BY_HOP | CORS | {REQUEST_ID}
-_MEASURED = _NOT_FORWARDED | {b"content-length"}
-
 _prefix = secrets.token_hex(8).encode()
 _counter = itertools.count()
 
@@ -181,17 +170,3 @@ def _fields_of(body: bytes) -> RoutingFields:
 def _encoded(coding: bytes) -> Refused:
     message = f"content-encoding {coding.decode('latin-1')} is not supported; send the body unencoded"
     return Refused(415, message, code="unsupported_encoding")
-
-
-def forwardable(upstream: Headers, length: int | None) -> Headers:
-    """A response's headers without those about the connection and without those the router writes itself.
-
-    ``length`` is the size of the body where all of it is there, and replaces the one the engine sent.
-    """
-    if length is None:
-        return [
-            header for header in upstream if header[0] not in _NOT_FORWARDED and not header[0].startswith(ROUTER_PREFIX)
-        ]
-    headers = [header for header in upstream if header[0] not in _MEASURED and not header[0].startswith(ROUTER_PREFIX)]
-    headers.append((b"content-length", b"%d" % length))
-    return headers

@@ -167,3 +167,11 @@ def _assert_draining(response: httpx.Response) -> None:
     assert int(response.headers["retry-after"]) >= 1
     error: dict[str, Any] = json.loads(response.content)["error"]
     assert error["code"] == "draining"
+
+
+def test_a_slash_at_the_end_of_a_path_redirects_nobody(server: ServerProcess) -> None:
+    """A redirect would name this engine's own address, and lead clients past the router."""
+    for url in (f"{server.url}/v1/completions/", f"{server.internal_url}/internal/drain/"):
+        response = httpx.post(url, json={"prompt": "x"})
+        assert response.status_code == 404
+        assert "location" not in response.headers

@@ -11,7 +11,8 @@ from blade_protocol.routing import RouterConfig
 from blade_router.admission import Admission, AdmissionControl, AdmitAll
 from blade_router.http.client import Client
 from blade_router.http.errors import Refused
-from blade_router.request.request import ClientRequest, forwardable
+from blade_router.proxy.response_headers import forwardable
+from blade_router.request.request import ClientRequest
 from blade_router.request.usage import Usage
 
 STREAM = BODY[:-1] + b', "stream": true}'
