@@ -43,7 +43,7 @@ async def _measure(policy: str, seed: int) -> Values:
             sample = grouped(SIZE, seed, unique=16)
             load = [crowd(router.port, 24, sample, requests=REQUESTS) for router in (one, other)]
             outcomes = [right(outcome) for outcome in await asyncio.gather(*load)]
-            if policy == "kv-aware" and not all(each.publisher and each.publisher.subscribers for each in engines):
+            if policy == "kv-aware" and not all(publisher.subscribers for publisher in publishers):
                 raise Skipped("the router does not subscribe to the engines' KV events")
             return {
                 "hit_rate": hit_rate(engines),
