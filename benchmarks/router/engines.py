@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator
+from collections import Counter, OrderedDict, deque
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
@@ -20,6 +20,7 @@ import msgspec
 
 from benchmarks.router import known_routes
 from benchmarks.router.kv_events import HEADER, KvEventPublisher, hashes_header
+from benchmarks.router.load_reports import LoadReporter
 
 RESUME = b"/internal/resume"
 IDS = b"x-blade-stream-ids"
@@ -82,8 +83,14 @@ class Engine:
     """Prefill of one block that is not cached."""
     serial: bool = False
     """One prefill at a time: the others queue."""
-    publisher: KvEventPublisher | None = None
-    """Publishes KV events to routers; without one they get ``cached_tokens`` only."""
+    slots: int = 0
+    """Requests that run at the same time, the others wait in turn; 0: all of them."""
+    poison: bytes = b""
+    """A request with this in its body crashes the engine, ..."""
+    restart_seconds: float = 0.5
+    """... which is back after that long."""
+    publisher: KvEventPublisher | LoadReporter | None = None
+    """Publishes KV events or the load to routers; without one they get ``cached_tokens`` only."""
     port: int = 0
     requests: int = 0
     active: int = 0
@@ -97,6 +104,9 @@ class Engine:
     """First bytes of the prompts it got."""
     cache: OrderedDict[int, None] = field(default_factory=OrderedDict)
     connections: set[_Connection] = field(default_factory=set)
+    waiting: deque[_Connection] = field(default_factory=deque)
+    """Those whose requests wait for a slot."""
+    crashes: int = 0
     _free_at: float = 0.0
     _server: asyncio.Server | None = None
 
@@ -118,6 +128,24 @@ class Engine:
         for connection in list(self.connections):
             connection.cut()
         self.cache.clear()
+
+    def crash(self) -> None:
+        """Be killed, and back after ``restart_seconds``."""
+        if self._server is None:
+            return
+        self.crashes += 1
+        self.kill()
+        loop = asyncio.get_running_loop()
+        loop.call_later(self.restart_seconds, lambda: loop.create_task(self.start()))
+
+    @property
+    def running(self) -> int:
+        """Requests that have a slot."""
+        return self.active - len(self.waiting)
+
+    def load(self) -> tuple[int, int, int]:
+        """How many requests run, how many wait, and how many can run."""
+        return self.running, len(self.waiting), self.slots
 
     def forget(self) -> None:
         """Empty cache and counters."""
@@ -143,7 +171,7 @@ class Engine:
                 self.cache.move_to_end(block)
                 hits += not missing
         removed = [self.cache.popitem(last=False)[0] for _ in range(len(self.cache) - self.cache_blocks)]
-        if self.publisher is not None:
+        if isinstance(self.publisher, KvEventPublisher):
             self.publisher.change(missing, removed)
         self.hits += hits
         self.blocks += len(chain)
@@ -169,6 +197,8 @@ class _Connection(asyncio.Protocol):
         self.parts: list[bytes] = []
         self.busy = self.ours = self.ids = False
         self.question = b""
+        self.begin: Callable[[], None] | None = None
+        """What starts the response once there is a slot; None: it has one."""
         self.hashes_wanted = self.ids_wanted = False
         self.extra = b""
         self.cached = self.prompt = self.tokens = self.index = 0
@@ -220,6 +250,8 @@ class _Connection(asyncio.Protocol):
         generates = self.parser.get_method() == b"POST" and (target in known_routes.GENERATING or target == RESUME)
         if engine.mode != "ok" and (generates or engine.unwell):
             self._fail(engine.mode)
+        elif generates and engine.poison and engine.poison in body:
+            engine.crash()
         elif generates:
             self._generate(body)
         elif engine.publisher is None or not engine.publisher.respond(target, self.transport):
@@ -258,10 +290,26 @@ class _Connection(asyncio.Protocol):
             self.ids_wanted = False
             self.index = sum(map(len, decoded.token_ids))
             self.transport.write(_STREAM_HEAD % (self.extra + (_RESUMABLE if self.ids else b"")))
-            self.next = self.loop.time() + wait + engine.interval
-            self.timer = self.loop.call_at(self.next, self._token if self.index < self.tokens else self._end)
-        elif wait + engine.delay:
-            self.timer = self.loop.call_later(wait + engine.delay, self._whole)
+            self.begin = lambda: self._stream(wait)
+        else:
+            self.begin = lambda: self._unary(wait)
+        if engine.slots and engine.running > engine.slots:
+            engine.waiting.append(self)
+        else:
+            self._begin()
+
+    def _begin(self) -> None:
+        assert self.begin is not None
+        begin, self.begin = self.begin, None
+        begin()
+
+    def _stream(self, wait: float) -> None:
+        self.next = self.loop.time() + wait + self.engine.interval
+        self.timer = self.loop.call_at(self.next, self._token if self.index < self.tokens else self._end)
+
+    def _unary(self, wait: float) -> None:
+        if wait + self.engine.delay:
+            self.timer = self.loop.call_later(wait + self.engine.delay, self._whole)
         else:
             self._whole()
 
@@ -294,8 +342,15 @@ class _Connection(asyncio.Protocol):
         return _USAGE % (self.prompt, self.tokens, self.prompt + self.tokens, cached)
 
     def _finish(self) -> None:
+        """The response is complete, or the connection gone: the next one may have the slot."""
         self.busy = False
-        self.engine.active -= 1
+        engine = self.engine
+        engine.active -= 1
+        if self.begin is not None:
+            self.begin = None
+            engine.waiting.remove(self)
+        elif engine.waiting:
+            engine.waiting.popleft()._begin()
 
 
 @contextlib.asynccontextmanager

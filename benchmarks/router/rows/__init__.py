@@ -11,6 +11,7 @@ from benchmarks.router.rows import (
     admission,
     cancel,
     failures,
+    flood,
     kv_aware,
     latency,
     memory,
@@ -37,4 +38,5 @@ ROWS: Final[dict[str, Callable[[Context], Awaitable[list[Figure]]]]] = {
     "fairness": admission.run_fairness,
     "workers": admission.run_workers,
     "reload": reload.run,
+    "flood": flood.run,
 }

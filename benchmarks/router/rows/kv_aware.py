@@ -36,14 +36,15 @@ async def run(context: Context) -> list[Figure]:
 async def _measure(policy: str, seed: int) -> Values:
     engine = {"cache_blocks": CACHE, "block_seconds": 0.0015, "serial": True, "delay": DECODE}
     async with fleet(**engine) as engines:  # type: ignore[arg-type]
-        for each in engines:
-            each.publisher = KvEventPublisher(CACHE)
+        publishers = [KvEventPublisher(CACHE) for _ in engines]
+        for each, publisher in zip(engines, publishers, strict=True):
+            each.publisher = publisher
         kind = ours(policy=policy, internal=True)
         async with started(kind, engines) as one, started(kind, engines) as other:
             sample = grouped(SIZE, seed, unique=16)
             load = [crowd(router.port, 24, sample, requests=REQUESTS) for router in (one, other)]
             outcomes = [right(outcome) for outcome in await asyncio.gather(*load)]
-            if policy == "kv-aware" and not all(each.publisher and each.publisher.subscribers for each in engines):
+            if policy == "kv-aware" and not all(publisher.subscribers for publisher in publishers):
                 raise Skipped("the router does not subscribe to the engines' KV events")
             return {
                 "hit_rate": hit_rate(engines),
