@@ -89,7 +89,7 @@ def _access(service: LLMService, defaults: Defaults, name: str, identity: str) -
 def _deployment(service: LLMService, defaults: Defaults) -> Object:
     router, name = service.spec.router, router_name(service)
     drain = parse_duration(service.spec.rollout.drain_timeout)
-    probed = _probed(service)
+    port, scheme = _probed(service)
     container = {
         "name": ROUTER,
         "image": router.image or defaults.router_image,
@@ -108,9 +108,9 @@ def _deployment(service: LLMService, defaults: Defaults) -> Object:
         **resources(router.resources or RESOURCES),
         "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP}}},
         # Live before any engine is: requests wait in it meanwhile.
-        "startupProbe": http_probe(paths.LIVE, period=1, failures=120, **probed),
-        "readinessProbe": http_probe(paths.LIVE, period=2, failures=2, **probed),
-        "livenessProbe": http_probe(paths.LIVE, period=10, failures=6, timeout=5, **probed),
+        "startupProbe": http_probe(paths.LIVE, period=1, failures=120, port=port, scheme=scheme),
+        "readinessProbe": http_probe(paths.LIVE, period=2, failures=2, port=port, scheme=scheme),
+        "livenessProbe": http_probe(paths.LIVE, period=10, failures=6, timeout=5, port=port, scheme=scheme),
         "securityContext": container_security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
@@ -149,15 +149,15 @@ def _deployment(service: LLMService, defaults: Defaults) -> Object:
     return make(service, "apps/v1", "Deployment", name, ROLE_ROUTER, spec=spec)
 
 
-def _probed(service: LLMService) -> dict[str, str]:
+def _probed(service: LLMService) -> tuple[str, str]:
     """Port and scheme of the probes: of the admin port, whose connections a flood of clients does not use up.
 
     An image of the user's own may be too old to have one.
     """
     router = service.spec.router
     if not router.image:
-        return {"port": "admin"}
-    return {"port": "http", "scheme": "HTTP" if router.tls is None else "HTTPS"}
+        return "admin", "HTTP"
+    return "http", "HTTP" if router.tls is None else "HTTPS"
 
 
 def _flags(service: LLMService) -> list[str]:

@@ -84,8 +84,6 @@ def make_admin(
     debug_routes: bool = False,
 ) -> FastAPI:
     """Create the ASGI application for every page of the router's own. The caller keeps ``models`` up to date."""
-    app = FastAPI(title="BladeLLM router", docs_url=None, redoc_url=None, openapi_url=None)
-    """Create the ASGI application for every path that is not the engines'. The caller keeps ``models`` up to date."""
     app = FastAPI(title="BladeLLM router", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
 
     @app.exception_handler(HTTPException)
