@@ -95,7 +95,7 @@ async def test_no_redirect_leaves_the_router(name: str) -> None:
 )
 async def test_a_slash_at_the_end_of_a_path_is_none(path: bytes) -> None:
     async with MockEngine("a") as engine, routed(plays(), engine) as (router, _), connected(router.port) as client:
-        client.send(post(path=path) + get(b"/metrics/") + get(b"/"))
+        client.send(post(path=path) + get(b"/live/") + get(b"/"))
         assert (await client.response()).status == 200
         assert (await client.response()).status == 200
         assert (await client.response()).status == 404
