@@ -46,8 +46,9 @@ class Options:
     """A file with API keys, or a folder of them."""
     keys_secret: str | None = None
     """Name of a Secret in ``cluster`` with API keys."""
-    peers: Path | str | None = None
-    """This router's own Service, whose ready pods share every limit: a file with them, or its name in ``cluster``."""
+    peers: Path | str | tuple[str, ...] | None = None
+    """The replicas of this router, which share every limit: a file with them, the name of their Service in ``cluster``,
+    or the base URLs of their internal routes, this router's among them."""
     replicas: int = 1
     """Routers that share every limit, where there are no ``peers`` to count."""
     policy: PolicyName | None = None
@@ -194,8 +195,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     admission.add_argument(
         "--peers",
-        metavar="NAME",
-        help="this router's own Service; its ready replicas split every limit between them. Found as that of --service",
+        metavar="NAME|URL,URL",
+        help="this router's own Service; its ready replicas share every limit. Found as that of --service. Or the base "
+        "URLs of all replicas, this one among them: http://HOST:PORT,...",
     )
     admission.add_argument(
         "--replicas",
@@ -303,9 +305,16 @@ def _admin_port(parser: argparse.ArgumentParser, port: int) -> int:
 
 def _resolve_sources(parser: argparse.ArgumentParser, values: dict[str, Any]) -> None:
     """Resolve names of services and objects: to files of a folder, or to objects of the cluster around this pod."""
+    if "://" in values.get("peers", ""):
+        try:
+            values["peers"] = tuple(endpoint.url for endpoint in parse_endpoints(values["peers"]))
+        except ConfigError as error:
+            parser.error(f"--peers: {error}")
     services: list[str] = values.pop("service", [])
     named = [("service", name) for name in services]
-    named += [(flag, values[flag]) for flag in ("config_map", "keys_secret", "peers") if flag in values]
+    named += [
+        (flag, values[flag]) for flag in ("config_map", "keys_secret", "peers") if isinstance(values.get(flag), str)
+    ]
     for flag, name in named:
         if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", name):
             parser.error(f"--{flag}: {name!r} is no Kubernetes name (lower case, digits, '-' and '.')")
@@ -316,7 +325,7 @@ def _resolve_sources(parser: argparse.ArgumentParser, values: dict[str, Any]) ->
         for flag, mounted in (("config_map", "config"), ("keys_secret", "keys")):
             if mounted in values:
                 values.pop(flag, None)  # the file is the object, and there is no API to watch
-        if "peers" in values:
+        if isinstance(values.get("peers"), str):
             values["peers"] = Path(folder) / f"{values['peers']}.json"
         named = [(flag, name) for flag, name in named if isinstance(values.get(flag), str)]
     else:

@@ -3,7 +3,7 @@ the configuration means to each part."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import NoReturn, Self
 
@@ -11,6 +11,7 @@ import msgspec
 
 from blade_protocol import paths
 from blade_protocol.routing import RouterConfig
+from blade_router.admin.lending import ReplicaLending
 from blade_router.admin.sibling_workers import SiblingWorkers
 from blade_router.admission.controller import AdmissionController
 from blade_router.admission.key_sources import Keys, SecretKeys, WatchedKeys
@@ -19,7 +20,7 @@ from blade_router.admission.request_queues import RequestQueues
 from blade_router.arguments import Options
 from blade_router.config.internal_token import token_file
 from blade_router.config.parsing import ConfigError
-from blade_router.config.replica_count import FileReplicaCount
+from blade_router.config.replicas import FileReplicas
 from blade_router.config.sources import RETRY_SECONDS, Configuration, Source, WatchedFile
 from blade_router.endpoints.endpoint_set import EndpointSet
 from blade_router.endpoints.health_check import HealthChecker
@@ -31,7 +32,7 @@ from blade_router.http.cors import Cors
 from blade_router.http.errors import Refused
 from blade_router.http.head import RawRequest
 from blade_router.http.server import Server
-from blade_router.kubernetes import ConfigMapSource, EndpointSliceSource, ServiceReplicaCount
+from blade_router.kubernetes import ConfigMapSource, EndpointSliceSource, ServiceReplicas
 from blade_router.observability.access_log import AccessLog
 from blade_router.observability.metrics import Metrics
 from blade_router.observability.signals import router_signals
@@ -85,13 +86,13 @@ class Router:
         model_list = ModelList(self.admission, self.endpoints)
         self._workers = options.workers
         self._replicas = options.replicas
-        self._set_replicas(options.replicas)
+        self._split_limits(options.replicas)
         self._shared_health: SharedHealth | None = None
         if options.workers > 1:
             self._shared_health = SharedHealth(
                 self.endpoints, SharedColumns(memory, "endpoints", MAX_SHARED_ENDPOINTS, WIDTH).open
             )
-        self._replica_counter = make_replica_counter(options)
+        self._replica_source = make_replica_source(options)
         self.prefixes = PrefixIndex(options.prefix_index_bytes)
         self._kv_index = KvIndex(self.prefixes, options.kv_index_bytes)
         self.policy_options = PolicyOptions(
@@ -132,6 +133,12 @@ class Router:
             self.workers = SiblingWorkers(
                 options.place, self.metrics.render, lambda: self.metrics.in_flight, self._signals
             )
+        self._lending: ReplicaLending | None = None
+        if self._replica_source is not None or isinstance(options.peers, tuple):
+            self._lending = ReplicaLending(self.admission.quotas, token_file(), self.workers, options.worker)
+            self.admission.borrow = self._lending.borrow
+        if isinstance(options.peers, tuple):
+            self._set_replicas(options.peers)
         from blade_router.admin.admin import make_admin  # FastAPI: 20 MB that the parent of workers does without
 
         self._admin = make_admin(
@@ -141,6 +148,7 @@ class Router:
             self._live,
             self.workers,
             debug_routes=options.debug_routes,
+            quotas=self._lending.reply if self._lending is not None else None,
         )
         self.engine_watchers = EngineWatchers(cleared=self.prefixes.removed)
         self._health = HealthChecker(options.health_interval, on_up=self.engine_watchers.wake)
@@ -191,8 +199,8 @@ class Router:
         found = self._sources.live()
         if self.keys is not None:
             found |= self.keys.live()
-        if self._replica_counter is not None:
-            found["peers"] = self._replica_counter.live
+        if self._replica_source is not None:
+            found["peers"] = self._replica_source.live
         return found
 
     def _signals(self) -> bytes:
@@ -230,12 +238,20 @@ class Router:
             group.create_task(_restarted("the configuration", lambda: self._sources.watch(self.apply)))
             if (keys := self.keys) is not None:
                 group.create_task(_restarted("the keys", lambda: keys.follow(self._keys_changed)))
-            if (replica_counter := self._replica_counter) is not None:
-                group.create_task(_restarted("the router replicas", lambda: replica_counter.watch(self._set_replicas)))
+            if (replicas := self._replica_source) is not None:
+                group.create_task(_restarted("the router replicas", lambda: replicas.watch(self._set_replicas)))
+            if self._lending is not None and (exchange := self._lending.exchange) is not None:
+                group.create_task(_restarted("the shares of limits", exchange.follow))
             if self._shared_health is not None:
                 group.create_task(_restarted("the other workers", self._shared_health.follow))
 
-    def _set_replicas(self, count: int) -> None:
+    def _set_replicas(self, urls: Sequence[str]) -> None:
+        """Share every limit with the replicas that have these URLs; this one may not be among them yet."""
+        if self._lending is not None:
+            self._lending.set_members(urls)
+        self._split_limits(max(1, len(urls)))
+
+    def _split_limits(self, count: int) -> None:
         """Split every limit and the capacity of the engines between so many routers."""
         self._replicas = count
         self.admission.set_replicas(count)
@@ -313,11 +329,13 @@ def make_sources(options: Options) -> Configuration:
     )
 
 
-def make_replica_counter(options: Options) -> FileReplicaCount | ServiceReplicaCount | None:
-    """The source of the number of routers that share limits; None: the command line said how many there are."""
+def make_replica_source(options: Options) -> FileReplicas | ServiceReplicas | None:
+    """The source of the replicas that share limits; None: the command line said which or how many there are."""
     if isinstance(options.peers, Path):
-        return FileReplicaCount(options.peers)
-    return ServiceReplicaCount(options.cluster, options.peers) if options.cluster and options.peers else None
+        return FileReplicas(options.peers)
+    if isinstance(options.peers, str) and options.cluster is not None:
+        return ServiceReplicas(options.cluster, options.peers, options.admin_port)
+    return None
 
 
 def make_keys(options: Options) -> Keys | None:

@@ -43,6 +43,10 @@ class Running:
         assert port is not None
         return port
 
+    @property
+    def admin_url(self) -> str:
+        return f"http://127.0.0.1:{self.admin_port}"
+
     async def chat(self, *, stream: bool = False, **extra: Any) -> httpx.Response:
         return await self.client.post("/v1/chat/completions", json=question(stream=stream), **extra)
 

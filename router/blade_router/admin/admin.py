@@ -4,7 +4,7 @@ Health and liveness are also on the public port. It is queried a few times a sec
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 from fastapi import FastAPI, Request, Response
@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from blade_protocol import headers as header_names
 from blade_protocol import paths
 from blade_router.admin.debug import add_debug_route
+from blade_router.admin.quotas import add_quotas_route
 from blade_router.admin.sibling_workers import SiblingWorkers
 from blade_router.config.internal_token import may_see_signals, token_file
 from blade_router.http.errors import error_body
@@ -82,6 +83,7 @@ def make_admin(
     workers: SiblingWorkers | None = None,
     *,
     debug_routes: bool = False,
+    quotas: Callable[[bytes], Awaitable[bytes]] | None = None,
 ) -> FastAPI:
     """Create the ASGI application for every page of the router's own. The caller keeps ``models`` up to date."""
     app = FastAPI(title="BladeLLM router", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
@@ -165,5 +167,7 @@ def make_admin(
             ],
         )
 
+    if quotas is not None:
+        add_quotas_route(app, quotas)
     add_debug_route(app, proxy, open_to_all=debug_routes)
     return app

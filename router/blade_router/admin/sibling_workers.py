@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
@@ -43,6 +43,9 @@ class SiblingWorkers:
         self._render = render
         self._in_flight = in_flight
         self._signals = signals
+        self.commands: dict[bytes, Callable[[bytes], Awaitable[bytes]]] = {}
+        """Further commands that this worker serves, by name; each gets the rest of the line. Those that fail respond
+        with nothing."""
         self._server: asyncio.Server | None = None
 
     async def __aenter__(self) -> "SiblingWorkers":
@@ -72,13 +75,22 @@ class SiblingWorkers:
         texts = [self._signals(), *await self._query_all(b"signals\n")]
         return msgspec.json.encode(merge_signals([msgspec.json.decode(text, type=RouterSignals) for text in texts]))
 
+    async def query_first(self, command: bytes, message: bytes) -> bytes:
+        """Send a command of one line to the first worker; empty when there was no response in time."""
+        line = command + b" " + message.replace(b"\n", b" ") + b"\n"
+        return await _query(str(self._worker.folder / "0.sock"), line)
+
     def _own(self) -> WorkerStatus:
         return WorkerStatus(self._worker.index, os.getpid(), self._in_flight())
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer), contextlib.suppress(OSError):
             command = await reader.readline()
-            if command == b"metrics\n":
+            name, _, rest = command.partition(b" ")
+            if (respond := self.commands.get(name)) is not None:
+                with contextlib.suppress(ValueError):
+                    writer.write(await respond(rest))
+            elif command == b"metrics\n":
                 writer.write(self._render())
             elif command == b"signals\n":
                 writer.write(self._signals())

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from blade_protocol.routing import Limits, RouterConfig
 from blade_router.admission.interface import Admission
 from blade_router.admission.keys import KEY_HEADERS, Key, Keyring
-from blade_router.admission.limits import Quota, Quotas
+from blade_router.admission.limits import OverLimit, Quota, Quotas
 from blade_router.admission.request_queue import QueuedRequest, RequestQueue
 from blade_router.admission.tokens import Estimate
 from blade_router.admission.window import slot_of
@@ -21,6 +21,9 @@ from blade_router.request.models import Catalog, Target, check_path, not_found, 
 from blade_router.request.request import ClientRequest
 from blade_router.request.usage import Usage
 from blade_router.workers.shared_memory import SharedMemory
+
+Borrow = Callable[[str, Sequence[tuple[int, int]]], Awaitable[bool]]
+"""Borrows resources of a quota, by its name: True when there may be enough now."""
 
 EVERYBODY = "this service"
 MOST_TOKENS = 1 << 40
@@ -113,6 +116,8 @@ class AdmissionController:
     ) -> None:
         self.keyring = keyring or Keyring()
         self.quotas = Quotas(memory)
+        self.borrow: Borrow | None = None
+        """Borrows shares of limits from other replicas; set by its owner where there may be some."""
         self.catalog = Catalog(endpoints)
         self._endpoints = endpoints
         self._queue_of = queue_of
@@ -168,9 +173,16 @@ class AdmissionController:
         ordered = key.priority is not None and key.priority > 0 and self.catalog.orders(target.service)
         prepare(request, target, key.priority, ordered=ordered)
         queue = self._queue_of(target.service)
-        if queue is None or not queue.limits:
-            return self._take(request, key, target, estimated=False)
-        admission = self._take(request, key, target, estimated=True)
+        queued = queue is not None and queue.limits
+        while True:
+            try:
+                admission = self._take(request, key, target, estimated=queued)
+                break
+            except OverLimit as refusal:
+                if not refusal.lacks or self.borrow is None or not await self.borrow(refusal.quota, refusal.lacks):
+                    raise
+        if queue is None or not queued:
+            return admission
         fields = request.fields
         own = fields.priority or 0
         try:

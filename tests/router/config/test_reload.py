@@ -12,7 +12,7 @@ from router_support.serving import eventually, question, raw_post, serving
 
 from blade_protocol.routing import EndpointConfig, ModelConfig, RouterConfig
 from blade_router.config.parsing import ConfigError, parse_config, parse_endpoints
-from blade_router.config.replica_count import FileReplicaCount
+from blade_router.config.replicas import FileReplicas
 from blade_router.config.sources import Configuration, WatchedFile
 
 
@@ -220,12 +220,12 @@ async def test_a_watch_that_fails_is_restarted_and_disturbs_no_other(
     config, replica_file = tmp_path / "router.json", tmp_path / "peers.json"
     calls = 0
 
-    async def fail(self: FileReplicaCount, on_change: Any) -> None:
+    async def fail(self: FileReplicas, on_change: Any) -> None:
         nonlocal calls
         calls += 1
         raise RuntimeError("it broke")
 
-    monkeypatch.setattr(FileReplicaCount, "watch", fail)
+    monkeypatch.setattr(FileReplicas, "watch", fail)
     async with MockEngine("a") as a:
         write(config, {})
         async with serving(endpoints=(), config=config, peers=replica_file, wait=False) as router:

@@ -17,7 +17,8 @@ import msgspec
 import psutil
 import pytest
 from router_support.engine import MockEngine
-from router_support.raw import Response, connected, get, post
+from router_support.keys import SECRET, content, key, write
+from router_support.raw import BODY, Response, connected, get, post
 from router_support.serving import TEST_SECONDS, eventually, question
 
 from blade_protocol.signals import RouterSignals
@@ -304,3 +305,33 @@ def test_malformed_lines_of_one_worker_affect_no_other() -> None:
     both = merge_metrics([text.encode(), odd.encode(errors="surrogateescape"), text.encode()]).decode()
     assert 'a_total{model="x\u2028y\x85z"} 2.0\n' in both
     assert "oops" not in both
+
+
+async def test_replicas_lend_each_other_shares_of_limits_through_their_first_workers(tmp_path: Path) -> None:
+    """Whichever worker a request comes to, and whichever a message of the other replica."""
+    peers, keys = tmp_path / "my-router.json", tmp_path / "keys.json"
+    write(peers, json.dumps({"endpoints": [{"url": f"http://127.0.0.1:{port}"} for port in (1, 2)]}))
+    write(keys, content(key(requests_per_minute=12)))
+    async with MockEngine("a") as engine:
+        flags = ("--endpoints", engine.url, "--keys", str(keys), "--peers", "my-router")
+        environment = {"BLADE_ENDPOINTS_DIR": str(tmp_path)}
+        async with running(*flags, **environment) as (_, *one), running(*flags, **environment) as (_, *other):
+            ports = (one[0], other[0])
+            urls = [
+                {"url": f"http://127.0.0.1:{port}", "internal_url": f"http://127.0.0.1:{admin}"}
+                for port, admin in (one, other)
+            ]
+            write(peers, json.dumps({"endpoints": urls}))
+            passed = 0
+            while passed < 12:  # none is lent before they have heard from each other
+                passed += await passes(ports[0])
+            assert [await passes(ports[number % 2]) for number in range(20)] == [False] * 20
+
+
+async def passes(port: int) -> bool:
+    """Whether a request with the key passes, on a connection of its own."""
+    async with connected(port) as client:
+        client.send(post(BODY, b"authorization: Bearer %b" % SECRET.encode()))
+        status = (await client.response()).status
+    assert status in (200, 429)
+    return status == 200
