@@ -11,15 +11,16 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from blade_operator.model import pods as podutil
+from blade_operator.model.deployments import router_replicas
 from blade_operator.model.objects import Object, Ref
 from blade_operator.model.observed import Observed
-from blade_operator.model.plan import Action, EventRecord, Plan
+from blade_operator.model.plan import Action, EventRecord, Plan, Prune
 from blade_operator.reconcile.installation import claim, contested, refusal
 from blade_operator.reconcile.ownership import own_pods, with_own_children
 from blade_operator.reconcile.revisions import find_revisions
 from blade_operator.reconcile.rollout import RevisionPods, replica_counts
 from blade_operator.reconcile.scale_down import DRAIN_REQUEUE, scale_down
-from blade_operator.reconcile.writes import objects_to_apply, objects_to_delete
+from blade_operator.reconcile.writes import objects_to_apply, objects_to_delete, objects_to_prune
 from blade_operator.render import Defaults, engine_deployment, engine_objects, router_objects, service_objects
 from blade_operator.render.meta import router_name
 from blade_operator.spec.errors import SpecError
@@ -64,7 +65,7 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
         desired.append(deployment := engine_deployment(service, revision, template, replicas))
         if Ref.of(deployment) not in observed.rejected:
             events += _scaling_events(revision, deployments.get(revision), replicas)
-    desired += router_objects(service, defaults)
+    desired += router_objects(service, defaults, router_replicas(observed.deployments))
     removed = [Ref.of(deployments[revision]) for revision in deployments if revision not in planned]
     inputs = StatusInputs(
         obj=observed.service,
@@ -84,10 +85,12 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
     )
     existing = {Ref.of(obj): obj for obj in _children(observed)}
     keep = {*planned, revisions.current}
+    apply = objects_to_apply(desired, existing, observed.pods, now)
     return _plan(
         inputs,
         now,
-        apply=[*objects_to_apply(desired, existing, observed.pods, now), *lowered.marks],
+        apply=[*apply, *lowered.marks],
+        prune=objects_to_prune(desired, existing, apply),
         delete=[*removed, *revisions.expired(keep), *objects_to_delete(desired, existing.values(), service.uid)],
         actions=lowered.actions,
         events=events,
@@ -117,6 +120,7 @@ def _plan(
     now: datetime,
     *,
     apply: Sequence[Object] = (),
+    prune: Sequence[Prune] = (),
     delete: Sequence[Ref] = (),
     actions: Sequence[Action] = (),
     events: Sequence[EventRecord] = (),
@@ -131,6 +135,7 @@ def _plan(
     requeue += [DRAIN_REQUEUE] * bool(actions)
     return Plan(
         apply=list(apply),
+        prune=list(prune),
         delete=list(delete),
         status=status if changed else None,
         actions=list(actions),
