@@ -23,6 +23,7 @@ from blade_operator.reconcile.scale_down import DRAIN_REQUEUE, scale_down
 from blade_operator.reconcile.writes import objects_to_apply, objects_to_delete, objects_to_prune
 from blade_operator.render import Defaults, engine_deployment, engine_objects, router_objects, service_objects
 from blade_operator.render.meta import router_name
+from blade_operator.render.storage import claim_name
 from blade_operator.spec.errors import SpecError
 from blade_operator.spec.parse import LLMService, parse_service
 from blade_operator.status import StatusInputs, build_status, transitions
@@ -52,7 +53,7 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
         service = parse_service(observed.service)
     except SpecError as error:
         return _invalid(observed, error, now, defaults)
-    revisions = find_revisions(service, observed.revisions, defaults)
+    revisions = find_revisions(service, observed.revisions, defaults, _model_claim(service, observed))
     deployments = _engine_deployments(observed)
     before = {name: deployment["spec"].get("replicas", 1) for name, deployment in deployments.items()}
     lowered = scale_down(_replica_counts(service, revisions.current, deployments, observed), before, observed, now)
@@ -207,6 +208,12 @@ def _children(observed: Observed) -> Sequence[Object]:
 
 def _router_service(observed: Observed, name: str) -> Object | None:
     return next((obj for obj in observed.services if obj["metadata"]["name"] == name), None)
+
+
+def _model_claim(service: LLMService, observed: Observed) -> Object | None:
+    name = claim_name(service)
+    claims = (obj for obj in observed.others if obj["kind"] == "PersistentVolumeClaim")
+    return next((obj for obj in claims if obj["metadata"]["name"] == name), None)
 
 
 def _created(obj: Object | None) -> str:
