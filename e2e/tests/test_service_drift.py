@@ -58,6 +58,25 @@ def test_fields_removed_by_hand(demo: Service) -> None:
     check_chat(demo)
 
 
+def test_items_added_by_hand(demo: Service) -> None:
+    """`kubectl` owns them then: an apply of the operator would leave them."""
+    pods = names(demo.pods("engine"))
+    container = "/spec/template/spec/containers/0"
+    for kind, name, path, item in (
+        ("deployment", "demo-router", f"{container}/env/-", {"name": "LD_PRELOAD", "value": "/x.so"}),
+        ("deployment", "demo-router", "/spec/template/spec/volumes/0", {"name": "added", "emptyDir": {}}),
+        ("rolebinding", "demo-router", "/subjects/-", {"kind": "ServiceAccount", "name": "other", "namespace": "x"}),
+        ("service", "demo-router", "/spec/ports/-", {"name": "added", "port": 9999, "protocol": "TCP"}),
+    ):
+        part = path.split("/")[1]
+        before = demo.json("get", kind, name)[part]
+        patch(demo, kind, name, [{"op": "add", "path": path, "value": item}])
+        demo.until(partial(has, demo, kind, name, part, before), f"without what was added at {path} of {kind}", 60)
+    demo.wait_until_converged(1)
+    assert names(demo.pods("engine")) == pods
+    check_chat(demo)
+
+
 def test_a_deployment_scaled_by_hand(demo: Service) -> None:
     [deployment] = demo.engine_deployments()
     name = deployment["metadata"]["name"]

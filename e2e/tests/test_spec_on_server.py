@@ -8,10 +8,11 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from operator_support.random_specs import SERVICES
-from operator_support.rule_examples import EXAMPLES, Example
+from operator_support.rule_examples import CHANGES, EXAMPLES, Example
 
 from blade_operator.model.objects import Object
 from blade_operator.spec import SpecError, apply_defaults, parse_service
+from blade_operator.spec.change_rules import CHANGE_RULES
 from blade_operator.spec.crd.definition import custom_resource_definition
 from blade_operator.spec.rule import Rule
 from blade_operator.spec.rules import RULES
@@ -59,6 +60,20 @@ def _kubectl_create(cluster: Cluster, service: Object) -> str:
     arguments = ["kubectl", "create", "--dry-run=server", "-n", NAMESPACE, "-f", "-"]
     done = cluster.run(arguments, input=json.dumps(service))
     return (done.stdout + done.stderr).strip()
+
+
+def test_every_change_is_judged_as_the_operator_does(cluster: Cluster, crd: None, namespace: str) -> None:
+    """Of what is stored: there are no engines, and a claim that no volume can be bound to does no harm."""
+    messages = {rule.field: rule.message for rule in CHANGE_RULES}
+    for number, change in enumerate(CHANGES):
+        name = f"change-{number}"
+        cluster.apply(change.service(change.before, name), namespace=namespace)
+        after = json.dumps(change.service(change.after, name))
+        done = cluster.run(["kubectl", "replace", "--dry-run=server", "-n", namespace, "-f", "-"], input=after)
+        printed = done.stdout + done.stderr
+        assert (done.returncode == 0) is (not change.breaks), (change, printed)
+        if change.breaks:
+            assert f"{change.breaks}: Invalid value: {messages[change.breaks]}" in printed
 
 
 def test_server_and_operator_agree_on_five_hundred_random_specs(server: DryRun) -> None:

@@ -142,6 +142,13 @@ class MiniCluster:
                 self._annotate(obj)
             else:
                 self.objects[Ref.of(obj)] = self._as_server(obj)
+        for prune in plan.prune:
+            for path in prune.paths:
+                *parents, last = path.lstrip("/").split("/")
+                place: Any = self.objects[prune.ref]
+                for step in parents:
+                    place = place[int(step)] if isinstance(place, list) else place[step]
+                del place[int(last)]
         for ref in plan.delete:
             self.objects.pop(ref, None)
         if plan.status is not None:

@@ -61,6 +61,39 @@ EXAMPLES: tuple[Example, ...] = (
     ),
     Example("", "qwen", _spec(HUB, model={"cache": {"size": "20Gi", "accessModes": ["ReadWriteMany"]}})),
     Example("", "qwen", _spec(HUB, model={"cache": {"claimName": "models", "accessModes": []}})),
+    Example(
+        "",
+        "qwen",
+        _spec(
+            HUB,
+            model={"cache": {"size": 1, "accessModes": ["ReadWriteOncePod"]}},
+            rollout={"maxSurge": 0, "maxUnavailable": 1},
+        ),
+    ),
+    Example(
+        "spec.model.cache.accessModes",
+        "qwen",
+        _spec(HUB, model={"cache": {"size": 1, "accessModes": ["ReadWriteOncePod"]}}),
+    ),
+    Example(
+        "spec.model.cache.accessModes",
+        "qwen",
+        _spec(
+            HUB,
+            model={"cache": {"size": 1, "accessModes": ["ReadWriteOncePod"]}},
+            rollout={"maxSurge": 0, "maxUnavailable": 1},
+            replicas=2,
+        ),
+    ),
+    Example(
+        "spec.model.cache.accessModes",
+        "qwen",
+        _spec(
+            HUB,
+            model={"cache": {"size": 1, "accessModes": ["ReadWriteOncePod", "ReadWriteMany"]}},
+            rollout={"maxSurge": 0, "maxUnavailable": 1},
+        ),
+    ),
     Example("spec.model.cache.size", "qwen", _spec(HUB, model={"cache": {"claimName": "models", "size": 1}})),
     Example("spec.model.cache.storageClassName", "qwen", _spec(HUB, model={"cache": {"storageClassName": "fast"}})),
     Example(
@@ -140,4 +173,56 @@ EXAMPLES: tuple[Example, ...] = (
     Example("spec.rollout", "qwen", _spec(rollout={"maxSurge": 0})),
     Example("", "qwen", _spec(rollout={"drainTimeout": "24h"})),
     Example("spec.rollout.drainTimeout", "qwen", _spec(rollout={"drainTimeout": "23h61m"})),
+)
+
+
+@dataclass(frozen=True)
+class Change:
+    """What ``spec.model.cache`` was and what it becomes; ``breaks`` as of `Example`."""
+
+    breaks: str
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+
+    def service(self, cache: dict[str, Any] | None, name: str = "qwen") -> dict[str, Any]:
+        """The LLMService with that cache, without engines."""
+        return {
+            "apiVersion": "serving.bladellm.io/v1alpha1",
+            "kind": "LLMService",
+            "metadata": {"name": name},
+            "spec": _spec(HUB, model={"cache": cache} if cache is not None else {}, replicas=0),
+        }
+
+
+_CACHE = "spec.model.cache"
+CHANGES: tuple[Change, ...] = (
+    Change("", {"size": "20Gi"}, {"size": "20Gi", "accessModes": ["ReadWriteOnce"]}),
+    Change("", {"size": "20Gi"}, {"size": "20480Mi"}),
+    Change("", {"size": 5}, {"size": "1Gi"}),
+    Change("", {"size": "1Gi", "storageClassName": "fast"}, {"size": "2Gi", "storageClassName": "fast"}),
+    Change("", {"size": "20Gi", "storageClassName": "fast"}, {"claimName": "models"}),
+    Change("", {"claimName": "models"}, {"size": "1Gi", "storageClassName": "slow"}),
+    Change("", {"size": "20Gi"}, None),
+    Change("", {}, {"size": "1Gi", "accessModes": ["ReadWriteMany"]}),
+    Change(
+        "",
+        {"size": "1Gi", "accessModes": ["ReadWriteMany", "ReadWriteOnce"]},
+        {"size": "1Gi", "accessModes": ["ReadWriteOnce", "ReadWriteMany"]},
+    ),
+    Change(f"{_CACHE}.size", {"size": "20Gi"}, {"size": "20479Mi"}),
+    Change(f"{_CACHE}.size", {"size": "20Gi"}, {"size": 5}),
+    Change(f"{_CACHE}.storageClassName", {"size": "1Gi"}, {"size": "1Gi", "storageClassName": "fast"}),
+    Change(f"{_CACHE}.storageClassName", {"size": "1Gi", "storageClassName": "fast"}, {"size": "1Gi"}),
+    Change(
+        f"{_CACHE}.storageClassName",
+        {"size": "1Gi", "storageClassName": "fast"},
+        {"size": "1Gi", "storageClassName": "slow"},
+    ),
+    Change(f"{_CACHE}.accessModes", {"size": "1Gi"}, {"size": "1Gi", "accessModes": ["ReadWriteMany"]}),
+    Change(f"{_CACHE}.accessModes", {"size": "1Gi", "accessModes": ["ReadWriteMany"]}, {"size": "1Gi"}),
+    Change(
+        f"{_CACHE}.accessModes",
+        {"size": "1Gi", "accessModes": ["ReadWriteOnce"]},
+        {"size": "1Gi", "accessModes": ["ReadWriteOnce", "ReadWriteMany"]},
+    ),
 )

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from blade_operator.model.objects import Key, Object, Ref
 from blade_operator.model.observed import Observed
-from blade_operator.model.plan import EventRecord
+from blade_operator.model.plan import EventRecord, Prune
 
 
 class Rejected(Exception):
@@ -32,6 +32,13 @@ class Cluster(Protocol):
 
         Raises:
             Rejected: the object will not be accepted as it is: it is invalid, or violates a quota or a policy.
+        """
+
+    async def prune(self, prune: Prune) -> None:
+        """Remove items that somebody added to lists of an object; where it has changed since, nothing happens.
+
+        Raises:
+            Rejected: the object will not be accepted without them.
         """
 
     async def delete(self, ref: Ref) -> None:

@@ -12,11 +12,15 @@ from dataclasses import dataclass
 
 from blade_operator import backoff
 from blade_operator.model.objects import Object, Ref
+from blade_operator.model.plan import Prune
+
+Write = Object | Prune
+"""What is attempted: an object to apply, or what to remove from one."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    obj: Object
+    what: Write
     refusal: str
     """Empty when the object was accepted."""
     repeats: int
@@ -41,18 +45,22 @@ class Attempts:
         first = min((attempt.retry_at for attempt in self._latest.values()), default=None)
         return None if first is None else max(0.0, first - self._clock())
 
-    def backs_off(self, obj: Object) -> bool:
-        """Whether this very object was attempted too short a time ago."""
-        attempt = self._latest.get(Ref.of(obj))
-        return attempt is not None and attempt.obj == obj and self._clock() < attempt.retry_at
+    def backs_off(self, what: Write) -> bool:
+        """Whether this very write was attempted too short a time ago."""
+        attempt = self._latest.get(_ref(what))
+        return attempt is not None and attempt.what == what and self._clock() < attempt.retry_at
 
-    def record(self, obj: Object, refusal: str = "") -> None:
-        """Record that ``obj`` has just been written, or refused for the reason ``refusal``."""
-        before = self._latest.get(Ref.of(obj))
-        repeats = before.repeats + 1 if before is not None and before.obj == obj else 0
-        self._latest[Ref.of(obj)] = _Attempt(obj, refusal, repeats, self._clock() + backoff.delay(repeats))
+    def record(self, what: Write, refusal: str = "") -> None:
+        """Record that ``what`` has just been written, or refused for the reason ``refusal``."""
+        before = self._latest.get(_ref(what))
+        repeats = before.repeats + 1 if before is not None and before.what == what else 0
+        self._latest[_ref(what)] = _Attempt(what, refusal, repeats, self._clock() + backoff.delay(repeats))
 
-    def retain(self, pending: Iterable[Object]) -> None:
+    def retain(self, pending: Iterable[Write]) -> None:
         """Drop the attempts for all but ``pending``: the others were written as desired, or are desired no more."""
-        refs = {Ref.of(obj) for obj in pending}
+        refs = {*map(_ref, pending)}
         self._latest = {ref: attempt for ref, attempt in self._latest.items() if ref in refs}
+
+
+def _ref(what: Write) -> Ref:
+    return what.ref if isinstance(what, Prune) else Ref.of(what)

@@ -18,12 +18,12 @@ from datetime import UTC, datetime
 
 from blade_operator import metrics
 from blade_operator.cluster import Cluster, Rejected
-from blade_operator.controller.attempts import Attempts
+from blade_operator.controller.attempts import Attempts, Write
 from blade_operator.controller.work_queue import WorkQueue
 from blade_operator.fleet import Fleet
-from blade_operator.model.objects import Key, Object
+from blade_operator.model.objects import Key, Object, Ref
 from blade_operator.model.observed import Observed
-from blade_operator.model.plan import Plan
+from blade_operator.model.plan import Plan, Prune
 
 _log = logging.getLogger(__name__)
 
@@ -142,16 +142,17 @@ class Controller:
         metrics.SERVICES.set(len(self._services))
 
     async def _execute(self, key: Key, observed: Observed, plan: Plan) -> None:
-        """Execute ``plan`` in this order: claim, drain, apply, delete, record events, write the status."""
+        """Execute ``plan`` in this order: claim, drain, apply, prune, delete, record events, write the status."""
         before = observed.service.get("status") or {}
         if plan.claim is not None and not await self._cluster.claim(key, before, plan.claim):
             return
         pods = {pod["metadata"]["name"]: pod for pod in observed.pods}
         drains = [(pods[action.pod], action.draining) for action in plan.actions if action.pod in pods]
         await asyncio.gather(*(self._fleet.drain(pod, draining) for pod, draining in drains))
-        self._attempts[key].retain(plan.apply)
+        self._attempts[key].retain([*plan.apply, *plan.prune])
         await _gather(self._apply(key, obj) for obj in plan.apply if obj["kind"] in APPLIED_FIRST)
         await _gather(self._apply(key, obj) for obj in plan.apply if obj["kind"] not in APPLIED_FIRST)
+        await _gather(self._prune(key, prune) for prune in plan.prune)
         await _gather(self._cluster.delete(ref) for ref in plan.delete)
         for event in plan.events:
             await self._cluster.emit(key, event)
@@ -159,19 +160,27 @@ class Controller:
             await self._cluster.write_status(key, plan.status)
 
     async def _apply(self, key: Key, obj: Object) -> None:
+        await self._attempt(key, obj, Ref.of(obj), lambda: self._cluster.apply(obj))
+
+    async def _prune(self, key: Key, prune: Prune) -> None:
+        await self._attempt(key, prune, prune.ref, lambda: self._cluster.prune(prune))
+
+    async def _attempt(self, key: Key, what: Write, ref: Ref, write: Callable[[], Awaitable[None]]) -> None:
         attempts = self._attempts[key]
-        if attempts.backs_off(obj):
+        if attempts.backs_off(what):
             return
         try:
-            await self._cluster.apply(obj)
-            attempts.record(obj)
+            await write()
+            attempts.record(what)
         except Rejected as error:
-            _log.warning("%s: %s %s is refused: %s", key, obj["kind"], obj["metadata"]["name"], error)
-            attempts.record(obj, str(error))
+            _log.warning("%s: %s %s is refused: %s", key, ref.kind, ref.name, error)
+            attempts.record(what, str(error))
 
 
 def _has_work(plan: Plan) -> bool:
-    return bool(plan.claim or plan.apply or plan.delete or plan.events or plan.actions or plan.status is not None)
+    return bool(
+        plan.claim or plan.apply or plan.prune or plan.delete or plan.events or plan.actions or plan.status is not None
+    )
 
 
 async def _gather(steps: Iterable[Awaitable[None]]) -> None:

@@ -18,6 +18,15 @@ class EventRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Prune:
+    """Items of lists that somebody added to an object: an apply leaves what others own, so they are removed."""
+
+    ref: Ref
+    paths: tuple[str, ...]
+    """JSON pointers, in the order in which they are removed one after the other."""
+
+
+@dataclass(frozen=True, slots=True)
 class DrainPod:
     """Drain the engine in this pod: it accepts no new request; or take it back in. Idempotent."""
 
@@ -37,6 +46,7 @@ class Plan:
     that was observed; else the rest of the plan is void."""
     apply: list[Object] = field(default_factory=list)
     """The objects that differ from what was observed. Of a pod only the annotations are applied."""
+    prune: list[Prune] = field(default_factory=list)
     delete: list[Ref] = field(default_factory=list)
     status: Object | None = None
     """The whole new status, or None when it would not change anything worth a write."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -23,8 +24,24 @@ _ABSENT_IS_NOT_EMPTY = frozenset(
     }
 )
 """Fields where absent means something else than false or 0; everywhere else servers omit empty values."""
-_LIST_MAP_KEYS = {"volumeMounts": "mountPath", "volumeDevices": "devicePath"}
-"""The key that identifies the items of a list (its ``listMapKey``), where that is not ``name``."""
+_LIST_MAP_KEYS = {
+    "containers": "name",
+    "initContainers": "name",
+    "env": "name",
+    "volumes": "name",
+    "ports": "name",
+    "imagePullSecrets": "name",
+    "resourceClaims": "name",
+    "volumeMounts": "mountPath",
+    "volumeDevices": "devicePath",
+    "topologySpreadConstraints": "topologyKey",
+    "hostAliases": "ip",
+    "ownerReferences": "uid",
+}
+"""Lists that servers merge item by item, and the key that identifies an item (its ``listMapKey``). Every other list
+(arguments, subjects and rules of RBAC, peers of a policy) is replaced by an apply, and compared, as a whole."""
+_SHARED_LISTS = frozenset({"ownerReferences"})
+"""Lists to which others may add items."""
 
 
 def differs(observed: Object | None, desired: Object) -> bool:
@@ -37,7 +54,8 @@ def differs(observed: Object | None, desired: Object) -> bool:
 def contains(observed: Any, desired: Any, field: str = "") -> bool:
     """Whether ``observed`` has every field of ``desired``; fields that a server adds do not matter.
 
-    Items of lists with a key match by it; every other list must be equal element by element.
+    Items of lists with a key match by it, and further ones are `surplus`; every other list must be equal element by
+    element.
     """
     if observed is None and desired in ({}, [], "", None, False, 0):
         return field not in _ABSENT_IS_NOT_EMPTY  # servers omit empty values
@@ -47,23 +65,61 @@ def contains(observed: Any, desired: Any, field: str = "") -> bool:
         quantity = field if field in _QUANTITIES else ""
         return all(contains(observed.get(name), value, quantity or name) for name, value in desired.items())
     if isinstance(desired, list):
-        return isinstance(observed, list) and _list_contains(observed, desired, _LIST_MAP_KEYS.get(field, "name"))
+        if not isinstance(observed, list):
+            return False
+        if key := _key(field, desired):
+            found = _by_key(observed, key)
+            return all(item[key] in found and contains(observed[found[item[key]]], item) for item in desired)
+        return len(observed) == len(desired) and all(map(contains, observed, desired))
     if observed == desired:
         return True
     return field in _QUANTITIES and _quantity(observed) == _quantity(desired) is not None
 
 
-def _list_contains(observed: list[Any], desired: list[Any], key: str) -> bool:
-    if desired and _have_unique_keys(desired, key) and _have_unique_keys(observed, key):
-        by_key = {item[key]: item for item in observed}
-        return all(item[key] in by_key and contains(by_key[item[key]], item) for item in desired)
-    return len(observed) == len(desired) and all(map(contains, observed, desired))
+def surplus(observed: Object, desired: Object) -> tuple[str, ...]:
+    """JSON pointers to items that somebody added to lists of ``desired``: an apply leaves what others own.
+
+    In the order in which they can be removed one after the other. Fields that ``desired`` does not have are anyone's.
+    """
+    paths = sorted(_surplus(observed, desired, ()), key=lambda path: [(isinstance(step, int), step) for step in path])
+    return tuple("".join(f"/{_escaped(step)}" for step in path) for path in reversed(paths))
 
 
-def _have_unique_keys(items: list[Any], key: str) -> bool:
-    """Whether every item has the key, each with another value."""
-    values = [item.get(key) if isinstance(item, dict) else None for item in items]
-    return None not in values and len({*values}) == len(values)
+def _surplus(observed: Any, desired: Any, path: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:
+    if isinstance(desired, dict) and isinstance(observed, dict):
+        for name, value in desired.items():
+            yield from _surplus(observed.get(name), value, (*path, name))
+    elif isinstance(desired, list) and isinstance(observed, list):
+        field = str(path[-1]) if path else ""
+        if not (key := _key(field, desired)):
+            return
+        found, wanted = _by_key(observed, key), {item[key]: item for item in desired}
+        for index, item in enumerate(observed):
+            name = item.get(key) if isinstance(item, dict) else None
+            if name in wanted and found[name] == index:
+                yield from _surplus(item, wanted[name], (*path, index))
+            elif field not in _SHARED_LISTS:
+                yield (*path, index)
+
+
+def _key(field: str, desired: list[Any]) -> str:
+    """The key by which items of the list match; empty when it is compared as a whole."""
+    key = _LIST_MAP_KEYS.get(field, "")
+    values = [item.get(key) if isinstance(item, dict) else None for item in desired]
+    return key if key and None not in values and len({*values}) == len(values) else ""
+
+
+def _by_key(items: list[Any], key: str) -> dict[Any, int]:
+    """The place of the first item of each key."""
+    places: dict[Any, int] = {}
+    for index, item in enumerate(items):
+        if isinstance(item, dict) and key in item:
+            places.setdefault(item[key], index)
+    return places
+
+
+def _escaped(step: str | int) -> str:
+    return str(step).replace("~", "~0").replace("/", "~1")
 
 
 def _quantity(value: Any) -> Decimal | None:

@@ -11,17 +11,19 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from blade_operator.model import pods as podutil
+from blade_operator.model.deployments import router_replicas
 from blade_operator.model.objects import Object, Ref
 from blade_operator.model.observed import Observed
-from blade_operator.model.plan import Action, EventRecord, Plan
+from blade_operator.model.plan import Action, EventRecord, Plan, Prune
 from blade_operator.reconcile.installation import claim, contested, refusal
 from blade_operator.reconcile.ownership import own_pods, with_own_children
 from blade_operator.reconcile.revisions import find_revisions
 from blade_operator.reconcile.rollout import RevisionPods, replica_counts
 from blade_operator.reconcile.scale_down import DRAIN_REQUEUE, scale_down
-from blade_operator.reconcile.writes import objects_to_apply, objects_to_delete
+from blade_operator.reconcile.writes import objects_to_apply, objects_to_delete, objects_to_prune
 from blade_operator.render import Defaults, engine_deployment, engine_objects, router_objects, service_objects
 from blade_operator.render.meta import router_name
+from blade_operator.render.storage import claim_name
 from blade_operator.spec.errors import SpecError
 from blade_operator.spec.parse import LLMService, parse_service
 from blade_operator.status import StatusInputs, build_status, transitions
@@ -51,7 +53,7 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
         service = parse_service(observed.service)
     except SpecError as error:
         return _invalid(observed, error, now, defaults)
-    revisions = find_revisions(service, observed.revisions, defaults)
+    revisions = find_revisions(service, observed.revisions, defaults, _model_claim(service, observed))
     deployments = _engine_deployments(observed)
     before = {name: deployment["spec"].get("replicas", 1) for name, deployment in deployments.items()}
     lowered = scale_down(_replica_counts(service, revisions.current, deployments, observed), before, observed, now)
@@ -64,7 +66,7 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
         desired.append(deployment := engine_deployment(service, revision, template, replicas))
         if Ref.of(deployment) not in observed.rejected:
             events += _scaling_events(revision, deployments.get(revision), replicas)
-    desired += router_objects(service, defaults)
+    desired += router_objects(service, defaults, router_replicas(observed.deployments))
     removed = [Ref.of(deployments[revision]) for revision in deployments if revision not in planned]
     inputs = StatusInputs(
         obj=observed.service,
@@ -84,10 +86,12 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
     )
     existing = {Ref.of(obj): obj for obj in _children(observed)}
     keep = {*planned, revisions.current}
+    apply = objects_to_apply(desired, existing, observed.pods, now)
     return _plan(
         inputs,
         now,
-        apply=[*objects_to_apply(desired, existing, observed.pods, now), *lowered.marks],
+        apply=[*apply, *lowered.marks],
+        prune=objects_to_prune(desired, existing, apply),
         delete=[*removed, *revisions.expired(keep), *objects_to_delete(desired, existing.values(), service.uid)],
         actions=lowered.actions,
         events=events,
@@ -117,6 +121,7 @@ def _plan(
     now: datetime,
     *,
     apply: Sequence[Object] = (),
+    prune: Sequence[Prune] = (),
     delete: Sequence[Ref] = (),
     actions: Sequence[Action] = (),
     events: Sequence[EventRecord] = (),
@@ -131,6 +136,7 @@ def _plan(
     requeue += [DRAIN_REQUEUE] * bool(actions)
     return Plan(
         apply=list(apply),
+        prune=list(prune),
         delete=list(delete),
         status=status if changed else None,
         actions=list(actions),
@@ -202,6 +208,12 @@ def _children(observed: Observed) -> Sequence[Object]:
 
 def _router_service(observed: Observed, name: str) -> Object | None:
     return next((obj for obj in observed.services if obj["metadata"]["name"] == name), None)
+
+
+def _model_claim(service: LLMService, observed: Observed) -> Object | None:
+    name = claim_name(service)
+    claims = (obj for obj in observed.others if obj["kind"] == "PersistentVolumeClaim")
+    return next((obj for obj in claims if obj["metadata"]["name"] == name), None)
 
 
 def _created(obj: Object | None) -> str:

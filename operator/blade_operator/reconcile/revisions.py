@@ -39,14 +39,18 @@ def revision_name(controller_revision: Object) -> str:
     return str(controller_revision["metadata"]["name"]).rpartition("-")[2]
 
 
-def find_revisions(service: LLMService, history: Sequence[Object], defaults: Defaults) -> Revisions:
+def find_revisions(
+    service: LLMService, history: Sequence[Object], defaults: Defaults, claim: Object | None = None
+) -> Revisions:
     """The revisions of ``service``: the current one is found by the hash of the spec, or else rendered now.
+
+    ``claim``: the operator's own of the model cache, if it is there.
 
     A rollback to an earlier spec thus finds the earlier revision, and gives it the newest number.
     """
-    of_spec = spec_hash(service)
+    of_spec = spec_hash(service, claim)
     history = sorted(history, key=lambda obj: (obj.get("revision", 0), revision_name(obj)))
-    rendered = pod_template(service, defaults)
+    rendered = pod_template(service, defaults, claim)
     known = next((obj for obj in reversed(history) if _spec_hash(obj) == of_spec), None)
     template = known["data"]["template"] if known else rendered
     current = revision_of(template)

@@ -13,11 +13,13 @@ from typing import Final
 
 from blade_operator.model import pods as podutil
 from blade_operator.model.objects import Object, Ref
-from blade_operator.reconcile.drift import differs
+from blade_operator.model.plan import Prune
+from blade_operator.reconcile.drift import differs, surplus
 from blade_operator.reconcile.ownership import owner_uid
 from blade_operator.render.meta import seal
 from blade_operator.spec.quantity import parse_bytes
 
+_NOT_COMPARED: Final = frozenset({"Secret", "PersistentVolumeClaim"})
 _REMOVABLE: Final = frozenset({"NetworkPolicy"})
 """Kinds that are deleted when the spec no longer needs them. A claim stays: it holds data."""
 
@@ -40,6 +42,20 @@ def objects_to_apply(
         for obj in desired
         if Ref.of(obj) in writes or (secrets and obj["kind"] == "Secret")
     ]
+
+
+def objects_to_prune(
+    desired: Sequence[Object], existing: Mapping[Ref, Object], applied: Iterable[Object]
+) -> list[Prune]:
+    """What somebody added to lists of the objects of ``desired``, apart from those that are ``applied`` first."""
+    found, later = [], {Ref.of(obj) for obj in applied}
+    for obj in desired:
+        observed = existing.get(Ref.of(obj))
+        if observed is None or obj["kind"] in _NOT_COMPARED or Ref.of(obj) in later:
+            continue
+        if paths := surplus(observed, obj):
+            found.append(Prune(Ref.of(obj), paths))
+    return found
 
 
 def objects_to_delete(desired: Iterable[Object], existing: Iterable[Object], uid: str) -> list[Ref]:

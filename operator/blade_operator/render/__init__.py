@@ -2,9 +2,10 @@
 
 from blade_operator.render.engine import engine_deployment, engine_objects, pod_template
 from blade_operator.render.meta import Defaults, desired_hash
-from blade_operator.render.revisions import controller_revision, revision_of, spec_hash
+from blade_operator.render.revisions import controller_revision, revision_of
 from blade_operator.render.router import router_objects
 from blade_operator.render.service import service_objects
+from blade_operator.render.spec_hash import spec_hash
 
 __all__ = [
     "Defaults",

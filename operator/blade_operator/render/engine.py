@@ -55,8 +55,8 @@ CHECK_ITEMS: dict[CheckItemName, str] = {
 }
 
 
-def pod_template(service: LLMService, defaults: Defaults) -> Object:
-    """The engine's pod template; what changes it is a new revision."""
+def pod_template(service: LLMService, defaults: Defaults, claim: Object | None = None) -> Object:
+    """The engine's pod template; what changes it is a new revision. ``claim``: the operator's own, if it is there."""
     spec = service.spec
     init = ([_fetch(service, defaults)] if is_hub(service) else []) + (
         [_check(service, defaults)] if spec.check.mode != "Off" else []
@@ -76,7 +76,7 @@ def pod_template(service: LLMService, defaults: Defaults) -> Object:
             "shareProcessNamespace": True,  # as process 1 a program that still starts would miss its SIGTERM
             "terminationGracePeriodSeconds": parse_duration(spec.rollout.drain_timeout) + GRACE_MARGIN,
             "securityContext": pod_security(),
-            **_placement(service),
+            **_placement(service, claim),
             **({"initContainers": init} if init else {}),
             "containers": [_engine(service, defaults)],
             "volumes": [
@@ -91,8 +91,8 @@ def pod_template(service: LLMService, defaults: Defaults) -> Object:
     return lay_over(template, spec.engine.pod_template)
 
 
-def _placement(service: LLMService) -> Object:
-    if not one_machine(service):
+def _placement(service: LLMService, claim: Object | None) -> Object:
+    if not one_machine(service, claim):
         return {"topologySpreadConstraints": spread(service, ROLE_ENGINE)}
     together = {"topologyKey": HOSTNAME, "labelSelector": {"matchLabels": selector(service, ROLE_ENGINE)}}
     return {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [together]}}}

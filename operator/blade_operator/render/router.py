@@ -41,10 +41,13 @@ RESOURCES = Resources(requests=ResourceList(cpu="100m", memory="128Mi"))
 """Resources of a router unless the spec sets them. An idle one has 50 MB and no measurable load; no limits."""
 
 
-def router_objects(service: LLMService, defaults: Defaults) -> list[Object]:
-    """Everything the router needs, the Deployment last."""
+def router_objects(service: LLMService, defaults: Defaults, replicas: int | None = None) -> list[Object]:
+    """Everything the router needs, the Deployment last.
+
+    ``replicas``: how many routers there are to be by the Deployment as it is; None while there is none.
+    """
     name = router_name(service)
-    deployment = _deployment(service, defaults)
+    deployment = _scaled(service, _deployment(service, defaults), replicas)
     identity = deployment["spec"]["template"]["spec"]["serviceAccountName"]
     network = {"type": "ClusterIP", "selector": selector(service, ROLE_ROUTER), "ports": [_port(service)]}
     return [
@@ -55,6 +58,16 @@ def router_objects(service: LLMService, defaults: Defaults) -> list[Object]:
         disruption_budget(service, name, ROLE_ROUTER),
         deployment,
     ]
+
+
+def _scaled(service: LLMService, deployment: Object, replicas: int | None) -> Object:
+    """``deployment`` with the ``replicas`` that an autoscaler gave it, where the spec leaves them to one.
+
+    They are applied as they are: left out, they would fall back to 1. They do not count for the hash.
+    """
+    if service.spec.router.scaling == "Fixed" or replicas is None:
+        return deployment
+    return {**deployment, "spec": {**deployment["spec"], "replicas": replicas}}
 
 
 def _port(service: LLMService) -> Object:
@@ -190,4 +203,5 @@ def _shares(service: LLMService) -> bool:
     """
     router = service.spec.router
     limited = router.auth or router.limits or any(model.limits for model in router.models)
-    return bool(limited) or (router.replicas > 1 and (not router.image or router.queue is not None))
+    several = router.replicas > 1 or router.scaling == "External"
+    return bool(limited) or (several and (not router.image or router.queue is not None))

@@ -80,10 +80,14 @@ def model_claim(service: LLMService) -> list[Object]:
     return [make(service, "v1", "PersistentVolumeClaim", claim_name(service), ROLE_ENGINE, spec=spec)]
 
 
-def one_machine(service: LLMService) -> bool:
-    """Whether only one machine can mount the cache, so that all engines have to run there."""
+def one_machine(service: LLMService, claim: Object | None = None) -> bool:
+    """Whether only one machine can mount the cache, so that all engines have to run there.
+
+    The access modes of the ``claim`` that is there count: it may be older than what the spec says.
+    """
     cache = _cache(service)
-    return cache.size is not None and "ReadWriteMany" not in _access_modes(cache)
+    modes = claim["spec"]["accessModes"] if claim is not None else _access_modes(cache)
+    return cache.size is not None and "ReadWriteMany" not in modes
 
 
 def _access_modes(cache: ModelCache) -> list[str]:

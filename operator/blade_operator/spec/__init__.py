@@ -8,6 +8,15 @@ from blade_operator.spec.crd.defaults import apply_defaults
 from blade_operator.spec.crd.printer_columns import columns
 from blade_operator.spec.errors import Problem, SpecError
 from blade_operator.spec.fields import LLMServiceSpec
-from blade_operator.spec.parse import LLMService, parse_service
+from blade_operator.spec.parse import LLMService, check_change, parse_service
 
-__all__ = ["LLMService", "LLMServiceSpec", "Problem", "SpecError", "apply_defaults", "columns", "parse_service"]
+__all__ = [
+    "LLMService",
+    "LLMServiceSpec",
+    "Problem",
+    "SpecError",
+    "apply_defaults",
+    "check_change",
+    "columns",
+    "parse_service",
+]

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from blade_operator.spec.change_rules import CHANGE_RULES
 from blade_operator.spec.errors import Problem, SpecError
 from blade_operator.spec.explain import explain, unknown_field
 from blade_operator.spec.fields import LLMServiceSpec
@@ -73,3 +74,10 @@ def parse_service(obj: dict[str, Any]) -> LLMService:
     if violations := [*violations, *overlay_problems(spec)]:
         raise SpecError(violations)
     return service
+
+
+def check_change(old: dict[str, Any], new: dict[str, Any]) -> None:
+    """Raise `SpecError` where ``new`` is a change of ``old`` that is not allowed. Both are valid and as stored."""
+    before, after = parse_service(old).spec, parse_service(new).spec
+    if problems := [Problem(rule.field, rule.message) for rule in CHANGE_RULES if not rule.holds(before, after)]:
+        raise SpecError(problems)

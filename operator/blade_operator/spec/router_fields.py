@@ -175,6 +175,11 @@ class Router(Record):
     """The proxy in front of the engines."""
 
     replicas: int = Field(default=1, ge=1, le=64, description="Router pods.")
+    scaling: Literal["Fixed", "External"] = Field(
+        default="Fixed",
+        description="`Fixed`: as many as `replicas` says. `External`: an autoscaler of yours, as an HPA, sets the "
+        "replicas of the Deployment `NAME-router`; `replicas` is what it begins with.",
+    )
     workers: int = Field(
         default=1,
         ge=1,

@@ -233,6 +233,19 @@ RULES: Final[tuple[Rule, ...]] = (
         message="names that start with BLADE_ are set by the operator; use another name",
     ),
     Rule(
+        at=("spec",),
+        field="spec.model.cache.accessModes",
+        cel="!has(self.model.cache) || !has(self.model.cache.accessModes) "
+        "|| !('ReadWriteOncePod' in self.model.cache.accessModes) "
+        "|| (size(self.model.cache.accessModes) == 1 && self.replicas <= 1 && self.rollout.maxSurge == 0)",
+        holds=lambda name, spec: (
+            "ReadWriteOncePod" not in _cache(spec).access_modes
+            or (len(_cache(spec).access_modes) == 1 and spec.replicas <= 1 and spec.rollout.max_surge == 0)
+        ),
+        message="ReadWriteOncePod lets one pod mount the claim: it must be the only mode, with replicas at most 1 and "
+        "rollout.maxSurge 0",
+    ),
+    Rule(
         at=("spec", "rollout"),
         field="spec.rollout",
         cel="self.maxSurge + self.maxUnavailable > 0",

@@ -189,7 +189,7 @@ def workers_ready(inputs: StatusInputs, failures: Sequence[Failure], now: dateti
 def router_ready(inputs: StatusInputs, failures: Sequence[Failure]) -> Condition:
     """Whether a router is ready, so that something listens at the URL."""
     ready_pods = sum(map(podutil.is_ready, inputs.router_pods))
-    wanted = inputs.service.spec.router.replicas if inputs.service else max(1, ready_pods)
+    wanted = inputs.routers if inputs.service else max(1, ready_pods)
     count = f"{ready_pods} of {wanted} routers ready"
     if ready_pods:
         return Condition("RouterReady", "True", "AllReady" if ready_pods >= wanted else "SomeReady", count)
@@ -228,7 +228,7 @@ def progressing(inputs: StatusInputs, failures: Sequence[Failure]) -> Condition:
     current = len(inputs.current_pods)
     current_ready = sum(map(podutil.is_ready, inputs.current_pods))
     old = len(inputs.engine_pods) - current
-    routers = inputs.service.spec.router.replicas if inputs.service else 0
+    routers = inputs.routers
     routers_ready = sum(map(podutil.is_ready, inputs.router_pods))
     missed = {"": True, ROLE_ENGINE: bool(old) or current_ready < wanted, ROLE_ROUTER: routers_ready < routers}
     if stuck := next((failure for failure in failures if failure.stuck and missed.get(failure.role)), None):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from blade_operator.model import pods as podutil
+from blade_operator.model.deployments import router_replicas
 from blade_operator.model.objects import Object, Ref
 from blade_operator.spec.errors import SpecError
 from blade_operator.spec.parse import LLMService
@@ -41,6 +42,15 @@ class StatusInputs:
     def replicas(self) -> int:
         """Number of desired engines; while the spec is invalid, the number that exists."""
         return self.service.spec.replicas if self.service else int(self.last_status.get("replicas", 0))
+
+    @property
+    def routers(self) -> int:
+        """Number of desired routers: what an autoscaler says where it is left to one; 0 while the spec is invalid."""
+        if self.service is None:
+            return 0
+        router = self.service.spec.router
+        there = router_replicas(self.deployments) if router.scaling == "External" else None
+        return router.replicas if there is None else there
 
     @property
     def last_status(self) -> dict[str, Any]:

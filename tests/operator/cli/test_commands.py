@@ -155,6 +155,21 @@ def test_logs_follow_through_a_restart(run: Terminal, running: Loop) -> None:
     assert run("logs", "qwen", "-p").splitlines()[0].startswith(f"started pid {before}")
 
 
+def test_a_change_that_an_api_server_would_refuse_is_refused(run: Terminal, running: Loop, tmp_path: Path) -> None:
+    def cached(size: str) -> str:
+        model = {"uri": "hf://a/b", "cache": {"size": size}}
+        path = manifest(tmp_path, "cached", replicas=0)
+        service = json.loads(path.read_text())
+        service["spec"]["model"] = model
+        path.write_text(json.dumps(service))
+        return str(path)
+
+    run("apply", "-f", cached("2Gi"))
+    refused = run("apply", "-f", cached("1Gi"), code=1)
+    assert 'the LLMService "cached" is invalid:\n  spec.model.cache.size: a claim can grow and never shrink' in refused
+    run("delete", "cached")
+
+
 def test_get_watch_prints_what_changes(run: Terminal, running: Loop) -> None:
     argv = running._argv("get", "llm", "-w")
     with subprocess.Popen(argv, env=running.environment, stdout=subprocess.PIPE, text=True) as watcher:

@@ -19,7 +19,7 @@ from blade_operator.controller.controller import BUSY_RESYNC, IDLE_RESYNC, MAX_R
 from blade_operator.fleet import Fleet
 from blade_operator.model.objects import Key, Object, Ref
 from blade_operator.model.observed import Observed
-from blade_operator.model.plan import DrainPod, EventRecord, Plan
+from blade_operator.model.plan import DrainPod, EventRecord, Plan, Prune
 from blade_protocol.fetch import FetchProgress
 from blade_protocol.state import EngineState
 
@@ -58,6 +58,11 @@ class _Cluster:
             raise Rejected(self.refused[obj["metadata"]["name"]])
         if obj["metadata"]["name"] == self.failing:
             raise RuntimeError("the API is away")
+
+    async def prune(self, prune: Prune) -> None:
+        self.calls.append(("prune", prune.ref.name))
+        if prune.ref.name in self.refused:
+            raise Rejected(self.refused[prune.ref.name])
 
     async def delete(self, ref: Ref) -> None:
         self.calls.append(("delete", ref.name))
@@ -115,6 +120,7 @@ def _controller(
 async def test_a_plan_is_executed_drains_first_and_status_last() -> None:
     plan = Plan(
         apply=[_object("Deployment", "new")],
+        prune=[Prune(Ref("Deployment", "default", "edited"), ("/spec/x/0",))],
         delete=[Ref("Pod", "default", "old")],
         status={"phase": "Ready"},
         actions=[DrainPod("pod-1"), DrainPod("pod-1", draining=False), DrainPod("gone")],
@@ -127,6 +133,7 @@ async def test_a_plan_is_executed_drains_first_and_status_last() -> None:
         ("undrain", "pod-1"),
         ("apply", "new"),
         ("applied", "new"),
+        ("prune", "edited"),
         ("delete", "old"),
         ("event", "Scaled"),
         ("status", "Ready"),
@@ -308,6 +315,15 @@ async def test_an_object_the_cluster_alters_is_not_applied_at_every_reconcile() 
     desired.append(_object("Deployment", "altered"))  # ... until somebody changes it
     await controller.reconcile(KEY)
     assert cluster.calls.count(("apply", "altered")) == 2
+
+
+async def test_what_a_webhook_adds_again_and_again_is_not_removed_at_every_reconcile() -> None:
+    prune = Prune(Ref("Deployment", "default", "d"), ("/spec/template/spec/containers/1",))
+    cluster, controller = _controller(lambda observed, now: Plan(prune=[prune]), {"pod-1": state(running=1)})
+    cluster.refused["d"] = "the sidecar is required"
+    for _ in range(5):
+        await controller.reconcile(KEY)
+    assert cluster.calls == [("prune", "d")]
 
 
 def test_rejected_objects_are_reattempt_with_exponential_back_off_up_to_a_minute() -> None:

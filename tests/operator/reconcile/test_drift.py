@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from blade_operator.reconcile.drift import contains, differs
+from blade_operator.reconcile.drift import contains, differs, surplus
 from blade_operator.render.meta import seal
 
 
@@ -41,7 +41,9 @@ def test_what_a_server_adds_or_rewrites_is_no_difference(observed: Any, desired:
         ({}, {"automountServiceAccountToken": False}),
         ({}, {"replicas": 0}),
         ({"volumeMounts": [{"name": "a", "mountPath": "/x"}]}, {"volumeMounts": [{"name": "a", "mountPath": "/y"}]}),
-        ({"env": [{"name": "A"}, {"name": "A"}]}, {"env": [{"name": "A"}]}),
+        ({"subjects": [{"name": "a"}, {"name": "b"}]}, {"subjects": [{"name": "a"}]}),
+        ({"rules": [{"verbs": ["list"]}, {"verbs": ["get"]}]}, {"rules": [{"verbs": ["list"]}]}),
+        ({"env": [{"name": "A"}]}, {"env": [{"name": "A"}, {"name": "B"}]}),
         ({"replicas": 1}, {"replicas": 0}),
         ({"args": ["a", "b", "c"]}, {"args": ["a", "b"]}),
         ({"args": ["b", "a"]}, {"args": ["a", "b"]}),
@@ -55,6 +57,34 @@ def test_what_a_server_adds_or_rewrites_is_no_difference(observed: Any, desired:
 )
 def test_what_a_person_changes_is_one(observed: Any, desired: Any) -> None:
     assert not contains(observed, desired)
+
+
+@pytest.mark.parametrize(
+    ("observed", "desired", "paths"),
+    [
+        ({"env": [{"name": "A"}, {"name": "B"}]}, {"env": [{"name": "A"}]}, ["/env/1"]),
+        ({"env": [{"name": "A"}, {"name": "A"}, {"x": 1}]}, {"env": [{"name": "A"}]}, ["/env/2", "/env/1"]),
+        ({"volumes": [{"name": "x"}], "env": [{"name": "A"}]}, {"env": [{"name": "A"}]}, []),
+        ({"ownerReferences": [{"uid": "1"}, {"uid": "2"}]}, {"ownerReferences": [{"uid": "1"}]}, []),
+        ({"a/b~": {"env": [{"name": "A"}]}}, {"a/b~": {"env": []}}, ["/a~1b~0/env/0"]),
+        (
+            {
+                "containers": [
+                    {"name": "sidecar"},
+                    {"name": "engine", "env": [{"name": "X"}, {"name": "A"}], "volumeMounts": [{"mountPath": "/x"}]},
+                    {"name": "other"},
+                ]
+            },
+            {"containers": [{"name": "engine", "env": [{"name": "A"}], "volumeMounts": []}]},
+            ["/containers/2", "/containers/1/volumeMounts/0", "/containers/1/env/0", "/containers/0"],
+        ),
+    ],
+)
+def test_items_that_somebody_added_are_found_in_the_order_in_which_they_can_be_removed(
+    observed: Any, desired: Any, paths: list[str]
+) -> None:
+    assert contains(observed, desired)
+    assert surplus(observed, desired) == tuple(paths)
 
 
 def test_a_field_that_is_no_longer_rendered_is_detected_by_the_hash() -> None:

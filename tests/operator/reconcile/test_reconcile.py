@@ -183,6 +183,24 @@ def test_what_someone_changed_by_hand_is_put_right(cluster: MiniCluster, kind: s
     assert {k: v for k, v in after.items() if k != "metadata"} == {k: v for k, v in before.items() if k != "metadata"}
 
 
+def test_items_that_someone_added_to_the_operators_lists_are_removed(cluster: MiniCluster) -> None:
+    [name] = deployments(cluster)
+    engine, router = Ref("Deployment", "team", name), Ref("Deployment", "team", "qwen-router")
+    before = copy.deepcopy(cluster.objects)
+    pod = cluster.objects[engine]["spec"]["template"]["spec"]
+    pod["containers"].insert(0, {"name": "sidecar", "image": "x"})
+    pod["containers"][1]["env"].append({"name": "LD_PRELOAD", "value": "/x.so"})
+    cluster.objects[router]["spec"]["template"]["spec"]["volumes"].append({"name": "x", "emptyDir": {}})
+    binding = Ref("RoleBinding", "team", "qwen-router")
+    cluster.objects[binding]["subjects"].append({"kind": "User", "name": "mallory"})
+    plan = cluster.reconcile()
+    assert [Ref.of(obj) for obj in plan.apply] == [binding]  # its list is replaced as a whole
+    assert sorted(prune.ref.name for prune in plan.prune) == [name, "qwen-router"]
+    assert cluster.reconcile().prune == []
+    after = {ref: {**obj, "metadata": {}} for ref, obj in cluster.objects.items()}
+    assert after == {ref: {**obj, "metadata": {}} for ref, obj in before.items()}
+
+
 def test_a_changed_engine_deployment_is_put_right_and_a_deleted_one_made_again(cluster: MiniCluster) -> None:
     [name] = deployments(cluster)
     ref = Ref("Deployment", "team", name)
@@ -385,3 +403,30 @@ def test_a_status_that_somebody_else_wrote_is_written_anew(uri: str, status: Obj
     cluster.reconcile()
     cluster.converge()
     assert cluster.service["status"]["conditions"][0]["status"] == "True"
+
+
+def test_an_autoscaler_may_set_the_number_of_routers() -> None:
+    cluster = MiniCluster(service({"router": {"scaling": "External", "replicas": 2}}))
+    cluster.converge()
+    router = Ref("Deployment", "team", "qwen-router")
+    assert cluster.objects[router]["spec"]["replicas"] == 2
+    cluster.objects[router]["spec"]["replicas"] = 5
+    plan = cluster.reconcile()
+    assert (plan.apply, plan.prune) == ([], [])
+    cluster.converge()
+    conditions = {entry["type"]: entry["message"] for entry in cluster.service["status"]["conditions"]}
+    assert conditions["RouterReady"] == "5 of 5 routers ready"
+    # A change of the template keeps the number, and so does an edit of what it began with.
+    cluster.edit(router={"scaling": "External", "replicas": 3, "workers": 2})
+    [applied] = [obj for obj in cluster.reconcile().apply if obj["kind"] == "Deployment"]
+    assert applied["spec"]["replicas"] == 5
+    cluster.edit(router={"scaling": "Fixed", "replicas": 3})
+    cluster.converge()
+    assert cluster.objects[router]["spec"]["replicas"] == 3
+
+
+def test_with_an_autoscaler_routers_share_their_limits_from_the_first_on() -> None:
+    cluster = MiniCluster(service({"router": {"scaling": "External"}}))
+    cluster.reconcile()
+    [container] = cluster.objects[Ref("Deployment", "team", "qwen-router")]["spec"]["template"]["spec"]["containers"]
+    assert "--peers" in container["args"]

@@ -165,3 +165,27 @@ def test_unneeded_network_policies_are_deleted_and_nothing_else_is() -> None:
     assert ("PersistentVolumeClaim", "qwen-models") in {(ref.kind, ref.name) for ref in cluster.objects}
     cluster.edit(security={"networkPolicy": True})
     assert [obj["kind"] for obj in cluster.plan().apply] == ["NetworkPolicy", "NetworkPolicy"]
+
+
+def test_engines_are_placed_by_the_access_modes_of_the_claim_that_is_there() -> None:
+    """As of a claim that an earlier spec of the service had, or an older CRD let change."""
+    cache = {"size": "1Gi"}
+    cluster = MiniCluster(service({"model": HUB | {"cache": cache}}), DEFAULTS)
+    cluster.reconcile()
+    [claimed] = [obj for ref, obj in cluster.objects.items() if ref.kind == "PersistentVolumeClaim"]
+
+    def together() -> bool:
+        [deployment] = [
+            obj
+            for ref, obj in cluster.objects.items()
+            if ref.kind == "Deployment" and ref.name.endswith(cluster.service["status"]["revision"]["current"])
+        ]
+        return "affinity" in deployment["spec"]["template"]["spec"]
+
+    assert together()
+    cluster.edit(model=HUB | {"cache": cache | {"accessModes": ["ReadWriteMany"]}})
+    cluster.reconcile()
+    assert together()  # what is there can be mounted by one machine only
+    claimed["spec"]["accessModes"] = ["ReadWriteMany"]
+    cluster.reconcile()
+    assert not together()

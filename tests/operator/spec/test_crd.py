@@ -12,6 +12,7 @@ import pytest
 import yaml
 from operator_support.mini_cluster import service
 
+from blade_operator.spec.change_rules import CHANGE_RULES
 from blade_operator.spec.crd import generate
 from blade_operator.spec.crd.definition import custom_resource_definition
 from blade_operator.spec.rules import RULES
@@ -96,7 +97,7 @@ def test_rules_are_in_the_schema_at_their_place(version: dict[str, Any]) -> None
         for path, node in schemas(version["schema"]["openAPIV3Schema"])
         for rule in node.get("x-kubernetes-validations", ())
     }
-    assert found == {("".join(f".{step}" for step in rule.at), rule.cel) for rule in RULES}
+    assert found == {("".join(f".{step}" for step in rule.at), rule.cel) for rule in (*RULES, *CHANGE_RULES)}
 
 
 def test_names_and_subresources(version: dict[str, Any]) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from operator_support.rule_examples import EXAMPLES, Example
+from operator_support.rule_examples import CHANGES, EXAMPLES, Change, Example
 
-from blade_operator.spec import SpecError, parse_service
+from blade_operator.spec import SpecError, apply_defaults, check_change, parse_service
+from blade_operator.spec.change_rules import CHANGE_RULES
 from blade_operator.spec.rules import RULES
 from blade_protocol.labels import API_VERSION, KIND
 
@@ -25,3 +26,20 @@ def test_a_rule_judges_its_examples(example: Example) -> None:
 
 def test_every_rule_has_an_example_that_breaks_it() -> None:
     assert {example.breaks for example in EXAMPLES} - {""} == {rule.field for rule in RULES}
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.breaks or "allowed")
+def test_a_rule_of_changes_judges_its_examples(change: Change) -> None:
+    before, after = (apply_defaults(change.service(cache)) for cache in (change.before, change.after))
+    if not change.breaks:
+        check_change(before, after)
+        return
+    with pytest.raises(SpecError) as caught:
+        check_change(before, after)
+    [problem] = caught.value.problems
+    [rule] = [rule for rule in CHANGE_RULES if rule.field == change.breaks]
+    assert (problem.path, problem.message) == (rule.field, rule.message)
+
+
+def test_every_rule_of_changes_has_an_example_that_breaks_it() -> None:
+    assert {change.breaks for change in CHANGES} - {""} == {rule.field for rule in CHANGE_RULES}

@@ -27,6 +27,7 @@ USER_AGENT = "bladellm-operator"
 METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 """For a list: of each object only its metadata."""
 APPLY = "application/apply-patch+yaml"
+JSON_PATCH = "application/json-patch+json"
 MERGE = "application/merge-patch+json"
 
 READ_TIMEOUT = 60.0
@@ -151,7 +152,7 @@ class Api:
         self,
         method: str,
         path: str,
-        body: Object,
+        body: Object | list[Object],
         *,
         kind: str,
         content_type: str = JSON,

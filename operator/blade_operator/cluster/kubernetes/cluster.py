@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from blade_operator.cluster import Rejected
 from blade_operator.cluster.change_queue import ChangeQueue
-from blade_operator.cluster.kubernetes.api import APPLY, MERGE, WRITE_TIMEOUT, Api, ApiError
+from blade_operator.cluster.kubernetes.api import APPLY, JSON_PATCH, MERGE, WRITE_TIMEOUT, Api, ApiError
 from blade_operator.cluster.kubernetes.events import event_object
 from blade_operator.cluster.kubernetes.informer_cache import InformerCache
 from blade_operator.cluster.kubernetes.installations import Installations
@@ -17,7 +17,7 @@ from blade_operator.cluster.kubernetes.watching.scopes import Scopes
 from blade_operator.model.installation import claimed
 from blade_operator.model.objects import Key, Object, Ref
 from blade_operator.model.observed import Observed
-from blade_operator.model.plan import EventRecord
+from blade_operator.model.plan import EventRecord, Prune
 from blade_protocol.labels import KIND, MANAGED_BY, MANAGER, NAME
 
 _APPLY = {"fieldManager": MANAGER, "force": "true"}
@@ -25,6 +25,8 @@ _REFUSALS = (400, 403, 413, 422)
 """Responses that stay the same until someone changes the object, a quota or a permission."""
 _REFUSAL_MESSAGES = ("failed to create typed patch object", "failed calling webhook")
 """Said with a 500: of a field that the kind does not have, and for an admission webhook that does not respond."""
+_NO_SUCH_PLACE = "the server rejected our request due to an error in our request"
+"""Said with a 422, of a JSON patch that does not apply."""
 _SEPARATE_KINDS = ("Deployment", "Pod", "Service", "ConfigMap", "ControllerRevision")
 
 
@@ -93,6 +95,25 @@ class KubernetesCluster:
             if error.status in _REFUSALS or any(words in str(error) for words in _REFUSAL_MESSAGES):
                 raise Rejected(str(error)) from error
             raise
+
+    async def prune(self, prune: Prune) -> None:
+        """See `Cluster.prune`. Places in lists are those of the cached version, so the server must have that one."""
+        record = self.cache.get(prune.ref)
+        if record is None:
+            return
+        unchanged: Object = {"op": "replace", "path": "/metadata/resourceVersion", "value": str(record.version)}
+        operations = [unchanged, *({"op": "remove", "path": path} for path in prune.paths)]
+        try:
+            written = await self._api.write(
+                "PATCH", path_of(prune.ref), operations, kind=prune.ref.kind, content_type=JSON_PATCH
+            )
+        except ApiError as error:
+            if error.status in (404, 409) or _NO_SUCH_PLACE in str(error):
+                return  # it has changed: its event is on the way
+            if error.status in _REFUSALS:
+                raise Rejected(str(error)) from error
+            raise
+        self.cache.put(written)
 
     async def _check_ownership(self, ref: Ref, obj: Object) -> None:
         """Raises `Rejected` where something of that name is not the service's: to apply would take it over.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 from blade_operator.cluster.change_queue import ChangeQueue
 from blade_operator.cluster.local.events import Events
@@ -10,7 +11,7 @@ from blade_operator.cluster.local.fields import require_supported
 from blade_operator.cluster.local.store import Store
 from blade_operator.model.objects import Key, Object, Ref
 from blade_operator.model.observed import Observed
-from blade_operator.model.plan import EventRecord
+from blade_operator.model.plan import EventRecord, Prune
 from blade_protocol.labels import KIND, MANAGER, NAME
 
 _OBSERVED_BY_KIND = ("Deployment", "Pod", "Service", "ConfigMap", "ControllerRevision")
@@ -69,6 +70,20 @@ class LocalCluster:
         require_supported(obj)
         if obj["kind"] != "Pod" or self._store.get(Ref.of(obj)) is not None:
             self._store.apply(obj, MANAGER)
+
+    async def prune(self, prune: Prune) -> None:
+        """See `Cluster.prune`."""
+
+        def remove(obj: Object) -> None:
+            for path in prune.paths:
+                *parents, last = path.lstrip("/").split("/")
+                place: Any = obj
+                for step in parents:
+                    place = place[int(step)] if isinstance(place, list) else place[step]
+                del place[int(last)]
+
+        if self._store.get(prune.ref) is not None:
+            self._store.update(prune.ref, remove)
 
     async def delete(self, ref: Ref) -> None:
         """See `Cluster.delete`."""

@@ -18,6 +18,7 @@ from blade_operator.cluster.local.layout import Layout
 from blade_operator.cluster.local.store import Admit, Store
 from blade_operator.model.objects import Object, Ref
 from blade_operator.program import program
+from blade_operator.spec import SpecError, check_change
 from blade_protocol.labels import GROUP, KIND, PLURAL
 
 USER = "kubectl"
@@ -35,7 +36,18 @@ class Commands:
     def apply(self, obj: Object) -> str:
         """Apply a manifest; returns ``created``, ``configured`` or ``unchanged``."""
         self._admit(obj)  # before anything is filled in or merged, so that messages refer to the manifest as written
-        return self._store.apply(obj, USER, self._admit)[1]
+        live = self._store.get(Ref(obj["kind"], obj["metadata"].get("namespace", "default"), obj["metadata"]["name"]))
+
+        def admit(merged: Object) -> Object:
+            filled = self._admit(merged)
+            if live is not None and live["kind"] == KIND:
+                try:
+                    check_change(live, filled)
+                except SpecError as error:
+                    raise LocalError(f'the {KIND} "{live["metadata"]["name"]}" is invalid:\n  {error}') from error
+            return filled
+
+        return self._store.apply(obj, USER, admit)[1]
 
     def delete(self, kind: str, namespace: str, name: str) -> None:
         """Delete an object.

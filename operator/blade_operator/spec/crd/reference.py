@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+from blade_operator.spec.change_rules import CHANGE_RULES
 from blade_operator.spec.crd.schema import Schema, service_schema
 from blade_operator.spec.rules import RULES
 from blade_protocol.labels import API_VERSION, KIND
@@ -28,6 +29,8 @@ def reference() -> str:
         parts.append("\n".join(_rows(schema["properties"][section], section)) + "\n")
     parts.append("## Rules\n\n| Field | Rule |\n|---|---|")
     parts.append("\n".join(f"| `{rule.field}` | {_escape(rule.message)} |" for rule in RULES))
+    parts.append("\n## Rules of changes\n\n| Field | Rule |\n|---|---|")
+    parts.append("\n".join(f"| `{rule.field}` | {_escape(rule.message)} |" for rule in CHANGE_RULES))
     return "\n".join(parts) + "\n"
 
 

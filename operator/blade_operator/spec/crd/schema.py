@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from blade_operator.spec.change_rules import CHANGE_RULES
 from blade_operator.spec.fields import LLMServiceSpec
 from blade_operator.spec.rules import RULES
 from blade_operator.spec.status_fields import LLMServiceStatus
@@ -35,7 +36,7 @@ def service_schema() -> Schema:
             "status": structural(LLMServiceStatus, defaults=False),
         },
     }
-    for rule in RULES:
+    for rule in (*RULES, *CHANGE_RULES):
         place = root
         for step in rule.at:
             place = place["properties"][step]

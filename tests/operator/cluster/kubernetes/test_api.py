@@ -22,7 +22,7 @@ from blade_operator.cluster.kubernetes.fence import NotLeader, WriteFence
 from blade_operator.cluster.kubernetes.installations import GONE_AFTER, REMEMBERED, Installations
 from blade_operator.cluster.kubernetes.root_key import root_key
 from blade_operator.model.objects import Key, Object, Ref
-from blade_operator.model.plan import EventRecord
+from blade_operator.model.plan import EventRecord, Prune
 
 LABELS = {"app.kubernetes.io/managed-by": "bladellm", "serving.bladellm.io/name": "qwen"}
 METADATA = {"name": "a", "namespace": "team", "labels": LABELS, "ownerReferences": [{"uid": "0f0f"}]}
@@ -333,6 +333,31 @@ async def test_a_pod_is_only_annotated_and_never_made(server: _Server, cluster: 
     [(request, body)] = server.requests
     assert (request.method, request.path) == ("PATCH", "/api/v1/namespaces/team/pods/a")
     assert body["metadata"]["uid"] == "uid-a"
+
+
+async def test_items_are_removed_from_the_version_that_was_observed(
+    server: _Server, cluster: KubernetesCluster
+) -> None:
+    prune = Prune(Ref("ConfigMap", "team", "a"), ("/items/2", "/items/0"))
+    await cluster.prune(prune)
+    assert server.requests == []  # it is gone
+    cluster.cache.put({**config_map("a", 7), "kind": "ConfigMap"})
+    server.respond = lambda request, body: web.json_response({**config_map("a", 8), "kind": "ConfigMap"})
+    await cluster.prune(prune)
+    [(request, body)] = server.requests
+    assert (request.method, request.path, request.content_type) == ("PATCH", PATH, "application/json-patch+json")
+    assert body == [
+        {"op": "replace", "path": "/metadata/resourceVersion", "value": "7"},
+        {"op": "remove", "path": "/items/2"},
+        {"op": "remove", "path": "/items/0"},
+    ]
+    assert cluster.cache.version(prune.ref) == 8
+    for status, message in ((409, "modified"), (422, "the server rejected our request due to an error in our request")):
+        server.refuse(status, message)
+        await cluster.prune(prune)
+    server.refuse(403, "forbidden")
+    with pytest.raises(Rejected, match="forbidden"):
+        await cluster.prune(prune)
 
 
 async def test_a_secret_is_only_made(server: _Server, cluster: KubernetesCluster) -> None:

@@ -14,11 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blade_operator.cluster.local import files
+from blade_operator.cluster.local.cluster import LocalCluster
 from blade_operator.cluster.local.errors import Conflict, LocalError, NotFound
+from blade_operator.cluster.local.events import Events
 from blade_operator.cluster.local.garbage import collect
 from blade_operator.cluster.local.merge import merge
 from blade_operator.cluster.local.store import Store
 from blade_operator.model.objects import Object, Ref
+from blade_operator.model.plan import Prune
 
 REF = Ref("Thing", "default", "a")
 
@@ -197,3 +200,18 @@ def test_files_are_replaced_whole_and_leave_nothing_behind(tmp_path: Path) -> No
     files.write_json(path, {"a": 2})
     assert json.loads(path.read_text()) == {"a": 2}
     assert os.listdir(path.parent) == ["a.json"]
+
+
+async def test_items_that_others_added_are_removed(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    cluster = LocalCluster(store, Events(store))
+    metadata = {"name": "r", "namespace": "default"}
+    rules = [{"verbs": ["get", "list"]}, {"verbs": ["watch"]}]
+    role = store.create(
+        {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": metadata, "rules": rules}
+    )
+    await cluster.prune(Prune(Ref.of(role), ("/rules/1", "/rules/0/verbs/0")))
+    found = store.get(Ref.of(role))
+    assert found is not None
+    assert found["rules"] == [{"verbs": ["list"]}]
+    await cluster.prune(Prune(Ref("Role", "default", "gone"), ("/rules/1",)))
