@@ -19,10 +19,15 @@ def image_values(images: Images) -> list[str]:
     return values
 
 
+def values(images: Images) -> list[str]:
+    """``--set`` arguments of the tests' release: their images, and that routers watch keys, which has to be granted."""
+    return [*image_values(images), "--set", "watchKeys=true"]
+
+
 def install(cluster: Cluster, images: Images, *arguments: str) -> None:
     """Install or upgrade, and wait until the operator is ready; raises CommandFailed with helm's words.
 
     A CRD that was applied without helm is taken over.
     """
     options = ["--wait", "--timeout", "180s", "--take-ownership", "--namespace", NAMESPACE]
-    cluster.helm("upgrade", "--install", RELEASE, str(CHART), *options, *image_values(images), *arguments)
+    cluster.helm("upgrade", "--install", RELEASE, str(CHART), *options, *values(images), *arguments)

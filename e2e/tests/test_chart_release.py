@@ -35,7 +35,7 @@ def change(cluster: Cluster, operator: str, images: Images) -> Iterator[Change]:
     """Upgrade or install the release, with the values it had first and further arguments; undone after the tests."""
 
     def upgrade(*arguments: str, source: Path = CHART) -> None:
-        values = chart.image_values(images)
+        values = chart.values(images)
         cluster.helm("upgrade", "--install", RELEASE, str(source), *WAIT, *values, *arguments)
 
     yield upgrade
@@ -93,6 +93,27 @@ def test_notes_say_what_to_do_next(cluster: Cluster, operator: str) -> None:
     notes = cluster.helm("get", "notes", RELEASE, "-n", operator)
     for words in ("kubectl apply", "kubectl get llm", "kubectl describe llm", "/v1/chat/completions", "helm uninstall"):
         assert words in notes
+
+
+@pytest.mark.parametrize(
+    ("role", "may"), [("view", False), ("edit", True), ("admin", True)], ids=["view", "edit", "admin"]
+)
+def test_the_clusters_roles_include_llmservices(
+    cluster: Cluster, operator: str, namespace: str, role: str, may: bool
+) -> None:
+    person = f"{role}er"
+    cluster.kubectl("-n", namespace, "create", "rolebinding", person, f"--clusterrole={role}", f"--user={person}")
+
+    def allowed(verb: str, *what: str) -> bool:
+        said = cluster.kubectl("-n", namespace, "auth", "can-i", verb, *what, f"--as={person}", check=False)
+        return said.split()[0] == "yes"
+
+    until(lambda: allowed("list", CRD), 30, f"{role} includes LLMServices")
+    assert allowed("get", CRD, "--subresource=status")
+    for verb in ("create", "update", "patch", "delete"):
+        assert allowed(verb, CRD) is may, verb
+    assert allowed("patch", CRD, "--subresource=scale") is may
+    assert not allowed("patch", CRD, "--subresource=status"), "that is the operator's"
 
 
 def test_upgrade_brings_a_new_field_and_rollback_takes_it_away(
@@ -157,7 +178,7 @@ def test_uninstall_keeps_services_and_the_next_install_takes_over(
     assert deployments(cluster, namespace) == before
 
     cluster.kubectl("scale", "llm", "waiting", "--replicas=2", "-n", namespace)
-    cluster.helm("install", RELEASE, str(CHART), *WAIT, *chart.image_values(images))
+    cluster.helm("install", RELEASE, str(CHART), *WAIT, *chart.values(images))
 
     def sizes() -> list[int]:
         found = listed(cluster, namespace, "deployments", "engine")
@@ -180,7 +201,7 @@ def test_an_operator_of_one_namespace_leaves_others_alone(cluster: Cluster, chan
     other = f"{namespace}-other"
     cluster.kubectl("create", "namespace", other)
     try:
-        change("--set", f"watchNamespaces={{{namespace}}}")
+        change("--set", f"watchNamespaces={{{namespace}}}", "--set", "crd.aggregateRoles=false")
         roles = ("get", "clusterrole,clusterrolebinding", "-l", "app.kubernetes.io/part-of=bladellm", "-o", "name")
         assert cluster.kubectl(*roles) == ""
         cluster.apply(service(), namespace=other)

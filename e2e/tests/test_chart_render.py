@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from blade_operator.cli.arguments import parse
 from e2e.cluster import Cluster
 from e2e.support.chart import CHART
 
@@ -17,13 +18,23 @@ DIGEST = "sha256:" + "5" * 64
 VALUES: dict[str, dict[str, Any]] = {
     "defaults": {},
     "namespaces": {"watchNamespaces": ["{namespace}", "default"]},
-    "least": {"replicas": 1, "watchKeys": False, "crd": {"install": False}, "networkPolicy": {"enabled": False}},
+    "least": {
+        "replicas": 1,
+        "crd": {"install": False},
+        "networkPolicy": {"enabled": False},
+        "prometheus": {"namespaces": []},
+        "openshift": False,
+    },
     "everything": {
         "replicas": 3,
         "image": {"registry": "registry.example.com:5000", "tag": "1.2", "pullPolicy": "Always"},
         "engineImage": {"registry": "registry.example.com:5000", "digest": DIGEST},
         "imagePullSecrets": [{"name": "registry"}],
         "log": {"level": "DEBUG", "format": "text"},
+        "watchKeys": True,
+        "openshift": True,
+        "prometheus": {"namespaces": ["a", "b"], "podLabels": {"app.kubernetes.io/name": None, "app": "prometheus"}},
+        "networkPolicy": {"apiServer": [{"cidr": "10.0.0.1/32", "port": 6443}, {"cidr": "fd00::1/128", "port": 443}]},
         "workers": 4,
         "resources": {"limits": {"cpu": 1}},
         "priorityClassName": "system-cluster-critical",
@@ -57,8 +68,8 @@ def values(request: pytest.FixtureRequest, namespace: str) -> dict[str, Any]:
     return filled
 
 
-def one(objects: list[dict[str, Any]], kind: str) -> dict[str, Any]:
-    [found] = [obj for obj in objects if obj["kind"] == kind]
+def one(objects: list[dict[str, Any]], kind: str, name: str = "r-operator") -> dict[str, Any]:
+    [found] = [obj for obj in objects if (obj["kind"], obj["metadata"]["name"]) == (kind, name)]
     return found
 
 
@@ -87,10 +98,10 @@ def test_the_server_takes_every_object_without_a_warning(
 def test_objects_follow_the_values(cluster: Cluster, namespace: str, values: dict[str, Any]) -> None:
     objects = render(cluster, namespace, values)
     kinds = {obj["kind"] for obj in objects}
-    watched = values.get("watchNamespaces", [])
+    watched, crd = values.get("watchNamespaces", []), values.get("crd", {}).get("install", True)
     always = {"ServiceAccount", "Role", "RoleBinding", "Service", "Deployment", "Pod"}
     assert kinds - always == (
-        ({"CustomResourceDefinition"} if values.get("crd", {}).get("install", True) else set())
+        ({"CustomResourceDefinition", "ClusterRole"} if crd else set())
         | (set() if watched else {"ClusterRole", "ClusterRoleBinding"})
         | ({"PodDisruptionBudget"} if values.get("replicas", 2) > 1 else set())
         | ({"NetworkPolicy"} if values.get("networkPolicy", {}).get("enabled", True) else set())
@@ -136,7 +147,48 @@ def test_the_test_pod_is_not_taken_for_the_operator(cluster: Cluster, namespace:
     objects = render(cluster, namespace, {})
     selector = one(objects, "Deployment")["spec"]["selector"]["matchLabels"]
     assert selector["app.kubernetes.io/name"] == "bladellm-operator"
-    assert one(objects, "Pod")["metadata"]["labels"]["app.kubernetes.io/name"] != selector["app.kubernetes.io/name"]
+    pod = one(objects, "Pod", "r-operator-test")
+    assert pod["metadata"]["labels"]["app.kubernetes.io/name"] != selector["app.kubernetes.io/name"]
+
+
+def arguments(objects: list[dict[str, Any]]) -> list[str]:
+    """Of the operator."""
+    [container] = one(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
+    return list(container["args"])
+
+
+@pytest.mark.parametrize(
+    ("openshift", "there", "expected"),
+    [("auto", True, True), ("auto", False, False), (True, False, True), (False, True, False)],
+)
+def test_on_openshift_pods_name_no_user(
+    cluster: Cluster, namespace: str, openshift: Any, there: bool, expected: bool
+) -> None:
+    has = ("--api-versions", "security.openshift.io/v1") if there else ()
+    assert ("--openshift" in arguments(render(cluster, namespace, {"openshift": openshift}, *has))) is expected
+
+
+def test_the_operator_parses_the_options_that_the_chart_gives_it(
+    cluster: Cluster, namespace: str, values: dict[str, Any]
+) -> None:
+    options = parse(arguments(render(cluster, namespace, values)))
+    assert (options.openshift, options.watch_keys) == (values.get("openshift", False), values.get("watchKeys", False))
+    prometheus = values.get("prometheus", {})
+    assert list(options.prometheus_namespaces) == prometheus.get("namespaces", ["monitoring"])
+    labels = prometheus.get("podLabels", {"app.kubernetes.io/name": "prometheus"})
+    assert options.prometheus_labels == {name: value for name, value in labels.items() if value is not None}
+    known = [(each["cidr"], each["port"]) for each in values.get("networkPolicy", {}).get("apiServer", ())]
+    assert list(options.api_server or ()) == known
+
+
+def test_what_the_operator_connects_to_is_restricted_where_the_api_server_is_known(
+    cluster: Cluster, namespace: str
+) -> None:
+    assert one(render(cluster, namespace, {}), "NetworkPolicy")["spec"]["policyTypes"] == ["Ingress"]
+    spec = one(render(cluster, namespace, VALUES["everything"]), "NetworkPolicy")["spec"]
+    assert spec["policyTypes"] == ["Ingress", "Egress"]
+    names, api, other, engines = ({port["port"] for port in rule["ports"]} for rule in spec["egress"])
+    assert (names, api, other, engines) == ({53, 5353}, {6443}, {443}, {9081})
 
 
 @pytest.mark.parametrize(
@@ -167,6 +219,9 @@ def test_a_pod_monitor_needs_its_resource(cluster: Cluster, namespace: str) -> N
     objects = render(cluster, namespace, wanted, "--api-versions", "monitoring.coreos.com/v1/PodMonitor")
     monitor, deployment = one(objects, "PodMonitor"), one(objects, "Deployment")
     assert monitor["spec"]["selector"] == deployment["spec"]["selector"]
+    assert {obj["metadata"]["name"] for obj in objects if obj["kind"] == "PodMonitor"} == {
+        *("r-operator", "r-operator-engines", "r-operator-routers")
+    }
     assert monitor["metadata"]["labels"]["release"] == "prometheus"
     [endpoint] = monitor["spec"]["podMetricsEndpoints"]
     ports = deployment["spec"]["template"]["spec"]["containers"][0]["ports"]

@@ -43,8 +43,8 @@ def test_defaults_are_valid(validator: jsonschema.Draft7Validator) -> None:
 
 
 def test_schema_and_defaults_name_the_same_values() -> None:
-    maps = {"resources.requests", "resources.limits"}
-    named = {path if not path.startswith("resources.") else path.rpartition(".")[0] for path, _ in leaves(values())}
+    maps = {"resources.requests", "resources.limits", "prometheus.podLabels"}
+    named = {next((each for each in maps if path.startswith(f"{each}.")), path) for path, _ in leaves(values())}
     assert maps <= named
     assert schema_leaves(schema()) - {"global"} == named
 
@@ -91,6 +91,12 @@ def test_every_mapping_is_closed_or_typed() -> None:
         ("nodeSelector", {"gpu": True}),
         ("tolerations", [{"keys": "gpu"}]),
         ("podMonitor.interval", "30"),
+        ("openshift", "yes"),
+        ("prometheus.namespaces", "monitoring"),
+        ("prometheus.podLabels", {"app": 1}),
+        ("networkPolicy.apiServer", ["10.0.0.1"]),
+        ("networkPolicy.apiServer", [{"cidr": "10.0.0.1", "port": 443}]),
+        ("networkPolicy.apiServer", [{"cidr": "10.0.0.1/32", "port": "443"}]),
     ],
 )
 def test_mistakes_are_refused(validator: jsonschema.Draft7Validator, path: str, value: Any) -> None:

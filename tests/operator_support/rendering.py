@@ -23,6 +23,7 @@ from operator_support.mini_cluster import service
 
 DEFAULTS = Defaults(engine_image="bladellm/engine:0", router_image="bladellm/operator:0")
 WITH_KEY = dataclasses.replace(DEFAULTS, internal_key=b"a key of thirty-two random bytes")
+WATCHING_KEYS = dataclasses.replace(DEFAULTS, watch_keys=True)
 CASES: dict[str, dict[str, Any]] = {
     "file_model": {"model": {"uri": "file:///models/qwen"}, "replicas": 2},
     "hub_model": {
@@ -186,7 +187,7 @@ def render(spec: dict[str, Any], defaults: Defaults = DEFAULTS, **metadata: Any)
 
 
 def render_case(case: str) -> list[Object]:
-    return render(CASES[case], WITH_KEY if case == "internal_token" else DEFAULTS)
+    return render(CASES[case], {"internal_token": WITH_KEY, "router": WATCHING_KEYS}.get(case, DEFAULTS))
 
 
 def containers(obj: Object) -> Iterator[Object]:

@@ -30,6 +30,21 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if $image.digest -}}@{{ $image.digest }}{{- else -}}:{{ $image.tag | default $root.Chart.AppVersion }}{{- end -}}
 {{- end -}}
 
+{{/* NAME=VALUE,… of Prometheus' pods. */}}
+{{- define "bladellm.prometheusLabels" -}}
+{{- $pairs := list -}}
+{{- range $name, $value := .Values.prometheus.podLabels -}}{{- $pairs = append $pairs (printf "%s=%s" $name $value) -}}{{- end -}}
+{{- join "," $pairs -}}
+{{- end -}}
+
+{{/* Whether pods may name no ids: not empty if so. */}}
+{{- define "bladellm.openshift" -}}
+{{- if eq (toString .Values.openshift) "auto" -}}
+{{- if .Capabilities.APIVersions.Has "security.openshift.io/v1" -}}yes{{- end -}}
+{{- else if .Values.openshift -}}yes{{- end -}}
+{{- end -}}
+
+{{/* No ids: the image's own user runs, on OpenShift one of the namespace's. */}}
 {{- define "bladellm.podSecurity" -}}
 runAsNonRoot: true
 seccompProfile:

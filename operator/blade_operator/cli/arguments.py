@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
+import ipaddress
 import re
 import socket
 import sys
@@ -34,6 +35,7 @@ OPTIONS = (
     *("--namespaces", "--engine_image", "--router_image", "--leader_elect", "--no-leader_elect", "--lease_name"),
     *("--lease_namespace", "--identity", "--http_port", "--kubeconfig", "--workers", "--log_level", "--log_format"),
     *("--watch_keys", "--no-watch_keys", "--prometheus_namespaces", "--prometheus_labels"),
+    *("--openshift", "--no-openshift", "--api_server"),
 )
 
 
@@ -131,9 +133,15 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
     run.add_argument(
         "--watch_keys",
         action=argparse.BooleanOptionalAction,
-        default=True,
-        help="grant routers to follow their Secret of API keys, which takes the right to list and watch Secrets "
-        "(default); --no-watch_keys: they follow the mounted Secret",
+        default=False,
+        help="grant routers to follow their Secret of API keys, which takes the right to list and watch Secrets; "
+        "--no-watch_keys: they follow the mounted Secret (default)",
+    )
+    run.add_argument(
+        "--openshift",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="pods name no user and group ids: OpenShift gives them those of their namespace",
     )
     run.add_argument(
         "--prometheus_namespaces",
@@ -146,6 +154,12 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
         type=_labels,
         metavar="NAME=VALUE,…",
         help="that have these labels (default: app.kubernetes.io/name=prometheus; empty: all pods there)",
+    )
+    run.add_argument(
+        "--api_server",
+        type=_addresses,
+        metavar="CIDR:PORT,…",
+        help="NetworkPolicies let routers connect to these, DNS and their engines only (default: not restricted)",
     )
     run.add_argument("--kubeconfig", metavar="FILE", help="default: the pod's own account, else $KUBECONFIG")
     run.add_argument("--workers", type=_positive, default=8, help="services acted on at a time (default 8)")
@@ -201,6 +215,18 @@ def _labels(text: str) -> dict[str, str]:
     if wrong := next((name for name, sign, _ in pairs if not name or not sign), None):
         raise argparse.ArgumentTypeError(f"{wrong!r} is not a label: use NAME=VALUE, several with commas")
     return {name: value for name, _, value in pairs}
+
+
+def _addresses(text: str) -> tuple[tuple[str, int], ...]:
+    found = []
+    for part in _names(text):
+        cidr, _, port = part.rpartition(":")
+        try:
+            network = ipaddress.ip_network(cidr)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{part!r} is not CIDR:PORT, such as 10.0.0.1/32:6443: {error}") from None
+        found.append((str(network), _port(port)))
+    return tuple(found)
 
 
 def _count(text: str) -> int:

@@ -23,7 +23,10 @@ from blade_operator.render import Defaults
 
 STOP_SECONDS = 30.0
 """Seconds that an orderly end may take."""
-_DEFAULTS = ("engine_image", "router_image", "watch_keys", "prometheus_namespaces", "prometheus_labels")
+_DEFAULTS = (
+    *("engine_image", "router_image", "watch_keys", "openshift"),
+    *("prometheus_namespaces", "prometheus_labels", "api_server"),
+)
 """Options that replace a default of what is rendered."""
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 

@@ -32,6 +32,7 @@ from blade_operator.render.meta import (
     service_account,
     spread,
     tmp_volume,
+    with_requests,
 )
 from blade_operator.render.network import INTERNAL_PORT
 from blade_operator.render.overlay import lay_over
@@ -39,6 +40,7 @@ from blade_operator.render.storage import hub_env, is_hub, model_argument, model
 from blade_operator.render.token_secret import token_env, token_mounts, token_volumes
 from blade_operator.spec.fields import CheckItemName, CudaGraphs
 from blade_operator.spec.parse import LLMService
+from blade_operator.spec.pod_fields import ResourceList
 from blade_operator.spec.quantity import parse_bytes, parse_duration
 from blade_protocol import environment, paths
 from blade_protocol.labels import RESTARTED_AT, REVISION, ROLE_ENGINE
@@ -46,6 +48,9 @@ from blade_protocol.ports import ENGINE_PORT
 
 GRACE_MARGIN = 30
 """Seconds of the grace period beyond the drain time-out, to end streams and processes."""
+REQUESTS = ResourceList(cpu="250m", memory="512Mi")
+"""Requests of an engine unless the spec says otherwise: small models run with it. What a model really takes, the check
+reports, and only the user can say how much of it is to be kept free."""
 CHECK_ITEMS: dict[CheckItemName, str] = {
     "shm": "check_shm",
     "pbEnv": "check_pb_env",
@@ -75,7 +80,7 @@ def pod_template(service: LLMService, defaults: Defaults, claim: Object | None =
             "enableServiceLinks": False,
             "shareProcessNamespace": True,  # as process 1 a program that still starts would miss its SIGTERM
             "terminationGracePeriodSeconds": parse_duration(spec.rollout.drain_timeout) + GRACE_MARGIN,
-            "securityContext": pod_security(),
+            "securityContext": pod_security(defaults),
             **_placement(service, claim),
             **({"initContainers": init} if init else {}),
             "containers": [_engine(service, defaults)],
@@ -166,7 +171,7 @@ def _engine(service: LLMService, defaults: Defaults) -> Object:
         startupProbe=http_probe(paths.HEALTH, period=1, failures=1800),
         readinessProbe=http_probe(paths.HEALTH, period=2, failures=2),
         livenessProbe=http_probe(paths.LIVE, period=10, failures=6, timeout=5),
-        **resources(engine.resources, engine.gpus),
+        **resources(with_requests(engine.resources, REQUESTS), engine.gpus),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from blade_operator.model.objects import Object
 from blade_operator.spec.parse import LLMService
-from blade_operator.spec.pod_fields import Gpus, Resources
+from blade_operator.spec.pod_fields import Gpus, ResourceList, Resources
 from blade_protocol.labels import API_VERSION, HASH, KIND, MANAGED_BY, MANAGER, NAME, ROLE
 
 USER_ID = 65532
@@ -41,13 +41,17 @@ class Defaults:
     """Namespace of the operator's own pods, which NetworkPolicies let in."""
     installation: str = ""
     """Name of this installation of the operator; empty: there is no other one."""
-    watch_keys: bool = True
+    watch_keys: bool = False
     """Routers may follow their Secret of API keys through the API: an operator can only grant what it may do itself.
     Else they follow the mounted file, which is up to a minute behind."""
+    openshift: bool = False
+    """Pods name no user and no group: the platform gives each namespace ids of its own and refuses others."""
     prometheus_namespaces: tuple[str, ...] = ("monitoring",)
     """Namespaces of the Prometheus pods that NetworkPolicies let in; none: no scrape from outside the service."""
     prometheus_labels: Mapping[str, str] = field(default_factory=lambda: {"app.kubernetes.io/name": "prometheus"})
     """Labels of these pods."""
+    api_server: tuple[tuple[str, int], ...] = ()
+    """Addresses (CIDR and port) of the API server, to which NetworkPolicies then restrict routers; none: not known."""
 
 
 def engine_name(service: LLMService) -> str:
@@ -120,13 +124,12 @@ def digest(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def pod_security() -> Object:
+def pod_security(defaults: Defaults) -> Object:
     """The pod half of the restricted Pod Security Standard."""
+    ids = {} if defaults.openshift else {"runAsUser": USER_ID, "runAsGroup": USER_ID, "fsGroup": USER_ID}
     return {
         "runAsNonRoot": True,
-        "runAsUser": USER_ID,
-        "runAsGroup": USER_ID,
-        "fsGroup": USER_ID,
+        **ids,
         # Not file by file on every start: a volume of models is large.
         "fsGroupChangePolicy": "OnRootMismatch",
         "seccompProfile": {"type": "RuntimeDefault"},
@@ -149,6 +152,23 @@ def resources(wanted: Resources | None, gpus: Gpus | None = None) -> Object:
     if gpus and gpus.count:
         body["limits"] = {**body.get("limits", {}), gpus.resource: str(gpus.count)}
     return {"resources": body} if body else {}
+
+
+def with_requests(wanted: Resources | None, least: ResourceList) -> Resources:
+    """``wanted``, with the requests of ``least`` for what it neither requests nor limits.
+
+    A pod without any is the first to be killed when its node runs short of memory, and gets hardly any CPU beside
+    others.
+    """
+    wanted = wanted or Resources()
+    said = [amounts for amounts in (wanted.requests, wanted.limits) if amounts is not None]
+    added = {
+        name: amount
+        for name, amount in least.model_dump(exclude_none=True).items()
+        if all(getattr(amounts, name) is None for amounts in said)
+    }
+    requests = (wanted.requests or ResourceList()).model_copy(update=added)
+    return wanted.model_copy(update={"requests": requests})
 
 
 def spread(service: LLMService, role: str) -> list[Object]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from blade_operator.model.objects import Object
+from blade_operator.render.egress import engine_egress, router_egress, tcp
 from blade_operator.render.meta import Defaults, engine_name, make, router_name, selector
 from blade_operator.spec.parse import LLMService
 from blade_protocol.labels import OPERATOR, ROLE_ENGINE, ROLE_ROUTER
 from blade_protocol.ports import ENGINE_PORT, INTERNAL_PORT_OFFSET, ROUTER_ADMIN_PORT, ROUTER_PORT
 
-INTERNAL_PORT = ENGINE_PORT + INTERNAL_PORT_OFFSET
+INTERNAL_PORT: Final = ENGINE_PORT + INTERNAL_PORT_OFFSET
 
 
 def network_policies(service: LLMService, defaults: Defaults) -> list[Object]:
@@ -27,15 +30,17 @@ def network_policies(service: LLMService, defaults: Defaults) -> list[Object]:
     ]
     prometheus = _prometheus(defaults)
     engines = [
-        {"from": routers, "ports": [_tcp(ENGINE_PORT), _tcp(INTERNAL_PORT)]},
-        {"from": operator, "ports": [_tcp(INTERNAL_PORT)]},
-        *({"from": [peer], "ports": [_tcp(ENGINE_PORT)]} for peer in prometheus),
+        {"from": routers, "ports": [tcp(ENGINE_PORT), tcp(INTERNAL_PORT)]},
+        {"from": operator, "ports": [tcp(INTERNAL_PORT)]},
+        *({"from": [peer], "ports": [tcp(ENGINE_PORT)]} for peer in prometheus),
     ]
-    everyone = {"ports": [_tcp(ROUTER_PORT)]}
-    admin = {"from": [*routers, *operator, *prometheus], "ports": [_tcp(ROUTER_ADMIN_PORT)]}
+    everyone = {"ports": [tcp(ROUTER_PORT)]}
+    admin = {"from": [*routers, *operator, *prometheus], "ports": [tcp(ROUTER_ADMIN_PORT)]}
     return [
-        _policy(service, engine_name(service), ROLE_ENGINE, engines),
-        _policy(service, router_name(service), ROLE_ROUTER, [everyone, admin]),
+        _policy(service, engine_name(service), ROLE_ENGINE, engines, engine_egress(service)),
+        _policy(
+            service, router_name(service), ROLE_ROUTER, [everyone, admin], router_egress(service, defaults.api_server)
+        ),
     ]
 
 
@@ -56,14 +61,12 @@ def _prometheus(defaults: Defaults) -> list[Object]:
     ]
 
 
-def _policy(service: LLMService, name: str, role: str, ingress: list[Object]) -> Object:
+def _policy(service: LLMService, name: str, role: str, ingress: list[Object], egress: list[Object] | None) -> Object:
+    """``egress`` None: what the pods connect to is not restricted."""
     spec = {
         "podSelector": {"matchLabels": selector(service, role)},
-        "policyTypes": ["Ingress"],
+        "policyTypes": ["Ingress"] if egress is None else ["Ingress", "Egress"],
         "ingress": ingress,
+        **({} if egress is None else {"egress": egress}),
     }
     return make(service, "networking.k8s.io/v1", "NetworkPolicy", name, role, spec=spec)
-
-
-def _tcp(port: int) -> Object:
-    return {"protocol": "TCP", "port": port}

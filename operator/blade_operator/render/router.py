@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from blade_operator.model.objects import Object
 from blade_operator.model.pods import ROUTER
 from blade_operator.render.engine import GRACE_MARGIN
@@ -102,7 +104,7 @@ def _access(service: LLMService, defaults: Defaults, name: str, identity: str) -
 def _deployment(service: LLMService, defaults: Defaults) -> Object:
     router, name = service.spec.router, router_name(service)
     drain = parse_duration(service.spec.rollout.drain_timeout)
-    port, scheme = _probed(service)
+    probe = _probe(service)
     container = {
         "name": ROUTER,
         "image": router.image or defaults.router_image,
@@ -121,9 +123,9 @@ def _deployment(service: LLMService, defaults: Defaults) -> Object:
         **resources(router.resources or RESOURCES),
         "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP}}},
         # Live before any engine is: requests wait in it meanwhile.
-        "startupProbe": http_probe(paths.LIVE, period=1, failures=120, port=port, scheme=scheme),
-        "readinessProbe": http_probe(paths.LIVE, period=2, failures=2, port=port, scheme=scheme),
-        "livenessProbe": http_probe(paths.LIVE, period=10, failures=6, timeout=5, port=port, scheme=scheme),
+        "startupProbe": probe(paths.LIVE, period=1, failures=120),
+        "readinessProbe": probe(paths.LIVE, period=2, failures=2),
+        "livenessProbe": probe(paths.LIVE, period=10, failures=6, timeout=5),
         "securityContext": container_security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
@@ -141,7 +143,7 @@ def _deployment(service: LLMService, defaults: Defaults) -> Object:
             "enableServiceLinks": False,
             "shareProcessNamespace": True,  # as process 1 a program that still starts would miss its SIGTERM
             "terminationGracePeriodSeconds": drain + GRACE_MARGIN,
-            "securityContext": pod_security(),
+            "securityContext": pod_security(defaults),
             "topologySpreadConstraints": spread(service, ROLE_ROUTER),
             "containers": [container],
             "volumes": [
@@ -162,15 +164,15 @@ def _deployment(service: LLMService, defaults: Defaults) -> Object:
     return make(service, "apps/v1", "Deployment", name, ROLE_ROUTER, spec=spec)
 
 
-def _probed(service: LLMService) -> tuple[str, str]:
-    """Port and scheme of the probes: of the admin port, whose connections a flood of clients does not use up.
+def _probe(service: LLMService) -> partial[Object]:
+    """A probe of the admin port, whose connections a flood of clients does not use up.
 
     An image of the user's own may be too old to have one.
     """
     router = service.spec.router
     if not router.image:
-        return "admin", "HTTP"
-    return "http", "HTTP" if router.tls is None else "HTTPS"
+        return partial(http_probe, port="admin")
+    return partial(http_probe, scheme="HTTP" if router.tls is None else "HTTPS")
 
 
 def _flags(service: LLMService) -> list[str]:

@@ -122,7 +122,9 @@ class Engine(Record):
         "Names starting with `BLADE_` are the operator's.",
     )
     resources: Resources | None = Field(
-        default=None, description="CPU and memory of the engine, the check and the download."
+        default=None,
+        description="CPU and memory of the engine, the check and the download. Of what is neither requested nor "
+        "limited, the engine requests 250m and 512Mi.",
     )
     gpus: Gpus = Field(default_factory=Gpus, description="Devices each engine gets.")
     shm_size: Bytes = Field(

@@ -132,7 +132,7 @@ def test_engine_and_check_get_the_same_device_and_the_download_none() -> None:
         "check": {"memory": "8Gi", "amd.com/gpu": "1"},
         "engine": {"memory": "8Gi", "amd.com/gpu": "1"},
     }
-    assert "resources" not in containers(pod({"engine": {"gpus": {"count": 0}}}))["engine"]
+    assert "limits" not in containers(pod({"engine": {"gpus": {"count": 0}}}))["engine"]["resources"]
 
 
 def test_the_token_is_mounted_where_the_internal_port_is_served_or_queried() -> None:
@@ -160,6 +160,40 @@ def test_the_tokens_value_is_in_no_revision_and_without_a_key_there_is_none() ->
     without = [*service_objects(typed, DEFAULTS), *router_objects(typed, DEFAULTS), pod_template(typed, DEFAULTS)]
     assert "bladellm-internal" not in str(without)
     assert "k" * 32 not in repr(WITH_KEY)
+
+
+@pytest.mark.parametrize(
+    ("resources", "expected"),
+    [
+        ({}, {"requests": {"cpu": "250m", "memory": "512Mi"}}),
+        ({"requests": {"cpu": "2"}}, {"requests": {"cpu": "2", "memory": "512Mi"}}),
+        # Kubernetes takes a limit for the request that is not there.
+        ({"limits": {"memory": "8Gi"}}, {"requests": {"cpu": "250m"}, "limits": {"memory": "8Gi"}}),
+        ({"limits": {"cpu": "1", "memory": "8Gi"}}, {"limits": {"cpu": "1", "memory": "8Gi"}}),
+    ],
+)
+def test_no_engine_is_of_the_class_best_effort(resources: Object, expected: Object) -> None:
+    [engine] = pod({"engine": {"resources": resources}})["containers"]
+    assert engine["resources"] == expected
+
+
+def test_an_engine_with_a_gpu_requests_memory_too() -> None:
+    [engine] = pod({"engine": {"gpus": {"count": 1}}})["containers"]
+    assert engine["resources"]["requests"] == {"cpu": "250m", "memory": "512Mi"}
+    assert engine["resources"]["limits"] == {"nvidia.com/gpu": "1"}
+
+
+def test_on_openshift_no_pod_names_its_user_or_group() -> None:
+    defaults = dataclasses.replace(WITH_KEY, openshift=True)
+    objects = router_objects(parse_service(service()), defaults)
+    [deployment] = of_kind("Deployment", objects)
+    for spec in (pod({}, defaults), deployment["spec"]["template"]["spec"]):
+        security = spec["securityContext"]
+        assert not {"runAsUser", "runAsGroup", "fsGroup", "supplementalGroups"} & set(security)
+        assert security["runAsNonRoot"] is True
+        for container in (*spec.get("initContainers", ()), *spec["containers"]):
+            assert "runAsUser" not in container["securityContext"]
+    assert {"runAsUser", "runAsGroup", "fsGroup"} <= set(pod({})["securityContext"])
 
 
 def test_policies_let_in_routers_and_the_operator_and_nobody_else() -> None:

@@ -115,12 +115,12 @@ def test_a_router_may_follow_the_secret_of_its_keys_where_the_operator_may_grant
         [role] = [obj for obj in render(CASES["router"], defaults) if obj["kind"] == "Role"]
         return [rule for rule in role["rules"] if rule["resources"] == ["secrets"]]
 
-    [rule] = rules(DEFAULTS)
+    watching = dataclasses.replace(DEFAULTS, watch_keys=True)
+    [rule] = rules(watching)
     assert (rule["resourceNames"], rule["verbs"]) == (["team-keys"], ["list", "watch"])
-    assert "--keys_secret" in args(render(CASES["router"]), "router")
-    mounted = dataclasses.replace(DEFAULTS, watch_keys=False)
-    assert rules(mounted) == []
-    flags = args(render(CASES["router"], mounted), "router")
+    assert "--keys_secret" in args(render(CASES["router"], watching), "router")
+    assert rules(DEFAULTS) == []
+    flags = args(render(CASES["router"]), "router")
     assert "--keys" in flags
     assert "--keys_secret" not in flags
 

@@ -122,10 +122,13 @@ def test_options_become_defaults_of_what_is_rendered() -> None:
         return run._settings(parse(["run", *options])).defaults
 
     assert defaults() == Defaults()
+    api_server = ("--api_server", "10.0.0.1/32:6443, fd00::1/128:443")
     prometheus = ("--prometheus_namespaces", "a, b", "--prometheus_labels", "app=prometheus,tier=")
-    assert defaults("--router_image", "r:1", "--no-watch_keys", *prometheus) == Defaults(
+    assert defaults("--router_image", "r:1", "--watch_keys", "--openshift", *prometheus, *api_server) == Defaults(
         router_image="r:1",
-        watch_keys=False,
+        watch_keys=True,
+        openshift=True,
+        api_server=(("10.0.0.1/32", 6443), ("fd00::1/128", 443)),
         prometheus_namespaces=("a", "b"),
         prometheus_labels={"app": "prometheus", "tier": ""},
     )
@@ -141,6 +144,7 @@ def test_options_become_defaults_of_what_is_rendered() -> None:
         (["--leader-elect"], "did you mean '--leader_elect'?"),
         (["--watch-keys"], "did you mean '--watch_keys'?"),
         (["--no_watch_keys"], "did you mean '--no-watch_keys'?"),
+        (["--api_server", "10.0.0.1:6443,10.0.0.1/33:1"], "'10.0.0.1/33:1' is not CIDR:PORT"),
         (["--prometheus_labels", "a=b,prometheus"], "'prometheus' is not a label: use NAME=VALUE"),
     ],
 )

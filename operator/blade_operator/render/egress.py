@@ -1,0 +1,84 @@
+"""What engines and routers may connect to, as rules of their NetworkPolicies; None where that cannot be known.
+
+An engine makes no outbound connection. Its pod downloads an ``hf://`` model before, from a hub anywhere on the internet
+or in the cluster, through a proxy or not: these ports are in its spec. A router needs the API server, whose address no
+selector can match: it is restricted where the installation says what that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from blade_operator.model.objects import Object
+from blade_operator.model.pods import CHECK, ENGINE, FETCH, ROUTER
+from blade_operator.render.meta import selector
+from blade_operator.render.storage import is_hub
+from blade_operator.spec.parse import LLMService
+from blade_operator.spec.pod_fields import PodTemplate
+from blade_protocol.labels import ROLE_ENGINE, ROLE_ROUTER
+from blade_protocol.ports import ENGINE_PORT, INTERNAL_PORT_OFFSET, ROUTER_ADMIN_PORT
+
+DNS: Final[Object] = {
+    # 5353: where OpenShift's DNS pods listen behind their Service's port 53.
+    "ports": [{"protocol": protocol, "port": port} for protocol in ("UDP", "TCP") for port in (53, 5353)]
+}
+_ANYWHERE: Final[list[Object]] = [
+    # Not link-local: there a cloud's metadata service gives out the machine's credentials.
+    {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}},
+    {"ipBlock": {"cidr": "::/0", "except": ["fe80::/10", "fd00:ec2::254/128"]}},
+    # Some networks match no pod by its address.
+    {"namespaceSelector": {}},
+]
+_SCHEMES: Final = {"http": 80, "https": 443}
+
+
+def engine_egress(service: LLMService) -> list[Object] | None:
+    """Rules for a service's engine pods."""
+    engine = service.spec.engine
+    if _has_own_containers(engine.pod_template, (ENGINE, CHECK, FETCH)):
+        return None
+    if not is_hub(service):
+        return [DNS]
+    ports = sorted({443, *(port for variable in engine.env if (port := _port_of(variable.value)))})
+    return [DNS, {"to": _ANYWHERE, "ports": [tcp(port) for port in ports]}]
+
+
+def router_egress(service: LLMService, api_server: Sequence[tuple[str, int]]) -> list[Object] | None:
+    """Rules for a service's router pods; ``api_server``: its addresses, as CIDR and port."""
+    if not api_server or _has_own_containers(service.spec.router.pod_template, (ROUTER,)):
+        return None
+    engines = [{"podSelector": {"matchLabels": selector(service, ROLE_ENGINE)}}]
+    routers = [{"podSelector": {"matchLabels": selector(service, ROLE_ROUTER)}}]
+    return [
+        DNS,
+        *({"to": [{"ipBlock": {"cidr": cidr}}], "ports": [tcp(port)]} for cidr, port in api_server),
+        {"to": engines, "ports": [tcp(ENGINE_PORT), tcp(ENGINE_PORT + INTERNAL_PORT_OFFSET)]},
+        {"to": routers, "ports": [tcp(ROUTER_ADMIN_PORT)]},
+    ]
+
+
+def tcp(port: int) -> Object:
+    """One port of a rule."""
+    return {"protocol": "TCP", "port": port}
+
+
+def _has_own_containers(template: PodTemplate | None, rendered: Sequence[str]) -> bool:
+    """Whether an overlay adds containers: only its author knows where these connect to."""
+    return any(each["name"] not in rendered for each in _containers(template))
+
+
+def _containers(template: PodTemplate | None) -> Iterator[Any]:
+    if template is not None:
+        for field in ("initContainers", "containers"):
+            yield from template.spec.get(field) or ()
+
+
+def _port_of(text: str) -> int | None:
+    """The port of an HTTP URL, such as a hub's or a proxy's; None for other text."""
+    try:
+        parts = urlsplit(text)
+        return parts.port or _SCHEMES[parts.scheme] if parts.scheme in _SCHEMES and parts.hostname else None
+    except ValueError:
+        return None

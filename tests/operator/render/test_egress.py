@@ -1,0 +1,88 @@
+"""What pods may connect to by their NetworkPolicies."""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+from typing import Any
+
+import pytest
+from operator_support.mini_cluster import service
+from operator_support.rendering import DEFAULTS
+
+from blade_operator.model.objects import Object
+from blade_operator.render import Defaults, service_objects
+from blade_operator.spec import parse_service
+
+HUB = {"model": {"uri": "hf://a/b"}}
+KNOWN = dataclasses.replace(DEFAULTS, api_server=(("10.0.0.1/32", 6443), ("fd00::1/128", 443)))
+
+
+def egress(spec: dict[str, Any], role: str = "engine", defaults: Defaults = DEFAULTS) -> list[Object] | None:
+    """The rules of the role's policy; None: whatever the pods connect to is let out."""
+    objects = service_objects(parse_service(service(spec)), defaults)
+    [policy] = [obj for obj in objects if obj["kind"] == "NetworkPolicy" and obj["metadata"]["name"] == f"qwen-{role}"]
+    found: list[Object] | None = policy["spec"].get("egress")
+    assert ("Egress" in policy["spec"]["policyTypes"]) is (found is not None)
+    return found
+
+
+def ports(rule: Object) -> list[int]:
+    return [each["port"] for each in rule["ports"]]
+
+
+@pytest.mark.parametrize("uri", ["file:///models/qwen", "pvc://store/qwen"])
+def test_an_engine_whose_model_is_there_may_ask_for_names_only(uri: str) -> None:
+    [names] = egress({"model": {"uri": uri}}) or []
+    assert set(ports(names)) == {53, 5353}
+    assert {each["protocol"] for each in names["ports"]} == {"UDP", "TCP"}
+
+
+def test_an_engine_that_downloads_reaches_hubs_anywhere_but_no_metadata_service() -> None:
+    [_, hub] = egress(HUB) or []
+    assert ports(hub) == [443]
+    blocks = [peer["ipBlock"] for peer in hub["to"] if "ipBlock" in peer]
+
+    def reached(text: str) -> bool:
+        address = ipaddress.ip_address(text)
+        return any(
+            address in ipaddress.ip_network(block["cidr"])
+            and not any(address in ipaddress.ip_network(other) for other in block["except"])
+            for block in blocks
+        )
+
+    assert all(map(reached, ("192.0.2.7", "10.1.2.3", "2001:db8::1")))
+    assert not any(map(reached, ("169.254.169.254", "fe80::1", "fd00:ec2::254")))
+    assert {"namespaceSelector": {}} in hub["to"]
+
+
+def test_ports_of_a_mirror_and_of_proxies_are_let_out() -> None:
+    env = [
+        {"name": "HF_ENDPOINT", "value": "http://hub.team:8000"},
+        {"name": "HTTPS_PROXY", "value": "http://proxy.example.com"},
+        {"name": "NO_PROXY", "value": "localhost,10.0.0.0/8"},
+        {"name": "ODD", "value": "http://a:99999"},
+    ]
+    [_, hub] = egress(HUB | {"engine": {"env": env}}) or []
+    assert ports(hub) == [80, 443, 8000]
+
+
+@pytest.mark.parametrize("field", ["containers", "initContainers"])
+def test_what_containers_of_the_users_own_need_is_not_known(field: str) -> None:
+    overlay = {"podTemplate": {"spec": {field: [{"name": "own", "image": "i"}]}}}
+    assert egress({"engine": overlay}) is None
+    assert egress({"router": overlay}, "router", KNOWN) is None
+    known = {"podTemplate": {"spec": {"containers": [{"name": "engine", "env": []}], "nodeSelector": {"disk": "ssd"}}}}
+    assert egress({"engine": known}) is not None
+
+
+def test_routers_reach_the_api_server_their_engines_and_each_other_where_its_address_is_known() -> None:
+    assert egress({}, "router") is None
+    [_, api, other, engines, routers] = egress({}, "router", KNOWN) or []
+    assert (api["to"], ports(api)) == ([{"ipBlock": {"cidr": "10.0.0.1/32"}}], [6443])
+    assert (other["to"], ports(other)) == ([{"ipBlock": {"cidr": "fd00::1/128"}}], [443])
+    for rule, role, expected in ((engines, "engine", [8081, 9081]), (routers, "router", [9080])):
+        [peer] = rule["to"]
+        assert set(peer) == {"podSelector"}, "of the service's own namespace"
+        labels = {"serving.bladellm.io/name": "qwen", "serving.bladellm.io/role": role}
+        assert (peer["podSelector"]["matchLabels"], ports(rule)) == (labels, expected)
