@@ -162,9 +162,10 @@ class Proxy:
                         self._stall_timeout,
                     )
                     response = await buffer_head(connection)
-                    attempt.first_byte()
-                    if index is not None:
-                        index.learn(request.prompt.chain, header_of(connection.headers, _KV_BLOCKS))
+                    if response.status < 300:
+                        attempt.first_byte()
+                        if index is not None:
+                            index.learn(request.prompt.chain, header_of(connection.headers, _KV_BLOCKS))
                     if response.status in RETRIABLE and response.complete:
                         retries.rejected(endpoint, response, added)
                         continue
