@@ -170,6 +170,7 @@ class Proxy:
                         retries.rejected(endpoint, response, added)
                         continue
                     retries.succeeded(endpoint, response.status)
+                    attempt.end_probe()
                     if response.status in REDIRECTS:
                         raise redirected(response.status, added)
                     lost = await self._relay(response, added, connection, request, client)
