@@ -3,8 +3,7 @@
 Load alone cannot decide: on an idle service every endpoint has none, so the first would get every new prompt (and so
 every prompt that ever comes back). And where each prompt has one home, popular homes would stay busier for good.
 
-A request counts from when it is sent, and is taken back when the engine does not serve it: a client whose requests are
-all refused must not decide where others go.
+A request that an engine refuses stays counted: otherwise an engine that refuses everything would get everything.
 """
 
 from collections.abc import Sequence
@@ -32,8 +31,6 @@ class RequestHistory:
         self.requests: dict[Endpoint, float] = {}
         self.cold: dict[Endpoint, float] = {}
         """Requests plus, with more weight, prompts that were new to the endpoint: the load still to come."""
-        self.halvings = 0
-        """How often the counts have been halved."""
         self._total = 0.0
         self._moves = MAX_SAVED_MOVES
         self._size = 0.0
@@ -64,49 +61,33 @@ class RequestHistory:
         least = min(candidates, key=recent)
         return candidates.index(least) if least.in_flight <= endpoint.in_flight else -1
 
-    def sent(self, endpoint: Endpoint, one: float, cold: float, moved: bool) -> None:
+    def record(self, endpoint: Endpoint, size: float, cold: float, moved: bool) -> None:
         """Count a request that was sent to ``endpoint``.
 
         Args:
-            one: what it counts, see :func:`request_weight`.
-            cold: the same with what it counts more as a prompt that was not cached.
+            size: the share of requests the endpoint is due, 1 for a usual one.
+            cold: the part of it, 0 to 1, that was not cached.
             moved: it was sent there for balance only.
         """
         self._moves -= moved
         requests = self.requests
+        one = 1.0 if size == 1.0 else min(1.0 / size, MAX_REQUEST_WEIGHT)
         requests[endpoint] += one
-        self.cold[endpoint] += cold
+        self.cold[endpoint] += one * (1.0 + cold * COLD_WEIGHT)
         self._total += one
         if self._total > HISTORY_REQUESTS * len(requests):
             for each in requests:
                 requests[each] /= 2
                 self.cold[each] /= 2
             self._total = sum(requests.values())
-            self.halvings += 1
 
     def served(self, blocks: float) -> None:
-        """The engine serves it, a prompt of so many blocks."""
+        """An engine serves a request whose prompt has so many blocks."""
         self._size = self._size + (blocks * 1.5 - self._size) / 64 if self._size else blocks * 1.5
         if self._moves < MAX_SAVED_MOVES:
             self._moves += MOVE_SHARE
-
-    def take_back(self, endpoint: Endpoint, one: float, cold: float, moved: bool, halvings: int) -> None:
-        """The engine did not serve a request that was counted when there had been ``halvings``."""
-        self._moves += moved
-        if endpoint not in self.requests:
-            return
-        part = 0.5 ** (self.halvings - halvings)
-        one = min(one * part, self.requests[endpoint])
-        self.requests[endpoint] -= one
-        self._total -= one
-        self.cold[endpoint] = max(0.0, self.cold[endpoint] - cold * part)
 
     def removed(self, endpoint: Endpoint) -> None:
         if endpoint in self.requests:
             self._total -= self.requests.pop(endpoint)
             del self.cold[endpoint]
-
-
-def request_weight(size: float) -> float:
-    """What one request counts on an endpoint that is due ``size`` of the requests, 1 for a usual one."""
-    return 1.0 if size == 1.0 else min(1.0 / size, MAX_REQUEST_WEIGHT)

@@ -1,11 +1,11 @@
 """A request that an engine does not serve teaches the router nothing about that engine's cache."""
 
-import itertools
+from collections import Counter
 
 import pytest
 from router_support.cached_engine import CachedEngine
 from router_support.engine import MockEngine
-from router_support.policies import endpoints, policy, send
+from router_support.policies import end, endpoints, policy, send, serve
 from router_support.serving import Running, eventually, serving
 from router_support.simulation import chat_request, group_text
 
@@ -51,33 +51,24 @@ async def test_an_error_teaches_the_exact_index_nothing() -> None:
             assert index._hashes
 
 
-@pytest.mark.parametrize("answered", [0, 40])
-async def test_requests_that_are_refused_do_not_count_as_recent(answered: int) -> None:
-    """Also where the counts have been halved between a request and its refusal."""
+async def test_refused_prompts_do_not_change_which_ones_are_of_usual_size() -> None:
     chooser, two = policy("auto"), endpoints(2)
     assert isinstance(chooser, Auto)
-    history = chooser._history
-    groups = itertools.count()
+    for group in range(9):
+        serve(chooser, two, chat_request(group_text(group, 3)))
+    size, moves = chooser._history._size, chooser._history._moves
+    for group in range(9, 40):
+        end(send(chooser.choose(two, chat_request(group_text(group, 900)))))
+    assert (chooser._history._size, chooser._history._moves) == (size, moves)
 
-    def choose() -> None:
-        choice = send(chooser.choose(two, chat_request(group_text(next(groups), 3))))
-        choice.first_byte()
-        choice.endpoint.in_flight -= 1
-        choice.ended(None)
 
-    for _ in range(answered):
-        choose()
-    size, moves = history._size, history._moves
-    before = [dict(history.requests), dict(history.cold), history._total]
-    refused = [send(chooser.choose(two, chat_request(group_text(next(groups), 900)))) for _ in range(700)]
-    assert history.halvings
-    for choice in refused:
-        choice.endpoint.in_flight -= 1
-        choice.ended(None)
-    part = 0.5**history.halvings
-    after = [dict(history.requests), dict(history.cold), history._total]
-    for now, then in zip(after[:2], before[:2], strict=True):
-        for endpoint in two:
-            assert now[endpoint] == pytest.approx(then.get(endpoint, 0.0) * part, abs=1e-6)
-    assert after[2] == pytest.approx(before[2] * part, abs=1e-6)
-    assert (history._size, history._moves) == (size, moves)
+async def test_an_engine_that_refuses_everything_does_not_get_everything() -> None:
+    chooser, two = policy("auto"), endpoints(2)
+    got: Counter[str] = Counter()
+    for group in range(40):
+        choice = send(chooser.choose(two, chat_request(group_text(group, 3))))
+        got[choice.endpoint.name] += 1
+        if choice.endpoint is two[1]:
+            choice.first_byte()
+        end(choice)
+    assert got["0"] <= 2 * got["1"]

@@ -3,7 +3,7 @@
 from blade_router.endpoints.endpoint import Endpoint
 from blade_router.policies.base import Choice
 from blade_router.policies.prefix_cache.interface import Chain, PrefixCacheIndex, PrefixInsertion
-from blade_router.policies.request_history import COLD_WEIGHT, RequestHistory, request_weight
+from blade_router.policies.request_history import RequestHistory
 from blade_router.request.usage import Usage
 
 
@@ -60,9 +60,9 @@ class PrefixChoice(Choice):
 
 
 class TrackedChoice(PrefixChoice):
-    """A choice that is counted in the request history. Its creator sets the public fields."""
+    """A choice that is counted in the request history. Its creator sets the fields below."""
 
-    __slots__ = ("_cold", "_halvings", "_one", "blocks", "history", "moved", "size")
+    __slots__ = ("blocks", "history", "moved", "size")
 
     history: RequestHistory
     blocks: float
@@ -74,18 +74,9 @@ class TrackedChoice(PrefixChoice):
 
     def sent(self) -> None:
         cold = 1.0 - self._matched / self.blocks if self.blocks else 1.0
-        self._one = one = request_weight(self.size)
-        self._cold = one * (1.0 + cold * COLD_WEIGHT)
-        self._halvings = self.history.halvings
-        self.history.sent(self.endpoint, one, self._cold, self.moved)
+        self.history.record(self.endpoint, self.size, cold, self.moved)
         super().sent()
 
     def first_byte(self) -> None:
-        self._one = 0.0
         self.history.served(self.blocks)
         super().first_byte()
-
-    def ended(self, usage: Usage | None) -> None:
-        if self._one:
-            self.history.take_back(self.endpoint, self._one, self._cold, self.moved, self._halvings)
-        super().ended(usage)
