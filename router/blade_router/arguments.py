@@ -59,8 +59,10 @@ class Options:
     debug_routes: bool = False
     max_tries: int = 3
     connect_timeout: float = 1.0
-    first_byte_timeout: float = 0.0
-    stall_timeout: float = 0.0
+    first_byte_timeout: float = 600.0
+    """As long as OpenAI's clients wait: a response that does not stream begins when it is complete."""
+    stall_timeout: float = 300.0
+    """Longer than engines think, or write a tool call, in silence."""
     health_interval: float = 2.0
     slow_start: float = 10.0
     max_body_bytes: int = 16 << 20
@@ -168,7 +170,8 @@ def _parser() -> argparse.ArgumentParser:
         "--first_byte_timeout",
         type=_seconds,
         default=defaults.first_byte_timeout,
-        help="seconds until the first byte of a response's body, then another engine is tried; 0: no limit",
+        help="seconds until the first byte of a response's body, with its time in the engine's queue and, unless it "
+        "streams, all of its generation; then another engine is tried; 0: no limit",
     )
     routing.add_argument(
         "--stall_timeout",

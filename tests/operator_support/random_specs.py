@@ -133,7 +133,7 @@ SPECS: Spec = _object(
         ),
         queue=_object(endpointRequests=_count, maxRequests=_count, maxBytes=_bytes, maxAge=_duration),
         hold=_object(maxRequests=_count, maxBytes=_bytes, maxAge=_duration),
-        retry=_object(maxTries=_count, firstByteTimeout=_duration),
+        retry=_object(maxTries=_count, firstByteTimeout=_duration, stallTimeout=_duration),
         slowStart=_duration,
         prefixIndexBytes=_bytes,
         cors=_object(

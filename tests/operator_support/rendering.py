@@ -137,7 +137,7 @@ CASES: dict[str, dict[str, Any]] = {
             ],
             "queue": {"endpointRequests": 32, "maxRequests": 500, "maxBytes": "64Mi", "maxAge": "30s"},
             "hold": {"maxRequests": 16, "maxBytes": "1Mi", "maxAge": "2m"},
-            "retry": {"maxTries": 2, "firstByteTimeout": "1m30s"},
+            "retry": {"maxTries": 2, "firstByteTimeout": "1m30s", "stallTimeout": "45s"},
             "slowStart": "20s",
             "prefixIndexBytes": "64Mi",
             "cors": {"allowOrigins": ["https://chat.example.com"]},

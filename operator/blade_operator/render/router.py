@@ -189,6 +189,8 @@ def _flags(service: LLMService) -> list[str]:
         flags += ["--max_tries", str(router.retry.max_tries)]
     if router.retry is not None and router.retry.first_byte_timeout is not None:
         flags += ["--first_byte_timeout", str(parse_duration(router.retry.first_byte_timeout))]
+    if router.retry is not None and router.retry.stall_timeout is not None:
+        flags += ["--stall_timeout", str(parse_duration(router.retry.stall_timeout))]
     if router.slow_start is not None:
         flags += ["--slow_start", str(parse_duration(router.slow_start))]
     if router.prefix_index_bytes is not None:

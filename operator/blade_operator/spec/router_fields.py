@@ -116,8 +116,13 @@ class Retry(Record):
     )
     first_byte_timeout: Duration | None = Field(
         default=None,
-        description="How long an engine may take until the first byte of its answer (`--first_byte_timeout`); no limit "
-        "when unset.",
+        description="How long an engine may take until the first byte of its answer, which is all of one that does not "
+        "stream (`--first_byte_timeout`); the router's default, 10m, when unset. `0s`: no limit.",
+    )
+    stall_timeout: Duration | None = Field(
+        default=None,
+        description="How long an engine may write nothing in an answer that has begun (`--stall_timeout`); the "
+        "router's default, 5m, when unset. `0s`: no limit.",
     )
 
 

@@ -17,6 +17,10 @@ def _first_byte(spec: LLMServiceSpec) -> str | None:
     return spec.router.retry.first_byte_timeout if spec.router.retry else None
 
 
+def _stall(spec: LLMServiceSpec) -> str | None:
+    return spec.router.retry.stall_timeout if spec.router.retry else None
+
+
 def _served(name: str, spec: LLMServiceSpec) -> tuple[str, ...]:
     return spec.model.served_names or (name,)
 
@@ -72,6 +76,7 @@ ROUTER_RULES: Final[tuple[Rule, ...]] = (
     ),
     _time("queue", "maxAge", lambda spec: spec.router.queue.max_age if spec.router.queue else None),
     _time("hold", "maxAge", lambda spec: spec.router.hold.max_age),
-    _time("retry", "firstByteTimeout", _first_byte),
+    _time("retry", "firstByteTimeout", _first_byte, least=0),
+    _time("retry", "stallTimeout", _stall, least=0),
     _time("", "slowStart", lambda spec: spec.router.slow_start, least=0),
 )

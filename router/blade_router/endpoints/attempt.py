@@ -65,7 +65,7 @@ class Attempt:
         return self._pool.exchange(head, body, self._attach, first_byte_timeout, stall_timeout)
 
     def first_byte(self) -> None:
-        """The response is worth sending to the client."""
+        """The response has begun, and is no error: what the endpoint has computed is in its prefix cache."""
         self._choice.first_byte()
 
     def end_probe(self) -> None:

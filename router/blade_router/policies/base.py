@@ -26,10 +26,10 @@ class Choice:
         pass
 
     def first_byte(self) -> None:
-        pass
+        """The engine serves the request: its response has begun, and is no error and no redirect."""
 
     def ended(self, usage: Usage | None) -> None:
-        """The request is over, successful or not; ``usage`` is what the engine reported, if it did."""
+        """The request is over, served or not; ``usage`` is what the engine reported, if it did."""
 
 
 class TokenChoice(Choice):

@@ -2,6 +2,8 @@
 
 Load alone cannot decide: on an idle service every endpoint has none, so the first would get every new prompt (and so
 every prompt that ever comes back). And where each prompt has one home, popular homes would stay busier for good.
+
+A request that an engine refuses stays counted: otherwise an engine that refuses everything would get everything.
 """
 
 from collections.abc import Sequence
@@ -59,12 +61,11 @@ class RequestHistory:
         least = min(candidates, key=recent)
         return candidates.index(least) if least.in_flight <= endpoint.in_flight else -1
 
-    def record(self, endpoint: Endpoint, size: float, blocks: float, cold: float, moved: bool) -> None:
+    def record(self, endpoint: Endpoint, size: float, cold: float, moved: bool) -> None:
         """Count a request that was sent to ``endpoint``.
 
         Args:
             size: the share of requests the endpoint is due, 1 for a usual one.
-            blocks: the prompt's size.
             cold: the part of it, 0 to 1, that was not cached.
             moved: it was sent there for balance only.
         """
@@ -74,14 +75,17 @@ class RequestHistory:
         requests[endpoint] += one
         self.cold[endpoint] += one * (1.0 + cold * COLD_WEIGHT)
         self._total += one
-        self._size = self._size + (blocks * 1.5 - self._size) / 64 if self._size else blocks * 1.5
-        if self._moves < MAX_SAVED_MOVES:
-            self._moves += MOVE_SHARE
         if self._total > HISTORY_REQUESTS * len(requests):
             for each in requests:
                 requests[each] /= 2
                 self.cold[each] /= 2
             self._total = sum(requests.values())
+
+    def served(self, blocks: float) -> None:
+        """An engine serves a request whose prompt has so many blocks."""
+        self._size = self._size + (blocks * 1.5 - self._size) / 64 if self._size else blocks * 1.5
+        if self._moves < MAX_SAVED_MOVES:
+            self._moves += MOVE_SHARE
 
     def removed(self, endpoint: Endpoint) -> None:
         if endpoint in self.requests:

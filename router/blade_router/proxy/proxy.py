@@ -162,13 +162,15 @@ class Proxy:
                         self._stall_timeout,
                     )
                     response = await buffer_head(connection)
-                    attempt.first_byte()
-                    if index is not None:
-                        index.learn(request.prompt.chain, header_of(connection.headers, _KV_BLOCKS))
+                    if response.status < 300:
+                        attempt.first_byte()
+                        if index is not None:
+                            index.learn(request.prompt.chain, header_of(connection.headers, _KV_BLOCKS))
                     if response.status in RETRIABLE and response.complete:
                         retries.rejected(endpoint, response, added)
                         continue
                     retries.succeeded(endpoint, response.status)
+                    attempt.end_probe()
                     if response.status in REDIRECTS:
                         raise redirected(response.status, added)
                     lost = await self._relay(response, added, connection, request, client)

@@ -144,6 +144,34 @@ async def test_half_open_endpoint_gets_one_probe_at_a_time() -> None:
         assert (await router.status())["endpoints"]["bad"]["breaker"] == "closed"
 
 
+async def test_a_stream_that_has_closed_the_breaker_is_no_probe_any_more() -> None:
+    """The breaker may open again before that stream ends: the end must not be taken for that of the next probe."""
+    permits = asyncio.Semaphore(1)
+    async with MockEngine("a", gate=permits, tokens=2) as engine, serving(engine) as router:
+        (endpoint,) = router.router.endpoints.all
+        breaker = endpoint.health.breaker
+
+        def make_half_open() -> None:
+            for _ in range(CONSECUTIVE_FAILURES):
+                breaker.fail(time.monotonic())
+            breaker.open_until = time.monotonic()
+
+        make_half_open()
+        first = asyncio.create_task(router.chat(stream=True))
+        await eventually(lambda: breaker.closed and engine.active == 1, "its first event has closed the breaker")
+        make_half_open()
+        second = asyncio.create_task(router.chat(stream=True))
+        await eventually(lambda: engine.active == 2, "it probes again")
+        assert breaker.probing
+        permits.release()
+        await first
+        assert breaker.probing, "the second stream has had no event yet"
+        permits.release()
+        permits.release()
+        await second
+        assert breaker.closed
+
+
 async def test_client_that_disconnects_frees_the_probe() -> None:
     async with MockEngine("good") as good, MockEngine("bad", gate=asyncio.Semaphore(0)) as bad:
         async with serving(good, bad) as router:

@@ -11,6 +11,7 @@ and seconds, and whatever else is neither body nor end (chunk extensions, traile
 import asyncio
 import contextlib
 import errno
+import math
 import socket
 import ssl
 from collections.abc import Callable
@@ -110,13 +111,17 @@ class Connection(asyncio.Protocol):
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._sink: Callable[[bytes], bool] | None = None
-        self._timer: asyncio.TimerHandle | None = None
         self._in_head = False
         self._head_timer: asyncio.TimerHandle | None = None
         self._extended_timeout = False
+        self._first_byte_timeout = 0.0
         self._stall_timeout = 0.0
-        self._stall_timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        """Checks both. It outlives exchanges: setting and cancelling one for each would cost 5 us a request."""
+        self._fires_at = math.inf
+        self._sent_at = 0.0
         self._read_at = 0.0
+        """When the last bytes of the body came; 0 before the first."""
 
     # called by the router
 
@@ -127,6 +132,7 @@ class Connection(asyncio.Protocol):
             first_byte_timeout: seconds until the first byte of the response's body; 0: for ever.
             stall_timeout: seconds without a byte after that; 0: for ever.
         """
+        self._first_byte_timeout = first_byte_timeout
         self._stall_timeout = stall_timeout
         self.status = 0
         self.headers = []
@@ -134,9 +140,9 @@ class Connection(asyncio.Protocol):
         self._busy = True
         self._read_at = 0.0
         self._exchanges += 1
-        if first_byte_timeout:
-            error = FirstByteTimeout(f"no response within {first_byte_timeout:g} s")
-            self._timer = self._loop.call_later(first_byte_timeout, self.abort, error)
+        if first_byte_timeout or stall_timeout:
+            self._sent_at = now = self._loop.time()
+            self._check_at(now + (min(first_byte_timeout, stall_timeout) or first_byte_timeout or stall_timeout))
         if self._transport is None or self.closed:
             self._fail(StaleConnection("the connection closed while it was idle"))
         elif len(body) < COPY_LIMIT:
@@ -249,6 +255,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
         self._parser = None  # it holds bound methods of this object: break the cycle
+        self._cancel_timer()
         if self._busy and not self.complete:
             framed = any(name in _FRAMING for name, _ in self.headers)
             if self._head_complete and not framed and exc is None and self._error is None:
@@ -290,13 +297,9 @@ class Connection(asyncio.Protocol):
             self.headers = [header for header in self.headers if header[0] not in _FRAMING]
         self.status = status
         self._head_complete = True
-        if self._stall_timeout:
-            self._stall_timer = self._loop.call_later(self._stall_timeout, self._check_stall)
 
     def on_body(self, body: bytes) -> None:
         if self._timer is not None:
-            self._cancel_timer()
-        if self._stall_timeout:
             self._read_at = self._loop.time()
         self._chunks.append(body)
         self._buffered += len(body)
@@ -342,33 +345,44 @@ class Connection(asyncio.Protocol):
         except Exception as error:
             self.abort(error)
 
-    def _check_stall(self) -> None:
-        """Abort a stalled response. Before the first byte, and while the client is slow, nothing is expected."""
-        left = self._stall_timeout
-        if self._read_at and not self._paused:
-            left += self._read_at - self._loop.time()
-        if left <= 0:
-            self.abort(Stalled(f"nothing came for {self._stall_timeout:g} s"))
+    def _check_at(self, when: float) -> None:
+        """Have the time-outs checked then, or before."""
+        if self._timer is not None:
+            if self._fires_at <= when:
+                return
+            self._timer.cancel()
+        self._fires_at = when
+        self._timer = self._loop.call_at(when, self._check_timeouts)
+
+    def _check_timeouts(self) -> None:
+        """Abort a response that does not begin, or has stalled. While the client is slow nothing is expected."""
+        self._timer = None
+        if not self._busy or self.complete or self.closed:
+            return
+        now = self._loop.time()
+        if not self._read_at:
+            limit, since = self._first_byte_timeout, self._sent_at
         else:
-            self._stall_timer = self._loop.call_later(left, self._check_stall)
+            limit, since = self._stall_timeout, now if self._paused else self._read_at
+        if not limit:
+            self._check_at(now + self._first_byte_timeout + self._stall_timeout)  # one of them is 0
+        elif now < since + limit:
+            self._check_at(since + limit)
+        elif self._read_at:
+            self.abort(Stalled(f"nothing came for {limit:g} s"))
+        else:
+            self.abort(FirstByteTimeout(f"no response within {limit:g} s"))
 
     def _end(self) -> None:
         self.complete = True
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
-        if self._timer is not None:
-            self._cancel_timer()
 
     def _fail(self, error: Exception) -> None:
         if self._error is None and not self.complete:
             self._error = error
-        if self._timer is not None:
-            self._cancel_timer()
+        self._cancel_timer()
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
         self._wake()
 
     def _cancel_timer(self) -> None:

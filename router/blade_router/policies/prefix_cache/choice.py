@@ -74,5 +74,9 @@ class TrackedChoice(PrefixChoice):
 
     def sent(self) -> None:
         cold = 1.0 - self._matched / self.blocks if self.blocks else 1.0
-        self.history.record(self.endpoint, self.size, self.blocks, cold, self.moved)
+        self.history.record(self.endpoint, self.size, cold, self.moved)
         super().sent()
+
+    def first_byte(self) -> None:
+        self.history.served(self.blocks)
+        super().first_byte()

@@ -22,10 +22,12 @@ class PrefixInsertion:
     __slots__ = ()
 
     def first_byte(self) -> None:
-        """The response has begun, so the prompt has been computed. Called at most once, before ``ended``."""
+        """The response has begun and is no error, so the prompt has been computed. Called at most once, before
+        ``ended``."""
 
     def ended(self, usage: Usage | None) -> None:
-        """The request is over; without ``first_byte`` before it, the engine may never have seen the prompt.
+        """The request is over; without ``first_byte`` before it, the engine may never have seen the prompt, and nothing
+        may be left of it.
 
         ``usage.cached_tokens`` of ``usage.prompt_tokens``, where the engine reports it, is what the match should have
         been.

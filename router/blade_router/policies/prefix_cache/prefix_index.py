@@ -2,7 +2,9 @@
 
 One dictionary maps a block's hash to a bit mask of the endpoints that probably have it, so a lookup costs the same
 for two endpoints and for two hundred. Each endpoint has its own LRU order, as each engine has; ``max_bytes`` bounds
-them together. A prompt is recorded when it is sent, so the second request of a burst finds the first one's endpoint.
+them together. A prompt is *pending* from when it is sent, so the second request of a burst finds the first one's
+endpoint. It enters the LRU order, and evicts, when its response has begun: one that fails leaves nothing behind, or a
+client whose requests are all refused could wipe out everybody's prefixes.
 
 How much an engine really keeps is learned from the ``cached_tokens`` of its responses: fewer than predicted shrink the
 estimate of its cache, more let it grow.
@@ -21,6 +23,8 @@ BYTES_PER_ENTRY = 400
 """Memory of one block at one endpoint, both dictionaries at their worst load; a test measures it."""
 EVICTION_BATCH = 64
 """Blocks of a removed or overfull endpoint that one request evicts on top of its own."""
+PENDING_FRACTION = 8
+"""Pending prompts may take an eighth of the memory on top; what is beyond that is recorded when its response begins."""
 RECENT_FRACTION = 64
 """A block used within the last 1/64 of a cache's blocks counts as most recently used already."""
 CAPACITY_STEP = 64
@@ -31,49 +35,46 @@ to its old endpoint in vain is cached there again, and one that was scattered is
 class EngineCache:
     """The estimated content of one endpoint's prefix cache."""
 
-    __slots__ = ("blocks", "capacity", "clock", "computing", "mask")
+    __slots__ = ("blocks", "capacity", "clock", "mask", "pending", "removed")
 
     def __init__(self, mask: int, capacity: int) -> None:
         self.mask = mask
         self.blocks: OrderedDict[int, int] = OrderedDict()
         """Block → clock of its last use, in LRU order; a prompt's end counts as older than its start."""
+        self.pending: dict[int, int] = {}
+        """Block → the number of prompts without a response yet that bring it. It may not be computed yet."""
         self.capacity = capacity
         """Blocks, as far as is known."""
         self.clock = 0
         """Counts blocks the engine had to compute: the measure of age."""
-        self.computing: dict[RecordedPrompt, None] = {}
-        """Requests without a first byte yet, oldest first: their blocks may not be computed yet."""
+        self.removed = False
 
 
 class RecordedPrompt(PrefixInsertion):
     """One prompt recorded in the index."""
 
-    __slots__ = ("age", "cache", "chain", "index", "matched", "stamp")
+    __slots__ = ("age", "answered", "cache", "chain", "index", "matched", "pending")
 
-    def __init__(self, index: "PrefixIndex", cache: EngineCache, chain: Chain, matched: int) -> None:
+    def __init__(
+        self, index: "PrefixIndex", cache: EngineCache, chain: Chain, matched: int, age: int, pending: Chain
+    ) -> None:
         self.index = index
         self.cache = cache
         self.chain = chain
         self.matched = matched
-        self.stamp: int
-        self.age = -1
+        self.age = age
         """Blocks computed since the matched prefix was last used; -1: it may not be computed yet."""
-        if matched:
-            used = cache.blocks[chain[matched - 1]]
-            oldest = next(iter(cache.computing), None)
-            if oldest is None or used < oldest.stamp:
-                self.age = cache.clock - used
-        cache.clock += len(chain) - matched
-        self.stamp = cache.clock
-        cache.computing[self] = None
+        self.pending = pending
+        """Its blocks that are pending."""
+        self.answered = False
 
     def first_byte(self) -> None:
-        self.cache.computing.pop(self, None)
+        self.answered = True
+        self.index.insert(self)
 
     def ended(self, usage: Usage | None) -> None:
-        if self in self.cache.computing:
-            del self.cache.computing[self]
-            self.index.drop(self.cache, self.chain, self.matched)
+        if not self.answered:
+            self.index.abandon(self)
         elif usage is not None and usage.cached_tokens is not None and usage.prompt_tokens > 0:
             self.index.correct(self, len(self.chain) * usage.cached_tokens / usage.prompt_tokens)
 
@@ -90,9 +91,11 @@ class PrefixIndex:
         """Caches of removed endpoints, evicted bit by bit."""
         self._free_bits: list[int] = []
         self._size = 0
+        self._pending = 0
+        """Blocks of pending prompts."""
 
     def __len__(self) -> int:
-        """The number of blocks, counted once for each endpoint."""
+        """The number of blocks, counted once for each endpoint; pending ones are not among them."""
         return self._size
 
     def match(self, chain: Chain, endpoints: Sequence[Endpoint]) -> list[int]:
@@ -131,16 +134,43 @@ class PrefixIndex:
         return [lengths[mask] for mask in masks]
 
     def sent(self, chain: Chain, endpoint: Endpoint, matched: int) -> RecordedPrompt:
-        """Record that the endpoint is about to cache all of ``chain``, of which it had ``matched`` blocks."""
+        """Record that the endpoint is about to compute ``chain``, of which it had ``matched`` blocks."""
         cache = self._caches.get(endpoint) or self._add(endpoint)
         if endpoint.report.cache_tokens:  # the engine's reported capacity
             cache.capacity = min(cache.capacity, endpoint.report.cache_tokens * BYTES_PER_TOKEN // BLOCK)
-        recorded = RecordedPrompt(self, cache, chain, matched)
-        stamp, mask, blocks, locations = recorded.stamp, cache.mask, cache.blocks, self._locations
+        used = cache.blocks.get(chain[matched - 1]) if matched else None
+        fresh = chain[matched : matched + max(0, self._limit // PENDING_FRACTION - self._pending)]
+        mask, pending, locations = cache.mask, cache.pending, self._locations
+        for block in fresh:
+            pending[block] = pending.get(block, 0) + 1
+            locations[block] = locations.get(block, 0) | mask
+        self._pending += len(fresh)
+        return RecordedPrompt(self, cache, chain, matched, -1 if used is None else cache.clock - used, fresh)
+
+    def removed(self, endpoint: Endpoint) -> None:
+        """Forget the endpoint: it matches nothing from now on, and later requests evict its blocks bit by bit."""
+        cache = self._caches.pop(endpoint, None)
+        if cache is not None:
+            cache.removed = True
+            del self._masks[endpoint]
+            self._removed.append(cache)
+
+    # called by ``RecordedPrompt``
+
+    def insert(self, recorded: RecordedPrompt) -> None:
+        """The endpoint has computed the prompt: it is the most recently used one, and evicts others."""
+        cache, chain, matched = recorded.cache, recorded.chain, recorded.matched
+        if cache.removed:
+            self.abandon(recorded)
+            return
+        blocks, mask, locations = cache.blocks, cache.mask, self._locations
+        if matched and chain[matched - 1] not in blocks:
+            matched = 0  # it was pending, and failed, or has been evicted since
+        cache.clock += len(chain) - matched
+        stamp = cache.clock
         before = len(blocks)
-        fresh = chain[matched:] if matched else chain
         touch = blocks.move_to_end
-        for block in reversed(fresh):
+        for block in reversed(chain[matched:] if matched else chain):
             blocks[block] = stamp
             touch(block)
             locations[block] = locations.get(block, 0) | mask
@@ -149,20 +179,24 @@ class PrefixIndex:
                 if block in blocks:
                     blocks[block] = stamp
                     touch(block)
+        self.abandon(recorded)
         new = len(blocks) - before
         if new or self._removed:
             self._size += new
             self._make_room(cache, new)
-        return recorded
 
-    def removed(self, endpoint: Endpoint) -> None:
-        """Forget the endpoint: it matches nothing from now on, and later requests evict its blocks bit by bit."""
-        cache = self._caches.pop(endpoint, None)
-        if cache is not None:
-            del self._masks[endpoint]
-            self._removed.append(cache)
-
-    # called by ``RecordedPrompt``
+    def abandon(self, recorded: RecordedPrompt) -> None:
+        """The prompt is no longer pending: it is inserted, or the endpoint does not compute it."""
+        cache, brought = recorded.cache, recorded.pending
+        pending, blocks = cache.pending, cache.blocks
+        self._pending -= len(brought)
+        recorded.pending = ()
+        for block in brought:
+            count = pending.pop(block, 0)
+            if count > 1:
+                pending[block] = count - 1
+            elif count and block not in blocks:
+                self._clear(block, cache.mask)
 
     def drop(self, cache: EngineCache, chain: Chain, start: int) -> None:
         """Remove the blocks of ``chain`` from position ``start`` on from this cache.
@@ -172,7 +206,9 @@ class PrefixIndex:
         blocks = cache.blocks
         for block in chain[start:]:
             if blocks.pop(block, None) is not None:
-                self._clear(block, cache.mask)
+                self._size -= 1
+                if block not in cache.pending:
+                    self._clear(block, cache.mask)
 
     def correct(self, recorded: RecordedPrompt, actual: float) -> None:
         """Correct the estimate by the number of blocks that were really cached, as a response reported it.
@@ -206,7 +242,9 @@ class PrefixIndex:
         if self._removed:
             last = self._removed[-1]
             self._evict(last, min(len(last.blocks), EVICTION_BATCH + new))
-            if not last.blocks:
+            for _ in range(min(len(last.pending), EVICTION_BATCH + new)):
+                self._clear(last.pending.popitem()[0], last.mask)
+            if not (last.blocks or last.pending):
                 self._removed.pop()
                 self._free_bits.append(last.mask.bit_length() - 1)
         over = len(cache.blocks) - min(cache.capacity, self._limit // max(1, len(self._caches)))
@@ -217,14 +255,17 @@ class PrefixIndex:
             self._evict(largest, min(len(largest.blocks), self._size - self._limit))
 
     def _evict(self, cache: EngineCache, count: int) -> None:
-        oldest = cache.blocks.popitem
+        oldest, pending = cache.blocks.popitem, cache.pending
+        self._size -= count
         for _ in range(count):
-            self._clear(oldest(last=False)[0], cache.mask)
+            block = oldest(last=False)[0]
+            if block not in pending:
+                self._clear(block, cache.mask)
 
     def _clear(self, block: int, mask: int) -> None:
-        self._size -= 1
-        left = self._locations[block] & ~mask
+        """This cache no longer has the block."""
+        left = self._locations.get(block, 0) & ~mask
         if left:
             self._locations[block] = left
         else:
-            del self._locations[block]
+            self._locations.pop(block, None)

@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 from blade_protocol.routing import EndpointConfig
 from blade_router.endpoints.endpoint import Endpoint
 from blade_router.endpoints.endpoint_set import EndpointSet
-from blade_router.policies.prefix_cache.prefix_index import BYTES_PER_ENTRY, EVICTION_BATCH, PrefixIndex
+from blade_router.policies.prefix_cache.prefix_index import (
+    BYTES_PER_ENTRY,
+    EVICTION_BATCH,
+    PENDING_FRACTION,
+    PrefixIndex,
+)
 from blade_router.request.usage import Usage
 
 
@@ -252,3 +257,68 @@ def test_nothing_is_kept_of_requests_that_are_over() -> None:
         place(index, [rng.getrandbits(63) for _ in range(4)], one)
     placements = [each for each in gc.get_objects() if type(each).__name__ == "RecordedPrompt"]
     assert placements == []
+
+
+# prompts that get no response
+
+
+def test_prompts_without_a_response_evict_nothing() -> None:
+    (one,) = endpoints(1)
+    index = index_of(80)
+    kept = [[group * 10 + block for block in range(10)] for group in range(8)]
+    for chain in kept:
+        place(index, chain, one)
+    numbers = itertools.count(1000)
+    for _ in range(50):
+        flood = [index.sent([next(numbers) for _ in range(30)], one, 0) for _ in range(20)]
+        assert len(index._locations) <= 80 + 80 // PENDING_FRACTION
+        for recorded in flood:
+            recorded.ended(None)
+    assert [index.match(chain, [one]) for chain in kept] == [[10]] * 8
+    assert len(index) == len(index._locations) == 80
+    place(index, [next(numbers) for _ in range(10)], one)
+    assert [index.match(chain, [one])[0] > 0 for chain in kept] == [False, *[True] * 7], (
+        "the oldest goes first, as ever"
+    )
+
+
+def test_a_prompt_without_a_response_leaves_what_another_one_brought() -> None:
+    one, two = endpoints(2)
+    for answered_first in (False, True):
+        index = index_of(100)
+        refused = index.sent([1, 2, 3], one, 0)
+        answered = index.sent([1, 2, 3, 4], one, 3)
+        if answered_first:
+            answered.first_byte()
+        refused.ended(None)
+        answered.first_byte()
+        assert index.match([1, 2, 3, 4], [one, two]) == [4, 0]
+        assert len(index) == len(index._locations) == 4
+
+
+def test_a_prompt_is_inserted_whole_when_its_beginning_was_evicted_meanwhile() -> None:
+    (one,) = endpoints(1)
+    index = index_of(10)
+    place(index, [1, 2], one)
+    computing = index.sent([1, 2, 3], one, 2)
+    place(index, list(range(100, 110)), one)
+    assert index.match([1, 2], [one]) == [0]
+    computing.first_byte()
+    assert [index.match([1, 2, 3][:depth], [one]) for depth in (1, 2, 3)] == [[1], [2], [3]]
+
+
+def test_a_removed_endpoint_leaves_nothing_pending() -> None:
+    one, two, three = endpoints(3)
+    index = index_of(1000)
+    place(index, [1], one)
+    late = [index.sent([1, 2, 3], one, 1), index.sent([1, 2, 3], one, 3), index.sent([7], one, 0)]
+    index.removed(one)
+    late[0].first_byte()
+    place(index, [4], two)
+    place(index, [5], two)
+    place(index, [6], three)  # has the number that has become free
+    late[1].first_byte()
+    late[2].ended(None)
+    assert [index.match([block], [one, two, three]) for block in (1, 7, 6)] == [[0] * 3, [0] * 3, [0, 0, 1]]
+    assert len(index) == len(index._locations) == 3
+    assert index._pending == 0
