@@ -28,7 +28,7 @@ class AdmissionPolicy:
 
     window: int = 32
     """So many waiting requests, from the first, are looked at in a step."""
-    most_overtakes: int = 64
+    most_overtakes: int = 32
     """So many requests may be admitted ahead of an earlier one of their priority."""
     shortest_share: float = 0.5
     """Part of a step's prefill tokens that goes to the shortest prompts; the rest goes to the first in order."""
