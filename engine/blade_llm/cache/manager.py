@@ -51,6 +51,12 @@ class KVCacheManager:
         """An empty hash chain for a new sequence; ``adapter`` and ``image`` are content digests, empty for none."""
         return HashChain(root_digest(adapter=adapter, image=image, salt=salt), self.block_size)
 
+    def cacheable_blocks(self, num_tokens: int, most: int | None = None) -> int:
+        """The most blocks of ``num_tokens`` that :meth:`match` takes from the cache."""
+        if not self.enable_prefix_cache:
+            return 0
+        return min(num_tokens - 1, num_tokens if most is None else most) // self.block_size
+
     def match(self, chain: HashChain, token_ids: list[int], most: int | None = None) -> PrefixMatch:
         """Find the cached prefix of a sequence. Never all of it: the last token is always computed, for its logits.
 
@@ -58,7 +64,7 @@ class KVCacheManager:
         """
         cached: list[int] = []
         if self.enable_prefix_cache:
-            limit = min(len(token_ids) - 1, len(token_ids) if most is None else most) // self.block_size
+            limit = self.cacheable_blocks(len(token_ids), most)
             chain.extend(token_ids, limit)
             for digest in chain.digests[:limit]:
                 block = self.pool.find(digest)

@@ -12,6 +12,7 @@ from blade_llm.models.config import load_model_config
 from blade_llm.runner import build_runner
 from blade_llm.sampling.guided.grammars import CachingGrammarCompiler
 from blade_llm.sampling.guided.vocabulary import load_vocabulary
+from blade_llm.scheduling.budget import CPU_MIN_CHUNK, GPU_MIN_CHUNK
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ def build_core(config: EngineConfig) -> EngineCore:
         num_blocks=runner.num_blocks,
         eos_token_ids=eos_token_ids,
         grammars=_grammars(config, model_config.vocab_size, eos_token_ids, runner.timings),
+        min_prefill_tokens=CPU_MIN_CHUNK if runner.device.type == "cpu" else GPU_MIN_CHUNK,
     )
 
 

@@ -23,6 +23,7 @@ from blade_llm.cache.sizing import BLOCK_SIZE
 from blade_llm.config import EngineConfig
 from blade_llm.engine.guided_decoding import GuidedDecodingManager
 from blade_llm.engine.messages import EngineReady, GenerateRequest, RequestOutput
+from blade_llm.scheduling.budget import CPU_MIN_CHUNK, PrefillBudget
 from blade_llm.scheduling.grammar import GrammarCompiler
 from blade_llm.scheduling.limits import SchedulerConfig
 from blade_llm.scheduling.plan import PendingStep, Runner, StepPlan
@@ -99,8 +100,12 @@ class EngineCore:
         num_blocks: int,
         eos_token_ids: Iterable[int] = (),
         grammars: GrammarCompiler | None = None,
+        min_prefill_tokens: int = CPU_MIN_CHUNK,
     ) -> EngineCore:
-        """A core with a scheduler and an empty KV cache of ``num_blocks`` blocks for ``runner``."""
+        """A core with a scheduler and an empty KV cache of ``num_blocks`` blocks for ``runner``.
+
+        ``min_prefill_tokens``: see :class:`~blade_llm.scheduling.budget.PrefillBudget`.
+        """
         limits = SchedulerConfig(
             max_num_seqs=config.max_num_seqs,
             max_batch_tokens=config.max_batch_tokens,
@@ -108,7 +113,8 @@ class EngineCore:
             eos_token_ids=tuple(eos_token_ids),
         )
         cache = KVCacheManager(num_blocks, BLOCK_SIZE, enable_prefix_cache=config.enable_prompt_cache)
-        return cls(Scheduler(limits, cache), runner, info, grammars=grammars)
+        budget = PrefillBudget(min_chunk=min_prefill_tokens)
+        return cls(Scheduler(limits, cache, budget), runner, info, grammars=grammars)
 
     def add(self, message: GenerateRequest) -> None:
         """Queue a request: all samples of its prompt.

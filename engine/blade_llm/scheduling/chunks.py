@@ -17,9 +17,8 @@ hardly longer (:class:`~blade_llm.scheduling.budget.PrefillBudget` begins with a
 names and the punctuation of JSON, are shorter."""
 
 
-def schedule_chunk(step: Step, request: Request, sets: RequestSets) -> None:
-    """Schedule as much of a running request's prefill as the step has tokens left (chunked prefill)."""
-    count = min(request.prefill_end - request.num_computed, step.tokens_left)
+def schedule_chunk(step: Step, request: Request, count: int, sets: RequestSets) -> None:
+    """Schedule the next ``count`` tokens of a running request's prefill (chunked prefill)."""
     _schedule(step, request, count, sets)
     step.tokens_left -= count
     step.prefill_tokens += count

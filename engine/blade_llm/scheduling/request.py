@@ -82,8 +82,16 @@ class Request:
     """Tokens that launched steps sample at most and that are not delivered yet."""
     steps_in_flight: int = 0
     """Launched steps with this request that are not delivered."""
+    matched: bool = False
+    """While it waits: the next three are what the prefix cache had when last looked at."""
     blocks_needed: int = 0
-    """Free blocks it lacked when admission last failed."""
+    """Free blocks it needs at least."""
+    num_cached_blocks: int = 0
+    """Blocks of its beginning that are cached."""
+    num_cached: int = 0
+    """Tokens in them."""
+    overtaken: int = 0
+    """Requests behind it that were admitted before it."""
     cached_tokens: int | None = None
     """Prompt tokens found in the prefix cache at first admission."""
     has_output: bool = False
@@ -128,6 +136,11 @@ class Request:
     def num_slots(self) -> int:
         """Slots it needs to run."""
         return max(1, self.sampling.beam_width)
+
+    @property
+    def num_unregistered(self) -> int:
+        """Blocks of its prefill that it is still to bring into the prefix cache, as far as they have digests."""
+        return len(self.chain.digests) - self.num_registered if self.block_table else 0
 
     @property
     def cacheable(self) -> int | None:

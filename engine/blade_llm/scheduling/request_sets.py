@@ -7,7 +7,7 @@ used, whatever ends in the middle of whatever.
 
 from __future__ import annotations
 
-from blade_llm.cache.manager import KVCacheManager
+from blade_llm.cache.manager import KVCacheManager, PrefixMatch
 from blade_llm.scheduling.beams.group import BeamGroup
 from blade_llm.scheduling.limits import SchedulerConfig
 from blade_llm.scheduling.phase import Phase
@@ -59,13 +59,39 @@ class RequestSets:
         # A preempted request comes back when its last launched step is delivered and all its tokens are known.
         if request.steps_in_flight or len(self.free_slots) < request.num_slots:
             return None
-        if request not in self.sample_groups and not self._has_room(request):
+        if request.matched and not self._shares(request) and not self._has_room(request):
             return None
         admission = self._admission(request, step)
         if not self.running and admission.match.num_needed > self.cache.num_free and self._release_held():
             admission = self._admission(request, step)
         request.blocks_needed = admission.match.num_needed
         return admission if self._has_room(request) else None
+
+    def match(self, request: Request) -> PrefixMatch:
+        """Find the cached prefix of a waiting request, and note how long it is and what room the request needs."""
+        match = self.cache.match(request.chain, request.token_ids, request.cacheable)
+        request.matched = True
+        request.blocks_needed = match.num_needed
+        request.num_cached_blocks = len(match.cached)
+        request.num_cached = len(match.cached) * self.cache.block_size
+        return match
+
+    def remaining(self, request: Request) -> int:
+        """Tokens of a waiting request's prefill, as far as is known."""
+        return 1 if self._shares(request) else len(request.token_ids) - request.num_cached
+
+    def refresh(self, request: Request) -> None:
+        """Note what the prefix cache has got of a waiting request's prefix since :meth:`match`. Constant time where
+        that is nothing."""
+        if not request.matched:
+            return
+        digests, found = request.chain.digests, request.num_cached_blocks
+        limit = self.cache.cacheable_blocks(len(request.token_ids), request.cacheable)
+        while found < limit and self.cache.pool.find(digests[found]) is not None:
+            found += 1
+        if found > request.num_cached_blocks:
+            request.blocks_needed -= found - request.num_cached_blocks
+            request.num_cached_blocks, request.num_cached = found, found * self.cache.block_size
 
     def admit(self, step: Step, request: Request, admission: Admission) -> None:
         """Give ``request`` its slots and the blocks of all its known tokens."""
@@ -77,7 +103,7 @@ class RequestSets:
             beams.spare_slots = [self.free_slots.pop() for _ in range(request.num_slots - 1)]
         request.block_table = self.cache.allocate(admission.match)
         request.num_registered = admission.num_registered
-        request.num_computed = admission.num_computed
+        request.num_computed = request.num_cached = admission.num_computed
         request.prefill_end = len(request.token_ids)
         group = self.sample_groups.get(request)
         if group is not None and (copy := group.admitted(request, admission, self.cache)) is not None:
@@ -129,7 +155,7 @@ class RequestSets:
         self.running.remove(request)
         self._release(request)
         request.enter_phase(Phase.PREEMPTED)
-        request.blocks_needed = 0
+        request.matched, request.num_cached = False, 0
         self.waiting.add(request)
         self.preemptions += 1
         group = self.sample_groups.get(request)
@@ -160,9 +186,14 @@ class RequestSets:
         group = self.sample_groups.get(request)
         admission = None if group is None else group.admission(request, step, self.cache)
         if admission is None:
-            match = self.cache.match(request.chain, request.token_ids, request.cacheable)
+            match = self.match(request)
             admission = Admission(match, len(match.cached) * self.cache.block_size, len(match.cached))
         return admission
+
+    def _shares(self, request: Request) -> bool:
+        """Whether it takes the prompt's blocks from another sample of its prompt."""
+        group = self.sample_groups.get(request)
+        return group is not None and request.cacheable is None and group.can_share
 
     def _has_room(self, request: Request) -> bool:
         """Whether it fits with one block to spare for each running request, so that none is preempted right after."""

@@ -48,6 +48,11 @@ class SampleGroup:
         """Blocks that the group itself holds."""
         return self._held
 
+    @property
+    def can_share(self) -> bool:
+        """Whether a sample that is admitted now shares the prompt's blocks."""
+        return bool(self._held) or self._donor() is not None
+
     def num_waiting(self) -> int:
         """Samples without a slot."""
         return sum(member.is_waiting for member in self.members)
@@ -69,8 +74,7 @@ class SampleGroup:
         if request.cacheable is not None:
             return None
         if not self._held:
-            running = (member for member in self.members if member.is_running)
-            donor = next((member for member in running if member.num_computed >= self.shared), None)
+            donor = self._donor()
             if donor is None:
                 return None
             self._hold(donor, step - 1, cache)
@@ -100,6 +104,11 @@ class SampleGroup:
         """Release the blocks, whoever waits."""
         cache.release(self._held)
         self._held = []
+
+    def _donor(self) -> Request | None:
+        """A sample that has computed, or launched, all that others share."""
+        running = (member for member in self.members if member.is_running)
+        return next((member for member in running if member.num_computed >= self.shared), None)
 
     def _hold(self, donor: Request, step: int, cache: KVCacheManager) -> None:
         self._held = donor.block_table[: cache.blocks_for(self.shared)]

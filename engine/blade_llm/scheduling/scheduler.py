@@ -17,10 +17,11 @@ from collections.abc import Iterable
 
 from blade_llm.cache.manager import KVCacheManager
 from blade_llm.sampling.parameters import TokenLogprobs
+from blade_llm.scheduling.admission import AdmissionControl, AdmissionPolicy
 from blade_llm.scheduling.beams.group import BeamGroup
 from blade_llm.scheduling.beams.search import BeamSearch
 from blade_llm.scheduling.budget import PrefillBudget
-from blade_llm.scheduling.chunks import schedule_chunk, schedule_forced_tokens
+from blade_llm.scheduling.chunks import schedule_forced_tokens
 from blade_llm.scheduling.grammar import Grammar
 from blade_llm.scheduling.guided import append_initial_forced_tokens, resume_decoding
 from blade_llm.scheduling.limits import SchedulerConfig, check_beams, check_output, max_total_tokens
@@ -36,13 +37,20 @@ from blade_llm.scheduling.step import SchedulerStats, Step, new_request
 class Scheduler:
     """Requests in, step plans out; step results in, outputs out."""
 
-    def __init__(self, config: SchedulerConfig, cache: KVCacheManager, budget: PrefillBudget | None = None) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        cache: KVCacheManager,
+        budget: PrefillBudget | None = None,
+        policy: AdmissionPolicy | None = None,
+    ) -> None:
         self.config = config
         self.cache = cache
         self.budget = budget or PrefillBudget()
         self._requests: dict[str, Request] = {}
         """By every id that their outputs bear."""
         self._sets = RequestSets(config, cache)
+        self._admission = AdmissionControl(self._sets, policy or AdmissionPolicy())
         self._launched: dict[int, Step] = {}
         self._num_steps = 0
         self._num_arrivals = 0
@@ -143,11 +151,9 @@ class Scheduler:
             allowance = self.budget.allowance(step.num_decodes, num_prefills)
             if allowance is not None:
                 step.tokens_left = min(step.tokens_left, allowance)
-            for request in prefills:
-                if step.tokens_left and request.phase is Phase.PREFILL:
-                    schedule_chunk(step, request, sets)
-            if may_admit:
-                self._admit(step)
+            if step.tokens_left:
+                for request in self._admission.schedule(step, prefills, may_admit):
+                    self._admitted(step, request)
         if not step.chunks:
             return None
         if step.prefill_tokens or self.config.max_draft_tokens:
@@ -209,31 +215,20 @@ class Scheduler:
         scheduled = group.schedule(step, request, self.cache, sets.allocate_block, sets.freed_slots)
         return count if scheduled else 0
 
-    def _admit(self, step: Step) -> None:
-        """Admit waiting requests, in order, while tokens, slots and blocks last."""
-        sets, index = self._sets, 0
-        waiting = sets.waiting
-        while step.tokens_left and index < len(waiting) and sets.free_slots:
-            request = waiting[index]
-            if not sets.may_admit(request, step.number):
-                index += 1
-                continue
-            admission = sets.admission(request, step.number)
-            if admission is None:
-                return
-            sets.admit(step, request, admission)
-            group = sets.sample_groups.get(request)
-            if request.cached_tokens is None and not (group is not None and group.counted):
-                # Tokens that the grammar forced may already stand behind the prompt, and be cached with it.
-                request.cached_tokens = min(request.num_computed, request.num_prompt_tokens)
-                self._prompt_tokens += request.num_prompt_tokens
-                self._cached_tokens += request.cached_tokens
-                if group is not None:
-                    group.counted = True
-            beams = sets.beam_groups.get(request)
-            sampling = request.sampling if beams is None else beams.search.slot_sampling
-            step.new_requests.append(new_request(request, sampling))
-            schedule_chunk(step, request, sets)
+    def _admitted(self, step: Step, request: Request) -> None:
+        """Count the prompt of a request that ``step`` admits, and describe it to the runner."""
+        sets = self._sets
+        group = sets.sample_groups.get(request)
+        if request.cached_tokens is None and not (group is not None and group.counted):
+            # Tokens that the grammar forced may already stand behind the prompt, and be cached with it.
+            request.cached_tokens = min(request.num_cached, request.num_prompt_tokens)
+            self._prompt_tokens += request.num_prompt_tokens
+            self._cached_tokens += request.cached_tokens
+            if group is not None:
+                group.counted = True
+        beams = sets.beam_groups.get(request)
+        sampling = request.sampling if beams is None else beams.search.slot_sampling
+        step.new_requests.append(new_request(request, sampling))
 
     # ── its result ──────────────────────────────────────────────────────────────────────────────────────────────────
 

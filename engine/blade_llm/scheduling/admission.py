@@ -1,0 +1,183 @@
+"""Admission control: which waiting requests enter a step, and how its prefill tokens are divided.
+
+The order is (priority, arrival), with three exceptions. A request that finds no room may be overtaken by those of its
+priority that do, but ages by it: after so many nobody overtakes it any more, so the room that running requests leave is
+its own. A short prompt need not wait until long ones are computed: half of a step's prefill tokens go to the shortest.
+And a request whose prefix another one computes just now waits for that, instead of computing it too.
+
+What a step costs does not grow with the number that waits: only the first of the queue are looked at, and one that
+finds no room is looked at again in constant time.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from blade_llm.scheduling.chunks import schedule_chunk
+from blade_llm.scheduling.phase import Phase
+from blade_llm.scheduling.request import Request
+from blade_llm.scheduling.request_sets import RequestSets
+from blade_llm.scheduling.step import Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionPolicy:
+    """Bounds of what may happen out of order; :data:`FIRST_COME_FIRST_SERVED` allows nothing."""
+
+    window: int = 32
+    """So many waiting requests, from the first, are looked at in a step."""
+    most_overtakes: int = 32
+    """So many requests may be admitted ahead of an earlier one of their priority."""
+    shortest_share: float = 0.5
+    """Part of a step's prefill tokens that goes to the shortest prompts; the rest goes to the first in order."""
+    min_shared_blocks: int = 4
+    """A request waits for a prefix that another one computes if at least so many blocks of it are still to come; 0: it
+    never does, and is not looked at again when its prefix has been cached."""
+    most_matches: int = 4
+    """So many prompts a step are hashed and matched to know whether they are short."""
+
+
+FIRST_COME_FIRST_SERVED = AdmissionPolicy(window=1, shortest_share=0.0, min_shared_blocks=0)
+
+
+class AdmissionControl:
+    """Admits waiting requests and schedules prefill."""
+
+    def __init__(self, sets: RequestSets, policy: AdmissionPolicy) -> None:
+        self._sets = sets
+        self._policy = policy
+        self._computing: list[Request] = []
+        """Admitted requests that computed, when last looked at, blocks that the prefix cache does not have yet."""
+
+    def schedule(self, step: Step, prefills: list[Request], may_admit: bool) -> list[Request]:
+        """Divide the step's tokens among ``prefills``, those in progress, and the requests that it admits; returns
+        these."""
+        candidates = [request for request in prefills if request.phase is Phase.PREFILL]
+        in_progress = len(candidates)
+        if may_admit:
+            self._admit(step, candidates)
+        remaining = [request.prefill_end - request.num_computed for request in candidates]
+        share = int(step.tokens_left * self._policy.shortest_share)
+        for request, count in zip(candidates, divide(remaining, step.tokens_left, share), strict=True):
+            if count:
+                schedule_chunk(step, request, count, self._sets)
+        return candidates[in_progress:]
+
+    def _admit(self, step: Step, candidates: list[Request]) -> None:
+        """Admit requests that get tokens in this step, and append them to ``candidates``."""
+        sets, policy = self._sets, self._policy
+        waiting = sets.waiting
+        lengths = _Lengths(candidates, step.tokens_left, int(step.tokens_left * policy.shortest_share))
+        computing = self._computed_next()
+        passed: list[Request] = []
+        index, matches, aged = 0, policy.most_matches, False
+        while index < min(len(waiting), policy.window) and sets.free_slots and not aged:
+            request = waiting[index]
+            if passed and request.priority > passed[0].priority:
+                return
+            index += 1
+            if not sets.may_admit(request, step.number):
+                continue
+            if not lengths.takes_any and not request.matched and matches:
+                matches -= 1
+                sets.match(request)
+            if policy.min_shared_blocks:
+                sets.refresh(request)
+                if self._awaits_prefix(request, computing):
+                    continue
+            admission = None
+            if lengths.takes(sets.remaining(request)):
+                admission = sets.admission(request, step.number)
+            if admission is None or not lengths.takes(len(request.token_ids) - admission.num_computed):
+                if request.phase is Phase.PREEMPTED:
+                    return
+                passed.append(request)
+                aged = request.overtaken >= policy.most_overtakes
+                continue
+            if self._awaits_prefix(request, computing):
+                continue  # known only now that it was matched
+            sets.admit(step, request, admission)
+            index -= 1
+            for each in passed:
+                each.overtaken += 1
+                aged = aged or each.overtaken >= policy.most_overtakes
+            candidates.append(request)
+            lengths.add(request.prefill_end - request.num_computed)
+            if policy.min_shared_blocks and request.num_unregistered >= policy.min_shared_blocks:
+                self._computing.append(request)
+                computing[request.chain.digests[request.num_registered]] = request
+
+    def _computed_next(self) -> dict[bytes, Request]:
+        """Digest of the block that each of the requests in ``_computing`` brings into the prefix cache next."""
+        self._computing = [each for each in self._computing if each.is_running and each.num_unregistered > 0]
+        return {each.chain.digests[each.num_registered]: each for each in self._computing}
+
+    def _awaits_prefix(self, request: Request, computing: dict[bytes, Request]) -> bool:
+        """Whether another request, no less urgent, computes enough of the prefix of ``request``."""
+        if not computing or not request.matched or request.cacheable is not None:
+            return False
+        digests, start = request.chain.digests, request.num_cached_blocks
+        if start >= len(digests):
+            return False
+        other = computing.get(digests[start])
+        if other is None or other.priority > request.priority:
+            return False
+        theirs = other.chain.digests
+        # A digest covers all before it: the two chains are equal up to some block, and differ from there.
+        end = min(len(digests), len(theirs), other.prefill_end // self._sets.cache.block_size)
+        shared = bisect_left(range(start, end), True, key=lambda block: digests[block] != theirs[block])
+        return shared >= self._policy.min_shared_blocks
+
+
+class _Lengths:
+    """The remaining prefills of a step's candidates: who would get tokens."""
+
+    def __init__(self, candidates: list[Request], tokens: int, share: int) -> None:
+        self._sorted = sorted(request.prefill_end - request.num_computed for request in candidates)
+        self._left = tokens - sum(self._sorted)
+        self._share = share
+
+    @property
+    def takes_any(self) -> bool:
+        """Whether tokens are left for one more, however long."""
+        return self._left > 0
+
+    def takes(self, remaining: int) -> bool:
+        """Whether a prefill of ``remaining`` tokens would get any: those left, or of the share of the shortest."""
+        if self._left > 0:
+            return True
+        share = self._share
+        for length in self._sorted:
+            if share <= 0 or length > remaining:
+                break
+            share -= length
+        return share > 0
+
+    def add(self, remaining: int) -> None:
+        insort(self._sorted, remaining)
+        self._left -= remaining
+
+
+def divide(remaining: list[int], tokens: int, share: int) -> list[int]:
+    """Divide ``tokens`` among prefills that have ``remaining`` to compute: ``share`` of them to the shortest, the rest
+    in order."""
+    if sum(remaining) <= tokens:
+        return remaining
+    counts = [0] * len(remaining)
+    for index, given in _give(sorted(range(len(remaining)), key=remaining.__getitem__), remaining, share):
+        counts[index] = given
+    unmet = [length - count for length, count in zip(remaining, counts, strict=True)]
+    for index, given in _give(range(len(remaining)), unmet, tokens - sum(counts)):
+        counts[index] += given
+    return counts
+
+
+def _give(order: list[int] | range, wanted: list[int], tokens: int) -> Iterator[tuple[int, int]]:
+    for index in order:
+        if tokens <= 0:
+            return
+        given = min(wanted[index], tokens)
+        tokens -= given
+        yield index, given
