@@ -83,7 +83,9 @@ _MODEL = (
     _off("with_visual", "load the vision tower"),
 )
 _SERVICE = (
-    Flag(name="host", help="address to listen on", default="0.0.0.0"),
+    Flag(name="host", help="address to listen on; 0.0.0.0: all (default: $BLADE_HOST, else 127.0.0.1)"),
+    Flag(name="allowed_hosts", help="further names that requests may call this server by; *: any (default: on a "
+         "loopback address localhost and --host, else any)", many=True),
     Flag(name="port", help="public port; 0: any free one", kind=port, default=ports.ENGINE_PORT),
     Flag(name="internal_port", help="port for router and operator (default: public port + 1000)", kind=port),
     Flag(name="api_server_count", help="API-server processes on the public port", kind=positive, default=1),

@@ -17,6 +17,7 @@ from blade_llm.api.common.served_model import ModelSource
 from blade_llm.api.common.shared_stats import SharedStats
 from blade_llm.engine.launch import describe_exit
 from blade_llm.engine.start import signals_blocked, write_start
+from blade_llm.server.http.access import AccessRules
 
 READY: Final = b"r"
 """Byte that a process sends once it is connected to the engine and can serve."""
@@ -38,6 +39,7 @@ class ApiServerStart(msgspec.Struct, frozen=True, kw_only=True):
     """Inherited descriptor of the :class:`~blade_llm.api.common.shared_stats.SharedStats`."""
     live_timeout: float
     log_level: str
+    rules: AccessRules
 
 
 class Serve(msgspec.Struct, frozen=True, tag="serve"):
@@ -125,6 +127,7 @@ def start_api_servers(
     model: ModelSource,
     live_timeout: float,
     log_level: str,
+    rules: AccessRules,
 ) -> list[ApiServerProcess]:
     """Start a process for each socket but the first, which is the caller's."""
     return [
@@ -138,6 +141,7 @@ def start_api_servers(
                 shared_stats=shared_stats.descriptor,
                 live_timeout=live_timeout,
                 log_level=log_level,
+                rules=rules,
             )
         )
         for index, sock in enumerate(sockets)

@@ -29,11 +29,11 @@ from blade_llm.engine.launch import EngineHandle
 from blade_llm.engine.messages import EngineFailure, EngineReady
 from blade_llm.engine.start import freeze_gc_heap
 from blade_llm.server.app import make_app
-from blade_llm.server.http_server import HttpServer
+from blade_llm.server.http.access import AccessRules
+from blade_llm.server.http.server import HttpServer
+from blade_llm.server.http.sockets import listen_all
 from blade_llm.server.internal import make_internal_app
-from blade_llm.server.internal_token import InternalToken
 from blade_llm.server.process_manager import ApiServerProcess, Serve, Stop, start_api_servers
-from blade_llm.server.sockets import listen_all
 from blade_llm.server.waiting import first_of
 
 _BACKLOG: Final = 2048
@@ -53,8 +53,8 @@ class Ports:
     public: list[socket.socket]
     """One for each API-server process, on the same port."""
     internal: socket.socket
-    internal_token: InternalToken | None
-    """Token that the internal port requires; None: it is open."""
+    public_rules: AccessRules
+    internal_rules: AccessRules
 
     def listen(self) -> None:
         """Accept connections, and leave the other processes' sockets to them, which inherited them.
@@ -142,7 +142,7 @@ async def run_server(
     stats = SharedStats(len(listen.public), NUM_COUNTERS)
     client = EngineClient(engine.address, heartbeat=stats.heartbeats[0], follow_kv=True)  # for the internal port
     api_servers = start_api_servers(
-        listen.public, stats, engine.address, source, options.live_timeout, options.log_level
+        listen.public, stats, engine.address, source, options.live_timeout, options.log_level, listen.public_rules
     )
     monitor = _FailureMonitor(engine, client, api_servers)
     stop = asyncio.Event()
@@ -190,8 +190,8 @@ async def _serve(
     for api_server in api_servers:
         api_server.send(Serve())
     servers = [
-        HttpServer(make_app(context), options.log_level),
-        HttpServer(make_internal_app(context, listen.internal_token), options.log_level),
+        HttpServer(make_app(context, listen.public_rules), options.log_level),
+        HttpServer(make_internal_app(context, listen.internal_rules), options.log_level),
     ]
     sockets = (listen.public[0], listen.internal)
     tasks = [await server.begin(sock) for server, sock in zip(servers, sockets, strict=True)]

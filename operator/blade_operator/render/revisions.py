@@ -25,6 +25,8 @@ def spec_hash(service: LLMService) -> str:
     )
     if "cache" in relevant["model"] and "claimName" not in relevant["model"]["cache"]:
         relevant["model"]["cache"] = _cache_fields(service)
+    if not service.spec.security.engine_token:
+        relevant["engineToken"] = False
     relevant["drainTimeout"] = service.spec.rollout.drain_timeout
     relevant["restartedAt"] = service.annotations.get(RESTARTED_AT, "")
     return digest(relevant)

@@ -182,6 +182,11 @@ class Security(Record):
         description="Only routers of the service and, on the internal port, the operator reach its engines; routers "
         "are open to all. Kept by clusters whose network enforces NetworkPolicies.",
     )
+    engine_token: bool = Field(
+        default=True,
+        description="Engines serve only who has the service's internal token, as its routers have, so that API keys "
+        "do not depend on the network. Set it to false while `router.image` is older than this field.",
+    )
 
 
 class LLMServiceSpec(Record):
