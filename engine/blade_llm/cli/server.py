@@ -33,6 +33,7 @@ from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.tensors import expected_tensors
 from blade_llm.server.http.access import AccessRules, allowed_hosts
 from blade_llm.server.http.internal_token import InternalToken
+from blade_llm.server.http.limits import http_limits
 from blade_llm.server.http.sockets import share_port
 from blade_llm.text.errors import TokenizerFilesError
 from blade_llm.weights.checkpoint import check_tensors, open_checkpoint
@@ -92,7 +93,8 @@ def _run(flags: Mapping[str, Any], build: str, started: float) -> int:
         def on_ready(ready: EngineReady) -> None:
             print_ready(ready, public[0], internal, time.perf_counter() - started)
 
-        listen = Ports(public, internal, public_rules, internal_rules)
+        limits = http_limits(flags["max_connections"], flags["max_body_bytes"])
+        listen = Ports(public, internal, public_rules, internal_rules, limits)
         try:
             failure = uvloop.run(run_server(engine, listen, model, source, options, on_ready))
         except PortTakenError as error:

@@ -25,7 +25,6 @@ from blade_llm.api.common.shared_stats import SharedStats
 from blade_llm.engine.client import EngineClient, EngineDeadError
 from blade_llm.engine.start import LOG_FORMAT, die_with_parent, freeze_gc_heap, ignore_signals, read_start
 from blade_llm.server.app import make_app
-from blade_llm.server.http.access import AccessRules
 from blade_llm.server.http.server import HttpServer
 from blade_llm.server.process_manager import READY, ApiServerStart, Command, Serve, Stop, read_command
 
@@ -48,26 +47,19 @@ async def _run(start: ApiServerStart, control: int) -> int:
                 process_index=start.index,
                 live_timeout=start.live_timeout,
                 hidden_size=engine.hidden_size,
+                max_body_bytes=start.limits.max_body_bytes,
             )
             writer.write(READY)
             command = await _next_command(reader)
             if isinstance(command, Serve):
-                command = await _serve(
-                    context, socket.socket(fileno=start.public), start.rules, start.log_level, reader
-                )
+                command = await _serve(context, start, reader)
     return 0 if isinstance(command, Stop) else 1
 
 
-async def _serve(
-    context: ServerContext,
-    public: socket.socket,
-    rules: AccessRules,
-    log_level: str,
-    reader: asyncio.StreamReader,
-) -> Command | None:
+async def _serve(context: ServerContext, start: ApiServerStart, reader: asyncio.StreamReader) -> Command | None:
     """Serve until a command comes, and carry it out."""
-    server = HttpServer(make_app(context, rules), log_level)
-    task = await server.begin(public)
+    server = HttpServer(make_app(context, start.rules), start.limits, start.log_level)
+    task = await server.begin(socket.socket(fileno=start.public))
     freeze_gc_heap()
     command = await _next_command(reader, task)
     if isinstance(command, Stop) and command.error is not None:

@@ -18,6 +18,7 @@ from blade_llm.api.common.shared_stats import SharedStats
 from blade_llm.engine.launch import describe_exit
 from blade_llm.engine.start import signals_blocked, write_start
 from blade_llm.server.http.access import AccessRules
+from blade_llm.server.http.limits import HttpLimits
 
 READY: Final = b"r"
 """Byte that a process sends once it is connected to the engine and can serve."""
@@ -40,6 +41,7 @@ class ApiServerStart(msgspec.Struct, frozen=True, kw_only=True):
     live_timeout: float
     log_level: str
     rules: AccessRules
+    limits: HttpLimits
 
 
 class Serve(msgspec.Struct, frozen=True, tag="serve"):
@@ -128,6 +130,7 @@ def start_api_servers(
     live_timeout: float,
     log_level: str,
     rules: AccessRules,
+    limits: HttpLimits,
 ) -> list[ApiServerProcess]:
     """Start a process for each socket but the first, which is the caller's."""
     return [
@@ -142,6 +145,7 @@ def start_api_servers(
                 live_timeout=live_timeout,
                 log_level=log_level,
                 rules=rules,
+                limits=limits,
             )
         )
         for index, sock in enumerate(sockets)

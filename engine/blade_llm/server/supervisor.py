@@ -30,6 +30,7 @@ from blade_llm.engine.messages import EngineFailure, EngineReady
 from blade_llm.engine.start import freeze_gc_heap
 from blade_llm.server.app import make_app
 from blade_llm.server.http.access import AccessRules
+from blade_llm.server.http.limits import HttpLimits
 from blade_llm.server.http.server import HttpServer
 from blade_llm.server.http.sockets import listen_all
 from blade_llm.server.internal import make_internal_app
@@ -55,6 +56,8 @@ class Ports:
     internal: socket.socket
     public_rules: AccessRules
     internal_rules: AccessRules
+    limits: HttpLimits
+    """Of each port, in each process."""
 
     def listen(self) -> None:
         """Accept connections, and leave the other processes' sockets to them, which inherited them.
@@ -142,7 +145,14 @@ async def run_server(
     stats = SharedStats(len(listen.public), NUM_COUNTERS)
     client = EngineClient(engine.address, heartbeat=stats.heartbeats[0], follow_kv=True)  # for the internal port
     api_servers = start_api_servers(
-        listen.public, stats, engine.address, source, options.live_timeout, options.log_level, listen.public_rules
+        listen.public,
+        stats,
+        engine.address,
+        source,
+        options.live_timeout,
+        options.log_level,
+        listen.public_rules,
+        listen.limits,
     )
     monitor = _FailureMonitor(engine, client, api_servers)
     stop = asyncio.Event()
@@ -160,6 +170,7 @@ async def run_server(
                 stats,
                 live_timeout=options.live_timeout,
                 hidden_size=ready.hidden_size,
+                max_body_bytes=listen.limits.max_body_bytes,
             )
             await _serve(context, listen, api_servers, options, monitor, stop, lambda: on_ready(ready))
         return monitor.failure
@@ -190,8 +201,8 @@ async def _serve(
     for api_server in api_servers:
         api_server.send(Serve())
     servers = [
-        HttpServer(make_app(context, listen.public_rules), options.log_level),
-        HttpServer(make_internal_app(context, listen.internal_rules), options.log_level),
+        HttpServer(make_app(context, listen.public_rules), listen.limits, options.log_level),
+        HttpServer(make_internal_app(context, listen.internal_rules), listen.limits, options.log_level),
     ]
     sockets = (listen.public[0], listen.internal)
     tasks = [await server.begin(sock) for server, sock in zip(servers, sockets, strict=True)]

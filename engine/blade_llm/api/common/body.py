@@ -63,4 +63,5 @@ async def read_body(request: Request, limit: int = MAX_BODY_BYTES) -> bytes:
 
 def _too_large(limit: int) -> ApiError:
     # The rest of the body is not read, so the connection cannot be used again.
-    return ApiError(413, f"the body exceeds {limit} bytes; send less", headers={"connection": "close"})
+    message = f"the body exceeds {limit} bytes; send less, or start the server with a larger --max_body_bytes"
+    return ApiError(413, message, headers={"connection": "close"})
