@@ -23,6 +23,7 @@ from blade_llm.api.common.metrics import NUM_COUNTERS
 from blade_llm.api.common.served_model import load_served_model
 from blade_llm.api.common.shared_stats import SharedStats
 from blade_llm.engine.client import EngineClient, EngineDeadError
+from blade_llm.engine.heartbeat import open_heartbeat
 from blade_llm.engine.start import LOG_FORMAT, die_with_parent, freeze_gc_heap, ignore_signals, read_start
 from blade_llm.server.app import make_app
 from blade_llm.server.http.server import HttpServer
@@ -30,7 +31,7 @@ from blade_llm.server.process_manager import READY, ApiServerStart, Command, Ser
 
 
 async def _run(start: ApiServerStart, control: int) -> int:
-    stats = SharedStats(start.count, NUM_COUNTERS, start.shared_stats)
+    stats = SharedStats(start.count, NUM_COUNTERS, start.shared_stats, open_heartbeat(start.heartbeat))
     heartbeat = stats.heartbeats[start.index]
     with contextlib.closing(EngineClient(start.engine, client_index=start.index, heartbeat=heartbeat)) as client:
         model = load_served_model(start.model)

@@ -25,6 +25,7 @@ from blade_llm.api.common.metrics import NUM_COUNTERS
 from blade_llm.api.common.served_model import ModelSource, ServedModel
 from blade_llm.api.common.shared_stats import SharedStats
 from blade_llm.engine.client import EngineClient, EngineDeadError
+from blade_llm.engine.heartbeat import open_heartbeat
 from blade_llm.engine.launch import EngineHandle
 from blade_llm.engine.messages import EngineFailure, EngineReady
 from blade_llm.engine.start import freeze_gc_heap
@@ -142,12 +143,12 @@ async def run_server(
     The other API servers read the ``model`` themselves, from its ``source``. ``on_ready`` is called when requests are
     served. The caller closes ``engine``. Raises :class:`PortTakenError`.
     """
-    stats = SharedStats(len(listen.public), NUM_COUNTERS)
+    stats = SharedStats(len(listen.public), NUM_COUNTERS, engine_beat=open_heartbeat(engine.heartbeat))
     client = EngineClient(engine.address, heartbeat=stats.heartbeats[0], follow_kv=True)  # for the internal port
     api_servers = start_api_servers(
         listen.public,
         stats,
-        engine.address,
+        engine,
         source,
         options.live_timeout,
         options.log_level,
