@@ -4,8 +4,10 @@ from typing import Final
 
 INTERNAL_TOKEN_FILE: Final = "BLADE_INTERNAL_TOKEN_FILE"
 """Path of a file with the internal token; without it the internal port listens on loopback only."""
+PUBLIC_TOKEN: Final = "BLADE_PUBLIC_TOKEN"
+"""``1``: an engine's public port requires the internal token, too. Not a flag: engines that are older ignore it."""
 HOST: Final = "BLADE_HOST"
-"""Address that a container's ports bind to."""
+"""Address that a container's ports bind to, without ``--host``."""
 INTERNAL_PORT: Final = "BLADE_INTERNAL_PORT"
 """The internal port of a pod: first ``blade_llm_fetch`` reports its progress there, then the engine its state."""
 ADMIN_PORT: Final = "BLADE_ADMIN_PORT"

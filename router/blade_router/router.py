@@ -22,6 +22,7 @@ from blade_router.config.internal_token import token_file
 from blade_router.config.parsing import ConfigError
 from blade_router.config.replicas import FileReplicas
 from blade_router.config.sources import RETRY_SECONDS, Configuration, Source, WatchedFile
+from blade_router.config.token_header import TokenHeader
 from blade_router.endpoints.endpoint_set import EndpointSet
 from blade_router.endpoints.health_check import HealthChecker
 from blade_router.endpoints.shared_health import WIDTH, SharedHealth
@@ -83,7 +84,8 @@ class Router:
             wait_for_endpoint=self.request_queues.wait_for_endpoint,
             find_model=lambda name: model_list.find(name),
         )
-        model_list = ModelList(self.admission, self.endpoints)
+        token = TokenHeader(token_file())
+        model_list = ModelList(self.admission, self.endpoints, token)
         self._workers = options.workers
         self._replicas = options.replicas
         self._split_limits(options.replicas)
@@ -116,6 +118,7 @@ class Router:
             refresh=lambda: self._sources.refresh(self.apply),
             admission_control=self.admission,
             list_models=model_list.respond,
+            token=token,
             resumer=Resumer(
                 self.endpoints,
                 self.metrics,

@@ -26,6 +26,9 @@ from blade_llm.text.tokenizer import Tokenizer
 
 POISON = 383
 """A prompt that begins with this token id makes a paced engine raise."""
+LONG_STEP = 382
+"""A prompt that begins with this token id makes a paced engine compute for :data:`LONG_STEP_SECONDS`."""
+LONG_STEP_SECONDS = 4.0
 TOO_SMALL = 7
 """``max_kv_blocks`` at which the build of a paced engine fails as it does without memory."""
 SCRIPTED_VOCABULARY = 384
@@ -56,6 +59,10 @@ class ServerRunner(FakeRunner):
     def launch_forward(self, plan: StepPlan) -> FakeForward:
         if self._step_seconds and not self._folder and any(new.token_ids[0] == POISON for new in plan.new_requests):
             raise RuntimeError("poisoned prompt")
+        if any(new.token_ids[0] == LONG_STEP for new in plan.new_requests):
+            until = time.monotonic() + LONG_STEP_SECONDS
+            while time.monotonic() < until:
+                pass
         time.sleep(self._step_seconds)
         return super().launch_forward(plan)
 

@@ -31,7 +31,7 @@ _AFTER_TEXT: Final = b'},"logprobs":null,"finish_reason":null}]}\n\n'
 async def chat_completions(context: ServerContext, request: Request) -> Response:
     """Serve one chat request. Raises :class:`ApiError`."""
     context.require_service()
-    chat = seeded(parse(await read_json(request), ChatRequest), request)
+    chat = seeded(parse(await read_json(request, context.max_body_bytes), ChatRequest), request)
     model = context.resolve_model(chat.model)
     search = search_of(chat)
     if chat.prompt_logprobs is not None and chat.stream:

@@ -31,7 +31,7 @@ _MAX_STREAMED_ECHO: Final = 50_000
 async def completions(context: ServerContext, request: Request) -> Response:
     """Serve one completion request. Raises :class:`ApiError`."""
     context.require_service()
-    fields = seeded(parse(await read_json(request), CompletionRequest), request)
+    fields = seeded(parse(await read_json(request, context.max_body_bytes), CompletionRequest), request)
     model = context.resolve_model(fields.model)
     search = search_of(fields)
     infill = _infill(context, fields)

@@ -56,7 +56,7 @@ class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True):
 async def embeddings(context: ServerContext, request: Request) -> Response:
     """Turn texts into vectors."""
     context.require_service()
-    fields = parse(await read_json(request), EmbeddingRequest, ignored=IGNORED, refused={})
+    fields = parse(await read_json(request, context.max_body_bytes), EmbeddingRequest, ignored=IGNORED, refused={})
     model = context.resolve_model(fields.model)
     _check_dimensions(fields.dimensions, context.hidden_size)
     room = context.max_model_len

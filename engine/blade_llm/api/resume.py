@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive
 
 from blade_llm.api.chat import chat_completions
-from blade_llm.api.common.body import MAX_BODY_BYTES, read_body
+from blade_llm.api.common.body import read_body
 from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.errors import bad_request
 from blade_llm.api.common.tasks import is_served
@@ -37,7 +37,7 @@ async def resume(context: ServerContext, request: Request) -> Response:
     """Continue a stream. Raises :class:`ApiError`: 400, 409 (see :mod:`~blade_llm.api.generation.resumable`), 503."""
     context.require_service()
     try:
-        resumed = _decode(await read_body(request, 2 * MAX_BODY_BYTES))
+        resumed = _decode(await read_body(request, 2 * context.max_body_bytes))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise bad_request(f"this is no request to resume a stream: {error}") from None
     route = _ROUTES.get(resumed.path)

@@ -57,7 +57,7 @@ class DetokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 async def tokenize(context: ServerContext, request: Request) -> Response:
     """Token ids of a text or a conversation."""
-    fields = parse(await read_json(request), TokenizeRequest, ignored={}, refused={})
+    fields = parse(await read_json(request, context.max_body_bytes), TokenizeRequest, ignored={}, refused={})
     context.resolve_model(fields.model)
     if (fields.prompt is None) == (fields.messages is None):
         raise bad_request("send either prompt or messages", "prompt")
@@ -96,7 +96,7 @@ async def _conversation(context: ServerContext, fields: TokenizeRequest) -> str:
 
 async def detokenize(context: ServerContext, request: Request) -> Response:
     """The text of token ids."""
-    fields = parse(await read_json(request), DetokenizeRequest, ignored={}, refused={})
+    fields = parse(await read_json(request, context.max_body_bytes), DetokenizeRequest, ignored={}, refused={})
     context.resolve_model(fields.model)
     most = max(_MAX_IDS, context.max_model_len)
     if len(fields.tokens) > most:

@@ -31,13 +31,16 @@ from blade_llm.hub.resolve import resolve_model
 from blade_llm.models.config import load_model_config
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.tensors import expected_tensors
-from blade_llm.server.internal_token import InternalToken
-from blade_llm.server.sockets import share_port
+from blade_llm.server.http.access import AccessRules, allowed_hosts
+from blade_llm.server.http.internal_token import InternalToken
+from blade_llm.server.http.limits import http_limits
+from blade_llm.server.http.sockets import share_port
 from blade_llm.text.errors import TokenizerFilesError
 from blade_llm.weights.checkpoint import check_tensors, open_checkpoint
 from blade_protocol import environment, ports
 
 PROGRAM: Final = "blade_llm_server"
+_LOOPBACK: Final = "127.0.0.1"
 
 
 class StartError(Exception):
@@ -65,8 +68,9 @@ def main(argv: Sequence[str] | None = None, *, build: str = BUILD) -> int:
 
 
 def _run(flags: Mapping[str, Any], build: str, started: float) -> int:
-    token = _internal_token()
-    public, internal = _bind_ports(flags, loopback_only=token is None)
+    token_file = _token_file()
+    public, internal = _bind_ports(flags, loopback_only=token_file is None)
+    public_rules, internal_rules = _access_rules(flags, token_file, public[0], internal)
     folder, source = _find_model(flags)
     model = load_served_model(source)
     engine = EngineHandle(
@@ -89,8 +93,10 @@ def _run(flags: Mapping[str, Any], build: str, started: float) -> int:
         def on_ready(ready: EngineReady) -> None:
             print_ready(ready, public[0], internal, time.perf_counter() - started)
 
+        limits = http_limits(flags["max_connections"], flags["max_body_bytes"])
+        listen = Ports(public, internal, public_rules, internal_rules, limits)
         try:
-            failure = uvloop.run(run_server(engine, Ports(public, internal, token), model, source, options, on_ready))
+            failure = uvloop.run(run_server(engine, listen, model, source, options, on_ready))
         except PortTakenError as error:
             raise StartError(f"{error}; give another --port or --internal_port") from None
     finally:
@@ -121,8 +127,9 @@ def _bind_ports(flags: Mapping[str, Any], *, loopback_only: bool) -> tuple[list[
         internal_port = port + ports.INTERNAL_PORT_OFFSET if port else 0
         if internal_port > 65535:
             raise StartError(f"port {port} + {ports.INTERNAL_PORT_OFFSET} is no port; give --internal_port")
-    internal_host = "127.0.0.1" if loopback_only else flags["host"]
-    public, internal = _bind(flags["host"], port, "--port"), _bind(internal_host, internal_port, "--internal_port")
+    host = _host(flags)
+    internal_host = _LOOPBACK if loopback_only else host
+    public, internal = _bind(host, port, "--port"), _bind(internal_host, internal_port, "--internal_port")
     try:
         return share_port(public, flags["api_server_count"]), internal
     except OSError as error:
@@ -150,13 +157,42 @@ def _bind(host: str, port: int, flag: str) -> socket.socket:
     return sock
 
 
-def _internal_token() -> InternalToken | None:
-    """What opens the internal port; None when the environment names no file."""
+def _host(flags: Mapping[str, Any]) -> str:
+    """The address to listen on. Nobody else's machine is let in unless somebody says so: an image does."""
+    return flags["host"] or os.environ.get(environment.HOST) or _LOOPBACK
+
+
+def _access_rules(
+    flags: Mapping[str, Any], token_file: str | None, public: socket.socket, internal: socket.socket
+) -> tuple[AccessRules, AccessRules]:
+    """Who may use the public and the internal port."""
+    required = os.environ.get(environment.PUBLIC_TOKEN) == "1"
+    if required and token_file is None:
+        raise StartError(
+            f"{environment.PUBLIC_TOKEN}=1 needs a token; name its file in {environment.INTERNAL_TOKEN_FILE}"
+        )
+    host, more = _host(flags), flags["allowed_hosts"]
+    return (
+        AccessRules(
+            token_file=token_file if required else None,
+            allowed_hosts=allowed_hosts(public.getsockname()[0], host, more),
+        ),
+        AccessRules(
+            token_file=token_file,
+            allowed_hosts=allowed_hosts(internal.getsockname()[0], host, more),
+            refuse_origins=True,
+        ),
+    )
+
+
+def _token_file() -> str | None:
+    """The file of the internal token; None when the environment names none."""
     path = os.environ.get(environment.INTERNAL_TOKEN_FILE)
     if not path:
         return None
     try:
-        return InternalToken(Path(path))
+        InternalToken(Path(path))
+        return path
     except OSError as error:
         raise StartError(f"{environment.INTERNAL_TOKEN_FILE}={path}: {error.strerror}") from None
     except ValueError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, get_args
 
+from blade_llm.api.common.body import MAX_BODY_BYTES
 from blade_llm.api.common.pooling import Pooling
 from blade_llm.api.common.served_model import NO_PARSER, Task
 from blade_llm.cli.flags import Flag, boolean, byte_size, port, positive, seconds, share
@@ -83,10 +84,15 @@ _MODEL = (
     _off("with_visual", "load the vision tower"),
 )
 _SERVICE = (
-    Flag(name="host", help="address to listen on", default="0.0.0.0"),
+    Flag(name="host", help="address to listen on; 0.0.0.0: all (default: $BLADE_HOST, else 127.0.0.1)"),
+    Flag(name="allowed_hosts", help="further names that requests may call this server by; *: any (default: on a "
+         "loopback address localhost and --host, else any)", many=True),
     Flag(name="port", help="public port; 0: any free one", kind=port, default=ports.ENGINE_PORT),
     Flag(name="internal_port", help="port for router and operator (default: public port + 1000)", kind=port),
     Flag(name="api_server_count", help="API-server processes on the public port", kind=positive, default=1),
+    Flag(name="max_connections", help="most clients' connections of each port and API-server process", kind=positive,
+         default=4096),
+    Flag(name="max_body_bytes", help="largest request body, e.g. 16MiB", kind=byte_size, default=MAX_BODY_BYTES),
     Flag(name="worker_socket_path", help="folder for the processes' sockets (default: temporary)", metavar="DIR"),
     Flag(name="log_level", help="least severe messages to log", default="INFO",
          choices=("DEBUG", "INFO", "WARNING", "ERROR")),

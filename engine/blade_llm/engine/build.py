@@ -31,6 +31,7 @@ def build_core(config: EngineConfig) -> EngineCore:
         dtype=runner.dtype_name,
         vocab_size=model_config.vocab_size,
         hidden_size=model_config.hidden_size,
+        computes_on_host=runner.device.type == "cpu",
         revision=config.revision,
         memory=runner.memory_plan,
         timings=runner.timings,

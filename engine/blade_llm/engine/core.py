@@ -52,6 +52,8 @@ class EngineInfo:
     """Tokens that the logits have, for the masks of grammars."""
     hidden_size: int = 0
     """Numbers in a hidden state; 0: not known."""
+    computes_on_host: bool = True
+    """Whether steps use this process's CPU time, or a GPU's."""
     revision: str = ""
     memory: MemoryPlan | None = None
     timings: dict[str, float] = field(default_factory=dict)
@@ -157,6 +159,11 @@ class EngineCore:
         request_ids = list(request_ids)
         self.scheduler.abort(request_ids)
         self._guided.abort(request_ids)
+
+    @property
+    def computes_on_host(self) -> bool:
+        """Whether a step that goes on can be told by the CPU time of this process."""
+        return self.info.computes_on_host
 
     @property
     def has_work(self) -> bool:

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from blade_llm.config import EngineConfig
+from blade_llm.engine.heartbeat import create_heartbeat
 from blade_llm.engine.messages import EngineFailure, EngineStart
 from blade_llm.engine.start import signals_blocked, write_start
 
@@ -37,11 +38,15 @@ class EngineHandle:
         """
         self._folder = Path(tempfile.mkdtemp(prefix="blade_llm-", dir=socket_dir))
         self.address = f"ipc://{self._folder / 'engine'}"
+        self.heartbeat = create_heartbeat()
+        """Descriptor of the memory in which the process shows that it works; see :mod:`blade_llm.engine.heartbeat`."""
         failure, failure_pipe = os.pipe()
         self._failure = os.fdopen(failure, "rb")
         with signals_blocked():
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "blade_llm.engine.process"], stdin=subprocess.PIPE, pass_fds=(failure_pipe,)
+                [sys.executable, "-m", "blade_llm.engine.process"],
+                stdin=subprocess.PIPE,
+                pass_fds=(failure_pipe, self.heartbeat),
             )
         os.close(failure_pipe)
         assert self._process.stdin is not None
@@ -49,6 +54,7 @@ class EngineHandle:
             config=config,
             address=self.address,
             failure_pipe=failure_pipe,
+            heartbeat=self.heartbeat,
             build=build,
             log_level=log_level,
         )

@@ -94,6 +94,8 @@ class EngineStart(msgspec.Struct, frozen=True, kw_only=True):
     """ZeroMQ endpoint to bind."""
     failure_pipe: int
     """Inherited descriptor a fatal exception is written to, as :class:`EngineFailure`."""
+    heartbeat: int
+    """Inherited descriptor of the memory that shows that a step goes on."""
     build: str
     """``module:function`` that turns the configuration into an engine core. Tests put a fake one here."""
     log_level: str = "INFO"

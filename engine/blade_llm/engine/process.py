@@ -24,6 +24,7 @@ import zmq
 
 from blade_llm.cache.events import KVChanges
 from blade_llm.config import EngineConfig
+from blade_llm.engine.heartbeat import Heartbeat, open_heartbeat
 from blade_llm.engine.messages import (
     AbortRequest,
     ClientToEngine,
@@ -54,6 +55,9 @@ class Core(Protocol):
     """The core that this process steps; :class:`blade_llm.engine.core.EngineCore` is the real one."""
 
     @property
+    def computes_on_host(self) -> bool: ...
+
+    @property
     def has_work(self) -> bool: ...
 
     def add(self, request: GenerateRequest) -> None: ...
@@ -77,8 +81,11 @@ class Core(Protocol):
 class EngineProcess:
     """Serves ``core`` on ``socket`` (a bound ROUTER) until ``parent_pipe`` (a file descriptor) reaches end of file."""
 
-    def __init__(self, core: Core, socket: zmq.Socket[bytes], parent_pipe: int) -> None:
+    def __init__(
+        self, core: Core, socket: zmq.Socket[bytes], parent_pipe: int, heartbeat: Heartbeat | None = None
+    ) -> None:
         self._core = core
+        self._heartbeat = heartbeat
         self._socket = socket
         self._parent_pipe = parent_pipe
         self._poller = zmq.Poller()
@@ -108,7 +115,11 @@ class EngineProcess:
         if not self._receive():
             return False
         if self._core.has_work:
+            if self._heartbeat is not None:
+                self._heartbeat.step_begins()
             self._send_outputs(self._core.step())
+            if self._heartbeat is not None and not self._core.has_work:
+                self._heartbeat.idle()
         self._push_state()
         return True
 
@@ -232,6 +243,7 @@ def main() -> int:
     if start is None:
         return 1
     os.set_inheritable(start.failure_pipe, False)
+    os.set_inheritable(start.heartbeat, False)
     logging.basicConfig(level=start.log_level, format=LOG_FORMAT)
     try:
         context: zmq.Context[Any] = zmq.Context()
@@ -241,7 +253,10 @@ def main() -> int:
         core = _load(start.build)(start.config)
         socket.bind(start.address)
         freeze_gc_heap()
-        EngineProcess(core, socket, parent_pipe).run()
+        heartbeat = Heartbeat(open_heartbeat(start.heartbeat)) if core.computes_on_host else None
+        EngineProcess(core, socket, parent_pipe, heartbeat).run()
+        if heartbeat is not None:
+            heartbeat.close()
         context.destroy()
     except BaseException as error:
         _report(start.failure_pipe, error)

@@ -7,6 +7,7 @@ the scheduler and ``blade_llm_check`` can.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -25,11 +26,14 @@ ROPE_SCALINGS: Final[dict[str, tuple[str, ...]]] = {
 """The scaling rules that are computed, and the numbers each one needs."""
 
 
+DEFAULT_THETA: Final = 10_000.0
+
+
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
     """Rotary embedding: base frequency, and the scaling rule."""
 
-    theta: float = 10_000.0
+    theta: float = DEFAULT_THETA
     scaling: dict[str, Any] = field(default_factory=dict)
     """``{}`` for none, else ``rope_type`` (a key of :data:`ROPE_SCALINGS`) and that rule's numbers as floats."""
 
@@ -112,7 +116,7 @@ def _build(architecture: str, family: str, raw: dict[str, Any], eos_token_ids: t
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         max_position_embeddings=_positive(raw, "max_position_embeddings"),
-        rms_norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
+        rms_norm_eps=_above_zero(raw, "rms_norm_eps", 1e-6),
         rope=_rope(raw),
         tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
         attention_bias=attention_bias,
@@ -131,6 +135,14 @@ def _positive(raw: dict[str, Any], name: str, default: int | None = None) -> int
     if type(value) is not int or value < 1:
         raise ValueError(f"{name!r} must be a positive integer, not {value!r}")
     return value
+
+
+def _above_zero(raw: dict[str, Any], name: str, default: float | None = None) -> float:
+    """The finite number ``name``, above 0. Without ``default`` it must be there."""
+    value = raw[name] if default is None else raw.get(name, default)
+    if type(value) not in (int, float) or not 0 < value < math.inf:
+        raise ValueError(f"{name!r} must be a finite number above 0, not {value!r}")
+    return float(value)
 
 
 def _refuse_unsupported(raw: dict[str, Any]) -> None:
@@ -161,7 +173,7 @@ def read_json(model_dir: Path, name: str) -> dict[str, Any]:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ModelFilesError(f"{path} cannot be read: {error.strerror}") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ModelFilesError(f"{path} is not valid JSON: {error}") from None
     if not isinstance(raw, dict):
         raise ModelFilesError(f"{path} must hold a JSON object")
@@ -171,7 +183,7 @@ def read_json(model_dir: Path, name: str) -> dict[str, Any]:
 def _rope(raw: dict[str, Any]) -> RopeConfig:
     """transformers 5 writes ``rope_parameters``; earlier ones ``rope_theta`` and ``rope_scaling``, with ``type``."""
     parameters = dict(raw.get("rope_parameters") or raw.get("rope_scaling") or {})
-    theta = float(parameters.pop("rope_theta", None) or raw.get("rope_theta") or 10_000.0)
+    theta = _theta(parameters.pop("rope_theta", None), raw)
     legacy_kind = parameters.pop("type", "default")
     kind = str(parameters.pop("rope_type", legacy_kind))
     if kind not in ROPE_SCALINGS or any(isinstance(value, dict) for value in parameters.values()):
@@ -182,8 +194,21 @@ def _rope(raw: dict[str, Any]) -> RopeConfig:
         )
     if kind == "default":
         return RopeConfig(theta=theta)
-    scaling = {name: float(parameters[name]) for name in ROPE_SCALINGS[kind]}
+    scaling = {name: _above_zero(parameters, name) for name in ROPE_SCALINGS[kind]}
+    if kind == "llama3" and scaling["low_freq_factor"] >= scaling["high_freq_factor"]:
+        raise ValueError(
+            f"'low_freq_factor' {scaling['low_freq_factor']:g} must be below 'high_freq_factor' "
+            f"{scaling['high_freq_factor']:g}"
+        )
     return RopeConfig(theta=theta, scaling={"rope_type": kind, **scaling})
+
+
+def _theta(own: Any, raw: dict[str, Any]) -> float:
+    """The base frequency, whichever way it is written."""
+    for value in (own, raw.get("rope_theta")):
+        if value is not None:
+            return _above_zero({"rope_theta": value}, "rope_theta")
+    return DEFAULT_THETA
 
 
 def _eos_token_ids(model_dir: Path, raw: dict[str, Any]) -> tuple[int, ...]:

@@ -23,14 +23,15 @@ from blade_llm.api.common.metrics import NUM_COUNTERS
 from blade_llm.api.common.served_model import load_served_model
 from blade_llm.api.common.shared_stats import SharedStats
 from blade_llm.engine.client import EngineClient, EngineDeadError
+from blade_llm.engine.heartbeat import open_heartbeat
 from blade_llm.engine.start import LOG_FORMAT, die_with_parent, freeze_gc_heap, ignore_signals, read_start
 from blade_llm.server.app import make_app
-from blade_llm.server.http_server import HttpServer
+from blade_llm.server.http.server import HttpServer
 from blade_llm.server.process_manager import READY, ApiServerStart, Command, Serve, Stop, read_command
 
 
 async def _run(start: ApiServerStart, control: int) -> int:
-    stats = SharedStats(start.count, NUM_COUNTERS, start.shared_stats)
+    stats = SharedStats(start.count, NUM_COUNTERS, start.shared_stats, open_heartbeat(start.heartbeat))
     heartbeat = stats.heartbeats[start.index]
     with contextlib.closing(EngineClient(start.engine, client_index=start.index, heartbeat=heartbeat)) as client:
         model = load_served_model(start.model)
@@ -47,20 +48,19 @@ async def _run(start: ApiServerStart, control: int) -> int:
                 process_index=start.index,
                 live_timeout=start.live_timeout,
                 hidden_size=engine.hidden_size,
+                max_body_bytes=start.limits.max_body_bytes,
             )
             writer.write(READY)
             command = await _next_command(reader)
             if isinstance(command, Serve):
-                command = await _serve(context, socket.socket(fileno=start.public), start.log_level, reader)
+                command = await _serve(context, start, reader)
     return 0 if isinstance(command, Stop) else 1
 
 
-async def _serve(
-    context: ServerContext, public: socket.socket, log_level: str, reader: asyncio.StreamReader
-) -> Command | None:
+async def _serve(context: ServerContext, start: ApiServerStart, reader: asyncio.StreamReader) -> Command | None:
     """Serve until a command comes, and carry it out."""
-    server = HttpServer(make_app(context), log_level)
-    task = await server.begin(public)
+    server = HttpServer(make_app(context, start.rules), start.limits, start.log_level)
+    task = await server.begin(socket.socket(fileno=start.public))
     freeze_gc_heap()
     command = await _next_command(reader, task)
     if isinstance(command, Stop) and command.error is not None:

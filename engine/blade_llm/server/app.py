@@ -16,16 +16,21 @@ from blade_llm.api.common.tasks import is_served, refuse
 from blade_llm.api.common.version import package_version
 from blade_llm.api.generation.kv_blocks import with_blocks_header
 from blade_llm.api.responses import route as responses
+from blade_llm.server.http.access import AccessControl, AccessRules
 from blade_llm.server.openapi import describe
 from blade_llm.server.routes import ROUTES, Handler
 from blade_protocol import paths
 
 
-def make_app(context: ServerContext) -> FastAPI:
-    """The public application. Bodies are parsed with msgspec; FastAPI routes them, and shows ``/docs``."""
+def make_app(context: ServerContext, rules: AccessRules) -> FastAPI:
+    """The public application, for those that ``rules`` let in. Raises as :meth:`AccessRules.read_token`.
+
+    Bodies are parsed with msgspec; FastAPI routes them, and shows ``/docs``.
+    """
     app = FastAPI(title="BladeLLM", version=package_version(), redoc_url=None, redirect_slashes=False)
     install_error_handlers(app)
-    app.add_middleware(RequestIdMiddleware)
+    app.add_middleware(AccessControl, rules=rules, token=rules.read_token())
+    app.add_middleware(RequestIdMiddleware)  # the last one added is the first to run
     served = [route for route in ROUTES if is_served(route.path, context.model.task)]
     for route in ROUTES:
         # A model's name may be a path.

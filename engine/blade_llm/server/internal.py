@@ -16,36 +16,30 @@ from starlette.responses import Response, StreamingResponse
 
 from blade_llm.api.common.body import read_json
 from blade_llm.api.common.context import ServerContext
-from blade_llm.api.common.errors import ApiError, bad_request, engine_dead, install_error_handlers
+from blade_llm.api.common.errors import bad_request, engine_dead, install_error_handlers
 from blade_llm.api.generation.sse import sse_event
 from blade_llm.api.resume import resume
-from blade_llm.server.internal_token import InternalToken
+from blade_llm.server.http.access import AccessControl, AccessRules
 from blade_llm.server.waiting import first_of
-from blade_protocol import headers, paths
+from blade_protocol import paths
 from blade_protocol.state import DrainRequest, EngineEvent, EngineState, KVBatch
 
 HEARTBEAT_SECONDS: Final = 5.0
 """Interval of comments on an idle event stream."""
 
 
-def make_internal_app(context: ServerContext, token: InternalToken | None) -> FastAPI:
-    """The internal application; with ``token``, requests need it in the ``x-blade-internal-token`` header."""
+def make_internal_app(context: ServerContext, rules: AccessRules) -> FastAPI:
+    """The internal application, for those that ``rules`` let in. Raises as :meth:`AccessRules.read_token`."""
     app = FastAPI(title="BladeLLM internal", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     install_error_handlers(app)
-
-    def authorize(request: Request) -> None:
-        if token is not None and not token.accepts(request.headers.get(headers.INTERNAL_TOKEN, "")):
-            message = f"send the internal token in the {headers.INTERNAL_TOKEN} header"
-            raise ApiError(401, message, kind="authentication_error", code="invalid_token")
+    app.add_middleware(AccessControl, rules=rules, token=rules.read_token())
 
     @app.get(paths.INTERNAL_STATE)
     async def state(request: Request) -> Response:
-        authorize(request)
         return Response(msgspec.json.encode(_state(context)), media_type="application/json")
 
     @app.get(paths.INTERNAL_EVENTS)
     async def events(request: Request) -> Response:
-        authorize(request)
         _state(context)
         return StreamingResponse(
             _events(context), media_type="text/event-stream", headers={"cache-control": "no-cache"}
@@ -53,13 +47,11 @@ def make_internal_app(context: ServerContext, token: InternalToken | None) -> Fa
 
     @app.get(paths.INTERNAL_KV)
     async def kv(request: Request) -> Response:
-        authorize(request)
         snapshot = context.client.kv.snapshot(_state(context).epoch)
         return Response(msgspec.json.encode(snapshot), media_type="application/json")
 
     @app.post(paths.INTERNAL_DRAIN)
     async def drain(request: Request) -> Response:
-        authorize(request)
         body = await read_json(request) if await request.body() else {}
         try:
             wanted = msgspec.convert(body, DrainRequest)
@@ -70,7 +62,6 @@ def make_internal_app(context: ServerContext, token: InternalToken | None) -> Fa
 
     @app.post(paths.INTERNAL_RESUME)
     async def resume_stream(request: Request) -> Response:
-        authorize(request)
         return await resume(context, request)
 
     return app

@@ -15,8 +15,10 @@ import msgspec
 
 from blade_llm.api.common.served_model import ModelSource
 from blade_llm.api.common.shared_stats import SharedStats
-from blade_llm.engine.launch import describe_exit
+from blade_llm.engine.launch import EngineHandle, describe_exit
 from blade_llm.engine.start import signals_blocked, write_start
+from blade_llm.server.http.access import AccessRules
+from blade_llm.server.http.limits import HttpLimits
 
 READY: Final = b"r"
 """Byte that a process sends once it is connected to the engine and can serve."""
@@ -31,6 +33,8 @@ class ApiServerStart(msgspec.Struct, frozen=True, kw_only=True):
     """API-server processes of the server."""
     engine: str
     """ZeroMQ endpoint of the engine."""
+    heartbeat: int
+    """Inherited descriptor of the engine's heartbeat; see :mod:`blade_llm.engine.heartbeat`."""
     model: ModelSource
     public: int
     """Inherited descriptor of its socket, bound and perhaps not yet listening."""
@@ -38,6 +42,8 @@ class ApiServerStart(msgspec.Struct, frozen=True, kw_only=True):
     """Inherited descriptor of the :class:`~blade_llm.api.common.shared_stats.SharedStats`."""
     live_timeout: float
     log_level: str
+    rules: AccessRules
+    limits: HttpLimits
 
 
 class Serve(msgspec.Struct, frozen=True, tag="serve"):
@@ -65,7 +71,7 @@ class ApiServerProcess:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "blade_llm.server.api_process"],
                 stdin=theirs.fileno(),
-                pass_fds=(start.public, start.shared_stats),
+                pass_fds=(start.public, start.shared_stats, start.heartbeat),
             )
         with contextlib.suppress(OSError), self._control.makefile("wb") as stream:
             write_start(stream, start)
@@ -121,10 +127,12 @@ class ApiServerProcess:
 def start_api_servers(
     sockets: Sequence[socket.socket],
     shared_stats: SharedStats,
-    engine: str,
+    engine: EngineHandle,
     model: ModelSource,
     live_timeout: float,
     log_level: str,
+    rules: AccessRules,
+    limits: HttpLimits,
 ) -> list[ApiServerProcess]:
     """Start a process for each socket but the first, which is the caller's."""
     return [
@@ -132,12 +140,15 @@ def start_api_servers(
             ApiServerStart(
                 index=index,
                 count=len(sockets),
-                engine=engine,
+                engine=engine.address,
+                heartbeat=engine.heartbeat,
                 model=model,
                 public=sock.fileno(),
                 shared_stats=shared_stats.descriptor,
                 live_timeout=live_timeout,
                 log_level=log_level,
+                rules=rules,
+                limits=limits,
             )
         )
         for index, sock in enumerate(sockets)

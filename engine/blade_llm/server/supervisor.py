@@ -25,15 +25,17 @@ from blade_llm.api.common.metrics import NUM_COUNTERS
 from blade_llm.api.common.served_model import ModelSource, ServedModel
 from blade_llm.api.common.shared_stats import SharedStats
 from blade_llm.engine.client import EngineClient, EngineDeadError
+from blade_llm.engine.heartbeat import open_heartbeat
 from blade_llm.engine.launch import EngineHandle
 from blade_llm.engine.messages import EngineFailure, EngineReady
 from blade_llm.engine.start import freeze_gc_heap
 from blade_llm.server.app import make_app
-from blade_llm.server.http_server import HttpServer
+from blade_llm.server.http.access import AccessRules
+from blade_llm.server.http.limits import HttpLimits
+from blade_llm.server.http.server import HttpServer
+from blade_llm.server.http.sockets import listen_all
 from blade_llm.server.internal import make_internal_app
-from blade_llm.server.internal_token import InternalToken
 from blade_llm.server.process_manager import ApiServerProcess, Serve, Stop, start_api_servers
-from blade_llm.server.sockets import listen_all
 from blade_llm.server.waiting import first_of
 
 _BACKLOG: Final = 2048
@@ -53,8 +55,10 @@ class Ports:
     public: list[socket.socket]
     """One for each API-server process, on the same port."""
     internal: socket.socket
-    internal_token: InternalToken | None
-    """Token that the internal port requires; None: it is open."""
+    public_rules: AccessRules
+    internal_rules: AccessRules
+    limits: HttpLimits
+    """Of each port, in each process."""
 
     def listen(self) -> None:
         """Accept connections, and leave the other processes' sockets to them, which inherited them.
@@ -139,10 +143,17 @@ async def run_server(
     The other API servers read the ``model`` themselves, from its ``source``. ``on_ready`` is called when requests are
     served. The caller closes ``engine``. Raises :class:`PortTakenError`.
     """
-    stats = SharedStats(len(listen.public), NUM_COUNTERS)
+    stats = SharedStats(len(listen.public), NUM_COUNTERS, engine_beat=open_heartbeat(engine.heartbeat))
     client = EngineClient(engine.address, heartbeat=stats.heartbeats[0], follow_kv=True)  # for the internal port
     api_servers = start_api_servers(
-        listen.public, stats, engine.address, source, options.live_timeout, options.log_level
+        listen.public,
+        stats,
+        engine,
+        source,
+        options.live_timeout,
+        options.log_level,
+        listen.public_rules,
+        listen.limits,
     )
     monitor = _FailureMonitor(engine, client, api_servers)
     stop = asyncio.Event()
@@ -160,6 +171,7 @@ async def run_server(
                 stats,
                 live_timeout=options.live_timeout,
                 hidden_size=ready.hidden_size,
+                max_body_bytes=listen.limits.max_body_bytes,
             )
             await _serve(context, listen, api_servers, options, monitor, stop, lambda: on_ready(ready))
         return monitor.failure
@@ -190,8 +202,8 @@ async def _serve(
     for api_server in api_servers:
         api_server.send(Serve())
     servers = [
-        HttpServer(make_app(context), options.log_level),
-        HttpServer(make_internal_app(context, listen.internal_token), options.log_level),
+        HttpServer(make_app(context, listen.public_rules), listen.limits, options.log_level),
+        HttpServer(make_internal_app(context, listen.internal_rules), listen.limits, options.log_level),
     ]
     sockets = (listen.public[0], listen.internal)
     tasks = [await server.begin(sock) for server, sock in zip(servers, sockets, strict=True)]

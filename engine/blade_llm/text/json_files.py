@@ -15,7 +15,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
         return {}
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise TokenizerFilesError(f"{path} is not valid JSON: {error}") from None
     if not isinstance(value, dict):
         raise TokenizerFilesError(f"{path} must hold a JSON object")

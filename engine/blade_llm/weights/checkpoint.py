@@ -170,7 +170,7 @@ def _read_index(path: Path) -> dict[str, str]:
     try:
         weight_map = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
         index = {str(name): str(file) for name, file in weight_map.items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ModelFilesError(f"{path} is not a safetensors index; download it again") from None
     for file in index.values():
         if Path(file).name != file or not file.endswith(".safetensors"):
@@ -198,7 +198,7 @@ def _read_header(file: Path) -> dict[str, TensorInfo]:
         header = json.loads(raw, object_pairs_hook=_unique)
         header.pop("__metadata__", None)
         tensors = {name: _tensor(name, entry, file, data) for name, entry in header.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ModelFilesError(f"{file}: corrupt safetensors header ({error}); download it again") from None
     end = max((tensor.end for tensor in tensors.values()), default=data)
     if end > size:

@@ -17,8 +17,9 @@ from blade_operator.model.observed import Observed
 from blade_operator.model.plan import Action, EventRecord, Plan, Prune
 from blade_operator.reconcile.installation import claim, contested, refusal
 from blade_operator.reconcile.ownership import own_pods, with_own_children
-from blade_operator.reconcile.revisions import find_revisions
+from blade_operator.reconcile.revisions import Revisions, find_revisions
 from blade_operator.reconcile.rollout import RevisionPods, replica_counts
+from blade_operator.reconcile.router_order import refuses_a_router
 from blade_operator.reconcile.scale_down import DRAIN_REQUEUE, scale_down
 from blade_operator.reconcile.writes import objects_to_apply, objects_to_delete, objects_to_prune
 from blade_operator.render import Defaults, engine_deployment, engine_objects, router_objects, service_objects
@@ -56,7 +57,7 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
     revisions = find_revisions(service, observed.revisions, defaults, _model_claim(service, observed))
     deployments = _engine_deployments(observed)
     before = {name: deployment["spec"].get("replicas", 1) for name, deployment in deployments.items()}
-    lowered = scale_down(_replica_counts(service, revisions.current, deployments, observed), before, observed, now)
+    lowered = scale_down(_replica_counts(service, revisions, deployments, observed), before, observed, now)
     planned = lowered.replicas
     desired = [*service_objects(service, defaults), *engine_objects(service), *revisions.desired]
     events: list[EventRecord] = []
@@ -146,9 +147,10 @@ def _plan(
 
 
 def _replica_counts(
-    service: LLMService, current: str, deployments: dict[str, Object], observed: Observed
+    service: LLMService, revisions: Revisions, deployments: dict[str, Object], observed: Observed
 ) -> dict[str, int]:
     """The replica count of each engine Deployment by revision; a Deployment that is missing is to be deleted."""
+    current = revisions.current
     pods = [pod for pod in observed.pods if podutil.role(pod) == ROLE_ENGINE and not podutil.is_finished(pod)]
 
     def observe(revision: str) -> RevisionPods:
@@ -161,6 +163,8 @@ def _replica_counts(
     # Pods whose Deployment is gone still use resources until they have ended.
     known = {*deployments, *map(podutil.revision, pods)} - {current}
     others = [observe(revision) for revision in sorted(known, key=lambda name: _created(deployments.get(name)))]
+    if not observe(current).desired and refuses_a_router(revisions.templates[current], observed.pods):
+        return {name: deployment["spec"].get("replicas", 1) for name, deployment in deployments.items()} | {current: 0}
     rollout = service.spec.rollout
     planned = replica_counts(
         service.spec.replicas,

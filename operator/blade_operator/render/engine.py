@@ -37,7 +37,7 @@ from blade_operator.render.meta import (
 from blade_operator.render.network import INTERNAL_PORT
 from blade_operator.render.overlay import lay_over
 from blade_operator.render.storage import hub_env, is_hub, model_argument, model_mounts, model_volumes, one_machine
-from blade_operator.render.token_secret import token_env, token_mounts, token_volumes
+from blade_operator.render.token_secret import engine_token_env, token_env, token_mounts, token_volumes
 from blade_operator.spec.fields import CheckItemName, CudaGraphs
 from blade_operator.spec.parse import LLMService
 from blade_operator.spec.pod_fields import ResourceList
@@ -159,7 +159,7 @@ def _engine(service: LLMService, defaults: Defaults) -> Object:
             "BLADE_HOST": "0.0.0.0",
             "BLADE_HTTP_PORT": str(ENGINE_PORT),
             "BLADE_INTERNAL_PORT": str(INTERNAL_PORT),
-            **token_env(defaults),
+            **engine_token_env(service, defaults),
             **hub_env(service, offline=True),
         },
         mounts=[*template_mounts(service), *token_mounts(defaults)],

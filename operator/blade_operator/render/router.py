@@ -26,7 +26,7 @@ from blade_operator.render.meta import (
 from blade_operator.render.overlay import lay_over
 from blade_operator.render.router_config import router_json
 from blade_operator.render.router_secrets import keys_rules, secret_flags, secret_mounts, secret_volumes
-from blade_operator.render.token_secret import token_env, token_mounts, token_volumes
+from blade_operator.render.token_secret import token_env, token_labels, token_mounts, token_volumes
 from blade_operator.spec.parse import LLMService
 from blade_operator.spec.pod_fields import ResourceList, Resources
 from blade_operator.spec.quantity import parse_bytes, parse_duration
@@ -136,7 +136,7 @@ def _deployment(service: LLMService, defaults: Defaults) -> Object:
         ],
     }
     template = {
-        "metadata": {"labels": labels(service, ROLE_ROUTER)},
+        "metadata": {"labels": labels(service, ROLE_ROUTER) | token_labels(defaults)},
         "spec": {
             "serviceAccountName": name,
             "automountServiceAccountToken": True,

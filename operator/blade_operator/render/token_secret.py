@@ -14,7 +14,7 @@ from blade_operator.render.internal_token import internal_token
 from blade_operator.render.meta import Defaults, digest, make
 from blade_operator.spec.parse import LLMService
 from blade_protocol import environment
-from blade_protocol.labels import ROLE_ENGINE
+from blade_protocol.labels import ROLE_ENGINE, SENDS_TOKEN
 
 TOKEN_PATH = "/etc/bladellm-internal"
 TOKEN_KEY = "token"
@@ -43,6 +43,17 @@ def token_volumes(service: LLMService, defaults: Defaults) -> list[Object]:
 def token_mounts(defaults: Defaults) -> list[Object]:
     """The container's mount."""
     return [{"name": VOLUME, "mountPath": TOKEN_PATH, "readOnly": True}] if defaults.internal_key else []
+
+
+def engine_token_env(service: LLMService, defaults: Defaults) -> dict[str, str]:
+    """The environment variables of an engine; with the one that makes its public port require the token, too."""
+    required = {environment.PUBLIC_TOKEN: "1"} if service.spec.security.engine_token else {}
+    return token_env(defaults) | required if defaults.internal_key else {}
+
+
+def token_labels(defaults: Defaults) -> dict[str, str]:
+    """The label of a router pod that sends the token."""
+    return {SENDS_TOKEN: "true"} if defaults.internal_key else {}
 
 
 def token_env(defaults: Defaults) -> dict[str, str]:

@@ -15,6 +15,7 @@ import msgspec
 from blade_protocol import paths
 from blade_router.admission.controller import AdmissionController
 from blade_router.admission.keys import Key
+from blade_router.config.token_header import TokenHeader
 from blade_router.endpoints.endpoint import Endpoint
 from blade_router.endpoints.endpoint_set import EndpointSet
 from blade_router.http.upstream.errors import BadResponse
@@ -45,9 +46,12 @@ _decode = msgspec.json.Decoder(_List).decode
 class ModelList:
     """Responds to ``/v1/models`` and the paths below it."""
 
-    def __init__(self, admission: AdmissionController, endpoints: EndpointSet) -> None:
+    def __init__(
+        self, admission: AdmissionController, endpoints: EndpointSet, token: TokenHeader | None = None
+    ) -> None:
         self._admission = admission
         self._endpoints = endpoints
+        self._token = token or TokenHeader(None)
         self._created = int(time.time())
         self._cards: dict[str, list[Card]] = {}
         """The last lists of the engines, by service."""
@@ -117,7 +121,7 @@ class ModelList:
         """The merged lists of a service's endpoints; None when none responded."""
         endpoints, _ = self._endpoints.candidates((), service)
         responses = await asyncio.gather(
-            *(fetch(endpoint) for endpoint in endpoints[:MAX_QUERIED]), return_exceptions=True
+            *(fetch(endpoint, self._token) for endpoint in endpoints[:MAX_QUERIED]), return_exceptions=True
         )
         lists = [response for response in responses if not isinstance(response, BaseException)]
         if not lists:
@@ -130,7 +134,7 @@ class ModelList:
         return list(merged.values())
 
 
-async def fetch(endpoint: Endpoint) -> list[Card]:
+async def fetch(endpoint: Endpoint, token: TokenHeader) -> list[Card]:
     """Query one engine's list.
 
     Raises:
@@ -139,7 +143,8 @@ async def fetch(endpoint: Endpoint) -> list[Card]:
     connection = await endpoint.pool.connect()
     try:
         async with asyncio.timeout(RESPONSE_SECONDS):
-            await send_get(connection, endpoint.authority, paths.MODELS)
+            header = token.lines().decode("latin-1") if endpoint.config.engine == "blade" else ""
+            await send_get(connection, endpoint.authority, paths.MODELS, header)
             if connection.status != 200:
                 raise BadResponse(f"{paths.MODELS} answered {connection.status}")
             body = await read_body(connection, MOST_BYTES)

@@ -13,6 +13,7 @@ from functools import partial
 from blade_protocol import headers as names
 from blade_protocol import paths
 from blade_router.admission import Admission, AdmissionControl, AdmitAll
+from blade_router.config.token_header import TokenHeader
 from blade_router.endpoints.endpoint import Endpoint
 from blade_router.endpoints.endpoint_set import EndpointSet
 from blade_router.endpoints.retry_budget import RetryBudget
@@ -60,6 +61,7 @@ class Proxy:
         first_byte_timeout: seconds an endpoint has for the first byte of a body; 0 for no limit.
         stall_timeout: seconds without a byte in a response that has begun; 0 for no limit.
         refresh: re-reads the configuration before a request is refused for want of endpoints; True when it changed.
+        token: identifies the router to BladeLLM engines; none is sent when left out.
         resumer: resumes streams on other replicas; one without a token when left out.
         list_models: the response to a GET of ``/v1/models``; None where an engine is to send it.
     """
@@ -75,6 +77,7 @@ class Proxy:
         stall_timeout: float = 0.0,
         refresh: Callable[[], bool] = lambda: False,
         admission_control: AdmissionControl | None = None,
+        token: TokenHeader | None = None,
         resumer: Resumer | None = None,
         list_models: Callable[[ClientRequest], Awaitable[bytes | None]] | None = None,
     ) -> None:
@@ -83,6 +86,7 @@ class Proxy:
         self.kv_index: KvIndex | None = None
         """Set while the policy is kv-aware: it learns from responses."""
         self.admission_control: AdmissionControl = admission_control or AdmitAll()
+        self._token = token or TokenHeader(None)
         self._resumer = resumer or Resumer(endpoints, metrics, None, max_tries=max_tries)
         self._list_models = list_models
         self.observers: Sequence[Observe] = ()
@@ -150,7 +154,9 @@ class Proxy:
             request.added_headers = added = self._headers(request, choice, retries)
             added += admission.headers
             index = self._index_for(endpoint, request) if self.kv_index is not None else None
-            extra = ids if ids and supports_resume(endpoint) else b""
+            extra = self._token.lines() if endpoint.config.engine == "blade" else b""
+            if ids and supports_resume(endpoint):
+                extra += ids
             if index is not None:
                 extra += _REQUEST_BLOCKS
             async with self.endpoints.attempt(choice, request, client) as attempt:

@@ -102,6 +102,19 @@ def test_what_would_compute_wrongly_is_refused(tmp_path: Path, fields: dict, rea
         ({"head_dim": 5}, "head_dim 5 is odd"),
         ({"torch_dtype": "float8"}, "dtype 'float8' is not supported; use one of float32"),
         ({"rope_scaling": {"rope_type": "linear"}}, "'factor' is missing"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 0}}, "'factor' must be a finite number above 0, not 0"),
+        ({"rope_scaling": {"type": "linear", "factor": -2.0}}, "'factor' must be a finite number above 0, not -2.0"),
+        ({"rope_scaling": {"type": "linear", "factor": "2"}}, "'factor' must be a finite number above 0, not '2'"),
+        (
+            {"rope_scaling": {**LLAMA3, "original_max_position_embeddings": 0}},
+            "'original_max_position_embeddings' must",
+        ),
+        ({"rope_scaling": {**LLAMA3, "high_freq_factor": 1.0}}, "'low_freq_factor' 1 must be below"),
+        ({"rope_theta": 0}, "'rope_theta' must be a finite number above 0, not 0"),
+        ({"rope_parameters": {"rope_theta": -1.0}}, "'rope_theta' must be a finite number above 0, not -1.0"),
+        ({"rms_norm_eps": -1e-6}, "'rms_norm_eps' must be a finite number above 0, not -1e-06"),
+        ({"rms_norm_eps": float("nan")}, "'rms_norm_eps' must be a finite number above 0, not nan"),
+        ({"rms_norm_eps": "tiny"}, "'rms_norm_eps' must be a finite number above 0, not 'tiny'"),
     ],
 )
 def test_what_is_missing_or_senseless_is_named(tmp_path: Path, fields: dict, reason: str) -> None:
@@ -111,7 +124,7 @@ def test_what_is_missing_or_senseless_is_named(tmp_path: Path, fields: dict, rea
 def test_missing_or_unreadable_files(tmp_path: Path) -> None:
     assert "does not exist; give --model a folder" in refused(tmp_path / "none")
     assert "config.json is missing" in refused(tmp_path)
-    for text in ("{", "[]", "\xff"):
+    for text in ("{", "[]", "\xff", "[" * 100_000, '{"a":' * 100_000):
         (tmp_path / "config.json").write_text(text, encoding="latin-1")
         assert "JSON" in refused(tmp_path)
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from blade_llm.cli.server import StartError, _bind_ports, _internal_token
-from blade_llm.server.internal_token import InternalToken
+from blade_llm.cli.server import StartError, _bind_ports, _token_file
+from blade_llm.server.http.internal_token import InternalToken
 from blade_protocol import environment
+from blade_protocol.internal_token import ROTATION_SECONDS
 
 
 def replace(path: Path, token: str) -> None:
@@ -21,13 +22,17 @@ def replace(path: Path, token: str) -> None:
 
 
 def test_token_follows_its_file(tmp_path: Path) -> None:
-    path = tmp_path / "token"
+    path, now = tmp_path / "token", 0.0
     replace(path, "one\n")
-    token = InternalToken(path)
+    token = InternalToken(path, clock=lambda: now)
     assert token.accepts("one")
     assert not token.accepts("")
     assert not token.accepts("two")
     replace(path, "two")
+    assert token.accepts("two")
+    assert token.accepts("one"), "other pods may see the new one later"
+    assert not token.accepts("")
+    now = ROTATION_SECONDS
     assert token.accepts("two")
     assert not token.accepts("one")
 
@@ -56,7 +61,7 @@ def test_no_start_without_the_token_that_was_promised(
         path.write_text(content)
     monkeypatch.setenv(environment.INTERNAL_TOKEN_FILE, str(path))
     with pytest.raises(StartError, match=says):
-        _internal_token()
+        _token_file()
 
 
 @pytest.mark.parametrize(("loopback_only", "address"), [(True, "127.0.0.1"), (False, "0.0.0.0")])

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from engine_support.fake_engine import POISON
+from engine_support.fake_engine import LONG_STEP, LONG_STEP_SECONDS, POISON
 from engine_support.server_process import ServerProcess, gone, running_server, wait_until
 
 from blade_protocol import headers
@@ -134,6 +135,18 @@ def test_live_fails_while_the_engine_hangs(tmp_path: Path, text_model: Path) -> 
             os.kill(server.engine_pid, signal.SIGCONT)
             wait_until(lambda: live() == 200)
             assert list(lines)[-1] == "data: [DONE]"
+
+
+def test_live_is_true_through_a_long_step(tmp_path: Path, text_model: Path) -> None:
+    timeout = LONG_STEP_SECONDS / 2
+    with running_server(tmp_path, text_model, "--live_timeout", str(timeout), "--api_server_count", "2") as server:
+        with ThreadPoolExecutor() as pool:
+            request = pool.submit(server.post, "/v1/completions", prompt=[LONG_STEP], max_tokens=1, ignore_eos=True)
+            statuses = set()
+            while not request.done():
+                statuses.add(httpx.get(f"{server.url}/live").status_code)
+            assert request.result().status_code == 200
+        assert statuses == {200}
 
 
 def test_a_killed_supervisor_takes_the_engine_with_it(tmp_path: Path, text_model: Path) -> None:

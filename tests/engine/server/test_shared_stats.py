@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from blade_llm.api.common.metrics import NUM_COUNTERS, ServerMetrics
 from blade_llm.api.common.shared_stats import SharedStats
 from blade_llm.api.generation.result import Choice, GenerationResult
+from blade_llm.engine.heartbeat import create_heartbeat, open_heartbeat
 from blade_llm.server.supervisor import _drain
 from blade_protocol import metrics as names
 
@@ -54,6 +56,20 @@ def test_one_api_server_with_work_and_without_progress_is_enough_to_be_stalled()
     assert not stats.stalled(50)
     stats.heartbeats[1][0] = 1
     assert stats.stalled(50)
+
+
+def test_a_step_that_goes_on_is_no_stall() -> None:
+    descriptor = create_heartbeat()
+    stats = SharedStats(1, 0, engine_beat=open_heartbeat(descriptor))
+    now = time.monotonic()
+    stats.heartbeats[0][0], stats.heartbeats[0][1] = 1, now - 100
+    assert stats.stalled(50)
+    beat = open_heartbeat(descriptor)  # the engine process's
+    beat[0] = now - 40
+    assert not stats.stalled(50)
+    beat[0] = now - 60
+    assert stats.stalled(50)
+    os.close(descriptor)
 
 
 async def test_a_drain_waits_for_requests_that_another_api_server_accepted_as_it_began() -> None:

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from blade_llm.cli.server import StartError, _bind_ports
-from blade_llm.server.sockets import share_port
+from blade_llm.server.http.access import AccessRules
+from blade_llm.server.http.limits import HttpLimits
+from blade_llm.server.http.sockets import share_port
 from blade_llm.server.supervisor import Ports, PortTakenError
 
 
@@ -25,7 +27,7 @@ def _bound(port: int, count: int) -> Iterator[Ports]:
         public = share_port(first, count)
         for sock in public:
             stack.enter_context(sock)
-        yield Ports(public, internal, None)
+        yield Ports(public, internal, AccessRules(), AccessRules(), HttpLimits())
 
 
 def _port(ports: Ports) -> int:

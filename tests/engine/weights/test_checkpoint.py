@@ -103,6 +103,8 @@ ENTRY = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
         (b"not json at all", "corrupt safetensors header"),
         (b"[1, 2]", "corrupt safetensors header"),
         (b"\xff\xfe{}", "corrupt safetensors header"),
+        (b"[" * 100_000, "corrupt safetensors header"),
+        (b'{"a":' * 100_000, "corrupt safetensors header"),
         ({"a": {**ENTRY, "dtype": "F33"}}, "'a' has the unknown type 'F33'"),
         ({"a": {**ENTRY, "shape": [3]}}, "'a' takes 12 bytes as F32 [3], its offsets span 8"),
         ({"a": {**ENTRY, "shape": [-2]}}, "not a non-negative integer"),

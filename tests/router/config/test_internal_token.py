@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from blade_protocol.internal_token import ROTATION_SECONDS
 from blade_router.config.internal_token import may_see_routes, may_see_signals
+from blade_router.config.token_header import REREAD_SECONDS, TokenHeader
 
 HERE, ELSEWHERE = "127.0.0.1", "10.0.0.7"
 
@@ -46,3 +48,24 @@ def test_people_on_this_machine_need_no_token_and_programs_do(file: Path) -> Non
 def test_what_a_proxy_on_this_machine_passes_on_is_not_from_here(file: Path) -> None:
     assert not may_see_routes(file, "", HERE, forwarded=True)
     assert not may_see_routes(None, "", HERE, forwarded=True)
+
+
+def test_requests_carry_the_token_that_the_file_holds(tmp_path: Path) -> None:
+    path, now = tmp_path / "token", 0.0
+    path.write_text("one\n")
+    token = TokenHeader(path, clock=lambda: now)
+    assert token.lines() == b"x-blade-internal-token: one\r\n"
+    path.write_text("two\n")
+    assert token.lines() == b"x-blade-internal-token: one\r\n", "the file is not read for each request"
+    now += REREAD_SECONDS
+    assert token.lines() == b"x-blade-internal-token: two\r\nx-blade-internal-token: one\r\n", "engines may be later"
+    now += ROTATION_SECONDS
+    assert token.lines() == b"x-blade-internal-token: two\r\n"
+    for broken in ("", "two\r\nx-evil: 1"):
+        path.write_text(broken)
+        now += REREAD_SECONDS
+        assert token.lines() == b"x-blade-internal-token: two\r\n", "what cannot be sent leaves the last one"
+    path.unlink()
+    now += REREAD_SECONDS
+    assert token.lines() == b"x-blade-internal-token: two\r\n"
+    assert TokenHeader(None).lines() == b""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from router_support.engine import MockEngine
-from router_support.serving import question, serving
+from router_support.serving import eventually, question, serving
 
+from blade_protocol import environment
 from blade_protocol import headers as names
+from blade_protocol.routing import EndpointConfig, EngineKind
 from blade_router.resume import EventStream
 
 BODIES: dict[str, Any] = {
@@ -137,3 +140,35 @@ def test_a_response_that_had_ended_is_left_as_it_is(name: str, end: str) -> None
     assert stream.broken("reset") == b""
     stream.feed(first)
     assert b'"sequence_number":1' in stream.broken("reset")
+
+
+async def test_the_router_identifies_itself_to_our_engines_and_to_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "token").write_text("s3cret")
+    monkeypatch.setenv(environment.INTERNAL_TOKEN_FILE, str(tmp_path / "token"))
+    kinds: tuple[EngineKind, ...] = ("blade", "vllm", "sglang")
+    for kind in kinds:
+        async with MockEngine("a") as engine:
+            endpoints = (EndpointConfig(url=engine.url, name="a", engine=kind),)
+            async with serving(wait=False, endpoints=endpoints) as router:
+                await eventually(lambda: router.router.endpoints.usable_count() == 1)
+                forged = {names.INTERNAL_TOKEN: "forged"}
+                for path, body in BODIES.items():
+                    await router.client.post(path, json=body, headers=forged)
+                await router.client.get("/v1/models", headers=forged)
+                sent = [each.header(names.INTERNAL_TOKEN) for each in engine.received]
+        assert len(sent) >= len(BODIES) + 1
+        assert all(tokens == (["s3cret"] if kind == "blade" else []) for tokens in sent), kind
+
+
+async def test_the_list_of_models_is_queried_with_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "token").write_text("s3cret")
+    monkeypatch.setenv(environment.INTERNAL_TOKEN_FILE, str(tmp_path / "token"))
+    async with MockEngine("a") as engine:
+        config = tmp_path / "router.json"
+        config.write_text(json.dumps({"endpoints": [{"url": engine.url}], "models": [{"name": "m"}]}))
+        async with serving(wait=False, config=config) as router:
+            await eventually(lambda: router.router.endpoints.usable_count() == 1)
+            await router.client.get("/v1/models")
+        assert [each.header(names.INTERNAL_TOKEN) for each in engine.received] == [["s3cret"]]

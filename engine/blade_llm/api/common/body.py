@@ -7,18 +7,16 @@ from typing import Any, Final
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
-from blade_llm.api.common.errors import CLIENT_CLOSED_REQUEST, ApiError, bad_request
+from blade_llm.api.common.errors import CLIENT_CLOSED_REQUEST, ApiError, bad_request, shortened
 from blade_llm.api.common.json_faults import check_text, malformed
 
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 
 
-async def read_json(request: Request) -> dict[str, Any]:
-    """The body as an object. Raises :class:`ApiError`: 415, 413 (without reading the rest), or 400."""
-    content_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-    if content_type != "application/json" and not content_type.endswith("+json"):
-        raise ApiError(415, f"content type {content_type!r} is not supported; send application/json")
-    body = await read_body(request)
+async def read_json(request: Request, limit: int = MAX_BODY_BYTES) -> dict[str, Any]:
+    """The body as an object. Raises :class:`ApiError`: 415, 413 (beyond ``limit`` bytes), or 400."""
+    check_content_type(request)
+    body = await read_body(request, limit)
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -30,6 +28,21 @@ async def read_json(request: Request) -> dict[str, Any]:
     except RecursionError as error:
         raise malformed(body, error) from None
     return value
+
+
+def check_content_type(request: Request) -> None:
+    """Raise :class:`ApiError` 415 for anything but JSON, and for a body of no type.
+
+    That is more than tidiness: those are what a page of another site can have a browser send here unasked.
+    """
+    given = request.headers.get("content-type")
+    name = (given or "").partition(";")[0].strip().lower()
+    if name == "application/json" or name.endswith("+json"):
+        return
+    wrong = "the request has no content type" if given is None else f"content type {shortened(name)!r} is not supported"
+    raise ApiError(
+        415, f"{wrong}; send the header content-type: application/json (curl: -H 'content-type: application/json')"
+    )
 
 
 async def read_body(request: Request, limit: int = MAX_BODY_BYTES) -> bytes:
@@ -50,4 +63,5 @@ async def read_body(request: Request, limit: int = MAX_BODY_BYTES) -> bytes:
 
 def _too_large(limit: int) -> ApiError:
     # The rest of the body is not read, so the connection cannot be used again.
-    return ApiError(413, f"the body exceeds {limit} bytes; send less", headers={"connection": "close"})
+    message = f"the body exceeds {limit} bytes; send less, or start the server with a larger --max_body_bytes"
+    return ApiError(413, message, headers={"connection": "close"})

@@ -6,6 +6,7 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 
+from blade_llm.api.common.body import MAX_BODY_BYTES
 from blade_llm.api.common.errors import ApiError, draining, engine_dead
 from blade_llm.api.common.metrics import ServerMetrics
 from blade_llm.api.common.served_model import ServedModel
@@ -35,6 +36,8 @@ class ServerContext:
     """Renders the chat templates that requests bring."""
     hidden_size: int = 0
     """Numbers in an embedding; 0: not known."""
+    max_body_bytes: int = MAX_BODY_BYTES
+    """Size limit of a request's body."""
     structures: Validator = field(default_factory=Validator)
     """Checks the schemas, expressions and grammars that requests bring."""
     created: int = field(default_factory=lambda: int(time.time()))

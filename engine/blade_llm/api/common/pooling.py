@@ -64,5 +64,5 @@ def _pooling_folder(folder: Path) -> str | None:
     try:
         modules = json.loads(path.read_text(encoding="utf-8"))
         return next((str(each["path"]) for each in modules if each["type"].endswith(".Pooling")), None)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise TokenizerFilesError(f"{path} is no list of modules with type and path") from None

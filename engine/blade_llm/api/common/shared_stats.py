@@ -25,9 +25,13 @@ class SharedStats:
 
     Args:
         descriptor: file descriptor of the memory that another process made; None makes it.
+        engine_beat: when the engine last showed that a step goes on, as :func:`open_heartbeat` returns it; None: never.
     """
 
-    def __init__(self, count: int, width: int, descriptor: int | None = None) -> None:
+    def __init__(
+        self, count: int, width: int, descriptor: int | None = None, engine_beat: StatsRow | None = None
+    ) -> None:
+        self._engine_beat: StatsRow | list[float] = [0.0] if engine_beat is None else engine_beat
         self.descriptor: Final = os.memfd_create("blade_llm-shared-stats") if descriptor is None else descriptor
         """To be inherited by the other processes."""
         stride = HEARTBEAT_SIZE + width
@@ -60,6 +64,6 @@ class SharedStats:
         return int(sum(heartbeat[0] for heartbeat in self.heartbeats))
 
     def stalled(self, timeout: float) -> bool:
-        """Whether a process has open requests and no message of the engine for ``timeout`` seconds."""
-        now = time.monotonic()
-        return any(num_open > 0 and now - last > timeout for num_open, last in self.heartbeats)
+        """Whether a process has open requests and no message or heartbeat of the engine for ``timeout`` seconds."""
+        since = time.monotonic() - timeout
+        return self._engine_beat[0] < since and any(num_open > 0 and last < since for num_open, last in self.heartbeats)

@@ -28,7 +28,7 @@ from blade_llm.text.output_parser import OutputParsing
 async def create(context: ServerContext, request: Request) -> Response:
     """Serve one request. Raises :class:`ApiError`."""
     context.require_service()
-    raw = await read_json(request)
+    raw = await read_json(request, context.max_body_bytes)
     fields = parse_request(raw)
     chat = seeded(as_chat(fields, raw), request)
     model = context.resolve_model(chat.model)

@@ -11,6 +11,8 @@ from typing import Final
 import uvicorn
 from starlette.types import ASGIApp
 
+from blade_llm.server.http.connection import bounded_connections
+from blade_llm.server.http.limits import HttpLimits
 from blade_llm.server.waiting import first_of
 
 CLOSE_SECONDS: Final = 5
@@ -18,20 +20,20 @@ CLOSE_SECONDS: Final = 5
 
 
 class HttpServer(uvicorn.Server):
-    """Signals are ours, and we want to know when it listens."""
+    """Signals are ours, connections are bounded, and we want to know when it listens."""
 
-    def __init__(self, app: ASGIApp, log_level: str) -> None:
+    def __init__(self, app: ASGIApp, limits: HttpLimits, log_level: str) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
                 loop="none",
-                http="httptools",
+                http=bounded_connections(limits),  # type: ignore[arg-type]  # it is called and no more
                 ws="none",
                 lifespan="off",
                 access_log=False,
                 log_config=None,
                 log_level="debug" if log_level == "DEBUG" else "warning",
-                timeout_keep_alive=75,
+                timeout_keep_alive=limits.idle_seconds,  # type: ignore[arg-type]
                 timeout_graceful_shutdown=CLOSE_SECONDS,
                 server_header=False,
             )
