@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from e2e.support.load import Load
+import json
+
+from e2e.support.load import Load, LongStream
 from e2e.support.service import Object, Service, names
 
 
@@ -93,3 +95,22 @@ def test_a_change_that_touches_no_engine_restarts_none(demo: Service) -> None:
         demo.until(lambda: any(result.route.startswith("round-robin") for result in load.good[-5:]), "routed in turn")
         assert names(demo.pods("engine")) == pods
     assert load.bad == []
+
+
+def test_new_routers_replace_those_of_before_under_load_and_streams_finish(demo: Service) -> None:
+    """As an upgrade of the release does, whose routers have another image."""
+    before, engines = names(demo.pods("router")), names(demo.pods("engine"))
+    template = {"metadata": {"annotations": {"example.org/release": "next"}}}
+    with demo.reach() as url, Load(url) as load:
+        stream = LongStream(url, 700).first()
+        demo.kubectl(
+            "patch", "llm", "demo", "--type=merge", "-p", json.dumps({"spec": {"router": {"podTemplate": template}}})
+        )
+        demo.until(lambda: demo.condition("Reconciling")["status"] == "True", "replacing its routers", 30)
+        demo.until(lambda: not set(before) & set(names(demo.pods("router"))), "with other routers", 120)
+        demo.wait_until_converged()
+        load.more()
+        ended = stream.wait()
+    assert load.bad == []
+    assert (ended.outcome, ended.tokens) == ("ok", 700)
+    assert names(demo.pods("engine")) == engines

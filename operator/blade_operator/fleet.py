@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TypeVar
 
 import httpx
 import msgspec
 
+from blade_operator import metrics
 from blade_operator.model import pods as podutil
 from blade_operator.model.objects import Object
 from blade_protocol import headers, paths
@@ -25,8 +27,20 @@ T = TypeVar("T")
 
 TIMEOUT = 1.0
 """Seconds for one request."""
+UNAUTHORIZED = (401, 403)
+"""Responses of an engine that expects another token."""
 MAX_CONNECTIONS = 64
 """Requests in flight at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetReport:
+    """What the pods of a service said, by pod name; who did not respond is absent."""
+
+    engines: Mapping[str, EngineState] = field(default_factory=dict)
+    downloads: Mapping[str, FetchProgress] = field(default_factory=dict)
+    unauthorized: frozenset[str] = frozenset()
+    """Pods that do not accept the operator's token."""
 
 
 class Fleet:
@@ -49,14 +63,14 @@ class Fleet:
     ) -> None:
         await self._client.aclose()
 
-    async def query(self, pods: Iterable[Object]) -> tuple[Mapping[str, EngineState], Mapping[str, FetchProgress]]:
+    async def query(self, pods: Iterable[Object]) -> FleetReport:
         """The state of each engine and the progress of each download that responds, by pod name."""
-        found = tuple(pods)
+        found, refusing = tuple(pods), set[str]()
         engines, downloads = await asyncio.gather(
-            self._query_all(found, engine_url, paths.INTERNAL_STATE, EngineState),
-            self._query_all(found, fetch_url, paths.INTERNAL_FETCH, FetchProgress),
+            self._query_all(found, engine_url, paths.INTERNAL_STATE, EngineState, refusing),
+            self._query_all(found, fetch_url, paths.INTERNAL_FETCH, FetchProgress, refusing),
         )
-        return engines, downloads
+        return FleetReport(engines, downloads, frozenset(refusing))
 
     async def drain(self, pod: Object, draining: bool = True) -> bool:
         """Drain the engine in ``pod``: it accepts no new request; or take it back in. False when it did not respond."""
@@ -74,15 +88,18 @@ class Fleet:
         return response.is_success
 
     async def _query_all(
-        self, pods: Iterable[Object], url: Callable[[Object], str | None], path: str, kind: type[T]
+        self, pods: Iterable[Object], url: Callable[[Object], str | None], path: str, kind: type[T], refusing: set[str]
     ) -> dict[str, T]:
         targets = [(pod, f"{base}{path}") for pod in pods if (base := url(pod)) is not None]
-        results = await asyncio.gather(*(self._get(pod, target, kind) for pod, target in targets))
+        results = await asyncio.gather(*(self._get(pod, target, kind, refusing) for pod, target in targets))
         return {pod["metadata"]["name"]: result for (pod, _), result in zip(targets, results, strict=True) if result}
 
-    async def _get(self, pod: Object, url: str, kind: type[T]) -> T | None:
+    async def _get(self, pod: Object, url: str, kind: type[T], refusing: set[str]) -> T | None:
         try:
             response = await self._client.get(url, headers=self._headers(pod))
+            if response.status_code in UNAUTHORIZED:
+                metrics.ENGINE_UNAUTHORIZED.inc()
+                refusing.add(pod["metadata"]["name"])
             response.raise_for_status()
             return msgspec.json.decode(response.content, type=kind)
         except (httpx.HTTPError, msgspec.DecodeError):

@@ -26,6 +26,10 @@ EVENT_SOURCE_RESTARTS = Counter(
 SWEEP_CORRECTIONS = Counter(
     "blade_operator_sweep_corrections_total", "Cached objects that a sweep removed or fetched again.", ["kind"]
 )
+ENGINE_UNAUTHORIZED = Counter(
+    "blade_operator_engine_unauthorized_total",
+    "Requests that an engine refused because it expects another internal token than this operator's.",
+)
 SKIPPED = Gauge(
     "blade_operator_skipped",
     "1 for each kind that cannot be listed in a namespace (empty: in the whole cluster), which is skipped.",

@@ -10,7 +10,8 @@ from pathlib import Path
 from operator_support.local import free_port, local, port_of
 from operator_support.objects import deployment, router
 
-from blade_operator.fleet import Fleet, engine_url, fetch_url
+from blade_operator import metrics
+from blade_operator.fleet import Fleet, FleetReport, engine_url, fetch_url
 from blade_operator.model.objects import Object
 from blade_protocol.fetch import FetchProgress
 
@@ -47,7 +48,7 @@ async def test_states_are_by_pod_and_an_engine_that_does_not_respond_is_unknown(
         pods = await runtime.ready_pods(3)
         async with _engine_that_returns(None) as silent, _engine_that_returns(b'{"model": 3}') as odd:
             strangers = [_pod(silent, "silent"), _pod(odd, "odd"), _pod(free_port(), "closed")]
-            states, _ = await fleet.query([*pods, *strangers])
+            states = (await fleet.query([*pods, *strangers])).engines
         engines = [pod["metadata"]["name"] for pod in pods if "engine" in pod["metadata"]["name"]]
         assert sorted(states) == sorted(engines)
         assert {state.model for state in states.values()} == {"fake"}
@@ -58,11 +59,11 @@ async def test_drain_reaches_the_engine(tmp_path: Path) -> None:
         await runtime.apply(deployment())
         (pod,) = await runtime.ready_pods(1)
         assert await fleet.drain(pod)
-        states, _ = await fleet.query([pod])
+        states = (await fleet.query([pod])).engines
         assert states[pod["metadata"]["name"]].draining
         assert not await fleet.drain(_pod(free_port()))
         assert await fleet.drain(pod, draining=False)
-        states, _ = await fleet.query([pod])
+        states = (await fleet.query([pod])).engines
         assert not states[pod["metadata"]["name"]].draining
 
 
@@ -88,13 +89,14 @@ async def test_a_downloading_pod_is_queried_for_its_progress_and_nothing_else() 
     response = b'{"model": "hf://a/b", "bytes": 100, "bytes_done": 42}'
     async with _engine_that_returns(response, requests) as port, Fleet(timeout=5) as fleet:
         pod = _fetching(port)
-        engines, downloads = await fleet.query([pod])
+        report = await fleet.query([pod])
+        engines, downloads = report.engines, report.downloads
         assert engines == {}
         assert downloads == {"fetching": FetchProgress(model="hf://a/b", bytes=100, bytes_done=42)}
         assert [request.split()[:2] for request in requests] == [["GET", "/internal/fetch"]]
         pod["status"]["initContainerStatuses"][0]["state"] = {"terminated": {"exitCode": 0}}
         assert fetch_url(pod) is None
-        assert await fleet.query([pod]) == ({}, {})
+        assert await fleet.query([pod]) == FleetReport()
 
 
 async def test_every_request_carries_the_token_of_its_pod() -> None:
@@ -116,3 +118,17 @@ def test_an_ipv6_pod_has_an_address() -> None:
     pod = _pod(9081)
     pod["status"]["podIP"] = "fd00::7"
     assert engine_url(pod) == "http://[fd00::7]:9081"
+
+
+async def test_an_engine_that_expects_another_token_is_reported_and_counted() -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    before = metrics.ENGINE_UNAUTHORIZED._value.get()
+    async with server, Fleet(token=lambda pod: "old") as fleet:
+        report = await fleet.query([_pod(server.sockets[0].getsockname()[1], "one"), _pod(free_port(), "silent")])
+    assert report == FleetReport(unauthorized=frozenset({"one"}))
+    assert metrics.ENGINE_UNAUTHORIZED._value.get() == before + 1

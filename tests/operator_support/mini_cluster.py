@@ -18,7 +18,7 @@ from blade_operator.render import Defaults
 from blade_operator.spec import apply_defaults
 from blade_protocol.check import CheckItem, CheckReport
 from blade_protocol.fetch import FetchProgress
-from blade_protocol.labels import API_VERSION, DELETION_COST, DRAINING_SINCE, KIND
+from blade_protocol.labels import API_VERSION, DELETION_COST, DRAINING_SINCE, KIND, REVISION
 from blade_protocol.state import EngineState, MemoryPlan
 
 
@@ -97,6 +97,7 @@ class MiniCluster:
         self.downloads: dict[str, FetchProgress] = {}
         self.rejected: dict[Ref, str] = {}
         self.abandoned = False
+        self.unauthorized: set[str] = set()
         self.events: list[EventRecord] = []
         self.now = datetime(2026, 1, 1, tzinfo=UTC)
         self._made = 0
@@ -121,6 +122,7 @@ class MiniCluster:
                 downloads=self.downloads,
                 rejected=self.rejected,
                 abandoned=self.abandoned,
+                unauthorized=frozenset(self.unauthorized),
             )
         )
 
@@ -187,6 +189,7 @@ class MiniCluster:
                 pod for pod in self.of(ref.name) if not podutil.is_terminating(pod) and not podutil.is_finished(pod)
             ]
             wanted = deployment["spec"]["replicas"]
+            mine = self._rolled(deployment, mine)
             for pod in sorted(mine, key=_deletion_order)[: max(0, len(mine) - wanted)]:
                 pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
             self.pods += [self._make(deployment) for _ in range(wanted - len(mine))]
@@ -194,6 +197,18 @@ class MiniCluster:
         for pod in self.pods:
             if Ref("Deployment", "team", pod["owner"]) not in self.objects:
                 pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+
+    def _rolled(self, deployment: Object, pods: list[Object]) -> list[Object]:
+        """One step of a rolling update, maxSurge 1 and maxUnavailable 0; the pods that count for the replicas."""
+        template = deployment["spec"]["template"]["metadata"]["labels"]
+        current = [pod for pod in pods if podutil.revision(pod) == template.get(REVISION, "")]
+        stale = [pod for pod in pods if pod not in current]
+        wanted = deployment["spec"]["replicas"]
+        for pod in stale[: max(0, sum(map(podutil.is_ready, current)) + len(stale) - wanted)]:
+            pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        if stale and len(pods) <= wanted:
+            self.pods.append(self._make(deployment))
+        return [pod for pod in pods if not podutil.is_terminating(pod)] if not stale else pods[:wanted]
 
     def remove_terminating_pods(self) -> None:
         self.pods = [pod for pod in self.pods if not podutil.is_terminating(pod)]

@@ -1,12 +1,14 @@
-"""``check_memory_fit``: does the model fit into this machine's (or container's) memory with the server's own flags?
+"""``check_memory_fit``: does the model fit into the memory it will compute in, with the server's own flags?
 
 The plan is the engine's own, made before the weights are read: being killed for memory in the middle of loading says
-nothing, this says which flag to change and to what. It plans for the CPU.
+nothing, this says which flag to change and to what. Where there is a GPU, its memory counts, and the share of it that
+the engine may fill; else the machine's (or container's).
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Final
 
 from blade_llm.cache.memory_limit import memory_limit_bytes
@@ -15,23 +17,41 @@ from blade_llm.config import EngineConfig
 from blade_llm.models.config import ModelConfig, load_model_config
 from blade_llm.models.dtypes import resolve_dtype
 from blade_llm.models.memory import activation_bytes, weight_bytes
-from blade_llm.runner.startup.memory_plan import plan_kv_cache
+from blade_llm.runner.startup.memory_plan import GpuMemory, plan_kv_cache
 from blade_protocol.check import CheckItem
 
 NAME: Final = "check_memory_fit"
 RUNTIME_BYTES: Final = 512 << 20
 """Interpreter and libraries of the API-server and the engine process."""
+GRAPH_BYTES_PER_LAYER: Final = 512 << 10
+"""Upper estimate of the device memory of one decode graph, by layer; the engine measures it when it starts."""
 WARNING_SHARE: Final = 0.9
 """A plan that takes more of the limit than this leaves no room for the page cache or a second copy while loading."""
 
 
-def check_memory_fit(config: EngineConfig, limit: int | None = None) -> CheckItem:
-    """PASS when the plan takes at most 90 % of the memory limit, WARNING when more, FAILED when it does not fit.
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """Memory of the GPU that the engine will compute on, in bytes."""
 
-    ``limit`` is in bytes, found by itself when ``None``.
+    free: int
+    """Without what a CUDA context takes, as a process that has one measures it."""
+    total: int
+
+
+def check_memory_fit(config: EngineConfig, limit: int | None = None, gpu: Gpu | None = None) -> CheckItem:
+    """Whether the plan fits.
+
+    On a GPU: PASS or FAILED by the memory that is free and `EngineConfig.max_gpu_memory_utilization` of all of it. On
+    CPU: PASS when the plan takes at most 90 % of the memory limit, WARNING when more, FAILED when it does not fit.
+
+    ``limit`` is the host's in bytes; without it nor a ``gpu`` both are found by themselves.
     """
     try:
-        return _judge(config, load_model_config(config.model_dir), memory_limit_bytes() if limit is None else limit)
+        model = load_model_config(config.model_dir)
+        found = _find_gpu() if limit is None and gpu is None else gpu
+        if found is not None:
+            return _judge_gpu(config, model, found)
+        return _judge(config, model, memory_limit_bytes() if limit is None else limit)
     except ValueError as error:  # all that is wrong with a model, a length or the memory is one
         return CheckItem(name=NAME, status="FAILED", detail=str(error))
 
@@ -62,6 +82,74 @@ def _judge(config: EngineConfig, model: ModelConfig, limit: int) -> CheckItem:
         status="WARNING" if fits else "FAILED",
         detail=f"{detail}; {'little is left' if fits else 'too much'}: {_remedy(plan, limit, fixed)}",
     )
+
+
+def _judge_gpu(config: EngineConfig, model: ModelConfig, gpu: Gpu) -> CheckItem:
+    """The plan that the engine makes once it has measured, with estimates instead.
+
+    Raises `NotEnoughMemoryError` with the flags to change where nothing fits.
+    """
+    dtype = resolve_dtype(config.dtype, model.dtype, on_gpu=True)
+    weights = weight_bytes(model, dtype, config.quant)
+    activations = activation_bytes(
+        model, dtype, max_batch_tokens=config.max_batch_tokens, max_num_seqs=config.max_num_seqs
+    )
+    graphs = _graph_bytes(config, model)
+    share = config.max_gpu_memory_utilization
+    within = min(int(gpu.total * share), gpu.free)
+    parts = (
+        f"{dtype}: weights {_size(weights)} + activations {_size(activations)} + CUDA graphs {_size(graphs)} of "
+        f"{_size(within)} ({share:g} of the GPU's {_size(gpu.total)}, {_size(gpu.free)} free)"
+    )
+    if (fixed := weights + activations + graphs) >= within:
+        return CheckItem(name=NAME, status="FAILED", detail=f"{parts}; too much: {_gpu_remedy(fixed, gpu)}")
+    memory = GpuMemory(
+        total=gpu.total,
+        free=gpu.free - weights,
+        lasting=weights,
+        activation_peak=activations,
+        graphs=graphs,
+        share=share,
+    )
+    try:
+        plan = plan_kv_cache(config, model, dtype, memory.kv_cache_for(config.kv_cache_bytes), memory.enlarge)
+    except ValueError as error:
+        return CheckItem(name=NAME, status="FAILED", detail=f"{parts}; {error}")
+    shortened = f", the model allows {model.max_position_embeddings}" if _is_shortened(config, model, plan) else ""
+    kv_cache = (
+        f"KV cache {_size(plan.blocks * plan.block_bytes)} ({plan.blocks} blocks, {plan.tokens} tokens, "
+        f"{plan.concurrent_at_max_len:.1f} requests of {plan.max_model_len} tokens{shortened})"
+    )
+    return CheckItem(name=NAME, status="PASS", detail=f"{parts}; {kv_cache}")
+
+
+def _gpu_remedy(fixed: int, gpu: Gpu) -> str:
+    """What to change where weights, a step and graphs, ``fixed`` bytes, leave nothing for the KV cache."""
+    if fixed < gpu.free:
+        return f"raise --max_gpu_memory_utilization to more than {math.ceil(fixed / gpu.total * 1000) / 1000:g}"
+    return (
+        f"the GPU lacks at least {fixed - gpu.free} bytes: take --quant int8 or int4, lower "
+        "--ragged_flash_max_batch_tokens or --max_num_seqs, give --disable_cuda_graph, or take a smaller model"
+    )
+
+
+def _graph_bytes(config: EngineConfig, model: ModelConfig) -> int:
+    from blade_llm.runner.cuda_graphs import graph_batch_sizes  # needs torch, which nothing else here does
+
+    if config.disable_cuda_graph:
+        return 0
+    sizes = graph_batch_sizes(config.cuda_graph_batch_sizes, config.cuda_graph_max_batch_size, config.max_num_seqs)
+    return len(sizes) * model.num_layers * GRAPH_BYTES_PER_LAYER
+
+
+def _find_gpu() -> Gpu | None:
+    """The GPU that an engine started here would take; None without one."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    free, total = torch.cuda.mem_get_info()
+    return Gpu(free, total)
 
 
 def _is_shortened(config: EngineConfig, model: ModelConfig, plan: KVCachePlan) -> bool:

@@ -36,7 +36,10 @@ _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run until Ctrl-C and return 0, or 1 when the service could not serve the prompt of ``--ask``."""
+    """Run until Ctrl-C, which deletes everything, or SIGTERM, which leaves services running, and return 0.
+
+    1 when the service could not serve the prompt of ``--ask``, or the loop failed: then services go on, too.
+    """
     if options.replicas is not None and options.model is None:
         raise CommandError("--replicas goes with --model; a manifest says it in spec.replicas")
     if options.ask and not (options.model or options.filename):
@@ -60,6 +63,8 @@ class _Up:
         self._reporter = Reporter(self._console)
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._leave = False
+        """Whether services are to go on when the loop ends."""
         self._changed = asyncio.Event()
         self._code = 0
 
@@ -70,10 +75,11 @@ class _Up:
         loop = asyncio.get_running_loop()
         for number in _STOPS:
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
-                loop.add_signal_handler(number, self._on_stop)
+                loop.add_signal_handler(number, self._on_stop, number != signal.SIGINT)
         running = sum("running" in each["state"] for pod in runtime.store.find("Pod") for each in _statuses(pod))
         commands = Commands(runtime.store, manifests.admit)
         runtime.store.subscribe(self._on_change)
+        failed = True
         try:
             runtime.start()
             if running:
@@ -99,9 +105,13 @@ class _Up:
                         self._print(f"error: {result}", "red")
                     elif isinstance(result, Exception):
                         logging.getLogger(__name__).error("the control loop failed", exc_info=result)
+                failed = any(isinstance(each, Exception) for each in results)
         finally:
             self._reporter.end_checklist()
-            await self._shut_down(runtime)
+            if failed or self._leave:
+                await self._detach(runtime)
+            else:
+                await self._shut_down(runtime)
         return self._code
 
     async def _serve(self, runtime: Runtime, commands: Commands) -> None:
@@ -187,9 +197,21 @@ class _Up:
         if pods:
             self._print("Everything has stopped.")
 
-    def _on_stop(self) -> None:
+    async def _detach(self, runtime: Runtime) -> None:
+        """End the loop alone: what it started goes on serving."""
+        pods = len(runtime.store.find("Pod"))
+        await runtime.close()
+        if pods:
+            up = f"{program()} local up{_runtime(self._layout)}"
+            self._print(
+                f"{pods} pods go on without a control loop: `{up}` takes them over, and Ctrl-C there ends them."
+            )
+
+    def _on_stop(self, leave: bool) -> None:
         if self._stop.is_set():
             self._hurry.set()
+        else:
+            self._leave = leave
         self._stop.set()
 
     def _on_change(self, obj: Object) -> None:

@@ -108,18 +108,24 @@ class Controller:
         if observed is None:
             self._forget(key)
             return None
-        engines, downloads = await self._fleet.query(observed.pods)
+        report = await self._fleet.query(observed.pods)
         async with self._reconciling:
             observed = await self._cluster.observe(key)  # querying the engines may have taken a while
             if observed is None:
                 self._forget(key)
                 return None
             rejected = self._attempts[key].refused
-            observed = dataclasses.replace(observed, engines=engines, downloads=downloads, rejected=rejected)
+            observed = dataclasses.replace(
+                observed,
+                engines=report.engines,
+                downloads=report.downloads,
+                unauthorized=report.unauthorized,
+                rejected=rejected,
+            )
             with self._timed(key):
                 plan = self._reconcile(observed, datetime.now(UTC))
                 await self._execute(key, observed, plan)
-        busy = any(state.running or state.waiting for state in engines.values())
+        busy = any(state.running or state.waiting for state in report.engines.values())
         resync = BUSY_RESYNC if busy else IDLE_RESYNC
         sooner = (plan.requeue_after, self._attempts[key].retry_after)
         resync = min([resync, *(seconds for seconds in sooner if seconds is not None)])

@@ -27,6 +27,8 @@ class Observed:
     """State of each engine by pod name; a pod that did not respond is absent (unknown, not failed)."""
     downloads: Mapping[str, FetchProgress] = field(default_factory=dict)
     """Progress by name of the pod whose model is being downloaded; absent when the pod did not respond."""
+    unauthorized: frozenset[str] = frozenset()
+    """Names of the pods that do not accept the operator's internal token."""
     abandoned: bool = False
     """The installation of the operator that claimed the service is gone."""
     rejected: Mapping[Ref, str] = field(default_factory=dict)

@@ -33,6 +33,8 @@ ROUTER = "router"
 KEYS = "api-keys"
 CERTIFICATE = "certificate"
 """Volume names in router pods, for the user's Secrets."""
+TOKEN = "internal"
+"""Volume name of the Secret with the internal token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ def role(pod: Object) -> str:
 
 
 def revision(pod: Object) -> str:
-    """The revision that an engine pod runs; empty for other pods."""
+    """The revision of the pod template that the pod was made from; empty when it has none."""
     return str(pod["metadata"].get("labels", {}).get(REVISION, ""))
 
 

@@ -67,7 +67,8 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
         desired.append(deployment := engine_deployment(service, revision, template, replicas))
         if Ref.of(deployment) not in observed.rejected:
             events += _scaling_events(revision, deployments.get(revision), replicas)
-    desired += router_objects(service, defaults, router_replicas(observed.deployments))
+    routers = router_objects(service, defaults, router_replicas(observed.deployments))
+    desired += routers
     removed = [Ref.of(deployments[revision]) for revision in deployments if revision not in planned]
     inputs = StatusInputs(
         obj=observed.service,
@@ -77,17 +78,19 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
         router_service=_router_service(observed, router_name(service)),
         engines=observed.engines,
         downloads=observed.downloads,
+        unauthorized=observed.unauthorized,
         deployments=observed.deployments,
         rejected=observed.rejected,
         current=revisions.current,
         previous=revisions.previous,
         outdated=revisions.outdated,
+        router_revision=routers[-1]["spec"]["template"]["metadata"]["labels"][REVISION],
         old_deployments=any(revision != revisions.current for revision in planned),
         installation=defaults.installation,
     )
     existing = {Ref.of(obj): obj for obj in _children(observed)}
     keep = {*planned, revisions.current}
-    apply = objects_to_apply(desired, existing, observed.pods, now)
+    apply = objects_to_apply(desired, existing, observed.pods, now, secrets=bool(observed.unauthorized))
     return _plan(
         inputs,
         now,

@@ -25,17 +25,25 @@ _REMOVABLE: Final = frozenset({"NetworkPolicy"})
 
 
 def objects_to_apply(
-    desired: Sequence[Object], existing: Mapping[Ref, Object], pods: Iterable[Object], now: datetime
+    desired: Sequence[Object],
+    existing: Mapping[Ref, Object],
+    pods: Iterable[Object],
+    now: datetime,
+    *,
+    secrets: bool = False,
 ) -> list[Object]:
     """The objects of ``desired`` that must be applied, in its order; none in steady state.
 
-    A Secret is applied together with any Deployment whose pods may mount it, and while a pod seems to lack it.
+    A Secret is applied together with any Deployment whose pods may mount it, while a pod seems to lack it, and with
+    ``secrets``: while one seems to be another than it should.
     """
     writes = {
         Ref.of(obj): write for obj in desired if (write := _needed_write(existing.get(Ref.of(obj)), obj)) is not None
     }
-    secrets = any(ref.kind == "Deployment" for ref in writes) or any(
-        podutil.waits_for_volumes(pod, now) for pod in pods
+    secrets = (
+        secrets
+        or any(ref.kind == "Deployment" for ref in writes)
+        or any(podutil.waits_for_volumes(pod, now) for pod in pods)
     )
     return [
         obj if obj["kind"] == "Secret" else writes[Ref.of(obj)]

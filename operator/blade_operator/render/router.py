@@ -10,6 +10,7 @@ from blade_operator.render.engine import GRACE_MARGIN
 from blade_operator.render.meta import (
     Defaults,
     container_security,
+    digest,
     disruption_budget,
     engine_name,
     http_probe,
@@ -31,7 +32,7 @@ from blade_operator.spec.parse import LLMService
 from blade_operator.spec.pod_fields import ResourceList, Resources
 from blade_operator.spec.quantity import parse_bytes, parse_duration
 from blade_protocol import environment, paths
-from blade_protocol.labels import ROLE_ROUTER
+from blade_protocol.labels import REVISION, ROLE_ROUTER
 from blade_protocol.ports import ROUTER_ADMIN_PORT, ROUTER_PORT
 
 CONFIG_PATH = "/etc/bladellm"
@@ -135,7 +136,7 @@ def _deployment(service: LLMService, defaults: Defaults) -> Object:
             *secret_mounts(service),
         ],
     }
-    template = {
+    template: Object = {
         "metadata": {"labels": labels(service, ROLE_ROUTER) | token_labels(defaults)},
         "spec": {
             "serviceAccountName": name,
@@ -154,12 +155,15 @@ def _deployment(service: LLMService, defaults: Defaults) -> Object:
             ],
         },
     }
+    template = lay_over(template, router.pod_template)
+    # So that a pod of it can be told from one of an earlier template.
+    template["metadata"]["labels"][REVISION] = digest(template)[:8]
     spec = {
         "replicas": router.replicas,
         "revisionHistoryLimit": 2,
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
         "selector": {"matchLabels": selector(service, ROLE_ROUTER)},
-        "template": lay_over(template, router.pod_template),
+        "template": template,
     }
     return make(service, "apps/v1", "Deployment", name, ROLE_ROUTER, spec=spec)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 
 from blade_operator.model.objects import Object
+from blade_operator.model.pods import TOKEN
 from blade_operator.render.internal_token import internal_token
 from blade_operator.render.meta import Defaults, digest, make
 from blade_operator.spec.parse import LLMService
@@ -18,7 +19,6 @@ from blade_protocol.labels import ROLE_ENGINE, SENDS_TOKEN
 
 TOKEN_PATH = "/etc/bladellm-internal"
 TOKEN_KEY = "token"
-VOLUME = "internal"
 
 
 def secret_name(service: LLMService) -> str:
@@ -37,12 +37,12 @@ def token_secret(service: LLMService, defaults: Defaults) -> list[Object]:
 
 def token_volumes(service: LLMService, defaults: Defaults) -> list[Object]:
     """The pod's volume."""
-    return [{"name": VOLUME, "secret": {"secretName": secret_name(service)}}] if defaults.internal_key else []
+    return [{"name": TOKEN, "secret": {"secretName": secret_name(service)}}] if defaults.internal_key else []
 
 
 def token_mounts(defaults: Defaults) -> list[Object]:
     """The container's mount."""
-    return [{"name": VOLUME, "mountPath": TOKEN_PATH, "readOnly": True}] if defaults.internal_key else []
+    return [{"name": TOKEN, "mountPath": TOKEN_PATH, "readOnly": True}] if defaults.internal_key else []
 
 
 def engine_token_env(service: LLMService, defaults: Defaults) -> dict[str, str]:

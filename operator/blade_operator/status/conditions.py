@@ -230,7 +230,12 @@ def progressing(inputs: StatusInputs, failures: Sequence[Failure]) -> Condition:
     old = len(inputs.engine_pods) - current
     routers = inputs.routers
     routers_ready = sum(map(podutil.is_ready, inputs.router_pods))
-    missed = {"": True, ROLE_ENGINE: bool(old) or current_ready < wanted, ROLE_ROUTER: routers_ready < routers}
+    older_routers = len(inputs.older_routers)
+    missed = {
+        "": True,
+        ROLE_ENGINE: bool(old) or current_ready < wanted,
+        ROLE_ROUTER: bool(older_routers) or routers_ready < routers,
+    }
     if stuck := next((failure for failure in failures if failure.stuck and missed.get(failure.role)), None):
         return Condition("Progressing", "False", "Stalled", stuck.summary)
     if old or (inputs.old_deployments and current_ready < wanted):
@@ -240,6 +245,9 @@ def progressing(inputs: StatusInputs, failures: Sequence[Failure]) -> Condition:
         # Without room for a surge (spec.rollout.maxSurge), new pods wait for the terminating ones.
         first = f", {_pods(len(inputs.terminating_pods))} leaving" if inputs.terminating_pods else ""
         return Condition("Progressing", "True", "Starting", f"{current_ready} of {wanted} engines ready{first}")
+    if older_routers:
+        message = f"{len(inputs.router_pods) - older_routers} of {routers} routers are new, {older_routers} of before"
+        return Condition("Progressing", "True", "Updating", message)
     if routers_ready < routers:
         return Condition("Progressing", "True", "Starting", f"{routers_ready} of {routers} routers ready")
     if current > wanted or inputs.terminating_pods:
@@ -251,7 +259,7 @@ def progressing(inputs: StatusInputs, failures: Sequence[Failure]) -> Condition:
 def _failed_rollout(inputs: StatusInputs, failures: Sequence[Failure]) -> Failure | None:
     """What keeps the spec from being rolled out, although earlier pods serve; None while nothing does."""
     refused = any(ref.kind == "Deployment" for ref in inputs.rejected)
-    missed = {"": refused, ROLE_ENGINE: bool(inputs.older_pods)}
+    missed = {"": refused, ROLE_ENGINE: bool(inputs.older_pods), ROLE_ROUTER: bool(inputs.older_routers)}
     return next((failure for failure in failures if failure.stuck and missed.get(failure.role)), None)
 
 

@@ -19,6 +19,7 @@ from blade_protocol.labels import ROLE, ROLE_ENGINE, ROLE_ROUTER
 
 LIMIT = 16
 REJECTED = "ApplyRejected"
+UNAUTHORIZED = "InternalTokenRefused"
 _CRASHES = frozenset({"", "Completed", "Error", "CrashLoopBackOff"})
 _OBJECT = re.compile(r'^[\w.]+ "[^"]*" is (invalid|forbidden): ')
 _POD_NAME = re.compile(r'^pods "[^"]*" is forbidden: ')
@@ -32,6 +33,7 @@ def find_failures(inputs: StatusInputs, now: datetime) -> list[Failure]:
     found = [
         *_rejections(inputs),
         *_creation_failures(inputs),
+        *_unauthorized(inputs),
         *_pod_failures(inputs.current_pods, now),
         *_pod_failures(inputs.older_pods, now),
         *_latest_finished(inputs.finished_pods(ROLE_ENGINE), inputs.ready_engines < inputs.replicas, now),
@@ -85,6 +87,20 @@ def _creation_failure(name: str, role: str, reason: str, cause: str) -> Failure:
         reason, hint = "QuotaExceeded", f"spec.{part}.resources"
     message = with_hint(f"no pods can be made for Deployment {name}: {cause}", hint)
     return Failure(role, "", "", reason or "FailedCreate", message, stuck=True)
+
+
+def _unauthorized(inputs: StatusInputs) -> Iterator[Failure]:
+    """Yields one failure for all engines that expect another token: their service's Secret is of another root key."""
+    refusing = [pod for pod in inputs.engine_pods if pod["metadata"]["name"] in inputs.unauthorized]
+    if refusing:
+        volumes = {volume["name"]: volume for volume in refusing[0].get("spec", {}).get("volumes") or ()}
+        secret = volumes.get(podutil.TOKEN, {}).get("secret", {}).get("secretName", "")
+        message = (
+            f"engines do not accept the operator's internal token: its root key has changed since Secret {secret} was "
+            "made; delete that Secret, the operator makes it anew and pods take it up within two minutes, without a "
+            f"restart (pod {refusing[0]['metadata']['name']} is the first of them)"
+        )
+        yield Failure(ROLE_ENGINE, "", "", UNAUTHORIZED, message)
 
 
 def _pod_failures(pods: Iterable[Object], now: datetime, *, terminating: bool = False) -> Iterator[Failure]:

@@ -27,11 +27,14 @@ class StatusInputs:
     router_service: Object | None
     engines: Mapping[str, EngineState] = field(default_factory=dict)
     downloads: Mapping[str, FetchProgress] = field(default_factory=dict)
+    unauthorized: frozenset[str] = frozenset()
     deployments: tuple[Object, ...] = ()
     rejected: Mapping[Ref, str] = field(default_factory=dict)
     current: str = ""
     """Revision that the spec stands for; empty when none is known."""
     previous: str = ""
+    router_revision: str = ""
+    """Of the template that routers are to have; empty when none is known."""
     outdated: bool = False
     installation: str = ""
     """The installation of the operator that writes the status; empty in the local runtime."""
@@ -85,6 +88,12 @@ class StatusInputs:
         return [
             pod for pod in self._of(ROLE_ROUTER) if not podutil.is_terminating(pod) and not podutil.is_finished(pod)
         ]
+
+    @property
+    def older_routers(self) -> list[Object]:
+        """Router pods of an earlier template that do not terminate."""
+        wanted = self.router_revision
+        return [pod for pod in self.router_pods if wanted and podutil.revision(pod) != wanted]
 
     def finished_pods(self, role: str) -> list[Object]:
         """Pods of that role that were evicted or otherwise ended for good and are not deleted yet."""

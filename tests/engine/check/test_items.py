@@ -14,9 +14,9 @@ from hub_support.tiny_model import make_model
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from blade_llm.check import flops_diff
+from blade_llm.check import flops_diff, memory_fit
 from blade_llm.check.flops_diff import check_flops_diff, judge
-from blade_llm.check.memory_fit import RUNTIME_BYTES, check_memory_fit
+from blade_llm.check.memory_fit import GRAPH_BYTES_PER_LAYER, RUNTIME_BYTES, Gpu, check_memory_fit
 from blade_llm.check.model import Wanted, check_model
 from blade_llm.check.pb_env import check_pb_env
 from blade_llm.check.shm import check_shm
@@ -178,6 +178,62 @@ def test_a_cache_without_room_for_one_request_fails(tmp_path: Path) -> None:
     item = plan(make_model(tmp_path), 4 * GIB, kv_cache_bytes=BLOCK, max_model_len=200)
     assert item.status == "FAILED"
     assert f"raise --kv_cache_bytes to {13 * BLOCK}, or lower --max_model_len to 16" in item.detail
+
+
+def gpu_plan(model: Path, gpu: Gpu, **flags: Any) -> CheckItem:
+    settings = {"dtype": "float32", "max_num_seqs": 4, "max_batch_tokens": 16, **flags}
+    return check_memory_fit(EngineConfig(model=str(model), served_names=(), **settings), gpu=gpu)
+
+
+GRAPHS = 3 * 2 * GRAPH_BYTES_PER_LAYER
+"""Of batches of 1, 2 and 4 in two layers."""
+ON_GPU = WEIGHTS + ACTIVATIONS + GRAPHS
+
+
+def test_where_there_is_a_gpu_its_memory_and_share_count_and_not_the_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory_fit, "memory_limit_bytes", lambda: 1 << 20)  # a small pod
+    model = make_model(tmp_path)
+    item = gpu_plan(model, Gpu(free=GIB, total=GIB), kv_cache_bytes=40 * BLOCK, max_gpu_memory_utilization=0.5)
+    assert item.status == "PASS"
+    assert item.detail == (
+        f"float32: weights {WEIGHTS} bytes (0.00 GiB) + activations {ACTIVATIONS} bytes (0.00 GiB) "
+        f"+ CUDA graphs {GRAPHS} bytes (0.00 GiB) of {GIB // 2} bytes (0.50 GiB) (0.5 of the GPU's {GIB} bytes "
+        f"(1.00 GiB), {GIB} bytes (1.00 GiB) free); KV cache {40 * BLOCK} bytes (0.00 GiB) (40 blocks, 640 tokens, "
+        "2.5 requests of 256 tokens)"
+    )
+    monkeypatch.setattr(memory_fit, "_find_gpu", lambda: Gpu(free=GIB, total=GIB))
+    config = EngineConfig(model=str(model), served_names=(), dtype="float32", max_num_seqs=4)
+    assert "of the GPU's" in check_memory_fit(config).detail
+
+
+def test_the_kv_cache_gets_what_weights_a_step_and_graphs_leave_of_the_share(tmp_path: Path) -> None:
+    model = make_model(tmp_path)
+
+    def blocks(item: CheckItem) -> int:
+        assert item.status == "PASS", item.detail
+        return int(item.detail.partition(" blocks,")[0].rpartition("(")[2])
+
+    total = 2 * (ON_GPU + 20 * BLOCK)
+    assert blocks(gpu_plan(model, Gpu(total, total), max_gpu_memory_utilization=0.5)) == 20
+    assert blocks(gpu_plan(model, Gpu(ON_GPU + 18 * BLOCK, total), max_gpu_memory_utilization=1.0)) == 18
+    without = gpu_plan(model, Gpu(total, total), max_gpu_memory_utilization=0.5, disable_cuda_graph=True)
+    assert blocks(without) == min(64, 20 + GRAPHS // BLOCK)
+
+
+def test_a_share_that_is_too_small_and_a_gpu_that_is_are_said_with_what_to_change(tmp_path: Path) -> None:
+    model = make_model(tmp_path)
+    gpu = Gpu(GIB, GIB)
+    item = gpu_plan(model, gpu, max_gpu_memory_utilization=ON_GPU / GIB / 2)
+    assert (item.status, "too much: raise --max_gpu_memory_utilization to more than" in item.detail) == ("FAILED", True)
+    enough = float(item.detail.rpartition(" ")[2])
+    assert gpu_plan(model, gpu, max_gpu_memory_utilization=enough + 0.001).status == "PASS"
+    item = gpu_plan(model, Gpu(ON_GPU // 2, GIB))
+    assert item.status == "FAILED"
+    assert f"the GPU lacks at least {ON_GPU - ON_GPU // 2} bytes: take --quant int8" in item.detail
+    item = gpu_plan(model, gpu, kv_cache_bytes=GIB)
+    assert (item.status, "is more than what remains of the GPU; lower it to" in item.detail) == ("FAILED", True)
 
 
 def test_a_length_that_the_engine_would_shorten_is_said(tmp_path: Path) -> None:

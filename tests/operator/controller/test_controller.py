@@ -16,11 +16,10 @@ from blade_operator import backoff
 from blade_operator.cluster import Rejected
 from blade_operator.controller import attempts
 from blade_operator.controller.controller import BUSY_RESYNC, IDLE_RESYNC, MAX_RESYNC_RATE, Controller
-from blade_operator.fleet import Fleet
+from blade_operator.fleet import Fleet, FleetReport
 from blade_operator.model.objects import Key, Object, Ref
 from blade_operator.model.observed import Observed
 from blade_operator.model.plan import DrainPod, EventRecord, Plan, Prune
-from blade_protocol.fetch import FetchProgress
 from blade_protocol.state import EngineState
 
 KEY = Key("default", "qwen")
@@ -83,8 +82,8 @@ class _Fleet(Fleet):
         self._cluster = cluster
         self._states = states
 
-    async def query(self, pods: Iterable[Object]) -> tuple[Mapping[str, EngineState], Mapping[str, FetchProgress]]:
-        return self._states, {}
+    async def query(self, pods: Iterable[Object]) -> FleetReport:
+        return FleetReport(self._states)
 
     async def drain(self, pod: Object, draining: bool = True) -> bool:
         self._cluster.calls.append(("drain" if draining else "undrain", pod["metadata"]["name"]))
@@ -381,7 +380,7 @@ async def test_unresponsive_engines_delay_no_other_service() -> None:
             self.queries += 1
             if self.queries <= 4:
                 await silent.wait()
-            return {}, {}
+            return FleetReport()
 
     def reconcile(observed: Observed, now: datetime) -> Plan:
         reconciled.append(observed.service["metadata"]["name"])

@@ -85,6 +85,27 @@ def test_another_key_restarts_nothing() -> None:
     assert cluster.service["status"]["revision"]["outdated"] is False
 
 
+def test_where_engines_expect_the_token_of_another_key_the_status_says_so_and_the_secret_is_made_anew() -> None:
+    cluster = token_cluster()
+    cluster.defaults = dataclasses.replace(DEFAULTS, internal_key=b"x" * 32)
+    [engine] = [pod["metadata"]["name"] for pod in cluster.engine_pods]
+    cluster.unauthorized = {engine}
+    cluster.engines.clear()
+    plan = cluster.reconcile()
+    [secret] = plan.apply  # which a server has already, until somebody deletes it
+    assert secret["kind"] == "Secret"
+    conditions = {entry["type"]: entry for entry in cluster.service["status"]["conditions"]}
+    assert (conditions["Degraded"]["status"], conditions["Degraded"]["reason"]) == ("True", "InternalTokenRefused")
+    assert (
+        f"since Secret {secret['metadata']['name']} was made; delete that Secret" in conditions["Degraded"]["message"]
+    )
+    assert conditions["Ready"]["status"] == "True"  # requests are served as before
+    cluster.unauthorized.clear()
+    assert [obj["kind"] for obj in cluster.reconcile().apply] == []
+    conditions = {entry["type"]: entry for entry in cluster.service["status"]["conditions"]}
+    assert conditions["Degraded"]["status"] == "False"
+
+
 def waiting(seconds: float, **changes: Any) -> Object:
     """A pod that was placed and waits, ``seconds`` after it was made."""
     conditions = {"PodScheduled": "True", "PodReadyToStartContainers": "False"} | changes.pop("conditions", {})

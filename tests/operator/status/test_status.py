@@ -277,3 +277,51 @@ def test_rounding_never_hides_an_engine_with_less_room() -> None:
     small = cluster.engine_pods[1]
     cluster.engines[small["metadata"]["name"]] = engine_state(small, memory(kv_tokens=1024))
     assert reconciled_status(cluster)["fit"]["kvTokens"] == 1024
+
+
+def test_an_update_of_routers_is_progress_until_the_last_one_is_replaced() -> None:
+    cluster = running({"router": {"replicas": 2}})
+    cluster.edit(router={"replicas": 2, "workers": 2})
+    seen = []
+    for _ in range(5):
+        status = reconciled_status(cluster)
+        seen.append((*condition(status, "Progressing")[1:], condition(status, "Reconciling")[0]))
+        cluster.run_controllers()
+        cluster.remove_terminating_pods()
+        assert sum(podutil.role(pod) == "router" and podutil.is_ready(pod) for pod in cluster.pods) >= 2
+        make_routers_ready(cluster)
+    assert seen == [
+        ("Updating", "0 of 2 routers are new, 2 of before", "True"),
+        ("Updating", "1 of 2 routers are new, 2 of before", "True"),
+        ("Updating", "1 of 2 routers are new, 1 of before", "True"),
+        ("Updating", "2 of 2 routers are new, 1 of before", "True"),
+        ("Complete", f"revision {cluster.service['status']['revision']['current']} runs everywhere", "False"),
+    ]
+
+
+def test_routers_that_do_not_start_leave_those_of_before_serving_and_the_service_not_ready() -> None:
+    cluster = running()
+    cluster.edit(router={"workers": 2})
+    for _ in range(4):
+        cluster.reconcile()
+        cluster.run_controllers()
+        cluster.remove_terminating_pods()
+        for pod in cluster.pods:
+            if podutil.role(pod) == "router" and not podutil.is_ready(pod):
+                cluster.terminate_container(pod, "router", 2, "blade_router: unknown flag --workers")
+    status = reconciled_status(cluster)
+    routers = [podutil.is_ready(pod) for pod in cluster.pods if podutil.role(pod) == "router"]
+    assert sorted(routers) == [False, True]
+    assert condition(status, "RouterReady") == ("True", "AllReady", "1 of 1 routers ready")
+    assert condition(status, "Stalled")[0] == "True"
+    assert condition(status, "Ready")[:2] == ("False", "CrashLoopBackOff")
+    assert condition(status, "Ready")[2].startswith(
+        "the spec is not in effect, what ran before serves; pod qwen-router"
+    )
+    assert status["phase"] == "Degraded"
+    cluster.edit(router={})
+    for _ in range(3):
+        cluster.reconcile()
+        cluster.run_controllers()
+        cluster.remove_terminating_pods()
+    assert condition(reconciled_status(cluster), "Ready")[0] == "True"

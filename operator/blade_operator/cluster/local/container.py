@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from blade_operator.cluster.local import clock, environment, pod_status
+from blade_operator.cluster.local import clock, environment, pod_status, ports
 from blade_operator.cluster.local.errors import ContainerConfigError, PortInUse
 from blade_operator.cluster.local.listeners import Listeners
 from blade_operator.cluster.local.logs import ContainerLogs
@@ -41,6 +41,8 @@ class PodContext:
     inherited: Callable[[], Mapping[str, str]]
     """Returns the environment that every container inherits."""
     listeners: Listeners
+    replace: Callable[[str], None]
+    """Called, with the reason, when the pod cannot run as it is and is to be made anew."""
     changed: Callable[[], None]
     """Called after each change of a container's status."""
     event: Callable[[Literal["Normal", "Warning"], str, str], None]
@@ -124,6 +126,7 @@ class Container:
             status["lastState"] = {"terminated": status["state"]["terminated"]}
         attempt = status["restartCount"] + bool(status["lastState"])
         try:
+            self._require_ports()
             argv, variables = self._command()
             self._termination_log.parent.mkdir(parents=True, exist_ok=True)
             self._termination_log.write_bytes(b"")
@@ -147,6 +150,16 @@ class Container:
         self._set({"running": {"startedAt": clock.stamp(clock.now())}})
         self._context.event("Normal", "Started", f"Started container {self.name}")
         return True
+
+    def _require_ports(self) -> None:
+        """Raises PortInUse, and has the pod made anew, when somebody took one of its ports since it was chosen."""
+        taken = next(
+            (p["containerPort"] for p in self.spec.get("ports", []) if not ports.is_free(p["containerPort"])), 0
+        )
+        if taken:
+            message = f"port {taken} was taken by {ports.holder(taken)}: another one is chosen"
+            self._context.replace(message)
+            raise PortInUse(message)
 
     def _command(self) -> tuple[list[str], dict[str, str]]:
         mounts = self._context.mounts(self.spec)

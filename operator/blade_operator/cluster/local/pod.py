@@ -52,6 +52,7 @@ class PodWorker:
             mounts=self._volumes.mounts,
             inherited=inherited,
             listeners=listeners,
+            replace=self._replace,
             changed=self._publish,
             event=self._event,
         )
@@ -141,6 +142,11 @@ class PodWorker:
         init, main = [each.status for each in self._init], [each.status for each in self._main]
         self._status = pod_status.pod_status(self._status, init, main, clock.stamp(clock.now()))
         self._store.write_status(self._ref, self._status)
+
+    def _replace(self, reason: str) -> None:
+        """Delete the pod at once: its Deployment makes another, with other ports."""
+        self._event("Warning", "PortTaken", reason)
+        self._store.delete(self._ref, grace=0)
 
     def _event(self, kind: Literal["Normal", "Warning"], reason: str, message: str) -> None:
         self._events.record(self._pod, kind, reason, message, "kubelet")

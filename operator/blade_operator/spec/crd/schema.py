@@ -12,8 +12,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from blade_operator.spec.change_rules import CHANGE_RULES
+from blade_operator.spec.change_rules import CHANGE_RULES, ChangeRule
 from blade_operator.spec.fields import LLMServiceSpec
+from blade_operator.spec.rule import Rule
 from blade_operator.spec.rules import RULES
 from blade_operator.spec.status_fields import LLMServiceStatus
 
@@ -36,7 +37,8 @@ def service_schema() -> Schema:
             "status": structural(LLMServiceStatus, defaults=False),
         },
     }
-    for rule in (*RULES, *CHANGE_RULES):
+    rules: tuple[Rule | ChangeRule, ...] = (*RULES, *CHANGE_RULES)
+    for rule in rules:
         place = root
         for step in rule.at:
             place = place["properties"][step]

@@ -14,6 +14,7 @@ import pytest
 from operator_support.local import about, free_port, local, pid_of, port_of, until
 from operator_support.objects import container, deployment, router, service
 
+from blade_operator.cluster.local import ports
 from blade_operator.cluster.local.errors import PortInUse
 from blade_operator.model.objects import Object, Ref
 from blade_protocol.labels import DELETION_COST
@@ -226,3 +227,20 @@ async def test_replicas_share_no_port(tmp_path: Path) -> None:
         pods = await until(lambda: runtime.pods() if len(runtime.pods()) == 4 else None)
         ports = [port["containerPort"] for pod in pods for port in pod["spec"]["containers"][0]["ports"]]
         assert len(set(ports)) == 8
+
+
+async def test_a_port_that_somebody_took_in_between_is_chosen_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken, choose = other.getsockname()[1], ports.free_port
+        first = iter([taken])
+        monkeypatch.setattr(ports, "free_port", lambda known: next(first, 0) or choose(known))
+        async with local(tmp_path) as runtime:
+            await runtime.apply(deployment())
+            (pod,) = await runtime.ready_pods(1)
+            assert taken not in {port_of(pod), port_of(pod, "internal")}
+            [message] = runtime.events("PortTaken")
+            assert message.startswith(f"port {taken} was taken by ")

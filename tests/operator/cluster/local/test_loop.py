@@ -77,8 +77,22 @@ def test_a_program_that_ended_while_no_loop_ran_is_started_again(running: Loop, 
     assert status_of(_engine(running), "engine")["restartCount"] == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_drains_and_leaves_nothing(running: Loop, tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_only_an_interrupt_removes_services(running: Loop, tmp_path: Path, number: signal.Signals) -> None:
+    running.start("-f", str(manifest(tmp_path)))
+    running.until(lambda: running.ready("qwen"))
+    before = _pids(running)
+    assert running.interrupt(number) == 0
+    assert all(map(_healthy, running.objects("Pod")))
+    assert "2 pods go on without a control loop" in running.said()
+    running.start()
+    running.until(lambda: "Took over 2 running programs" in running.said())
+    assert _pids(running) == before
+    assert running.interrupt() == 0
+    assert not any(map(alive, before.values()))
+
+
+def test_an_interrupt_drains_and_leaves_nothing(running: Loop, tmp_path: Path) -> None:
     running.start("-f", str(manifest(tmp_path)))
     running.until(lambda: running.ready("qwen"))
     processes = running.processes()
@@ -86,7 +100,7 @@ def test_an_interrupt_drains_and_leaves_nothing(running: Loop, tmp_path: Path, n
     assert running.process is not None
     said = running.command("local", "up", code=1)
     assert f"another control loop (pid {running.process.pid}) runs on {running.layout.root}" in said
-    assert running.interrupt(number) == 0
+    assert running.interrupt() == 0
     assert not any(map(alive, processes))
     assert running.processes() == set()
     assert running.objects("*") == []
@@ -146,3 +160,34 @@ def test_an_engine_that_cannot_start_reports_why_and_the_control_loop_goes_on(ru
     assert "cannot go on: the disk is on fire" in running.said()
     assert running.process is not None
     assert running.process.poll() is None
+
+
+FAILING_LOOP = """
+import asyncio, os
+if signal := os.environ.get("BLADE_TEST_FAILS_WITH"):
+    from blade_operator.controller.controller import Controller
+    run = Controller.run
+
+    async def fail(self):
+        task = asyncio.create_task(run(self))
+        while not os.path.exists(signal):
+            await asyncio.sleep(0.05)
+        raise RuntimeError("a defect")
+
+    Controller.run = fail
+"""
+
+
+def test_a_loop_that_fails_leaves_services_running(running: Loop, tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(FAILING_LOOP)
+    signal_file = tmp_path / "fail"
+    paths = f"{tmp_path / 'site'}{os.pathsep}{running.environment['PYTHONPATH']}"
+    running.environment |= {"PYTHONPATH": paths, "BLADE_TEST_FAILS_WITH": str(signal_file)}
+    running.start("-f", str(manifest(tmp_path)))
+    running.until(lambda: running.ready("qwen"))
+    signal_file.touch()
+    assert running.process is not None
+    assert running.process.wait(30) == 1
+    assert "the control loop failed" in running.said()
+    assert all(map(_healthy, running.objects("Pod")))
