@@ -192,6 +192,7 @@ def test_where_the_admin_port_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert address("--host", "0.0.0.0", "--port", "9") == ("127.0.0.1", 1009)
     assert address("--port", "0") == ("127.0.0.1", 0)
     monkeypatch.setenv("BLADE_HOST", "0.0.0.0")
+    assert address("--host", "0.0.0.0", "--port", "8080") == ("0.0.0.0", 9080), "an older operator sets no more"
     monkeypatch.setenv("BLADE_ADMIN_PORT", "7000")
     assert address("--port", "9") == ("0.0.0.0", 7000)
     assert address("--admin_host", "::1", "--admin_port", "8") == ("::1", 8)
