@@ -23,6 +23,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Most requests in one step."""
     max_batch_tokens: int = 2048
     """Token budget of one step (``--ragged_flash_max_batch_tokens``)."""
+    max_waiting_requests: int | None = None
+    """Requests that wait at most, beyond those that have a slot; further ones are refused. None: any number."""
+    share_slots: bool = False
+    """Leave slots to others: one request may have half as many beams or samples as there are slots
+    (:func:`blade_llm.scheduling.limits.shared_widths`)."""
+    allow_client_priority: bool = True
+    """Requests may have a priority below 0, ahead of all that have none; else it counts as 0."""
     kv_cache_bytes: int | None = None
     """When None: on CPU a quarter of the memory limit, on a GPU what its share leaves."""
     max_gpu_memory_utilization: float = 0.9

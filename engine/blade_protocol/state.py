@@ -38,6 +38,8 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that wait for a slot."""
     max_running: int = 0
     """Number of slots."""
+    max_waiting: int | None = None
+    """Requests that may wait beyond those that have a slot; it refuses further ones with a 503. None: any number."""
     kv_blocks_total: int
     kv_blocks_free: int
     """Free blocks, those that still hold a reusable prefix included."""

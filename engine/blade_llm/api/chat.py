@@ -92,7 +92,7 @@ async def chat_prompt(context: ServerContext, chat: ChatRequest, search: Search)
     )
     parsing = output_parsing(context.model, tools, text, _generated_text(chat))
     sampling = await guided(sampling, parsing, tools, context.model.tokenizer, context.structures)
-    field_names = {"structure": structure_field or "tools", "beam_width": search.width_field}
+    field_names = {"structure": structure_field or "tools", **search.field_names}
     return Prompt(token_ids, sampling, parsing=parsing, field_names=field_names)
 
 

@@ -61,7 +61,7 @@ async def completions(context: ServerContext, request: Request) -> Response:
     only_prompt = fields.echo and fields.max_tokens == 0
     requested = 1 if only_prompt else fields.max_tokens
     room = limit - (requested or 1)
-    field_names = {"structure": structure_field, "beam_width": search.width_field}
+    field_names = {"structure": structure_field, **search.field_names}
     prompts = []
     for token_ids in found:
         token_ids = truncated(token_ids, fields.truncate_prompt_tokens, room)

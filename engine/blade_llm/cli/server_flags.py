@@ -106,6 +106,10 @@ _SERVICE = (
 )  # fmt: skip
 _MEMORY = (
     Flag(name="max_num_seqs", help="most requests in one step", kind=positive, default=64),
+    Flag(name="max_waiting_requests", help="most requests that wait for a slot; further ones are refused (503)",
+         kind=positive, default=2048),
+    Flag(name="allow_client_priority", help="let requests have a priority below 0, ahead of those without one; else it "
+         "counts as 0", kind=boolean, default=False),
     Flag(name="ragged_flash_max_batch_tokens", help="most tokens in one step", kind=positive, default=2048),
     Flag(name="kv_cache_bytes", help="KV cache size, e.g. 1GiB (default on CPU: a quarter of the memory)",
          kind=byte_size),

@@ -22,10 +22,10 @@ from blade_llm.cache.manager import KVCacheManager
 from blade_llm.cache.sizing import BLOCK_SIZE
 from blade_llm.config import EngineConfig
 from blade_llm.engine.guided_decoding import GuidedDecodingManager
-from blade_llm.engine.messages import EngineReady, GenerateRequest, RequestOutput
+from blade_llm.engine.messages import EngineReady, GenerateRequest, RequestError, RequestOutput
 from blade_llm.scheduling.budget import CPU_MIN_CHUNK, PrefillBudget
 from blade_llm.scheduling.grammar import GrammarCompiler
-from blade_llm.scheduling.limits import SchedulerConfig
+from blade_llm.scheduling.limits import SchedulerConfig, check_samples, shared_widths
 from blade_llm.scheduling.plan import PendingStep, Runner, StepPlan
 from blade_llm.scheduling.request import Request, RequestRefusedError
 from blade_llm.scheduling.scheduler import Scheduler
@@ -69,6 +69,8 @@ class EngineCore:
         clock: seconds; measures steps for the prefill budget, and how long requests wait for their grammars.
         overlap: launch the next forward pass before the tokens of the last one are known. Tokens are the same without.
         grammars: compiles the grammar specs of requests; without it such requests are refused.
+        max_waiting: requests that wait at most, beyond those that have a slot; None: any number.
+        allow_priority: a request's priority may be below 0; else it counts as 0.
     """
 
     def __init__(
@@ -80,10 +82,14 @@ class EngineCore:
         *,
         overlap: bool = True,
         grammars: GrammarCompiler | None = None,
+        max_waiting: int | None = None,
+        allow_priority: bool = True,
     ) -> None:
         self.scheduler = scheduler
         self._guided = GuidedDecodingManager(scheduler, grammars, info.vocab_size, clock)
         self.info = info
+        self._max_waiting = max_waiting
+        self._allow_priority = allow_priority
         self._runner = runner
         self._clock = clock
         self._in_flight: deque[_InFlight] = deque()
@@ -108,15 +114,25 @@ class EngineCore:
 
         ``min_prefill_tokens``: see :class:`~blade_llm.scheduling.budget.PrefillBudget`.
         """
+        beams, samples = shared_widths(config.max_num_seqs) if config.share_slots else (None, None)
         limits = SchedulerConfig(
             max_num_seqs=config.max_num_seqs,
+            max_beams=beams,
+            max_samples=samples,
             max_batch_tokens=config.max_batch_tokens,
             max_model_len=info.max_model_len,
             eos_token_ids=tuple(eos_token_ids),
         )
         cache = KVCacheManager(num_blocks, BLOCK_SIZE, enable_prefix_cache=config.enable_prompt_cache)
         budget = PrefillBudget(min_chunk=min_prefill_tokens)
-        return cls(Scheduler(limits, cache, budget), runner, info, grammars=grammars)
+        return cls(
+            Scheduler(limits, cache, budget),
+            runner,
+            info,
+            grammars=grammars,
+            max_waiting=config.max_waiting_requests,
+            allow_priority=config.allow_client_priority,
+        )
 
     def add(self, message: GenerateRequest) -> None:
         """Queue a request: all samples of its prompt.
@@ -132,6 +148,9 @@ class EngineCore:
         beams = message.sampling.beam_width != 0
         if message.output_token_ids and (beams or message.pooling or message.sibling_ids):
             raise RequestRefusedError("output_token_ids is for a single answer that is drawn; send none")
+        if not beams:
+            check_samples(len(ids), self.scheduler.config)
+        self._check_room(1 if beams else len(ids))
         others = message.sampling
         if others.prompt_logprobs is not None:  # reported once
             others = msgspec.structs.replace(others, prompt_logprobs=None)
@@ -143,7 +162,7 @@ class EngineCore:
                 sampling=others if index else message.sampling,
                 sample_index=message.sample_index + index,
                 cache_salt=message.cache_salt,
-                priority=message.priority,
+                priority=message.priority if self._allow_priority else max(message.priority, 0),
                 pooling=message.pooling,
                 output_ids=ids if beams else (),
             )
@@ -153,6 +172,20 @@ class EngineCore:
             self.scheduler.add(*requests)
         else:
             self._guided.add(requests)
+
+    def _check_room(self, count: int) -> None:
+        """Refuse ``count`` requests that exceed those that may wait, as the client may send them elsewhere.
+
+        Raises:
+            RequestRefusedError: ``overloaded``.
+        """
+        if self._max_waiting is None:
+            return
+        stats, slots = self.scheduler.stats(), self.scheduler.config.max_num_seqs
+        waiting = stats.waiting + self._guided.num_waiting
+        if stats.running + waiting + count > slots + self._max_waiting:
+            message = f"busy: {stats.running} requests run and {waiting} wait, no more may; try again in a moment"
+            raise RequestRefusedError(RequestError(kind="overloaded", message=message))
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """Forget requests: slots and blocks are free at once, no further output. Unknown ids are ignored."""
@@ -184,6 +217,7 @@ class EngineCore:
             sequence=sequence,
             memory=info.memory,
             max_running=self.scheduler.config.max_num_seqs,
+            max_waiting=self._max_waiting,
             **stats._asdict(),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from blade_llm.cache.manager import KVCacheManager
 from blade_llm.scheduling.output import RequestError
@@ -22,6 +23,10 @@ class SchedulerConfig:
     eos_token_ids: tuple[int, ...] = ()
     max_draft_tokens: int = 0
     """Draft tokens that the runner verifies for each decode (speculative decoding): sampling brings up to one more."""
+    max_beams: int | None = None
+    """Beams of one search; None: as many as there are slots."""
+    max_samples: int | None = None
+    """Samples of one prompt; None: any number."""
     pipeline_stages: int = 1
     """Beyond 1 so many steps are in flight, with different decodes in each: a token reaches the first stage only
     after its step is delivered."""
@@ -32,6 +37,32 @@ class SchedulerConfig:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.max_draft_tokens < 0:
             raise ValueError(f"max_draft_tokens must not be negative, got {self.max_draft_tokens}")
+
+
+_MIN_SAMPLES: Final = 16
+
+
+def shared_widths(max_num_seqs: int) -> tuple[int, int]:
+    """The most beams and the most samples of one request where it must leave slots to others: half of them.
+
+    Beams need their slots together, and there are always two. Samples can wait, so there may always be 16.
+    """
+    half = max_num_seqs // 2
+    return max(2, half), max(_MIN_SAMPLES, half)
+
+
+def check_samples(count: int, config: SchedulerConfig) -> None:
+    """Check that one prompt may have ``count`` samples.
+
+    Raises:
+        RequestRefusedError: it may not.
+    """
+    if config.max_samples is not None and count > config.max_samples:
+        message = (
+            f"is {count}, but one request may have {config.max_samples} samples on an engine of {config.max_num_seqs} "
+            f"slots; lower it to at most {config.max_samples}, or give the engine a larger --max_num_seqs"
+        )
+        raise RequestRefusedError(RequestError(field="n", message=message))
 
 
 def check_beams(request: Request, total: int, config: SchedulerConfig, cache: KVCacheManager) -> None:
@@ -56,6 +87,11 @@ def check_beams(request: Request, total: int, config: SchedulerConfig, cache: KV
     for name, limit in (("max_num_seqs", config.max_num_seqs), ("max_batch_tokens", config.max_batch_tokens)):
         if width > limit:
             raise _beam_width(f"is {width}, but {name} is {limit}; lower it to at most {limit}")
+    if config.max_beams is not None and width > config.max_beams:
+        raise _beam_width(
+            f"is {width}, but one request may have {config.max_beams} beams on an engine of {config.max_num_seqs} "
+            f"slots; lower it to at most {config.max_beams}, or give the engine a larger --max_num_seqs"
+        )
     shared = request.num_prompt_tokens // cache.block_size
     blocks = shared + width * (cache.blocks_for(total - 1) - shared)
     if blocks > cache.num_blocks:

@@ -29,6 +29,11 @@ class Search:
     """Neither temperature nor filters: a beam search, one of a single beam included."""
 
     @property
+    def field_names(self) -> dict[str, str]:
+        """The fields that give what the engine calls ``beam_width`` and ``n``."""
+        return {"beam_width": self.width_field, "n": "best_of" if self.ranked else "n"}
+
+    @property
     def ranked(self) -> bool:
         return self.samples > self.n
 
