@@ -150,3 +150,5 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
     chosen: float
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
+    rank: int = 0
+    """Number of tokens at least as likely as the chosen one; 0 where it is not computed: for sampled tokens."""
