@@ -15,6 +15,10 @@ MAX_LENGTH_PENALTY: Final = 10.0
 """Either way: beyond, the power of a long output's length is no number any more."""
 
 
+INVALID_TOKEN: Final = -1
+"""Sampled in place of a token where the model's logits are no numbers."""
+
+
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Sampling and stopping of one request.
 

@@ -28,8 +28,8 @@ class PreemptionLog:
         self._due = now + WARNING_SECONDS
         _log.warning(
             "Request %s is preempted because there is not enough KV cache space (%d preemptions since the last "
-            "warning, %d in all): it is computed again later. Raise --kv_cache_bytes (on a GPU --max_gpu_memory_utilization), "
-            "or lower --max_num_seqs or --max_model_len",
+            "warning, %d in all): it is computed again later. Raise --kv_cache_bytes (on a GPU "
+            "--max_gpu_memory_utilization), or lower --max_num_seqs or --max_model_len",
             request_id,
             total - self._logged,
             total,

@@ -142,6 +142,8 @@ class Choice:
         """The engine's ``error`` with the request's own name of the field at fault."""
         if error.kind == "overloaded":
             return ApiError(503, str(error), kind="overloaded_error", code="busy", headers={"retry-after": "1"})
+        if error.kind == "invalid_logits":
+            return ApiError(500, str(error), kind="server_error", code="invalid_logits")
         if not error.field:
             return bad_request(str(error), self._param)
         name = self._field_names.get(error.field, error.field)
