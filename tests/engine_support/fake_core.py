@@ -110,7 +110,7 @@ def fake_prompt_logprobs(token_ids: list[int], count: int) -> list[TokenLogprobs
     """The token itself is the second likely one."""
     return [
         None,
-        *(TokenLogprobs(-1.0, (token_id + 1, token_id)[:count], (-0.5, -1.0)[:count]) for token_id in token_ids[1:]),
+        *(TokenLogprobs(-1.0, (token_id + 1, token_id)[:count], (-0.5, -1.0)[:count], 2) for token_id in token_ids[1:]),
     ]
 
 

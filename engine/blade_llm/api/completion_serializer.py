@@ -110,7 +110,7 @@ class CompletionSerializer:
                 ):
                     found.add(token_id, logprobs, offset)
         for entry in update.entries:
-            found.add(entry.token_id, entry.logprobs, before + entry.text_offset)
+            found.add(entry.token_id, entry.logprobs, before + entry.text_offset, entry.text)
         return found.value()
 
 

@@ -95,6 +95,11 @@ class BlockPool:
         if self.events is not None:
             self.events.stored(digest)
 
+    def forget(self, block: int) -> None:
+        """Make a held block one whose contents do not matter."""
+        if self._digests[block] is not None:
+            self._evict(block)
+
     def _evict(self, block: int) -> None:
         digest = self._digests[block]
         assert digest is not None

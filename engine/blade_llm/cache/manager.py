@@ -109,6 +109,11 @@ class KVCacheManager:
         for index in range(first, end):
             self.pool.register(block_table[index], chain.digests[index])
 
+    def forget(self, block_table: list[int]) -> None:
+        """What is in these blocks, which a sequence holds, is not found again: it is wrong."""
+        for block in block_table:
+            self.pool.forget(block)
+
     def subscribe(self) -> bytes:
         """The digests of all blocks that can be found now (as :class:`KVChanges` has them).
 

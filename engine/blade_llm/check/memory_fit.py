@@ -57,7 +57,7 @@ def check_memory_fit(config: EngineConfig, limit: int | None = None, gpu: Gpu | 
 
 
 def _judge(config: EngineConfig, model: ModelConfig, limit: int) -> CheckItem:
-    dtype = resolve_dtype(config.dtype, model.dtype, on_gpu=False)
+    dtype = resolve_dtype(config.dtype, model.dtype, on_gpu=False, quantized=config.quant != "none")
     weights = weight_bytes(model, dtype, config.quant)
     activations = activation_bytes(
         model, dtype, max_batch_tokens=config.max_batch_tokens, max_num_seqs=config.max_num_seqs

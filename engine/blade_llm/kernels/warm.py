@@ -9,6 +9,7 @@ from torch import Tensor
 from blade_llm.kernels.backend import backend_of
 from blade_llm.kernels.gather_inputs import gather_inputs
 from blade_llm.kernels.gumbel_argmax import gumbel_argmax
+from blade_llm.kernels.mark_invalid import mark_invalid
 from blade_llm.kernels.penalties import RowMasks, SparseBias, apply_penalties
 from blade_llm.kernels.rms_norm import add_rms_norm, rms_norm
 from blade_llm.kernels.rope_write_kv import rope_write_kv
@@ -59,4 +60,5 @@ def warm_step(token_table: Tensor, block_table: Tensor, block_size: int, logits:
         wide = apply_penalties(logits, token_table, zero, zero, zero + 1, penalties, *what)
     one = torch.ones(1, device=device)
     thresholds = top_k_top_p_thresholds(wide, zero + 5, one * 0.9, one * 0.1)
-    gumbel_argmax(wide, thresholds, torch.zeros(1, 2, dtype=torch.int64, device=device), zero)
+    tokens = gumbel_argmax(wide, thresholds, torch.zeros(1, 2, dtype=torch.int64, device=device), zero)
+    mark_invalid(logits, tokens)

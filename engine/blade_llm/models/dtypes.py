@@ -24,17 +24,17 @@ def parse_dtype(name: str) -> DTypeName:
     return cast(DTypeName, name)
 
 
-def resolve_dtype(name: str, checkpoint: DTypeName, *, on_gpu: bool) -> DTypeName:
+def resolve_dtype(name: str, checkpoint: DTypeName, *, on_gpu: bool, quantized: bool = False) -> DTypeName:
     """The compute type for ``--dtype name``, which may be ``auto``.
 
     ``auto`` is the checkpoint's own type on a GPU; on CPU it is bf16 where the checkpoint is 16-bit and the CPU
-    is fast in bf16, else fp32.
+    is fast in bf16, else fp32. ``quantized`` weights are multiplied in bf16 there, whatever the checkpoint has.
     """
     if name != "auto":
         return parse_dtype(name)
     if on_gpu:
         return checkpoint
-    return "bfloat16" if checkpoint != "float32" and cpu_computes_bf16() else "float32"
+    return "bfloat16" if (quantized or checkpoint != "float32") and cpu_computes_bf16() else "float32"
 
 
 def cpu_computes_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:

@@ -9,6 +9,9 @@ import torch
 
 from blade_llm.kernels import native
 from blade_llm.kernels.backend import backend_of, torch_only
+from blade_llm.kernels.linear import native as native_linear
+from blade_llm.kernels.linear.packed import Quantization
+from blade_llm.models.dtypes import DTypeName
 from blade_llm.models.errors import UnsupportedSettingError
 from blade_llm.runner.startup.host_memory import huge_pages_available
 
@@ -37,6 +40,35 @@ def choose_attention(requested: AttentionClass | None, device: torch.device) -> 
         reason = f"Triton, which {absent}" if device.type == "cuda" else "a GPU, and there is none"
         raise UnsupportedSettingError(f"--attn_cls ragged_flash needs {reason}; leave it out or give --attn_cls paged")
     return requested or ("ragged_flash" if triton else "paged")
+
+
+def require_quantization(quant: Quantization, device: torch.device, dtype: DTypeName) -> None:
+    """Refuse ``--quant`` where only the reference would compute it, unless the environment asks for the reference.
+
+    Raises:
+        UnsupportedSettingError: there is no kernel for this device and type.
+    """
+    if quant == "none" or torch_only() or _quantizes(device, dtype):
+        return
+    if device.type == "cuda":
+        raise UnsupportedSettingError(
+            f"--quant {quant} has no kernel for GPUs yet, and would be many times slower than none; leave it out"
+        )
+    if dtype != "bfloat16":
+        raise UnsupportedSettingError(
+            f"--quant {quant} needs activations in bf16, not {dtype}; give --dtype bfloat16 or leave --quant out"
+        )
+    raise UnsupportedSettingError(
+        f"--quant {quant} needs the native operators (an x86-64 CPU with AVX2, and a C++ compiler or an image that has "
+        "them compiled), which are not there; leave it out"
+    )
+
+
+def _quantizes(device: torch.device, dtype: DTypeName) -> bool:
+    """Whether quantised layers have a kernel. The reference makes floats of all weights in each step, which is many
+    times slower than no quantisation."""
+    native_here = device.type == "cpu" and backend_of(torch.empty(0)) == "native"
+    return native_here and dtype == "bfloat16" and native_linear.is_available()
 
 
 def describe(device: torch.device, attention: AttentionClass) -> str:

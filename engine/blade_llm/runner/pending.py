@@ -38,7 +38,7 @@ class LaunchedStep:
         self._event: torch.cuda.Event | None = None
         self._host: list[Tensor] = []
         if sampled is not None:
-            wanted = [sampled.tokens]
+            wanted = [sampled.tokens if sampled.reported is None else sampled.reported]
             if sampled.logprobs is not None:
                 wanted += [sampled.logprobs.chosen, sampled.logprobs.top_values, sampled.logprobs.top_tokens]
             self._host = [tensor.to("cpu", non_blocking=True) for tensor in wanted]

@@ -114,24 +114,24 @@ class PromptOutputResults:
 
     batch: PromptOutputBatch
     tensors: list[Tensor]
-    """Chosen log-probabilities, the best ones, their tokens, and pooled states."""
+    """Chosen log-probabilities, the best ones, their tokens, the ranks of the chosen, and pooled states."""
 
     def read(self, host: list[Tensor]) -> tuple[dict[int, list[TokenLogprobs]], dict[int, bytes]]:
         """By index into the plan's chunks, as :class:`~blade_llm.scheduling.plan.StepResult` has it.
 
         ``host``: copies of :attr:`tensors`.
         """
-        chosen, values, tokens = (tensor.tolist() for tensor in host[:3])
+        chosen, values, tokens, ranks = (tensor.tolist() for tensor in host[:4])
         logprobs: dict[int, list[TokenLogprobs]] = {}
         begin = 0
         for scored in self.batch.scored:
             logprobs[scored.index] = [
-                TokenLogprobs(chosen[i], tuple(tokens[i][: scored.top]), tuple(values[i][: scored.top]))
+                TokenLogprobs(chosen[i], tuple(tokens[i][: scored.top]), tuple(values[i][: scored.top]), ranks[i])
                 for i in range(begin, begin + scored.count)
             ]
             begin += scored.count
         finished = [pooled.index for pooled in self.batch.pooled if pooled.ends]
-        states = host[3].numpy().astype("<f4", copy=False)
+        states = host[4].numpy().astype("<f4", copy=False)
         return logprobs, {index: state.tobytes() for index, state in zip(finished, states, strict=True)}
 
 
@@ -152,19 +152,21 @@ def compute_prompt_outputs(
 
 def _score(
     hidden: Tensor, next_tokens: Tensor, top: int, logits: Callable[[Tensor], Tensor]
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     pieces: list[tuple[Tensor, ...]] = []
     for begin in range(0, len(hidden), SCORED_AT_ONCE):
         some = slice(begin, begin + SCORED_AT_ONCE)
         scores = logits(hidden[some]).float()
         norm = scores.logsumexp(-1, keepdim=True)
-        chosen = scores.gather(1, next_tokens[some].unsqueeze(1)) - norm
+        chosen = scores.gather(1, next_tokens[some].unsqueeze(1))
+        ranks = (scores >= chosen).sum(-1)
         best = scores.topk(min(top, scores.shape[1]))
-        pieces.append((chosen.squeeze(1), best.values - norm, best.indices))
+        pieces.append(((chosen - norm).squeeze(1), best.values - norm, best.indices, ranks))
     if not pieces:
-        return hidden.new_zeros(0), hidden.new_zeros(0, 0), next_tokens.new_zeros(0, 0)
-    chosen, values, tokens = (torch.cat(parts) for parts in zip(*pieces, strict=True))
-    return chosen, values, tokens
+        none = next_tokens.new_zeros(0)
+        return hidden.new_zeros(0), hidden.new_zeros(0, 0), next_tokens.new_zeros(0, 0), none
+    chosen, values, tokens, ranks = (torch.cat(parts) for parts in zip(*pieces, strict=True))
+    return chosen, values, tokens, ranks
 
 
 def _pool(pooled: list[_Pooled], hidden: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ from blade_llm.models.errors import NotEnoughMemoryError
 from blade_llm.models.llama import Llama
 from blade_llm.models.memory import activation_bytes
 from blade_llm.runner.cuda_graphs import CudaGraphs, DecodeGraphs, GraphBackend, graph_batch_sizes
-from blade_llm.runner.device import TORCH_DTYPES, choose_attention, choose_device, describe
+from blade_llm.runner.device import TORCH_DTYPES, choose_attention, choose_device, describe, require_quantization
 from blade_llm.runner.inputs import StepInputs, send_inputs
 from blade_llm.runner.kv_cache import allocate_kv_cache, copy_blocks
 from blade_llm.runner.pending import LaunchedForward, LaunchedStep
@@ -73,7 +73,10 @@ class TorchRunner:
         self.model_config = model_config
         self.timings: dict[str, float] = {}
         self.device = choose_device()
-        self.dtype_name = resolve_dtype(config.dtype, model_config.dtype, on_gpu=self.device.type != "cpu")
+        self.dtype_name = resolve_dtype(
+            config.dtype, model_config.dtype, on_gpu=self.device.type != "cpu", quantized=config.quant != "none"
+        )
+        require_quantization(config.quant, self.device, self.dtype_name)
         self.dtype = TORCH_DTYPES[self.dtype_name]
         self.attn_cls = choose_attention(config.attn_cls, self.device)
         self._torch_attention = self.attn_cls == "paged" and self.device.type == "cuda"
@@ -239,8 +242,8 @@ class TorchRunner:
             self.model = self._load(length)
         except torch.OutOfMemoryError as error:
             raise NotEnoughMemoryError(
-                f"the weights do not fit into the {free_at_start} bytes that are free on the GPU; give --quant int8 or "
-                f"int4, or free memory that other processes hold ({error})"
+                f"the weights do not fit into the {free_at_start} bytes that are free on the GPU; take a smaller model "
+                f"or a larger GPU, or free memory that other processes hold ({error})"
             ) from error
         start = time.perf_counter()
         memory = profile_gpu(self, free_at_start, length)

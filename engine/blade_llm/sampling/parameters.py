@@ -15,6 +15,10 @@ MAX_LENGTH_PENALTY: Final = 10.0
 """Either way: beyond, the power of a long output's length is no number any more."""
 
 
+INVALID_TOKEN: Final = -1
+"""Sampled in place of a token where the model's logits are no numbers."""
+
+
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Sampling and stopping of one request.
 
@@ -150,3 +154,5 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
     chosen: float
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
+    rank: int = 0
+    """Number of tokens at least as likely as the chosen one; 0 where it is not computed: for sampled tokens."""

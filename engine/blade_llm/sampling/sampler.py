@@ -15,6 +15,7 @@ from torch import Tensor
 
 from blade_llm.kernels.argmax import argmax, masked_argmax
 from blade_llm.kernels.gumbel_argmax import gumbel_argmax
+from blade_llm.kernels.mark_invalid import mark_invalid
 from blade_llm.kernels.penalties import apply_penalties
 from blade_llm.kernels.top_k_top_p import top_k_top_p_thresholds
 from blade_llm.sampling.masks import TokenMasks, mask_words
@@ -45,8 +46,11 @@ class SamplerOutput:
     """A step's tokens, still on the device."""
 
     tokens: Tensor
-    """[rows] int64."""
+    """[rows] int64, all of them in the vocabulary, as the next step computes with them."""
     logprobs: SampledLogprobs | None
+    reported: Tensor | None = None
+    """[rows] int64: the same for the host, with :data:`~blade_llm.sampling.parameters.INVALID_TOKEN` where the logits
+    are no numbers. None: all are."""
 
 
 class Sampler:
@@ -66,14 +70,14 @@ class Sampler:
         with_logprobs = stages.logprobs_index
         raw = None if with_logprobs is None else logits.index_select(0, with_logprobs).float().log_softmax(-1)
         tokens = self._tokens(logits, sampled, stages)
+        reported = mark_invalid(logits, tokens)
         if raw is None or with_logprobs is None:
-            return SamplerOutput(tokens, None)
+            return SamplerOutput(tokens, None, reported)
         counts = [self._table[sampled.slots[i]].params.logprobs or 0 for i in stages.logprobs_indices]
         chosen = raw.gather(1, tokens.index_select(0, with_logprobs).unsqueeze(1)).squeeze(1)
         best = raw.topk(min(max(counts), raw.shape[1]))
-        return SamplerOutput(
-            tokens, SampledLogprobs(stages.logprobs_indices, counts, chosen, best.values, best.indices)
-        )
+        logprobs = SampledLogprobs(stages.logprobs_indices, counts, chosen, best.values, best.indices)
+        return SamplerOutput(tokens, logprobs, reported)
 
     def changed(self, logits: Tensor, sampled: SampledSlots, stages: Stages) -> Tensor:
         """Logits after penalties, bias and masks, fp32; the input itself when no slot has any."""

@@ -119,7 +119,8 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class StepResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The tokens that a step sampled, one entry for each chunk of the plan with ``sample`` set, in plan order.
+    """The tokens that a step sampled, one entry for each chunk of the plan with ``sample`` set, in plan order;
+    ``INVALID_TOKEN`` where the logits are no numbers.
 
     ``tokens[i]`` holds 0..num_draft_tokens+1 accepted tokens; without speculation exactly one.
     """

@@ -12,6 +12,7 @@ from blade_llm.scheduling.beams.group import BeamGroup
 from blade_llm.scheduling.limits import SchedulerConfig
 from blade_llm.scheduling.phase import Phase
 from blade_llm.scheduling.plan import BlockUpdate
+from blade_llm.scheduling.preemption_log import PreemptionLog
 from blade_llm.scheduling.queue import RequestQueue
 from blade_llm.scheduling.request import NO_SLOT, Request
 from blade_llm.scheduling.sample_group import Admission, SampleGroup
@@ -29,6 +30,7 @@ class RequestSets:
         self.freed_slots: list[int] = []
         """Slots whose request left since the last plan: the next plan names them to the runner."""
         self.preemptions = 0
+        self._preemption_log = PreemptionLog()
         self.sample_groups: dict[Request, SampleGroup] = {}
         """The samples of its prompt, of each live request that has several."""
         self.beam_groups: dict[Request, BeamGroup] = {}
@@ -158,6 +160,7 @@ class RequestSets:
         request.matched, request.num_cached = False, 0
         self.waiting.add(request)
         self.preemptions += 1
+        self._preemption_log.preempted(request.request_id, self.preemptions)
         group = self.sample_groups.get(request)
         if group is not None and group not in self._waiting_groups:
             self._waiting_groups.append(group)

@@ -3,6 +3,8 @@ prompt, and pooled states."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from blade_llm.cache.manager import KVCacheManager
 from blade_llm.sampling.parameters import TokenLogprobs
 from blade_llm.scheduling.guided import advance_grammar
@@ -54,6 +56,20 @@ def append_sampled(
         prompt_logprobs=request.prompt_logprobs if first else None,
         error=error,
     )
+
+
+def invalid_outputs(request_ids: Iterable[str | None]) -> list[RequestOutput]:
+    """The outputs of a request for which the model computed no numbers; its owner ends it."""
+    error = RequestError(
+        message="the model computed NaN for this request: its weights are damaged, or their values leave the range of "
+        "the compute type; check the model's files, or serve it with --dtype bfloat16 or float32",
+        kind="invalid_logits",
+    )
+    return [
+        RequestOutput(request_id=request_id, finish_reason="abort", error=error)
+        for request_id in request_ids
+        if request_id is not None
+    ]
 
 
 def pooled_output(request: Request, embedding: bytes) -> RequestOutput:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from blade_llm.cache.manager import KVCacheManager
-from blade_llm.sampling.parameters import TokenLogprobs
+from blade_llm.sampling.parameters import INVALID_TOKEN, TokenLogprobs
 from blade_llm.scheduling.admission import AdmissionControl, AdmissionPolicy
 from blade_llm.scheduling.beams.group import BeamGroup
 from blade_llm.scheduling.beams.search import BeamSearch
@@ -30,7 +30,13 @@ from blade_llm.scheduling.phase import Phase
 from blade_llm.scheduling.plan import ScheduledChunk, StepPlan, StepResult
 from blade_llm.scheduling.request import NO_SLOT, Request, RequestRefusedError
 from blade_llm.scheduling.request_sets import RequestSets
-from blade_llm.scheduling.results import append_sampled, collect_prompt_logprobs, pooled_output, register_blocks
+from blade_llm.scheduling.results import (
+    append_sampled,
+    collect_prompt_logprobs,
+    invalid_outputs,
+    pooled_output,
+    register_blocks,
+)
 from blade_llm.scheduling.step import SchedulerStats, Step, new_request
 
 
@@ -258,7 +264,9 @@ class Scheduler:
             if request.phase is finished:
                 continue
             request.num_in_flight -= 1 + chunk.num_draft_tokens
-            if request.is_beam_search:
+            if tokens and tokens[0] == INVALID_TOKEN:
+                outputs += self._end_invalid(request)
+            elif request.is_beam_search:
                 outputs += self._advance_beams(request, tokens, logprobs)
             elif tokens:
                 output = append_sampled(request, tokens, logprobs, cache)
@@ -273,6 +281,16 @@ class Scheduler:
             if request.phase is not finished:
                 self._finish(request)
                 outputs.append(pooled_output(request, embedding))
+        return outputs
+
+    def _end_invalid(self, request: Request) -> list[RequestOutput]:
+        """End a request whose logits are no numbers. Nobody else may compute with its KV, which is none either."""
+        group = self._sets.beam_groups.get(request)
+        self.cache.forget(request.block_table)
+        for beam in () if group is None else group.beams:
+            self.cache.forget(beam.blocks)
+        outputs = invalid_outputs((request.request_id,) if group is None else group.output_ids)
+        self._finish(request)
         return outputs
 
     def _advance_beams(

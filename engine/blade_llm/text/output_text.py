@@ -31,6 +31,8 @@ class OutputText:
         self._min_tokens = sampling.min_tokens
         self.num_tokens = 0
         """Tokens taken so far."""
+        self.piece = ""
+        """What the last call added to the text, held-back characters included."""
         self.length = 0
         """Characters detokenized so far, held-back ones included: the offset of the next token's text."""
 
@@ -46,13 +48,13 @@ class OutputText:
     def add(self, token_id: int) -> str:
         """The text to give out after this token; ``""`` while a character or a possible stop string is incomplete."""
         self.num_tokens += 1
-        piece = self._detokenizer.add(token_id)
+        self.piece = piece = self._detokenizer.add(token_id)
         self.length += len(piece)
         return self._watch(piece) if self._has_stop else piece
 
     def finish(self) -> str:
         """The rest, when the last token has come."""
-        piece = self._detokenizer.finish()
+        self.piece = piece = self._detokenizer.finish()
         self.length += len(piece)
         return "" if self.stopped else self._watch(piece) + self._stop.finish()
 

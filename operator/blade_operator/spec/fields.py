@@ -69,7 +69,7 @@ class Engine(Record):
     )
     cuda_graphs: CudaGraphs | None = Field(default=None, description="CUDA graphs of decode steps.")
     quant: Literal["none", "int8", "int4"] = Field(
-        default="none", description="Quantise the weights of linear layers while loading (`--quant`)."
+        default="none", description="Quantise the weights of linear layers while loading (`--quant`); on CPU."
     )
     deterministic: bool = Field(
         default=False,

@@ -10,7 +10,9 @@ import torch
 from engine_support.runner_driver import Driver
 from engine_support.tiny_models import engine_config, reference_logits, save_model
 
-from blade_llm.runner import build_runner
+from blade_llm.models.errors import UnsupportedSettingError
+from blade_llm.runner import build_runner, device
+from blade_llm.runner.device import require_quantization
 from blade_llm.runner.torch_runner import TorchRunner
 
 
@@ -46,7 +48,7 @@ def logits_of(runner: TorchRunner) -> torch.Tensor:
     return logits
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "auto"])
 def test_quantised_models_compute_nearly_the_same(folder: Path, expected: torch.Tensor, dtype: str) -> None:
     errors = {}
     for quant in ("none", "int8", "int4"):
@@ -74,3 +76,24 @@ def test_deterministic_logits_do_not_depend_on_the_batch(folder: Path, quant: st
     driver.enter(0, prompt_of(70))
     driver.step({0: 70, 1: 21, 2: 22, 3: 23, 4: 24})
     assert torch.equal(driver.logits[0].float(), alone)
+
+
+@pytest.mark.parametrize("quant", ["int8", "int4"])
+def test_without_a_kernel_quantisation_is_refused(folder: Path, quant: str) -> None:
+    with pytest.raises(UnsupportedSettingError, match=f"--quant {quant} needs activations in bf16, not float32"):
+        runner_of(folder, quant=quant, dtype="float32")
+    gpu = torch.device("cuda")
+    with pytest.raises(UnsupportedSettingError, match=f"--quant {quant} has no kernel for GPUs yet.*; leave it out"):
+        require_quantization(quant, gpu, "bfloat16")  # type: ignore[arg-type]
+    require_quantization("none", gpu, "bfloat16")
+
+
+def test_the_reference_is_there_for_those_who_ask_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "torch_only", lambda: True)
+    require_quantization("int4", torch.device("cpu"), "float32")
+
+
+def test_quantised_weights_are_multiplied_in_bf16_whatever_the_checkpoint_has(tmp_path: Path) -> None:
+    save_model(tmp_path, "qwen2", torch.float32)
+    assert runner_of(tmp_path, quant="int8", dtype="auto").dtype_name == "bfloat16"
+    assert runner_of(tmp_path, dtype="auto").dtype_name == "float32"

@@ -21,9 +21,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     return folder, save_model(folder, "qwen2")
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("quant", ["none", "int8", "int4"])
+@pytest.mark.parametrize(
+    ("quant", "dtype"), [("none", "float32"), ("none", "bfloat16"), ("int8", "bfloat16"), ("int4", "bfloat16")]
+)
 def test_logits_are_the_same_bits_in_any_batch(model: tuple[Path, Any], quant: str, dtype: str) -> None:
+    if quant != "none" and torch.cuda.is_available():
+        pytest.skip("no kernel for GPUs")
     runner = build_runner(engine_config(model[0], dtype=dtype, deterministic=True, quant=quant))
     driver = Driver(runner)
     prompt = list(range(20, 150))

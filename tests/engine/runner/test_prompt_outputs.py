@@ -47,6 +47,8 @@ def check(found: list[TokenLogprobs], reference: Any, prompt: list[int], top: in
         assert entry.chosen == pytest.approx(float(expected[position, prompt[position + 1]]), abs=1e-4)
         assert list(entry.token_ids) == best.indices[position].tolist()
         assert entry.logprobs == pytest.approx(best.values[position].tolist(), abs=1e-4)
+        above = [int((expected[position] >= entry.chosen + gap).sum()) for gap in (2e-4, -2e-4)]
+        assert max(1, above[0]) <= entry.rank <= above[1]
 
 
 @pytest.mark.parametrize("chunks", [[150], [1, 149], [64, 64, 22], [149, 1], [30] * 5], ids=str)

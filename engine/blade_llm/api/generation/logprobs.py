@@ -18,13 +18,13 @@ class TokenNames:
 
     def __init__(self, tokenizer: Tokenizer, *, by_id: bool = False) -> None:
         self.tokenizer = tokenizer
-        self._by_id = by_id
+        self.by_id = by_id
 
     def raw(self, token_id: int) -> bytes:
         return self.tokenizer.token_bytes(token_id)
 
     def __call__(self, token_id: int) -> str:
-        return f"token_id:{token_id}" if self._by_id else self.text(token_id)
+        return f"token_id:{token_id}" if self.by_id else self.text(token_id)
 
     def text(self, token_id: int) -> str:
         return self.raw(token_id).decode("utf-8", errors="replace")
@@ -52,6 +52,7 @@ def chat_logprobs(entries: Iterable[TokenEntry], names: TokenNames) -> dict[str,
 class CompletionLogprobs:
     """``{"tokens", "token_logprobs", "top_logprobs", "text_offset"}``, each a list with one element a token.
 
+    The tokens of an output are what each adds to its text: nothing where that is skipped, or ends inside a character.
     ``top_logprobs`` holds the most likely tokens and the chosen one; both kinds of log-probabilities are null for a
     prompt's first token.
     """
@@ -63,8 +64,9 @@ class CompletionLogprobs:
         self._top: list[dict[str, float] | None] = []
         self._offsets: list[int] = []
 
-    def add(self, token_id: int, logprobs: TokenLogprobs | None, offset: int) -> None:
-        token = self._names(token_id)
+    def add(self, token_id: int, logprobs: TokenLogprobs | None, offset: int, text: str | None = None) -> None:
+        """Add a token. ``text``: what it adds to the output, where that is known; else it goes by its name."""
+        token = self._names(token_id) if text is None or self._names.by_id else text
         self._tokens.append(token)
         self._offsets.append(offset)
         if logprobs is None:
@@ -73,7 +75,7 @@ class CompletionLogprobs:
             return
         chosen = max(logprobs.chosen, _FLOOR)
         top = {
-            self._names(other): max(logprob, _FLOOR)
+            token if other == token_id else self._names(other): max(logprob, _FLOOR)
             for other, logprob in zip(logprobs.token_ids, logprobs.logprobs, strict=True)
         }
         self._chosen.append(chosen)
@@ -90,14 +92,14 @@ class CompletionLogprobs:
 
 def prompt_logprobs(token_ids: Sequence[int], found: PromptLogprobs, names: TokenNames) -> list[Any]:
     """For each prompt token null (the first), or id → ``{"logprob", "rank", "decoded_token"}`` of the token itself and
-    of the most likely ones. The rank of a token that is not among these is null."""
+    of the most likely ones. The rank is that among all tokens."""
 
     def entries(token_id: int, logprobs: TokenLogprobs) -> dict[str, Any]:
         ranked = {
             other: (logprob, rank)
             for rank, (other, logprob) in enumerate(zip(logprobs.token_ids, logprobs.logprobs, strict=True), 1)
         }
-        every: dict[int, tuple[float, int | None]] = {token_id: (logprobs.chosen, None), **ranked}
+        every = {token_id: (logprobs.chosen, logprobs.rank), **ranked}
         return {
             str(other): {"logprob": max(logprob, _FLOOR), "rank": rank, "decoded_token": names.text(other)}
             for other, (logprob, rank) in every.items()

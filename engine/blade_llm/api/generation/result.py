@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TypeAlias
 
@@ -26,6 +26,8 @@ class TokenEntry:
     token_id: int
     logprobs: TokenLogprobs
     text_offset: int
+    text: str
+    """What it adds to the text."""
 
 
 @dataclass(slots=True)
@@ -113,9 +115,10 @@ class Choice:
         """What ``output`` adds to the text, up to a stop string; also counts and sets ``finish_reason``."""
         output_text, text = self._text, ""
         for position, token_id in enumerate(output.token_ids):
-            if output.logprobs is not None:
-                self._entries.append(TokenEntry(token_id, output.logprobs[position], output_text.length))
+            offset = output_text.length
             text += output_text.add(token_id)
+            if output.logprobs is not None:
+                self._entries.append(TokenEntry(token_id, output.logprobs[position], offset, output_text.piece))
             self.num_tokens += 1
             if output_text.stopped:
                 self.finish_reason = "stop"
@@ -128,6 +131,9 @@ class Choice:
                 self.num_tokens += 1
                 text += self._stop_at(output.stop_token_id)
         text += output_text.finish()
+        if output_text.piece and self._entries:  # what is left of a character that never came
+            last = self._entries[-1]
+            self._entries[-1] = replace(last, text=last.text + output_text.piece)
         if output_text.stopped:  # perhaps the last characters completed a stop string
             self.finish_reason, self._stop_reason = "stop", output_text.stop_string
         return text
@@ -136,6 +142,8 @@ class Choice:
         """The engine's ``error`` with the request's own name of the field at fault."""
         if error.kind == "overloaded":
             return ApiError(503, str(error), kind="overloaded_error", code="busy", headers={"retry-after": "1"})
+        if error.kind == "invalid_logits":
+            return ApiError(500, str(error), kind="server_error", code="invalid_logits")
         if not error.field:
             return bad_request(str(error), self._param)
         name = self._field_names.get(error.field, error.field)

@@ -87,6 +87,11 @@ class NativeLinear:
         return y
 
 
+def is_available() -> bool:
+    """Whether this CPU has the kernels."""
+    return _functions() is not None
+
+
 def pack(weight: Tensor, bias: Tensor | None, quant: Quantization, deterministic: bool) -> NativeLinear | None:
     """As :func:`blade_llm.kernels.linear.pack`; None where these kernels cannot take it."""
     if weight.dtype != torch.bfloat16 or _functions() is None:

@@ -168,6 +168,9 @@ def _decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, group: DecodeGroup, sca
         cache.index_select(0, blocks).view(group.batch, -1, kv_heads, head_dim)[:, : longest - first].transpose(1, 2)
         for cache in (k_cache, v_cache)
     )
+    if mask is not None:  # what is hidden may be NaN, of another sequence: weighed by 0 it would be NaN all the same
+        hidden = mask.isneginf().transpose(2, 3)
+        keys, values = keys.masked_fill(hidden, 0.0), values.masked_fill(hidden, 0.0)
     folded = q.reshape(group.batch, kv_heads, -1, head_dim)
     return F.scaled_dot_product_attention(folded, keys, values, attn_mask=mask, scale=scale)
 

@@ -59,7 +59,7 @@ class GpuMemory:
         return (
             f"the GPU lacks {missing} bytes: free them (other processes hold "
             f"{max(0, self.total - self.free - self.lasting)}), lower --ragged_flash_max_batch_tokens or "
-            f"--max_num_seqs (a step's peak is {self.activation_peak}), take --quant int8 or --disable_cuda_graph"
+            f"--max_num_seqs (a step's peak is {self.activation_peak}), or give --disable_cuda_graph"
         )
 
 

@@ -62,7 +62,7 @@ def test_prompt_logprobs_have_vllms_shape(server: ServerProcess) -> None:
     found = _choice(server, prompt_logprobs=1)["prompt_logprobs"]
     assert found[0] is None
     assert found[1] == {
-        "41": {"logprob": -1.0, "rank": None, "decoded_token": "G"},
+        "41": {"logprob": -1.0, "rank": 2, "decoded_token": "G"},
         "42": {"logprob": -0.5, "rank": 1, "decoded_token": "H"},
     }
     both = _choice(server, prompt_logprobs=2, logprobs=1)["prompt_logprobs"]

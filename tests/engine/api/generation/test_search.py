@@ -65,7 +65,7 @@ def test_the_schema_has_the_same_bounds(name: str, value: float) -> None:
 
 
 def test_an_output_without_a_token_is_never_the_best() -> None:
-    entries = [TokenEntry(5, TokenLogprobs(-9.0), 0)]
+    entries = [TokenEntry(5, TokenLogprobs(-9.0), 0, "")]
     said, silent = ChoiceUpdate(0, "well", entries, "stop"), ChoiceUpdate(1, "", [], "stop")
     assert best_choices([silent, said], 1) == [said]
     assert best_choices([silent, said], 2) == [said, silent]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_support.tiny_text import write_tokenizer
+from engine_support.tiny_text import byte_fallback_tokenizer, write_tokenizer
 from starlette.types import Message
 
 from blade_llm.api.chat import ChatSerializer
@@ -21,7 +21,7 @@ from blade_llm.api.completion_serializer import CompletionSerializer
 from blade_llm.api.generation.generate import ResponseSerializer, stream_events
 from blade_llm.api.generation.logprobs import TokenNames
 from blade_llm.api.generation.requests import StreamOptions
-from blade_llm.api.generation.result import Choice, ChoiceUpdate, GenerationResult
+from blade_llm.api.generation.result import Choice, ChoiceUpdate, GenerationResult, merge
 from blade_llm.api.generation.sse import EventStream
 from blade_llm.engine.client import EngineClient, EngineDeadError, Generation
 from blade_llm.engine.messages import GenerateRequest, RequestOutput, StepOutputs
@@ -226,6 +226,36 @@ async def test_a_stop_string_ends_it(made: Any, tokenizer: Tokenizer) -> None:
     stream.tokens(finish_reason="length", index=1)
     await stream.task
     assert "".join(_texts(stream.connection)) == "onone "
+
+
+def _finished(choice: Choice, token_ids: list[int], **last: Any) -> ChoiceUpdate:
+    """All of a choice with log-probabilities, whose tokens came one by one."""
+    updates = []
+    for token_id in token_ids:
+        logprobs = [TokenLogprobs(-0.5, (40, token_id), (-0.25, -0.5))]
+        updates.append(choice.add(RequestOutput(request_id="r", token_ids=[token_id], logprobs=logprobs)))
+    updates.append(choice.add(RequestOutput(request_id="r", finish_reason="length")))
+    return merge([update for update in updates if update is not None])
+
+
+@pytest.mark.parametrize("fallback", [False, True])
+@pytest.mark.parametrize("skip", [False, True])
+def test_the_tokens_of_logprobs_joined_are_the_text(
+    tokenizer: Tokenizer, tmp_path: Path, fallback: bool, skip: bool
+) -> None:
+    if fallback:
+        tokenizer = Tokenizer(write_tokenizer(tmp_path, byte_fallback_tokenizer()))
+    special, first_byte = 1, tokenizer.encode("\u9f98")[-3]
+    token_ids = [special, *tokenizer.encode("hello \u9f98"), special, *tokenizer.encode("\u9f98 hello"), first_byte]
+    choice = Choice(0, tokenizer, [], SamplingParams(seed=0, skip_special_tokens=skip))
+    update = _finished(choice, token_ids)
+    assert ("hello" in update.text, "\u9f98" in update.text, update.text[-1]) == (True, True, "\ufffd")
+    found = _completion(tokenizer, with_logprobs=True).choice(update)["logprobs"]
+    assert "".join(found["tokens"]) == update.text
+    assert len(found["tokens"]) == len(token_ids)
+    for token, top, offset in zip(found["tokens"], found["top_logprobs"], found["text_offset"], strict=True):
+        assert top[token] == -0.5
+        assert update.text[offset:].startswith(token)
 
 
 def _reference(serializer: ResponseSerializer, updates: list[ChoiceUpdate], tokenizer: Tokenizer) -> Iterator[str]:

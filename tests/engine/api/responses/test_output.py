@@ -87,7 +87,7 @@ def test_logprobs_belong_to_text_alone(text_model: Path) -> None:
     tokenizer = Tokenizer(text_model)
     output = Output("7", PARSING.parser(), tokenizer, with_logprobs=True)
     for character in OUTPUT:
-        entries = [TokenEntry(token, TokenLogprobs(-0.5), 0) for token in tokenizer.encode(character)]
+        entries = [TokenEntry(token, TokenLogprobs(-0.5), 0, "") for token in tokenizer.encode(character)]
         output.add(ChoiceUpdate(0, character, entries))
     output.add(ChoiceUpdate(0, "", [], "stop"))
     text = "".join(entry["token"] for entry in output.items[1]["content"][0]["logprobs"])
