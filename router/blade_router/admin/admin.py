@@ -84,7 +84,8 @@ def make_admin(
     debug_routes: bool = False,
 ) -> FastAPI:
     """Create the ASGI application for every path that is not the engines'. The caller keeps ``models`` up to date."""
-    app = FastAPI(title="BladeLLM router", docs_url=None, redoc_url=None, openapi_url=None)
+    # No redirects: they would go wherever the client's Host says.
+    app = FastAPI(title="BladeLLM router", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
 
     @app.exception_handler(HTTPException)
     async def openai_shaped(request: Request, error: HTTPException) -> Response:

@@ -94,7 +94,7 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are none of asyncio's classes, only equal to them
-        self._flow = FlowControl(cast(asyncio.Transport, transport))
+        self._flow = FlowControl(cast(asyncio.Transport, transport), self.address)
         self._flow.last_response = self._reserve
         self._made, self.opening = True, None
         self._task = self._loop.create_task(self._serve())

@@ -240,6 +240,16 @@ async def test_head_of_the_routers_own_pages_has_no_body() -> None:
         assert (await client.response()).status == 200, "no byte of a body was sent in between"
 
 
+@pytest.mark.parametrize("path", [b"/metrics/", b"/live/", b"/status/"])
+async def test_the_routers_own_pages_redirect_nowhere(path: bytes) -> None:
+    """A redirect would go to the host that the client named, whoever that is."""
+    async with MockEngine("a") as engine, serving(engine) as router, connected(router.port) as client:
+        client.send(get(path).replace(b"host: router", b"host: evil.example"))
+        response = await client.response()
+        assert (response.status, response.header("location")) == (404, None)
+        assert b"evil.example" not in response.body
+
+
 @pytest.mark.parametrize("coding", [b"gzip", b"deflate", b"br", b"gzip, identity"])
 async def test_compressed_bodies_are_415(coding: bytes) -> None:
     async with MockEngine("a") as engine, serving(engine) as router, connected(router.port) as client:
