@@ -13,9 +13,8 @@ from router_support.engine import MockEngine
 from router_support.raw import BODY, connected, get, post
 from router_support.serving import eventually, serving
 
-from blade_router.http.accept.trusted_proxies import TrustedProxies
-
 from blade_router.arguments import parse_arguments
+from blade_router.http.accept.trusted_proxies import TrustedProxies
 from blade_router.observability import tracing
 
 PARENT = "4bf92f3577b34da6a3ce929d0e0e4736"
