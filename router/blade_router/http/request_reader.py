@@ -12,6 +12,7 @@ import httptools
 from blade_protocol.limits import BODY_BUDGET_BYTES
 from blade_router.http import head
 from blade_router.http.body_budget import LARGE_BODY, BodyBudget
+from blade_router.http.body_framing import BodyFraming
 from blade_router.http.errors import Headers, Refused
 from blade_router.http.head import RawRequest
 
@@ -89,7 +90,8 @@ class RequestReader:
         """The error a callback found: llhttp hides an exception in one of its own."""
         self._target = b""
         self._headers: Headers = []
-        self._upgraded: RawRequest | None = None
+        self._framing: BodyFraming | None = None
+        """Reads the body of a request that offers an upgrade."""
         self._body: bytes | bytearray = b""
         self._charged = 0
         """Bytes of the head or body being read that count in the budget; none of what comes in one piece."""
@@ -105,11 +107,15 @@ class RequestReader:
         """Parse received bytes."""
         self._piece = len(data)
         while data and self._parser is not None:
+            if self._framing is not None:
+                data = self._read_framed(self._framing, data)
+                continue
             try:
                 self._parser.feed_data(data)
                 break
             except httptools.HttpParserUpgrade as upgrade:
-                data = self._ignore_upgrade(data[upgrade.args[0] :])
+                data = data[upgrade.args[0] :]
+                self._ignore_upgrade()
             except httptools.HttpParserError as error:
                 self.refuse(self._refusal or head.bad_request(f"this is no valid HTTP request: {error}"))
         if self.stage is not IDLE:
@@ -130,7 +136,7 @@ class RequestReader:
         """Read nothing any more."""
         self.stage = OVER
         self.deadline = math.inf
-        self._parser = None  # it holds bound methods of this object: break the cycle
+        self._parser = self._framing = None  # they hold bound methods of this object: break the cycle
         self.request = None
         self._body = b""
         self._release()
@@ -208,9 +214,6 @@ class RequestReader:
     def on_headers_complete(self) -> None:
         if self.stage is not HEAD or self._parser is None:
             return
-        if self._upgraded is not None:
-            self._read_body(self._upgraded)
-            return
         if self._charged:
             self._release()  # the head's
         parser, headers = self._parser, self._headers
@@ -250,7 +253,7 @@ class RequestReader:
         request = self.request
         if request is None:
             return
-        self.request = self._upgraded = None
+        self.request = None
         self.stage = IDLE
         self.deadline = math.inf
         if self._body:
@@ -327,20 +330,34 @@ class RequestReader:
     def _head_size(self) -> int:
         return len(self._target) + sum(len(name) + len(value) + 4 for name, value in self._headers)
 
-    def _ignore_upgrade(self, rest: bytes) -> bytes:
-        """Refuse an offered protocol upgrade and stay with HTTP/1.1: go on where llhttp stopped, behind the head.
+    def _ignore_upgrade(self) -> None:
+        """Refuse an offered protocol upgrade and stay with HTTP/1.1: the body follows, and then the next request.
 
-        The body, which llhttp takes for the other protocol, is read by a new parser, which gets its length in a made-up
-        head: returns what to feed it.
+        llhttp, which takes what follows for the other protocol, has reported the request as complete.
         """
-        request = self.waiting.pop()
-        assert isinstance(request, RawRequest)
-        framing = b"content-length: %d" % (request.length or 0)
-        if request.header(b"transfer-encoding"):
-            framing = b"transfer-encoding: chunked"
-        self._upgraded = request
         self._parser = httptools.HttpRequestParser(self)
-        return b"POST / HTTP/1.1\r\n%b\r\n\r\n%b" % (framing, rest)
+        request = self.waiting[-1]
+        assert isinstance(request, RawRequest)
+        if request.chunked or request.length:
+            self.waiting.pop()
+            self._framing = BodyFraming(None if request.chunked else request.length, self.on_body)
+            self._read_body(request)
+
+    def _read_framed(self, framing: BodyFraming, data: bytes) -> bytes:
+        """Read a body without llhttp; returns what is behind it."""
+        try:
+            rest = framing.feed(data)
+            if rest is None:
+                return b""
+            self._framing = None
+            self.on_message_complete()
+        except ValueError as error:
+            self.refuse(head.bad_request(f"this is no valid HTTP request: {error}"))
+        except Refused as refusal:
+            self.refuse(refusal)
+        else:
+            return rest
+        return b""
 
 
 def _noop() -> None:
