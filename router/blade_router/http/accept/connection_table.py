@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 MAX_CONNECTIONS = 8192
-"""Default limit of client connections of a process. An idle one takes about 10 KB."""
+"""Default limit of client connections of a process. An idle one takes about 6 KB."""
 RESERVE = 32
 """Connections let in beyond the limit; one more closes the oldest of them."""
 STALLED_SECONDS = 1.0
