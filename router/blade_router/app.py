@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import gc
 import logging
+import math
 import signal
 import socket
 import ssl
@@ -14,10 +15,12 @@ from typing import TypeVar
 
 import uvloop
 
-from blade_protocol import environment
+from blade_protocol import environment, paths
 from blade_router.admission import hash_key
 from blade_router.arguments import Options, parse_arguments
 from blade_router.config.parsing import ConfigError
+from blade_router.http.accept.descriptors import connections_for, descriptor_limit, raise_descriptor_limit
+from blade_router.http.body_budget import BodyBudget
 from blade_router.http.listening import inherited, listen, shareable
 from blade_router.http.request_reader import HttpLimits
 from blade_router.http.server import Server
@@ -31,14 +34,21 @@ T = TypeVar("T")
 
 CLIENT_KEEP_ALIVE = 75
 """Seconds an idle client connection stays open."""
+PROBES = (paths.LIVE.encode(), paths.HEALTH.encode())
+"""Paths that are served also when every connection is in use."""
 LINGER_SECONDS = 1.0
 """Seconds at the end in which an open connection may bring another request."""
+ADMIN_CONNECTIONS = 32
+"""Connections of the admin port; the descriptors that are kept for the router itself are enough for them."""
+ADMIN_BODY_BYTES = 32 << 20
+"""Bytes of bodies that the admin port keeps at a time."""
 ADMIN_DRAIN_SECONDS = 1.0
 """Seconds a request on the admin port has to finish once the last one on the public port has ended."""
 
 
 def make_server(router: Router, options: Options, certificate: Certificate | None = None) -> Server:
     """Make the server of a router's public port; inside the event loop."""
+    connections = max_connections(options)
     linger = min(LINGER_SECONDS, options.drain_timeout / 2)
     server = Server(
         router,
@@ -47,6 +57,10 @@ def make_server(router: Router, options: Options, certificate: Certificate | Non
         drain_timeout=options.drain_timeout - linger,
         tls=certificate.context if certificate is not None else None,
         refused=router.refused,
+        max_connections=connections,
+        max_connections_per_address=share(options, options.max_connections_per_address, connections // 2),
+        exempt=options.trusted_proxies.trusts,
+        essential=PROBES,
     )
     router.serve_with(server)
     return server
@@ -54,16 +68,42 @@ def make_server(router: Router, options: Options, certificate: Certificate | Non
 
 def make_admin_server(router: Router, options: Options) -> Server:
     """Make the server of a router's admin port, plain HTTP whatever the public one speaks; inside the event loop."""
-    return Server(router.serve_admin, _limits(options), lame_duck=0.0, drain_timeout=ADMIN_DRAIN_SECONDS)
+    return Server(
+        router.serve_admin,
+        dataclasses.replace(_limits(options), budget=BodyBudget(ADMIN_BODY_BYTES)),
+        lame_duck=0.0,
+        drain_timeout=ADMIN_DRAIN_SECONDS,
+        max_connections=ADMIN_CONNECTIONS,
+    )
 
 
 def _limits(options: Options) -> HttpLimits:
     return HttpLimits(
         max_body_bytes=options.max_body_bytes,
+        budget=BodyBudget(options.body_budget_bytes),
         header_timeout=options.header_timeout,
         body_timeout=options.body_timeout,
+        body_deadline=options.body_deadline or math.inf,
+        min_body_rate=options.min_body_rate,
         keep_alive=CLIENT_KEEP_ALIVE,
     )
+
+
+def max_connections(options: Options) -> int:
+    """The limit of client connections of this process: its part of the router's, as far as there are descriptors."""
+    wanted = share(options, options.max_connections, 0)
+    possible = connections_for(descriptor_limit())
+    if possible < wanted:
+        logger.warning(
+            "%d open files are enough for %d client connections, not for %d; raise the hard limit (ulimit -Hn)",
+            *(descriptor_limit(), possible, wanted),
+        )
+    return min(wanted, possible)
+
+
+def share(options: Options, whole: int | None, default: int) -> int:
+    """This process's part of a limit of the router, rounded up; ``default`` where there is none."""
+    return default if whole is None else -(-whole // options.workers)
 
 
 async def run(
@@ -118,6 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parse_arguments(arguments)
     where = f"[{options.worker}] " if options.place is not None else ""
     logging.basicConfig(level=options.log_level, format=f"%(asctime)s %(levelname)s {where}%(name)s: %(message)s")
+    raise_descriptor_limit()
     if options.workers > 1 and options.place is None:
         sys.exit(supervise(sys.argv[1:] if arguments is None else arguments, options))
     certificate = _certificate(options)

@@ -6,15 +6,18 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
-from blade_protocol import environment, ports
+from blade_protocol import environment, limits, ports
 from blade_protocol.routing import EndpointConfig, PolicyName
 from blade_router.config.parsing import POLICIES, ConfigError, parse_endpoints
 from blade_router.engines import kv_index
+from blade_router.http.accept.connection_table import MAX_CONNECTIONS
+from blade_router.http.accept.trusted_proxies import TrustedProxies
+from blade_router.http.body_budget import largest_body
 from blade_router.kubernetes import Cluster, find_cluster
 from blade_router.policies.prefix_cache.prefix_index import DEFAULT_BYTES
 from blade_router.workers import supervisor
@@ -66,8 +69,18 @@ class Options:
     health_interval: float = 2.0
     slow_start: float = 10.0
     max_body_bytes: int = 16 << 20
+    body_budget_bytes: int = limits.BODY_BUDGET_BYTES
+    """Of this process."""
     header_timeout: float = 10.0
     body_timeout: float = 30.0
+    body_deadline: float = 300.0
+    min_body_rate: int = 1024
+    """Bytes per second; 0 for no minimum."""
+    max_connections: int = MAX_CONNECTIONS
+    max_connections_per_address: int | None = None
+    """0 for no limit, None for half of those there may be in all."""
+    trusted_proxies: TrustedProxies = field(default_factory=TrustedProxies)
+    """Their ``X-Forwarded-For`` is believed."""
     tls_cert: Path | None = None
     tls_key: Path | None = None
     access_log: str | None = None
@@ -224,6 +237,44 @@ def _parser() -> argparse.ArgumentParser:
         default=defaults.body_timeout,
         help="seconds without a byte of a body that is not complete; then the request gets a 408",
     )
+    clients.add_argument(
+        "--body_deadline",
+        type=_seconds,
+        default=defaults.body_deadline,
+        help="seconds for a whole body; then the request gets a 408; 0: no limit",
+    )
+    clients.add_argument(
+        "--min_body_rate",
+        type=_whole,
+        default=defaults.min_body_rate,
+        help="bytes per second that a body must come with on average after the first --body_timeout seconds, else the "
+        "request gets a 408; 0: no minimum",
+    )
+    clients.add_argument(
+        "--body_budget_bytes",
+        type=_at_least_one,
+        default=defaults.body_budget_bytes,
+        help="memory of each process for the bodies of all requests in flight; what does not fit gets a 503",
+    )
+    clients.add_argument(
+        "--max_connections",
+        type=_at_least_one,
+        default=defaults.max_connections,
+        help="client connections, of all processes together; beyond them idle ones close. The limit of open files, of "
+        "which each connection may need two, lowers it",
+    )
+    clients.add_argument(
+        "--max_connections_per_address",
+        metavar="N",
+        type=_whole,
+        help="those from one address, except --trusted_proxies (default: half of all; 0: no limit)",
+    )
+    clients.add_argument(
+        "--trusted_proxies",
+        metavar="CIDR[,CIDR...]",
+        type=_proxies,
+        help="proxies in front of the router (10.0.0.0/8): their X-Forwarded-For says who the client is",
+    )
     clients.add_argument("--tls_cert", metavar="FILE", help="serve HTTPS: certificate chain (PEM); watched for changes")
     clients.add_argument("--tls_key", metavar="FILE", help="the key of --tls_cert (PEM); watched for changes")
     observability = parser.add_argument_group("observability")
@@ -268,6 +319,12 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
         near = difflib.get_close_matches(flag, list(parser._option_string_actions), n=1)
         parser.error(f"unknown argument {unknown[0]}" + (f"; did you mean {near[0]}?" if near else ""))
     values = vars(known)
+    budget, body = values["body_budget_bytes"], values["max_body_bytes"]
+    if largest_body(budget) < body:
+        parser.error(
+            f"--body_budget_bytes {budget} has never room for a body of --max_body_bytes {body}; give at least "
+            f"{body * 8 // 7 + 1}, or lower --max_body_bytes"
+        )
     for name in ("config", "keys", "tls_cert", "tls_key"):
         if name in values:
             values[name] = Path(values[name])
@@ -372,6 +429,19 @@ def _at_least_one(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number (0 or more)")
+    return int(text)
+
+
+def _proxies(text: str) -> TrustedProxies:
+    try:
+        return TrustedProxies.parse(text.split(","))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{error}; give networks such as 10.0.0.0/8,192.168.1.7") from None
 
 
 def _seconds(text: str) -> float:

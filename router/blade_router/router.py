@@ -155,7 +155,9 @@ class Router:
         )
         self.engine_watchers = EngineWatchers(cleared=self.prefixes.removed)
         self._health = HealthChecker(options.health_interval, on_up=self.engine_watchers.wake)
-        self._access_log = AccessLog(options.access_log) if options.access_log is not None else None
+        self._access_log: AccessLog | None = None
+        if options.access_log is not None:
+            self._access_log = AccessLog(options.access_log, options.trusted_proxies)
         self._tracer = Tracer(options.otlp_endpoint) if options.otlp_endpoint is not None else None
         self.proxy.observers = [each.record for each in (self._access_log, self._tracer) if each is not None]
         self.first = config

@@ -17,6 +17,7 @@ import pytest
 from router_support.engine import MockEngine
 from router_support.serving import TEST_SECONDS, eventually, question, raw_post
 
+from blade_protocol import limits
 from blade_router import arguments
 from blade_router.app import main
 from blade_router.arguments import Options, parse_arguments
@@ -282,3 +283,8 @@ def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
         "--log_level",
     ):
         assert flag in text
+
+
+def test_the_least_budget_of_bodies_is_one_a_router_starts_with() -> None:
+    flags = ["--endpoints", "http://a:1", "--body_budget_bytes", str(limits.MIN_BODY_BUDGET_BYTES)]
+    assert parse_arguments(flags).body_budget_bytes == limits.MIN_BODY_BUDGET_BYTES

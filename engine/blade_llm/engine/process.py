@@ -115,13 +115,17 @@ class EngineProcess:
         if not self._receive():
             return False
         if self._core.has_work:
-            if self._heartbeat is not None:
-                self._heartbeat.step_begins()
-            self._send_outputs(self._core.step())
-            if self._heartbeat is not None and not self._core.has_work:
-                self._heartbeat.idle()
+            self._step()
         self._push_state()
         return True
+
+    def _step(self) -> None:
+        """Run one step, and send its outputs; the heartbeat is told how far it is."""
+        if self._heartbeat is not None:
+            self._heartbeat.step_begins()
+        self._send_outputs(self._core.step())
+        if self._heartbeat is not None and not self._core.has_work:
+            self._heartbeat.idle()
 
     def _receive(self) -> bool:
         """Take all messages that are there; wait for one when there is nothing to do. False: the parent has exited."""

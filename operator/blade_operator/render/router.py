@@ -26,10 +26,10 @@ from blade_operator.render.meta import (
 )
 from blade_operator.render.overlay import lay_over
 from blade_operator.render.router_config import router_json
+from blade_operator.render.router_memory import body_budget, router_resources
 from blade_operator.render.router_secrets import keys_rules, secret_flags, secret_mounts, secret_volumes
 from blade_operator.render.token_secret import token_env, token_labels, token_mounts, token_volumes
 from blade_operator.spec.parse import LLMService
-from blade_operator.spec.pod_fields import ResourceList, Resources
 from blade_operator.spec.quantity import parse_bytes, parse_duration
 from blade_protocol import environment, paths
 from blade_protocol.labels import REVISION, ROLE_ROUTER
@@ -40,8 +40,6 @@ CONFIG_FILE = "router.json"
 
 PRE_STOP = 5
 """Seconds a terminating router still accepts: until every node has removed it from the Service."""
-RESOURCES = Resources(requests=ResourceList(cpu="100m", memory="128Mi"))
-"""Resources of a router unless the spec sets them. An idle one has 50 MB and no measurable load; no limits."""
 
 
 def router_objects(service: LLMService, defaults: Defaults, replicas: int | None = None) -> list[Object]:
@@ -121,7 +119,7 @@ def _deployment(service: LLMService, defaults: Defaults) -> Object:
             {"name": "http", "containerPort": ROUTER_PORT},
             {"name": "admin", "containerPort": ROUTER_ADMIN_PORT},
         ],
-        **resources(router.resources or RESOURCES),
+        **resources(router_resources(router)),
         "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP}}},
         # Live before any engine is: requests wait in it meanwhile.
         "startupProbe": probe(paths.LIVE, period=1, failures=120),
@@ -199,6 +197,8 @@ def _flags(service: LLMService) -> list[str]:
         flags += ["--slow_start", str(parse_duration(router.slow_start))]
     if router.prefix_index_bytes is not None:
         flags += ["--prefix_index_bytes", str(parse_bytes(router.prefix_index_bytes))]
+    if (budget := body_budget(router)) is not None:
+        flags += ["--body_budget_bytes", str(budget)]
     if router.access_log:
         flags += ["--access_log", "-"]
     return flags

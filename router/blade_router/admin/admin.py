@@ -86,6 +86,7 @@ def make_admin(
     quotas: Callable[[bytes], Awaitable[bytes]] | None = None,
 ) -> FastAPI:
     """Create the ASGI application for every page of the router's own. The caller keeps ``models`` up to date."""
+    # No redirects: they would go wherever the client's Host says.
     app = FastAPI(title="BladeLLM router", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
 
     @app.exception_handler(HTTPException)

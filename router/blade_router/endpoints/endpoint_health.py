@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from blade_router.endpoints.breaker import Breaker
-from blade_router.http.upstream.errors import ConnectFailed, UpstreamError
+from blade_router.http.upstream.errors import ConnectFailed, OutOfResources, UpstreamError
 
 logger = logging.getLogger("blade_router.endpoints")
 
@@ -100,6 +100,8 @@ class EndpointHealth:
         A connection that is refused, or has nowhere to go, takes it out until the active check passes again. Other
         failures eject it from the third in a row on.
         """
+        if isinstance(error, OutOfResources):
+            return  # the router's own fault
         self.check_now()
         if isinstance(error, ConnectFailed) and error.absent:
             self.mark_down(why)

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from blade_protocol import paths
 from blade_router.endpoints.endpoint import Endpoint
 from blade_router.endpoints.retry_budget import DRAINING
-from blade_router.http.upstream.errors import ConnectFailed, UpstreamError
+from blade_router.http.upstream.errors import ConnectFailed, OutOfResources, UpstreamError
 from blade_router.http.upstream.get import send_get
 
 FAILING_INTERVAL = 0.25
@@ -79,6 +79,8 @@ class HealthChecker:
         try:
             async with asyncio.timeout(self._timeout):
                 status, draining = await query_health(endpoint)
+        except OutOfResources:
+            return misses  # nothing was learned about the endpoint
         except (UpstreamError, TimeoutError) as error:
             absent = isinstance(error, ConnectFailed) and error.absent
             if absent or misses + 1 >= UNHEALTHY_AFTER or endpoint.health.up is None:

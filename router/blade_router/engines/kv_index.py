@@ -17,13 +17,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from blade_protocol.limits import KV_INDEX_BYTES
 from blade_protocol.state import KV_DIGEST_BYTES, KVBatch, KVSnapshot
 from blade_router.endpoints.endpoint import Endpoint
 from blade_router.engines.block_locations import BlockLocations
 from blade_router.policies.prefix_cache.interface import Chain, PrefixCacheIndex, PrefixInsertion
 from blade_router.request.usage import Usage
 
-DEFAULT_BYTES: Final = 96 << 20
+DEFAULT_BYTES: Final = KV_INDEX_BYTES
 PENDING_GRACE_SECONDS: Final = 0.5
 """Seconds after a request's end by which an engine has reported its blocks: until then they count as cached."""
 _BYTES_PER_HASH: Final = 128

@@ -38,10 +38,12 @@ _DONE = _Done()
 class FlowControl:
     """Write flow control of a client's connection, which outlives its requests."""
 
-    __slots__ = ("_resumed", "last_response", "lost", "paused", "transport")
+    __slots__ = ("_resumed", "address", "last_response", "lost", "paused", "transport")
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    def __init__(self, transport: asyncio.Transport, address: str = "") -> None:
         self.transport = transport
+        self.address = address
+        """The other side's, also when it has left; empty where it has none."""
         self.paused = False
         """The client reads more slowly than we write (backpressure)."""
         self.lost = False
@@ -147,6 +149,11 @@ class Client:
         self.gone = True
         if self._work is not None:
             self._work.abort(ClientGone())
+
+    @property
+    def address(self) -> str:
+        """Address of the other side, also when it has left; empty where it has none."""
+        return self._flow.address
 
     @property
     def peer(self) -> tuple[str, int] | None:

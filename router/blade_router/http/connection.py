@@ -11,6 +11,8 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Protocol, cast
 
+from blade_router.http import head
+from blade_router.http.accept.connection_table import Idleness, Rank
 from blade_router.http.client import Client, FlowControl
 from blade_router.http.cors import Cors
 from blade_router.http.errors import ClientGone, Refused
@@ -36,10 +38,13 @@ class ConnectionOwner(Protocol):
 
     handler: Handler
     limits: HttpLimits
+    reserve_limits: HttpLimits
     cors: Cors | None
     loop: asyncio.AbstractEventLoop
     refused: Callable[[Refused], None]
     closing: bool
+
+    def handler_for_reserve(self, request: RawRequest, client: Client) -> Awaitable[None]: ...
 
     def opened(self, connection: "HttpConnection") -> None: ...
 
@@ -47,15 +52,34 @@ class ConnectionOwner(Protocol):
 
 
 class HttpConnection(asyncio.Protocol):
-    """The server-side protocol. One task serves its requests in turn; ``check_deadlines`` is called periodically."""
+    """The server-side protocol. One task serves its requests in turn; ``check_deadlines`` is called periodically.
 
-    def __init__(self, server: ConnectionOwner) -> None:
+    Args:
+        address: the other side's; empty where it has none.
+        reserve: it was let in beyond the limit of connections, for one request.
+    """
+
+    def __init__(self, server: ConnectionOwner, address: str = "", *, reserve: bool = False) -> None:
+        self.address = address
+        self.opening: asyncio.Task[None] | None = None
+        """Waits for the TLS handshake, where there is one."""
+        self._made = False
+        self._unwanted = False
+        """It is to be closed as soon as it is made."""
+        self._accepted_at = server.loop.time()
         self._server = server
         self._loop = server.loop
-        self._reader = RequestReader(server.loop, server.limits, self._wake, self._send_continue)
+        self._limits = server.reserve_limits if reserve else server.limits
+        self._handler = server.handler_for_reserve if reserve else server.handler
+        self._reserve = reserve
+        self._reader = RequestReader(server.loop, self._limits, self._wake, self._send_continue)
         self._waiting = self._reader.waiting
         self._flow: FlowControl
         self._task: asyncio.Task[None]
+        self._served = False
+        """It has had a response."""
+        self._refused_at = math.inf
+        """When its last request was refused, and it began to linger."""
         self._client: Client | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._closing_at = math.inf
@@ -70,9 +94,13 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are none of asyncio's classes, only equal to them
-        self._flow = FlowControl(cast(asyncio.Transport, transport))
+        self._flow = FlowControl(cast(asyncio.Transport, transport), self.address)
+        self._flow.last_response = self._reserve
+        self._made, self.opening = True, None
         self._task = self._loop.create_task(self._serve())
         self._server.opened(self)
+        if self._unwanted:
+            self.abort()
 
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)
@@ -129,12 +157,37 @@ class HttpConnection(asyncio.Protocol):
         return self._flow.paused
 
     @property
+    def upload(self) -> int:
+        """Bytes of memory that an incomplete request of the client takes."""
+        return self._reader.charged
+
+    def idleness(self) -> Rank | None:
+        """What it waits for, and since when; None while a request is being served, or its response sent."""
+        if not self._made:
+            return Idleness.HEAD if self.opening is not None else Idleness.FIRST_REQUEST, self._accepted_at
+        if self._client is not None or self._waiting or self._flow.lost:
+            return None
+        reader = self._reader
+        match reader.stage:
+            case Stage.IDLE:
+                return Idleness.NEXT_REQUEST if self._served else Idleness.FIRST_REQUEST, reader.waited_since
+            case Stage.HEAD:
+                return Idleness.HEAD, reader.waited_since
+            case Stage.BODY:
+                return Idleness.BODY, reader.waited_since
+        return (Idleness.HEAD, self._refused_at) if self._refused_at < math.inf else None
+
+    @property
     def transport(self) -> asyncio.Transport:
         return self._flow.transport
 
     def disable_keep_alive(self) -> None:
         """Make the next response the last one of this connection."""
         self._flow.last_response = True
+
+    def give_up_upload(self) -> None:
+        """Refuse the request that is being read: others need the memory its body takes."""
+        self._reader.refuse(head.too_many_bodies())
 
     def check_deadlines(self, now: float) -> None:
         """Act on a deadline that has passed."""
@@ -152,7 +205,13 @@ class HttpConnection(asyncio.Protocol):
         self._flow.transport.close()
 
     def abort(self) -> None:
-        self._flow.transport.abort()
+        """Close at once."""
+        if self._made:
+            self._flow.transport.abort()
+            return
+        self._unwanted = True
+        if self.opening is not None:
+            self.opening.cancel()
 
     async def wait_closed(self) -> None:
         """Cancel what is left of its task, and wait for it."""
@@ -185,7 +244,7 @@ class HttpConnection(asyncio.Protocol):
         )
         self._ahead = 0
         try:
-            await server.handler(request, client)
+            await self._handler(request, client)
         except ClientGone:
             pass
         except Exception:
@@ -194,6 +253,8 @@ class HttpConnection(asyncio.Protocol):
                 await client.refuse(Refused(500, "the router failed; its log says why", code="internal_error"))
         finally:
             self._client = None
+            if request.body:
+                self._limits.budget.used -= len(request.body)
         if self._flow.lost:
             return
         if client.ends_with_connection and not client.complete:
@@ -205,6 +266,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _next(self) -> None:
         """Go on after a complete response: the connection is kept alive."""
+        self._served = True
         if self.read_paused:
             self.read_paused = False
             self._flow.transport.resume_reading()
@@ -220,12 +282,13 @@ class HttpConnection(asyncio.Protocol):
             transport.write_eof()
         if self.read_paused:
             transport.resume_reading()
+        self._refused_at = self._loop.time()
         self._end(LINGER)
 
     def _end(self, seconds: float) -> None:
         """Serve nothing any more; the client has that long to take what was written."""
         self._reader.stop()
-        self._waiting.clear()
+        self._reader.drop_waiting()
         self._closing_at = self._loop.time() + seconds
 
     def _send_continue(self) -> None:

@@ -99,8 +99,13 @@ def head_too_large() -> Refused:
     return bad_request(f"the head of the request is larger than {MAX_HEAD_BYTES} bytes; send less in headers")
 
 
-def too_many_uploads() -> Refused:
-    message = "too many large requests are being sent at the same time; try again shortly"
+def too_many_bodies() -> Refused:
+    message = "the bodies of other requests take all memory that the router has for them; try again shortly"
+    return Refused(503, message, code="overloaded", retry_after=1)
+
+
+def too_many_connections() -> Refused:
+    message = "the router has as many connections as it may have, and all are in use; try again shortly"
     return Refused(503, message, code="overloaded", retry_after=1)
 
 

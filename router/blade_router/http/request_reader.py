@@ -9,23 +9,19 @@ from dataclasses import dataclass, field
 
 import httptools
 
+from blade_protocol.limits import BODY_BUDGET_BYTES
 from blade_router.http import head
+from blade_router.http.body_budget import LARGE_BODY, BodyBudget
+from blade_router.http.body_framing import BodyFraming
 from blade_router.http.errors import Headers, Refused
 from blade_router.http.head import RawRequest
 
 MAX_PIPELINED = 64
 """Pipelined requests that may wait for their turn; beyond them nothing is read, and the connection closes."""
-LARGE_BODY = 64 * 1024
-"""Bytes above which a body counts as large, as does one of unknown length."""
+LARGE_HEAD = 16 * 1024
+"""Bytes above which an incomplete head counts in the budget of bodies."""
 MAX_FRAMING = 256 * 1024
 """Bytes that chunk extensions and trailers may take, besides eight for each byte of the body."""
-
-
-class Uploads:
-    """The size of all bodies that are being read, of all connections together."""
-
-    def __init__(self) -> None:
-        self.bytes = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,13 +29,18 @@ class HttpLimits:
     """Limits of one client; times in seconds."""
 
     max_body_bytes: int = 16 << 20
-    max_upload_bytes: int = 512 << 20
-    """Of all incomplete bodies together."""
-    uploads: Uploads = field(default_factory=Uploads)
+    budget: BodyBudget = field(default_factory=lambda: BodyBudget(BODY_BUDGET_BYTES))
+    """Of the bodies of all connections together."""
+    relieve: Callable[[], bool] = lambda: False
+    """Closes a connection whose body is stalled, when the budget is used up; False: there is none."""
     header_timeout: float = 10.0
     """From the first byte of a head to its end."""
     body_timeout: float = 30.0
     """Without a byte of an incomplete body."""
+    body_deadline: float = math.inf
+    """From the head of a request to the end of its body."""
+    min_body_rate: float = 0.0
+    """Bytes per second that a body has to come with on average, once ``body_timeout`` has passed; 0 for no minimum."""
     keep_alive: float = 75.0
     """Between two requests."""
     check_head: Callable[[RawRequest], None] = lambda request: None
@@ -89,10 +90,15 @@ class RequestReader:
         """The error a callback found: llhttp hides an exception in one of its own."""
         self._target = b""
         self._headers: Headers = []
-        self._upgraded: RawRequest | None = None
+        self._framing: BodyFraming | None = None
+        """Reads the body of a request that offers an upgrade."""
         self._body: bytes | bytearray = b""
-        self._uploaded = 0
-        """Bytes of the body that are counted in ``limits.uploads``; none of one that comes in one piece."""
+        self._charged = 0
+        """Bytes of the head or body being read that count in the budget; none of what comes in one piece."""
+        self._body_began = math.inf
+        """When its body was first waited for."""
+        self._read_at = 0.0
+        """When the last byte of an incomplete body came."""
         self._bytes = 0
         """Bytes of its head, or of its body with the framing, before the current piece."""
         self._piece = 0
@@ -101,11 +107,15 @@ class RequestReader:
         """Parse received bytes."""
         self._piece = len(data)
         while data and self._parser is not None:
+            if self._framing is not None:
+                data = self._read_framed(self._framing, data)
+                continue
             try:
                 self._parser.feed_data(data)
                 break
             except httptools.HttpParserUpgrade as upgrade:
-                data = self._ignore_upgrade(data[upgrade.args[0] :])
+                data = data[upgrade.args[0] :]
+                self._ignore_upgrade()
             except httptools.HttpParserError as error:
                 self.refuse(self._refusal or head.bad_request(f"this is no valid HTTP request: {error}"))
         if self.stage is not IDLE:
@@ -126,33 +136,58 @@ class RequestReader:
         """Read nothing any more."""
         self.stage = OVER
         self.deadline = math.inf
-        self._parser = None  # it holds bound methods of this object: break the cycle
+        self._parser = self._framing = None  # they hold bound methods of this object: break the cycle
         self.request = None
         self._body = b""
-        self._release_upload()
+        self._release()
+
+    def drop_waiting(self) -> None:
+        """Forget the requests that wait to be served."""
+        budget = self._limits.budget
+        for request in self.waiting:
+            if isinstance(request, RawRequest):
+                budget.used -= len(request.body)
+        self.waiting.clear()
 
     def detach(self) -> None:
         """Stop, and drop the callbacks: no reference cycle is left for the collector."""
         self.stop()
-        self.waiting.clear()
+        self.drop_waiting()
         self._wake = self._send_continue = _noop
 
     def restart_deadline(self) -> None:
         """Restart the client's deadline: no request is being served from now on."""
-        limits = self._limits
+        limits, now = self._limits, self._time()
         seconds = limits.keep_alive
         if self.stage is not IDLE:
             seconds = limits.header_timeout if self.stage is HEAD else limits.body_timeout
+            self._body_began = now
             if self.request is not None and self.request.expects_continue:
                 self._send_continue()
-        self.deadline = self._time() + seconds
+        self.deadline = now + seconds
+
+    @property
+    def waited_since(self) -> float:
+        """Since when it waits for a request, or the rest of a head (its first byte), or of a body (its last byte)."""
+        limits = self._limits
+        if self.stage is BODY:
+            return self._read_at
+        return self.deadline - (limits.header_timeout if self.stage is HEAD else limits.keep_alive)
+
+    @property
+    def charged(self) -> int:
+        """Bytes of the incomplete request that count in the budget."""
+        return self._charged
 
     def time_out(self) -> bool:
         """Refuse a request whose deadline has passed. False: none was being read."""
+        limits = self._limits
         if self.stage is HEAD:
-            what = f"the head was not complete within {self._limits.header_timeout:g} s"
+            what = f"the head was not complete within {limits.header_timeout:g} s"
         elif self.stage is BODY:
-            what = f"no byte of the body came for {self._limits.body_timeout:g} s"
+            what = f"no byte of the body came for {limits.body_timeout:g} s"
+            if self._time() - self.waited_since < limits.body_timeout:
+                what = f"the body was slower than {limits.min_body_rate:g} bytes/s, or took {limits.body_deadline:g} s"
         else:
             return False
         self.refuse(Refused(408, f"{what}; send the request in one go", code="request_timeout"))
@@ -179,9 +214,8 @@ class RequestReader:
     def on_headers_complete(self) -> None:
         if self.stage is not HEAD or self._parser is None:
             return
-        if self._upgraded is not None:
-            self._read_body(self._upgraded)
-            return
+        if self._charged:
+            self._release()  # the head's
         parser, headers = self._parser, self._headers
         limit = self._limits.max_body_bytes
         try:
@@ -197,6 +231,8 @@ class RequestReader:
                 raise head.body_too_large(limit)
             if length > LARGE_BODY or request.chunked:
                 self._limits.check_head(request)
+            if length and not self._has_room(length, length):
+                raise head.too_many_bodies()
         except Refused as refusal:
             raise self._reject(refusal) from None
         self._read_body(request)
@@ -217,13 +253,17 @@ class RequestReader:
         request = self.request
         if request is None:
             return
-        self.request = self._upgraded = None
+        self.request = None
         self.stage = IDLE
         self.deadline = math.inf
-        request.body = self._body if isinstance(self._body, bytes) else bytes(self._body)
-        self._body = b""
-        if self._uploaded:
-            self._release_upload()
+        if self._body:
+            size = len(self._body)
+            if not self._has_room(size - self._charged, size):
+                raise self._reject(head.too_many_bodies())
+            self._limits.budget.used += size - self._charged  # until the request has ended
+            self._charged = 0
+            request.body = self._body if isinstance(self._body, bytes) else bytes(self._body)
+            self._body = b""
         self.waiting.append(request)
         self._wake()
 
@@ -238,6 +278,7 @@ class RequestReader:
         self.request = request
         self._body = b""
         self._bytes = 0
+        self._body_began = math.inf
 
     def _check_limits(self) -> None:
         """Check the limits of a request that is still being read."""
@@ -245,38 +286,78 @@ class RequestReader:
         if self.stage is HEAD:
             if self._bytes > head.MAX_HEAD_BYTES + self._piece:
                 self.refuse(head.head_too_large())
+            elif self._bytes > LARGE_HEAD:
+                self._charge(self._bytes, self._bytes)
         elif self.stage is BODY:
-            limits, size = self._limits, len(self._body)
-            self.deadline = self._time() + limits.body_timeout
-            limits.uploads.bytes += size - self._uploaded
-            self._uploaded = size
-            if limits.uploads.bytes > limits.max_upload_bytes:
-                self.refuse(head.too_many_uploads())
-                return
-            if self._bytes > MAX_FRAMING + self._piece + 8 * len(self._body):
+            size = len(self._body)
+            self._set_body_deadline(size)
+            if self._bytes > MAX_FRAMING + self._piece + 8 * size:
                 self.refuse(head.bad_request("the framing of the body is larger than the body"))
+            elif size > self._charged:
+                announced = self.request.length if self.request is not None else None
+                self._charge(size, announced or size)
 
-    def _release_upload(self) -> None:
-        self._limits.uploads.bytes -= self._uploaded
-        self._uploaded = 0
+    def _set_body_deadline(self, size: int) -> None:
+        """Set the deadline for the next byte of a body of which so many have come."""
+        limits, now = self._limits, self._time()
+        self._read_at = now
+        self._body_began = min(self._body_began, now)
+        seconds = limits.body_deadline
+        if limits.min_body_rate:
+            seconds = min(seconds, limits.body_timeout + size / limits.min_body_rate)
+        self.deadline = min(now + limits.body_timeout, self._body_began + seconds)
+
+    def _charge(self, size: int, whole: int) -> None:
+        """Count what has come of a head or body in the budget; ``whole`` is its size as far as that is known."""
+        if self._has_room(size - self._charged, whole):
+            self._limits.budget.used += size - self._charged
+            self._charged = size
+        else:
+            self.refuse(head.too_many_bodies())
+
+    def _has_room(self, more: int, size: int) -> bool:
+        """Whether the budget has room for ``more`` bytes of a body of ``size``, if need be instead of a stalled one."""
+        budget = self._limits.budget
+        while not budget.fits(more, size):
+            if not self._limits.relieve():
+                return False
+        return True
+
+    def _release(self) -> None:
+        self._limits.budget.used -= self._charged
+        self._charged = 0
 
     def _head_size(self) -> int:
         return len(self._target) + sum(len(name) + len(value) + 4 for name, value in self._headers)
 
-    def _ignore_upgrade(self, rest: bytes) -> bytes:
-        """Refuse an offered protocol upgrade and stay with HTTP/1.1: go on where llhttp stopped, behind the head.
+    def _ignore_upgrade(self) -> None:
+        """Refuse an offered protocol upgrade and stay with HTTP/1.1: the body follows, and then the next request.
 
-        The body, which llhttp takes for the other protocol, is read by a new parser, which gets its length in a made-up
-        head: returns what to feed it.
+        llhttp, which takes what follows for the other protocol, has reported the request as complete.
         """
-        request = self.waiting.pop()
-        assert isinstance(request, RawRequest)
-        framing = b"content-length: %d" % (request.length or 0)
-        if request.header(b"transfer-encoding"):
-            framing = b"transfer-encoding: chunked"
-        self._upgraded = request
         self._parser = httptools.HttpRequestParser(self)
-        return b"POST / HTTP/1.1\r\n%b\r\n\r\n%b" % (framing, rest)
+        request = self.waiting[-1]
+        assert isinstance(request, RawRequest)
+        if request.chunked or request.length:
+            self.waiting.pop()
+            self._framing = BodyFraming(None if request.chunked else request.length, self.on_body)
+            self._read_body(request)
+
+    def _read_framed(self, framing: BodyFraming, data: bytes) -> bytes:
+        """Read a body without llhttp; returns what is behind it."""
+        try:
+            rest = framing.feed(data)
+            if rest is None:
+                return b""
+            self._framing = None
+            self.on_message_complete()
+        except ValueError as error:
+            self.refuse(head.bad_request(f"this is no valid HTTP request: {error}"))
+        except Refused as refusal:
+            self.refuse(refusal)
+        else:
+            return rest
+        return b""
 
 
 def _noop() -> None:

@@ -4,19 +4,28 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
+from blade_router.http import head
+from blade_router.http.accept.acceptor import Acceptor
+from blade_router.http.accept.connection_table import MAX_CONNECTIONS, STALLED_SECONDS, ConnectionTable
+from blade_router.http.client import Client
 from blade_router.http.connection import Handler, HttpConnection
 from blade_router.http.cors import Cors
 from blade_router.http.errors import Refused
-from blade_router.http.listening import BACKLOG
+from blade_router.http.head import RawRequest
 from blade_router.http.request_reader import HttpLimits
 
 logger = logging.getLogger("blade_router.http")
 
-ACCEPT_ROUNDS = 3
-"""Turns of the event loop before the sockets close: each accepts queued connections, which would else be reset."""
+UPLOAD_SCAN_SECONDS = 0.1
+"""Least seconds between two searches for a stalled upload to give up."""
+RESERVE_SECONDS = 2.0
+"""Seconds a client has to send its request on a connection that was let in beyond the limit."""
+RELIEF = 8
+"""Connections closed at once when there is no descriptor left."""
 DEADLINE_CHECK_SECONDS = 1.0
 """Most seconds between two checks of the connections' deadlines: a timer for each request would cost more."""
 
@@ -28,6 +37,10 @@ class Server:
         handler: serves one request; exceptions other than ``ClientGone`` become a 500.
         lame_duck: seconds at the end in which an open connection may bring another request.
         drain_timeout: seconds that in-flight requests have to finish after that.
+        max_connections: limit of open connections.
+        max_connections_per_address: limit of those from one address; 0 for none.
+        exempt: addresses without that limit.
+        essential: paths that are served also when every connection is in use (liveness).
         refused: called for each request that reached no handler.
     """
 
@@ -40,21 +53,36 @@ class Server:
         drain_timeout: float = 30.0,
         tls: ssl.SSLContext | None = None,
         refused: Callable[[Refused], None] = lambda refusal: None,
+        max_connections: int = MAX_CONNECTIONS,
+        max_connections_per_address: int = 0,
+        exempt: Callable[[str], bool] = lambda address: False,
+        essential: Collection[bytes] = (),
     ) -> None:
         self.handler = handler
-        self.limits = limits
+        self.limits = replace(limits, relieve=self._give_up_upload)
+        self.reserve_limits = replace(
+            self.limits,
+            header_timeout=min(limits.header_timeout, RESERVE_SECONDS),
+            body_deadline=RESERVE_SECONDS,
+            keep_alive=RESERVE_SECONDS,
+            check_head=_refuse_upload,
+        )
         self.refused = refused
         self.cors: Cors | None = None
         self.loop = asyncio.get_running_loop()
         self.connections: set[HttpConnection] = set()
+        self.table = ConnectionTable(self.loop.time, max_connections, max_connections_per_address, exempt)
         self.closing = False
         """Connections close as soon as no request is in flight on them."""
         self._draining = False
         self._lame_duck = lame_duck
         self._drain_timeout = drain_timeout
         self._tls = tls
-        self._listeners: Sequence[socket.socket] = ()
-        self._servers: list[asyncio.Server] = []
+        self._essential = frozenset(essential)
+        self._acceptors: list[Acceptor] = []
+        self._opening: set[asyncio.Task[None]] = set()
+        self._stalled_uploads: list[tuple[int, float, HttpConnection]] = []
+        self._uploads_scanned_at = -UPLOAD_SCAN_SECONDS
         self._empty = asyncio.Event()
         self._empty.set()
         self._stop_now = asyncio.Event()
@@ -65,12 +93,10 @@ class Server:
 
     async def start(self, listeners: Sequence[socket.socket]) -> None:
         """Accept from these sockets."""
-        self._listeners = listeners
         for listener in listeners:
-            server = await self.loop.create_server(
-                lambda: HttpConnection(self), sock=listener, backlog=BACKLOG, **self._tls_options()
-            )
-            self._servers.append(server)
+            acceptor = Acceptor(self.loop, listener, self._accepted, self._out_of_descriptors)
+            self._acceptors.append(acceptor)
+            acceptor.start()
         self._check_deadlines()
 
     async def stop(self) -> None:
@@ -82,9 +108,8 @@ class Server:
         self._draining = True
         for connection in self.connections:
             connection.disable_keep_alive()
-        for _ in range(ACCEPT_ROUNDS):
-            await asyncio.sleep(0)
         self._stop_listening()
+        await asyncio.sleep(0)
         await self._wait_until_empty(self._lame_duck)
         self.closing = True
         for connection in list(self.connections):
@@ -98,6 +123,10 @@ class Server:
         self._stop_listening()
         if self._deadline_timer is not None:
             self._deadline_timer.cancel()
+        await asyncio.sleep(0)  # what was accepted last is made
+        for task in self._opening:
+            task.cancel()
+        await asyncio.gather(*self._opening, return_exceptions=True)
         left = list(self.connections)
         if left:
             logger.warning("%d connections were still in use", len(left))
@@ -112,6 +141,15 @@ class Server:
 
     # called by connections
 
+    async def handler_for_reserve(self, request: RawRequest, client: Client) -> None:
+        """Serve a request on a connection beyond the limit: it is refused, unless it is essential."""
+        if request.path in self._essential:
+            await self.handler(request, client)
+            return
+        refusal = head.too_many_connections()
+        self.refused(refusal)
+        await client.refuse(refusal)
+
     def opened(self, connection: HttpConnection) -> None:
         self.connections.add(connection)
         self._empty.clear()
@@ -119,6 +157,7 @@ class Server:
             connection.disable_keep_alive()
 
     def closed(self, connection: HttpConnection) -> None:
+        self.table.discard(connection)
         self.connections.discard(connection)
         if not self.connections:
             self._empty.set()
@@ -132,10 +171,61 @@ class Server:
         return {"ssl": self._tls, "ssl_handshake_timeout": limit, "ssl_shutdown_timeout": limit}
 
     def _stop_listening(self) -> None:
-        for server in self._servers:
-            server.close()
-        for listener in self._listeners:
-            listener.close()
+        for acceptor in self._acceptors:
+            acceptor.stop()
+        self._acceptors.clear()
+
+    def _accepted(self, sock: socket.socket, address: str, last: bool) -> None:
+        """Take over a connection; ``last``: there was no other descriptor left for it."""
+        table = self.table
+        reserve = last or not table.make_room(address)
+        connection = HttpConnection(self, address, reserve=reserve)
+        if reserve:
+            table.add_reserve(connection)
+        else:
+            table.add(connection)
+        task = self.loop.create_task(self._open(connection, sock))
+        if self._tls is not None:
+            # Without a handshake the connection is made at once, and uvloop forgets to report the end of one that is
+            # cancelled in just that moment.
+            connection.opening = task
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    async def _open(self, connection: HttpConnection, sock: socket.socket) -> None:
+        """Make the connection; with TLS this waits for the handshake."""
+        try:
+            await self.loop.connect_accepted_socket(lambda: connection, sock, **self._tls_options())
+        except (OSError, asyncio.CancelledError):  # it broke, was too slow, spoke no TLS, or was closed to make room
+            self.table.discard(connection)
+        finally:
+            connection.opening = None
+
+    def _out_of_descriptors(self) -> None:
+        """Close connections on which nothing happens, so that there are descriptors for others."""
+        for _ in range(RELIEF):
+            if not self.table.evict_one():
+                break
+
+    def _give_up_upload(self) -> bool:
+        """Give up the stalled upload that takes most memory; False: there is none."""
+        now = self.loop.time()
+        for scanned in (False, True):
+            while self._stalled_uploads:
+                _, since, connection = self._stalled_uploads.pop()
+                rank = connection.idleness()
+                if rank is not None and rank[1] == since and connection.upload:
+                    connection.give_up_upload()
+                    return True
+            if scanned or now - self._uploads_scanned_at < UPLOAD_SCAN_SECONDS:
+                break
+            self._uploads_scanned_at = now
+            found = ((each.upload, each.idleness(), each) for each in self.connections if each.upload)
+            self._stalled_uploads = sorted(
+                ((size, rank[1], each) for size, rank, each in found if rank and rank[1] <= now - STALLED_SECONDS),
+                key=lambda each: each[:2],
+            )
+        return False
 
     async def _wait_until_empty(self, seconds: float) -> None:
         """Wait until no connection is left, at most that long."""
@@ -151,3 +241,12 @@ class Server:
         for connection in list(self.connections):
             connection.check_deadlines(now)
         self._deadline_timer = self.loop.call_later(self._interval, self._check_deadlines)
+
+
+def _refuse_upload(request: RawRequest) -> None:
+    """Refuse a large body on a connection beyond the limit.
+
+    Raises:
+        Refused: 503, always.
+    """
+    raise head.too_many_connections()

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from blade_protocol import headers as names
+from blade_router.http.accept.trusted_proxies import FORWARDED_FOR, TrustedProxies
 from blade_router.observability.outcome import MAX_PATH_BYTES, Outcome
 
 logger = logging.getLogger("blade_router.access_log")
@@ -39,6 +40,8 @@ class Line(msgspec.Struct, omit_defaults=True):
     bytes_in: int
     bytes_out: int
     """Sizes of the bodies."""
+    client: str = ""
+    """The client's address: as the connection comes from it, or as a trusted proxy reports it."""
     id: str = ""
     ttft: float | None = None
     """Time to first byte."""
@@ -55,10 +58,15 @@ class Line(msgspec.Struct, omit_defaults=True):
 
 
 class AccessLog:
-    """Appends to a file, which may be rotated at any time, or writes to standard output (``-``)."""
+    """Appends to a file, which may be rotated at any time, or writes to standard output (``-``).
 
-    def __init__(self, path: str) -> None:
+    Args:
+        proxies: whose word about the client is believed.
+    """
+
+    def __init__(self, path: str, proxies: TrustedProxies | None = None) -> None:
         self._path = path
+        self._proxies = proxies or TrustedProxies()
         self._pending: list[tuple[float, Line]] = []
         self._dropped = 0
         self._flushing: asyncio.Task[None] | None = None
@@ -69,7 +77,7 @@ class AccessLog:
         if len(self._pending) >= MAX_PENDING:
             self._dropped += 1
             return
-        self._pending.append((outcome.started, _line(outcome)))
+        self._pending.append((outcome.started, _line(outcome, self._proxies)))
         if self._flushing is None:
             self._flushing = asyncio.create_task(self._flush(), name="access log")
 
@@ -111,8 +119,11 @@ class AccessLog:
             logger.error("the access log cannot be written: %s", error)
 
 
-def _line(outcome: Outcome) -> Line:
+def _line(outcome: Outcome, proxies: TrustedProxies) -> Line:
     raw, request = outcome.raw, outcome.request
+    address = outcome.client.address
+    if proxies.trusts(address):
+        address = proxies.client(address, [value for name, value in raw.headers if name == FORWARDED_FOR])
     usage = request.usage if request is not None else None
     first_byte = outcome.first_byte
     return Line(
@@ -123,6 +134,7 @@ def _line(outcome: Outcome) -> Line:
         duration=_milliseconds(outcome.ended - outcome.started),
         bytes_in=len(raw.body),
         bytes_out=outcome.client.sent,
+        client=address,
         id=request.id.decode("latin-1") if request is not None else "",
         ttft=_milliseconds(first_byte) if first_byte is not None else None,
         endpoint=outcome.response_header(_ENDPOINT),

@@ -22,7 +22,7 @@ from blade_router.http.client import Client
 from blade_router.http.errors import ClientGone, Headers, Refused, header_of
 from blade_router.http.head import RawRequest
 from blade_router.http.upstream.connection import Connection
-from blade_router.http.upstream.errors import UpstreamError
+from blade_router.http.upstream.errors import OutOfResources, UpstreamError
 from blade_router.observability.metrics import Metrics
 from blade_router.observability.outcome import Observe, Outcome
 from blade_router.policies import Choice, Policy
@@ -320,6 +320,9 @@ class Proxy:
             message, code = "no engine is registered with this router yet; try again shortly", "no_endpoint"
         elif not tried:
             message, code = "every engine of this service is draining; try again shortly", "no_endpoint"
+        elif retries.reason == OutOfResources.reason:
+            message = "the router has no descriptor or port left to reach an engine; try again shortly"
+            code = "overloaded"
         else:
             message = f"no engine could answer ({len(tried)} tried, last failure: {retries.reason}); try again shortly"
             code = "engines_unavailable"

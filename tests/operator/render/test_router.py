@@ -165,3 +165,49 @@ def test_the_port_of_a_router_with_tls_is_named_so() -> None:
 def test_routers_know_that_a_service_was_scaled_to_zero(replicas: int) -> None:
     config = router_config(parse_service(service({"replicas": replicas, "router": {"hold": {"maxRequests": 0}}})))
     assert config.hold.scaled_to_zero is (replicas == 0)
+
+
+def container_of(**router: Any) -> Object:
+    objects = render({"model": {"uri": "file:///m"}, "router": router})
+    [deployment] = [obj for obj in objects if obj["kind"] == "Deployment" and obj["metadata"]["name"] == "qwen-router"]
+    [container] = containers(deployment)
+    return container
+
+
+@pytest.mark.parametrize(
+    ("router", "requests", "memory_limit"),
+    [
+        ({}, ("100m", "256Mi"), "512Mi"),
+        ({"workers": 3}, ("100m", "768Mi"), "1568Mi"),
+        ({"policy": "kvAware"}, ("100m", "256Mi"), "608Mi"),
+        ({"prefixIndexBytes": "164Mi"}, ("100m", "256Mi"), "612Mi"),
+        ({"resources": {"requests": {"cpu": "2"}}}, ("2", "256Mi"), "512Mi"),
+        ({"resources": {"requests": {"memory": "2Gi"}}}, ("100m", "2Gi"), "2Gi"),
+        ({"resources": {"limits": {"memory": "128Mi", "cpu": "50m"}}}, ("50m", "128Mi"), "128Mi"),
+    ],
+)
+def test_a_router_has_requests_and_a_memory_limit(
+    router: dict[str, Any], requests: tuple[str, str], memory_limit: str
+) -> None:
+    resources = container_of(**router)["resources"]
+    assert (resources["requests"]["cpu"], resources["requests"]["memory"]) == requests
+    assert resources["limits"]["memory"] == memory_limit
+
+
+@pytest.mark.parametrize(
+    ("router", "budget"),
+    [
+        ({}, None),
+        ({"resources": {"requests": {"memory": "1Gi"}}}, None),
+        ({"resources": {"limits": {"memory": "1Gi"}}}, 768 << 20),
+        ({"resources": {"limits": {"memory": "1Gi"}}, "policy": "kvAware"}, 672 << 20),
+        ({"resources": {"limits": {"memory": "1056Mi"}}, "workers": 2}, 256 << 20),
+        ({"resources": {"limits": {"memory": "200Mi"}}}, 24 << 20),
+        ({"resources": {"limits": {"memory": "1Gi"}}, "image": "registry/router:older"}, None),
+    ],
+)
+def test_the_budget_of_bodies_fits_the_memory_limit(router: dict[str, Any], budget: int | None) -> None:
+    words = container_of(**router)["args"]
+    assert ("--body_budget_bytes" in words) == (budget is not None)
+    if budget is not None:
+        assert words[words.index("--body_budget_bytes") + 1] == str(budget)

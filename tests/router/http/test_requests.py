@@ -115,6 +115,50 @@ GOOD = {
 }
 
 
+UPGRADE = b"connection: upgrade\r\nupgrade: websocket\r\n"
+
+
+@pytest.mark.parametrize("shape", [shape for shape in BROKEN if "chunked\r\n\r\n" in BROKEN[shape].decode("latin-1")])
+async def test_an_offer_of_an_upgrade_hides_no_broken_framing(shape: str) -> None:
+    async with MockEngine("a") as engine, serving(engine) as router, connected(router.port) as client:
+        client.send(BROKEN[shape].replace(HOST, HOST + UPGRADE))
+        assert (await client.response()).status == 400
+        assert await client.closed() == b""
+        assert engine.received == []
+
+
+async def test_the_body_behind_an_offer_of_an_upgrade_is_read_as_any_other() -> None:
+    """Whatever pieces it comes in; and what is behind it is the next request."""
+    extended = chunked(BODY[:9], BODY[9:], trailer=b"x-sum: 1\r\n").replace(
+        b"\r\n" + BODY[:1], b";a=b\r\n" + BODY[:1], 1
+    )
+    requests = [post(), post(b""), chunked(BODY), extended, get(b"/live")]
+    stream = b"".join(request.replace(HOST, HOST + UPGRADE) for request in requests) + get(b"/live")
+    loop = asyncio.get_running_loop()
+    for size in (1, 2, 7, 64, len(stream)):
+        reader = RequestReader(loop, HttpLimits(), wake=lambda: None, send_continue=lambda: None)
+        for start in range(0, len(stream), size):
+            reader.feed(stream[start : start + size])
+        found = [each for each in reader.waiting if not isinstance(each, Refused)]
+        assert [each.body for each in found] == [BODY, b"", BODY, BODY, b"", b""]
+        assert [each.method for each in found] == [b"POST"] * 4 + [b"GET"] * 2
+        assert reader.stage is Stage.IDLE
+
+
+async def test_limits_hold_behind_an_offer_of_an_upgrade() -> None:
+    upgrade = START.replace(HOST, HOST + UPGRADE)
+    async with MockEngine("a") as engine, serving(engine, max_body_bytes=1000) as router:
+        for sent, status in (
+            (upgrade + b"content-length: 1001\r\n\r\n", 413),
+            (upgrade + b"transfer-encoding: chunked\r\n\r\n" + (b"64\r\n" + b"x" * 100 + b"\r\n") * 11, 413),
+            (upgrade + b"transfer-encoding: chunked\r\n\r\n2;" + b"x" * 4_000_000, 400),
+        ):
+            async with connected(router.port) as client:
+                client.send(sent)
+                assert (await client.response()).status == status
+        assert engine.received == []
+
+
 @pytest.mark.parametrize(("size", "status"), [(100_000, 200), (130_000, 200), (131_500, 400), (200_000, 400)])
 async def test_a_head_has_a_limit_also_when_it_comes_in_one_piece(size: int, status: int) -> None:
     async with MockEngine("a") as engine, serving(engine) as router, connected(router.port) as client:
@@ -239,6 +283,16 @@ async def test_head_of_the_routers_own_pages_has_no_body() -> None:
         assert (await client.response(bodiless=True)).status == 405
         client.send(get(b"/live"))
         assert (await client.response()).status == 200, "no byte of a body was sent in between"
+
+
+@pytest.mark.parametrize("path", [b"/metrics/", b"/live/", b"/status/"])
+async def test_the_routers_own_pages_redirect_nowhere(path: bytes) -> None:
+    """A redirect would go to the host that the client named, whoever that is."""
+    async with MockEngine("a") as engine, serving(engine) as router, connected(router.port) as client:
+        client.send(get(path).replace(b"host: router", b"host: evil.example"))
+        response = await client.response()
+        assert (response.status, response.header("location")) == (404, None)
+        assert b"evil.example" not in response.body
 
 
 @pytest.mark.parametrize("coding", [b"gzip", b"deflate", b"br", b"gzip, identity"])

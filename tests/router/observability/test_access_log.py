@@ -14,6 +14,7 @@ from router_support.raw import BODY, connected, get, post
 from router_support.serving import eventually, serving
 
 from blade_router.arguments import parse_arguments
+from blade_router.http.accept.trusted_proxies import TrustedProxies
 from blade_router.observability import tracing
 
 PARENT = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -62,8 +63,21 @@ async def test_a_client_that_left_is_in_it(tmp_path: Path) -> None:
             await eventually(lambda: engine.active == 1)
         await eventually(path.exists)
     (line,) = lines(path)
-    assert (line["status"], line["bytes_out"], line["endpoint"]) == (499, 0, "a")
+    assert (line["status"], line["bytes_out"], line["endpoint"], line["client"]) == (499, 0, "a", "127.0.0.1")
     assert "ttft" not in line
+
+
+async def test_the_client_is_who_connects_or_whom_a_trusted_proxy_reports(tmp_path: Path) -> None:
+    forwarded = post(BODY, b"x-forwarded-for: 6.6.6.6, 203.0.113.9")
+    for proxies, expected in (((), "127.0.0.1"), (("127.0.0.0/8",), "203.0.113.9")):
+        path = tmp_path / f"{expected}.log"
+        trusted = TrustedProxies.parse(proxies)
+        async with MockEngine("a") as engine:
+            async with serving(engine, access_log=str(path), trusted_proxies=trusted) as router:
+                async with connected(router.port) as client:
+                    client.send(forwarded)
+                    assert (await client.response()).status == 200
+        assert [line["client"] for line in lines(path)] == [expected]
 
 
 async def test_a_rotated_log_is_reopened(tmp_path: Path) -> None:

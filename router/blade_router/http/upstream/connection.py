@@ -19,6 +19,7 @@ from typing import cast
 
 import httptools
 
+from blade_router.http.accept.descriptors import out_of_descriptors
 from blade_router.http.errors import Headers
 from blade_router.http.upstream.errors import (
     BadResponse,
@@ -27,6 +28,7 @@ from blade_router.http.upstream.errors import (
     FirstByteTimeout,
     StaleConnection,
     Stalled,
+    connect_failed,
 )
 
 COPY_LIMIT = 64 * 1024
@@ -56,6 +58,7 @@ async def connect(host: str, port: int, timeout: float, tls: ssl.SSLContext | No
 
     Raises:
         ConnectFailed: refused, unreachable, unresolved, not accepted within ``timeout`` seconds, or not trusted.
+        OutOfResources: there is no descriptor or port left for it.
     """
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
@@ -66,7 +69,9 @@ async def connect(host: str, port: int, timeout: float, tls: ssl.SSLContext | No
     except (OSError, UnicodeError) as error:  # UnicodeError: an impossible host name
         code = getattr(error, "errno", None)
         why = "connection refused" if code == errno.ECONNREFUSED else getattr(error, "strerror", None) or str(error)
-        raise ConnectFailed(f"cannot connect to {where}: {why}", code) from None
+        if isinstance(error, socket.gaierror) and out_of_descriptors():
+            code = errno.EMFILE  # the resolver says only that it failed
+        raise connect_failed(f"cannot connect to {where}: {why}", code) from None
     _enable_keepalive(transport.get_extra_info("socket"))
     return connection
 

@@ -2,6 +2,8 @@
 
 import errno
 
+from blade_router.http.accept.descriptors import EXHAUSTED
+
 _NOT_LISTENING = {errno.ECONNREFUSED: "refused", errno.EHOSTUNREACH: "unreachable", errno.ENETUNREACH: "unreachable"}
 
 
@@ -23,6 +25,20 @@ class ConnectFailed(UpstreamError):
         """The request had been written to an earlier connection that broke: an engine may have worked on it."""
         if code in _NOT_LISTENING:
             self.reason = _NOT_LISTENING[code]
+
+
+class OutOfResources(ConnectFailed):
+    """No connection, because this process or its machine has no descriptor, port or memory left for one.
+
+    It says nothing about the engine: it is never booked on one.
+    """
+
+    reason = "exhausted"
+
+
+def connect_failed(message: str, code: int | None) -> ConnectFailed:
+    """The failure to connect for an error number."""
+    return OutOfResources(message, code) if code in EXHAUSTED else ConnectFailed(message, code)
 
 
 class ConnectionLost(UpstreamError):

@@ -5,14 +5,24 @@ stays below the 5 s after which common HTTP servers (uvicorn among them) close a
 dies in the remaining race is replaced once, unseen.
 """
 
+import asyncio
 import time
+import weakref
 from collections.abc import Callable
 
 from blade_router.http.upstream.connection import Connection, connect
-from blade_router.http.upstream.errors import ConnectFailed, StaleConnection
+from blade_router.http.upstream.errors import ConnectFailed, OutOfResources, StaleConnection
 
 IDLE_LIMIT = 4.0
 """Seconds after which an idle connection is not reused."""
+
+
+_pools: "weakref.WeakSet[ConnectionPool]" = weakref.WeakSet()
+
+
+def close_idle() -> int:
+    """Close the idle connections of all pools; returns how many there were."""
+    return sum(pool.close_idle() for pool in _pools)
 
 
 class ConnectionPool:
@@ -24,6 +34,7 @@ class ConnectionPool:
         self._connect_timeout = connect_timeout
         self._idle: list[Connection] = []
         self._closed = False
+        _pools.add(self)
 
     async def exchange(
         self,
@@ -63,12 +74,18 @@ class ConnectionPool:
             connection, reused, stale = None, False, True
 
     async def connect(self) -> Connection:
-        """Open a new connection.
+        """Open a new connection. Where nothing is left for one, all pools close their idle ones first.
 
         Raises:
             ConnectFailed: it could not be opened within the connect time-out.
         """
-        return await connect(self._host, self._port, self._connect_timeout)
+        try:
+            return await connect(self._host, self._port, self._connect_timeout)
+        except OutOfResources:
+            if not close_idle():
+                raise
+            await asyncio.sleep(0)  # then their descriptors are free
+            return await connect(self._host, self._port, self._connect_timeout)
 
     def release(self, connection: Connection) -> None:
         """Return a connection to the pool: kept when its exchange is complete, dropped otherwise."""
@@ -96,9 +113,14 @@ class ConnectionPool:
     def close(self) -> None:
         """Close the idle connections, and each busy one when it is released."""
         self._closed = True
-        for connection in self._idle:
+        self.close_idle()
+
+    def close_idle(self) -> int:
+        """Close the idle connections; returns how many there were."""
+        idle, self._idle = self._idle, []
+        for connection in idle:
             self.discard(connection)
-        self._idle = []
+        return len(idle)
 
     def _take_idle(self) -> Connection | None:
         oldest = time.monotonic() - IDLE_LIMIT

@@ -13,12 +13,13 @@ estimate of its cache, more let it grow.
 from collections import OrderedDict
 from collections.abc import Sequence
 
+from blade_protocol.limits import PREFIX_INDEX_BYTES
 from blade_router.endpoints.endpoint import Endpoint
 from blade_router.policies.prefix_cache.interface import Chain, PrefixInsertion
 from blade_router.request.prompt_text import BLOCK, BYTES_PER_TOKEN
 from blade_router.request.usage import Usage
 
-DEFAULT_BYTES = 64 << 20
+DEFAULT_BYTES = PREFIX_INDEX_BYTES
 BYTES_PER_ENTRY = 400
 """Memory of one block at one endpoint, both dictionaries at their worst load; a test measures it."""
 EVICTION_BATCH = 64

@@ -1,0 +1,1 @@
+"""Accepting client connections: how many, of whom, and what happens when descriptors run out."""

@@ -1,0 +1,214 @@
+"""The memory that bodies take together, and the time each of them has."""
+
+import asyncio
+import math
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from router_support.engine import MockEngine
+from router_support.raw import BODY, HOST, RawClient, chunked, connected, get, post
+from router_support.serving import Running, eventually, serving
+
+from blade_router.arguments import parse_arguments
+from blade_router.http import server
+from blade_router.http.body_budget import BodyBudget, largest_body
+from blade_router.http.errors import Refused
+from blade_router.http.request_reader import HttpLimits, RequestReader
+
+MIB = 1 << 20
+START = b"POST /v1/chat/completions HTTP/1.1\r\n" + HOST
+
+
+def body_of(size: int) -> bytes:
+    return BODY[:-1] + b', "user": "' + b"x" * (size - len(BODY) - 12) + b'"}'
+
+
+def budget(router: Running) -> BodyBudget:
+    return router.server.limits.budget
+
+
+async def refused(client: RawClient) -> None:
+    response = await client.response()
+    assert (response.status, response.header("retry-after"), response.header("connection")) == (503, "1", "close")
+    assert response.error["code"] == "overloaded"
+
+
+async def test_a_body_counts_until_its_request_has_ended() -> None:
+    gate = asyncio.Semaphore(0)
+    async with MockEngine("a", gate=gate) as engine, serving(engine, body_budget_bytes=2 * MIB) as router:
+        async with connected(router.port) as first, connected(router.port) as second, connected(router.port) as small:
+            first.send(post(body_of(MIB)))
+            await eventually(lambda: engine.active == 1)
+            assert budget(router).used == MIB
+            second.send(START + b"content-length: %d\r\n\r\n" % MIB)
+            await refused(second)  # before any of it is read
+            small.send(post())
+            await eventually(lambda: engine.active == 2)
+            gate.release()
+            gate.release()
+            assert [(await each.response()).status for each in (first, small)] == [200, 200]
+            gate.release()
+            small.send(post(body_of(MIB)))
+            assert (await small.response()).status == 200
+        await eventually(lambda: not budget(router).used)
+
+
+async def test_large_bodies_leave_room_for_small_ones() -> None:
+    gate = asyncio.Semaphore(0)
+    async with MockEngine("a", gate=gate) as engine, serving(engine, body_budget_bytes=MIB) as router:
+        async with connected(router.port) as large, connected(router.port) as other, connected(router.port) as small:
+            large.send(post(body_of(largest_body(MIB))))
+            await eventually(lambda: engine.active == 1)
+            other.send(post(body_of(70_000)))
+            await refused(other)
+            small.send(post(body_of(60_000)))
+            await eventually(lambda: engine.active == 2)
+        await eventually(lambda: not budget(router).used)
+
+
+async def test_uploads_that_hang_take_what_they_have_sent() -> None:
+    async with MockEngine("a") as engine, serving(engine, body_budget_bytes=4 * MIB) as router:
+        hanging = [await RawClient.connect(router.port) for _ in range(64)]
+        for client in hanging:
+            client.send(START + b"content-length: %d\r\n\r\n{" % (3 * MIB))
+        await eventually(lambda: sum(each.receiving for each in router.server.connections) == 64)
+        assert budget(router).used == 64
+        async with connected(router.port) as client:
+            client.send(post(body_of(3 * MIB)))
+            assert (await client.response()).status == 200
+        for client in hanging:
+            client.writer.transport.abort()
+        await eventually(lambda: not budget(router).used)
+
+
+async def test_an_upload_that_hangs_gives_way_to_one_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with MockEngine("a") as engine, serving(engine, body_budget_bytes=2 * MIB) as router:
+        async with connected(router.port) as little, connected(router.port) as much, connected(router.port) as client:
+            little.send(START + b"content-length: 900000\r\n\r\n" + b"x" * 100_000)
+            much.send(START + b"transfer-encoding: chunked\r\n\r\n100000\r\n" + b"x" * MIB)
+            await eventually(lambda: budget(router).used == MIB + 100_000)
+            client.send(post(body_of(MIB)))
+            await refused(client)  # nothing hangs for long enough yet
+            monkeypatch.setattr(server, "STALLED_SECONDS", -1.0)
+            await asyncio.sleep(server.UPLOAD_SCAN_SECONDS)
+            async with connected(router.port) as again:
+                again.send(post(body_of(MIB)))
+                assert (await again.response()).status == 200
+            await refused(much)
+            assert budget(router).used == 100_000
+
+
+async def test_a_body_of_unknown_length_is_refused_where_it_no_longer_fits() -> None:
+    async with MockEngine("a") as engine, serving(engine, body_budget_bytes=MIB) as router:
+        async with connected(router.port) as client:
+            client.send(START + b"transfer-encoding: chunked\r\n\r\n", *[b"10000\r\n" + b"x" * 65536 + b"\r\n"] * 16)
+            await refused(client)
+        await eventually(lambda: not budget(router).used)
+        async with connected(router.port) as client:
+            client.send(chunked(body_of(300_000)))
+            assert (await client.response()).status == 200
+        assert budget(router).used == 0
+
+
+async def test_large_heads_that_hang_count_too() -> None:
+    async with MockEngine("a") as engine, serving(engine, body_budget_bytes=MIB) as router:
+        clients = [await RawClient.connect(router.port) for _ in range(20)]
+        for client in clients:
+            client.send(START + b"x-a: " + b"y" * 60_000)
+        await eventually(lambda: budget(router).used > MIB - 70_000)
+        assert budget(router).used <= MIB
+        for client in clients:
+            client.writer.transport.abort()
+        await eventually(lambda: not budget(router).used)
+
+
+@pytest.mark.parametrize("gone", [False, True])
+async def test_nothing_stays_counted(gone: bool) -> None:
+    large = body_of(200_000)
+    gate = asyncio.Semaphore(0)
+    async with MockEngine("a", gate=gate) as engine, serving(engine, body_budget_bytes=8 * MIB) as router:
+        for sent in (
+            START + b"x-a: " + b"y" * 100_000,
+            post(large)[:-1],
+            chunked(large)[:-5],
+            chunked(large)[:-5] + b"garbage",
+            post(large) + post(large) + post(large)[:-1],
+            post(large) * 3 + b"garbage\r\n\r\n",
+            post(large, b"content-encoding: gzip"),
+            post(large[:-1]),
+            post(large, path=b"/elsewhere"),
+            get(b"/live", b"content-length: 5") + b"12345",
+        ):
+            async with connected(router.port) as client:
+                client.send(sent)
+                await asyncio.sleep(0.02)
+                if not gone:
+                    for _ in range(3):
+                        gate.release()
+                    await asyncio.sleep(0.02)
+        for _ in range(10):
+            gate.release()  # a client that has sent far ahead is not read, so that it left is noticed late
+        await eventually(lambda: not router.server.connections)
+        assert budget(router).used == 0
+        assert not engine.active
+
+
+def test_a_budget_with_room_for_no_body_is_refused_at_the_start(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_arguments(["--endpoints", "http://x:1", "--body_budget_bytes", "17000000"])
+    assert "19173962" in capsys.readouterr().err
+    enough = parse_arguments(["--endpoints", "http://x:1", "--body_budget_bytes", "19173962"])
+    assert largest_body(enough.body_budget_bytes) >= enough.max_body_bytes
+
+
+# time
+
+
+def reading(clock: list[float], limits: HttpLimits) -> RequestReader:
+    loop = cast(asyncio.AbstractEventLoop, SimpleNamespace(time=lambda: clock[0]))
+    reader = RequestReader(loop, limits, wake=lambda: None, send_continue=lambda: None)
+    reader.feed(START + b"content-length: 100000\r\n\r\n")
+    return reader
+
+
+def test_a_body_has_a_rate_that_it_must_keep() -> None:
+    clock = [0.0]
+    reader = reading(clock, HttpLimits(body_timeout=30, min_body_rate=1000))
+    assert reader.deadline == 30
+    for clock[0], size, deadline in ((10.0, 5000, 35.0), (20.0, 1000, 36.0), (21.0, 60_000, 51.0), (50.0, 1, 80.0)):
+        reader.feed(b"x" * size)
+        assert reader.deadline == pytest.approx(deadline)
+    clock[0] = 79.0
+    reader.feed(b"x")
+    assert reader.deadline == pytest.approx(30 + 66.002)
+    clock[0] = 80.0
+    reader.feed(b"x")
+    clock[0] = 97.0
+    assert reader.time_out()
+    (refusal,) = reader.waiting
+    assert isinstance(refusal, Refused)
+    assert refusal.status == 408
+    assert "1000 bytes/s" in str(refusal)
+
+
+def test_a_body_has_an_end() -> None:
+    clock = [0.0]
+    reader = reading(clock, HttpLimits(body_timeout=30, body_deadline=60))
+    for clock[0], deadline in ((20.0, 50), (40.0, 60), (59.0, 60)):
+        reader.feed(b"x" * 1000)
+        assert reader.deadline == deadline
+    reader = reading(clock, HttpLimits(body_timeout=30))
+    assert reader.deadline == 89 < math.inf
+
+
+async def test_the_wait_for_another_response_is_no_slowness() -> None:
+    """Its time begins when the response before it has ended: until then nothing of it may have been read."""
+    clock = [0.0]
+    reader = reading(clock, HttpLimits(body_timeout=30, body_deadline=60))
+    clock[0] = 100.0
+    reader.restart_deadline()
+    assert reader.deadline == 130
+    clock[0] = 125.0
+    reader.feed(b"x")
+    assert reader.deadline == 155
