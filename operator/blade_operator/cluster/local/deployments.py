@@ -15,6 +15,7 @@ from blade_operator.cluster.local import clock, ports
 from blade_operator.cluster.local.events import Events
 from blade_operator.cluster.local.fields import port_variable
 from blade_operator.cluster.local.pod_status import is_ready, is_terminating, ready_since, restarts
+from blade_operator.cluster.local.scheduler import NODE, wanted
 from blade_operator.cluster.local.services import Services, pod_ports
 from blade_operator.cluster.local.store import Store
 from blade_operator.model.objects import Object, Ref
@@ -69,7 +70,7 @@ class Deployments:
         metadata = deployment["metadata"]
         source = copy.deepcopy(deployment["spec"]["template"])
         labels = source.get("metadata", {}).get("labels", {})
-        pod = {
+        pod: Object = {
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {
@@ -87,8 +88,10 @@ class Deployments:
                     }
                 ],
             },
-            "spec": source["spec"] | {"nodeName": "localhost"},
+            "spec": source["spec"],
         }
+        if not wanted(pod):
+            pod["spec"]["nodeName"] = NODE
         taken = self._services.assigned()
         for other in self._store.find("Pod"):
             taken |= pod_ports(other)

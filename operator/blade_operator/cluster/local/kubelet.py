@@ -43,6 +43,8 @@ class Kubelet:
         """Start a worker for each new pod and terminate those of deleted pods."""
         pods = {pod["metadata"]["uid"]: pod for pod in self._store.find("Pod")}
         for uid, pod in pods.items():
+            if "nodeName" not in pod["spec"] and not pod_status.is_terminating(pod):
+                continue  # it waits for the scheduler
             if uid not in self._workers:
                 self._workers[uid] = worker = self._worker(pod)
                 if not pod_status.is_terminating(pod):

@@ -16,6 +16,7 @@ from blade_operator.cluster.local.layout import Layout, StateLock
 from blade_operator.cluster.local.listeners import Listeners
 from blade_operator.cluster.local.ports import require_free
 from blade_operator.cluster.local.process import kill_strays
+from blade_operator.cluster.local.scheduler import Scheduler
 from blade_operator.cluster.local.services import Services
 from blade_operator.cluster.local.store import Store
 from blade_operator.model.objects import Object, Ref
@@ -48,6 +49,7 @@ class Runtime:
             raise
         self.cluster = LocalCluster(self.store, self.events)
         self._deployments = Deployments(self.store, self.events, self._services)
+        self._scheduler = Scheduler(self.store)
         self._endpoints = Endpoints(layout, self.store)
         self._listeners = Listeners(layout.root)
         self._kubelet = Kubelet(layout, self.store, self.events, self._listeners)
@@ -116,6 +118,7 @@ class Runtime:
         garbage.collect(self.store)
         self._services.sync()
         self._deployments.sync()
+        self._scheduler.sync()
         self._endpoints.sync()  # before the kubelet: a terminating pod is marked draining, then it gets its SIGTERM
         self._kubelet.sync()
 

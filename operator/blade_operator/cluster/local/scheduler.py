@@ -1,0 +1,106 @@
+"""The scheduler of the local runtime: gives each pod that wants GPUs its own, or lets it wait for some.
+
+A pod without a node's name has not been scheduled. Which devices a pod has is in its environment variables, so a loop
+that takes over finds it there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from blade_operator.cluster.local import clock
+from blade_operator.cluster.local.pod_status import is_terminating
+from blade_operator.cluster.local.store import Store
+from blade_operator.model.objects import Object, Ref
+
+NODE = "localhost"
+VARIABLES = {"nvidia.com/gpu": "CUDA_VISIBLE_DEVICES", "amd.com/gpu": "HIP_VISIBLE_DEVICES"}
+"""The variable that limits a program to some devices, by the resource's name."""
+
+
+def devices(resource: str) -> tuple[str, ...]:
+    """The devices of this machine; only those that the variable allows, where it is set for this process."""
+    allowed = os.environ.get(VARIABLES.get(resource, ""))
+    if allowed is not None:
+        return tuple(name.strip() for name in allowed.split(",") if name.strip())
+    if resource == "nvidia.com/gpu":
+        count = sum(path.name.removeprefix("nvidia").isdecimal() for path in Path("/dev").glob("nvidia[0-9]*"))
+    elif resource == "amd.com/gpu":
+        nodes = Path("/sys/class/kfd/kfd/topology/nodes").glob("*/gpu_id")
+        count = sum(path.read_text().strip() != "0" for path in nodes)
+    else:
+        count = 0
+    return tuple(map(str, range(count)))
+
+
+def wanted(pod: Object) -> dict[str, int]:
+    """Devices that ``pod`` wants, by resource: the most of any of its containers."""
+    found: dict[str, int] = {}
+    for container in _containers(pod):
+        for name, amount in container.get("resources", {}).get("limits", {}).items():
+            if "/" in name:
+                found[name] = max(found.get(name, 0), int(amount))
+    return found
+
+
+class Scheduler:
+    """Schedules pods in the order of their names."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def sync(self) -> None:
+        """Schedule the pods that fit; say of the others what is missing."""
+        pods = self._store.find("Pod")
+        for pod in pods:
+            if "nodeName" not in pod["spec"] and not is_terminating(pod):
+                self._schedule(pod, [other for other in pods if "nodeName" in other["spec"]])
+
+    def _schedule(self, pod: Object, others: Iterable[Object]) -> None:
+        found: dict[str, str] = {}
+        for resource, count in wanted(pod).items():
+            variable = VARIABLES.get(resource, "")
+            taken = {name for other in others for name in _value(other, variable).split(",")}
+            free = [name for name in devices(resource) if name not in taken]
+            if len(free) < count:
+                self._leave_pending(pod, f"0/1 nodes are available: 1 Insufficient {resource}")
+                return
+            found[variable] = ",".join(free[:count])
+
+        def place(obj: Object) -> None:
+            obj["spec"]["nodeName"] = NODE
+            for container in _containers(obj):
+                container["env"] = [
+                    *(entry for entry in container.get("env", []) if entry["name"] not in found),
+                    *({"name": name, "value": value} for name, value in found.items()),
+                ]
+
+        pod["spec"] = self._store.update(Ref.of(pod), place)["spec"]
+
+    def _leave_pending(self, pod: Object, message: str) -> None:
+        known = pod.get("status", {}).get("conditions") or [{}]
+        if known[0].get("message") == message:
+            return
+        condition = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": message,
+            "lastTransitionTime": clock.stamp(clock.now()),
+        }
+        self._store.write_status(Ref.of(pod), {"phase": "Pending", "conditions": [condition]})
+
+
+def _containers(pod: Object) -> list[Object]:
+    return [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
+
+
+def _value(pod: Object, variable: str) -> str:
+    """The value of an environment variable of the pod's first container that has it."""
+    for container in _containers(pod):
+        for entry in container.get("env", []):
+            if entry["name"] == variable:
+                return str(entry.get("value", ""))
+    return ""
