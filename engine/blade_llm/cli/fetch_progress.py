@@ -129,7 +129,9 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = REQUEST_TIMEOUT_S
 
     def do_GET(self) -> None:
-        if not _is_allowed(self.headers.get(headers.INTERNAL_TOKEN, "")):
+        if "Origin" in self.headers:
+            self._respond(403, b'{"error": {"message": "this is not for pages in a browser"}}')
+        elif not _is_allowed(self.headers.get(headers.INTERNAL_TOKEN, "")):
             self._respond(401, b'{"error": {"message": "send the internal token", "code": "invalid_token"}}')
         elif self.path != paths.INTERNAL_FETCH:
             self._respond(404, b'{"error": {"message": "only the download can be asked for here"}}')

@@ -82,6 +82,9 @@ class EngineHandle:
 
     def close(self) -> None:
         """Stop the process (kill it after a while) and remove the folder. Idempotent."""
+        if self.heartbeat >= 0:
+            os.close(self.heartbeat)
+            self.heartbeat = -1
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()

@@ -118,6 +118,13 @@ def test_the_token_is_required_where_there_is_one(
     assert statuses == [401, 401, 401, 401, 200, 401]
 
 
+def test_pages_in_a_browser_learn_nothing(hub: FakeHub, port: int) -> None:
+    with serve_progress(Meter("m")):
+        url = f"http://127.0.0.1:{port}{paths.INTERNAL_FETCH}"
+        assert httpx.get(url).status_code == 200
+        assert httpx.get(url, headers={"origin": "null"}).status_code == 403
+
+
 def test_nothing_is_served_without_a_port_and_a_bad_one_stops_no_download(
     hub: FakeHub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,6 +12,7 @@ from engine_support.native_isa import ISAS, limited_to, needs_native
 from blade_llm.kernels.argmax import native as argmax
 from blade_llm.kernels.gumbel_argmax import native as gumbel
 from blade_llm.kernels.gumbel_argmax import torch as gumbel_reference
+from blade_llm.kernels.penalties import RowMasks
 from blade_llm.kernels.top_k_top_p import native as filters
 from blade_llm.kernels.top_k_top_p import torch as filters_reference
 
@@ -46,12 +47,35 @@ def test_argmax_is_the_lowest_of_equals(dtype: torch.dtype, vocabulary: int) -> 
     assert argmax.argmax(logits).tolist() == expected
 
 
-def test_argmax_of_broken_rows_is_an_index() -> None:
-    logits = torch.full((3, 5000), float("nan"))
-    logits[1, 4321] = 1.0
-    tokens = argmax.argmax(logits)
-    assert tokens[1] == 4321
-    assert 0 <= int(tokens.min()) <= int(tokens.max()) < 5000
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_argmax_of_broken_rows_is_the_place_of_the_first_nan(dtype: torch.dtype) -> None:
+    for vocabulary in (1, 40, 5000):
+        logits = torch.randn(5, vocabulary).to(dtype)
+        logits[1] = float("nan")
+        logits[2, vocabulary // 3 :] = float("nan")
+        logits[3, vocabulary - 1] = float("nan")
+        logits[4] = float("inf")
+        assert argmax.argmax(logits).tolist() == logits.max(-1).indices.tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_masked_argmax_of_broken_rows_is_the_first_nan_that_is_allowed(dtype: torch.dtype) -> None:
+    vocabulary = 5000
+    logits = torch.randn(3, vocabulary).to(dtype)
+    logits[0] = float("nan")
+    logits[1, 3000] = logits[1, 4000] = float("nan")
+    logits[2, 1] = float("nan")
+    allowed = torch.zeros(3, vocabulary, dtype=torch.bool)
+    allowed[:, 2::2] = True
+    allowed[1, 3000] = False
+    best = logits[2].float().masked_fill(~allowed[2], NONE).max(-1).indices
+    padded = torch.zeros(3, -(-vocabulary // 32) * 32, dtype=torch.int64)
+    padded[:, :vocabulary] = allowed
+    words = (padded.view(3, -1, 32) << torch.arange(32)).sum(-1)
+    words = torch.where(words >= 1 << 31, words - (1 << 32), words).to(torch.int32)
+    found = argmax.masked_argmax(logits, RowMasks(torch.arange(3), words))
+    assert found is not None
+    assert found.tolist() == [2, 4000, int(best)]
 
 
 def keys_of(seeds: range) -> torch.Tensor:

@@ -10,8 +10,8 @@ from blade_llm.kernels.penalties.masks import RowMasks
 def argmax(logits: Tensor) -> Tensor:
     """Index of each row's largest element, the lowest among equals.
 
-    ``logits``: [rows, vocabulary]. Returns [rows] int64; for a row with NaN some index, so that one broken row does
-    not stop the others.
+    ``logits``: [rows, vocabulary]. Returns [rows] int64; for a row with NaN the place of the first, so that one
+    broken row is noticed and does not stop the others.
     """
     if backend_of(logits) == "native":
         from blade_llm.kernels.argmax import native

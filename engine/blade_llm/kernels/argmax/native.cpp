@@ -1,4 +1,5 @@
 // Index of each row's largest element: a maximum by blocks, and a search only in a block that beats all before it.
+// NaN beats all, as in torch: whoever looks at the winner sees that the row is broken.
 // Rows may have a bit mask of the elements that count.
 #include <cmath>
 
@@ -35,7 +36,7 @@ BLADE_INLINE int64_t argmax_of_allowed(const T* x, int64_t length, const uint32_
             const Float<W> bar = Float<W>{} + best;
             for (int64_t i = 0; i < word_size; i += W) {
                 Float<W> value = (bit & (word >> i)) != 0 ? load<W>(x + first + i) : none;
-                Lane above = value > bar ? ~Lane{} : Lane{};
+                Lane above = value <= bar ? Lane{} : ~Lane{};
                 asm("" : "+x"(above));
                 better |= above;
             }
@@ -44,6 +45,7 @@ BLADE_INLINE int64_t argmax_of_allowed(const T* x, int64_t length, const uint32_
         for (int64_t d = first; d < last; d++) {
             if (!(word >> (d - first) & 1)) continue;
             const float value = to_float(x[d]);
+            if (value != value) return d;
             if (value > best || winner < 0) {
                 winner = d;
                 best = value > best ? value : best;
@@ -69,16 +71,27 @@ BLADE_INLINE void argmax_rows(const Rows& rows, int64_t begin, int64_t end) {
             const int64_t last = first + block < rows.length ? first + block : rows.length;
             Float<W> lanes[4];
             for (auto& lane : lanes) lane = Float<W>{} - INFINITY;
+            typename Lanes<W>::Word numbers = ~typename Lanes<W>::Word{};
+            bool broken = false;
             int64_t d = first;
             for (; d + 4 * W <= last; d += 4 * W)
                 for (int i = 0; i < 4; i++) {
                     Float<W> value = load<W>(x + d + i * W);
                     lanes[i] = value > lanes[i] ? value : lanes[i];  // NaN never is
+                    numbers &= at_least<W>(value, value);
                 }
             lanes[0] = max<W>(max<W>(lanes[0], lanes[1]), max<W>(lanes[2], lanes[3]));
             float largest = -INFINITY;
             for (int i = 0; i < W; i++) largest = lanes[0][i] > largest ? lanes[0][i] : largest;
-            for (; d < last; d++) largest = to_float(x[d]) > largest ? to_float(x[d]) : largest;
+            for (; d < last; d++) {
+                const float value = to_float(x[d]);
+                largest = value > largest ? value : largest;
+                broken |= value != value;
+            }
+            if (broken || any<W>(~numbers)) {
+                for (winner = first; to_float(x[winner]) == to_float(x[winner]);) winner++;
+                break;
+            }
             if (!(largest > best)) continue;
             best = largest;
             for (winner = first; to_float(x[winner]) != largest;) winner++;

@@ -1,4 +1,4 @@
-"""Argmax in C++ (``native.cpp``); NaN never wins."""
+"""Argmax in C++ (``native.cpp``)."""
 
 from __future__ import annotations
 

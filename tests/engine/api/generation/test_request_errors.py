@@ -11,6 +11,7 @@ from blade_llm.api.generation.result import Choice
 from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.scheduling.output import RequestError, RequestOutput
 from blade_llm.scheduling.request import RequestRefusedError
+from blade_llm.scheduling.results import invalid_outputs
 from blade_llm.text.tokenizer import Tokenizer
 
 
@@ -21,6 +22,14 @@ def test_a_busy_engine_is_not_the_clients_fault(tmp_path: Path) -> None:
         choice.add(RequestOutput(request_id="1", finish_reason="abort", error=error))
     assert caught.value.status == 503
     assert caught.value.headers["retry-after"] == "1"
+
+
+def test_a_broken_model_is_not_the_clients_fault_either(tmp_path: Path) -> None:
+    choice = Choice(0, Tokenizer(write_tokenizer(tmp_path)), [5], SamplingParams(), "prompt")
+    with pytest.raises(ApiError) as caught:
+        choice.add(invalid_outputs(["1"])[0])
+    assert (caught.value.status, caught.value.detail.code) == (500, "invalid_logits")
+    assert "NaN" in caught.value.detail.message
 
 
 @pytest.mark.parametrize(
