@@ -208,8 +208,8 @@ class Router(Record):
     )
     queue: Queue | None = Field(
         default=None,
-        description="What waits in the router while engines are busy, instead of in engines; the defaults of its fields "
-        "when unset.",
+        description="What waits in the router while engines are busy, instead of in engines; when unset the defaults "
+        "of its fields.",
     )
     hold: Hold = Field(default_factory=Hold, description="Requests that come while no engine is ready.")
     retry: Retry | None = Field(default=None, description="When a request goes to another engine.")
