@@ -253,6 +253,7 @@ class Router:
         if self.keys is not None and self.keys.keys is not None:
             self.admission.set_keys(self.keys.keys)
             self.request_queues.set_keys(len(self.keys.keys))
+            self.metrics.accounts.set_keys({key.name for key in self.keys.keys})
 
     def apply(self, config: RouterConfig) -> None:
         """Make a configuration the one in effect."""
