@@ -70,8 +70,13 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class QueueConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The request queue of a service: requests that wait in the router while its engines are busy (backpressure)."""
 
+    enabled: bool = True
+    """False: only engines queue."""
     endpoint_requests: int = 0
-    """Concurrent requests of an engine, beyond which they queue in the router; 0: only engines queue."""
+    """Concurrent requests of an engine, beyond which they queue in the router; 0: as many as it reports to run."""
+    key_share: float = 0.875
+    """The part of all engines' slots that one API key may hold, so that others find some free; 1: all of them. It
+    matters where there are several keys."""
     max_requests: int = 2048
     max_bytes: int = 256 << 20
     """Total size of the queued bodies."""

@@ -72,10 +72,10 @@ class Router:
         self._sources = make_sources(options)
         config = self._sources.start()
         self.endpoints = EndpointSet(connect_timeout=options.connect_timeout, slow_start=options.slow_start)
-        self.request_queues = RequestQueues(self.endpoints)
+        memory = SharedMemory(options.shared, options.worker, options.workers)
+        self.request_queues = RequestQueues(self.endpoints, memory)
         self.metrics = Metrics(self.endpoints, self.request_queues)
         self.keys = make_keys(options)
-        memory = SharedMemory(options.shared, options.worker, options.workers)
         self.admission = AdmissionController(
             self.endpoints,
             Keyring(required=self.keys is not None),
@@ -86,7 +86,6 @@ class Router:
         )
         token = TokenHeader(token_file())
         model_list = ModelList(self.admission, self.endpoints, token)
-        self._workers = options.workers
         self._replicas = options.replicas
         self._split_limits(options.replicas)
         self._shared_health: SharedHealth | None = None
@@ -138,8 +137,9 @@ class Router:
             )
         self._lending: ReplicaLending | None = None
         if self._replica_source is not None or isinstance(options.peers, tuple):
-            self._lending = ReplicaLending(self.admission.quotas, token_file(), self.workers, options.worker)
-            self.admission.borrow = self._lending.borrow
+            shared = (self.admission.quotas, self.request_queues)
+            self._lending = ReplicaLending(shared, token_file(), self.workers, options.worker)
+            self.admission.borrow = self.request_queues.borrow = self._lending.borrow
         if isinstance(options.peers, tuple):
             self._set_replicas(options.peers)
         from blade_router.admin.admin import make_admin  # FastAPI: 20 MB that the parent of workers does without
@@ -260,11 +260,13 @@ class Router:
         """Split every limit and the capacity of the engines between so many routers."""
         self._replicas = count
         self.admission.set_replicas(count)
-        self.request_queues.split(count * self._workers)
+        self.request_queues.split(count)
 
     def _keys_changed(self) -> None:
         if self.keys is not None and self.keys.keys is not None:
             self.admission.set_keys(self.keys.keys)
+            self.request_queues.set_keys(len(self.keys.keys))
+            self.metrics.accounts.set_keys({key.name for key in self.keys.keys})
 
     def apply(self, config: RouterConfig) -> None:
         """Make a configuration the one in effect."""

@@ -68,7 +68,9 @@ def _queue(queue: fields.Queue | None) -> QueueConfig:
     if queue is None:
         return QueueConfig()
     return QueueConfig(
-        endpoint_requests=queue.endpoint_requests,
+        enabled=queue.enabled,
+        endpoint_requests=queue.endpoint_requests or 0,
+        key_share=float(queue.key_share),
         max_requests=queue.max_requests,
         max_bytes=parse_bytes(queue.max_bytes),
         max_age=parse_duration(queue.max_age),

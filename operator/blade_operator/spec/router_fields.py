@@ -11,6 +11,7 @@ from blade_operator.spec.pod_fields import PodTemplate, Resources
 from blade_operator.spec.types import (
     Bytes,
     Duration,
+    Fraction,
     Hint,
     Image,
     ListType,
@@ -82,8 +83,18 @@ class Tls(Record):
 class Queue(Record):
     """The request queue while engines are busy. It is shared fairly between API keys."""
 
-    endpoint_requests: int = Field(
-        ge=1, le=65536, description="Requests an engine gets at the same time; more of them queue in the router."
+    enabled: bool = Field(default=True, description="Whether requests queue in the router; else in engines alone.")
+    endpoint_requests: int | None = Field(
+        default=None,
+        ge=1,
+        le=65536,
+        description="Requests an engine gets at the same time; more of them queue in the router. When unset as many as "
+        "it reports to run.",
+    )
+    key_share: Fraction = Field(
+        default="0.875",
+        description="Share of all engines' slots that one API key may hold, a string like `0.875`: others find some "
+        'free. `"1"`: all of them. Without keys, or with one, all are for everybody.',
     )
     max_requests: int = Field(
         default=2048, ge=1, le=1_000_000, description="Requests that may queue; further ones get a 429."
@@ -206,7 +217,9 @@ class Router(Record):
         default=(), max_length=16, strict=False, description="Aliases, default parameters and limits by model name."
     )
     queue: Queue | None = Field(
-        default=None, description="What waits in the router while engines are busy; engines queue alone when unset."
+        default=None,
+        description="What waits in the router while engines are busy, instead of in engines; when unset the defaults "
+        "of its fields.",
     )
     hold: Hold = Field(default_factory=Hold, description="Requests that come while no engine is ready.")
     retry: Retry | None = Field(default=None, description="When a request goes to another engine.")

@@ -10,8 +10,8 @@ import msgspec
 
 from blade_router.admin.sibling_workers import SiblingWorkers
 from blade_router.admission.borrower import Borrower, Need
-from blade_router.admission.limits import Quotas
 from blade_router.admission.quota_exchange import QuotaExchange
+from blade_router.admission.quota_ledger import Shared
 
 REPLY, BORROW = b"reply", b"borrow"
 """What the first worker is asked for: the reply to a message of another replica, and what requests lack."""
@@ -23,17 +23,18 @@ class ReplicaLending:
     """One worker's part.
 
     Args:
+        shared: what the replicas share.
         token_file: holds the internal token.
         siblings: the connection to the other workers; None where there are none.
         worker: its number.
     """
 
     def __init__(
-        self, quotas: Quotas, token_file: Path | None, siblings: SiblingWorkers | None = None, worker: int = 0
+        self, shared: Sequence[Shared], token_file: Path | None, siblings: SiblingWorkers | None = None, worker: int = 0
     ) -> None:
         self._siblings = siblings
-        self.exchange = QuotaExchange(quotas, token_file) if worker == 0 else None
-        self.borrow = Borrower(quotas, self._borrow).borrow
+        self.exchange = QuotaExchange(shared, token_file) if worker == 0 else None
+        self.borrow = Borrower(shared, self._borrow).borrow
         if self.exchange is not None and siblings is not None:
             siblings.commands |= {REPLY: self.reply, BORROW: self._borrow_for_sibling}
 

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
-from blade_router.admission.limits import Quotas
+from blade_router.admission.quota_ledger import Shared, find
 from blade_router.admission.window import slot_of
 
 RETRY_SECONDS = 0.1
@@ -25,18 +25,19 @@ class Borrower:
     """Collects what requests lack, and borrows it.
 
     Args:
+        shared: what the replicas share.
         borrow: borrows these amounts from other replicas, as far as they have them.
         clock: monotonic seconds.
     """
 
     def __init__(
         self,
-        quotas: Quotas,
+        shared: Sequence[Shared],
         borrow: Callable[[Sequence[Need]], Awaitable[None]],
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._quotas = quotas
+        self._shared = shared
         self._borrow = borrow
         self._clock = clock
         self._collected: dict[tuple[str, int], int] = {}
@@ -93,5 +94,5 @@ class Borrower:
 
     def _room(self, key: tuple[str, int]) -> int:
         name, resource = key
-        quota = self._quotas.lendable(name)
+        quota = find(self._shared, name)
         return quota.room(resource, slot_of(time.monotonic())) if quota is not None else 0

@@ -12,6 +12,7 @@ from blade_router.admission.interface import Admission
 from blade_router.admission.keys import KEY_HEADERS, Key, Keyring
 from blade_router.admission.limits import OverLimit, Quota, Quotas
 from blade_router.admission.request_queue import QueuedRequest, RequestQueue
+from blade_router.admission.request_queues import Borrow
 from blade_router.admission.tokens import Estimate
 from blade_router.admission.window import slot_of
 from blade_router.endpoints.endpoint_set import EndpointSet
@@ -21,9 +22,6 @@ from blade_router.request.models import Catalog, Target, check_path, not_found, 
 from blade_router.request.request import ClientRequest
 from blade_router.request.usage import Usage
 from blade_router.workers.shared_memory import SharedMemory
-
-Borrow = Callable[[str, Sequence[tuple[int, int]]], Awaitable[bool]]
-"""Borrows resources of a quota, by its name: True when there may be enough now."""
 
 EVERYBODY = "this service"
 MOST_TOKENS = 1 << 40
@@ -173,7 +171,7 @@ class AdmissionController:
         ordered = key.priority is not None and key.priority > 0 and self.catalog.orders(target.service)
         prepare(request, target, key.priority, ordered=ordered)
         queue = self._queue_of(target.service)
-        queued = queue is not None and queue.limits
+        queued = queue is not None and queue.enabled
         while True:
             try:
                 admission = self._take(request, key, target, estimated=queued)

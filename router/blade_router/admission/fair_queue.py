@@ -11,11 +11,14 @@ import itertools
 import math
 from bisect import insort
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 QUANTUM = 256.0
 """Tokens a key of weight 1 may spend in each round."""
 LEAST_WEIGHT = 1e-3
+MOST_SKIPPED = 64
+"""Keys that are passed over in search of one that may have its turn."""
 MOST_COST = 1 << 40
 """Tokens: the most an item costs. Beyond what a float holds its turn could not be computed."""
 
@@ -78,13 +81,37 @@ class Band(Generic[Item]):
 
     def pop(self) -> Item:
         """The next one; there must be one."""
-        heap = self._heap
         while True:
-            turn, number, name = heapq.heappop(heap)
-            key = self.keys.get(name)
-            if key is not None and key.entry == number:
-                break
-        self._round = turn
+            entry = heapq.heappop(self._heap)
+            if self._valid(entry):
+                return self._take(entry)
+
+    def pop_admitted(self, admits: Callable[[Item], bool]) -> Item | None:
+        """The first of the keys' next ones that ``admits``; those passed over keep their turns. None: there is none.
+
+        After ``MOST_SKIPPED`` keys it is the first of all: where so many wait, none has much.
+        """
+        skipped: list[tuple[int, int, str]] = []
+        found = None
+        while self._heap and found is None:
+            entry = heapq.heappop(self._heap)
+            if not self._valid(entry):
+                continue
+            if admits(next(iter(self.keys[entry[2]].items))):
+                found = entry
+            else:
+                skipped.append(entry)
+                if len(skipped) == MOST_SKIPPED:
+                    found = skipped.pop(0)
+        for entry in skipped:
+            heapq.heappush(self._heap, entry)
+        return self._take(found) if found is not None else None
+
+    def _take(self, entry: tuple[int, int, str]) -> Item:
+        """Take out the first of the key whose valid entry was just taken from the heap."""
+        turn, number, name = entry
+        key = self.keys[name]
+        self._round = max(self._round, turn)
         item, _ = key.items.popitem(last=False)
         key.deficit += (turn - key.round) * QUANTUM * item.weight - item.cost
         key.round = turn
@@ -154,6 +181,16 @@ class FairQueue(Generic[Item]):
         item = band.pop()
         self._forget(priority, band)
         return item
+
+    def pop_admitted(self, admits: Callable[[Item], bool], first: int | None = None) -> Item | None:
+        """The next one that ``admits``, of the best band that has one; of the band ``first`` before all others."""
+        for priority in (*(() if first is None else (first,)), *self._order):
+            band = self.bands[priority]
+            item = band.pop_admitted(admits)
+            if item is not None:
+                self._forget(priority, band)
+                return item
+        return None
 
     def remove(self, item: Item) -> None:
         band = self.bands[item.priority]

@@ -112,6 +112,9 @@ class Quota:
         limits = self.limits
         return (limits.requests_per_minute, limits.tokens_per_minute, limits.concurrent)[resource]
 
+    def asked(self, wanted: int) -> None:
+        """Another replica lacks so much: what is used here is not returned."""
+
     def lend(self, rank: int | None, net: Sequence[int]) -> None:
         """Take over this replica's place among the replicas, and what it has borrowed, less what it has lent.
 

@@ -162,7 +162,7 @@ class PendingBuffer:
         """Others may have its place: it is not with an engine."""
         if queued.running and queued.queue is not None:
             queued.running = False
-            queued.queue.on_released()
+            queued.queue.on_released(queued)
 
     def _release_ready(self) -> None:
         """Endpoints have changed: release the requests of services that have one now, in order."""

@@ -20,8 +20,7 @@ import msgspec
 
 from blade_protocol import headers, paths
 from blade_router.admission.borrower import MAX_NEEDS, Need
-from blade_router.admission.limits import Quotas
-from blade_router.admission.quota_ledger import QuotaLedger
+from blade_router.admission.quota_ledger import QuotaLedger, Shared
 from blade_router.admission.window import SLOT, WINDOW, slot_of
 from blade_router.http.upstream.connection import Connection
 from blade_router.http.upstream.errors import BadResponse, UpstreamError
@@ -117,16 +116,16 @@ class QuotaExchange:
     """This replica's part of the exchange; with several workers, in the first of them.
 
     Args:
+        shared: what the replicas share.
         token_file: holds the internal token. None: none is sent, and only replicas on the same machine talk.
         clock: monotonic seconds, as windows are counted in.
     """
 
     def __init__(
-        self, quotas: Quotas, token_file: Path | None = None, *, clock: Callable[[], float] = time.monotonic
+        self, shared: Sequence[Shared], token_file: Path | None = None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.id = secrets.token_hex(8)
-        self._ledger = QuotaLedger(quotas.lendable)
-        self._quotas = quotas
+        self._ledger = QuotaLedger(shared)
         self._token_file = token_file
         self._clock = clock
         self._replicas: list[Replica] = []
@@ -134,7 +133,8 @@ class QuotaExchange:
         self._seen: dict[str, float] = {}
         """When a replica's id was last heard of."""
         self._members_changed = asyncio.Event()
-        quotas.listeners.append(self._configure)
+        for each in shared:
+            each.listeners.append(self._configure)
 
     def set_members(self, urls: Sequence[str]) -> None:
         """Take over the base URLs of the replicas' internal routes, this one's among them or not."""
@@ -237,7 +237,7 @@ class QuotaExchange:
         self._seen = {replica: seen for replica, seen in self._seen.items() if seen >= oldest}
 
     def _configure(self) -> None:
-        self._ledger.configure(self._quotas, self._rank)
+        self._ledger.configure(self._rank)
 
     def _token(self) -> str:
         return self._token_file.read_text().strip() if self._token_file is not None else ""

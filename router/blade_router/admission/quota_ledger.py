@@ -10,7 +10,8 @@ the next one has the same sum. One that restarts has another id, which begins wi
 here knows of time or the network.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Protocol
 
 from blade_router.admission.limits import RESOURCES
@@ -24,6 +25,25 @@ class Lendable(Protocol):
     def lend(self, rank: int | None, net: list[int]) -> None: ...
 
     def limit(self, resource: int) -> int: ...
+
+    def asked(self, wanted: int) -> None:
+        """Another replica wanted so many more than it could be lent."""
+
+
+class Shared(Protocol):
+    """What the replicas share, by name: the quotas, or the slots of engines."""
+
+    listeners: list[Callable[[], None]]
+    """Called when there is more or less of it, or the number of replicas has changed."""
+
+    def lendable(self, name: str) -> Lendable | None: ...
+
+    def __iter__(self) -> Iterator[str]: ...
+
+
+def find(shared: Iterable[Shared], name: str) -> Lendable | None:
+    """What has that name; None where nothing that may be lent has it."""
+    return next((found for each in shared if (found := each.lendable(name)) is not None), None)
 
 
 class Account:
@@ -42,11 +62,12 @@ class QuotaLedger:
     """The accounts of this replica with all others.
 
     Args:
-        find: the quota of a name; None where there is none whose share may be lent.
+        shared: what the replicas share.
     """
 
-    def __init__(self, find: Callable[[str], Lendable | None]) -> None:
-        self._find = find
+    def __init__(self, shared: Sequence[Shared]) -> None:
+        self._shared = shared
+        self._find = partial(find, shared)
         self._accounts: dict[str, dict[tuple[str, int], Account]] = {}
         """By the other replica's id, then by quota and resource."""
         self._rank: int | None = None
@@ -67,9 +88,12 @@ class QuotaLedger:
             return self._account(replica, name, resource).lent if self._has(replica, name, resource) else 0
         account = self._account(replica, name, resource)
         spare = max(0, quota.room(resource, slot))
-        if wanted > 0 and spare:
-            account.lent += min(spare, max(wanted, spare // 2))
+        given = min(spare, max(wanted, spare // 2)) if wanted > 0 else 0
+        if given:
+            account.lent += given
             self._apply(name, quota)
+        if wanted > given:
+            quota.asked(wanted - given)
         return account.lent
 
     def lent(self, replica: str, name: str, resource: int) -> int:
@@ -93,10 +117,10 @@ class QuotaLedger:
             if (quota := self._find(name)) is not None:
                 self._apply(name, quota)
 
-    def configure(self, names: Iterable[str], rank: int | None) -> None:
-        """Take over the quotas there are, and this replica's place among the replicas; None while it is not known."""
+    def configure(self, rank: int | None) -> None:
+        """Take over what there is now, and this replica's place among the replicas; None while it is not known."""
         self._rank = rank
-        known = set(names)
+        known = {name for each in self._shared for name in each}
         for accounts in self._accounts.values():
             for entry in [entry for entry in accounts if entry[0] not in known]:
                 del accounts[entry]

@@ -1,29 +1,35 @@
 """The bounded request queue of a service: backpressure while its engines have enough to do.
 
-Engines get only so many requests at a time, the others wait here, where they can be put in order, counted and refused.
-A request waits on a future of its own: nothing polls, there is no task per request, and one timer per queue sees to
-the age limit. With no limit configured there is no queue: entering returns ``UNQUEUED``, which all requests share.
+Engines get no more requests than they have slots (``slots``), the others wait here, where they can be put in order,
+counted and refused. A request waits on a future of its own: there is no task per request, one timer per queue sees to
+the age limit, and one looks for slots that other processes gave back while requests wait. Where the queue is switched
+off entering returns ``UNQUEUED``, which all requests share.
 """
 
 import asyncio
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import msgspec
 
 from blade_protocol.routing import QueueConfig
 from blade_router.admission.fair_queue import FairQueue, Waiting
+from blade_router.admission.slots import WIDTH, Slots
 from blade_router.endpoints.endpoint_set import EndpointSet
 from blade_router.http.client import Client
 from blade_router.http.errors import Refused
 from blade_router.statistics.distribution import Distribution
 from blade_router.statistics.rates import Rate
+from blade_router.workers.shared_memory import PrivateRow, SharedRow
 
 AGED_SHARE = 0.5
 """Part of the age limit after which a waiting request's band is not passed over for ever: every fourth turn is its."""
 AGED_EVERY = 4
+REFRESH_SECONDS = 0.05
+"""Seconds after which the engines' load reports are read again."""
 RETRY_MOST = 60
 """Seconds; the longest ``Retry-After``."""
 
@@ -50,7 +56,7 @@ class QueuedRequest(Waiting):
         """The request has ended: the next one may have its place. May be called again."""
         if self.running and self.queue is not None:
             self.running = False
-            self.queue.ended()
+            self.queue.ended(self)
 
     def grant(self) -> None:
         """Its turn has come."""
@@ -78,7 +84,7 @@ class QueueState(msgspec.Struct, frozen=True):
     running: int = 0
     """Requests the engines have."""
     capacity: int = 0
-    """Requests the engines may have; 0: no limit is configured, or no engine is there."""
+    """Requests the engines may have of this process; 0: no limit is known, or no engine is there."""
     requests: int = 0
     tokens: int = 0
     bytes: int = 0
@@ -92,6 +98,7 @@ class RequestQueue:
 
     Args:
         endpoints: all endpoints; those of ``service`` make its capacity.
+        row: the numbers of this process about the service's slots, and of the other workers; see ``slots``.
         waited: observes the seconds of each request that had to wait.
         clock: monotonic seconds.
     """
@@ -102,18 +109,18 @@ class RequestQueue:
         service: str = "",
         config: QueueConfig | None = None,
         *,
+        row: SharedRow | PrivateRow | None = None,
         waited: Distribution | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._endpoints = endpoints
-        self._service = service
+        self.slots = Slots(endpoints, service, row or PrivateRow(WIDTH), clock=clock)
+        self.borrow: Callable[[int], Awaitable[bool]] | None = None
+        """Borrows so many slots from other replicas: True when there are more than before."""
+        self._borrowing: asyncio.Task[None] | None = None
         self._config = config or QueueConfig()
         self._waited = waited or Distribution()
         self._clock = clock
-        self._routers = 1
         self._has_pending_buffer = False
-        self._capacity = 0
-        self._running = 0
         self._waiting: FairQueue[QueuedRequest] = FairQueue()
         self._arrived: OrderedDict[QueuedRequest, None] = OrderedDict()
         """The same requests, in the order in which they came."""
@@ -121,34 +128,42 @@ class RequestQueue:
         self._bytes = 0
         self._turns = 0
         self._age_timer: asyncio.TimerHandle | None = None
+        self._refresh_timer: asyncio.TimerHandle | None = None
+        self._refreshed = 0.0
         self._departures = Rate(10)
-        self.update_capacity()
+        self.configure(self._config)
 
-    def configure(self, config: QueueConfig, routers: int = 1, has_pending_buffer: bool = False) -> None:
+    def configure(
+        self,
+        config: QueueConfig,
+        routers: int = 1,
+        has_pending_buffer: bool = False,
+        *,
+        several_keys: bool = False,
+    ) -> None:
         """Take over new limits, at once.
 
         Args:
-            routers: so many processes share what the engines may have.
+            routers, several_keys: see ``Slots.configure``.
             has_pending_buffer: requests that find no endpoint are buffered elsewhere, those that wait here too.
         """
         self._config = config
         self._has_pending_buffer = has_pending_buffer
-        self._routers = max(1, routers)
-        self.update_capacity()
+        self.slots.configure(config, routers, several_keys=several_keys)
+        self._fill()
         if self._arrived:
             self._set_age_timer()
 
     def update_capacity(self) -> None:
-        """Endpoints or limits have changed: compute the capacity, and admit as many requests."""
-        serving = self._endpoints.serving_count(self._service)
-        capacity = self._config.endpoint_requests * serving
-        self._capacity = max(1, capacity // self._routers) if capacity else 0
+        """Endpoints or their load have changed: compute the capacity, and admit as many requests."""
+        self._refreshed = self._clock()
+        self.slots.update()
         self._fill()
 
     @property
-    def limits(self) -> bool:
-        """Engines get only so many requests at a time."""
-        return self._config.endpoint_requests > 0
+    def enabled(self) -> bool:
+        """Engines get only as many requests at a time as they have slots."""
+        return self._config.enabled
 
     async def enter(
         self, key_name: str, weight: float, priority: int, size: int, tokens: int, client: Client, streams: bool
@@ -167,16 +182,20 @@ class RequestQueue:
             Refused: 429, the queue is full; 503, it has waited too long.
             ClientGone: the client left meanwhile.
         """
-        if not self.limits:
+        if not self._config.enabled:
             return UNQUEUED
+        slots = self.slots
+        if self._clock() - self._refreshed > REFRESH_SECONDS:
+            self.update_capacity()
         queued = QueuedRequest(self, key_name, weight, priority, size, tokens)
-        if not self._capacity or (self._running < self._capacity and not self._waiting.count):
-            self._running += 1
+        if not slots.total or (not self._waiting.count and slots.admits(key_name, weight, slots.free())):
+            slots.take(key_name)
             queued.running = True
             return queued
         self._make_room(queued)
         queued.future = asyncio.get_running_loop().create_future()
         self._push(queued)
+        self._fill()  # those before it may be of keys that have their share
         try:
             client.attach(queued)
             await queued.future
@@ -189,21 +208,22 @@ class RequestQueue:
             queued.future = None  # an error in it would keep the request it went through alive
         return queued
 
-    def ended(self) -> None:
+    def ended(self, queued: QueuedRequest) -> None:
         """A request the engines had has ended."""
         self._departures.add(self._clock())
-        self.on_released()
+        self.on_released(queued)
 
     # for pending requests
 
-    def on_released(self) -> None:
-        """A place is free."""
-        self._running -= 1
-        self._fill()
+    def on_released(self, queued: QueuedRequest) -> None:
+        """The slot of a request is free."""
+        self.slots.release(queued.key)
+        if self._waiting.count:
+            self._fill()
 
     def requeue(self, queued: QueuedRequest) -> None:
         """Queue a request that was admitted before, whatever the bounds: its future is done when its turn has come."""
-        if not self.limits:
+        if not self.enabled:
             queued.grant()
             return
         self._push(queued)
@@ -223,8 +243,8 @@ class RequestQueue:
         now = self._clock()
         ages = [now - queued.since for queued in self._arrived]
         return QueueState(
-            running=self._running,
-            capacity=self._capacity,
+            running=self.slots.running,
+            capacity=self.slots.part,
             requests=len(ages),
             tokens=self._tokens,
             bytes=self._bytes,
@@ -263,38 +283,70 @@ class RequestQueue:
         self._arrived[queued] = None
         self._tokens += queued.cost
         self._bytes += queued.size
+        self.slots.set_waiting(self._waiting.count)
         if self._age_timer is None:
             self._set_age_timer()
+        if self._refresh_timer is None:
+            self._refresh_timer = asyncio.get_running_loop().call_later(REFRESH_SECONDS, self._refresh)
 
     def _fill(self) -> None:
-        """Admit as many as there is capacity for."""
-        if not self.limits or (self._has_pending_buffer and not self._capacity):
+        """Admit as many as there are slots for."""
+        if not self._waiting.count:
+            return
+        slots = self.slots
+        if not self.enabled or (self._has_pending_buffer and not slots.total):
             # It was switched off, or the last endpoint has gone and requests wait in the pending-request buffer.
             while self._waiting.count:
                 self._admit(self._waiting.pop())
-        while self._waiting.count and self._running < self._capacity:
+        while self._waiting.count and (free := slots.free()) > 0:
             self._turns += 1
             priority = None
             if self._turns % AGED_EVERY == 0:
                 oldest = next(iter(self._arrived))
                 if self._clock() - oldest.since > AGED_SHARE * self._config.max_age:
                     priority = oldest.priority
-            self._admit(self._waiting.pop(priority))
+            queued = self._waiting.pop_admitted(partial(self._may_run, free), priority)
+            if queued is None:
+                break
+            self._admit(queued)
+        if self._waiting.count and self.borrow is not None and self._borrowing is None:
+            self._borrowing = asyncio.create_task(self._borrow(), name="borrow slots")
+
+    def _may_run(self, free: int, queued: QueuedRequest) -> bool:
+        return self.slots.admits(queued.key, queued.weight, free)
+
+    async def _borrow(self) -> None:
+        """Borrow slots of other replicas for those that wait."""
+        try:
+            if self.borrow is not None and await self.borrow(self._waiting.count):
+                asyncio.get_running_loop().call_soon(self._fill)
+        finally:
+            self._borrowing = None
 
     def _admit(self, queued: QueuedRequest) -> None:
         self._forget(queued)
-        self._running += 1
+        self.slots.take(queued.key)
         queued.running = True
         self._waited.observe(self._clock() - queued.since)
         queued.grant()
+
+    def _refresh(self) -> None:
+        """Look for slots while requests wait: other processes and engines tell nobody that some are free."""
+        self._refresh_timer = None
+        self.update_capacity()
+        if self._arrived and self._refresh_timer is None:
+            self._refresh_timer = asyncio.get_running_loop().call_later(REFRESH_SECONDS, self._refresh)
 
     def _forget(self, queued: QueuedRequest) -> None:
         del self._arrived[queued]
         self._tokens -= queued.cost
         self._bytes -= queued.size
-        if not self._arrived and self._age_timer is not None:
-            self._age_timer.cancel()
-            self._age_timer = None
+        self.slots.set_waiting(len(self._arrived))
+        if not self._arrived:
+            for timer in (self._age_timer, self._refresh_timer):
+                if timer is not None:
+                    timer.cancel()
+            self._age_timer = self._refresh_timer = None
 
     def _set_age_timer(self) -> None:
         """Expire requests when the oldest is too old."""

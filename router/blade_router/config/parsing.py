@@ -78,6 +78,8 @@ def check_numbers(config: RouterConfig) -> None:
     for where, group in groups:
         for field in group.__struct_fields__:
             _require_non_negative(f"{where}.{field}", getattr(group, field))
+    if not 0 < config.queue.key_share <= 1:
+        raise ConfigError(f"$.queue.key_share: expected a number above 0 and at most 1, not {config.queue.key_share:g}")
     if not config.hold.heartbeat:
         raise ConfigError("$.hold.heartbeat: expected seconds, more than 0")
     for revision, weight in config.canary.items():

@@ -110,10 +110,12 @@ class EndpointSet:
             endpoint.usable(now) for endpoint in self.all if service is None or endpoint.config.service == service
         )
 
-    def serving_count(self, service: str) -> int:
-        """How many share a service's load: the usable ones, or, in panic mode, all that do not drain."""
-        usable = self.usable_count(service)
-        return usable or sum(endpoint.admits for endpoint in self.all if endpoint.config.service == service)
+    def serving(self, service: str) -> list[Endpoint]:
+        """Those that share a service's load: the usable ones, or, in panic mode, all that do not drain."""
+        now = time.monotonic()
+        of_service = [endpoint for endpoint in self.all if endpoint.config.service == service]
+        usable = [endpoint for endpoint in of_service if endpoint.usable(now)]
+        return usable or [endpoint for endpoint in of_service if endpoint.admits]
 
     def notify(self) -> None:
         """Call the listeners: an endpoint may have become usable, or stopped to be."""

@@ -22,6 +22,8 @@ logger = logging.getLogger("blade_router.engines")
 
 POLL_SECONDS: Final = 5.0
 """Between two polls of an engine that pushes nothing."""
+BUSY_POLL_SECONDS: Final = 1.0
+"""The same while it has requests of this router: how many it runs and how many wait decides on what it is sent."""
 INITIAL_BACKOFF: Final = 0.25
 MAX_BACKOFF: Final = 5.0
 """Backoff in seconds after the first failure and at most; plus or minus half as jitter."""
@@ -140,7 +142,8 @@ class EngineWatchers:
                     last_error = ""
                 except _EXPECTED as error:
                     last_error = self._log_once(endpoint, str(error), last_error)
-                await self._pause(endpoint, self._poll_seconds)
+                busy = min(self._poll_seconds, BUSY_POLL_SECONDS)
+                await self._pause(endpoint, busy if endpoint.in_flight else self._poll_seconds)
         finally:
             if subscriber is not None:
                 subscriber.cancel()

@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from blade_protocol import metrics as names
 from blade_router.admission.request_queues import RequestQueues
 from blade_router.endpoints.endpoint_set import EndpointSet
+from blade_router.observability.accounts import OTHER, Accounts
 from blade_router.request.usage import Usage
 from blade_router.statistics.distribution import (
     BUCKETS,
@@ -24,13 +25,6 @@ from blade_router.statistics.distribution import (
     histogram_family,
 )
 
-MAX_LABELS = 100
-"""Label values of keys, and of models, that are kept apart; further ones are counted as ``OTHER``."""
-LABEL_LENGTH = 256
-"""Characters of a model's name that are kept."""
-MAX_ACCOUNTS = 1000
-"""Pairs of the two."""
-OTHER = "other"
 FULL_WAITING = 5
 FULL_KV = 0.8
 """Requests waiting inside an engine, and KV-cache usage, at which it counts as full."""
@@ -38,19 +32,6 @@ STALE_SECONDS = 10.0
 """Maximum age of a load report that counts."""
 
 _BREAKER_STATES = {"closed": 0, "half-open": 1, "open": 2}
-
-
-class Account:
-    """The usage of one key and one model."""
-
-    __slots__ = ("cached_tokens", "completion_tokens", "prompt_tokens", "requests")
-
-    def __init__(self) -> None:
-        self.requests: defaultdict[int, int] = defaultdict(int)
-        """By status."""
-        self.prompt_tokens = 0
-        self.cached_tokens = 0
-        self.completion_tokens = 0
 
 
 class CounterSnapshot(NamedTuple):
@@ -90,13 +71,10 @@ class Metrics:
         self.failed = Distribution()
         """The same of all others."""
         self._distributions = (self.ttft, self.unary, self.tpot, self.e2e, self.failed, self.request_queues.waited)
-        self.accounts: dict[tuple[str, str], Account] = {}
-        """By key and model."""
+        self.accounts = Accounts(self._is_listed, self._may_be_model)
         self._prompt_tokens = 0
         """Of requests whose engine reports their cached tokens."""
         self._cached_tokens = 0
-        self._keys: set[str] = set()
-        self._models: set[str] = set()
         self.configured_models: frozenset[str] = frozenset()
         """Model names in the configuration; set by its owner."""
         now = time.perf_counter()
@@ -134,10 +112,8 @@ class Metrics:
         if now >= self._rotate_at:
             self._rotate(now)
         self.in_flight -= 1
-        account = self.accounts.get((key, model or ""))
-        if account is None:
-            account = self._account(key, model or "", status)
-        account.requests[status] += 1
+        account = self.accounts.find(key, model or "", status)
+        account.count(status)
         if first_byte:
             (self.ttft if streamed else self.unary).observe(first_byte - started)
         if status >= 400:
@@ -159,8 +135,7 @@ class Metrics:
     def malformed(self, status: int, code: str) -> None:
         """Count a malformed request that was refused with an error."""
         self.arrivals += 1
-        account = self.accounts.get(("", OTHER)) or self._account("", OTHER, status)
-        account.requests[status] += 1
+        self.accounts.find("", OTHER, status).count(status)
         self.refused[code] += 1
 
     def _rotate(self, now: float) -> None:
@@ -176,29 +151,15 @@ class Metrics:
     def _snapshot(self, now: float) -> CounterSnapshot:
         return CounterSnapshot(now, self.arrivals, self.ended, self._prompt_tokens, self._cached_tokens)
 
-    def _account(self, key: str, model: str, status: int) -> Account:
-        """A new account, or the shared one of surplus labels: clients choose names, and must not choose how many."""
-        if key not in self._keys and len(self._keys) >= MAX_LABELS:
-            key = OTHER
-        if model and model not in self._models:
-            known = len(self._models) < MAX_LABELS and self._is_model(model, status)
-            model = model[:LABEL_LENGTH] if known else OTHER
-        if len(self.accounts) >= MAX_ACCOUNTS:
-            key = model = OTHER
-        if key != OTHER:
-            self._keys.add(key)
-        if model and model != OTHER:
-            self._models.add(model)
-        return self.accounts.setdefault((key, model), Account())
-
-    def _is_model(self, name: str, status: int) -> bool:
-        """Whether it is configured or served by an engine; one that lists no models proves it by a success."""
-        endpoints = self.endpoints.all
-        return (
-            name in self.configured_models
-            or any(name in endpoint.report.models for endpoint in endpoints)
-            or (status < 400 and not (endpoints and all(endpoint.report.models for endpoint in endpoints)))
+    def _is_listed(self, model: str) -> bool:
+        return model in self.configured_models or any(
+            model in endpoint.report.models for endpoint in self.endpoints.all
         )
+
+    def _may_be_model(self) -> bool:
+        """An engine lists no models: one it serves need not be known."""
+        endpoints = self.endpoints.all
+        return not (endpoints and all(endpoint.report.models for endpoint in endpoints))
 
     # readings
 
@@ -210,7 +171,7 @@ class Metrics:
     def requests(self) -> dict[int, int]:
         """Ended requests by status; 499 when the client left."""
         counts: defaultdict[int, int] = defaultdict(int)
-        for account in self.accounts.values():
+        for account in self.accounts:
             for status, count in account.requests.items():
                 counts[status] += count
         return counts
@@ -318,7 +279,7 @@ class Metrics:
             "Tokens by key and model; cached tokens are part of the prompt's.",
             labels=["key", "model", "kind"],
         )
-        for (key, model), account in self.accounts.items():
+        for (key, model), account in self.accounts.all.items():
             for status, count in account.requests.items():
                 requests.add_metric([key, model, str(status)], count)
             tokens.add_metric([key, model, "prompt"], account.prompt_tokens)

@@ -15,7 +15,7 @@ _STARTED = time.time()
 def router_signals(metrics: Metrics) -> RouterSignals:
     """The present signals of this process."""
     passed = metrics.window(60.0)
-    accounts = metrics.accounts.values()
+    accounts = list(metrics.accounts)
     return RouterSignals(
         started=_STARTED,
         time=time.time(),

@@ -24,7 +24,7 @@ logger = logging.getLogger("blade_router.workers")
 
 VARIABLE = "BLADE_ROUTER_WORKER"
 """The environment variable with a child's ``Worker.encode``."""
-SHARED_BYTES = 4 << 20
+SHARED_BYTES = 8 << 20
 """Shared memory of all children: limits and counters, each child writing its own part."""
 INITIAL_BACKOFF = 0.1
 MAX_BACKOFF = 10.0

@@ -51,7 +51,7 @@ def test_all_that_routers_follow_is_in_their_configuration() -> None:
                 limits=Limits(tokens_per_minute=100_000),
             ),
         ),
-        queue=QueueConfig(endpoint_requests=32, max_requests=500, max_bytes=64 << 20, max_age=30),
+        queue=QueueConfig(endpoint_requests=32, key_share=0.75, max_requests=500, max_bytes=64 << 20, max_age=30),
         hold=HoldConfig(max_requests=16, max_bytes=1 << 20, max_age=120),
         cors_origins=("https://chat.example.com",),
     )
@@ -64,6 +64,8 @@ def test_the_defaults_of_the_fields_are_those_of_the_router() -> None:
     plain = service({"router": {"queue": {"endpointRequests": 1}, "hold": {"maxRequests": 0}}})
     config = router_config(parse_service(plain))
     assert config.queue == QueueConfig(endpoint_requests=1)
+    off = service({"router": {"queue": {"enabled": False}}})
+    assert router_config(parse_service(off)).queue == QueueConfig(enabled=False)
     assert config.hold == HoldConfig()
     assert (Queue.model_fields["max_age"].default, Hold.model_fields["max_age"].default) == ("1m", "10m")
 

@@ -19,11 +19,11 @@ class Fleet:
 
     def __init__(self, replicas: int, limits: Limits) -> None:
         self.all: list[Quotas] = [Quotas() for _ in range(replicas)]
-        self.ledgers = [QuotaLedger(quotas.lendable) for quotas in self.all]
+        self.ledgers = [QuotaLedger([quotas]) for quotas in self.all]
         for rank, (quotas, ledger) in enumerate(zip(self.all, self.ledgers, strict=True)):
             quotas.configure({KEY: limits})
             quotas.split(replicas)
-            ledger.configure(quotas, rank)
+            ledger.configure(rank)
 
     def quota(self, replica: int) -> Quota:
         found = self.all[replica].lendable(KEY)
@@ -118,14 +118,14 @@ def test_a_replica_that_restarts_or_goes_takes_nothing_with_it() -> None:
     for ledger, quotas in zip(fleet.ledgers[1:], fleet.all[1:], strict=True):
         ledger.forget("0")
         quotas.split(2)
-    for rank, (ledger, quotas) in enumerate(zip(fleet.ledgers[1:], fleet.all[1:], strict=True)):
-        ledger.configure(quotas, rank)
+    for rank, ledger in enumerate(fleet.ledgers[1:]):
+        ledger.configure(rank)
     assert [fleet.quota(at).room(REQUESTS, SLOT) for at in (1, 2)] == [15, 15]
 
 
 def test_a_replica_alone_has_its_share_rounded_up() -> None:
     fleet = Fleet(3, Limits(requests_per_minute=2))
-    fleet.ledgers[2].configure(fleet.all[2], None)
+    fleet.ledgers[2].configure(None)
     assert [fleet.quota(at).room(REQUESTS, SLOT) for at in range(3)] == [1, 1, 1]
 
 

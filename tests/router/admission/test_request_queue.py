@@ -83,8 +83,8 @@ async def turn() -> None:
 # how many wait, and for how long
 
 
-async def test_without_a_limit_there_is_no_queue() -> None:
-    bench = Bench(endpoint_requests=0)
+async def test_switched_off_there_is_no_queue() -> None:
+    bench = Bench(enabled=False)
     tasks = await bench.enters(3)
     assert [task.result() for task in tasks] == [UNQUEUED] * 3
     UNQUEUED.release()

@@ -18,7 +18,8 @@ from blade_protocol import environment, headers, paths
 from blade_protocol.routing import EndpointConfig
 from blade_protocol.signals import RouterSignals, ServiceSignals
 from blade_router.endpoints.endpoint_set import EndpointSet
-from blade_router.observability.metrics import LABEL_LENGTH, MAX_ACCOUNTS, MAX_LABELS, OTHER, Metrics
+from blade_router.observability.accounts import LABEL_LENGTH, MAX_ACCOUNTS, MAX_LABELS, OTHER
+from blade_router.observability.metrics import Metrics
 from blade_router.observability.signals import merge_signals
 from blade_router.request.usage import Usage
 from blade_router.statistics.distribution import BUCKETS, SLOTS, Distribution, histogram_family
@@ -109,16 +110,16 @@ def test_clients_cannot_make_the_router_count_names_for_ever() -> None:
     metrics = Metrics(EndpointSet())
     for number in range(3 * MAX_LABELS):
         finish(metrics, model=f"guess {number}", status=404)
-    assert set(metrics.accounts) == {("", OTHER)}, "names that were never served are not kept"
+    assert set(metrics.accounts.all) == {("", OTHER)}, "names that were never served are not kept"
     for number in range(3 * MAX_LABELS):
         finish(metrics, key=f"key {number}")
-    assert len({key for key, _ in metrics.accounts}) <= MAX_LABELS + 1
+    assert len({key for key, _ in metrics.accounts.all}) <= MAX_LABELS + 1
     for number in range(3 * MAX_LABELS):
         for key in range(20):
             finish(metrics, key=f"key {key}", model=f"model {number}")
-    assert len(metrics.accounts) <= MAX_ACCOUNTS + 1
+    assert len(metrics.accounts.all) <= MAX_ACCOUNTS + 1
     assert metrics.requests == {404: 3 * MAX_LABELS, 200: 3 * MAX_LABELS * 21}
-    assert metrics.accounts[OTHER, OTHER].requests[200] > 0
+    assert metrics.accounts.all["key 0", OTHER].requests[200] > 0
 
 
 def test_only_models_there_are_become_labels() -> None:
@@ -134,7 +135,9 @@ def test_only_models_there_are_become_labels() -> None:
         finish(metrics, model=model, status=429)
     finish(metrics, model="guess")
     expected = {"anything", "listed", "served", "l" * LABEL_LENGTH, OTHER}
-    assert {model for _, model in metrics.accounts} == expected, "an engine without a list proves it by its response"
+    assert {model for _, model in metrics.accounts.all} == expected, (
+        "an engine without a list proves it by its response"
+    )
 
 
 def test_tokens_are_counted_by_kind_and_hits_only_where_they_are_reported() -> None:
@@ -144,7 +147,7 @@ def test_tokens_are_counted_by_kind_and_hits_only_where_they_are_reported() -> N
     assert metrics.hit_ratio is None
     finish(metrics, usage=Usage(prompt_tokens=100, completion_tokens=5, cached_tokens=75))
     finish(metrics, usage=Usage(prompt_tokens=100, completion_tokens=5, cached_tokens=0))
-    account = metrics.accounts["", "m"]
+    account = metrics.accounts.all["", "m"]
     assert (account.prompt_tokens, account.cached_tokens, account.completion_tokens) == (1200, 75, 17)
     assert metrics.hit_ratio == pytest.approx(0.375)
 
@@ -174,10 +177,10 @@ def test_counting_keeps_nothing_per_request() -> None:
     metrics = Metrics(EndpointSet())
     usage = Usage(100, 10, 50)
     finish(metrics, usage=usage)
-    accounts, snapshots = len(metrics.accounts), len(metrics._snapshots)
+    accounts, snapshots = len(metrics.accounts.all), len(metrics._snapshots)
     for _ in range(1000):
         finish(metrics, usage=usage)
-    assert (len(metrics.accounts), len(metrics._snapshots)) == (accounts, snapshots)
+    assert (len(metrics.accounts.all), len(metrics._snapshots)) == (accounts, snapshots)
 
 
 # the whole router
