@@ -5,7 +5,7 @@ default, is rewritten; only those cost time.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -16,8 +16,9 @@ from blade_protocol import paths
 from blade_protocol.routing import Limits, ModelConfig
 from blade_router.endpoints.endpoint_set import EndpointSet
 from blade_router.http.errors import Refused
-from blade_router.request.fields import RoutingFields, parse_fields
+from blade_router.request.fields import RoutingFields, given, not_json, raw_fields
 from blade_router.request.request import ClientRequest
+from blade_router.request.rewrite import set_fields
 
 WITHOUT_OUTPUT = frozenset((paths.EMBEDDINGS, paths.TOKENIZE, paths.DETOKENIZE))
 """Paths where nothing is generated, as far as is known."""
@@ -192,29 +193,27 @@ def _bounded(defaults: dict[str, Any], bound: int) -> dict[str, Any]:
 
 def _rewrite(request: ClientRequest, changes: dict[str, Any], defaults: dict[str, Any], lengths: Sequence[str]) -> None:
     """Set these fields, and those of ``defaults`` that are not there; the body stays as it is when all are."""
+    text = request.body if request.abridged is None else request.abridged.json
     try:
-        body = msgspec.json.decode(request.body)
+        there = raw_fields(text, tuple(dict.fromkeys((*changes, *defaults, *lengths))))
+    except msgspec.ValidationError:
+        return  # no object: the engine's to refuse
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        # Where nothing is rewritten, only the fields that count are parsed, and the rest is the engine's to judge.
-        raise Refused(400, f"the request body is not valid JSON: {error}", code="invalid_json") from None
-    if not isinstance(body, dict):
-        return
-    missing = dict(_missing(defaults, body, lengths))
-    if not changes and not missing:
-        return
-    body.update(missing)
-    body.update(changes)
-    request.body = _encode(body)
-    request.fields = parse_fields(request.body)
+        raise not_json(error) from None
+    values = dict(_missing(defaults, there, lengths)) | changes
+    if values:
+        set_fields(request, {name: _encode(value) for name, value in values.items()}, there)
 
 
-def _missing(defaults: dict[str, Any], body: dict[str, Any], lengths: Sequence[str]) -> Iterable[tuple[str, Any]]:
+def _missing(
+    defaults: dict[str, Any], there: Mapping[str, msgspec.Raw], lengths: Sequence[str]
+) -> Iterable[tuple[str, Any]]:
     """The defaults a body lacks. The output length has up to two names in an API, ``lengths``; one is enough, and
     null is none."""
-    limited = any(body.get(name) is not None for name in lengths)
+    limited = any(name in there and given(there[name]) for name in lengths)
     for name, value in defaults.items():
         if name not in _TOKEN_LIMITS:
-            if name not in body:
+            if name not in there:
                 yield name, value
         elif not limited and value is not None:
             limited = True
