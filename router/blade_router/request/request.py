@@ -5,6 +5,7 @@ The body is forwarded as the bytes that came.
 
 import asyncio
 import itertools
+import re
 import secrets
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from blade_router.http.response_head import lines
 from blade_router.request.abridge import PARSED_WHOLE, Abridged, abridge
 from blade_router.request.fields import NOTHING, RoutingFields, parse_abridged, parse_fields
 from blade_router.request.prompt_text import Prompt
+from blade_router.request.routes import ANY_ROUTE, check_path, check_route
 from blade_router.request.usage import Usage
 
 METHODS = {b"GET": "GET", b"POST": "POST", b"DELETE": "DELETE"}
@@ -50,6 +52,9 @@ CORS = frozenset(
 """CORS is the router's decision: vLLM by default allows every origin."""
 _NOT_FORWARDED = HOP_BY_HOP | CORS | {REQUEST_ID}
 _MEASURED = _NOT_FORWARDED | {b"content-length"}
+
+_JSON = re.compile(rb"application/(?:[\w.-]+\+)?json\b", re.IGNORECASE)
+_WITH_BODY = frozenset(path for path, methods in ANY_ROUTE.items() if "POST" in methods)
 
 _prefix = secrets.token_hex(8).encode()
 _counter = itertools.count()
@@ -119,7 +124,8 @@ async def read_request(raw: RawRequest) -> ClientRequest:
     """Parse a client's request for an engine. Other tasks get turns while a large one is read.
 
     Raises:
-        Refused: 405 for another method, 415 for a compressed body, 400 for a body that is not JSON.
+        Refused: 404 for a path that is not forwarded, 405 for another method, 415 for a compressed body or one of
+            another type than JSON, 400 for one that is no JSON in UTF-8, 413 for one that is too complex.
     """
     method = METHODS.get(raw.method)
     if method is None:
@@ -153,18 +159,23 @@ async def read_request(raw: RawRequest) -> ClientRequest:
     if len(dropped) > len(_REPLACED):  # it names headers of its own
         kept = [header for header in headers if header[0] not in dropped and not header[0].startswith(ROUTER_PREFIX)]
 
+    path = raw.path.decode("ascii")
+    check_path(path)
+    check_route(method, path)
     fields = NOTHING
     abridged = None
-    if method == "POST":
+    if raw.body or path in _WITH_BODY:
         try:
             fields, abridged = await read_fields(raw.body)
-        except Refused:
-            # Its content type does not count where the body is JSON: an engine may parse it all the same.
-            if not content_type or content_type.lower().startswith(b"application/json"):
-                raise
+        except Refused as refused:
+            if refused.code == "invalid_json" and content_type and not _JSON.match(content_type):
+                raise _not_json(content_type) from None
+            raise
+        if method != "POST":
+            fields, abridged = NOTHING, None  # no engine reads a body there
     return ClientRequest(
         method=method,
-        path=raw.path.decode("ascii"),
+        path=path,
         fields=fields,
         body=raw.body,
         id=request_id or b"req-%b%x" % (_prefix, next(_counter)),
@@ -192,6 +203,11 @@ async def read_fields(body: bytes) -> tuple[RoutingFields, Abridged | None]:
             abridged: Abridged = end.value
             return parse_abridged(abridged.json), abridged
         await asyncio.sleep(0)
+
+
+def _not_json(content_type: bytes) -> Refused:
+    message = f"content-type {content_type.decode('latin-1')} is not supported; send JSON in UTF-8, as application/json"
+    return Refused(415, message, code="unsupported_media_type")
 
 
 def _encoded(coding: bytes) -> Refused:

@@ -13,8 +13,9 @@ from blade_router.config.parsing import ConfigError, parse_config
 from blade_router.endpoints.endpoint_set import EndpointSet
 from blade_router.http.errors import Refused
 from blade_router.request.fields import RoutingFields
-from blade_router.request.models import Catalog, Target, check_path, prepare
+from blade_router.request.models import Catalog, Target, prepare
 from blade_router.request.request import ClientRequest
+from blade_router.request.routes import check_path
 
 
 def endpoints(*services: str) -> EndpointSet:
