@@ -16,8 +16,7 @@ from blade_router.config.internal_token import may_see_routes, token_file
 from blade_router.endpoints.endpoint import Endpoint
 from blade_router.http.errors import Refused
 from blade_router.proxy.proxy import Proxy
-from blade_router.request.fields import parse_fields
-from blade_router.request.request import ClientRequest
+from blade_router.request.request import ClientRequest, read_fields
 
 
 class Candidate(BaseModel):
@@ -56,10 +55,12 @@ def add_debug_route(app: FastAPI, proxy: Proxy, *, open_to_all: bool) -> None:
                     "query it from the router's own machine, send the internal token, or start it with --debug_routes",
                     code="debug_refused",
                 )
-            fields = parse_fields(await request.body())
+            fields, abridged = await read_fields(await request.body())
         except Refused as refusal:
             return Response(refusal.body, refusal.status, media_type="application/json")
-        client_request = ClientRequest("POST", path, fields, b"", b"debug", headers=request.headers.raw)
+        client_request = ClientRequest(
+            "POST", path, fields, b"", b"debug", headers=request.headers.raw, abridged=abridged
+        )
         return JSONResponse(_explain(proxy, client_request, service).model_dump())
 
 

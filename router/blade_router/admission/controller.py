@@ -18,7 +18,7 @@ from blade_router.admission.window import slot_of
 from blade_router.endpoints.endpoint_set import EndpointSet
 from blade_router.http.client import Client
 from blade_router.http.errors import Refused
-from blade_router.request.models import Catalog, Target, check_path, not_found, output_token_limit, prepare
+from blade_router.request.models import Catalog, Target, not_found, output_token_limit, prepare
 from blade_router.request.request import ClientRequest
 from blade_router.request.usage import Usage
 from blade_router.workers.shared_memory import SharedMemory
@@ -160,14 +160,17 @@ class AdmissionController:
     # admission control
 
     async def admit(self, request: ClientRequest, client: Client) -> Admission:
-        check_path(request.path)
         keyring = self.keyring
         key = keyring.find(request.headers)
         if keyring.required:
             request.withhold(KEY_HEADERS)
+            if not key.allows_path(request.path):
+                message = f"this API key may not use {request.path}"
+                raise Refused(403, message, code="path_not_allowed", kind="permission_error")
         target = self._target(request, key)
         if target is None:
             target = await self._resolve(request, key)
+        self.catalog.check_route(request.path, target.service)
         ordered = key.priority is not None and key.priority > 0 and self.catalog.orders(target.service)
         prepare(request, target, key.priority, ordered=ordered)
         queue = self._queue_of(target.service)

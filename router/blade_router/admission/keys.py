@@ -14,6 +14,7 @@ from datetime import datetime
 
 import msgspec
 
+from blade_protocol.paths import MODELS
 from blade_protocol.routing import Limits
 from blade_router.config.parsing import ConfigError, is_name
 from blade_router.http.errors import Headers, Refused
@@ -36,6 +37,8 @@ class TierConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Its part when several keys wait, relative to the others'."""
     models: tuple[str, ...] | None = None
     """Names it may use, by name or alias; None for all."""
+    paths: tuple[str, ...] | None = None
+    """Paths it may use, with those below them, e.g. ``/v1/embeddings``; None for all. ``/v1/models`` is always open."""
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     concurrent: int | None = None
@@ -71,6 +74,7 @@ class Key:
     """None: a request's own counts, whatever it is."""
     weight: float = DEFAULT_WEIGHT
     models: frozenset[str] | None = None
+    paths: tuple[str, ...] | None = None
     limits: Limits = field(default_factory=Limits)
     expires: float | None = None
     """Seconds since 1970."""
@@ -82,6 +86,12 @@ class Key:
     def allows(self, *names: str) -> bool:
         """It may use the model that has these names."""
         return self.models is None or not self.models.isdisjoint(names)
+
+    def allows_path(self, path: str) -> bool:
+        """It may use the path."""
+        if self.paths is None:
+            return True
+        return any(path == each or path.startswith(f"{each}/") for each in (*self.paths, MODELS))
 
 
 ANONYMOUS = Key("", priority=None)
@@ -172,6 +182,7 @@ def _key(config: KeyConfig, tiers: Mapping[str, TierConfig], where: str) -> Key:
         priority=settings["priority"] or 0,
         weight=DEFAULT_WEIGHT if settings["weight"] is None else settings["weight"],
         models=None if models is None else frozenset(models),
+        paths=settings["paths"],
         limits=Limits(
             requests_per_minute=settings["requests_per_minute"] or 0,
             tokens_per_minute=settings["tokens_per_minute"] or 0,
@@ -185,6 +196,9 @@ def _check(config: TierConfig, where: str) -> None:
     for name in ("requests_per_minute", "tokens_per_minute", "concurrent"):
         if (getattr(config, name) or 0) < 0:
             raise ConfigError(f"{where}.{name}: expected 0 (no limit) or more")
+    for path in config.paths or ():
+        if not path.startswith("/") or path.endswith("/"):
+            raise ConfigError(f"{where}.paths: {path!r} is no path, for example /v1/embeddings")
     if config.weight is not None and not 0.001 <= config.weight <= 1000:
         raise ConfigError(f"{where}.weight: expected 0.001 to 1000")
 

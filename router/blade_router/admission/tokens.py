@@ -6,7 +6,10 @@ them make a token of this model, and how long outputs are that have no limit.
 
 import re
 
+import msgspec
+
 from blade_protocol import paths
+from blade_router.request.fields import ABSENT, count, given
 from blade_router.request.models import WITHOUT_OUTPUT, output_token_limit
 from blade_router.request.request import ClientRequest
 from blade_router.request.usage import Usage
@@ -50,8 +53,7 @@ class Estimate:
         given = given_tokens(request)
         if given is not None:
             return given
-        size = len(request.body)
-        return int((size if size < _MEDIA_FROM else text_bytes(request.body)) * self._per_byte) + 1
+        return int(text_bytes(request) * self._per_byte) + 1
 
     def output(self, request: ClientRequest) -> int:
         """The most tokens its outputs may have; the usual number where it has no limit."""
@@ -66,7 +68,7 @@ class Estimate:
             return
         fields = request.fields
         if 0 < usage.prompt_tokens <= MAX_LEARNED and given_tokens(request) is None:
-            size = text_bytes(request.body)
+            size = text_bytes(request)
             if size >= _LEARN_FROM and size == len(request.body):
                 self._tokens = self._tokens * _FORGET + usage.prompt_tokens
                 self._bytes = self._bytes * _FORGET + size
@@ -77,9 +79,12 @@ class Estimate:
             self._output = int(self._output_tokens / self._count)
 
 
-def text_bytes(body: bytes) -> int:
+def text_bytes(request: ClientRequest) -> int:
     """The size of a request's JSON without the pictures and sounds in it."""
+    body = request.body
     size = len(body)
+    if request.abridged is not None:
+        return size - request.abridged.file_bytes
     if size < _MEDIA_FROM or b"base64," not in body:
         return size
     return size - sum(match.end(1) - match.start(1) for match in _DATA.finditer(body))
@@ -88,14 +93,17 @@ def text_bytes(body: bytes) -> int:
 def given_tokens(request: ClientRequest) -> int | None:
     """The number of tokens of a prompt that came as tokens already; None for text."""
     prompt = _prompt_field(request)
-    return prompt.count(b",") + 1 if prompt and _IDS.match(prompt) else None
+    if not prompt or not _IDS.match(prompt):
+        return None
+    omitted = request.abridged.omitted_numbers if request.abridged is not None else 0
+    return count(prompt, b",") + 1 + omitted
 
 
-def _prompt_field(request: ClientRequest) -> bytes:
+def _prompt_field(request: ClientRequest) -> msgspec.Raw:
     """The field that an engine takes for the prompt, where it is not messages; it ignores the others."""
     fields, path = request.fields, request.path
     if path == paths.COMPLETIONS:
-        return bytes(fields.prompt)
+        return fields.prompt
     if path in (paths.RESPONSES, paths.EMBEDDINGS):
-        return bytes(fields.input)
-    return b"" if fields.messages is not None else bytes(fields.prompt or fields.input)
+        return fields.input
+    return ABSENT if given(fields.messages) else fields.prompt or fields.input

@@ -22,6 +22,7 @@ from blade_protocol.state import KV_DIGEST_BYTES, KVBatch, KVSnapshot
 from blade_router.endpoints.endpoint import Endpoint
 from blade_router.engines.block_locations import BlockLocations
 from blade_router.policies.prefix_cache.interface import Chain, PrefixCacheIndex, PrefixInsertion
+from blade_router.request.prompt_text import MAX_BLOCKS
 from blade_router.request.usage import Usage
 
 DEFAULT_BYTES: Final = KV_INDEX_BYTES
@@ -135,8 +136,11 @@ class KvIndex:
     # called by the data path
 
     def wanted(self, chain: Chain) -> bool:
-        """Whether a request should ask for its block hashes: they are not known, or no endpoint has the known one."""
-        if not chain or not self._caches:
+        """Whether a request should ask for its block hashes: they are not known, or no endpoint has the known one.
+
+        Not where the chain is only the start of the prompt: then hashes of the whole belong to other places in it.
+        """
+        if not chain or len(chain) >= MAX_BLOCKS or not self._caches:
             return False
         block_hash = self._block_hash(chain[-1])
         return block_hash is None or not self._locations.bits.get(block_hash)

@@ -115,7 +115,7 @@ class External(Policy):
             self._index,
             prompt.chain,
             cached,
-            (len(prompt.text) - cached * BLOCK) // BYTES_PER_TOKEN,
+            (prompt.size - cached * BLOCK) // BYTES_PER_TOKEN,
             expected_tokens(request),
         )
 

@@ -44,7 +44,7 @@ class Prefix(Policy):
             self._index,
             chain,
             cached,
-            (len(request.prompt.text) - cached * BLOCK) // BYTES_PER_TOKEN,
+            (request.prompt.size - cached * BLOCK) // BYTES_PER_TOKEN,
         )
 
     def scores(self, candidates: Sequence[Endpoint], request: ClientRequest) -> dict[str, dict[str, float]]:

@@ -107,7 +107,7 @@ class Proxy:
         request: ClientRequest | None = None
         key = ""
         try:
-            request = read_request(raw)
+            request = await read_request(raw)
             if request.method == "GET" and is_models(request.path) and self._list_models is not None:
                 listing = await self._list_models(request)
                 if listing is not None:

@@ -1,24 +1,24 @@
 """What the router reads of a request's JSON: parsed once, and only what routing and limits need.
 
-What it cannot judge (an unknown model, a wrong type) it leaves to the engine, which has the better error.
+What it cannot judge (an unknown model, a wrong type) it leaves to the engine, which has the better error. What may be
+long is not decoded: ``Raw`` is a view of the JSON, and whoever reads it bounds the work.
 """
 
 import re
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 
 from blade_router.http.errors import Refused
+from blade_router.request.abridge import MAX_NAME, not_utf8
 
 ABSENT = msgspec.Raw(b"")
-
-
-class Message(msgspec.Struct, frozen=True):
-    """One message of a conversation, as far as its text goes. What is ``Raw`` is JSON that nobody has decoded."""
-
-    role: str = ""
-    content: msgspec.Raw = ABSENT
-    tool_calls: msgspec.Raw = ABSENT
+MAX_NUMBER = 1024
+"""Bytes of a number, however it is written."""
+MAX_COUNTED = 16 << 10
+"""Elements of a list that are counted one by one."""
+_CHUNK = 64 << 10
 
 
 class RoutingFields(msgspec.Struct, frozen=True):
@@ -26,7 +26,7 @@ class RoutingFields(msgspec.Struct, frozen=True):
 
     model: str | None = None
     stream: bool | str | None = None
-    messages: list[Message] | None = None
+    messages: msgspec.Raw = ABSENT
     tools: msgspec.Raw = ABSENT
     prompt: msgspec.Raw = ABSENT
     instructions: msgspec.Raw = ABSENT
@@ -58,20 +58,21 @@ class RoutingFields(msgspec.Struct, frozen=True):
 
     @property
     def outputs(self) -> int:
-        """How many outputs are generated for all prompts."""
+        """How many outputs are generated for all prompts; at least so many, where their list is long."""
         prompts = 1
         if self.prompt and _PROMPTS.match(self.prompt):
-            prompts = len(_decode_list(self.prompt))
+            prompts = _length(self.prompt)
         return prompts * self.samples
 
 
 _PROMPTS = re.compile(rb"\s*\[\s*[\"\[]")
 """A list of texts, or of lists of tokens; one of numbers is a single prompt."""
+_LISTS = re.compile(rb"\s*\[\s*\[")
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode = msgspec.json.Decoder(RoutingFields).decode
 _decode_as = msgspec.json.decode
 _INTEGER = int | None
-_decode_apart = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_NAMES = tuple(field.name for field in msgspec.structs.fields(RoutingFields))
 NOTHING = RoutingFields()
 
 
@@ -79,28 +80,87 @@ def parse_fields(body: bytes) -> RoutingFields:
     """The fields of a JSON body.
 
     Raises:
-        Refused: 400, the body is not JSON, or not UTF-8.
+        Refused: 400, the body is not JSON, or not UTF-8, or a name or number in it is too long.
+    """
+    if not body.isascii():
+        try:
+            body.decode()  # msgspec decodes only the fields it keeps
+        except UnicodeDecodeError as error:
+            raise not_utf8(error.start) from None
+    return parse_abridged(body)
+
+
+def parse_abridged(body: bytes) -> RoutingFields:
+    """The fields of a JSON body that was abridged, and whose UTF-8 was checked.
+
+    Raises:
+        Refused: as for ``parse_fields``.
     """
     try:
-        if not body.isascii():
-            body.decode()  # msgspec decodes only the fields it keeps
-        return _decode(body)
-    except msgspec.ValidationError:
-        return _each_by_itself(body)
-    except UnicodeDecodeError as error:
-        message = f"the request body is not valid JSON: byte {error.start} is not UTF-8"
-        raise Refused(400, message, code="invalid_json") from None
-    except msgspec.DecodeError as error:
-        raise Refused(400, f"the request body is not valid JSON: {error}", code="invalid_json") from None
+        try:
+            fields = _decode(body)
+        except msgspec.ValidationError:
+            fields = _each_by_itself(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise not_json(error) from None
+    if len(body) > MAX_NAME:
+        for name in (fields.model, fields.user, fields.cache_salt):
+            if name is not None and (len(name) > MAX_NAME or "\0" in name):  # the latter: it was cut
+                raise _too_long("model, user or cache_salt", MAX_NAME)
+    return fields
+
+
+def raw_fields(body: bytes | memoryview, names: tuple[str, ...]) -> dict[str, msgspec.Raw]:
+    """The values of these fields of a JSON object, those that are there; the other fields cost no memory.
+
+    Raises:
+        msgspec.ValidationError: it is no object.
+        msgspec.DecodeError, RecursionError: it is no JSON.
+    """
+    found = msgspec.structs.astuple(_raw_decoder(names).decode(body))
+    return {name: value for name, value in zip(names, found, strict=True) if value}
+
+
+@lru_cache(maxsize=256)
+def _raw_decoder(names: tuple[str, ...]) -> msgspec.json.Decoder[Any]:
+    fields = [(f"field_{at}", msgspec.Raw, msgspec.field(default=ABSENT, name=name)) for at, name in enumerate(names)]
+    return msgspec.json.Decoder(msgspec.defstruct("RawFields", fields, frozen=True))
+
+
+def given(value: msgspec.Raw) -> bool:
+    """The field is there and not null."""
+    return bool(value) and not (len(memoryview(value)) == 4 and bytes(value) == b"null")
+
+
+def _length(values: msgspec.Raw) -> int:
+    """Elements of a list of texts or of lists; an upper bound, where they are too many to be counted."""
+    if len(memoryview(values)) > MAX_COUNTED:
+        if _LISTS.match(values):
+            bound = count(values, b"[") - 1
+        else:
+            bound = min(count(values, b",") + 1, count(values, b'"') // 2)
+        if bound > MAX_COUNTED:
+            return bound
+    return len(_decode_list(values))
+
+
+def count(value: msgspec.Raw, byte: bytes) -> int:
+    """How often a byte occurs in a value, without a copy of it."""
+    view = memoryview(value)
+    return sum(bytes(view[start : start + _CHUNK]).count(byte) for start in range(0, len(view), _CHUNK))
 
 
 def _each_by_itself(body: bytes) -> RoutingFields:
     """Parse each field by itself: one of a wrong type must not hide the others from limits.
 
     Numbers are read as engines read them, some of which take ``8.0`` and ``"8"`` for 8.
+
+    Raises:
+        Refused: 400, a number is too long.
+        msgspec.DecodeError: it is no JSON.
     """
     try:
-        values = _decode_apart(body)
+        values = raw_fields(body, _NAMES)
     except msgspec.ValidationError:
         return NOTHING
     kept: dict[str, Any] = {}
@@ -118,7 +178,10 @@ def _integer(raw: msgspec.Raw) -> int | None:
 
     Raises:
         ValueError, OverflowError: it is none.
+        Refused: 400, it is too long to be read.
     """
+    if len(memoryview(raw)) > MAX_NUMBER:
+        raise _too_long("a number", MAX_NUMBER)
     value = _decode_as(raw, type=int | float | str | None)
     if isinstance(value, str):
         try:
@@ -130,3 +193,12 @@ def _integer(raw: msgspec.Raw) -> int | None:
             raise ValueError(value)
         return int(value)
     return value
+
+
+def not_json(error: Exception) -> Refused:
+    """The refusal of a body that a parser does not take."""
+    return Refused(400, f"the request body is not valid JSON: {error}", code="invalid_json")
+
+
+def _too_long(what: str, limit: int) -> Refused:
+    return Refused(400, f"{what} in the request body is longer than {limit}; shorten it", code="value_too_long")

@@ -4,20 +4,20 @@ A request that needs no change is forwarded as the bytes that came. One that nam
 default, is rewritten; only those cost time.
 """
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote
 
 import msgspec
 
 from blade_protocol import paths
-from blade_protocol.routing import Limits, ModelConfig
+from blade_protocol.routing import EngineKind, Limits, ModelConfig
 from blade_router.endpoints.endpoint_set import EndpointSet
 from blade_router.http.errors import Refused
-from blade_router.request.fields import RoutingFields, parse_fields
+from blade_router.request.fields import RoutingFields, given, not_json, raw_fields
 from blade_router.request.request import ClientRequest
+from blade_router.request.rewrite import set_fields
+from blade_router.request.routes import check_kinds
 
 WITHOUT_OUTPUT = frozenset((paths.EMBEDDINGS, paths.TOKENIZE, paths.DETOKENIZE))
 """Paths where nothing is generated, as far as is known."""
@@ -28,10 +28,7 @@ _LENGTHS = {
     paths.RESPONSES: ("max_output_tokens",),
 }
 """The names of the output length's limit in each API. Every engine knows the last one."""
-_BELOW_MODELS = paths.MODELS + "/"
 _BELOW_RESPONSES = paths.RESPONSES + "/"
-_DOTS = re.compile(r"/\.{0,2}/|/\.{1,2}$")
-_NOT_PLAIN = re.compile(rf"[%#]|{_DOTS.pattern}")
 
 _encode = msgspec.json.Encoder().encode
 
@@ -61,6 +58,9 @@ class Catalog:
         self._targets = {
             name: Target(model.service, model) for model in self.models for name in (model.name, *model.aliases)
         }
+        self._kinds: dict[str, set[EngineKind]] = {}
+        for endpoint in endpoints.all:
+            self._kinds.setdefault(endpoint.config.service, set()).add(endpoint.config.engine)
         self.services = sorted(
             {endpoint.config.service for endpoint in endpoints.all} | {model.service for model in self.models}
         ) or [""]
@@ -110,6 +110,14 @@ class Catalog:
             message += f" ({', '.join(model.name for model in self.models)})"
         raise Refused(400, message, code="missing_model")
 
+    def check_route(self, path: str, service: str) -> None:
+        """Refuse a path that the engines of a service do not have.
+
+        Raises:
+            Refused: 404.
+        """
+        check_kinds(path, self._kinds.get(service, ()))
+
     def orders(self, service: str) -> bool:
         """All engines of a service schedule by priority. Others may refuse a request that has any."""
         configs = (endpoint.config for endpoint in self._endpoints.all)
@@ -124,20 +132,6 @@ def not_found(name: str) -> Refused:
         code="model_not_found",
         kind="invalid_request_error",
     )
-
-
-def check_path(path: str) -> None:
-    """Refuse a path that is not in normal form: what is decided by path must hold for how an engine reads it.
-
-    Raises:
-        Refused: 400, it has ``.``, ``..`` or nothing as a part, or characters that are encoded, in other than a
-            model's name.
-    """
-    if path in _LENGTHS or _NOT_PLAIN.search(path) is None:
-        return
-    if path.startswith(_BELOW_MODELS) and "#" not in path and _DOTS.search(unquote(path)) is None:
-        return
-    raise Refused(400, f"the path {path} is not in its plain form; send it as documented", code="invalid_path")
 
 
 def prepare(request: ClientRequest, target: Target, least_priority: int | None, *, ordered: bool = True) -> None:
@@ -192,29 +186,27 @@ def _bounded(defaults: dict[str, Any], bound: int) -> dict[str, Any]:
 
 def _rewrite(request: ClientRequest, changes: dict[str, Any], defaults: dict[str, Any], lengths: Sequence[str]) -> None:
     """Set these fields, and those of ``defaults`` that are not there; the body stays as it is when all are."""
+    text = request.body if request.abridged is None else request.abridged.json
     try:
-        body = msgspec.json.decode(request.body)
+        there = raw_fields(text, tuple(dict.fromkeys((*changes, *defaults, *lengths))))
+    except msgspec.ValidationError:
+        return  # no object: the engine's to refuse
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        # Where nothing is rewritten, only the fields that count are parsed, and the rest is the engine's to judge.
-        raise Refused(400, f"the request body is not valid JSON: {error}", code="invalid_json") from None
-    if not isinstance(body, dict):
-        return
-    missing = dict(_missing(defaults, body, lengths))
-    if not changes and not missing:
-        return
-    body.update(missing)
-    body.update(changes)
-    request.body = _encode(body)
-    request.fields = parse_fields(request.body)
+        raise not_json(error) from None
+    values = dict(_missing(defaults, there, lengths)) | changes
+    if values:
+        set_fields(request, {name: _encode(value) for name, value in values.items()}, there)
 
 
-def _missing(defaults: dict[str, Any], body: dict[str, Any], lengths: Sequence[str]) -> Iterable[tuple[str, Any]]:
+def _missing(
+    defaults: dict[str, Any], there: Mapping[str, msgspec.Raw], lengths: Sequence[str]
+) -> Iterable[tuple[str, Any]]:
     """The defaults a body lacks. The output length has up to two names in an API, ``lengths``; one is enough, and
     null is none."""
-    limited = any(body.get(name) is not None for name in lengths)
+    limited = any(name in there and given(there[name]) for name in lengths)
     for name, value in defaults.items():
         if name not in _TOKEN_LIMITS:
-            if name not in body:
+            if name not in there:
                 yield name, value
         elif not limited and value is not None:
             limited = True

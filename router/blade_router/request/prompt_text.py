@@ -4,6 +4,8 @@ The text is what a chat template would put together: tools, then each message's 
 it stands in the JSON, without unescaping it: of a 64 KB prompt decoding costs 20 us when it is ASCII and 110 us when it
 is not, and hashing it all only 40 us. Clients that lay out their JSON differently still match; only one that writes
 ``\\u00e9`` and one that writes ``é`` do not. Images and other large parts enter by their digest.
+
+However large a body is, of its text and of its parts the first ones are read, and the rest counts by its size only.
 """
 
 import struct
@@ -12,41 +14,78 @@ from hashlib import blake2b
 
 import msgspec
 
-from blade_router.request.fields import Message, RoutingFields
+from blade_router.request.abridge import MAX_TEXT, Abridged, abridge_at_once
+from blade_router.request.fields import ABSENT, RoutingFields, given
 
 BLOCK = 256
 """Bytes of text in a block."""
+MAX_BLOCKS = MAX_TEXT // BLOCK
+"""Blocks at the start of a prompt that are hashed; a prompt with so many may have more."""
+MAX_PARTS = 2048
+"""Messages, their parts, and items of a prompt that are read one by one."""
 BYTES_PER_TOKEN = 4
 """A guess, good enough to compare prompts with."""
 _SEPARATOR = b"\n"
 """Cannot be part of a JSON string, so two different lists of messages never give the same text."""
+_LARGE_LIST = 64 << 10
+"""Bytes of a list from which on no more than its first ``MAX_PARTS`` elements become objects."""
+_LARGE_PART = 1024
+
+
+class _Message(msgspec.Struct, frozen=True):
+    """One message of a conversation, as far as its text goes."""
+
+    role: msgspec.Raw = ABSENT
+    content: msgspec.Raw = ABSENT
+    tool_calls: msgspec.Raw = ABSENT
 
 
 class _Part(msgspec.Struct, frozen=True):
-    text: msgspec.Raw = msgspec.Raw(b"")
+    text: msgspec.Raw = ABSENT
 
 
-_parts = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_first_elements = msgspec.json.Decoder(
+    msgspec.defstruct(
+        "FirstElements",
+        [(f"element_{at}", msgspec.Raw, ABSENT) for at in range(MAX_PARTS)],
+        array_like=True,
+        frozen=True,
+    )
+).decode
+"""Those beyond are skipped."""
 _part = msgspec.json.Decoder(_Part).decode
-_message = msgspec.json.Decoder(Message).decode
+_message = msgspec.json.Decoder(_Message).decode
 
 
 class Prompt:
-    """The prompt of one request. Making it puts the text together; hashes are computed when they are first needed."""
+    """The prompt of one request. Making it puts the text together; hashes are computed when they are first needed.
 
-    __slots__ = ("_chain", "_seed", "blocks", "text")
+    Args:
+        abridged: what the fields were read from, where that is not the whole body.
+    """
 
-    def __init__(self, fields: RoutingFields) -> None:
-        self.text = prompt_text(fields)
-        self.blocks = len(self.text) / BLOCK
+    __slots__ = ("_chain", "_seed", "blocks", "size", "text")
+
+    def __init__(self, fields: RoutingFields, abridged: Abridged | None = None) -> None:
+        pieces = _Pieces()
+        pieces.add_prompt(fields)
+        self.text = pieces.join()
+        self.size = len(self.text)
+        """Bytes; of all of it, where the text is only its beginning."""
+        if abridged is not None:
+            self.size += abridged.omitted_bytes
+        elif pieces.full:
+            self.size = max(self.size, _raw_size(fields))
+        self.blocks = self.size / BLOCK
         """The size in blocks; what is behind the last full one counts as a part of one."""
         self._seed = (fields.model, fields.cache_salt)
         self._chain: list[int] | None = None
 
     @property
     def chain(self) -> list[int]:
-        """A number for each full block: a hash of it, of all before it, and of what else keeps caches apart (the
-        adapter's name and the salt). Differs from process to process."""
+        """A number for each full block, at most ``MAX_BLOCKS``: a hash of it, of all before it, and of what else keeps
+        caches apart (the adapter's name and the salt). Differs from process to process."""
         if self._chain is None:
             count = len(self.text) // BLOCK
             link = hash(self._seed)
@@ -56,7 +95,7 @@ class Prompt:
     @property
     def tokens(self) -> int:
         """A guess at the size in tokens."""
-        return len(self.text) // BYTES_PER_TOKEN
+        return self.size // BYTES_PER_TOKEN
 
     def key(self, blocks: int) -> int:
         """32 bits that stand for the first blocks, the same in every process."""
@@ -64,59 +103,106 @@ class Prompt:
         return zlib.crc32(self.text[: blocks * BLOCK], zlib.crc32(f"{model}\n{salt}".encode()))
 
 
-def prompt_text(fields: RoutingFields) -> bytes:
+class _Pieces:
     """The parts of a request that end up in the model's context, in the order templates have it."""
-    pieces: list[bytes | msgspec.Raw] = []
-    if fields.tools:
-        pieces.append(fields.tools)
-    if fields.messages:
-        for message in fields.messages:
-            _add_message(message, pieces)
-    elif fields.prompt:
-        pieces.append(fields.prompt)
-    elif fields.input:
-        pieces.append(fields.instructions)
-        if _is_list(fields.input):
-            for item in _parts(fields.input):
-                _add_item(item, pieces)
+
+    __slots__ = ("_left", "_parts", "_pieces", "full")
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes | msgspec.Raw | memoryview] = []
+        self._left = MAX_TEXT
+        """Bytes there is still room for."""
+        self._parts = MAX_PARTS
+        """Parts that may still be read one by one."""
+        self.full = False
+        """There is more than was taken."""
+
+    def join(self) -> bytes:
+        """The text."""
+        return _SEPARATOR.join(self._pieces)
+
+    def add_prompt(self, fields: RoutingFields) -> None:
+        if fields.tools:
+            self._add(fields.tools)
+        if given(fields.messages):
+            self._add_list(fields.messages)
+        elif fields.prompt:
+            self._add(fields.prompt)
+        elif fields.input:
+            self._add(fields.instructions)
+            self._add_list(fields.input)
+
+    def _add(self, piece: bytes | msgspec.Raw) -> None:
+        if not self._left:
+            self.full = True
+            return
+        size = len(piece) if isinstance(piece, bytes) else len(memoryview(piece))
+        if size < self._left:
+            self._pieces.append(piece)
+            self._left -= size + 1
         else:
-            pieces.append(fields.input)
-    return _SEPARATOR.join(pieces)
+            self._pieces.append(memoryview(piece)[: self._left])
+            self._left = 0
+            self.full = True
 
+    def _add_list(self, values: msgspec.Raw) -> None:
+        """Messages, or items of a response's input: tools' calls and outputs, or for embeddings texts."""
+        if not _is_list(values):
+            self._add(values)
+            return
+        for value in self._some(values):
+            self._add_message(value)
 
-def _add_message(message: Message, pieces: list[bytes | msgspec.Raw]) -> None:
-    pieces.append(message.role.encode())
-    content = message.content
-    if content:
-        if _is_list(content):
-            for part in _parts(content):
-                _add_part(part, pieces)
+    def _some(self, values: msgspec.Raw) -> list[msgspec.Raw]:
+        """The elements of a list, as many as may be read."""
+        if len(memoryview(values)) < _LARGE_LIST:
+            found = _elements(values)
         else:
-            pieces.append(content)
-    if message.tool_calls:
-        pieces.append(message.tool_calls)
+            found = [value for value in msgspec.structs.astuple(_first_elements(values)) if value]
+        if len(found) >= self._parts:
+            self.full = True
+            del found[self._parts :]
+        self._parts -= len(found)
+        return found if self._left else []
+
+    def _add_message(self, value: msgspec.Raw) -> None:
+        try:
+            message = _message(value)
+        except msgspec.ValidationError:
+            self._add(value)
+            return
+        content = message.content
+        if not content and not message.tool_calls:
+            self._add(value)
+            return
+        self._add(message.role)
+        if content:
+            if _is_list(content):
+                for part in self._some(content):
+                    self._add_part(part)
+            else:
+                self._add(content)
+        if message.tool_calls:
+            self._add(message.tool_calls)
+
+    def _add_part(self, part: msgspec.Raw) -> None:
+        """A text counts like a message's whole content; anything else, like an image, by its digest."""
+        try:
+            text = _part(part).text
+        except msgspec.ValidationError:
+            text = part
+        if text:
+            self._add(text)
+            return
+        content = bytes(part)
+        if len(content) > _LARGE_PART:
+            content = abridge_at_once(content).json  # as it is in a body that was abridged as a whole
+        self._add(blake2b(content, digest_size=16).digest())
 
 
-def _add_part(part: msgspec.Raw, pieces: list[bytes | msgspec.Raw]) -> None:
-    """A text counts like a message's whole content; anything else, like an image, by its digest."""
-    try:
-        text = _part(part).text
-    except msgspec.ValidationError:
-        text = part
-    pieces.append(text or blake2b(part, digest_size=16).digest())
-
-
-def _add_item(item: msgspec.Raw, pieces: list[bytes | msgspec.Raw]) -> None:
-    """An item of a response's input: a message, a tool's call or output, or for embeddings a text."""
-    try:
-        message = _message(item)
-    except msgspec.ValidationError:
-        pieces.append(item)
-        return
-    if message.content:
-        _add_message(message, pieces)
-    else:
-        pieces.append(item)
+def _raw_size(fields: RoutingFields) -> int:
+    """Bytes of the JSON that the text is taken from."""
+    return sum(len(memoryview(each)) for each in (fields.tools, fields.messages, fields.prompt, fields.input) if each)
 
 
 def _is_list(raw: msgspec.Raw) -> bool:

@@ -3,19 +3,21 @@
 The body is forwarded as the bytes that came.
 """
 
+import asyncio
 import itertools
+import re
 import secrets
 from collections.abc import Collection
 from dataclasses import dataclass, field
-
-import msgspec
 
 from blade_protocol import headers as names
 from blade_router.http.errors import Headers, Refused, header_of
 from blade_router.http.head import RawRequest
 from blade_router.http.response_head import lines
-from blade_router.request.fields import NOTHING, RoutingFields, parse_fields
+from blade_router.request.abridge import PARSED_WHOLE, Abridged, abridge
+from blade_router.request.fields import NOTHING, RoutingFields, parse_abridged, parse_fields
 from blade_router.request.prompt_text import Prompt
+from blade_router.request.routes import ANY_ROUTE, check_path, check_route
 from blade_router.request.usage import Usage
 
 METHODS = {b"GET": "GET", b"POST": "POST", b"DELETE": "DELETE"}
@@ -40,6 +42,9 @@ ROUTER_PREFIX = names.CLIENT_FORBIDDEN_PREFIX.encode()
 _REPLACED = HOP_BY_HOP | {b"host", b"content-length", b"expect", REQUEST_ID}
 _SPECIAL = _REPLACED | {b"content-type", b"content-encoding"}
 
+_JSON = re.compile(rb"application/(?:[\w.-]+\+)?json\b", re.IGNORECASE)
+_WITH_BODY = frozenset(path for path, methods in ANY_ROUTE.items() if "POST" in methods)
+
 _prefix = secrets.token_hex(8).encode()
 _counter = itertools.count()
 
@@ -57,6 +62,8 @@ class ClientRequest:
     """As the client sent them, names in lower case."""
     _start: bytes = b""
     _end: bytes = b""
+    abridged: Abridged | None = None
+    """What the fields were read from, where the body is too large to be parsed whole."""
     usage: Usage | None = None
     """Tokens its response says it used; known when it has ended."""
     attempts: int = 0
@@ -78,7 +85,7 @@ class ClientRequest:
         """Its text, for policies that route by it: put together when first needed."""
         if self._prompt is None:
             try:
-                self._prompt = Prompt(self.fields)
+                self._prompt = Prompt(self.fields, self.abridged)
             except RecursionError:  # nested too deeply to be parsed: it has no known prefix
                 self._prompt = Prompt(NOTHING)
         return self._prompt
@@ -102,11 +109,12 @@ class ClientRequest:
         return b"".join((self._start, authority, self._end, length))
 
 
-def read_request(raw: RawRequest) -> ClientRequest:
-    """Parse a client's request for an engine.
+async def read_request(raw: RawRequest) -> ClientRequest:
+    """Parse a client's request for an engine. Other tasks get turns while a large one is read.
 
     Raises:
-        Refused: 405 for another method, 415 for a compressed body, 400 for a body that is not JSON.
+        Refused: 404 for a path that is not forwarded, 405 for another method, 415 for a compressed body or one of
+            another type than JSON, 400 for one that is no JSON in UTF-8, 413 for one that is too complex.
     """
     method = METHODS.get(raw.method)
     if method is None:
@@ -140,31 +148,55 @@ def read_request(raw: RawRequest) -> ClientRequest:
     if len(dropped) > len(_REPLACED):  # it names headers of its own
         kept = [header for header in headers if header[0] not in dropped and not header[0].startswith(ROUTER_PREFIX)]
 
+    path = raw.path.decode("ascii")
+    check_path(path)
+    check_route(method, path)
     fields = NOTHING
-    if method == "POST":
+    abridged = None
+    if raw.body or path in _WITH_BODY:
         try:
-            fields = _fields_of(raw.body)
-        except Refused:
-            # Its content type does not count where the body is JSON: an engine may parse it all the same.
-            if not content_type or content_type.lower().startswith(b"application/json"):
-                raise
+            fields, abridged = await read_fields(raw.body)
+        except Refused as refused:
+            if refused.code == "invalid_json" and content_type and not _JSON.match(content_type):
+                raise _not_json(content_type) from None
+            raise
+        if method != "POST":
+            fields, abridged = NOTHING, None  # no engine reads a body there
     return ClientRequest(
         method=method,
-        path=raw.path.decode("ascii"),
+        path=path,
         fields=fields,
         body=raw.body,
         id=request_id or b"req-%b%x" % (_prefix, next(_counter)),
         headers=headers,
+        abridged=abridged,
         _start=b"%b %b HTTP/1.1\r\nhost: " % (raw.method, raw.target),
         _end=b"\r\n%b" % lines(kept),
     )
 
 
-def _fields_of(body: bytes) -> RoutingFields:
-    try:
-        return parse_fields(body)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise Refused(400, f"the request body is not valid JSON: {error}", code="invalid_json") from None
+async def read_fields(body: bytes) -> tuple[RoutingFields, Abridged | None]:
+    """The fields of a body, and what they were read from where it is too large to be parsed whole: other tasks get
+    turns while it is walked.
+
+    Raises:
+        Refused: 400, it is no JSON; 413, it is too complex.
+    """
+    if len(body) <= PARSED_WHOLE:
+        return parse_fields(body), None
+    steps = abridge(body)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            abridged: Abridged = end.value
+            return parse_abridged(abridged.json), abridged
+        await asyncio.sleep(0)
+
+
+def _not_json(content_type: bytes) -> Refused:
+    message = f"content-type {content_type.decode('latin-1')} is not supported; send JSON in UTF-8, as application/json"
+    return Refused(415, message, code="unsupported_media_type")
 
 
 def _encoded(coding: bytes) -> Refused:

@@ -31,7 +31,7 @@ async def test_it_shows_what_the_next_request_will_do() -> None:
         shown = (await debug_route(router)).json()
         assert shown["policy"] == "auto"
         assert shown["endpoint"] == home
-        assert shown["prompt_tokens"] == 1251
+        assert shown["prompt_tokens"] == 1252
         by_name = {each["name"]: each for each in shown["endpoints"]}
         other = "b" if home == "a" else "a"
         assert by_name[home]["scores"]["cached_blocks"] == 19

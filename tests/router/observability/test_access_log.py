@@ -33,7 +33,9 @@ async def test_a_line_records_request_endpoint_and_cost(tmp_path: Path) -> None:
         ):
             for _ in range(2):
                 client.send(
-                    post(BODY, b"authorization: Bearer secret", b"x-request-id: mine", path=b"/v1/x?key=secret")
+                    post(
+                        BODY, b"authorization: Bearer secret", b"x-request-id: mine", path=b"/v1/completions?key=secret"
+                    )
                 )
                 response = await client.response()
             client.send(post(b"{"))
@@ -41,7 +43,7 @@ async def test_a_line_records_request_endpoint_and_cost(tmp_path: Path) -> None:
     first, second, refused = lines(path)
     assert "secret" not in path.read_text()
     assert "hello" not in path.read_text(), "no prompt"
-    assert (first["method"], first["path"], first["status"], first["id"]) == ("POST", "/v1/x", 200, "mine")
+    assert (first["method"], first["path"], first["status"], first["id"]) == ("POST", "/v1/completions", 200, "mine")
     assert (first["endpoint"], first["model"]) == ("good", "mock")
     assert first["bytes_in"] == len(BODY)
     assert first["bytes_out"] == len(response.body)

@@ -13,8 +13,9 @@ from blade_router.config.parsing import ConfigError, parse_config
 from blade_router.endpoints.endpoint_set import EndpointSet
 from blade_router.http.errors import Refused
 from blade_router.request.fields import RoutingFields
-from blade_router.request.models import Catalog, Target, check_path, prepare
+from blade_router.request.models import Catalog, Target, prepare
 from blade_router.request.request import ClientRequest
+from blade_router.request.routes import check_path
 
 
 def endpoints(*services: str) -> EndpointSet:
@@ -143,7 +144,7 @@ def test_rewriting_keeps_every_value(body: dict[str, Any]) -> None:
     assert json.loads(asked.body) == body | {"model": "m"}
 
 
-@pytest.mark.parametrize("value", [b"1e999", b'"\xff"', b"[" * 5000 + b"]" * 5000])
+@pytest.mark.parametrize("value", [b"tru", b'"\\q"', b"[" * 5000 + b"]" * 5000])
 def test_what_cannot_be_rewritten_is_the_clients_mistake(value: bytes) -> None:
     body = b'{"model": "alias", "x": %b}' % value
     client_request = ClientRequest("POST", "/v1/chat/completions", RoutingFields(model="alias"), body, b"r")

@@ -2,13 +2,15 @@
 
 import asyncio
 import contextlib
+from pathlib import Path
 
+import msgspec
 import pytest
 from router_support.engine import MockEngine
 from router_support.serving import eventually, question, raw_post, serving
 
 from blade_protocol import headers as names
-from blade_protocol.routing import EndpointConfig
+from blade_protocol.routing import EndpointConfig, ModelConfig, RouterConfig
 
 
 async def test_clients_cannot_set_router_headers() -> None:
@@ -112,12 +114,48 @@ async def test_json_the_router_cannot_judge_goes_to_the_engine(body: bytes) -> N
         assert [request.body for request in engine.received] == [body]
 
 
-async def test_other_content_types_are_the_engines_business() -> None:
-    async with MockEngine("a", mode="status", status=415) as engine, serving(engine) as router:
-        response = await router.client.post("/v1/completions", content=b"hi", headers={"content-type": "text/plain"})
-        assert response.status_code == 415
-        assert "says 415" in response.json()["error"]["message"]
-        assert engine.received[0].body == b"hi"
+CHAT = b'{"model": "m", "prompt": "hi"}'
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body", "status", "code"),
+    [
+        (b"text/plain", b"hi", 415, "unsupported_media_type"),
+        (b"application/xml", b"<x/>", 415, "unsupported_media_type"),
+        (b"multipart/form-data; boundary=x", b"--x\r\n\r\n{}\r\n--x--", 415, "unsupported_media_type"),
+        (b"application/jsonx", b"\xff\xfe{\x00}\x00", 415, "unsupported_media_type"),
+        (b"application/x+json", b'{"model": ', 400, "invalid_json"),
+        (b"application/json; charset=utf-16", CHAT.decode().encode("utf-16"), 400, "invalid_json"),
+        (b"application/json", CHAT.decode().encode("utf-16-le"), 400, "invalid_json"),
+        (b"application/x+json", CHAT.decode().encode("utf-16-be"), 400, "invalid_json"),
+        (b"application/json", CHAT.decode().encode("utf-32"), 400, "invalid_json"),
+        (b"application/json", b"\xef\xbb\xbf" + CHAT, 400, "invalid_json"),
+        (b"", CHAT.decode().encode("utf-16"), 400, "invalid_json"),
+        (b"", b"", 400, "invalid_json"),
+    ],
+)
+async def test_a_body_that_is_not_read_is_not_forwarded(
+    content_type: bytes, body: bytes, status: int, code: str
+) -> None:
+    async with MockEngine("a") as engine, serving(engine) as router:
+        headers = {b"content-type": content_type} if content_type else {}
+        response = await router.client.post("/v1/completions", content=body, headers=headers)
+        assert (response.status_code, response.json()["error"]["code"]) == (status, code)
+        assert engine.received == []
+
+
+@pytest.mark.parametrize(
+    "content_type", [b"", b"application/x+json", b"text/plain", b"application/json; charset=utf-8"]
+)
+async def test_json_is_read_whatever_it_is_called(content_type: bytes, tmp_path: Path) -> None:
+    config = tmp_path / "router.json"
+    config.write_bytes(msgspec.json.encode(RouterConfig(models=(ModelConfig(name="m", max_tokens=5),))))
+    async with MockEngine("a") as engine, serving(engine, config=config) as router:
+        headers = {b"content-type": content_type} if content_type else {}
+        body = b'{"model": "m", "prompt": "hi", "max_tokens": 50}'
+        response = await router.client.post("/v1/completions", content=body, headers=headers)
+        assert (response.status_code, response.json()["error"]["code"]) == (400, "max_tokens_exceeded")
+        assert engine.received == []
 
 
 async def test_unknown_method_and_path_are_openai_shaped() -> None:

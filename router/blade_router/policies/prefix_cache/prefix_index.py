@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from blade_protocol.limits import PREFIX_INDEX_BYTES
 from blade_router.endpoints.endpoint import Endpoint
 from blade_router.policies.prefix_cache.interface import Chain, PrefixInsertion
-from blade_router.request.prompt_text import BLOCK, BYTES_PER_TOKEN
+from blade_router.request.prompt_text import BLOCK, BYTES_PER_TOKEN, MAX_BLOCKS
 from blade_router.request.usage import Usage
 
 DEFAULT_BYTES = PREFIX_INDEX_BYTES
@@ -76,6 +76,8 @@ class RecordedPrompt(PrefixInsertion):
     def ended(self, usage: Usage | None) -> None:
         if not self.answered:
             self.index.abandon(self)
+        elif len(self.chain) >= MAX_BLOCKS:
+            pass  # the chain is only the start of the prompt: what share of it was cached is not known
         elif usage is not None and usage.cached_tokens is not None and usage.prompt_tokens > 0:
             self.index.correct(self, len(self.chain) * usage.cached_tokens / usage.prompt_tokens)
 

@@ -1,0 +1,80 @@
+"""Setting fields of a request's JSON: only the bytes of those fields change, however large the rest is."""
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from blade_router.http.errors import Refused
+from blade_router.request.fields import parse_abridged, raw_fields
+from blade_router.request.request import ClientRequest
+
+MAX_CANDIDATES = 16
+"""Places in a body that look like the field to be replaced; only one of them is on the top level."""
+_BEGIN = re.compile(rb"\s*\{\s*")
+_Edit = tuple[int, int, bytes]
+"""Start and end of what is replaced, and by what."""
+
+
+def set_fields(request: ClientRequest, values: Mapping[str, bytes], there: Mapping[str, msgspec.Raw]) -> None:
+    """Set fields of the top level of a request's body to these values, which are JSON.
+
+    Args:
+        there: the present values of those of the fields that the body has.
+
+    Raises:
+        Refused: 400, a field to be replaced is written in a way that hides where it is.
+    """
+    abridged = request.abridged
+    text = request.body if abridged is None else abridged.json
+    edits = [_replacement(text, name, there[name], value) for name, value in values.items() if name in there]
+    begin = _BEGIN.match(text)
+    assert begin is not None
+    new = b",".join(b'"%b":%b' % (name.encode(), value) for name, value in values.items() if name not in there)
+    if new:
+        empty = text[begin.end() : begin.end() + 1] == b"}"
+        edits.append((begin.end(), begin.end(), new if empty else new + b","))
+    edits.sort()
+    changed = _apply(text, edits)
+    request.fields = parse_abridged(changed)
+    if abridged is None:
+        request.body = changed
+    else:
+        place = abridged.position
+        request.body = _apply(request.body, [(place(start), place(end), new) for start, end, new in edits])
+        abridged.replace_json(changed)
+
+
+def _replacement(text: bytes, name: str, old: msgspec.Raw, new: bytes) -> _Edit:
+    """The edit that replaces the value of a field.
+
+    Whether the place is the right one is seen from the field's value afterwards: the same name may be at another level,
+    and a name may be there twice, of which the last one counts.
+    """
+    pattern = re.compile(rb'"%b"\s*:\s*(%b)(?=\s*[,}])' % (re.escape(name.encode()), re.escape(bytes(old))))
+    probe = b"[%b]" % old  # differs from the old value, whatever the new one is
+    for tried, match in enumerate(pattern.finditer(text)):
+        start, end = match.span(1)
+        found = raw_fields(_apply(text, [(start, end, probe)]), (name,)).get(name)
+        if found is not None and bytes(found) == probe:
+            return start, end, new
+        if tried == MAX_CANDIDATES:
+            break
+    raise Refused(
+        400,
+        f"the field {name} has to be rewritten, and cannot be found for certain; write its name without escapes, and "
+        "only once",
+        code="ambiguous_field",
+    )
+
+
+def _apply(text: bytes, edits: list[_Edit]) -> bytes:
+    """The text with these edits, which are in order and do not overlap."""
+    view = memoryview(text)
+    pieces: list[bytes | memoryview] = []
+    position = 0
+    for start, end, new in edits:
+        pieces += view[position:start], new
+        position = end
+    pieces.append(view[position:])
+    return b"".join(pieces)
