@@ -162,6 +162,7 @@ class Proxy:
                     )
                     response = await buffer_head(connection)
                     attempt.first_byte()
+                    admission.first_byte()
                     if index is not None:
                         index.learn(request.prompt.chain, header_of(connection.headers, _KV_BLOCKS))
                     if response.status in RETRIABLE and response.complete:
