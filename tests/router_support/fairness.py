@@ -34,6 +34,8 @@ class Stream:
 
     key: str
     tokens: int
+    prompt: int = 0
+    """Tokens of its prompt that are still to be computed."""
     sent_at: int = 0
     first_token: int | None = None
     """The step it came in."""
@@ -51,6 +53,8 @@ class Engine:
     """Slots, and a queue in the order of arrival for those that find none."""
 
     slots: int
+    prompt_tokens: int = 1 << 30
+    """Tokens of prompts it computes in a step, one prompt after the other."""
     waiting: deque[Stream] = field(default_factory=deque)
     running: list[Stream] = field(default_factory=list)
 
@@ -58,7 +62,13 @@ class Engine:
         """One token for each that has a slot; returns those that have all theirs."""
         while self.waiting and len(self.running) < self.slots:
             self.running.append(self.waiting.popleft())
+        budget = self.prompt_tokens
         for stream in self.running:
+            computed = min(budget, stream.prompt)
+            stream.prompt -= computed
+            budget -= computed
+            if stream.prompt:
+                continue
             if stream.first_token is None:
                 stream.first_token = now
             stream.tokens -= 1
@@ -77,11 +87,12 @@ class FairFleet:
         slots: int = 16,
         rows: Iterable[SharedRow | PrivateRow | None] = (None,),
         reports: bool = True,
+        prompt_tokens: int = 1 << 30,
         several_keys: bool = True,
         **config: Any,
     ) -> None:
         self.now = 0
-        self.engines = [Engine(slots) for _ in range(engines)]
+        self.engines = [Engine(slots, prompt_tokens) for _ in range(engines)]
         self.reports = reports
         self.queues: list[RequestQueue] = []
         self._sets: list[EndpointSet] = []
@@ -98,10 +109,10 @@ class FairFleet:
             self._sets.append(endpoints)
         self._report()
 
-    async def send(self, key: str, count: int, tokens: int, *, router: int = 0) -> list[Stream]:
+    async def send(self, key: str, count: int, tokens: int, *, prompt: int = 0, router: int = 0) -> list[Stream]:
         """So many streams of a key, to one router."""
         queue = self.queues[router]
-        streams = [Stream(key, tokens, self.now) for _ in range(count)]
+        streams = [Stream(key, tokens, prompt, self.now) for _ in range(count)]
         for stream in streams:
             entering = queue.enter(key, 1.0, 0, 1, tokens, cast(Client, Waiting()), True)
             stream.place = asyncio.create_task(entering)
@@ -113,7 +124,11 @@ class FairFleet:
         for _ in range(steps):
             self.now += 1
             for engine in self.engines:
-                for stream in engine.step(self.now):
+                ended = engine.step(self.now)
+                for stream in (*engine.running, *ended):
+                    if stream.first_token == self.now and stream.place is not None:
+                        stream.place.result().first_token()
+                for stream in ended:
                     stream.done = True
                     assert stream.place is not None
                     stream.place.result().release()

@@ -21,6 +21,11 @@ class Admission:
     headers: Sequence[tuple[bytes, bytes]] = ()
     """Rate-limit headers of its response."""
 
+    def first_byte(self) -> None:
+        """The engine has begun to respond."""
+        if self.queued is not None:
+            self.queued.first_token()
+
     def close(self, usage: Usage | None) -> None:
         """Give back what was reserved, and settle with what was used where the engine said it."""
 

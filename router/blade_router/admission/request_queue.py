@@ -16,8 +16,10 @@ from functools import partial
 import msgspec
 
 from blade_protocol.routing import QueueConfig
+from blade_router.admission.engine_limit import UNLIMITED
 from blade_router.admission.fair_queue import FairQueue, Waiting
 from blade_router.admission.slots import WIDTH, Slots
+from blade_router.admission.start_window import Start, StartWindow
 from blade_router.endpoints.endpoint_set import EndpointSet
 from blade_router.http.client import Client
 from blade_router.http.errors import Refused
@@ -37,10 +39,17 @@ RETRY_MOST = 60
 class QueuedRequest(Waiting):
     """A request's place with the engines, or its place in the queue for one."""
 
-    __slots__ = ("future", "queue", "running", "since", "size")
+    __slots__ = ("future", "queue", "running", "since", "size", "start", "streams")
 
     def __init__(
-        self, queue: "RequestQueue | None", key: str, weight: float, priority: int, size: int, tokens: int
+        self,
+        queue: "RequestQueue | None",
+        key: str,
+        weight: float,
+        priority: int,
+        size: int,
+        tokens: int,
+        streams: bool = False,
     ) -> None:
         super().__init__(key, weight, priority, tokens)
         self.queue = queue
@@ -49,6 +58,9 @@ class QueuedRequest(Waiting):
         """When it began to wait."""
         self.running = False
         """It counts as one of those the engines have."""
+        self.streams = streams
+        self.start: Start | None = None
+        """Set from when it is with an engine until its first token."""
         self.future: asyncio.Future[None] | None = None
         """Set while it waits; done when its turn has come."""
 
@@ -57,6 +69,11 @@ class QueuedRequest(Waiting):
         if self.running and self.queue is not None:
             self.running = False
             self.queue.ended(self)
+
+    def first_token(self) -> None:
+        """The engine has begun to respond."""
+        if self.start is not None and self.queue is not None:
+            self.queue.started(self)
 
     def grant(self) -> None:
         """Its turn has come."""
@@ -114,6 +131,7 @@ class RequestQueue:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.slots = Slots(endpoints, service, row or PrivateRow(WIDTH), clock=clock)
+        self.window = StartWindow(clock)
         self.borrow: Callable[[int], Awaitable[bool]] | None = None
         """Borrows so many slots from other replicas: True when there are more than before."""
         self._borrowing: asyncio.Task[None] | None = None
@@ -149,7 +167,9 @@ class RequestQueue:
         """
         self._config = config
         self._has_pending_buffer = has_pending_buffer
+        self._several_keys = several_keys
         self.slots.configure(config, routers, several_keys=several_keys)
+        self._configure_window()
         self._fill()
         if self._arrived:
             self._set_age_timer()
@@ -158,6 +178,7 @@ class RequestQueue:
         """Endpoints or their load have changed: compute the capacity, and admit as many requests."""
         self._refreshed = self._clock()
         self.slots.update()
+        self._configure_window()
         self._fill()
 
     @property
@@ -187,10 +208,13 @@ class RequestQueue:
         slots = self.slots
         if self._clock() - self._refreshed > REFRESH_SECONDS:
             self.update_capacity()
-        queued = QueuedRequest(self, key_name, weight, priority, size, tokens)
-        if not slots.total or (not self._waiting.count and slots.admits(key_name, weight, slots.free())):
+        queued = QueuedRequest(self, key_name, weight, priority, size, tokens, streams)
+        if not slots.total or (
+            not self._waiting.count and slots.admits(key_name, weight, slots.free()) and not self.window.is_full()
+        ):
             slots.take(key_name)
             queued.running = True
+            queued.start = self.window.begin(streams)
             return queued
         self._make_room(queued)
         queued.future = asyncio.get_running_loop().create_future()
@@ -215,9 +239,20 @@ class RequestQueue:
 
     # for pending requests
 
+    def started(self, queued: QueuedRequest) -> None:
+        """The first token of a request has come."""
+        if queued.start is not None:
+            self.window.first_token(queued.start)
+            queued.start = None
+            if self._waiting.count:
+                self._fill()
+
     def on_released(self, queued: QueuedRequest) -> None:
         """The slot of a request is free."""
         self.slots.release(queued.key)
+        if queued.start is not None:
+            self.window.end(queued.start)
+            queued.start = None
         if self._waiting.count:
             self._fill()
 
@@ -298,7 +333,7 @@ class RequestQueue:
             # It was switched off, or the last endpoint has gone and requests wait in the pending-request buffer.
             while self._waiting.count:
                 self._admit(self._waiting.pop())
-        while self._waiting.count and (free := slots.free()) > 0:
+        while self._waiting.count and (free := slots.free()) > 0 and not self.window.is_full():
             self._turns += 1
             priority = None
             if self._turns % AGED_EVERY == 0:
@@ -311,6 +346,11 @@ class RequestQueue:
             self._admit(queued)
         if self._waiting.count and self.borrow is not None and self._borrowing is None:
             self._borrowing = asyncio.create_task(self._borrow(), name="borrow slots")
+
+    def _configure_window(self) -> None:
+        """Without a number of slots nothing is held back, and no prompt either."""
+        limited = self.slots.total < UNLIMITED
+        self.window.configure(self.slots.engines, enabled=limited and self._several_keys and self._config.enabled)
 
     def _may_run(self, free: int, queued: QueuedRequest) -> bool:
         return self.slots.admits(queued.key, queued.weight, free)
@@ -327,6 +367,7 @@ class RequestQueue:
         self._forget(queued)
         self.slots.take(queued.key)
         queued.running = True
+        queued.start = self.window.begin(queued.streams)
         self._waited.observe(self._clock() - queued.since)
         queued.grant()
 

@@ -61,6 +61,8 @@ class Slots:
         self.name = f"slots of {service or 'engines'}"
         self.total = 0
         """Of all engines; 0: no engine is there."""
+        self.engines = 0
+        """Those that share the load."""
         self.share = 0
         """Those this replica may use, borrowed ones among them."""
         self.running = 0
@@ -95,6 +97,7 @@ class Slots:
     def update(self) -> None:
         """Take over what engines have reported, and who is there."""
         serving = self._endpoints.serving(self._service)
+        self.engines = len(serving)
         fixed = self._config.endpoint_requests
         if fixed:
             self.total = fixed * len(serving)

@@ -168,6 +168,7 @@ class Proxy:
                         self._stall_timeout,
                     )
                     response = await buffer_head(connection)
+                    admission.first_byte()
                     if response.status < 300:
                         attempt.first_byte()
                         if index is not None:

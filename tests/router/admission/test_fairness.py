@@ -76,19 +76,46 @@ async def test_several_heavy_keys_share_and_leave_some_free() -> None:
 async def test_a_service_with_one_key_or_none_uses_all_slots() -> None:
     fleet = FairFleet(slots=16, several_keys=False)
     await fleet.send("only", 40, LONG)
+    await fleet.run(10)
     assert fleet.held("only") == 16
     fleet = FairFleet(slots=16)
     await fleet.send("", 40, LONG)
+    await fleet.run(10)
     assert fleet.held("") == 16, "without keys there is nobody to keep slots for"
 
 
 async def test_the_share_of_a_key_can_be_set() -> None:
     fleet = FairFleet(slots=16, key_share=0.5)
     await fleet.send("heavy", 40, LONG)
+    await fleet.run(10)
     assert fleet.held("heavy") == 8
     fleet = FairFleet(slots=16, key_share=1.0)
     await fleet.send("heavy", 40, LONG)
+    await fleet.run(10)
     assert fleet.held("heavy") == 16
+
+
+@pytest.mark.parametrize("engines", [1, 3])
+async def test_long_prompts_of_one_key_do_not_delay_the_first_token_of_another(engines: int) -> None:
+    """There are slots for all of them, but a prompt takes an engine half a second."""
+    fleet = FairFleet(engines=engines, slots=256, prompt_tokens=40)
+    await fleet.send("heavy", 200 * engines, LONG, prompt=1000)
+    delays = []
+    for _ in range(10):
+        await fleet.run(70)
+        (light,) = await fleet.send("light", 1, 10, prompt=40)
+        await fleet.run(STEPS)
+        delays.append(light.delay)
+    assert all(delay is not None and delay <= STEPS for delay in delays), delays
+    begun = sum(stream.first_token is not None for stream in fleet._streams if stream.key == "heavy")
+    assert begun >= 0.9 * 1700 * engines * 40 / 1000, "engines were busy all the time"
+
+
+async def test_short_prompts_fill_the_slots_at_once() -> None:
+    fleet = FairFleet(slots=256, prompt_tokens=4000)
+    await fleet.send("heavy", 300, LONG, prompt=100)
+    await fleet.run(20)
+    assert fleet.held("heavy") == 224
 
 
 async def test_without_the_queue_the_engine_serves_in_the_order_of_arrival() -> None:
@@ -104,7 +131,7 @@ async def test_workers_use_all_slots_and_are_fair_to_each_other() -> None:
     with workers(2) as rows:
         fleet = FairFleet(slots=16, rows=rows)
         await fleet.send("heavy", 100, 40, router=0)
-        await fleet.run(1)
+        await fleet.run(10)
         assert fleet.held("heavy") == 14, "one worker has the slots of both"
         (light,) = await fleet.send("light", 1, 10, router=1)
         await fleet.run(2)

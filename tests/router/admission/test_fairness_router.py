@@ -15,6 +15,8 @@ from router_support.serving import Running, eventually, serving
 from blade_protocol.routing import EndpointConfig
 from blade_router.admin.lending import ReplicaLending
 
+TOKENS = 12
+"""Of each stream: none ends while an engine is being filled."""
 HEAVY, LIGHT = "sk-heavy", "sk-light"
 
 
@@ -27,7 +29,7 @@ async def behind(
     write(keys, content(key("heavy", HEAVY), key("light", LIGHT)))
     write(peers, "{}")
     async with contextlib.AsyncExitStack() as stack:
-        engine = await stack.enter_async_context(MockEngine("a", gate=permits))
+        engine = await stack.enter_async_context(MockEngine("a", gate=permits, tokens=TOKENS))
         port = await stack.enter_async_context(InternalPort(max_running=slots))
         endpoints = (EndpointConfig(url=engine.url, internal_url=port.url),)
         routers = [
@@ -56,9 +58,19 @@ def sends(router: Running, secret: str, count: int, **body: Any) -> list["asynci
     return [asyncio.create_task(send()) for _ in range(count)]
 
 
+async def grows(permits: asyncio.Semaphore, engine: MockEngine, active: int) -> None:
+    """Let the engine respond, a token at a time, until it has so many requests."""
+    for _ in range(100):
+        if engine.active == active:
+            break
+        permits.release()
+        await asyncio.sleep(0.01)
+    assert engine.active == active
+
+
 async def end(permits: asyncio.Semaphore, pending: list["asyncio.Task[int]"]) -> None:
     """Everybody gets a response: none was lost."""
-    for _ in range(4 * len(pending)):
+    for _ in range((TOKENS + 1) * len(pending)):
         permits.release()
     assert {await each for each in pending} == {200}
 
@@ -67,8 +79,8 @@ async def test_a_key_with_many_streams_leaves_another_one_a_slot(tmp_path: Path)
     """Nothing about the queue is configured."""
     async with behind(8, tmp_path) as (engine, permits, (router,)):
         pending = sends(router, HEAVY, 60, stream=True)
+        await grows(permits, engine, 7)
         await eventually(lambda: router.router.request_queues.queue().state().requests == 53)
-        assert engine.active == 7
         pending += sends(router, LIGHT, 1)
         await eventually(lambda: engine.active == 8)
         assert router.router.request_queues.queue().state().requests == 53
@@ -79,15 +91,16 @@ async def test_replicas_lend_each_other_slots_and_keep_some_for_who_comes(tmp_pa
     async with behind(16, tmp_path, replicas=2) as (engine, permits, (one, other)):
         pending = sends(one, HEAVY, 60, stream=True)
         # Its own 8 and the 7 that the other one may lend, of which a key may have seven eighths.
-        await eventually(lambda: engine.active == 13)
+        await grows(permits, engine, 13)
         pending += sends(other, LIGHT, 1)
         await eventually(lambda: engine.active == 14)
         pending += sends(other, LIGHT, 40)
         slots = [router.router.request_queues.queue().slots for router in (one, other)]
-        for _ in range(60):  # as requests end, the other one gets its share back
-            permits.release()
+        while slots[1].share < 7 and not all(each.done() for each in pending):
+            for _ in range(2):  # as requests end, the other one gets its share back
+                permits.release()
             await asyncio.sleep(0.01)
-        await eventually(lambda: slots[1].share >= 7, "the share came back")
+        assert slots[1].share >= 7
         assert sum(each.share for each in slots) <= 16
         await end(permits, pending)
         assert [each.running for each in slots] == [0, 0]
