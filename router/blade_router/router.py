@@ -34,6 +34,7 @@ from blade_router.http.server import Server
 from blade_router.kubernetes import ConfigMapSource, EndpointSliceSource, ServiceReplicaCount
 from blade_router.observability.access_log import AccessLog
 from blade_router.observability.metrics import Metrics
+from blade_router.observability.server_load import ServerLoad
 from blade_router.observability.signals import router_signals
 from blade_router.observability.tracing import Tracer
 from blade_router.policies import PolicyOptions, make_policy
@@ -172,8 +173,11 @@ class Router:
             self.admission.keyring.find(request.headers)
 
     def serve_with(self, server: Server) -> None:
-        """Set the server to which CORS rules of the configuration apply."""
+        """Set the server to which CORS rules of the configuration apply, and whose load the metrics show."""
         self._server = server
+        self.metrics.server_load = lambda: ServerLoad(
+            len(server.connections), server.table.evicted, server.limits.budget.used
+        )
         server.cors = self._cors
 
     @staticmethod

@@ -138,6 +138,8 @@ async def test_idle_connections_make_room_for_new_ones() -> None:
                     assert await silent.closed() == b"", "without a word"
                     gate.release()
                     assert (await busy.response()).status == 200
+        assert await router.metric("blade_router_evicted_connections_total") >= 1
+        assert await router.metric("blade_router_client_connections") <= 4
         assert len(router.server.table) <= 4
 
 

@@ -41,6 +41,7 @@ async def test_a_body_counts_until_its_request_has_ended() -> None:
             first.send(post(body_of(MIB)))
             await eventually(lambda: engine.active == 1)
             assert budget(router).used == MIB
+            assert await router.metric("blade_router_body_bytes") == MIB
             second.send(START + b"content-length: %d\r\n\r\n" % MIB)
             await refused(second)  # before any of it is read
             small.send(post())
