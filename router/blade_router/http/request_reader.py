@@ -20,6 +20,10 @@ MAX_PIPELINED = 64
 """Pipelined requests that may wait for their turn; beyond them nothing is read, and the connection closes."""
 LARGE_HEAD = 16 * 1024
 """Bytes above which an incomplete head counts in the budget of bodies."""
+FAIR_RATE = 64 * 1024
+"""Bytes per second with which a body is not in the way of others."""
+LAG_SECONDS = 1.0
+"""Seconds that a body may be behind that rate."""
 MAX_FRAMING = 256 * 1024
 """Bytes that chunk extensions and trailers may take, besides eight for each byte of the body."""
 
@@ -168,10 +172,14 @@ class RequestReader:
 
     @property
     def waited_since(self) -> float:
-        """Since when it waits for a request, or the rest of a head (its first byte), or of a body (its last byte)."""
+        """Since when it waits for a request, for the rest of a head (its first byte) or of a body.
+
+        That is the last byte of a body which comes at a fair rate, the beginning of one that comes in drops.
+        """
         limits = self._limits
         if self.stage is BODY:
-            return self._read_at
+            lag = self._time() - self._body_began - len(self._body) / FAIR_RATE
+            return self._body_began if lag > LAG_SECONDS else self._read_at
         return self.deadline - (limits.header_timeout if self.stage is HEAD else limits.keep_alive)
 
     @property
@@ -186,7 +194,7 @@ class RequestReader:
             what = f"the head was not complete within {limits.header_timeout:g} s"
         elif self.stage is BODY:
             what = f"no byte of the body came for {limits.body_timeout:g} s"
-            if self._time() - self.waited_since < limits.body_timeout:
+            if self._time() - self._read_at < limits.body_timeout:
                 what = f"the body was slower than {limits.min_body_rate:g} bytes/s, or took {limits.body_deadline:g} s"
         else:
             return False

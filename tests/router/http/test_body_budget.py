@@ -203,6 +203,15 @@ def test_a_body_has_an_end() -> None:
     assert reader.deadline == 89 < math.inf
 
 
+def test_a_body_in_drops_is_in_the_way_from_its_beginning() -> None:
+    """Only where others want its place: by itself it has the time that its minimum rate allows."""
+    clock = [0.0]
+    reader = reading(clock, HttpLimits())
+    for clock[0], size, since in ((0.5, 100, 0.5), (0.9, 100, 0.9), (1.8, 100, 0.0), (1.9, 90_000, 1.9), (2.5, 1, 0.0)):
+        reader.feed(b"x" * size)
+        assert reader.waited_since == since
+
+
 async def test_the_wait_for_another_response_is_no_slowness() -> None:
     """Its time begins when the response before it has ended: until then nothing of it may have been read."""
     clock = [0.0]
