@@ -163,14 +163,15 @@ class Router:
             return self.proxy(request, client)
         return asgi.serve(self._admin, request, client)
 
-    def check_head(self, request: RawRequest) -> None:
-        """Refuse a client without a key before it fills the memory with a body.
+    def check_head(self, request: RawRequest) -> str:
+        """Refuse a client without a key before it fills the memory with a body; returns the name of its key.
 
         Raises:
             Refused: 401, as for the request itself.
         """
-        if self.keys is not None and self._is_for_engines(request):
-            self.admission.keyring.find(request.headers)
+        if self.keys is None or not self._is_for_engines(request):
+            return ""
+        return self.admission.keyring.find(request.headers).name
 
     def serve_with(self, server: Server) -> None:
         """Set the server to which CORS rules of the configuration apply, and whose load the metrics show."""

@@ -1,12 +1,15 @@
 """The memory that bodies take together, and the time each of them has."""
 
 import asyncio
+import contextlib
 import math
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 from router_support.engine import MockEngine
+from router_support.keys import SECRET, content, key, write
 from router_support.raw import BODY, HOST, RawClient, chunked, connected, get, post
 from router_support.serving import Running, eventually, serving
 
@@ -66,6 +69,34 @@ async def test_large_bodies_leave_room_for_small_ones() -> None:
             small.send(post(body_of(60_000)))
             await eventually(lambda: engine.active == 2)
         await eventually(lambda: not budget(router).used)
+
+
+async def test_one_key_leaves_room_for_others(keys_file: Path) -> None:
+    write(keys_file, content(key(), key("team-b", "sk-b")))
+    gate = asyncio.Semaphore(0)
+    size = largest_body(8 * MIB) // 2
+
+    def sent(secret: str, body: bytes) -> bytes:
+        return post(body, b"authorization: Bearer " + secret.encode())
+
+    async with MockEngine("a", gate=gate) as engine:
+        async with serving(engine, body_budget_bytes=8 * MIB, keys=keys_file) as router:
+            async with contextlib.AsyncExitStack() as stack:
+                first, second, other, small = [
+                    await stack.enter_async_context(connected(router.port)) for _ in range(4)
+                ]
+                first.send(sent(SECRET, body_of(size)))
+                await eventually(lambda: engine.active == 1)
+                second.send(sent(SECRET, body_of(70_000)))
+                await refused(second)
+                small.send(sent(SECRET, body_of(60_000)))
+                other.send(sent("sk-b", body_of(size - 70_000)))
+                await eventually(lambda: engine.active == 3)
+            await eventually(lambda: not budget(router).used)
+            assert not budget(router)._used_by, "nothing is kept of keys that use nothing"
+            async with connected(router.port) as again:
+                again.send(sent(SECRET, body_of(largest_body(8 * MIB))))
+                await eventually(lambda: engine.active == 1)  # one body may always come, if there is room for it
 
 
 async def test_uploads_that_hang_take_what_they_have_sent() -> None:
