@@ -36,6 +36,7 @@ from blade_router.http.server import Server
 from blade_router.kubernetes import ConfigMapSource, EndpointSliceSource, ServiceReplicas
 from blade_router.observability.access_log import AccessLog
 from blade_router.observability.metrics import Metrics
+from blade_router.observability.server_load import ServerLoad
 from blade_router.observability.signals import router_signals
 from blade_router.observability.tracing import Tracer
 from blade_router.policies import PolicyOptions, make_policy
@@ -181,18 +182,22 @@ class Router:
         """Serve one request of the admin port."""
         return asgi.serve(self._admin, request, client)
 
-    def check_head(self, request: RawRequest) -> None:
-        """Refuse a client without a key before it fills the memory with a body.
+    def check_head(self, request: RawRequest) -> str:
+        """Refuse a client without a key before it fills the memory with a body; returns the name of its key.
 
         Raises:
             Refused: 401, as for the request itself.
         """
-        if self.keys is not None and self._is_for_engines(request):
-            self.admission.keyring.find(request.headers)
+        if self.keys is None or not self._is_for_engines(request):
+            return ""
+        return self.admission.keyring.find(request.headers).name
 
     def serve_with(self, server: Server) -> None:
-        """Set the server to which CORS rules of the configuration apply."""
+        """Set the server to which CORS rules of the configuration apply, and whose load the metrics show."""
         self._server = server
+        self.metrics.server_load = lambda: ServerLoad(
+            len(server.connections), server.table.evicted, server.limits.budget.used
+        )
         server.cors = self._cors
 
     @staticmethod

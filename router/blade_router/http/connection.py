@@ -254,7 +254,7 @@ class HttpConnection(asyncio.Protocol):
         finally:
             self._client = None
             if request.body:
-                self._limits.budget.used -= len(request.body)
+                self._limits.budget.take(-len(request.body), request.key)
         if self._flow.lost:
             return
         if client.ends_with_connection and not client.complete:

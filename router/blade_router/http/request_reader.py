@@ -20,6 +20,10 @@ MAX_PIPELINED = 64
 """Pipelined requests that may wait for their turn; beyond them nothing is read, and the connection closes."""
 LARGE_HEAD = 16 * 1024
 """Bytes above which an incomplete head counts in the budget of bodies."""
+FAIR_RATE = 64 * 1024
+"""Bytes per second with which a body is not in the way of others."""
+LAG_SECONDS = 1.0
+"""Seconds that a body may be behind that rate."""
 MAX_FRAMING = 256 * 1024
 """Bytes that chunk extensions and trailers may take, besides eight for each byte of the body."""
 
@@ -43,8 +47,9 @@ class HttpLimits:
     """Bytes per second that a body has to come with on average, once ``body_timeout`` has passed; 0 for no minimum."""
     keep_alive: float = 75.0
     """Between two requests."""
-    check_head: Callable[[RawRequest], None] = lambda request: None
-    """Raises ``Refused`` for a client that may not send a large body; called before it is read."""
+    check_head: Callable[[RawRequest], str] = lambda request: ""
+    """Raises ``Refused`` for a client that may not send a large body; returns the name of its API key, empty without
+    one. Called before the body is read."""
 
 
 class Stage(enum.Enum):
@@ -137,16 +142,16 @@ class RequestReader:
         self.stage = OVER
         self.deadline = math.inf
         self._parser = self._framing = None  # they hold bound methods of this object: break the cycle
+        self._release()
         self.request = None
         self._body = b""
-        self._release()
 
     def drop_waiting(self) -> None:
         """Forget the requests that wait to be served."""
         budget = self._limits.budget
         for request in self.waiting:
             if isinstance(request, RawRequest):
-                budget.used -= len(request.body)
+                budget.take(-len(request.body), request.key)
         self.waiting.clear()
 
     def detach(self) -> None:
@@ -168,10 +173,14 @@ class RequestReader:
 
     @property
     def waited_since(self) -> float:
-        """Since when it waits for a request, or the rest of a head (its first byte), or of a body (its last byte)."""
+        """Since when it waits for a request, for the rest of a head (its first byte) or of a body.
+
+        That is the last byte of a body which comes at a fair rate, the beginning of one that comes in drops.
+        """
         limits = self._limits
         if self.stage is BODY:
-            return self._read_at
+            lag = self._time() - self._body_began - len(self._body) / FAIR_RATE
+            return self._body_began if lag > LAG_SECONDS else self._read_at
         return self.deadline - (limits.header_timeout if self.stage is HEAD else limits.keep_alive)
 
     @property
@@ -186,7 +195,7 @@ class RequestReader:
             what = f"the head was not complete within {limits.header_timeout:g} s"
         elif self.stage is BODY:
             what = f"no byte of the body came for {limits.body_timeout:g} s"
-            if self._time() - self.waited_since < limits.body_timeout:
+            if self._time() - self._read_at < limits.body_timeout:
                 what = f"the body was slower than {limits.min_body_rate:g} bytes/s, or took {limits.body_deadline:g} s"
         else:
             return False
@@ -230,8 +239,8 @@ class RequestReader:
             if length > limit:
                 raise head.body_too_large(limit)
             if length > LARGE_BODY or request.chunked:
-                self._limits.check_head(request)
-            if length and not self._has_room(length, length):
+                request.key = self._limits.check_head(request)
+            if length and not self._has_room(length, length, request.key):
                 raise head.too_many_bodies()
         except Refused as refusal:
             raise self._reject(refusal) from None
@@ -258,9 +267,9 @@ class RequestReader:
         self.deadline = math.inf
         if self._body:
             size = len(self._body)
-            if not self._has_room(size - self._charged, size):
+            if not self._has_room(size - self._charged, size, request.key):
                 raise self._reject(head.too_many_bodies())
-            self._limits.budget.used += size - self._charged  # until the request has ended
+            self._limits.budget.take(size - self._charged, request.key)  # until the request has ended
             self._charged = 0
             request.body = self._body if isinstance(self._body, bytes) else bytes(self._body)
             self._body = b""
@@ -309,23 +318,27 @@ class RequestReader:
 
     def _charge(self, size: int, whole: int) -> None:
         """Count what has come of a head or body in the budget; ``whole`` is its size as far as that is known."""
-        if self._has_room(size - self._charged, whole):
-            self._limits.budget.used += size - self._charged
+        key = self.request.key if self.request is not None else ""
+        if self._has_room(size - self._charged, whole, key):
+            self._limits.budget.take(size - self._charged, key)
             self._charged = size
         else:
             self.refuse(head.too_many_bodies())
 
-    def _has_room(self, more: int, size: int) -> bool:
+    def _has_room(self, more: int, size: int, key: str) -> bool:
         """Whether the budget has room for ``more`` bytes of a body of ``size``, if need be instead of a stalled one."""
         budget = self._limits.budget
+        if key and not budget.allows(more, self._charged, key):
+            return False
         while not budget.fits(more, size):
             if not self._limits.relieve():
                 return False
         return True
 
     def _release(self) -> None:
-        self._limits.budget.used -= self._charged
-        self._charged = 0
+        if self._charged:
+            self._limits.budget.take(-self._charged, self.request.key if self.request is not None else "")
+            self._charged = 0
 
     def _head_size(self) -> int:
         return len(self._target) + sum(len(name) + len(value) + 4 for name, value in self._headers)

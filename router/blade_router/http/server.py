@@ -6,7 +6,7 @@ import socket
 import ssl
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 from blade_router.http import head
 from blade_router.http.accept.acceptor import Acceptor
@@ -243,7 +243,7 @@ class Server:
         self._deadline_timer = self.loop.call_later(self._interval, self._check_deadlines)
 
 
-def _refuse_upload(request: RawRequest) -> None:
+def _refuse_upload(request: RawRequest) -> NoReturn:
     """Refuse a large body on a connection beyond the limit.
 
     Raises:

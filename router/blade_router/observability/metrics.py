@@ -15,6 +15,7 @@ from blade_protocol import metrics as names
 from blade_router.admission.request_queues import RequestQueues
 from blade_router.endpoints.endpoint_set import EndpointSet
 from blade_router.observability.accounts import OTHER, Accounts
+from blade_router.observability.server_load import ServerLoad
 from blade_router.request.usage import Usage
 from blade_router.statistics.distribution import (
     BUCKETS,
@@ -59,6 +60,8 @@ class Metrics:
         self.resumes: defaultdict[str, int] = defaultdict(int)
         """Streams whose engine was lost after their first byte, by outcome: ``resumed``; ``refused`` by the replica
         that was queried; ``failed`` on all that were; ``nobody`` was there to query; ``unknown`` what was sent."""
+        self.server_load: Callable[[], ServerLoad] = ServerLoad
+        """Set by the server's owner."""
         self.retries_exhausted: Callable[[], int] = lambda: 0
         """Retries over the retry budget; set by the budget's owner."""
         self.ttft = Distribution()
@@ -250,6 +253,7 @@ class Metrics:
         yield _counter(names.ROUTER_REFUSED, "Requests the router refused, by error code.", "reason", self.refused)
         yield _counter(names.ROUTER_RESUMES, "Streams that lost their engine, by outcome.", "outcome", self.resumes)
         yield GaugeMetricFamily(names.ROUTER_IN_FLIGHT, "Requests in flight.", value=self.in_flight)
+        yield from self.server_load().families()
         yield histogram_family(
             names.ROUTER_TTFT,
             "Time from the request to the first byte of its response.",

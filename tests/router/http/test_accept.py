@@ -6,7 +6,7 @@ import errno
 import os
 import resource
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 from router_support.engine import MockEngine
@@ -27,16 +27,25 @@ START = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n"
 
 
 @contextlib.contextmanager
-def no_descriptors() -> Iterator[None]:
-    """Nothing can be opened in this process."""
+def no_descriptors() -> Iterator[Callable[[], None]]:
+    """Nothing can be opened in this process. What it yields takes the descriptors that have been closed since."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest = os.open(os.devnull, os.O_RDONLY)
     os.close(lowest)
+    taken: list[int] = []
+
+    def take() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+
     resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
     try:
-        yield
+        yield take
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for number in taken:
+            os.close(number)
 
 
 async def connect(sock: socket.socket, port: int, sent: bytes = b"") -> None:
@@ -61,7 +70,10 @@ async def test_connecting_without_descriptors_is_no_engines_fault() -> None:
     async with MockEngine("a") as a, MockEngine("b") as b:
         async with serving(a, b, health_interval=0.05) as router, connected(router.port) as client:
             checks = a.probes + b.probes
-            with no_descriptors():
+            with no_descriptors() as take:
+                for _ in range(3):  # health checks that are under way end
+                    await asyncio.sleep(0.05)
+                    take()
                 for _ in range(4):
                     client.send(post())
                     response = await client.response()
@@ -138,6 +150,8 @@ async def test_idle_connections_make_room_for_new_ones() -> None:
                     assert await silent.closed() == b"", "without a word"
                     gate.release()
                     assert (await busy.response()).status == 200
+        assert await router.metric("blade_router_evicted_connections_total") >= 1
+        assert await router.metric("blade_router_client_connections") <= 4
         assert len(router.server.table) <= 4
 
 

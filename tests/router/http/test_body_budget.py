@@ -1,12 +1,15 @@
 """The memory that bodies take together, and the time each of them has."""
 
 import asyncio
+import contextlib
 import math
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 from router_support.engine import MockEngine
+from router_support.keys import SECRET, content, key, write
 from router_support.raw import BODY, HOST, RawClient, chunked, connected, get, post
 from router_support.serving import Running, eventually, serving
 
@@ -41,6 +44,7 @@ async def test_a_body_counts_until_its_request_has_ended() -> None:
             first.send(post(body_of(MIB)))
             await eventually(lambda: engine.active == 1)
             assert budget(router).used == MIB
+            assert await router.metric("blade_router_body_bytes") == MIB
             second.send(START + b"content-length: %d\r\n\r\n" % MIB)
             await refused(second)  # before any of it is read
             small.send(post())
@@ -65,6 +69,34 @@ async def test_large_bodies_leave_room_for_small_ones() -> None:
             small.send(post(body_of(60_000)))
             await eventually(lambda: engine.active == 2)
         await eventually(lambda: not budget(router).used)
+
+
+async def test_one_key_leaves_room_for_others(keys_file: Path) -> None:
+    write(keys_file, content(key(), key("team-b", "sk-b")))
+    gate = asyncio.Semaphore(0)
+    size = largest_body(8 * MIB) // 2
+
+    def sent(secret: str, body: bytes) -> bytes:
+        return post(body, b"authorization: Bearer " + secret.encode())
+
+    async with MockEngine("a", gate=gate) as engine:
+        async with serving(engine, body_budget_bytes=8 * MIB, keys=keys_file) as router:
+            async with contextlib.AsyncExitStack() as stack:
+                first, second, other, small = [
+                    await stack.enter_async_context(connected(router.port)) for _ in range(4)
+                ]
+                first.send(sent(SECRET, body_of(size)))
+                await eventually(lambda: engine.active == 1)
+                second.send(sent(SECRET, body_of(70_000)))
+                await refused(second)
+                small.send(sent(SECRET, body_of(60_000)))
+                other.send(sent("sk-b", body_of(size - 70_000)))
+                await eventually(lambda: engine.active == 3)
+            await eventually(lambda: not budget(router).used)
+            assert not budget(router)._used_by, "nothing is kept of keys that use nothing"
+            async with connected(router.port) as again:
+                again.send(sent(SECRET, body_of(largest_body(8 * MIB))))
+                await eventually(lambda: engine.active == 1)  # one body may always come, if there is room for it
 
 
 async def test_uploads_that_hang_take_what_they_have_sent() -> None:
@@ -200,6 +232,15 @@ def test_a_body_has_an_end() -> None:
         assert reader.deadline == deadline
     reader = reading(clock, HttpLimits(body_timeout=30))
     assert reader.deadline == 89 < math.inf
+
+
+def test_a_body_in_drops_is_in_the_way_from_its_beginning() -> None:
+    """Only where others want its place: by itself it has the time that its minimum rate allows."""
+    clock = [0.0]
+    reader = reading(clock, HttpLimits())
+    for clock[0], size, since in ((0.5, 100, 0.5), (0.9, 100, 0.9), (1.8, 100, 0.0), (1.9, 90_000, 1.9), (2.5, 1, 0.0)):
+        reader.feed(b"x" * size)
+        assert reader.waited_since == since
 
 
 async def test_the_wait_for_another_response_is_no_slowness() -> None:

@@ -291,7 +291,8 @@ async def test_the_routers_own_pages_redirect_nowhere(path: bytes) -> None:
     async with MockEngine("a") as engine, serving(engine) as router, connected(router.port) as client:
         client.send(get(path).replace(b"host: router", b"host: evil.example"))
         response = await client.response()
-        assert (response.status, response.header("location")) == (404, None)
+        assert response.status in (200, 404)
+        assert response.header("location") is None
         assert b"evil.example" not in response.body
 
 

@@ -14,6 +14,7 @@ from router_support.serving import Running, eventually, serving
 
 from blade_router.app import main
 from blade_router.arguments import parse_arguments
+from blade_router.http.accept import connection_table
 from blade_router.http.tls import Certificate
 
 TLS = Path(__file__).parents[2] / "router_support" / "tls"
@@ -91,6 +92,25 @@ async def test_plain_clients_and_old_versions_are_refused(pem: Path) -> None:
             async with secure(router, old):
                 pass
         assert not router.server.connections
+
+
+async def test_clients_that_never_shake_hands_keep_nobody_out(pem: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = {"max_connections": 4, "max_connections_per_address": 0}
+    async with (
+        MockEngine("a") as engine,
+        serving(engine, certificate=Certificate(pem, pem), wait=False, **limits) as router,
+    ):
+        await eventually(lambda: router.router.endpoints.usable_count() == 1)
+        async with contextlib.AsyncExitStack() as stack:
+            for _ in range(50):
+                await stack.enter_async_context(connected(router.port))
+            async with secure(router) as probe:
+                probe.send(get(b"/live"))
+                assert (await probe.response()).status == 200
+            monkeypatch.setattr(connection_table, "STALLED_SECONDS", 0.0)
+            async with secure(router) as client:
+                client.send(post())
+                assert (await client.response()).status == 200
 
 
 async def test_a_new_certificate_is_shown_and_open_connections_stay(pem: Path) -> None:
