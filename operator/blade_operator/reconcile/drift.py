@@ -88,7 +88,8 @@ def surplus(observed: Object, desired: Object) -> tuple[str, ...]:
 def _surplus(observed: Any, desired: Any, path: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:
     if isinstance(desired, dict) and isinstance(observed, dict):
         for name, value in desired.items():
-            yield from _surplus(observed.get(name), value, (*path, name))
+            if isinstance(value, dict | list):
+                yield from _surplus(observed.get(name), value, (*path, name))
     elif isinstance(desired, list) and isinstance(observed, list):
         field = str(path[-1]) if path else ""
         if not (key := _key(field, desired)):
