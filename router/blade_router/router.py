@@ -17,7 +17,7 @@ from blade_router.admission.key_sources import Keys, SecretKeys, WatchedKeys
 from blade_router.admission.keys import Keyring
 from blade_router.admission.request_queues import RequestQueues
 from blade_router.arguments import Options
-from blade_router.config.internal_token import token_file
+from blade_router.config.internal_token import has_token, token_file
 from blade_router.config.parsing import ConfigError
 from blade_router.config.replica_count import FileReplicaCount
 from blade_router.config.sources import RETRY_SECONDS, Configuration, Source, WatchedFile
@@ -113,6 +113,7 @@ class Router:
             refresh=lambda: self._sources.refresh(self.apply),
             admission_control=self.admission,
             list_models=model_list.respond,
+            shows_routes=lambda request: options.debug_routes or has_token(token_file(), request.internal_token),
             resumer=Resumer(
                 self.endpoints,
                 self.metrics,

@@ -32,7 +32,9 @@ async def test_a_line_records_request_endpoint_and_cost(tmp_path: Path) -> None:
         ):
             for _ in range(2):
                 client.send(
-                    post(BODY, b"authorization: Bearer secret", b"x-request-id: mine", path=b"/v1/completions?key=secret")
+                    post(
+                        BODY, b"authorization: Bearer secret", b"x-request-id: mine", path=b"/v1/completions?key=secret"
+                    )
                 )
                 response = await client.response()
             client.send(post(b"{"))
