@@ -115,5 +115,8 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Limits of all requests together, whatever their key."""
     anonymous: Limits = Limits()
     """Limits of all requests together when no keys are configured."""
+    share_prefix_cache: bool = False
+    """Keys share what engines have cached of prompts. Otherwise every key has its own part, so that nobody can find out
+    by time or usage what others have asked; without keys all clients share."""
     cors_origins: tuple[str, ...] = ()
     """Allowed origins of browsers' requests; ``*`` for all. Empty: no CORS headers."""

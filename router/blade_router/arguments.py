@@ -168,7 +168,8 @@ def _parser() -> argparse.ArgumentParser:
         "--debug_routes",
         action="store_true",
         default=defaults.debug_routes,
-        help="serve POST /debug/route to every address that reaches the admin port, not to this machine only",
+        help="serve POST /debug/route to every address that reaches the admin port, not to this machine only, and tell "
+        "every client why a request went where it did",
     )
     routing.add_argument(
         "--max_tries", type=_at_least_one, default=defaults.max_tries, help="endpoints that may work on one request"

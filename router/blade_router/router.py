@@ -18,7 +18,7 @@ from blade_router.admission.key_sources import Keys, SecretKeys, WatchedKeys
 from blade_router.admission.keys import Keyring
 from blade_router.admission.request_queues import RequestQueues
 from blade_router.arguments import Options
-from blade_router.config.internal_token import token_file
+from blade_router.config.internal_token import has_token, token_file
 from blade_router.config.parsing import ConfigError
 from blade_router.config.replicas import FileReplicas
 from blade_router.config.sources import RETRY_SECONDS, Configuration, Source, WatchedFile
@@ -119,6 +119,7 @@ class Router:
             admission_control=self.admission,
             list_models=model_list.respond,
             token=token,
+            shows_routes=lambda request: options.debug_routes or has_token(token_file(), request.internal_token),
             resumer=Resumer(
                 self.endpoints,
                 self.metrics,

@@ -124,7 +124,7 @@ CASES: dict[str, dict[str, Any]] = {
             "replicas": 2,
             "workers": 2,
             "policy": "kvAware",
-            "auth": {"keysSecret": {"name": "team-keys"}},
+            "auth": {"keysSecret": {"name": "team-keys"}, "sharePrefixCache": True},
             "tls": {"secretName": "team-certificate"},
             "models": [
                 {"name": "qwen", "aliases": ["gpt-4o-mini"]},

@@ -31,6 +31,7 @@ def router_config(service: LLMService) -> RouterConfig:
         queue=_queue(router.queue),
         hold=_hold(router.hold, scaled_to_zero=service.spec.replicas == 0),
         anonymous=_limits(router.limits),
+        share_prefix_cache=router.auth is not None and router.auth.share_prefix_cache,
         cors_origins=router.cors.allow_origins if router.cors else (),
     )
 

@@ -69,6 +69,11 @@ class Auth(Record):
         description="Secret with API keys: each entry is a file of keys and what they may do, as JSON with hashes, or "
         "one key. Requests without one of them get a 401. A change of it takes effect without a restart."
     )
+    share_prefix_cache: bool = Field(
+        default=False,
+        description="Keys share what engines have cached of prompts: faster where these are alike, and each can find "
+        "out by time and usage what others have asked.",
+    )
 
 
 class Tls(Record):

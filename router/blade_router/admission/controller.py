@@ -172,7 +172,8 @@ class AdmissionController:
             target = await self._resolve(request, key)
         self.catalog.check_route(request.path, target.service)
         ordered = key.priority is not None and key.priority > 0 and self.catalog.orders(target.service)
-        prepare(request, target, key.priority, ordered=ordered)
+        salt = key.cache_salt if keyring.required and not self._config.share_prefix_cache else ""
+        prepare(request, target, key.priority, ordered=ordered, salt=salt)
         queue = self._queue_of(target.service)
         queued = queue is not None and queue.enabled
         while True:

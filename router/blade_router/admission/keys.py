@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 
 import msgspec
 
@@ -64,7 +65,7 @@ class KeyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     tiers: dict[str, TierConfig] = {}
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(frozen=True)
 class Key:
     """A key as parsed, or all clients together, when there are no keys."""
 
@@ -78,6 +79,12 @@ class Key:
     limits: Limits = field(default_factory=Limits)
     expires: float | None = None
     """Seconds since 1970."""
+
+    @cached_property
+    def cache_salt(self) -> str:
+        """Keeps its prompts apart from other keys' in prefix caches; the same in every router, and after the key itself
+        is replaced."""
+        return hashlib.sha256(b"prefix cache of " + self.name.encode()).hexdigest()[:32]
 
     @property
     def quota_name(self) -> str:

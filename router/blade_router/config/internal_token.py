@@ -32,6 +32,11 @@ def may_see_routes(file: Path | None, given: str, host: str, *, forwarded: bool)
     return not forwarded and _is_loopback(host)
 
 
+def has_token(file: Path | None, given: str) -> bool:
+    """Whether a client has presented the token; never where there is none."""
+    return bool(given) and file is not None and _is_token(given, file)
+
+
 def _is_token(given: str, file: Path) -> bool:
     """Whether the file holds this token now. An empty or unreadable file matches none."""
     try:

@@ -1,5 +1,6 @@
 """One engine replica the router may choose: its configuration, its load report, its health and its connections."""
 
+import hashlib
 from urllib.parse import urlsplit
 
 from blade_protocol import ports
@@ -22,6 +23,7 @@ class Endpoint:
         "name",
         "name_header",
         "pool",
+        "public_name",
         "removed",
         "report",
         "tokens_in_flight",
@@ -53,6 +55,10 @@ class Endpoint:
         self.config = config
         self.name = self.health.name = name
         self.name_header = name.encode("ascii")
+        self.public_name = self.name_header
+        """The same for clients: an address is none of their business."""
+        if "/" in name:
+            self.public_name = b"engine-" + hashlib.sha256(self.name_header).hexdigest()[:8].encode()
 
     @property
     def revision(self) -> str:

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from blade_protocol import headers as names
 from blade_router.http.accept.trusted_proxies import FORWARDED_FOR, TrustedProxies
 from blade_router.observability.outcome import MAX_PATH_BYTES, Outcome
 
@@ -21,9 +20,6 @@ FLUSH_SECONDS = 0.25
 """Seconds a line waits at most before it is written."""
 MAX_PENDING = 50_000
 """The most lines that wait while the disk is slow; more are dropped, and counted in the log."""
-
-_ENDPOINT = names.ENDPOINT.encode()
-_REASON = names.ROUTE_REASON.encode()
 
 
 class Line(msgspec.Struct, omit_defaults=True):
@@ -137,8 +133,8 @@ def _line(outcome: Outcome, proxies: TrustedProxies) -> Line:
         client=address,
         id=request.id.decode("latin-1") if request is not None else "",
         ttft=_milliseconds(first_byte) if first_byte is not None else None,
-        endpoint=outcome.response_header(_ENDPOINT),
-        reason=outcome.response_header(_REASON),
+        endpoint=request.endpoint if request is not None else "",
+        reason=request.route_reason if request is not None else "",
         tries=request.attempts if request is not None else 0,
         key=outcome.key,
         model=(request.fields.model or "")[:256] if request is not None else "",

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from blade_router.http.client import Client
-from blade_router.http.errors import header_of
 from blade_router.http.head import RawRequest
 from blade_router.request.request import ClientRequest
 
@@ -26,11 +25,6 @@ class Outcome:
     started: float
     ended: float
     """``time.perf_counter``."""
-
-    def response_header(self, name: bytes) -> str:
-        """A header the router added to the response; empty without one."""
-        ours = self.request.added_headers if self.request is not None else ()
-        return header_of(ours, name).decode("latin-1")
 
     @property
     def first_byte(self) -> float | None:

@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from blade_protocol import headers as names
 from blade_router.http.head import RawRequest
 from blade_router.http.trace_context import Span, join
 from blade_router.http.upstream.connection import connect
@@ -33,7 +32,6 @@ TRACES = "/v1/traces"
 
 _SERVER = 2
 _ERROR = 2
-_HEADER_ATTRIBUTES = (("blade.endpoint", names.ENDPOINT.encode()), ("blade.route_reason", names.ROUTE_REASON.encode()))
 
 Attributes = list[dict[str, Any]]
 
@@ -92,7 +90,7 @@ class Tracer:
         attributes = _texts((("http.request.method", method), ("url.path", path)))
         attributes += _numbers((("http.response.status_code", outcome.status),))
         if request is not None:
-            attributes += _texts((name, outcome.response_header(header)) for name, header in _HEADER_ATTRIBUTES)
+            attributes += _texts((("blade.endpoint", request.endpoint), ("blade.route_reason", request.route_reason)))
             attributes += _texts((("gen_ai.request.model", (request.fields.model or "")[:256]),))
             attributes += _numbers((("blade.tries", request.attempts),))
             if request.usage is not None:

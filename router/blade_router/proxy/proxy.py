@@ -63,6 +63,8 @@ class Proxy:
         refresh: re-reads the configuration before a request is refused for want of endpoints; True when it changed.
         token: identifies the router to BladeLLM engines; none is sent when left out.
         resumer: resumes streams on other replicas; one without a token when left out.
+        shows_routes: whether a request's client may see how its endpoint was chosen; others get its name and the
+            policy's only.
         list_models: the response to a GET of ``/v1/models``; None where an engine is to send it.
     """
 
@@ -79,6 +81,7 @@ class Proxy:
         admission_control: AdmissionControl | None = None,
         token: TokenHeader | None = None,
         resumer: Resumer | None = None,
+        shows_routes: Callable[[ClientRequest], bool] = lambda request: False,
         list_models: Callable[[ClientRequest], Awaitable[bytes | None]] | None = None,
     ) -> None:
         self.endpoints = endpoints
@@ -89,6 +92,7 @@ class Proxy:
         self._token = token or TokenHeader(None)
         self._resumer = resumer or Resumer(endpoints, metrics, None, max_tries=max_tries)
         self._list_models = list_models
+        self._shows_routes = shows_routes
         self.observers: Sequence[Observe] = ()
         """Notified of each request that has ended."""
         self._metrics = metrics
@@ -307,13 +311,22 @@ class Proxy:
             lost = again
 
     def _headers(self, request: ClientRequest, choice: Choice, retries: RetryState) -> Headers:
-        """The headers the router adds to a response: which endpoint, why that one, and the request's id."""
+        """The headers the router adds to a response: which endpoint, why that one, and the request's id.
+
+        In full only for whom that may concern.
+        """
         reason = choice.reason
         if retries.panic:
             reason += " panic"
         if retries.reason:
             reason += f" retry={retries.reason}"
-        return [(REQUEST_ID, request.id), (_ENDPOINT, choice.endpoint.name_header), (_REASON, reason.encode("ascii"))]
+        endpoint = choice.endpoint
+        request.endpoint, request.route_reason = endpoint.name, reason
+        if self._shows_routes(request):
+            return [(REQUEST_ID, request.id), (_ENDPOINT, endpoint.name_header), (_REASON, reason.encode("ascii"))]
+        # How much of a prompt is cached tells of other clients' prompts, and load of how many there are.
+        word = reason.partition(" ")[0].encode("ascii")
+        return [(REQUEST_ID, request.id), (_ENDPOINT, endpoint.public_name), (_REASON, word)]
 
     def _unavailable(self, retries: RetryState) -> Refused:
         tried = retries.tried

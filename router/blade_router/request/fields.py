@@ -40,7 +40,8 @@ class RoutingFields(msgspec.Struct, frozen=True):
     seed: int | None = None
     priority: int | None = None
     user: str | None = None
-    cache_salt: str | None = None
+    cache_salt: str | msgspec.UnsetType | None = msgspec.UNSET
+    """None: it is there, and null or no text."""
 
     @property
     def token_limit(self) -> int | None:
@@ -105,7 +106,7 @@ def parse_abridged(body: bytes) -> RoutingFields:
         raise not_json(error) from None
     if len(body) > MAX_NAME:
         for name in (fields.model, fields.user, fields.cache_salt):
-            if name is not None and (len(name) > MAX_NAME or "\0" in name):  # the latter: it was cut
+            if isinstance(name, str) and (len(name) > MAX_NAME or "\0" in name):  # the latter: it was cut
                 raise _too_long("model, user or cache_salt", MAX_NAME)
     return fields
 
@@ -170,6 +171,8 @@ def _each_by_itself(body: bytes) -> RoutingFields:
             kept[field.name] = _integer(value) if field.type == _INTEGER else _decode_as(value, type=field.type)
         except (KeyError, ValueError, OverflowError):
             continue
+    if "cache_salt" in values:
+        kept.setdefault("cache_salt", None)
     return RoutingFields(**kept)
 
 

@@ -4,6 +4,7 @@ A request that needs no change is forwarded as the bytes that came. One that nam
 default, is rewritten; only those cost time.
 """
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +17,8 @@ from blade_router.endpoints.endpoint_set import EndpointSet
 from blade_router.http.errors import Refused
 from blade_router.request.fields import RoutingFields, given, not_json, raw_fields
 from blade_router.request.request import ClientRequest
-from blade_router.request.rewrite import set_fields
-from blade_router.request.routes import check_kinds
+from blade_router.request.rewrite import insert_text, set_fields
+from blade_router.request.routes import MESSAGES, check_kinds
 
 WITHOUT_OUTPUT = frozenset((paths.EMBEDDINGS, paths.TOKENIZE, paths.DETOKENIZE))
 """Paths where nothing is generated, as far as is known."""
@@ -29,6 +30,11 @@ _LENGTHS = {
 }
 """The names of the output length's limit in each API. Every engine knows the last one."""
 _BELOW_RESPONSES = paths.RESPONSES + "/"
+
+SALTED = frozenset(
+    (*_LENGTHS, paths.EMBEDDINGS, "/v1/score", "/v1/rerank", "/v1/classify"),
+)
+"""Paths whose bodies may have a ``cache_salt``: so BladeLLM, vLLM and SGLang call it."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -134,15 +140,18 @@ def not_found(name: str) -> Refused:
     )
 
 
-def prepare(request: ClientRequest, target: Target, least_priority: int | None, *, ordered: bool = True) -> None:
+def prepare(
+    request: ClientRequest, target: Target, least_priority: int | None, *, ordered: bool = True, salt: str = ""
+) -> None:
     """Apply its model's bounds and defaults to a request.
 
     Args:
         least_priority: replaces a lower number (an earlier turn) in the request; None: any is allowed.
         ordered: engines read a priority, and take 0 where there is none.
+        salt: keeps the prefix cache of this client apart from others', whatever salt it sends; empty: it is shared.
 
     Raises:
-        Refused: 400, it requests more tokens than the model's bound.
+        Refused: 400, it requests more tokens than the model's bound; 403, its prompt cannot be kept apart.
     """
     fields = request.fields
     model = target.model
@@ -172,8 +181,24 @@ def prepare(request: ClientRequest, target: Target, least_priority: int | None, 
             defaults = model.defaults
             if model.max_tokens and all(getattr(fields, name) is None for name in names):
                 defaults = _bounded(defaults, model.max_tokens)
+    if salt and request.path in SALTED:
+        own_salt = fields.cache_salt
+        if own_salt is not msgspec.UNSET:
+            changes["cache_salt"] = hashlib.sha256(f"{salt} {own_salt or ''}".encode()).hexdigest()[:32]
+            salt = ""
+    elif salt and request.path == MESSAGES:
+        message = (
+            f"{MESSAGES} cannot be used with an API key, as engines cannot keep its prompts apart in their "
+            "caches; use /v1/chat/completions, or have the prefix cache shared (share_prefix_cache)"
+        )
+        raise Refused(403, message, code="prefix_cache_not_shared", kind="permission_error")
+    else:
+        salt = ""
     if changes or defaults:
         _rewrite(request, changes, defaults, names or ())
+    if salt:
+        insert_text(request, "cache_salt", salt)
+        request.fields = msgspec.structs.replace(request.fields, cache_salt=salt)
 
 
 def _bounded(defaults: dict[str, Any], bound: int) -> dict[str, Any]:

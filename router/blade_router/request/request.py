@@ -37,6 +37,7 @@ HOP_BY_HOP = frozenset(
 )
 """Headers about one connection (RFC 9110 section 7.6.1)."""
 REQUEST_ID = names.REQUEST_ID.encode()
+_INTERNAL_TOKEN = names.INTERNAL_TOKEN.encode()
 ROUTER_PREFIX = names.CLIENT_FORBIDDEN_PREFIX.encode()
 # host, content-length and the request's id are written anew; "expect" is answered by our own server
 _REPLACED = HOP_BY_HOP | {b"host", b"content-length", b"expect", REQUEST_ID}
@@ -64,6 +65,12 @@ class ClientRequest:
     _end: bytes = b""
     abridged: Abridged | None = None
     """What the fields were read from, where the body is too large to be parsed whole."""
+    internal_token: str = ""
+    """What its client presented as the internal token, which engines do not see."""
+    endpoint: str = ""
+    """Name of the endpoint it was sent to last."""
+    route_reason: str = ""
+    """Why that one was chosen, in full."""
     usage: Usage | None = None
     """Tokens its response says it used; known when it has ended."""
     attempts: int = 0
@@ -123,12 +130,15 @@ async def read_request(raw: RawRequest) -> ClientRequest:
     kept: Headers = []
     request_id = b""
     content_type = b""
+    internal_token = ""
     headers = raw.headers
     dropped = _REPLACED
     for header in headers:
         name, value = header
         if name not in _SPECIAL:
             if name.startswith(ROUTER_PREFIX):
+                if name == _INTERNAL_TOKEN:
+                    internal_token = value.decode("latin-1")
                 continue
         elif name == b"content-type":
             content_type = value
@@ -170,6 +180,7 @@ async def read_request(raw: RawRequest) -> ClientRequest:
         id=request_id or b"req-%b%x" % (_prefix, next(_counter)),
         headers=headers,
         abridged=abridged,
+        internal_token=internal_token,
         _start=b"%b %b HTTP/1.1\r\nhost: " % (raw.method, raw.target),
         _end=b"\r\n%b" % lines(kept),
     )

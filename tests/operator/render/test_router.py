@@ -53,6 +53,7 @@ def test_all_that_routers_follow_is_in_their_configuration() -> None:
         ),
         queue=QueueConfig(endpoint_requests=32, key_share=0.75, max_requests=500, max_bytes=64 << 20, max_age=30),
         hold=HoldConfig(max_requests=16, max_bytes=1 << 20, max_age=120),
+        share_prefix_cache=True,
         cors_origins=("https://chat.example.com",),
     )
     limited = router_config(parse_service(service(CASES["limits"])))

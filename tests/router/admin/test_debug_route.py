@@ -25,7 +25,7 @@ async def debug_route(router: Running, body: dict[str, Any] = LONG, **extra: Any
 
 
 async def test_it_shows_what_the_next_request_will_do() -> None:
-    async with MockEngine("a") as a, MockEngine("b") as b, serving(a, b) as router:
+    async with MockEngine("a") as a, MockEngine("b") as b, serving(a, b, debug_routes=True) as router:
         first = await router.client.post("/v1/chat/completions", json=LONG)
         home = first.headers["x-blade-endpoint"]
         shown = (await debug_route(router)).json()

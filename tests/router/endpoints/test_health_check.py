@@ -100,7 +100,10 @@ async def test_unready_engine_gets_nothing() -> None:
 
 async def test_panic_mode_when_every_endpoint_is_unhealthy() -> None:
     """A wrong health check must not take a working service down."""
-    async with MockEngine("a", health=500) as a, serving(a, wait=False, policy="least-request") as router:
+    async with (
+        MockEngine("a", health=500) as a,
+        serving(a, wait=False, policy="least-request", debug_routes=True) as router,
+    ):
         await eventually(lambda: by_name(router, "a").health.up is False)
         response = await router.chat()
         assert response.status_code == 200

@@ -29,7 +29,7 @@ async def test_a_canary_comes_and_goes_and_prompts_stay_known(tmp_path: Path) ->
     path = tmp_path / "router.json"
     async with MockEngine("v1") as old, MockEngine("v2") as new:
         write(path, old, new, policy="auto")
-        async with serving(endpoints=(), config=path, wait=False) as router:
+        async with serving(endpoints=(), config=path, wait=False, debug_routes=True) as router:
             await eventually(lambda: router.router.endpoints.usable_count() == 2)
 
             async def reason() -> str:
@@ -51,7 +51,7 @@ async def test_a_removed_engine_is_forgotten(tmp_path: Path) -> None:
     path = tmp_path / "router.json"
     async with MockEngine("a") as a, MockEngine("b") as b:
         write(path, a)
-        async with serving(endpoints=(), config=path, wait=False) as router:
+        async with serving(endpoints=(), config=path, wait=False, debug_routes=True) as router:
             await eventually(lambda: router.router.endpoints.usable_count() == 1)
             await router.client.post("/v1/chat/completions", json=LONG)
             write(path, b)
@@ -66,7 +66,7 @@ async def test_a_policy_that_cannot_be_made_changes_nothing(tmp_path: Path, capl
     path = tmp_path / "router.json"
     async with MockEngine("a") as a:
         write(path, a, policy="prefix")
-        async with serving(endpoints=(), config=path, wait=False) as router:
+        async with serving(endpoints=(), config=path, wait=False, debug_routes=True) as router:
             await eventually(lambda: router.router.endpoints.usable_count() == 1)
             write(path, a, policy="external")
             await eventually(lambda: "policy external: it needs --cost" in caplog.text)

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import json
+import re
 from pathlib import Path
 
 import msgspec
@@ -9,6 +11,7 @@ import pytest
 from router_support.engine import MockEngine
 from router_support.serving import eventually, question, raw_post, serving
 
+from blade_protocol import environment
 from blade_protocol import headers as names
 from blade_protocol.routing import EndpointConfig, ModelConfig, RouterConfig
 
@@ -58,11 +61,32 @@ async def test_request_id_is_kept_or_made() -> None:
 
 async def test_response_headers_name_endpoint_and_reason() -> None:
     async with MockEngine("good") as good, MockEngine("bad", mode="reset") as bad:
-        async with serving(good, bad, policy="round-robin") as router:
+        async with serving(good, bad, policy="round-robin", debug_routes=True) as router:
             responses = [await router.chat() for _ in range(2)]
     reasons = {response.headers[names.ROUTE_REASON] for response in responses}
     assert {response.headers[names.ENDPOINT] for response in responses} == {"good"}
     assert reasons == {"round-robin", "round-robin retry=reset"}
+
+
+async def test_clients_are_told_the_policy_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = tmp_path / "token"
+    token.write_text("letmein\n")
+    monkeypatch.setenv(environment.INTERNAL_TOKEN_FILE, str(token))
+    log = tmp_path / "access.log"
+    async with MockEngine("a") as engine:
+        nameless = EndpointConfig(url=engine.url)
+        async with serving(endpoints=(nameless,), wait=False, access_log=str(log)) as router:
+            await eventually(lambda: router.router.endpoints.usable_count() == 1)
+            given = ("", "wrong", "letmein")
+            answers = [await router.chat(headers={names.INTERNAL_TOKEN: each} if each else {}) for each in given]
+        assert all(each.header(names.INTERNAL_TOKEN) == [] for each in engine.received if each.method == "POST")
+    for answer in answers[:2]:
+        assert answer.headers[names.ROUTE_REASON] == "auto"
+        assert re.fullmatch(r"engine-[0-9a-f]{8}", answer.headers[names.ENDPOINT])
+    assert answers[2].headers[names.ROUTE_REASON].startswith("auto prefix=0/0 in_flight=0 score=")
+    assert answers[2].headers[names.ENDPOINT] == engine.url
+    for line in map(json.loads, log.read_text().splitlines()):
+        assert (line["endpoint"], line["reason"][:11]) == (engine.url, "auto prefix"), "the log has it all"
 
 
 async def test_body_over_the_limit_is_413() -> None:
