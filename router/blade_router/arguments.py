@@ -47,6 +47,8 @@ class Options:
     """This router's own Service, whose ready pods share every limit: a file with them, or its name in ``cluster``."""
     replicas: int = 1
     """Routers that share every limit, where there are no ``peers`` to count."""
+    allow_client_priority: bool = False
+    """Without keys: requests may have a priority below 0."""
     policy: PolicyName | None = None
     cost: str = ""
     """``MODULE:FUNCTION`` for the policy ``external``."""
@@ -204,6 +206,11 @@ def _parser() -> argparse.ArgumentParser:
         type=_some_seconds,
         default=defaults.body_timeout,
         help="seconds without a byte of a body that is not complete; then the request gets a 408",
+    )
+    clients.add_argument(
+        "--allow_client_priority",
+        action="store_true",
+        help="without keys: let requests have a priority below 0, ahead of those without one; else it becomes 0",
     )
     clients.add_argument("--tls_cert", metavar="FILE", help="serve HTTPS: certificate chain (PEM); watched for changes")
     clients.add_argument("--tls_key", metavar="FILE", help="the key of --tls_cert (PEM); watched for changes")
