@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from benchmarks.figures import QUICK, Figure, report
+from benchmarks.figures import Figure, report
 from blade_llm.cache.manager import KVCacheManager
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
 from blade_llm.scheduling.admission import FIRST_COME_FIRST_SERVED, AdmissionPolicy
@@ -172,7 +172,7 @@ def ordered(*groups: list[Arrival]) -> list[Arrival]:
 
 
 def loads() -> list[Load]:
-    seconds = 20.0 if QUICK else 60.0
+    seconds = 60.0
     return [
         Load(
             name="fixed_cost",
@@ -233,19 +233,21 @@ def loads() -> list[Load]:
 
 
 def main() -> int:
-    figures: list[Figure] = []
-    for load in loads():
-        budget = PrefillBudget(min_chunk=load.machine.min_chunk)
-        now = simulate(load, AdmissionPolicy(), budget)
-        if load.linear:
-            baseline = PrefillBudget(min_chunk=4)
-            baseline.cost = LinearCost()
-            before = simulate(load, AdmissionPolicy(), baseline)
-        else:
-            baseline = PrefillBudget(min_chunk=load.machine.min_chunk)
-            before = simulate(load, FIRST_COME_FIRST_SERVED, baseline)
-        figures += _figures(load, before, now)
-    return report("scheduling", figures)
+    return report("scheduling", [figure for load in loads() for figure in compare(load)])
+
+
+def compare(load: Load) -> list[Figure]:
+    """Play ``load`` both ways."""
+    budget = PrefillBudget(min_chunk=load.machine.min_chunk)
+    now = simulate(load, AdmissionPolicy(), budget)
+    if load.linear:
+        baseline = PrefillBudget(min_chunk=4)
+        baseline.cost = LinearCost()
+        before = simulate(load, AdmissionPolicy(), baseline)
+    else:
+        baseline = PrefillBudget(min_chunk=load.machine.min_chunk)
+        before = simulate(load, FIRST_COME_FIRST_SERVED, baseline)
+    return _figures(load, before, now)
 
 
 def _figures(load: Load, before: Outcome, now: Outcome) -> list[Figure]:

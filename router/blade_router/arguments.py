@@ -54,6 +54,8 @@ class Options:
     or the base URLs of their internal routes, this router's among them."""
     replicas: int = 1
     """Routers that share every limit, where there are no ``peers`` to count."""
+    allow_client_priority: bool = False
+    """Without keys: requests may have a priority below 0."""
     policy: PolicyName | None = None
     cost: str = ""
     """``MODULE:FUNCTION`` for the policy ``external``."""
@@ -275,6 +277,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="CIDR[,CIDR...]",
         type=_proxies,
         help="proxies in front of the router (10.0.0.0/8): their X-Forwarded-For says who the client is",
+    )
+    clients.add_argument(
+        "--allow_client_priority",
+        action="store_true",
+        help="without keys: let requests have a priority below 0, ahead of those without one; else it becomes 0",
     )
     clients.add_argument("--tls_cert", metavar="FILE", help="serve HTTPS: certificate chain (PEM); watched for changes")
     clients.add_argument("--tls_key", metavar="FILE", help="the key of --tls_cert (PEM); watched for changes")

@@ -15,7 +15,7 @@ from blade_router.admin.lending import ReplicaLending
 from blade_router.admin.sibling_workers import SiblingWorkers
 from blade_router.admission.controller import AdmissionController
 from blade_router.admission.key_sources import Keys, SecretKeys, WatchedKeys
-from blade_router.admission.keys import Keyring
+from blade_router.admission.keys import ANONYMOUS, ANONYMOUS_OF_ANY_PRIORITY, Keyring
 from blade_router.admission.request_queues import RequestQueues
 from blade_router.arguments import Options
 from blade_router.config.internal_token import has_token, token_file
@@ -79,7 +79,10 @@ class Router:
         self.keys = make_keys(options)
         self.admission = AdmissionController(
             self.endpoints,
-            Keyring(required=self.keys is not None),
+            Keyring(
+                required=self.keys is not None,
+                anonymous=ANONYMOUS_OF_ANY_PRIORITY if options.allow_client_priority else ANONYMOUS,
+            ),
             memory,
             queue_of=self.request_queues.queue,
             wait_for_endpoint=self.request_queues.wait_for_endpoint,

@@ -81,6 +81,7 @@ SPECS: Spec = _object(
         dtype=_mostly(st.sampled_from(["auto", "bfloat16"]), _junk),
         contextLength=_mostly(st.just(4096), _integer),
         maxNumSeqs=_integer,
+        maxWaitingRequests=_integer,
         kvCacheBytes=_bytes,
         memoryFraction=st.sampled_from(["0.9", "1", "1.0", ".5", "0", "0.0", "1.1", "", "x", 0.9]),
         cudaGraphs=_object(
@@ -141,6 +142,7 @@ SPECS: Spec = _object(
         hold=_object(maxRequests=_count, maxBytes=_bytes, maxAge=_duration),
         retry=_object(maxTries=_count, firstByteTimeout=_duration, stallTimeout=_duration),
         slowStart=_duration,
+        allowClientPriority=_mostly(st.booleans(), _junk),
         prefixIndexBytes=_bytes,
         cors=_object(
             allowOrigins=st.lists(

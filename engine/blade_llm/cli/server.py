@@ -236,7 +236,7 @@ def _engine_config(flags: Mapping[str, Any], folder: Path, model: ServedModel) -
         **memory_fields(flags),
         max_waiting_requests=flags["max_waiting_requests"],
         share_slots=True,
-        allow_client_priority=flags["allow_client_priority"],
+        allow_client_priority=flags["allow_client_priority"] or environment.ALLOW_CLIENT_PRIORITY in os.environ,
         enable_prompt_cache=not flags["disable_prompt_cache"],
         preempt_strategy=flags["preempt_strategy"],
         num_threads=flags["num_threads"],

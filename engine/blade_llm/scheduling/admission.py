@@ -72,12 +72,19 @@ class AdmissionControl:
         lengths = _Lengths(candidates, step.tokens_left, int(step.tokens_left * policy.shortest_share))
         computing = self._computed_next()
         passed: list[Request] = []
+        room = sets.room
         index, matches, aged = 0, policy.most_matches, False
         while index < min(len(waiting), policy.window) and sets.free_slots and not aged:
             request = waiting[index]
             if passed and request.priority > passed[0].priority:
                 return
             index += 1
+            if policy.min_shared_blocks and sets.lacks_blocks(request, room):
+                if request.phase is Phase.PREEMPTED:
+                    return
+                passed.append(request)
+                aged = request.overtaken >= policy.most_overtakes
+                continue
             if not sets.may_admit(request, step.number):
                 continue
             if not lengths.takes_any and not request.matched and matches:
@@ -99,6 +106,7 @@ class AdmissionControl:
             if self._awaits_prefix(request, computing):
                 continue  # known only now that it was matched
             sets.admit(step, request, admission)
+            room = sets.room
             index -= 1
             for each in passed:
                 each.overtaken += 1
@@ -118,10 +126,10 @@ class AdmissionControl:
         """Whether another request, no less urgent, computes enough of the prefix of ``request``."""
         if not computing or not request.matched or request.cacheable is not None:
             return False
-        digests, start = request.chain.digests, request.num_cached_blocks
-        if start >= len(digests):
+        if request.awaited_digest is None:
             return False
-        other = computing.get(digests[start])
+        digests, start = request.chain.digests, request.num_cached_blocks
+        other = computing.get(request.awaited_digest)
         if other is None or other.priority > request.priority:
             return False
         theirs = other.chain.digests

@@ -83,13 +83,15 @@ class Request:
     steps_in_flight: int = 0
     """Launched steps with this request that are not delivered."""
     matched: bool = False
-    """While it waits: the next three are what the prefix cache had when last looked at."""
+    """While it waits: the next four are what the prefix cache had when last looked at."""
     blocks_needed: int = 0
     """Free blocks it needs at least."""
     num_cached_blocks: int = 0
     """Blocks of its beginning that are cached."""
     num_cached: int = 0
     """Tokens in them."""
+    awaited_digest: bytes | None = None
+    """Digest of the first block that is not cached and could be."""
     overtaken: int = 0
     """Requests behind it that were admitted before it."""
     cached_tokens: int | None = None

@@ -74,8 +74,7 @@ class RequestSets:
         match = self.cache.match(request.chain, request.token_ids, request.cacheable)
         request.matched = True
         request.blocks_needed = match.num_needed
-        request.num_cached_blocks = len(match.cached)
-        request.num_cached = len(match.cached) * self.cache.block_size
+        self._note_cached(request, len(match.cached))
         return match
 
     def remaining(self, request: Request) -> int:
@@ -87,13 +86,24 @@ class RequestSets:
         that is nothing."""
         if not request.matched:
             return
-        digests, found = request.chain.digests, request.num_cached_blocks
-        limit = self.cache.cacheable_blocks(len(request.token_ids), request.cacheable)
-        while found < limit and self.cache.pool.find(digests[found]) is not None:
-            found += 1
-        if found > request.num_cached_blocks:
-            request.blocks_needed -= found - request.num_cached_blocks
-            request.num_cached_blocks, request.num_cached = found, found * self.cache.block_size
+        while request.awaited_digest is not None and self.cache.pool.find(request.awaited_digest) is not None:
+            request.blocks_needed -= 1
+            self._note_cached(request, request.num_cached_blocks + 1)
+
+    @property
+    def room(self) -> int:
+        """Blocks that the next request may take: one is kept for each that runs."""
+        return self.cache.num_free - len(self.running) if self.running else self.cache.num_blocks
+
+    def lacks_blocks(self, request: Request, room: int) -> bool:
+        """Whether a waiting request that was looked at before finds no :attr:`room`, and nothing of its prefix has been
+        cached since. Called for many requests in every step."""
+        return (
+            request.matched
+            and request.blocks_needed > room
+            and (request.awaited_digest is None or self.cache.pool.find(request.awaited_digest) is None)
+            and request not in self.sample_groups
+        )
 
     def admit(self, step: Step, request: Request, admission: Admission) -> None:
         """Give ``request`` its slots and the blocks of all its known tokens."""
@@ -192,6 +202,11 @@ class RequestSets:
             match = self.match(request)
             admission = Admission(match, len(match.cached) * self.cache.block_size, len(match.cached))
         return admission
+
+    def _note_cached(self, request: Request, blocks: int) -> None:
+        request.num_cached_blocks, request.num_cached = blocks, blocks * self.cache.block_size
+        limit = self.cache.cacheable_blocks(len(request.token_ids), request.cacheable)
+        request.awaited_digest = request.chain.digests[blocks] if blocks < limit else None
 
     def _shares(self, request: Request) -> bool:
         """Whether it takes the prompt's blocks from another sample of its prompt."""

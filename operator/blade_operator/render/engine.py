@@ -147,6 +147,7 @@ def _engine(service: LLMService, defaults: Defaults) -> Object:
     args += _flag("dtype", None if engine.dtype == "auto" else engine.dtype) + _memory_flags(service)
     args += ["--deterministic=true"] if engine.deterministic else []
     args += _text_flags(service)
+    args += _flag("max_waiting_requests", engine.max_waiting_requests)
     args += _flag("api_server_count", None if engine.api_servers == 1 else engine.api_servers)
     args += engine.extra_args
     return _container(
@@ -160,6 +161,8 @@ def _engine(service: LLMService, defaults: Defaults) -> Object:
             "BLADE_HTTP_PORT": str(ENGINE_PORT),
             "BLADE_INTERNAL_PORT": str(INTERNAL_PORT),
             **engine_token_env(service, defaults),
+            # Its routers bound priorities. Not a flag, so that an older image starts, too.
+            environment.ALLOW_CLIENT_PRIORITY: "1",
             **hub_env(service, offline=True),
         },
         mounts=[*template_mounts(service), *token_mounts(defaults)],

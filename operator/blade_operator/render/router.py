@@ -183,6 +183,8 @@ def _flags(service: LLMService) -> list[str]:
     drain = parse_duration(service.spec.rollout.drain_timeout)
     flags = ["--host", "$(BLADE_HOST)", "--port", "$(BLADE_HTTP_PORT)", "--service", engine_name(service)]
     flags += ["--config", f"{CONFIG_PATH}/{CONFIG_FILE}", "--config_map", name, "--drain_timeout", str(drain)]
+    if router.allow_client_priority:
+        flags.append("--allow_client_priority")
     if router.workers > 1:
         flags += ["--workers", str(router.workers)]
     if _shares(service):

@@ -57,6 +57,13 @@ class Engine(Record):
         le=4096,
         description="Most requests computed at once (`--max_num_seqs`); the engine's default when unset.",
     )
+    max_waiting_requests: int | None = Field(
+        default=None,
+        ge=1,
+        le=1048576,
+        description="Most requests that wait in an engine for one of these to end (`--max_waiting_requests`); further "
+        "ones go to another engine. The engine's default when unset.",
+    )
     kv_cache_bytes: Bytes | None = Field(
         default=None,
         description="Memory for the KV cache (`--kv_cache_bytes`), e.g. `2Gi`. When unset: on CPU a quarter of the "

@@ -214,6 +214,11 @@ class Router(Record):
         "has in hand, and suits most.",
     )
     auth: Auth | None = Field(default=None, description="Who may ask; everybody who reaches the router when unset.")
+    allow_client_priority: bool = Field(
+        default=False,
+        description="Without `auth`: requests may have a `priority` below 0, ahead of those without one; else it "
+        "counts as 0 (`--allow_client_priority`). With `auth` each key has a bound of its own.",
+    )
     tls: Tls | None = Field(default=None, description="Encryption towards clients; none when unset.")
     limits: Limits | None = Field(
         default=None, description="For all requests together. With `auth`, each key has limits of its own instead."

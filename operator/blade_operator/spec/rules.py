@@ -32,6 +32,7 @@ OWNED_FLAGS: Final[dict[str, str]] = {
     "dtype": "spec.engine.dtype",
     "max_model_len": "spec.engine.contextLength",
     "max_num_seqs": "spec.engine.maxNumSeqs",
+    "max_waiting_requests": "spec.engine.maxWaitingRequests",
     "kv_cache_bytes": "spec.engine.kvCacheBytes",
     "max_gpu_memory_utilization": "spec.engine.memoryFraction",
     "disable_cuda_graph": "spec.engine.cudaGraphs",

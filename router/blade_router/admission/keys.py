@@ -101,7 +101,9 @@ class Key:
         return any(path == each or path.startswith(f"{each}/") for each in (*self.paths, MODELS))
 
 
-ANONYMOUS = Key("", priority=None)
+ANONYMOUS = Key("")
+"""A client without a key, where there are none: its requests may have a priority of 0 or more."""
+ANONYMOUS_OF_ANY_PRIORITY = Key("", priority=None)
 
 _decode = msgspec.json.Decoder(KeyFile).decode
 
@@ -214,11 +216,12 @@ class Keyring:
     """Finds the key a client presents.
 
     Args:
-        required: there are keys, though they may not be known yet. Otherwise every client is admitted as ``ANONYMOUS``.
+        required: there are keys, though they may not be known yet. Otherwise every client is admitted as ``anonymous``.
     """
 
-    def __init__(self, *, required: bool = False) -> None:
+    def __init__(self, *, required: bool = False, anonymous: Key = ANONYMOUS) -> None:
         self.required = required
+        self._anonymous = anonymous
         self._by_digest: dict[bytes, Key] | None = None if required else {}
 
     def replace(self, keys: Iterable[Key]) -> None:
@@ -236,7 +239,7 @@ class Keyring:
             Refused: 401 without a key, and for one that is unknown or has expired; 503 while no keys are known.
         """
         if not self.required:
-            return ANONYMOUS
+            return self._anonymous
         if self._by_digest is None:
             raise Refused(503, "the API keys are not known yet; try again shortly", code="not_ready", retry_after=1)
         presented = b""

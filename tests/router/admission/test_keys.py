@@ -10,7 +10,7 @@ import pytest
 from router_support.keys import HEX, SECRET, content, key
 
 from blade_protocol.routing import Limits
-from blade_router.admission.keys import Key, Keyring, parse_keys
+from blade_router.admission.keys import ANONYMOUS, ANONYMOUS_OF_ANY_PRIORITY, Key, Keyring, parse_keys
 from blade_router.app import main
 from blade_router.config.parsing import ConfigError
 from blade_router.http.errors import Headers, Refused
@@ -128,6 +128,13 @@ def test_all_others_get_the_same_401(headers: Headers, message: str) -> None:
 
 def test_without_keys_every_client_is_admitted() -> None:
     assert Keyring().find([]).name == ""
+
+
+@pytest.mark.parametrize(("anonymous", "least"), [(ANONYMOUS, 0), (ANONYMOUS_OF_ANY_PRIORITY, None)])
+def test_without_keys_a_client_goes_ahead_of_others_only_where_that_is_allowed(
+    anonymous: Key, least: int | None
+) -> None:
+    assert Keyring(anonymous=anonymous).find([]).priority == least
 
 
 def test_an_empty_list_of_keys_admits_no_client() -> None:

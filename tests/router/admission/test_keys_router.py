@@ -8,7 +8,7 @@ import pytest
 from router_support.engine import MockEngine
 from router_support.keys import BEARER, SECRET, content, key, post_chat, write
 from router_support.raw import connected
-from router_support.serving import serving
+from router_support.serving import question, serving
 
 from blade_protocol import headers as names
 from blade_router.arguments import Options
@@ -33,6 +33,17 @@ async def test_a_key_of_low_priority_is_behind_others_at_the_engine(keys_file: P
     async with serving(engine, keys=keys_file) as router:
         assert (await post_chat(router)).status_code == 200
         assert json.loads(engine.received[0].body)["priority"] == 5
+
+
+@pytest.mark.parametrize(("allowed", "sent"), [(False, 0), (True, -7)])
+async def test_without_keys_a_request_goes_ahead_of_others_only_where_that_is_allowed(
+    engine: MockEngine, allowed: bool, sent: int
+) -> None:
+    async with serving(engine, allow_client_priority=allowed) as router:
+        for priority in (-7, 7):
+            body = question() | {"priority": priority}
+            assert (await router.client.post("/v1/chat/completions", json=body)).status_code == 200
+        assert [json.loads(received.body)["priority"] for received in engine.received] == [sent, 7]
 
 
 async def test_engines_get_no_key(keys_file: Path, engine: MockEngine) -> None:
