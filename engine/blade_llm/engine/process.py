@@ -115,21 +115,19 @@ class EngineProcess:
         if not self._receive():
             return False
         if self._core.has_work:
-            self._step()
+            if self._heartbeat is not None:
+                self._heartbeat.step_begins()
+            self._send_outputs(self._core.step())
         self._push_state()
         return True
 
-    def _step(self) -> None:
-        """Run one step, and send its outputs; the heartbeat is told how far it is."""
-        if self._heartbeat is not None:
-            self._heartbeat.step_begins()
-        self._send_outputs(self._core.step())
-        if self._heartbeat is not None and not self._core.has_work:
-            self._heartbeat.idle()
-
     def _receive(self) -> bool:
         """Take all messages that are there; wait for one when there is nothing to do. False: the parent has exited."""
-        wait_ms = 0 if self._core.has_work else self._idle_wait_ms()
+        wait_ms: int | None = 0
+        if not self._core.has_work:
+            wait_ms = self._idle_wait_ms()
+            if self._heartbeat is not None:
+                self._heartbeat.idle()
         ready = dict(self._poller.poll(wait_ms))
         if self._parent_pipe in ready and not os.read(self._parent_pipe, 1):
             return False
