@@ -77,7 +77,8 @@ class Metrics:
         """Requests refused by the router itself, by error code."""
         self.resumes: defaultdict[str, int] = defaultdict(int)
         """Streams whose engine was lost after their first byte, by outcome: ``resumed``; ``refused`` by the replica
-        that was queried; ``failed`` on all that were; ``nobody`` was there to query; ``unknown`` what was sent."""
+        that was queried; ``failed`` on all that were; ``nobody`` was there to query; ``unknown`` what was sent;
+        ``suspected`` of killing engines is the request."""
         self.retries_exhausted: Callable[[], int] = lambda: 0
         """Retries over the retry budget; set by the budget's owner."""
         self.ttft = Distribution()
