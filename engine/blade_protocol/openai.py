@@ -1,6 +1,11 @@
 """The error body of every program, in the shape that OpenAI clients expect."""
 
+from typing import Final
+
 import msgspec
+
+ENGINE_DEAD: Final = "engine_dead"
+"""``code`` of the 503 for a request that was lost with its engine process: the API-server process outlives that."""
 
 
 class ErrorDetail(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,9 +23,12 @@ from blade_router.config.parsing import ConfigError
 from blade_router.config.replicas import FileReplicas
 from blade_router.config.sources import RETRY_SECONDS, Configuration, Source, WatchedFile
 from blade_router.config.token_header import TokenHeader
+from blade_router.endpoints import shared_quarantine
 from blade_router.endpoints.endpoint_set import EndpointSet
 from blade_router.endpoints.health_check import HealthChecker
+from blade_router.endpoints.quarantine import Quarantine
 from blade_router.endpoints.shared_health import WIDTH, SharedHealth
+from blade_router.endpoints.shared_quarantine import SharedQuarantine
 from blade_router.engines import EngineWatchers, KvIndex
 from blade_router.http import asgi
 from blade_router.http.client import Client
@@ -92,8 +95,12 @@ class Router:
         model_list = ModelList(self.admission, self.endpoints, token)
         self._replicas = options.replicas
         self._split_limits(options.replicas)
+        quarantine = Quarantine()
         self._shared_health: SharedHealth | None = None
+        self._shared_quarantine: SharedQuarantine | None = None
         if options.workers > 1:
+            convictions = SharedColumns(memory, "quarantine", 1, shared_quarantine.WIDTH)
+            self._shared_quarantine = SharedQuarantine(quarantine, convictions.open("convictions"))
             self._shared_health = SharedHealth(
                 self.endpoints, SharedColumns(memory, "endpoints", MAX_SHARED_ENDPOINTS, WIDTH).open
             )
@@ -118,6 +125,7 @@ class Router:
             max_tries=options.max_tries,
             first_byte_timeout=options.first_byte_timeout,
             stall_timeout=options.stall_timeout,
+            quarantine=quarantine,
             refresh=lambda: self._sources.refresh(self.apply),
             admission_control=self.admission,
             list_models=model_list.respond,
@@ -258,6 +266,8 @@ class Router:
                 group.create_task(_restarted("the shares of limits", exchange.follow))
             if self._shared_health is not None:
                 group.create_task(_restarted("the other workers", self._shared_health.follow))
+            if self._shared_quarantine is not None:
+                group.create_task(_restarted("the other workers' quarantine", self._shared_quarantine.follow))
 
     def _set_replicas(self, urls: Sequence[str]) -> None:
         """Share every limit with the replicas that have these URLs; this one may not be among them yet."""

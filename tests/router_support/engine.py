@@ -54,6 +54,13 @@ class MockEngine:
     """The digest of every prompt."""
     resumed: list[dict[str, Any]] = field(default_factory=list)
     """The bodies sent to ``/internal/resume``."""
+    poison: bytes = b""
+    """A request with this in its body crashes the engine: every connection breaks. It is back at once."""
+    poison_after: int = 0
+    """Events of a stream after which that happens."""
+    crashes: int = 0
+    error_body: bytes = b""
+    """Body of a response of the mode ``status``, in place of the usual error."""
     usage: dict[str, int] | None = None
     """The usage in the last event of a stream."""
     records: bool = True
@@ -99,6 +106,11 @@ class MockEngine:
         for protocol in list(self.open):
             protocol.lost_by_us = True
             protocol.transport.abort()
+
+    def crash(self) -> None:
+        """Break every connection, and be back at once."""
+        self.crashes += 1
+        self.drop_connections()
 
     def compute(self, request: Received) -> tuple[dict[str, Any], bytes]:
         """The usage of a whole response, and header lines for it."""
@@ -203,6 +215,10 @@ class _Protocol(asyncio.Protocol):
 
     async def _respond(self, request: Received) -> None:
         engine, mode, write = self.engine, self.engine.mode, self.transport.write
+        poisoned = bool(engine.poison) and engine.poison in request.body
+        if poisoned and not engine.poison_after:
+            await self._pace()
+            return engine.crash()
         if mode == "hang":
             await asyncio.Event().wait()
         if mode == "reset":
@@ -214,16 +230,16 @@ class _Protocol(asyncio.Protocol):
             status = engine.status if mode == "status" else 503
             extra = {"busy": b"retry-after: 30\r\n", "draining": b"x-blade-draining: 1\r\n"}.get(mode, b"")
             error = {"message": f"{engine.name} says {status}", "type": "server_error", "param": None, "code": None}
-            return write(response(status, json.dumps({"error": error}).encode(), extra))
+            return write(response(status, engine.error_body or json.dumps({"error": error}).encode(), extra))
         path = request.target.partition("?")[0]
         if path == "/internal/resume" and engine.resumable:
-            return await self._resume(json.loads(request.body))
+            return await self._resume(json.loads(request.body), poisoned)
         if request.method == "GET":
             return write(response(200, json.dumps({"object": "list", "data": [{"id": engine.name}]}).encode()))
         streams = request.method == "POST" and path.startswith("/v1/") and path != "/v1/embeddings"
         if streams and b'"stream":true' in request.body.replace(b" ", b""):
             ids = engine.resumable and request.header("x-blade-stream-ids") == ["1"]
-            return await self._stream(mode, named=path == "/v1/responses", ids=ids)
+            return await self._stream(mode, named=path == "/v1/responses", ids=ids, poisoned=poisoned)
         await self._pace()
         usage, extra = engine.compute(request) if streams else ({}, b"")
         body = self._unary(usage) if streams else json.dumps({"path": path}).encode()
@@ -248,7 +264,7 @@ class _Protocol(asyncio.Protocol):
             }
         ).encode()
 
-    async def _resume(self, query: dict[str, Any]) -> None:
+    async def _resume(self, query: dict[str, Any], poisoned: bool) -> None:
         """Resume after the events that were sent."""
         self.engine.resumed.append(query)
         if query["prompt_digest"] != self.engine.digest:
@@ -256,9 +272,13 @@ class _Protocol(asyncio.Protocol):
             return
         sent = [token for group in query["token_ids"] for token in group]
         assert sent == list(range(len(sent))), "each event once, in order"
-        await self._stream(self.engine.mode, named=query["path"] == "/v1/responses", ids=True, begin=len(sent))
+        await self._stream(
+            self.engine.mode, named=query["path"] == "/v1/responses", ids=True, begin=len(sent), poisoned=poisoned
+        )
 
-    async def _stream(self, mode: Mode, *, named: bool, ids: bool = False, begin: int = 0) -> None:
+    async def _stream(
+        self, mode: Mode, *, named: bool, ids: bool = False, begin: int = 0, poisoned: bool = False
+    ) -> None:
         engine = self.engine
         make, last = (engine.response_event, b"") if named else (engine.event, b"data: [DONE]\n\n")
         extra = b"x-request-id: r1\r\nx-blade-created: 5\r\nx-blade-seed: 6\r\nx-blade-prompt-digest: %b\r\n"
@@ -271,6 +291,10 @@ class _Protocol(asyncio.Protocol):
             return
         for index in range(begin, engine.tokens):
             await self._pace()
+            if poisoned and index >= engine.poison_after:
+                await asyncio.sleep(0.01)  # what was written has gone out
+                engine.crash()
+                return
             if mode == "hand-over" and index == engine.tokens - 1:
                 last = b": lost\n\n"
                 break

@@ -21,13 +21,6 @@ INVALID: dict[str, Script] = {
     "status 999": plays(b"HTTP/1.1 999 What\r\ncontent-length: 2\r\n\r\n{}", STAY),
     "status 000": plays(b"HTTP/1.1 000 What\r\ncontent-length: 2\r\n\r\n{}", STAY),
     "another protocol proposed": plays(b"HTTP/1.1 101 Up\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\nhello", STAY),
-    "the end in the head": plays(HEAD),
-    "nothing": plays(),
-    "a reset in the head": plays(HEAD, RESET),
-    "a body shorter than its length": plays(HEAD + b"content-length: 20\r\n\r\n{}"),
-    "chunks without a last one": plays(CHUNKED + b"2\r\n{}\r\n"),
-    "the end inside a chunk": plays(CHUNKED + b"14\r\n{}"),
-    "an event stream without an event, cut": plays(EVENTS + b"14\r\ndata: {"),
     "an endless head": endless(HEAD, b"x-header: %s\r\n" % (b"y" * 1000)),
     "an endless header": endless(HEAD + b"x-header: ", b"y" * 1000),
     "an endless status line": endless(b"HTTP/1.1 200 ", b"y" * 1000),
@@ -40,7 +33,18 @@ INVALID: dict[str, Script] = {
     "a bare LF in a header's value": plays(HEAD + b"x-a\n: b\r\ncontent-length: 2\r\n\r\n{}"),
     "a chunk longer than its size": plays(CHUNKED + b"2\r\n{}{}\r\n0\r\n\r\n", STAY),
 }
-"""No responses: the request goes to another engine, and without one it ends in one clean error."""
+"""No responses: the request goes to another engine, and without one the client must see a 503."""
+
+LOST: dict[str, Script] = {
+    "the end in the head": plays(HEAD),
+    "nothing": plays(),
+    "a reset in the head": plays(HEAD, RESET),
+    "a body shorter than its length": plays(HEAD + b"content-length: 20\r\n\r\n{}"),
+    "chunks without a last one": plays(CHUNKED + b"2\r\n{}\r\n"),
+    "the end inside a chunk": plays(CHUNKED + b"14\r\n{}"),
+    "an event stream without an event, cut": plays(EVENTS + b"14\r\ndata: {"),
+}
+"""Connections that end before a response does: the same, but without another engine the client must see a 502."""
 
 WHOLE_RESPONSES: dict[str, tuple[Script, int, bytes]] = {
     "no length, until it closes": (plays(HEAD + b"connection: close\r\n\r\n", b'{"a":', b"1}"), 200, b'{"a":1}'),

@@ -6,15 +6,15 @@ import pytest
 from router_support.bad_engine import EVENTS, HEAD, Script, plays, routed
 from router_support.engine import MockEngine
 from router_support.raw import connected, get, post
-from security.liars import BROKEN_STREAMS, INVALID, LYING_HEADERS, REDIRECTS, WHOLE_RESPONSES
+from security.liars import BROKEN_STREAMS, INVALID, LOST, LYING_HEADERS, REDIRECTS, WHOLE_RESPONSES
 
 ADDRESS = "http://10.0.0.1:8000/v1/chat/completions"
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["unary", "stream"])
-@pytest.mark.parametrize("name", INVALID)
+@pytest.mark.parametrize("name", [*INVALID, *LOST])
 async def test_an_invalid_response_is_retried_elsewhere(name: str, stream: bool) -> None:
-    async with MockEngine("good") as good, routed(INVALID[name], good) as (router, bad):
+    async with MockEngine("good") as good, routed((INVALID | LOST)[name], good) as (router, bad):
         while not bad.requests:
             response = await router.chat(stream=stream)
             assert (response.status_code, response.headers["x-blade-endpoint"]) == (200, "good")
@@ -30,7 +30,18 @@ async def test_without_another_engine_it_is_a_clean_error(name: str) -> None:
         assert response.status_code == 503
         error = response.json()["error"]
         assert error["code"] == "engines_unavailable"
-        assert "protocol" in error["message"] or "reset" in error["message"]
+        assert "protocol" in error["message"]
+
+
+@pytest.mark.parametrize("name", LOST)
+async def test_an_engine_that_is_lost_twice_with_a_request_gets_it_no_more(name: str) -> None:
+    async with routed(LOST[name]) as (router, bad):
+        response = await router.chat()
+        assert (response.status_code, response.json()["error"]["code"]) == (502, "engine_lost")
+        assert bad.requests == 2
+        again = await router.chat()
+        assert (again.status_code, again.json()["error"]["code"]) == (503, "quarantined")
+        assert bad.requests == 2
 
 
 @pytest.mark.parametrize("name", WHOLE_RESPONSES)

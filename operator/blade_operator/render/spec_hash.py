@@ -27,6 +27,7 @@ BORN_WITH: Final[dict[str, dict[str, Any]]] = {
         "dtype": "auto",
         "contextLength": None,
         "maxNumSeqs": None,
+        "maxWaitingRequests": None,
         "kvCacheBytes": None,
         "memoryFraction": None,
         "cudaGraphs": None,

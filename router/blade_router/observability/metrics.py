@@ -59,7 +59,8 @@ class Metrics:
         """Requests refused by the router itself, by error code."""
         self.resumes: defaultdict[str, int] = defaultdict(int)
         """Streams whose engine was lost after their first byte, by outcome: ``resumed``; ``refused`` by the replica
-        that was queried; ``failed`` on all that were; ``nobody`` was there to query; ``unknown`` what was sent."""
+        that was queried; ``failed`` on all that were; ``nobody`` was there to query; ``unknown`` what was sent;
+        ``suspected`` of killing engines is the request."""
         self.server_load: Callable[[], ServerLoad] = ServerLoad
         """Set by the server's owner."""
         self.retries_exhausted: Callable[[], int] = lambda: 0

@@ -16,6 +16,7 @@ from blade_router.admission import Admission, AdmissionControl, AdmitAll
 from blade_router.config.token_header import TokenHeader
 from blade_router.endpoints.endpoint import Endpoint
 from blade_router.endpoints.endpoint_set import EndpointSet
+from blade_router.endpoints.quarantine import Quarantine, Trial, is_engine_dead, is_loss
 from blade_router.endpoints.retry_budget import RetryBudget
 from blade_router.engines import KvIndex
 from blade_router.http.client import Client
@@ -60,6 +61,7 @@ class Proxy:
             be connected to or say that they drain have not worked on it and do not count.
         first_byte_timeout: seconds an endpoint has for the first byte of a body; 0 for no limit.
         stall_timeout: seconds without a byte in a response that has begun; 0 for no limit.
+        quarantine: of requests that are suspected of killing engines; one of its own when left out.
         refresh: re-reads the configuration before a request is refused for want of endpoints; True when it changed.
         token: identifies the router to BladeLLM engines; none is sent when left out.
         resumer: resumes streams on other replicas; one without a token when left out.
@@ -77,6 +79,7 @@ class Proxy:
         max_tries: int = 3,
         first_byte_timeout: float = 0.0,
         stall_timeout: float = 0.0,
+        quarantine: Quarantine | None = None,
         refresh: Callable[[], bool] = lambda: False,
         admission_control: AdmissionControl | None = None,
         token: TokenHeader | None = None,
@@ -96,6 +99,7 @@ class Proxy:
         self.observers: Sequence[Observe] = ()
         """Notified of each request that has ended."""
         self._metrics = metrics
+        self.quarantine = Quarantine() if quarantine is None else quarantine
         self._budget = RetryBudget(lambda: metrics.live)
         metrics.retries_exhausted = lambda: self._budget.exhausted
         self._max_tries = max_tries
@@ -151,7 +155,17 @@ class Proxy:
 
     async def _serve(self, request: ClientRequest, client: Client, admission: Admission) -> int:
         """Try endpoints until one answers; returns the status the client got."""
-        retries = RetryState(self._budget)
+        suspected = self.quarantine.enter(request, admission.key_name) if self.quarantine else None
+        retries = RetryState(self._budget, suspected)
+        try:
+            return await self._try_endpoints(request, client, admission, retries)
+        finally:
+            if retries.trial is not None:
+                retries.trial.close()
+
+    async def _try_endpoints(
+        self, request: ClientRequest, client: Client, admission: Admission, retries: RetryState
+    ) -> int:
         ids = resume_headers(request) if len(self.endpoints.all) > 1 else b""
         while (choice := await self._pick(request, client, admission, retries)) is not None:
             endpoint = choice.endpoint
@@ -163,6 +177,7 @@ class Proxy:
                 extra += ids
             if index is not None:
                 extra += _REQUEST_BLOCKS
+            answered = engine_lost = False
             async with self.endpoints.attempt(choice, request, client) as attempt:
                 try:
                     connection = await attempt.send(
@@ -179,19 +194,33 @@ class Proxy:
                             index.learn(request.prompt.chain, header_of(connection.headers, _KV_BLOCKS))
                     if response.status in RETRIABLE and response.complete:
                         retries.rejected(endpoint, response, added)
-                        continue
-                    retries.succeeded(endpoint, response.status)
-                    attempt.end_probe()
-                    if response.status in REDIRECTS:
-                        raise redirected(response.status, added)
-                    lost = await self._relay(response, added, connection, request, client)
+                        engine_lost = is_engine_dead(response.status, response.body)
+                    else:
+                        retries.succeeded(endpoint, response.status)
+                        attempt.end_probe()
+                        if response.status in REDIRECTS:
+                            raise redirected(response.status, added)
+                        lost = await self._relay(response, added, connection, request, client)
+                        answered = True
                 except UpstreamError as error:
                     retries.failed(endpoint, error)
+                    engine_lost = is_loss(error)
                     logger.debug("request %s failed on %s: %s", request.id.decode("latin-1"), endpoint.name, error)
-                    continue
+            if engine_lost:
+                retries.trial = retries.trial or Trial(self.quarantine, request, admission.key_name)
+                await retries.trial.lost(endpoint, progressed=False)
+            if not answered:
+                continue
+            trial = retries.trial
             if lost is None:
+                if response.status < 500:
+                    if trial is not None:
+                        trial.served()
+                    elif self.quarantine:
+                        self.quarantine.served(request, admission.key_name)
                 return response.status
-            return await self._fail_over(lost, response, endpoint, request, client)
+            retries.trial = trial = trial or Trial(self.quarantine, request, admission.key_name)
+            return await self._fail_over(lost, response, endpoint, request, client, trial)
         retries.give_up()
         if retries.last is None:
             raise self._unavailable(retries)
@@ -207,7 +236,7 @@ class Proxy:
         """Wait until an endpoint may be tried, and choose one; None when no further try is allowed.
 
         Raises:
-            Refused: it has waited too long for an endpoint, or there is no room to wait.
+            Refused: it has waited too long for an endpoint, or there is no room to wait; or it is in quarantine.
             ClientGone: the client left.
         """
         while retries.attempts_charged < self._max_tries:
@@ -220,6 +249,8 @@ class Proxy:
             elif retries.needs_budget:
                 if not await retries.take_retry():
                     return None
+            elif retries.trial is not None and retries.trial.waits:
+                await retries.trial.turn(client)
             else:
                 choice = self.policy.choose(candidates, request)
                 if retries.reason:
@@ -282,6 +313,7 @@ class Proxy:
         endpoint: Endpoint,
         request: ClientRequest,
         client: Client,
+        trial: Trial,
     ) -> int:
         """Resume a stream that broke off on other replicas, as often as one is lost; else end it in an error event.
 
@@ -289,20 +321,35 @@ class Proxy:
         """
         events = response.events
         state = read_resume_state(request, response.headers, endpoint)
+        relayed = 0
         while True:
             logger.warning("the response of %s broke off after it had begun: %s", endpoint.name, str(lost))
-            endpoint.health.record_failure(str(lost), lost)
-            if events is None or events.split:
-                return BROKEN  # It stays incomplete and the server closes the connection: the client can tell.
-            if events.over:
+            if events is not None and not events.split and events.over:
+                endpoint.health.record_failure(str(lost), lost)
                 request.usage = usage_of_stream(events.last)
                 await client.finish()
                 return response.status
             resumed = None
-            if state is not None and isinstance(events, ResumableStream):
-                relay = partial(forward, events=events, request=request, client=client)
-                resumed = await self._resumer.resume(state, events, endpoint, self.policy.choose, client, relay)
+            try:
+                if is_loss(lost):
+                    await trial.lost(endpoint, progressed=events is None or request.events > relayed)
+                else:
+                    endpoint.health.record_failure(str(lost), lost)
+                relayed = request.events
+                if state is not None and isinstance(events, ResumableStream) and not events.split:
+                    relay = partial(forward, events=events, request=request, client=client, progressed=trial.served)
+                    resumed = await self._resumer.resume(
+                        state, events, endpoint, self.policy.choose, client, relay, trial
+                    )
+            except Refused as refusal:
+                self._metrics.resumes["suspected"] += 1
+                logger.warning("the response is not resumed: %s", refusal)
+            else:
+                if resumed is None and trial.losses == 1:
+                    trial.blame()
             if resumed is None:
+                if events is None or events.split:
+                    return BROKEN  # It stays incomplete and the server closes the connection: the client can tell.
                 await client.finish(events.broken(lost.reason))
                 return BROKEN
             endpoint, again = resumed

@@ -1,5 +1,6 @@
 """The relay of a response: buffering its head at first, then streaming the rest to the client."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from blade_router.http.client import Client
@@ -29,9 +30,16 @@ class BufferedResponse:
 
 
 async def forward(
-    connection: Connection, events: EventStream | None, request: ClientRequest, client: Client
+    connection: Connection,
+    events: EventStream | None,
+    request: ClientRequest,
+    client: Client,
+    progressed: Callable[[], None] | None = None,
 ) -> UpstreamError | None:
     """Stream the rest of a response to the client; returns why it broke off, if it did.
+
+    Args:
+        progressed: called for each piece that has whole events.
 
     Raises:
         ClientGone: the client left.
@@ -41,6 +49,8 @@ async def forward(
         if events is not None:
             chunk = events.feed(chunk)
             request.events += chunk.count(EVENT_END)
+            if progressed is not None and chunk:
+                progressed()
         return chunk
 
     def lost() -> bool:

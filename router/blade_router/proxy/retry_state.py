@@ -8,6 +8,7 @@ import time
 
 from blade_router.endpoints.endpoint import Endpoint
 from blade_router.endpoints.endpoint_health import EndpointHealth, attribute_failures
+from blade_router.endpoints.quarantine import Trial, is_loss
 from blade_router.endpoints.retry_budget import DRAINING, RetryBudget, retry_after_seconds
 from blade_router.http.errors import Headers
 from blade_router.http.upstream.errors import ConnectFailed, ConnectionLost, UpstreamError
@@ -22,6 +23,7 @@ class RetryState:
 
     Args:
         budget: allows retries that cost engines work.
+        trial: the request's, where it is suspected of killing engines from the start.
     """
 
     __slots__ = (
@@ -33,10 +35,11 @@ class RetryState:
         "needs_budget",
         "panic",
         "reason",
+        "trial",
         "tried",
     )
 
-    def __init__(self, budget: RetryBudget) -> None:
+    def __init__(self, budget: RetryBudget, trial: Trial | None = None) -> None:
         self.tried: list[Endpoint] = []
         self.attempts_charged = 0
         """How many endpoints have worked on it."""
@@ -48,6 +51,8 @@ class RetryState:
         """The last response that is worth a retry, for the client if there is no better."""
         self.needs_budget = False
         """The next try costs: ``take_retry`` first."""
+        self.trial = trial
+        """Whether it kills engines; None: none was lost with it."""
         self._budget = budget
         self._failed: list[EndpointHealth] = []
         """Those that answered with an error of their own."""
@@ -69,6 +74,8 @@ class RetryState:
         if status >= 500:
             return
         endpoint.health.record_success()
+        if self.trial is not None:
+            self.trial.began()
         if self._failed:
             attribute_failures(self._failed, answered=True)
             self._failed.clear()
@@ -93,13 +100,16 @@ class RetryState:
             self._failed.append(endpoint.health)
 
     def failed(self, endpoint: Endpoint, error: UpstreamError) -> None:
-        """There was no response."""
+        """There was no response. Of a lost connection only the request's trial can tell whose fault it was."""
         absent = isinstance(error, ConnectFailed) and not error.sent
         self.reason = error.reason
         self._connection_lost = isinstance(error, ConnectionLost) or (isinstance(error, ConnectFailed) and error.sent)
         self.needs_budget = not absent and (self.attempts_charged > 0 or not self._connection_lost)
         self.attempts_charged += not absent
-        endpoint.health.record_failure(str(error), error)
+        if absent or not is_loss(error):
+            endpoint.health.record_failure(str(error), error)
+        elif isinstance(error, ConnectFailed) and error.absent:
+            endpoint.health.mark_down(str(error))
 
     # when no candidate is left
 

@@ -12,10 +12,12 @@ from blade_protocol import paths
 from blade_router.endpoints.attempt import Attempt
 from blade_router.endpoints.endpoint import Endpoint
 from blade_router.endpoints.endpoint_set import EndpointSet
+from blade_router.endpoints.quarantine import Trial, is_engine_dead, is_loss
 from blade_router.endpoints.retry_budget import DRAINING
 from blade_router.http.client import Client
 from blade_router.http.upstream.connection import Connection
 from blade_router.http.upstream.errors import ConnectFailed, UpstreamError
+from blade_router.http.upstream.get import read_body
 from blade_router.http.upstream.pool import ConnectionPool
 from blade_router.observability.metrics import Metrics
 from blade_router.policies import Choice
@@ -24,6 +26,9 @@ from blade_router.resume.resume_state import ResumeState, supports_resume
 from blade_router.resume.stream import ResumableStream
 
 logger = logging.getLogger("blade_router.resume")
+
+MAX_ERROR_BYTES = 64 << 10
+"""Bytes of a replica's error that are read."""
 
 Choose = Callable[[Sequence[Endpoint], ClientRequest], Choice]
 Relay = Callable[[Connection], Awaitable[UpstreamError | None]]
@@ -66,6 +71,7 @@ class Resumer:
         choose: Choose,
         client: Client,
         relay: Relay,
+        trial: Trial,
     ) -> tuple[Endpoint, UpstreamError | None] | None:
         """Relay what follows ``events`` from a replica of the same revision, chosen by ``choose``.
 
@@ -73,6 +79,7 @@ class Resumer:
 
         Raises:
             ClientGone: the client left.
+            Refused: the request is suspected of killing engines; see :class:`Trial`.
         """
         try:
             body = state.body(events.token_ids)
@@ -87,6 +94,9 @@ class Resumer:
             replicas = [each for each in candidates if each.revision == state.revision and supports_resume(each)]
             if not replicas:
                 break
+            if trial.waits:
+                await trial.turn(client)
+                continue
             choice = choose(replicas, state.request)
             endpoint = choice.endpoint
             tried.append(endpoint)
@@ -97,6 +107,10 @@ class Resumer:
                     logger.info("endpoint %s resumes a stream of %s", endpoint.name, lost.name)
                     events.resumed()
                     return endpoint, await relay(response)
+            if response is None:
+                await trial.lost(endpoint, progressed=False)
+                charged += 1
+                continue
             if 400 <= response < 500:
                 # The request is at fault, or the replicas do not agree about it: a third one will not help.
                 self._metrics.resumes["refused"] += 1
@@ -106,13 +120,16 @@ class Resumer:
         self._metrics.resumes["failed" if charged else "nobody"] += 1
         return None
 
-    async def _send(self, attempt: Attempt, body: bytes) -> Connection | int:
-        """The connection with the rest on it, or another status; 0 without a response that judges the request."""
+    async def _send(self, attempt: Attempt, body: bytes) -> Connection | int | None:
+        """The connection with the rest on it, or another status; 0 without a response that judges the request; None
+        when the engine was lost."""
         endpoint = attempt.endpoint
         try:
             head = self._head(urlsplit(endpoint.internal_origin).netloc, len(body))
             connection = await attempt.send(head, body, self._first_byte_timeout, self._stall_timeout)
         except UpstreamError as error:
+            if is_loss(error):
+                return None
             endpoint.health.record_failure(str(error), error)
             return 0 if isinstance(error, ConnectFailed) else 599
         except (OSError, UnicodeError) as error:
@@ -126,9 +143,19 @@ class Resumer:
         if DRAINING in connection.headers:
             endpoint.health.mark_draining()
             return 0
+        if connection.status == 503 and await self._engine_died(connection):
+            return None
         if connection.status >= 500:
             endpoint.health.record_failure(f"it answered {connection.status}")
         return connection.status
+
+    @staticmethod
+    async def _engine_died(connection: Connection) -> bool:
+        """The engine took the request, and died of it before it resumed the stream."""
+        try:
+            return is_engine_dead(connection.status, await read_body(connection, MAX_ERROR_BYTES))
+        except UpstreamError:
+            return False
 
     def _internal_pool(self, endpoint: Endpoint) -> ConnectionPool:
         """A pool for one connection to an internal port, which is not used again."""

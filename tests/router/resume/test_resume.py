@@ -95,7 +95,7 @@ async def test_an_engine_that_shuts_down_before_the_first_event_hands_nothing_ov
         assert not b.resumed
 
 
-@pytest.mark.parametrize("mode", ["status", "draining", "reset", "garbage", "reset-after-head"])
+@pytest.mark.parametrize("mode", ["status", "draining", "garbage"])
 async def test_a_replica_that_fails_is_passed_over(mode: Mode) -> None:
     async with replica("a") as a, replica("b") as b, replica("c") as c, over(a, b, c) as router:
         async with Reading.of(router, a, b, c) as stream:

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from blade_llm.engine.client import EngineDeadError, GenerationClosedError
 from blade_protocol import headers
-from blade_protocol.openai import ErrorBody, ErrorDetail
+from blade_protocol.openai import ENGINE_DEAD, ErrorBody, ErrorDetail
 
 CLIENT_CLOSED_REQUEST = 499
 """nginx's status for a client that disconnected; it only shows in logs."""
@@ -72,7 +72,7 @@ def engine_dead(error: EngineDeadError) -> ApiError:
         503,
         str(error),
         kind="server_error",
-        code="engine_dead",
+        code=ENGINE_DEAD,
         headers={"retry-after": "5"},
     )
 
