@@ -29,7 +29,12 @@ def other(cluster: Cluster) -> Iterator[OwnNode]:
 
 
 def start(cluster: OwnNode) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([*COMMAND, "up", "--name", cluster.layout.name], start_new_session=True)
+    """Bring it up as from a terminal: where these tests themselves run in the background, SIGINT is ignored."""
+    return subprocess.Popen(
+        [*COMMAND, "up", "--name", cluster.layout.name],
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 def test_a_cluster_beside_another_comes_up_after_a_crash_and_leaves_nothing(cluster: Cluster, other: OwnNode) -> None:
