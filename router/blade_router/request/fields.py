@@ -130,12 +130,12 @@ def _raw_decoder(names: tuple[str, ...]) -> msgspec.json.Decoder[Any]:
 
 def given(value: msgspec.Raw) -> bool:
     """The field is there and not null."""
-    return bool(value) and not (len(memoryview(value)) == 4 and bytes(value) == b"null")
+    return bool(value) and not (len(value) == 4 and bytes(value) == b"null")
 
 
 def _length(values: msgspec.Raw) -> int:
     """Elements of a list of texts or of lists; an upper bound, where they are too many to be counted."""
-    if len(memoryview(values)) > MAX_COUNTED:
+    if len(values) > MAX_COUNTED:
         if _LISTS.match(values):
             bound = count(values, b"[") - 1
         else:
@@ -183,7 +183,7 @@ def _integer(raw: msgspec.Raw) -> int | None:
         ValueError, OverflowError: it is none.
         Refused: 400, it is too long to be read.
     """
-    if len(memoryview(raw)) > MAX_NUMBER:
+    if len(raw) > MAX_NUMBER:
         raise _too_long("a number", MAX_NUMBER)
     value = _decode_as(raw, type=int | float | str | None)
     if isinstance(value, str):

@@ -27,7 +27,7 @@ BYTES_PER_TOKEN = 4
 """A guess, good enough to compare prompts with."""
 _SEPARATOR = b"\n"
 """Cannot be part of a JSON string, so two different lists of messages never give the same text."""
-_LARGE_LIST = 64 << 10
+_LARGE_LIST = 128 << 10
 """Bytes of a list from which on no more than its first ``MAX_PARTS`` elements become objects."""
 _LARGE_PART = 1024
 
@@ -56,6 +56,7 @@ _first_elements = msgspec.json.Decoder(
 """Those beyond are skipped."""
 _part = msgspec.json.Decoder(_Part).decode
 _message = msgspec.json.Decoder(_Message).decode
+_messages = msgspec.json.Decoder(list[_Message]).decode
 
 
 class Prompt:
@@ -124,8 +125,10 @@ class _Pieces:
     def add_prompt(self, fields: RoutingFields) -> None:
         if fields.tools:
             self._add(fields.tools)
-        if given(fields.messages):
-            self._add_list(fields.messages)
+        messages = fields.messages
+        if given(messages):
+            if len(messages) > _LARGE_LIST or not self._add_messages(messages):
+                self._add_list(messages)
         elif fields.prompt:
             self._add(fields.prompt)
         elif fields.input:
@@ -133,17 +136,34 @@ class _Pieces:
             self._add_list(fields.input)
 
     def _add(self, piece: bytes | msgspec.Raw) -> None:
-        if not self._left:
-            self.full = True
-            return
-        size = len(piece) if isinstance(piece, bytes) else len(memoryview(piece))
-        if size < self._left:
+        left = self._left - len(piece) - 1
+        if left > 0:
             self._pieces.append(piece)
-            self._left -= size + 1
+            self._left = left
         else:
-            self._pieces.append(memoryview(piece)[: self._left])
+            if self._left:
+                self._pieces.append(memoryview(piece)[: self._left])
             self._left = 0
             self.full = True
+
+    def _add_messages(self, values: msgspec.Raw) -> bool:
+        """Add messages that are few, and nothing but text, as most are. False: they are not, and nothing is added."""
+        try:
+            messages = _messages(values)
+        except msgspec.ValidationError:
+            return False
+        pieces: list[bytes | msgspec.Raw | memoryview] = []
+        for message in messages:
+            content = message.content
+            if message.tool_calls or not content or _is_list(content):
+                return False
+            pieces += message.role, content
+        left = self._left - sum(map(len, pieces)) - len(pieces)
+        if left <= 0 or len(messages) >= self._parts:
+            return False
+        self._pieces += pieces
+        self._left, self._parts = left, self._parts - len(messages)
+        return True
 
     def _add_list(self, values: msgspec.Raw) -> None:
         """Messages, or items of a response's input: tools' calls and outputs, or for embeddings texts."""
@@ -155,7 +175,7 @@ class _Pieces:
 
     def _some(self, values: msgspec.Raw) -> list[msgspec.Raw]:
         """The elements of a list, as many as may be read."""
-        if len(memoryview(values)) < _LARGE_LIST:
+        if len(values) <= _LARGE_LIST:
             found = _elements(values)
         else:
             found = [value for value in msgspec.structs.astuple(_first_elements(values)) if value]
@@ -202,7 +222,7 @@ class _Pieces:
 
 def _raw_size(fields: RoutingFields) -> int:
     """Bytes of the JSON that the text is taken from."""
-    return sum(len(memoryview(each)) for each in (fields.tools, fields.messages, fields.prompt, fields.input) if each)
+    return sum(len(each) for each in (fields.tools, fields.messages, fields.prompt, fields.input) if each)
 
 
 def _is_list(raw: msgspec.Raw) -> bool:
