@@ -48,8 +48,9 @@ class AdmissionControl:
     def __init__(self, sets: RequestSets, policy: AdmissionPolicy) -> None:
         self._sets = sets
         self._policy = policy
-        self._computing: list[Request] = []
-        """Admitted requests that computed, when last looked at, blocks that the prefix cache does not have yet."""
+        self._computing: dict[Request, int] = {}
+        """Admitted request with blocks that the prefix cache does not have yet → its ``num_computed`` when last looked
+        at."""
 
     def schedule(self, step: Step, prefills: list[Request], may_admit: bool) -> list[Request]:
         """Divide the step's tokens among ``prefills``, those in progress, and the requests that it admits; returns
@@ -114,13 +115,20 @@ class AdmissionControl:
             candidates.append(request)
             lengths.add(request.prefill_end - request.num_computed)
             if policy.min_shared_blocks and request.num_unregistered >= policy.min_shared_blocks:
-                self._computing.append(request)
+                self._computing[request] = -1
                 computing[request.chain.digests[request.num_registered]] = request
 
     def _computed_next(self) -> dict[bytes, Request]:
-        """Digest of the block that each of the requests in ``_computing`` brings into the prefix cache next."""
-        self._computing = [each for each in self._computing if each.is_running and each.num_unregistered > 0]
-        return {each.chain.digests[each.num_registered]: each for each in self._computing}
+        """Digest of the block that each of the requests in ``_computing`` brings into the prefix cache next. Not of
+        those that got no tokens lately: nobody waits for who waits."""
+        computing, before = {}, self._computing
+        self._computing = {}
+        for request, computed in before.items():
+            if request.is_running and request.num_unregistered > 0:
+                self._computing[request] = request.num_computed
+                if request.num_computed > computed or request.phase is not Phase.PREFILL:
+                    computing[request.chain.digests[request.num_registered]] = request
+        return computing
 
     def _awaits_prefix(self, request: Request, computing: dict[bytes, Request]) -> bool:
         """Whether another request, no less urgent, computes enough of the prefix of ``request``."""

@@ -181,6 +181,22 @@ def test_the_urgent_wait_for_nobodys_prefix() -> None:
     assert "urgent" in chunks(sample_and_return(scheduler))
 
 
+def test_nobody_waits_for_the_prefix_of_one_that_gets_no_tokens() -> None:
+    """``second`` is neither the first in order nor the shortest, and has the prefix that ``short`` begins with."""
+    scheduler = large_scheduler(slots=8)
+    add(scheduler, "stream", 4, max_tokens=3000)
+    step(scheduler)
+    add(scheduler, "first", 9000)
+    scheduler.add(Request("second", SHARED[:6000], SamplingParams(max_tokens=5)))
+    step(scheduler)
+    assert {"first", "second"} == set(chunks(sample_and_return(scheduler))) - {"stream"}
+    add(scheduler, "third", 5000)
+    step(scheduler)
+    scheduler.add(Request("short", SHARED[:500], SamplingParams(max_tokens=5)))
+    step(scheduler)
+    assert "short" in chunks(sample_and_return(scheduler))
+
+
 @pytest.mark.parametrize("prompt", [8, 400])
 def test_a_step_costs_the_same_however_many_wait(prompt: int) -> None:
     """Calls of functions in one ``schedule`` in which nobody is admitted for want of blocks."""

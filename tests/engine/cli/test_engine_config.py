@@ -1,0 +1,35 @@
+"""From flags and environment to the engine's configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from blade_llm.cli.server import _engine_config
+from blade_llm.cli.server_flags import GROUPS
+from blade_protocol import environment
+
+MODEL: Any = SimpleNamespace(names=("m",), tokenizer=SimpleNamespace(eos_token_id=None))
+
+
+def flags(**given: object) -> dict[str, Any]:
+    """All flags, with their defaults but for those given."""
+    return {flag.name: flag.default for group in GROUPS.values() for flag in group} | given
+
+
+def test_a_server_bounds_what_one_client_may_take() -> None:
+    config = _engine_config(flags(), Path("m"), MODEL)
+    assert (config.max_waiting_requests, config.share_slots, config.allow_client_priority) == (2048, True, False)
+    assert _engine_config(flags(max_waiting_requests=5), Path("m"), MODEL).max_waiting_requests == 5
+
+
+@pytest.mark.parametrize(("flag", "variable"), [(True, None), (False, "1")])
+def test_priorities_are_taken_where_a_flag_or_the_operator_says_so(
+    monkeypatch: pytest.MonkeyPatch, flag: bool, variable: str | None
+) -> None:
+    if variable is not None:
+        monkeypatch.setenv(environment.ALLOW_CLIENT_PRIORITY, variable)
+    assert _engine_config(flags(allow_client_priority=flag), Path("m"), MODEL).allow_client_priority
