@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from blade_llm.runner.prompt_outputs import PromptOutputResults
-from blade_llm.sampling.parameters import TokenLogprobs
+from blade_llm.sampling.parameters import INVALID_TOKEN, TokenLogprobs
 from blade_llm.sampling.sampler import SampledSlots, SamplerOutput
 from blade_llm.scheduling.plan import StepResult
 
@@ -57,8 +57,17 @@ class LaunchedStep:
             self._event.synchronize()
         tokens, logprobs = self._sampled_tokens()
         if self._prompt_results is None:
-            return StepResult(tokens, logprobs)
-        return StepResult(tokens, logprobs, *self._prompt_results.read(self._host_prompt_results))
+            return StepResult(tokens, logprobs, invalid=self._invalid())
+        return StepResult(tokens, logprobs, *self._prompt_results.read(self._host_prompt_results), self._invalid())
+
+    def _invalid(self) -> list[int]:
+        """Indices of the slots that sampled where the logits are no numbers."""
+        if self._sampled is None or self._sampled.reported is None:
+            return []
+        tokens = self._host[0].tolist()
+        return (
+            [index for index, token in enumerate(tokens) if token == INVALID_TOKEN] if INVALID_TOKEN in tokens else []
+        )
 
     def _sampled_tokens(self) -> tuple[list[list[int]], list[list[TokenLogprobs] | None]]:
         """Tokens and log-probabilities of the slots that sampled."""

@@ -119,8 +119,7 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class StepResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The tokens that a step sampled, one entry for each chunk of the plan with ``sample`` set, in plan order;
-    ``INVALID_TOKEN`` where the logits are no numbers.
+    """The tokens that a step sampled, one entry for each chunk of the plan with ``sample`` set, in plan order.
 
     ``tokens[i]`` holds 0..num_draft_tokens+1 accepted tokens; without speculation exactly one.
     """
@@ -132,6 +131,8 @@ class StepResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
     prompt: that token's. Only requests with ``sampling.prompt_logprobs``, and only in their prefill."""
     embeddings: dict[int, bytes] = {}
     """Index into the plan's chunks → the pooled hidden state, fp32 little-endian."""
+    invalid: list[int] = []
+    """Indices into ``tokens`` where the logits are no numbers; the tokens mean nothing."""
 
 
 class PendingForward(Protocol):

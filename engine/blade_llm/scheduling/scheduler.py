@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from blade_llm.cache.manager import KVCacheManager
-from blade_llm.sampling.parameters import INVALID_TOKEN, TokenLogprobs
+from blade_llm.sampling.parameters import TokenLogprobs
 from blade_llm.scheduling.admission import AdmissionControl, AdmissionPolicy
 from blade_llm.scheduling.beams.group import BeamGroup
 from blade_llm.scheduling.beams.search import BeamSearch
@@ -251,7 +251,7 @@ class Scheduler:
             self.budget.observe(step.num_decodes, step.prefill_tokens, seconds)
         if result.prompt_logprobs:
             collect_prompt_logprobs(step, result)
-        outputs: list[RequestOutput] = []
+        outputs = self._end_invalid(step, result.invalid) if result.invalid else []
         sampled = zip(result.tokens, result.logprobs, strict=True)
         cache, finished = self.cache, Phase.FINISHED
         for chunk, request in zip(step.chunks, step.requests, strict=True):
@@ -264,9 +264,7 @@ class Scheduler:
             if request.phase is finished:
                 continue
             request.num_in_flight -= 1 + chunk.num_draft_tokens
-            if tokens and tokens[0] == INVALID_TOKEN:
-                outputs += self._end_invalid(request)
-            elif request.is_beam_search:
+            if request.is_beam_search:
                 outputs += self._advance_beams(request, tokens, logprobs)
             elif tokens:
                 output = append_sampled(request, tokens, logprobs, cache)
@@ -283,14 +281,20 @@ class Scheduler:
                 outputs.append(pooled_output(request, embedding))
         return outputs
 
-    def _end_invalid(self, request: Request) -> list[RequestOutput]:
-        """End a request whose logits are no numbers. Nobody else may compute with its KV, which is none either."""
-        group = self._sets.beam_groups.get(request)
-        self.cache.forget(request.block_table)
-        for beam in () if group is None else group.beams:
-            self.cache.forget(beam.blocks)
-        outputs = invalid_outputs((request.request_id,) if group is None else group.output_ids)
-        self._finish(request)
+    def _end_invalid(self, step: Step, invalid: list[int]) -> list[RequestOutput]:
+        """End the requests of sampling chunks whose logits are no numbers. Nobody else may compute with their KV, which
+        is none either."""
+        outputs: list[RequestOutput] = []
+        sampling = [request for chunk, request in zip(step.chunks, step.requests, strict=True) if chunk.sample]
+        for request in (sampling[index] for index in invalid):
+            if request.phase is Phase.FINISHED:  # another beam of the same search
+                continue
+            group = self._sets.beam_groups.get(request)
+            self.cache.forget(request.block_table)
+            for beam in () if group is None else group.beams:
+                self.cache.forget(beam.blocks)
+            outputs += invalid_outputs((request.request_id,) if group is None else group.output_ids)
+            self._finish(request)
         return outputs
 
     def _advance_beams(
