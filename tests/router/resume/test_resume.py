@@ -107,6 +107,20 @@ async def test_a_replica_that_fails_is_passed_over(mode: Mode) -> None:
         assert len(good.resumed) == 1
 
 
+@pytest.mark.parametrize("mode", ["reset", "reset-after-head"])
+async def test_a_stream_that_loses_its_second_engine_at_once_gets_no_third(mode: Mode) -> None:
+    """It may be what kills them."""
+    async with replica("a") as a, replica("b") as b, replica("c") as c, over(a, b, c) as router:
+        async with Reading.of(router, a, b, c) as stream:
+            bad = stream.other()
+            good = stream.other(bad)
+            bad.mode = good.mode = mode
+            await stream.engine.kill()
+            assert error_of(await stream.rest(good, bad))["code"] == "engine_lost"
+        assert len([each for each in good.received + bad.received if each.target == "/internal/resume"]) == 1
+        assert await _outcome(router, "suspected") == 1
+
+
 async def broken(router: Any, stream: Reading) -> dict[str, Any]:
     """Kill its engine; the error event it ends in."""
     await stream.engine.kill()
