@@ -69,7 +69,7 @@ class Estimate:
         fields = request.fields
         if 0 < usage.prompt_tokens <= MAX_LEARNED and given_tokens(request) is None:
             size = text_bytes(request)
-            if size >= _LEARN_FROM and size == len(request.body):
+            if size >= _LEARN_FROM and size == len(request.body) - request.added_bytes:
                 self._tokens = self._tokens * _FORGET + usage.prompt_tokens
                 self._bytes = self._bytes * _FORGET + size
                 self._per_byte = self._tokens / self._bytes
@@ -82,7 +82,7 @@ class Estimate:
 def text_bytes(request: ClientRequest) -> int:
     """The size of a request's JSON without the pictures and sounds in it."""
     body = request.body
-    size = len(body)
+    size = len(body) - request.added_bytes
     if request.abridged is not None:
         return size - request.abridged.file_bytes
     if size < _MEDIA_FROM or b"base64," not in body:

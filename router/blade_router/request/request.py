@@ -65,6 +65,8 @@ class ClientRequest:
     _end: bytes = b""
     abridged: Abridged | None = None
     """What the fields were read from, where the body is too large to be parsed whole."""
+    added_bytes: int = 0
+    """Bytes of the body that the router has put there, and no prompt is."""
     internal_token: str = ""
     """What its client presented as the internal token, which engines do not see."""
     endpoint: str = ""

@@ -9,9 +9,10 @@ from blade_router.http.errors import Refused
 from blade_router.request.fields import parse_abridged, raw_fields
 from blade_router.request.request import ClientRequest
 
-MAX_CANDIDATES = 16
-"""Places in a body that look like the field to be replaced; only one of them is on the top level."""
+MAX_PROBED = 6 << 20
+"""Bytes that are parsed to find out which of the places that look like the field to be replaced is on the top level."""
 _BEGIN = re.compile(rb"\s*\{\s*")
+_AFTER = b",} \t\r\n"
 _Edit = tuple[int, int, bytes]
 """Start and end of what is replaced, and by what."""
 
@@ -57,6 +58,7 @@ def insert_text(request: ClientRequest, name: str, value: str) -> None:
         comma = b"" if body[end : end + 1] == b"}" else b","
         field = b'"%b":"%b"%b' % (name.encode(), value.encode(), comma)
         request.body = b"".join((body[:end], field, memoryview(body)[end:]))
+        request.added_bytes += len(field)
 
 
 def _replacement(text: bytes, name: str, old: msgspec.Raw, new: bytes) -> _Edit:
@@ -68,22 +70,22 @@ def _replacement(text: bytes, name: str, old: msgspec.Raw, new: bytes) -> _Edit:
     pattern = re.compile(rb'"%b"\s*:\s*' % re.escape(name.encode()))
     value = bytes(old)
     probe = b"[%b]" % value  # differs from the old value, whatever the new one is
-    tried = 0
+    left = MAX_PROBED
     for match in pattern.finditer(text):
         start = match.end()
         end = start + len(value)
-        if not text.startswith(value, start):
+        if not text.startswith(value, start) or text[end] not in _AFTER:
             continue
+        left -= len(text)
+        if left < 0:
+            break
         found = raw_fields(_apply(text, [(start, end, probe)]), (name,)).get(name)
         if found is not None and bytes(found) == probe:
             return start, end, new
-        tried += 1
-        if tried == MAX_CANDIDATES:
-            break
     raise Refused(
         400,
         f"the field {name} has to be rewritten, and cannot be found for certain; write its name without escapes, and "
-        "only once",
+        "put it in front",
         code="ambiguous_field",
     )
 
