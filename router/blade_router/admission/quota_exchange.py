@@ -14,6 +14,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Annotated
 from urllib.parse import urlsplit
 
 import msgspec
@@ -40,13 +41,17 @@ MAX_REPLICAS = 64
 """Replicas that exchange shares; more of them split limits evenly."""
 
 
+Amount = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
+"""Whatever a message says has to fit into shared numbers of 8 bytes."""
+
+
 class QuotaNeed(msgspec.Struct, array_like=True):
     """What a replica lacks of one resource of a quota."""
 
     quota: str
     resource: int
-    wanted: int
-    lent: int
+    wanted: Amount
+    lent: Amount
     """All the sender has ever lent to the receiver of it."""
 
 
@@ -60,7 +65,7 @@ class QuotaQuery(msgspec.Struct):
 
 class QuotaReply(msgspec.Struct):
     sender: str
-    lent: list[int]
+    lent: list[Amount]
     """All it has ever lent to the sender of the query, in the order of its needs."""
 
 
