@@ -22,26 +22,30 @@ STREAMED = BODY[:-1] + b', "stream": true}'
 
 
 @contextlib.asynccontextmanager
-async def running(*flags: str, soft: int = DESCRIPTORS, hard: int = DESCRIPTORS) -> AsyncIterator[tuple[int, int]]:
-    """A router as a process under a limit of open files: its port and process id."""
+async def running(*flags: str, soft: int = DESCRIPTORS, hard: int = DESCRIPTORS) -> AsyncIterator[tuple[int, int, int]]:
+    """A router as a process under a limit of open files: its ports, the public one first, and process id."""
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "blade_router.app", "--port", "0", *flags), stderr=PIPE, preexec_fn=limit
+        *(sys.executable, "-m", "blade_router.app", "--port", "0", "--admin_port", "0", *flags),
+        stderr=PIPE,
+        preexec_fn=limit,
     )
     assert process.stderr is not None
     try:
         async with asyncio.timeout(TEST_SECONDS):
-            port = 0
-            while not port:
+            port = admin = 0
+            while not (port and admin):
                 line = (await process.stderr.readline()).decode()
                 assert line, "the router ended before it listened"
                 if found := re.search(r"listening on http://127\.0\.0\.1:(\d+)", line):
                     port = int(found[1])
+                if found := re.search(r"admin port: http://127\.0\.0\.1:(\d+)", line):
+                    admin = int(found[1])
             draining = asyncio.create_task(process.stderr.read())
-            yield port, process.pid
+            yield port, admin, process.pid
             draining.cancel()
     finally:
         process.terminate()
@@ -68,10 +72,10 @@ async def response_to(port: int, request: bytes) -> Response:
         return await client.response()
 
 
-async def endpoints(port: int, until: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+async def endpoints(admin: int, until: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """The endpoints of ``/status`` by name, once they are like that."""
     while True:
-        status = json.loads((await response_to(port, get(b"/status"))).body)
+        status = json.loads((await response_to(admin, get(b"/status"))).body)
         found = {each["name"]: each for each in status["endpoints"]}
         if until(found):
             return found
@@ -86,15 +90,15 @@ async def test_silent_connections_do_not_stop_the_router_and_are_no_engines_faul
     async with (
         MockEngine("a") as a,
         MockEngine("b") as b,
-        running("--endpoints", f"{a.url},{b.url}", "--health_interval", "0.3") as (port, _),
+        running("--endpoints", f"{a.url},{b.url}", "--health_interval", "0.3") as (port, admin, _),
     ):
-        await endpoints(port, all_up)
+        await endpoints(admin, all_up)
         async with crowd(port, SILENT):
             for _ in range(3):
                 assert (await response_to(port, get(b"/live"))).status == 200
                 assert (await response_to(port, post())).status == 200
                 await asyncio.sleep(0.3)  # health checks meanwhile
-            found = await endpoints(port, all_up)
+            found = await endpoints(admin, all_up)
         assert [(each["failures"], each["ejected_for"]) for each in found.values()] == [(0, 0.0)] * 2
 
 
@@ -102,9 +106,9 @@ async def test_when_every_connection_is_in_use_liveness_probes_get_through_and_o
     gate = asyncio.Semaphore(0)
     async with (
         MockEngine("a", gate=gate) as engine,
-        running("--endpoints", engine.url, "--max_connections", "20", *ONE_ADDRESS) as (port, _),
+        running("--endpoints", engine.url, "--max_connections", "20", *ONE_ADDRESS) as (port, admin, _),
     ):
-        await endpoints(port, all_up)
+        await endpoints(admin, all_up)
         async with crowd(port, 20, post(STREAMED)):
             while engine.active < 20:  # noqa: ASYNC110 - another process
                 await asyncio.sleep(0.02)
@@ -124,5 +128,5 @@ async def test_when_every_connection_is_in_use_liveness_probes_get_through_and_o
 
 
 async def test_the_limit_of_open_files_is_raised() -> None:
-    async with MockEngine("a") as engine, running("--endpoints", engine.url, soft=64, hard=512) as (_, pid):
+    async with MockEngine("a") as engine, running("--endpoints", engine.url, soft=64, hard=512) as (_, _, pid):
         assert resource.prlimit(pid, resource.RLIMIT_NOFILE) == (512, 512)

@@ -36,7 +36,10 @@ async def behind(
             await stack.enter_async_context(serving(endpoints=endpoints, wait=False, keys=keys, peers=peers))
             for _ in range(replicas)
         ]
-        write(peers, json.dumps({"endpoints": [{"url": router.url} for router in routers]}))
+        write(
+            peers,
+            json.dumps({"endpoints": [{"url": router.url, "internal_url": router.admin_url} for router in routers]}),
+        )
         for router in routers:
             await eventually(lambda router=router: router.router.endpoints.usable_count() == 1)  # type: ignore[misc]
             await eventually(lambda router=router: _capacity(router) == slots)  # type: ignore[misc]

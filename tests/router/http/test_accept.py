@@ -85,7 +85,7 @@ async def test_connecting_without_descriptors_is_no_engines_fault() -> None:
             await eventually(lambda: a.probes + b.probes > checks)
             client.send(post())
             assert (await client.response()).status == 200
-            assert "blade_router_retries_exhausted_total 0" in (await router.client.get("/metrics")).text
+            assert "blade_router_retries_exhausted_total 0" in (await router.admin.get("/metrics")).text
 
 
 async def test_idle_connections_to_engines_give_their_descriptors_to_others() -> None:
@@ -192,7 +192,7 @@ async def test_one_address_may_have_only_a_part_of_all_connections() -> None:
                 client.send(post())
                 assert (await client.response()).status == 503
             async with connected(router.port, local_addr=("127.0.0.2", 0)) as other:
-                other.send(get(b"/status"))
+                other.send(get(b"/health"))
                 assert (await other.response()).status == 200
     proxies = TrustedProxies.parse(["127.0.0.0/30"])
     engine = MockEngine("a", gate=asyncio.Semaphore(0))

@@ -24,7 +24,7 @@ START = b"POST /v1/chat/completions HTTP/1.1\r\n" + HOST
 
 
 def body_of(size: int) -> bytes:
-    return BODY[:-1] + b', "user": "' + b"x" * (size - len(BODY) - 12) + b'"}'
+    return BODY[:-1] + b', "note": "' + b"x" * (size - len(BODY) - 12) + b'"}'
 
 
 def budget(router: Running) -> BodyBudget:

@@ -25,7 +25,7 @@ TRICKS = (
     *("/v1//load_lora_adapter", "/v1/./load_lora_adapter", "/v1/../sleep", "/v1/models/../load_lora_adapter"),
     *("/v1/%6coad_lora_adapter", "/v1%2fload_lora_adapter", "/v1/models/%2e%2e/load_lora_adapter", "/V1/completions"),
     *("/v1/models/..%2fload_lora_adapter", "/v1/completions/../load_lora_adapter", "/v1/responses/../sleep"),
-    *("/v1/responses/a/b", "/v1/responses/%2e%2e/sleep", "/v1/completions/", "/v1/load_lora_adapter/", "/v1/"),
+    *("/v1/responses/a/b", "/v1/responses/%2e%2e/sleep", "/v1/load_lora_adapter/", "/v1/"),
     *("/v1/load_lora_adapter;x", "/v1/completions;/../sleep", "/v1/load_lora_adapter?x=/v1/completions"),
     *("/tokenize/../sleep", "/docs/../sleep", "//v1/load_lora_adapter", "/v1\\load_lora_adapter", "/v1/completions%00"),
 )
