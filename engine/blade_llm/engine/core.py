@@ -195,7 +195,7 @@ class EngineCore:
 
     @property
     def computes_on_host(self) -> bool:
-        """Whether a step that goes on can be told by the CPU time of this process."""
+        """Whether the CPU time of this process shows that a step goes on."""
         return self.info.computes_on_host
 
     @property

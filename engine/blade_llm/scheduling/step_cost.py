@@ -37,7 +37,7 @@ class StepCost:
 
     @property
     def uniform(self) -> bool:
-        """Whether the last chunks were of one size, so that the fixed part cannot be told from the tokens'."""
+        """Whether the last chunks were of one size, so that the fixed part cannot be separated from the tokens'."""
         if self._count < 2.5:  # three measurements
             return False
         return self._squares * self._count < (1.0 + _UNIFORM) * self._tokens**2

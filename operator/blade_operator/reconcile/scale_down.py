@@ -22,7 +22,7 @@ from blade_protocol.state import EngineState
 DRAIN_REPORT_TIMEOUT = 10.0
 """Seconds an engine has to report that it drains; then it is deleted all the same, and drains on its SIGTERM."""
 DRAIN_REQUEUE = 0.2
-"""Seconds until an engine that was told to drain, or to take requests again, is queried."""
+"""Seconds until an engine that was asked to drain, or to take requests again, is queried."""
 LOWEST_COST = -1_000_000
 """Deletion cost of a leaving engine without requests; each request adds one. Other pods have 0."""
 

@@ -154,7 +154,7 @@ def _deployment(service: LLMService, defaults: Defaults) -> Object:
         },
     }
     template = lay_over(template, router.pod_template)
-    # So that a pod of it can be told from one of an earlier template.
+    # So that a pod of it can be distinguished from one of an earlier template.
     template["metadata"]["labels"][REVISION] = digest(template)[:8]
     spec = {
         "replicas": router.replicas,

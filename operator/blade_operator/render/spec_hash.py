@@ -1,6 +1,6 @@
 """The hash of a spec: of what its user set, the same whatever release of the operator computes it.
 
-An API server stores defaults with the rest, so what a user left alone cannot be told from what they set to the default.
+An API server stores defaults with the rest, so what a user left alone looks like what they set to the default.
 A field at the default it was born with does not count. Should a later release give it another default, specs that were
 stored before keep the old value, and their hash; and a field that a release adds changes the hash of no stored spec.
 """

@@ -1,6 +1,6 @@
 """Quarantine of requests that kill engines.
 
-A request whose engine loses the connection may be the victim of a crash or its cause, and nobody can tell from one
+A request whose engine loses the connection may have suffered a crash or caused it, and nobody can tell from one
 crash. So it is tried again, once: on two engines in a row that are lost before they send anything of its response it is
 *convicted*. It is refused, and so is the same request (path, body and key) for a while: a client that repeats it must
 not take down one engine after another. What is served after all is acquitted, and the engine that was lost is to blame.

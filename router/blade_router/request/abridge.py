@@ -33,7 +33,7 @@ _LONG_NUMBERS = 256
 _FILE_HEAD = 32
 """Bytes kept of a file: its media type."""
 _SAMPLE = 16 << 10
-"""Bytes of the start and the end of a file by which it is told from others."""
+"""Bytes of the start and the end of a file that distinguish it from others."""
 
 _SHORT = re.compile(
     rb"(?:"

@@ -78,8 +78,8 @@ class ConnectionTable:
         self._by_address: dict[str, set[Evictable]] = {}
         self._count = 0
         self._reserve: dict[Evictable, None] = {}
-        self._whole = _Victims()
-        self._of_address: dict[str, _Victims] = {}
+        self._whole = _Candidates()
+        self._of_address: dict[str, _Candidates] = {}
 
     def __len__(self) -> int:
         """The number of connections, without the reserve."""
@@ -90,8 +90,8 @@ class ConnectionTable:
         if self.most_per_address and address:
             siblings = self._by_address.get(address, ())
             if len(siblings) >= self.most_per_address and not self._exempt(address):
-                victims = self._of_address.setdefault(address, _Victims())
-                if not self._evict(victims, siblings, len(siblings)):
+                candidates = self._of_address.setdefault(address, _Candidates())
+                if not self._evict(candidates, siblings, len(siblings)):
                     return False
         return self._count < self.most or self.evict_one()
 
@@ -125,11 +125,11 @@ class ConnectionTable:
             del self._by_address[connection.address]
             self._of_address.pop(connection.address, None)
 
-    def _evict(self, victims: "_Victims", connections: Iterable[Evictable], count: int) -> bool:
-        connection = victims.next()
-        if connection is None and victims.may_scan(self._clock(), count):
-            victims.scan(self._clock(), connections)
-            connection = victims.next()
+    def _evict(self, candidates: "_Candidates", connections: Iterable[Evictable], count: int) -> bool:
+        connection = candidates.next()
+        if connection is None and candidates.may_scan(self._clock(), count):
+            candidates.scan(self._clock(), connections)
+            connection = candidates.next()
         if connection is None:
             return False
         self.evicted += 1
@@ -138,7 +138,7 @@ class ConnectionTable:
         return True
 
 
-class _Victims:
+class _Candidates:
     """Connections in the order in which they may be evicted, as it was at the last search.
 
     One that has been busy since then is passed over. So nothing has to be kept in order while requests come and go.
