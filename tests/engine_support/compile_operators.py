@@ -21,6 +21,7 @@ OPERATORS = [
     "rope_write_kv",
     "silu_and_mul",
     "gumbel_argmax",
+    "mark_invalid",
     "gather_inputs",
     "top_k_top_p",
     "penalties",
