@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 
 from blade_router.admin.sibling_workers import SiblingWorkers
-from blade_router.admission.borrower import Borrower, Need
-from blade_router.admission.quota_exchange import QuotaExchange
-from blade_router.admission.quota_ledger import Shared
+from blade_router.admission.lending.borrower import Borrower, Need
+from blade_router.admission.lending.quota_exchange import QuotaExchange
+from blade_router.admission.lending.quota_ledger import Shared
 
 REPLY, BORROW = b"reply", b"borrow"
 """What the first worker is asked for: the reply to a message of another replica, and what requests lack."""

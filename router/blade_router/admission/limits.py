@@ -4,7 +4,7 @@ Tokens are reserved when a request comes, from an estimate, and settled when its
 reserved too much is given back to the moment it was taken at; what was too little counts from when it is known.
 
 Each replica of a router has an equal share of a limit. Replicas that know each other lend what they do not use
-(``quota_ledger``): that moves the shares, and never changes their sum.
+(``lending.quota_ledger``): that moves the shares, and never changes their sum.
 """
 
 import logging

@@ -1,9 +1,9 @@
 """The bounded request queue of a service: backpressure while its engines have enough to do.
 
-Engines get no more requests than they have slots (``slots``), the others wait here, where they can be put in order,
-counted and refused. A request waits on a future of its own: there is no task per request, one timer per queue sees to
-the age limit, and one looks for slots that other processes gave back while requests wait. Where the queue is switched
-off entering returns ``UNQUEUED``, which all requests share.
+Engines get no more requests than they have slots (``capacity.slots``), the others wait here, where they can be put in
+order, counted and refused. A request waits on a future of its own: there is no task per request, one timer per queue
+sees to the age limit, and one looks for slots that other processes gave back while requests wait. Where the queue is
+switched off entering returns ``UNQUEUED``, which all requests share.
 """
 
 import asyncio
@@ -16,10 +16,10 @@ from functools import partial
 import msgspec
 
 from blade_protocol.routing import QueueConfig
-from blade_router.admission.engine_limit import UNLIMITED
+from blade_router.admission.capacity.engine_limit import UNLIMITED
+from blade_router.admission.capacity.slots import WIDTH, Slots
+from blade_router.admission.capacity.start_window import Start, StartWindow
 from blade_router.admission.fair_queue import FairQueue, Waiting
-from blade_router.admission.slots import WIDTH, Slots
-from blade_router.admission.start_window import Start, StartWindow
 from blade_router.endpoints.endpoint_set import EndpointSet
 from blade_router.http.client import Client
 from blade_router.http.errors import Refused

@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 
 from blade_protocol.routing import HoldConfig, QueueConfig
+from blade_router.admission.capacity.slots import SHARED_SERVICES, WIDTH, Slots, open_row
 from blade_router.admission.interface import Admission
 from blade_router.admission.limits import CONCURRENT
 from blade_router.admission.pending_buffer import PendingBuffer
 from blade_router.admission.request_queue import UNQUEUED, RequestQueue
-from blade_router.admission.slots import SHARED_SERVICES, WIDTH, Slots, open_row
 from blade_router.endpoints.endpoint_set import EndpointSet
 from blade_router.http.client import Client
 from blade_router.request.request import ClientRequest

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 from router_support.fairness import STEP_SECONDS, FairFleet
 
-from blade_router.admission.slots import WIDTH
+from blade_router.admission.capacity.slots import WIDTH
 from blade_router.workers.shared_memory import SharedColumns, SharedMemory, SharedRow
 
 SECONDS = 2.0

@@ -16,7 +16,7 @@ from router_support.serving import Running, eventually, serving
 
 from blade_protocol import environment, paths
 from blade_router.admin.lending import ReplicaLending
-from blade_router.admission.quota_exchange import FORGET_SECONDS, QuotaExchange
+from blade_router.admission.lending.quota_exchange import FORGET_SECONDS, QuotaExchange
 
 LIMIT = 30
 

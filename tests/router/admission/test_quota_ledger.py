@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blade_protocol.routing import Limits
+from blade_router.admission.lending.quota_ledger import QuotaLedger
 from blade_router.admission.limits import _RUNNING, CONCURRENT, REQUESTS, TOKENS, Quota, Quotas
-from blade_router.admission.quota_ledger import QuotaLedger
 
 KEY = "key a"
 SLOT = 500

@@ -1,6 +1,13 @@
 """The window of requests whose first token is to come grows while they come in time, and shrinks when they do not."""
 
-from blade_router.admission.start_window import FORGET_SECONDS, INITIAL, LEAST, TARGET_SECONDS, Start, StartWindow
+from blade_router.admission.capacity.start_window import (
+    FORGET_SECONDS,
+    INITIAL,
+    LEAST,
+    TARGET_SECONDS,
+    Start,
+    StartWindow,
+)
 
 
 class Bench:

@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from blade_protocol import headers, paths
-from blade_router.admission.borrower import MAX_NEEDS, Need
-from blade_router.admission.quota_ledger import QuotaLedger, Shared
+from blade_router.admission.lending.borrower import MAX_NEEDS, Need
+from blade_router.admission.lending.quota_ledger import QuotaLedger, Shared
 from blade_router.admission.window import SLOT, WINDOW, slot_of
 from blade_router.http.upstream.connection import Connection
 from blade_router.http.upstream.errors import BadResponse, UpstreamError

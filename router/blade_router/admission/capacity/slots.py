@@ -1,8 +1,8 @@
 """The slots of a service's engines: how many requests they run, and which of them a process and a key may have.
 
 **Replicas** of a router share the slots as they share limits: equally, and each lends what it does not use
-(``quota_ledger``), but for a reserve: a request that comes to it finds a slot. One that has borrowed returns what it
-has beyond its share as its requests end, when another one asks for it.
+(``lending.quota_ledger``), but for a reserve: a request that comes to it finds a slot. One that has borrowed returns
+what it has beyond its share as its requests end, when another one asks for it.
 
 **Workers** of one replica share through memory: any may use all, but while another one has requests waiting, each has
 its part.
@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from blade_protocol.routing import QueueConfig
-from blade_router.admission.engine_limit import UNLIMITED, EngineLimit
+from blade_router.admission.capacity.engine_limit import UNLIMITED, EngineLimit
 from blade_router.admission.limits import CONCURRENT
 from blade_router.admission.window import Cell
 from blade_router.endpoints.endpoint import Endpoint

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
-from blade_router.admission.quota_ledger import Shared, find
+from blade_router.admission.lending.quota_ledger import Shared, find
 from blade_router.admission.window import slot_of
 
 RETRY_SECONDS = 0.1
