@@ -21,6 +21,7 @@ KERNELS = {
     "_thresholds_kernel",
     "_best_of_piece_kernel",
     "_best_piece_kernel",
+    "_mark_invalid_kernel",
 }
 
 

@@ -14,6 +14,7 @@ from router_support.serving import Running, eventually, serving
 
 from blade_protocol.routing import EndpointConfig
 from blade_router.admin.lending import ReplicaLending
+from blade_router.admission.request_queue import REFRESH_SECONDS
 
 TOKENS = 12
 """Of each stream: none ends while an engine is being filled."""
@@ -47,6 +48,7 @@ async def behind(
             assert isinstance(lending, ReplicaLending)
             if replicas > 1:
                 await eventually(lambda lending=lending: lending.exchange.rank is not None)  # type: ignore[misc]
+        await asyncio.sleep(2 * REFRESH_SECONDS)  # then queues look at the reports with the next request
         yield engine, permits, routers
 
 

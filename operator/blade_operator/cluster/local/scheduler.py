@@ -46,7 +46,7 @@ def wanted(pod: Object) -> dict[str, int]:
 
 
 class Scheduler:
-    """Schedules pods in the order of their names."""
+    """Schedules pods in the order in which they came: one that waits goes before those made later."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -54,7 +54,7 @@ class Scheduler:
     def sync(self) -> None:
         """Schedule the pods that fit; say of the others what is missing."""
         pods = self._store.find("Pod")
-        for pod in pods:
+        for pod in sorted(pods, key=_order):
             if "nodeName" not in pod["spec"] and not is_terminating(pod):
                 self._schedule(pod, [other for other in pods if "nodeName" in other["spec"]])
 
@@ -91,6 +91,11 @@ class Scheduler:
             "lastTransitionTime": clock.stamp(clock.now()),
         }
         self._store.write_status(Ref.of(pod), {"phase": "Pending", "conditions": [condition]})
+
+
+def _order(pod: Object) -> int:
+    """Creation times count seconds only; a pod that waits was last written when it was left pending."""
+    return int(pod["metadata"]["resourceVersion"])
 
 
 def _containers(pod: Object) -> list[Object]:
