@@ -44,6 +44,12 @@ os.execv({sys.executable!r}, [{sys.executable!r}, "-m", "blade_router.app", *sys
 """
 
 
+def _heed_signals() -> None:
+    """As in a terminal: these tests themselves may run in the background, or under ``nohup``."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 class Loop:
     """A folder with a local runtime, and commands for it.
 
@@ -77,6 +83,7 @@ class Loop:
                 stderr=subprocess.STDOUT,
                 text=True,
                 start_new_session=True,
+                preexec_fn=_heed_signals,
             )
         self.until(lambda: self.layout.socket.exists() or self._died())
 
