@@ -27,7 +27,9 @@ class AdmissionPolicy:
     """Bounds of what may happen out of order; :data:`FIRST_COME_FIRST_SERVED` allows nothing."""
 
     window: int = 32
-    """So many waiting requests, from the first, are looked at in a step."""
+    """For so many waiting requests, from the first, a step tries to find room."""
+    reach: int = 128
+    """So many it looks at: those that only wait for another request, or would get no tokens, cost next to nothing."""
     most_overtakes: int = 32
     """So many requests may be admitted ahead of an earlier one of their priority."""
     shortest_share: float = 0.5
@@ -39,7 +41,7 @@ class AdmissionPolicy:
     """So many prompts a step are hashed and matched to know whether they are short."""
 
 
-FIRST_COME_FIRST_SERVED = AdmissionPolicy(window=1, shortest_share=0.0, min_shared_blocks=0)
+FIRST_COME_FIRST_SERVED = AdmissionPolicy(window=1, reach=1, shortest_share=0.0, min_shared_blocks=0)
 
 
 class AdmissionControl:
@@ -74,8 +76,8 @@ class AdmissionControl:
         computing = self._computed_next()
         passed: list[Request] = []
         room = sets.room
-        index, matches, aged = 0, policy.most_matches, False
-        while index < min(len(waiting), policy.window) and sets.free_slots and not aged:
+        index, tried, matches, aged = 0, 0, policy.most_matches, False
+        while index < min(len(waiting), policy.reach) and tried < policy.window and sets.free_slots and not aged:
             request = waiting[index]
             if passed and request.priority > passed[0].priority:
                 return
@@ -97,6 +99,7 @@ class AdmissionControl:
                     continue
             admission = None
             if lengths.takes(sets.remaining(request)):
+                tried += 1
                 admission = sets.admission(request, step.number)
             if admission is None or not lengths.takes(len(request.token_ids) - admission.num_computed):
                 if request.phase is Phase.PREEMPTED:
@@ -108,7 +111,7 @@ class AdmissionControl:
                 continue  # known only now that it was matched
             sets.admit(step, request, admission)
             room = sets.room
-            index -= 1
+            index, tried = index - 1, tried - 1
             for each in passed:
                 each.overtaken += 1
                 aged = aged or each.overtaken >= policy.most_overtakes

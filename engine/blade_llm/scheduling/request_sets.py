@@ -61,19 +61,19 @@ class RequestSets:
         # A preempted request comes back when its last launched step is delivered and all its tokens are known.
         if request.steps_in_flight or len(self.free_slots) < request.num_slots:
             return None
-        if request.matched and not self._shares(request) and not self._has_room(request):
+        if request.matched and not self._shares(request) and not self._has_room(request, request.blocks_needed):
             return None
         admission = self._admission(request, step)
         if not self.running and admission.match.num_needed > self.cache.num_free and self._release_held():
             admission = self._admission(request, step)
-        request.blocks_needed = admission.match.num_needed
-        return admission if self._has_room(request) else None
+        request.blocks_needed = admission.match.num_fresh
+        return admission if self._has_room(request, admission.match.num_needed) else None
 
     def match(self, request: Request) -> PrefixMatch:
         """Find the cached prefix of a waiting request, and note how long it is and what room the request needs."""
         match = self.cache.match(request.chain, request.token_ids, request.cacheable)
         request.matched = True
-        request.blocks_needed = match.num_needed
+        request.blocks_needed = match.num_fresh
         self._note_cached(request, len(match.cached))
         return match
 
@@ -213,11 +213,11 @@ class RequestSets:
         group = self.sample_groups.get(request)
         return group is not None and request.cacheable is None and group.can_share
 
-    def _has_room(self, request: Request) -> bool:
+    def _has_room(self, request: Request, blocks: int) -> bool:
         """Whether it fits with one block to spare for each running request, so that none is preempted right after."""
         if not self.running:
             return True
-        return request.blocks_needed + len(self.running) + request.num_slots - 1 <= self.cache.num_free
+        return blocks + len(self.running) + request.num_slots - 1 <= self.cache.num_free
 
     def _release_held(self) -> bool:
         """Release what is held for samples to come; whether that was anything."""

@@ -135,7 +135,7 @@ def _deployment(service: LLMService, defaults: Defaults) -> Object:
         ],
     }
     template: Object = {
-        "metadata": {"labels": labels(service, ROLE_ROUTER) | token_labels(defaults)},
+        "metadata": {"labels": labels(service, ROLE_ROUTER) | token_labels(service, defaults)},
         "spec": {
             "serviceAccountName": name,
             "automountServiceAccountToken": True,

@@ -29,7 +29,8 @@ def router_config(service: LLMService) -> RouterConfig:
         policy=policy_name(router.policy),
         models=tuple(_model(name, service) for name in service.served_names),
         queue=_queue(router.queue),
-        hold=_hold(router.hold, scaled_to_zero=service.spec.replicas == 0),
+        # An image of the user's own may be too old to know of it, and would refuse the whole configuration.
+        hold=_hold(router.hold, scaled_to_zero=service.spec.replicas == 0 and not router.image),
         anonymous=_limits(router.limits),
         share_prefix_cache=router.auth is not None and router.auth.share_prefix_cache,
         cors_origins=router.cors.allow_origins if router.cors else (),

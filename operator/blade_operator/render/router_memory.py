@@ -24,7 +24,7 @@ def router_resources(router: Router) -> Resources:
     wanted = router.resources or Resources()
     requests, limits = wanted.requests or ResourceList(), wanted.limits or ResourceList()
     memory_limit = limits.memory
-    if memory_limit is None:
+    if memory_limit is None and not router.image:  # an older one has no budget that it would fit
         needed = _besides_bodies(router) + router.workers * BODY_BUDGET_BYTES
         if requests.memory is not None and parse_bytes(requests.memory) > needed:
             memory_limit = requests.memory
@@ -33,7 +33,8 @@ def router_resources(router: Router) -> Resources:
     memory, cpu = requests.memory, requests.cpu
     if memory is None:
         own = f"{(router.workers * ROUTER_PROCESS_BYTES) >> 20}Mi"
-        memory = own if parse_bytes(own) <= parse_bytes(memory_limit) else memory_limit
+        fits = memory_limit is None or parse_bytes(own) <= parse_bytes(memory_limit)
+        memory = own if fits else memory_limit
     if cpu is None:
         small = limits.cpu is not None and parse_quantity(limits.cpu) < parse_quantity(CPU_REQUEST)
         cpu = limits.cpu if small else CPU_REQUEST

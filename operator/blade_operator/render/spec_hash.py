@@ -69,8 +69,8 @@ def spec_hash(service: LLMService, claim: Object | None = None) -> str:
     relevant: dict[str, Any] = {part: whole[part] for part in _PARTS if part in whole}
     if "cache" in relevant["model"] and "claimName" not in relevant["model"]["cache"]:
         relevant["model"]["cache"] = _cache_fields(service, claim)
-    if not service.spec.security.engine_token:
-        relevant["engineToken"] = False
+    if (engine_token := service.spec.security.engine_token) is not None:
+        relevant["engineToken"] = engine_token
     relevant["drainTimeout"] = service.spec.rollout.drain_timeout
     relevant["restartedAt"] = service.annotations.get(RESTARTED_AT, "")
     return digest(relevant)

@@ -47,13 +47,20 @@ def token_mounts(defaults: Defaults) -> list[Object]:
 
 def engine_token_env(service: LLMService, defaults: Defaults) -> dict[str, str]:
     """The environment variables of an engine; with the one that makes its public port require the token, too."""
-    required = {environment.PUBLIC_TOKEN: "1"} if service.spec.security.engine_token else {}
+    required = {environment.PUBLIC_TOKEN: "1"} if _requires_token(service) else {}
     return token_env(defaults) | required if defaults.internal_key else {}
 
 
-def token_labels(defaults: Defaults) -> dict[str, str]:
+def token_labels(service: LLMService, defaults: Defaults) -> dict[str, str]:
     """The label of a router pod that sends the token."""
-    return {SENDS_TOKEN: "true"} if defaults.internal_key else {}
+    sends = not service.spec.router.image or _requires_token(service)  # an image of the user's own may be too old to
+    return {SENDS_TOKEN: "true"} if defaults.internal_key and sends else {}
+
+
+def _requires_token(service: LLMService) -> bool:
+    """Whether engines require it on their public port: as the spec says, else where routers are known to send it."""
+    wanted = service.spec.security.engine_token
+    return not service.spec.router.image if wanted is None else wanted
 
 
 def token_env(defaults: Defaults) -> dict[str, str]:

@@ -192,10 +192,10 @@ class Security(Record):
         "engines; the routers' public port is open to all, their admin port to the operator and Prometheus. Kept by "
         "clusters whose network enforces NetworkPolicies.",
     )
-    engine_token: bool = Field(
-        default=True,
+    engine_token: bool | None = Field(
+        default=None,
         description="Engines serve only who has the service's internal token, as its routers have, so that API keys "
-        "do not depend on the network. Set it to false while `router.image` is older than this field.",
+        "do not depend on the network. When unset: unless `router.image` is set, which may be too old to send it.",
     )
 
 

@@ -78,7 +78,18 @@ class Request(Protocol):
 class Case:
     """What is known of all requests with one digest."""
 
-    __slots__ = ("closed", "convictions", "digest", "expires", "in_stream", "on_trial", "size", "strikes_on", "until")
+    __slots__ = (
+        "closed",
+        "convictions",
+        "digest",
+        "expires",
+        "in_stream",
+        "on_trial",
+        "size",
+        "strikes_on",
+        "trials",
+        "until",
+    )
 
     def __init__(self, digest: int, size: int) -> None:
         self.digest = digest
@@ -92,6 +103,8 @@ class Case:
         self.expires = 0.0
         self.convictions = 0
         self.on_trial: Trial | None = None
+        self.trials: set[Trial] = set()
+        """Those that are not over: until then it does not expire."""
         self.closed = False
         """It is acquitted, or forgotten."""
 
@@ -143,12 +156,13 @@ class Quarantine:
         if case is None:
             return None
         now = self._clock()
-        if now >= case.expires:
+        if now >= case.expires and not case.trials:
             self._close(case)
             return None
         self._check(case, now)
         trial = Trial(self, request, key)
         trial.case = case
+        case.trials.add(trial)
         trial.strikes = 1
         return trial
 
@@ -177,6 +191,7 @@ class Quarantine:
             number = digest(trial.request, trial.key)
             case = self._cases.get(number) or self._open(number, len(trial.request.body))
             trial.case = case
+            case.trials.add(trial)
         case.expires = max(case.expires, self._clock() + SUSPECT_SECONDS)
         self._cases.move_to_end(case.digest)
         return case
@@ -381,6 +396,8 @@ class Trial:
     def close(self) -> None:
         """The request is over."""
         self._quarantine.release(self)
+        if self.case is not None:
+            self.case.trials.discard(self)
 
 
 def digest(request: Request, key: str) -> int:

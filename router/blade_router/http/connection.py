@@ -253,8 +253,8 @@ class HttpConnection(asyncio.Protocol):
                 await client.refuse(Refused(500, "the router failed; its log says why", code="internal_error"))
         finally:
             self._client = None
-            if request.body:
-                self._limits.budget.take(-len(request.body), request.key)
+            if request.body_bytes:
+                self._limits.budget.take(-request.body_bytes, request.key)
         if self._flow.lost:
             return
         if client.ends_with_connection and not client.complete:

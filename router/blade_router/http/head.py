@@ -36,6 +36,8 @@ class RawRequest:
     expects_continue: bool = field(default=False, compare=False)
     """It waits for ``100 Continue`` before it sends its body."""
     body: bytes = b""
+    body_bytes: int = field(default=0, compare=False)
+    """Size of the body as it came, which counts in the budget until the request has ended."""
     key: str = ""
     """The name of its API key; known for large bodies only, which count in that key's share of memory."""
     span: Span | None = None

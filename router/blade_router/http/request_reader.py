@@ -100,6 +100,8 @@ class RequestReader:
         self._body: bytes | bytearray = b""
         self._charged = 0
         """Bytes of the head or body being read that count in the budget; none of what comes in one piece."""
+        self._charged_key = ""
+        """The API key in whose share they count."""
         self._body_began = math.inf
         """When its body was first waited for."""
         self._read_at = 0.0
@@ -151,7 +153,7 @@ class RequestReader:
         budget = self._limits.budget
         for request in self.waiting:
             if isinstance(request, RawRequest):
-                budget.take(-len(request.body), request.key)
+                budget.take(-request.body_bytes, request.key)
         self.waiting.clear()
 
     def detach(self) -> None:
@@ -262,17 +264,20 @@ class RequestReader:
         request = self.request
         if request is None:
             return
-        self.request = None
-        self.stage = IDLE
-        self.deadline = math.inf
         if self._body:
             size = len(self._body)
             if not self._has_room(size - self._charged, size, request.key):
                 raise self._reject(head.too_many_bodies())
+            if self.stage is OVER:
+                return  # to make room, this one was given up
             self._limits.budget.take(size - self._charged, request.key)  # until the request has ended
             self._charged = 0
+            request.body_bytes = size
             request.body = self._body if isinstance(self._body, bytes) else bytes(self._body)
             self._body = b""
+        self.request = None
+        self.stage = IDLE
+        self.deadline = math.inf
         self.waiting.append(request)
         self._wake()
 
@@ -319,11 +324,11 @@ class RequestReader:
     def _charge(self, size: int, whole: int) -> None:
         """Count what has come of a head or body in the budget; ``whole`` is its size as far as that is known."""
         key = self.request.key if self.request is not None else ""
-        if self._has_room(size - self._charged, whole, key):
-            self._limits.budget.take(size - self._charged, key)
-            self._charged = size
-        else:
+        if not self._has_room(size - self._charged, whole, key):
             self.refuse(head.too_many_bodies())
+        elif self.stage is not OVER:  # else this one was given up to make room
+            self._limits.budget.take(size - self._charged, key)
+            self._charged, self._charged_key = size, key
 
     def _has_room(self, more: int, size: int, key: str) -> bool:
         """Whether the budget has room for ``more`` bytes of a body of ``size``, if need be instead of a stalled one."""
@@ -337,7 +342,7 @@ class RequestReader:
 
     def _release(self) -> None:
         if self._charged:
-            self._limits.budget.take(-self._charged, self.request.key if self.request is not None else "")
+            self._limits.budget.take(-self._charged, self._charged_key)
             self._charged = 0
 
     def _head_size(self) -> int:

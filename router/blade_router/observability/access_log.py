@@ -128,7 +128,7 @@ def _line(outcome: Outcome, proxies: TrustedProxies) -> Line:
         path=raw.path[:MAX_PATH_BYTES].decode("ascii"),
         status=outcome.status,
         duration=_milliseconds(outcome.ended - outcome.started),
-        bytes_in=len(raw.body),
+        bytes_in=raw.body_bytes,
         bytes_out=outcome.client.sent,
         client=address,
         id=request.id.decode("latin-1") if request is not None else "",

@@ -125,6 +125,7 @@ class Proxy:
                     return
             admission = await self.admission_control.admit(request, client)
             key = admission.key_name
+            raw.body = request.body  # what it was rewritten from would take the same memory again
             try:
                 status = await self._serve(request, client, admission)
             except Refused as refusal:
@@ -187,8 +188,8 @@ class Proxy:
                         self._stall_timeout,
                     )
                     response = await buffer_head(connection)
-                    admission.first_byte()
                     if response.status < 300:
+                        admission.first_byte()
                         attempt.first_byte()
                         if index is not None:
                             index.learn(request.prompt.chain, header_of(connection.headers, _KV_BLOCKS))
@@ -268,6 +269,8 @@ class Proxy:
             return True  # a replica became ready since the configuration was read
         if retries.may_wait and await self.admission_control.wait_for_endpoint(request, client, admission):
             retries.reset()
+            if retries.trial is None:  # an equal request may have lost its engine meanwhile
+                retries.trial = self.quarantine.enter(request, admission.key_name)
             return True
         return retries.retry_lost_connections()
 

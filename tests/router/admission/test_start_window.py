@@ -4,6 +4,7 @@ from blade_router.admission.capacity.start_window import (
     FORGET_SECONDS,
     INITIAL,
     LEAST,
+    LONGEST_SECONDS,
     TARGET_SECONDS,
     Start,
     StartWindow,
@@ -101,3 +102,20 @@ def test_switched_off_it_holds_nothing_back() -> None:
     bench = Bench(enabled=False)
     assert [bench.window.begin(True) for _ in range(1000)] == [None] * 1000
     assert not bench.window.is_full()
+
+
+def test_nothing_is_kept_of_requests_that_have_ended() -> None:
+    bench = Bench()
+    for _ in range(100):
+        start = bench.window.begin(streams=False)
+        assert start is not None
+        bench.window.end(start)
+    assert not bench.window._silent
+    assert bench.window.starting == 0
+
+
+def test_an_engine_that_hangs_does_not_fill_it_for_ever() -> None:
+    bench = Bench(engines=2)
+    bench.fill()
+    bench.now += LONGEST_SECONDS
+    assert len(bench.fill()) == 2 * INITIAL

@@ -143,6 +143,21 @@ async def test_a_body_of_unknown_length_is_refused_where_it_no_longer_fits() -> 
         assert budget(router).used == 0
 
 
+async def test_a_key_gets_back_what_its_refused_bodies_took(keys_file: Path) -> None:
+    """Also of one that no longer fits when its last piece has come."""
+    write(keys_file, content(key()))
+    head = START + b"authorization: Bearer " + SECRET.encode() + b"\r\ntransfer-encoding: chunked\r\n\r\n"
+    async with MockEngine("a") as engine, serving(engine, body_budget_bytes=MIB, keys=keys_file) as router:
+        async with connected(router.port) as client:
+            client.send(head, b"30000\r\n" + b"x" * 0x30000 + b"\r\n")
+            await eventually(lambda: budget(router).used == 0x30000)
+            budget(router).used += MIB * 5 // 8  # of others
+            client.send(b"30000\r\n" + b"x" * 0x30000 + b"\r\n0\r\n\r\n")
+            await refused(client)
+        await eventually(lambda: budget(router).used == MIB * 5 // 8)
+        assert not budget(router)._used_by
+
+
 async def test_large_heads_that_hang_count_too() -> None:
     async with MockEngine("a") as engine, serving(engine, body_budget_bytes=MIB) as router:
         clients = [await RawClient.connect(router.port) for _ in range(20)]

@@ -147,6 +147,7 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        self._unset_keepalive_if_required()  # a response that ended within the head has armed it
         self._in_head = False
         self._in_body = True
         self._stop_receive_timer()

@@ -16,7 +16,7 @@ import logging
 import math
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 
 from blade_protocol.routing import QueueConfig
@@ -77,6 +77,8 @@ class Slots:
         self._clock = clock
         self._config = QueueConfig()
         self._limits: dict[Endpoint, EngineLimit] = {}
+        self._beyond = 0
+        """Requests of this process that are with engines which take no more: draining, down or removed."""
         self._routers = 1
         self._rank: int | None = None
         self._multiple = math.inf
@@ -99,16 +101,23 @@ class Slots:
         serving = self._endpoints.serving(self._service)
         self.engines = len(serving)
         fixed = self._config.endpoint_requests
-        if fixed:
-            self.total = fixed * len(serving)
-        else:
-            self._limits = {endpoint: self._limits.get(endpoint) or EngineLimit() for endpoint in serving}
-            limits = [limit.update(endpoint.report) for endpoint, limit in self._limits.items()]
-            self.total = UNLIMITED if UNLIMITED in limits else sum(limits)
+        for endpoint in serving:
+            self._limits.setdefault(endpoint, EngineLimit())
+        self._limits = {each: limit for each, limit in self._limits.items() if each.in_flight or not each.removed}
+        self._beyond = sum([endpoint.in_flight for endpoint in self._limits if endpoint not in serving])
+        self.total = fixed * len(serving) if fixed else self._reported(serving)
         if not self.total or self.total == UNLIMITED:
             self.share = self.total
         else:
-            self.share = max(1, self._equal_share() + self._first[_CREDIT])
+            self.share = max(1, self._equal_share() + self._first[_CREDIT]) + self._beyond
+
+    def _reported(self, serving: Collection[Endpoint]) -> int:
+        """The slots of these engines; one that has yet to report counts as the smallest of the others."""
+        limits = [self._limits[endpoint].update(endpoint.report) for endpoint in serving]
+        known = [limit for limit, endpoint in zip(limits, serving, strict=True) if endpoint.report.reported_at]
+        if UNLIMITED in known or not known:
+            return UNLIMITED if limits else 0
+        return sum(known) + min(known) * (len(limits) - len(known))
 
     # slots of requests
 
@@ -182,7 +191,7 @@ class Slots:
 
     def asked(self, wanted: int) -> None:
         """Another replica lacks slots: return those beyond the own share to it, as requests end."""
-        beyond = self.share - self._equal_share()
+        beyond = self.share - self._beyond - self._equal_share()
         if beyond > 0:
             self._first[_RETURNING] = min(wanted, beyond)
             self._first[_RETURN_UNTIL] = int((self._clock() + RETURN_SECONDS) * 1000)

@@ -8,12 +8,13 @@ when one comes late.
 """
 
 import time
-from collections import deque
 from collections.abc import Callable
 
 TARGET_SECONDS = 0.5
 """Time to first token up to which an engine gets more prompts at a time. Another key's request waits until one of them
 has started, and then among them."""
+LONGEST_SECONDS = 10.0
+"""Time for which a request without a first token counts: an engine that hangs does not keep the others idle."""
 INITIAL, LEAST, MOST = 4, 2, 1024
 """Requests of an engine at first, always, and at most."""
 DECREASE = 0.7
@@ -45,9 +46,10 @@ class StartWindow:
         self._clock = clock
         self._engines = 1
         self._size = float(INITIAL)
-        self._silent: deque[Start] = deque()
-        """Those that do not stream, in their order."""
-        self._counted: set[Start] = set()
+        self._silent: dict[Start, None] = {}
+        """Those of them that do not stream."""
+        self._counted: dict[Start, None] = {}
+        """Requests whose first token is to come, in their order."""
         self._start_seconds = 0.0
         """Mean time to first token of streams."""
         self._bound_at = 0.0
@@ -75,9 +77,9 @@ class StartWindow:
         if not self.enabled or len(self._counted) < self.size:
             return False
         now = self._clock()
-        oldest = now - self._start_seconds
-        while self._silent and (self._silent[0].since <= oldest or self._silent[0] not in self._counted):
-            self._counted.discard(self._silent.popleft())
+        for starts, seconds in ((self._counted, LONGEST_SECONDS), (self._silent, self._start_seconds)):
+            while starts and (oldest := next(iter(starts))).since <= now - seconds:
+                self.end(oldest)
         if len(self._counted) < self.size:
             return False
         self._bound_at = now
@@ -92,20 +94,21 @@ class StartWindow:
             self._bound_at = now
             self._size = max(float(INITIAL * self._engines), self._size / 2)
         start = Start(now, streams)
-        self._counted.add(start)
+        self._counted[start] = None
         if not streams:
-            self._silent.append(start)
+            self._silent[start] = None
         return start
 
     def first_token(self, start: Start) -> None:
         """Its first token has come."""
         if start.streams and start in self._counted:
             self._learn(start)
-        self._counted.discard(start)
+        self.end(start)
 
     def end(self, start: Start) -> None:
         """It has ended, perhaps without any."""
-        self._counted.discard(start)
+        self._counted.pop(start, None)
+        self._silent.pop(start, None)
 
     def _learn(self, start: Start) -> None:
         now = self._clock()
