@@ -13,7 +13,7 @@ from e2e.support.service import DEMO_MODEL, Service, names
 from e2e.support.waiting import until
 
 QUESTION = "What does len do?"
-SECONDS = 10
+SECONDS = 20
 """That one download takes: status reports it every 5 s at most."""
 SIZE = (DEMO_MODEL / "model" / "model.safetensors").stat().st_size
 

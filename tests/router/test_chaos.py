@@ -142,12 +142,13 @@ async def test_while_one_engine_lives_no_client_sees_an_error(
         clients = Crowd(router, engines, seed)
         async with asyncio.TaskGroup() as group:
             running = [group.create_task(clients.run()) for _ in range(CALLERS)]
-            survivor = engines[0]
+            survivor = loser = engines[0]
             for _ in range(STEPS):
                 others = [engine for engine in engines if engine is not survivor]
                 heir = rng.choice(others)
                 await heal(heir, router)
-                await clients.settled()  # those that had tried it while it failed have their response from the survivor
+                await heal(loser, router)
+                await clients.settled()  # those that had tried them while they failed have a response from the survivor
                 survivor = heir
                 loser = rng.choice([engine for engine in engines if engine is not survivor])
                 for engine in engines:
