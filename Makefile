@@ -19,9 +19,12 @@ E2E_PACKAGES := etcd-server runc containernetworking-plugins iptables conntrack 
 # One torch thread per process in tests: two cores serve several processes at once.
 TEST_ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 
+# The router's tests that run on its compiled modules as well
+COMPILED_TESTS := $(addprefix tests/router/,http proxy admission policies request endpoints resume observability compiled)
+
 .DEFAULT_GOAL := help
-.PHONY: help install clients run test e2e e2e-deps soak lint format generate demo-model \
-	bench bench-engine bench-router bench-operator gpu gpu-wheels clean
+.PHONY: help install compiled test-compiled clients run test e2e e2e-deps soak lint format generate demo-model \
+	bench bench-engine bench-router bench-routing bench-operator gpu gpu-wheels clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,11 +47,18 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 clients: .venv-clients/.installed ## client libraries for examples/clients, which `make test` then runs too
 
+compiled: install ## the router's hot path by mypyc, into the user's cache; BLADE_ROUTER_COMPILED=1 uses it
+	@$(BIN)/python -m blade_router.compiled
+
 run: install ## serve an LLMService on this machine: MODEL=<folder or hub id>, PORT=8080
 	@$(BIN)/blade_operator local up --port $(PORT) --model $(MODEL) --replicas 2 --ask "What does len do?"
 
 test: install clients ## all fast tests
 	$(TEST_ENV) $(BIN)/pytest -q -n 2 --dist loadfile -m "not soak and not gpu"
+
+test-compiled: compiled ## the router's tests on its compiled modules, which are not the default yet
+	$(TEST_ENV) BLADE_ROUTER_COMPILED=1 $(BIN)/pytest -q -n 2 --dist loadfile \
+		-m "not soak and not gpu and not interpreted" $(COMPILED_TESTS)
 
 e2e: install ## everything on a real Kubernetes: KUBE_ASSETS=<folder>, E2E_KUBECONFIG=<file> or kind (docs/e2e.md)
 	KUBE_ASSETS=$(KUBE_ASSETS) TORCH_INDEX=$(TORCH_INDEX) $(BIN)/python -m e2e $(E2E_ARGS)
@@ -98,8 +108,11 @@ gpu: ## everything that needs a GPU: PART=kernels, engine or bench (docs/gpu.md)
 gpu-wheels: install ## wheels for a GPU machine without a network
 	$(BIN)/python -m benchmarks.gpu.wheels
 
-bench-router: install ## the router beside sglang-router, smg and vllm-router; QUICK=1, ROWS=latency,prefix, PEERS=none
+bench-router: compiled ## the router beside sglang-router, smg and vllm-router; QUICK=1, ROWS=latency,prefix, PEERS=none
 	$(BIN)/python -m benchmarks.router
+
+bench-routing: install ## routing policies in simulated time, beside other routers' rules and an oracle; ARGS=--pairs, --write
+	$(BIN)/python -m benchmarks.routing $(ARGS)
 
 bench-operator: install ## the operator with 1,000 services on a real API server
 	KUBE_ASSETS=$(KUBE_ASSETS) $(BIN)/python -m benchmarks.operator

@@ -2,11 +2,13 @@
 
 Decode throughput (CUDA graphs, overlapped scheduling, greedy sampling) against the time it takes to read the weights
 and the batch's KV cache once, or to multiply where that takes longer; prefill against the largest matrix product's
-speed. Both limits are measured in the same run. Outputs are checked against transformers with the same weights first.
+speed. Both limits are measured in the same run. Mixed steps are timed as CUDA graphs and launched kernel by kernel.
+Outputs are checked against transformers with the same weights first.
 """
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
 import time
@@ -18,6 +20,7 @@ from benchmarks.gpu.generation import add, build, generate, prompt, share_right,
 from benchmarks.gpu.machine import DRY, bandwidth, finish, limits, peak, synchronize
 from benchmarks.gpu.shapes import MODEL
 from blade_llm.engine.core import EngineCore
+from blade_llm.scheduling.budget import PrefillBudget
 
 CONTEXT = 40 if DRY else 1024
 BATCHES = (1, 2) if DRY else (1, 8, 64, 128, 256)
@@ -25,7 +28,13 @@ STEPS = 8 if DRY else 64 if QUICK else 200
 PREFILLS = (32,) if DRY else (1024, 8192)
 CHUNK = 8192
 STREAMS = 2 if DRY else 16
-"""Decode while :func:`prefill_beside_decodes` measures."""
+"""Decode while :func:`prefill_beside_decodes` and :func:`mixed_step` measure."""
+KV_TOKENS = 3 * CONTEXT * max(BATCHES) + CHUNK
+MIXED = (6, 10) if DRY else (64, 128, 256, 512, 1024, 2048)
+"""Tokens of mixed steps, each with a graph of its size."""
+MIXED_STEPS = 2 if DRY else 10
+FEW_KV_TOKENS = 2 * CONTEXT * STREAMS + (MIXED_STEPS + 4) * max(MIXED)
+"""What mixed steps need."""
 
 
 def main() -> int:
@@ -36,17 +45,72 @@ def main() -> int:
         MODEL,
         max_num_seqs=max(BATCHES),
         max_batch_tokens=CHUNK,
-        kv_tokens=3 * CONTEXT * max(BATCHES) + CHUNK,
+        kv_tokens=KV_TOKENS,
     )
     results.append(Figure("ready", time.perf_counter() - start, "s"))
     results.append(Figure("tokens_right", check(core), "share", ">=", 0.99))
     for length in PREFILLS:
         results += prefill(core, length)
         results += prefill_beside_decodes(core, length)
+    for tokens in MIXED:
+        results += mixed_step(core, tokens, "replayed")
     for batch in BATCHES:
         results += decode(core, batch)
         print(*results[-3:], sep="\n", flush=True)
+    del core
+    free_memory()
+    launched = build(
+        MODEL, max_num_seqs=STREAMS + 1, max_batch_tokens=CHUNK, kv_tokens=FEW_KV_TOKENS, cuda_graph_max_tokens=0
+    )
+    for tokens in MIXED:
+        results += mixed_step(launched, tokens, "launched")
+        by_name = {figure.name: figure.value for figure in results}
+        ratio = by_name[f"mixed_{tokens}_launched"] / by_name[f"mixed_{tokens}_replayed"]
+        # Where the launches are hidden anyway, a graph must not cost; without a GPU there are none.
+        results.append(Figure(f"mixed_{tokens}_speedup", ratio, "", *(() if DRY else (">=", 0.95))))
+        print(results[-1], flush=True)
     return finish("engine", results)
+
+
+def free_memory() -> None:
+    """Give back what an engine that is gone had."""
+    gc.collect()
+    if not DRY:
+        torch.cuda.empty_cache()
+
+
+def mixed_step(core: EngineCore, tokens: int, name: str) -> list[Figure]:
+    """Time of a step with ``STREAMS`` decodes and prefill, ``tokens`` together."""
+    rng = random.Random(tokens)
+    budget = core.scheduler.budget
+    core.scheduler.budget = FixedBudget(tokens - STREAMS)
+    streams = [add(core, prompt(MODEL, 8, rng), CONTEXT) for _ in range(STREAMS)]
+    for _ in range(8 * STREAMS):  # past their prompts
+        core.step()
+    filler = add(core, prompt(MODEL, (tokens - STREAMS) * (MIXED_STEPS + 2), rng), 1)
+    core.step()
+    synchronize()
+    start = time.perf_counter()
+    for _ in range(MIXED_STEPS):
+        core.step()
+    synchronize()
+    seconds = (time.perf_counter() - start) / MIXED_STEPS
+    core.abort([*streams, filler])
+    while core.has_work:
+        core.step()
+    core.scheduler.budget = budget
+    return [Figure(f"mixed_{tokens}_{name}", seconds * 1e3, "ms")]
+
+
+class FixedBudget(PrefillBudget):
+    """So many prefill tokens in every step."""
+
+    def __init__(self, tokens: int) -> None:
+        super().__init__()
+        self._tokens = tokens
+
+    def allowance(self, num_decodes: int, num_prefills: int = 1, *, forced: int = 0) -> int | None:
+        return self._tokens
 
 
 def check(core: EngineCore) -> float:
@@ -118,7 +182,7 @@ def prefill(core: EngineCore, length: int) -> list[Figure]:
 
 def prefill_beside_decodes(core: EngineCore, length: int) -> list[Figure]:
     """Time to the first token of a prompt that comes while others decode, and what it does to their mean time between
-    tokens: steps with prefill are launched kernel by kernel, those without replay a graph."""
+    tokens."""
     rng = random.Random(length)
     streams = [add(core, prompt(MODEL, 8, rng), CONTEXT + 8 * STEPS) for _ in range(STREAMS)]
     for _ in range(2 * STREAMS):  # past their prompts

@@ -22,6 +22,7 @@ TIMEOUT = 10.0
 _EVENT = re.compile(rb"q=(\d{9}) i=(\d{6}) t=\d{16}")
 _STAMP = re.compile(rb" t=(\d{16})")
 _BODY = b'{"model":"mock","messages":[{"role":"user","content":"%b %b"}],"stream":%b,"max_tokens":%d}'
+_CODE = re.compile(rb'"code":"(\w+)"')
 _TOTAL = re.compile(rb'"total_tokens":(\d+)')
 _questions = itertools.count()
 
@@ -110,7 +111,8 @@ class Caller(asyncio.Protocol):
         body = b"".join(self.parts)
         status = self.parser.get_status_code()
         if status != 200:
-            raise Wrong(f"status {status}")
+            code = _CODE.search(body)
+            raise Wrong(f"status {status} {code[1].decode()}" if code else f"status {status}")
         if question not in body:
             raise Wrong("another request's response")
         return body

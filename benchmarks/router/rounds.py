@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from benchmarks.figures import QUICK, Figure
 from benchmarks.router.engines import Engine, fleet
 from benchmarks.router.load import Wrong
-from benchmarks.router.routers import Kind, Router, ours, peer, started
+from benchmarks.router.routers import Kind, Router, interpreted, ours, peer, started
+from blade_router.compiled.sources import find
 
 Values = dict[str, float]
 Measure = Callable[[Router, list[Engine]], Awaitable[Values]]
@@ -24,13 +25,18 @@ class Context:
 
     peers: Sequence[str]
 
-    def kinds(self, *options: str, round_robin: bool = False, internal: bool = False) -> list[Kind]:
+    def kinds(
+        self, *options: str, round_robin: bool = False, internal: bool = False, both_forms: bool = False
+    ) -> list[Kind]:
         """Ours with ``auto`` and these options, and the peers with their prefix policy.
 
-        ``internal``: ours uses the engines' internal routes too, as it does in production.
+        ``internal``: ours uses the engines' internal routes too, as it does in production. ``both_forms``: ours also
+        interpreted, where it is compiled.
         """
         policies = ("cache_aware", "round_robin") if round_robin else ("cache_aware",)
-        return [ours(*options, internal=internal), *(peer(name, policy) for name in self.peers for policy in policies)]
+        blade = ours(*options, internal=internal)
+        again = [interpreted(blade)] if both_forms and find() is not None else []
+        return [blade, *again, *(peer(name, policy) for name in self.peers for policy in policies)]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +23,7 @@ from benchmarks.peers.peers import CACHE, install
 from benchmarks.router.engines import Engine
 from benchmarks.router.load import Wrong, open_caller, request
 from blade_protocol import paths, ports
+from blade_router.compiled.sources import SWITCH, find
 
 READY_SECONDS = 60.0
 PYTHON: Final = os.environ.get("ROUTER_PYTHON") or sys.executable
@@ -53,6 +54,8 @@ class Kind:
     workers: int = 1
     internal: bool = False
     """Ours: the engines' internal routes are used, as in production; they are on the same port."""
+    interpreted: bool = False
+    """Ours without the compiled modules; otherwise they must be there."""
 
     def command(self, port: int, engines: Sequence[str], folder: Path) -> list[str]:
         """What starts it on ``port``; ours takes its endpoints from the options where they name a file."""
@@ -74,9 +77,18 @@ class Kind:
         quiet = ("--log-level", "warn" if self.peer != "vllm" else "warning", "--prometheus-port", str(free_port()))
         return [*program[self.peer], *where, "--worker-urls", *engines, *quiet, *self.options]
 
+    def environment(self) -> dict[str, str]:
+        """What ours needs beside the rest."""
+        return {} if self.peer else {**_PYTHON_NEEDS, SWITCH: "0" if self.interpreted or find() is None else "1"}
+
 
 def ours(*options: str, policy: str = "auto", workers: int = 1, internal: bool = False) -> Kind:
     return Kind("blade", options=("--policy", policy, *options), workers=workers, internal=internal)
+
+
+def interpreted(kind: Kind) -> Kind:
+    """The same router without compiled modules."""
+    return replace(kind, name="interpreted", interpreted=True)
 
 
 def write_config(folder: Path, engines: Sequence[str], *, internal: bool = False, **config: object) -> Path:
@@ -121,7 +133,7 @@ class Router:
                 kind.command(self.port, engines, folder),
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **_QUIET, **({} if kind.peer else _PYTHON_NEEDS)},
+                env={**os.environ, **_QUIET, **kind.environment()},
                 preexec_fn=lambda: os.sched_setaffinity(0, cpus),
                 start_new_session=True,
             )

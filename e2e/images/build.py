@@ -14,7 +14,7 @@ from e2e.images.check import check
 from e2e.images.errors import ImageError
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMON = (".dockerignore", "pyproject.toml", "constraints.txt", "README.md", "LICENSE", "NOTICE")
+COMMON = (".dockerignore", "pyproject.toml", "hatch_build.py", "constraints.txt", "README.md", "LICENSE", "NOTICE")
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,8 @@ class Image:
     limit: int | None
     """Bytes above the base; None: no limit."""
     torch: bool
+    compiled: bool = False
+    """The router's hot path is in it, and compiled."""
     arguments: tuple[tuple[str, str], ...] = ()
     """Build arguments of this Dockerfile alone."""
 
@@ -92,7 +94,7 @@ def _build(image: Image, tag: str, path: Path) -> int:
     partial.unlink(missing_ok=True)
     try:
         buildah("push", "--quiet", reference, f"docker-archive:{partial}:{reference}")
-        size = check(archive.read(partial, skip=1), limit=image.limit, torch=image.torch)
+        size = check(archive.read(partial, skip=1), limit=image.limit, torch=image.torch, compiled=image.compiled)
         partial.rename(path)
     finally:
         partial.unlink(missing_ok=True)

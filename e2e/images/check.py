@@ -9,6 +9,7 @@ from e2e.images.errors import ImageError
 USER = "65532:65532"
 LABELS = tuple(f"org.opencontainers.image.{name}" for name in ("title", "description", "version", "licenses"))
 TORCH = r"/site-packages/(torch|nvidia|triton)/"
+COMPILED = r"/blade_router/compiled/modules/[^/]+/blade_router__mypyc\.[^/]+\.so$"
 LEFTOVERS = {
     "a compiler": r"(^|/)bin/([a-z0-9_-]+-)?(gcc|g\+\+|cc|c\+\+|clang|make)(-[0-9.]+)?$",
     "package lists": r"^var/(lib/apt/lists|cache/apt)/.",
@@ -18,13 +19,14 @@ LEFTOVERS = {
 }
 
 
-def check(contents: Contents, *, limit: int | None, torch: bool) -> int:
+def check(contents: Contents, *, limit: int | None, torch: bool, compiled: bool = False) -> int:
     """Check the layers above the base; return their size in bytes.
 
     Args:
         contents: the image without its base's layers.
         limit: the most bytes it may add to its base.
         torch: whether torch belongs in it.
+        compiled: whether the router's hot path has to be in it, compiled.
 
     Raises:
         ImageError: names everything that is wrong.
@@ -36,6 +38,8 @@ def check(contents: Contents, *, limit: int | None, torch: bool) -> int:
         wrong.append(f"it adds {size / 1e6:.0f} MB to its base, more than {limit / 1e6:.0f} MB")
     if torch != bool(found := first(TORCH, names)):
         wrong.append(f"it must not contain {found}" if found else "torch is missing")
+    if compiled and not first(COMPILED, names):
+        wrong.append("the router's hot path is not compiled in it")
     for what, pattern in LEFTOVERS.items():
         if found := first(pattern, names):
             wrong.append(f"{what} stayed in it: {found}")

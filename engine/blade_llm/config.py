@@ -38,6 +38,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Decode batch sizes with a CUDA graph; wins over ``cuda_graph_max_batch_size``."""
     cuda_graph_max_batch_size: int | None = None
     """Largest of the default sizes; ``max_num_seqs``, at most 256, when None."""
+    cuda_graph_token_sizes: tuple[int, ...] | None = None
+    """Tokens of steps with prefill that have a CUDA graph; wins over ``cuda_graph_max_tokens``."""
+    cuda_graph_max_tokens: int | None = None
+    """Largest of the default sizes, 0 for none; ``max_batch_tokens``, at most 2048, when None."""
     disable_cuda_graph: bool = False
     max_kv_blocks: int | None = None
     """Upper bound on KV blocks, for tests of preemption."""
@@ -69,6 +73,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.cuda_graph_batch_sizes is not None and min(self.cuda_graph_batch_sizes, default=0) < 1:
             raise ValueError("cuda_graph_batch_sizes needs sizes of at least 1; give disable_cuda_graph for none")
+        if self.cuda_graph_token_sizes is not None and min(self.cuda_graph_token_sizes, default=0) < 1:
+            raise ValueError("cuda_graph_token_sizes needs sizes of at least 1; give cuda_graph_max_tokens 0 for none")
 
     @property
     def model_dir(self) -> Path:

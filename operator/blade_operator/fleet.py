@@ -27,8 +27,8 @@ T = TypeVar("T")
 
 TIMEOUT = 1.0
 """Seconds for one request."""
-UNAUTHORIZED = (401, 403)
-"""Responses of an engine that expects another token."""
+UNAUTHORIZED = 401
+"""The response of an engine that expects another token. A 403 is somebody else's, such as a service mesh's."""
 MAX_CONNECTIONS = 64
 """Requests in flight at the same time."""
 
@@ -97,7 +97,7 @@ class Fleet:
     async def _get(self, pod: Object, url: str, kind: type[T], refusing: set[str]) -> T | None:
         try:
             response = await self._client.get(url, headers=self._headers(pod))
-            if response.status_code in UNAUTHORIZED:
+            if response.status_code == UNAUTHORIZED:
                 metrics.ENGINE_UNAUTHORIZED.inc()
                 refusing.add(pod["metadata"]["name"])
             response.raise_for_status()

@@ -22,7 +22,7 @@ from blade_router.config.internal_token import has_token, token_file
 from blade_router.config.parsing import ConfigError
 from blade_router.config.replicas import FileReplicas
 from blade_router.config.sources import RETRY_SECONDS, Configuration, Source, WatchedFile
-from blade_router.config.token_header import TokenHeader
+from blade_router.config.token_header import shared as shared_token
 from blade_router.endpoints import shared_quarantine
 from blade_router.endpoints.endpoint_set import EndpointSet
 from blade_router.endpoints.health_check import HealthChecker
@@ -91,11 +91,11 @@ class Router:
             wait_for_endpoint=self.request_queues.wait_for_endpoint,
             find_model=lambda name: model_list.find(name),
         )
-        token = TokenHeader(token_file())
+        token = shared_token(token_file())
         model_list = ModelList(self.admission, self.endpoints, token)
         self._replicas = options.replicas
         self._split_limits(options.replicas)
-        quarantine = Quarantine()
+        quarantine = Quarantine(confinement=self.endpoints.confinement)
         self._shared_health: SharedHealth | None = None
         self._shared_quarantine: SharedQuarantine | None = None
         if options.workers > 1:
@@ -134,7 +134,7 @@ class Router:
             resumer=Resumer(
                 self.endpoints,
                 self.metrics,
-                token_file(),
+                token,
                 connect_timeout=options.connect_timeout,
                 max_tries=options.max_tries,
                 first_byte_timeout=options.first_byte_timeout,
@@ -151,7 +151,7 @@ class Router:
         self._lending: ReplicaLending | None = None
         if self._replica_source is not None or isinstance(options.peers, tuple):
             shared = (self.admission.quotas, self.request_queues)
-            self._lending = ReplicaLending(shared, token_file(), self.workers, options.worker)
+            self._lending = ReplicaLending(shared, token, self.workers, options.worker)
             self.admission.borrow = self.request_queues.borrow = self._lending.borrow
         if isinstance(options.peers, tuple):
             self._set_replicas(options.peers)
@@ -165,8 +165,9 @@ class Router:
             self.workers,
             debug_routes=options.debug_routes,
             quotas=self._lending.reply if self._lending is not None else None,
+            as_key=self.admission.dry_run,
         )
-        self.engine_watchers = EngineWatchers(cleared=self.prefixes.removed)
+        self.engine_watchers = EngineWatchers(cleared=self.prefixes.removed, token=token)
         self._health = HealthChecker(options.health_interval, on_up=self.engine_watchers.wake)
         self._access_log: AccessLog | None = None
         if options.access_log is not None:

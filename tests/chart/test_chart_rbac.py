@@ -1,4 +1,4 @@
-"""What the operator may do: as documented, exactly enough for what it renders and grants, nothing that changes Secrets.
+"""What the operator may do: as documented, exactly enough for what it renders and grants, nothing that reads Secrets.
 
 What it renders is taken from the golden files of tests/operator. That each verb is also used is seen in the audit log
 of the API server, by the end-to-end tests.
@@ -56,11 +56,17 @@ def test_no_rule_says_the_same_twice_and_none_says_everything() -> None:
     assert not [p for p in flat if "*" in p]
 
 
-def test_secrets_are_made_and_never_changed() -> None:
-    assert {verb for _, name, verb in permissions(rules()) if name == "secrets"} == {"create", "list", "watch"}
-    # Without the file that watchKeys adds, they cannot be read either.
+def test_secrets_are_written_and_never_read() -> None:
+    # No patch: the answer to one, an empty one too, shows the whole Secret.
+    assert {verb for _, name, verb in permissions(rules()) if name == "secrets"} == {
+        "create",
+        "update",
+        "list",
+        "watch",
+    }
+    # Without the file that watchKeys adds:
     always = yaml.safe_load((CHART / "files/rules.yaml").read_text())
-    assert {verb for _, name, verb in permissions(always) if name == "secrets"} == {"create"}
+    assert {verb for _, name, verb in permissions(always) if name == "secrets"} == {"create", "update"}
 
 
 def test_a_router_may_read_the_secret_of_its_keys_and_no_other(rendered: list[dict[str, Any]]) -> None:
@@ -80,7 +86,7 @@ def test_what_is_rendered_may_be_applied_and_nothing_else_made(rendered: list[di
     held = permissions(rules())
     made = {resource(obj) for obj in rendered}
     assert {(group, name) for group, name, verb in held if verb == "create"} == made | {("", "events")}
-    # Server-side apply is a patch; a Secret is only made, since the answer to a patch shows all of it.
+    # Server-side apply is a patch; a Secret is made or replaced, since the answer to a patch shows all of it.
     assert {(*what, "patch") for what in made if what != ("", "secrets")} <= held
 
 

@@ -12,7 +12,8 @@ from blade_llm.kernels.paged_attention import PreparedAttention, RaggedBatch
 
 
 class RecordingGraphs:
-    """Remembers the batch sizes it captured and replayed."""
+    """Remembers the rows of the results that it captured and replayed: batch sizes of decodes, or how many tokens a
+    mixed step may sample after."""
 
     def __init__(self) -> None:
         self.captured: list[int] = []
@@ -36,4 +37,13 @@ def prepare_from_device(
     """As the Triton kernels do, read the lengths from the tensors; torch's attention would take the host's, which in a
     captured step are only an upper bound."""
     batch = replace(batch, host_seq_lens=batch.seq_lens.tolist())
+    if batch.decodes is not None:  # sequences without tokens at the end are padding, for which torch has no form
+        counts = batch.query_starts.diff().tolist()
+        used = counts.index(0)
+        assert not any(counts[used:])
+        assert counts[: int(batch.decodes)] == [1] * int(batch.decodes)
+        batch = replace(
+            batch, slots=batch.slots[:used], query_starts=batch.query_starts[: used + 1],
+            seq_lens=batch.seq_lens[:used], host_query_lens=counts[:used], host_seq_lens=batch.host_seq_lens[:used],
+        )  # fmt: skip
     return paged_attention.prepare(batch, block_table, k_cache, num_heads, **options)

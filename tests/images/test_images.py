@@ -157,6 +157,15 @@ class TestCheck:
         with pytest.raises(ImageError, match=said):
             check.check(contents, limit=None, torch=False)
 
+    def test_refuses_a_router_whose_hot_path_is_interpreted(self, tmp_path: Path) -> None:
+        router = "opt/bladellm/lib/python3.11/site-packages/blade_router"
+        contents = archive.read(image(tmp_path / "x.tar", [[f"{router}/router.py"]]))
+        with pytest.raises(ImageError, match="not compiled"):
+            check.check(contents, limit=None, torch=False, compiled=True)
+        library = f"{router}/compiled/modules/0f-cpython-311/blade_router__mypyc.cpython-311.so"
+        contents = archive.read(image(tmp_path / "y.tar", [[library]]))
+        assert check.check(contents, limit=None, torch=False, compiled=True) > 0
+
     def test_refuses_a_missing_torch_and_names_everything_at_once(self, tmp_path: Path) -> None:
         config = {"User": "", "Labels": {}}
         contents = archive.read(image(tmp_path / "x.tar", [["opt/a"]], config))

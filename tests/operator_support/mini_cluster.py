@@ -139,7 +139,11 @@ class MiniCluster:
             if action.pod in self.engines and action.pod not in self.deaf:
                 drained = msgspec.structs.replace(self.engines[action.pod], draining=action.draining)
                 self.engines[action.pod] = drained
+        for obj in plan.replace:
+            self.objects[Ref.of(obj)] = self._as_server(obj)
         for obj in plan.apply:
+            if obj["kind"] == "Secret" and Ref.of(obj) in self.objects:
+                continue  # it is only made
             if obj["kind"] == "Pod":
                 self._annotate(obj)
             else:

@@ -88,6 +88,8 @@ SPECS: Spec = _object(
             enabled=_mostly(st.booleans(), _junk),
             batchSizes=st.lists(st.sampled_from([1, 2, 4, 8, 0, 4097]), max_size=4),
             maxBatchSize=_integer,
+            tokenSizes=st.lists(st.sampled_from([16, 64, 256, 2048, 0, 65537]), max_size=4),
+            maxTokens=_integer,
         ),
         quant=st.sampled_from(["none", "int8", "int4", "int2"]),
         deterministic=_mostly(st.booleans(), _junk),

@@ -161,7 +161,7 @@ CASES: dict[str, dict[str, Any]] = {
         "engine": {
             "gpus": {"count": 1},
             "memoryFraction": "0.85",
-            "cudaGraphs": {"batchSizes": [1, 2, 4], "maxBatchSize": 4},
+            "cudaGraphs": {"batchSizes": [1, 2, 4], "maxBatchSize": 4, "tokenSizes": [64, 256], "maxTokens": 0},
             "quant": "int8",
             "deterministic": True,
         },

@@ -114,6 +114,12 @@ EXAMPLES: tuple[Example, ...] = (
         "qwen",
         _spec(engine={"gpus": {"count": 1}, "cudaGraphs": {"batchSizes": [1, 4, 2]}}),
     ),
+    Example("", "qwen", _spec(engine={"gpus": {"count": 1}, "cudaGraphs": {"tokenSizes": [64, 256], "maxTokens": 0}})),
+    Example(
+        "spec.engine.cudaGraphs.tokenSizes",
+        "qwen",
+        _spec(engine={"gpus": {"count": 1}, "cudaGraphs": {"tokenSizes": [256, 64]}}),
+    ),
     Example("", "qwen", _spec(engine={"podTemplate": _labels({"team": "a", "example.org/x": ""})})),
     Example("", "qwen", _spec(engine={"podTemplate": {"spec": {"nodeSelector": {"disk": "ssd"}}}})),
     Example("spec.engine.podTemplate.metadata.labels", "qwen", _spec(engine={"podTemplate": _labels({OWN: "x"})})),

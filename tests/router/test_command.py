@@ -18,9 +18,8 @@ from router_support.engine import MockEngine
 from router_support.serving import TEST_SECONDS, eventually, question, raw_post
 
 from blade_protocol import limits
-from blade_router import arguments
 from blade_router.app import main
-from blade_router.arguments import Options, parse_arguments
+from blade_router.arguments import Options, parse_arguments, sources
 from blade_router.kubernetes import Cluster
 
 
@@ -260,7 +259,7 @@ def test_in_a_pod_the_service_is_watched_through_the_api(monkeypatch: pytest.Mon
 def test_a_pod_without_service_account_is_one_clear_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(arguments, "find_cluster", lambda: Cluster("10.0.0.1", 443, tmp_path))
+    monkeypatch.setattr(sources, "find_cluster", lambda: Cluster("10.0.0.1", 443, tmp_path))
     monkeypatch.delenv("BLADE_ENDPOINTS_DIR", raising=False)
     code, _ = fails(capsys, "--host", "127.0.0.1", "--port", "0", "--service", "demo")
     assert str(code).startswith(f"blade_router: {tmp_path}/namespace: No such file or directory; following Kubernetes")

@@ -109,9 +109,10 @@ class InternalPort:
         request, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
         path = request.split(" ")[1]
         self.queries[path] += 1
-        token = dict(line.split(": ", 1) for line in lines if line).get(headers.INTERNAL_TOKEN, "")
-        self.tokens_seen.append(token)
-        if token != self.token or path in self.statuses:
+        sent = [line.split(": ", 1) for line in lines if line]
+        tokens = [value for name, value in sent if name == headers.INTERNAL_TOKEN] or [""]
+        self.tokens_seen += tokens
+        if self.token not in tokens or path in self.statuses:
             writer.write(response(self.statuses.get(path, 401), b"{}"))
             writer.close()
         elif path == "/internal/events":

@@ -9,6 +9,7 @@ from benchmarks.figures import Figure
 from benchmarks.router.rounds import Context
 from benchmarks.router.rows import (
     admission,
+    bodies,
     cancel,
     failures,
     flood,
@@ -38,5 +39,6 @@ ROWS: Final[dict[str, Callable[[Context], Awaitable[list[Figure]]]]] = {
     "fairness": admission.run_fairness,
     "workers": admission.run_workers,
     "reload": reload.run,
+    "bodies": bodies.run,
     "flood": flood.run,
 }

@@ -37,6 +37,8 @@ HOG_STREAMS: Final = 200
 HOG_TOKENS: Final = 100
 PAUSE: Final = 0.1
 """Seconds the tenant thinks between two requests."""
+HELD: Final = 256
+"""Requests that may wait while no engine is ready: as the operator renders it."""
 BODY_BUDGET_MIB: Final = 256
 BASE_MIB: Final = 256
 
@@ -123,7 +125,8 @@ async def attacked_fleet() -> AsyncIterator[tuple[Router, list[Engine]]]:
         async with fleet(slots=SLOTS, interval=INTERVAL, delay=INTERVAL, poison=POISON.encode()) as engines:
             for engine in engines:
                 engine.publisher = LoadReporter(engine.load)
-            config = write_config(folder, [engine.url for engine in engines], internal=True)
+            urls = [engine.url for engine in engines]
+            config = write_config(folder, urls, internal=True, hold={"max_requests": HELD})
             options = ("--keys", str(keys), "--config", str(config))
             async with started(ours(*options), engines) as router:
                 yield router, engines

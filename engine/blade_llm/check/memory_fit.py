@@ -15,8 +15,8 @@ from blade_llm.cache.memory_limit import memory_limit_bytes
 from blade_llm.cache.sizing import KVCachePlan, default_kv_cache_bytes
 from blade_llm.config import EngineConfig
 from blade_llm.models.config import ModelConfig, load_model_config
-from blade_llm.models.dtypes import resolve_dtype
-from blade_llm.models.memory import activation_bytes, weight_bytes
+from blade_llm.models.dtypes import DTypeName, resolve_dtype
+from blade_llm.models.memory import activation_bytes, layer_activation_bytes, weight_bytes
 from blade_llm.runner.startup.memory_plan import GpuMemory, plan_kv_cache
 from blade_protocol.check import CheckItem
 
@@ -24,7 +24,7 @@ NAME: Final = "check_memory_fit"
 RUNTIME_BYTES: Final = 512 << 20
 """Interpreter and libraries of the API-server and the engine process."""
 GRAPH_BYTES_PER_LAYER: Final = 512 << 10
-"""Upper estimate of the device memory of one decode graph, by layer; the engine measures it when it starts."""
+"""Upper estimate of the device memory of one graph, by layer; the engine measures it when it starts."""
 WARNING_SHARE: Final = 0.9
 """A plan that takes more of the limit than this leaves no room for the page cache or a second copy while loading."""
 
@@ -94,7 +94,7 @@ def _judge_gpu(config: EngineConfig, model: ModelConfig, gpu: Gpu) -> CheckItem:
     activations = activation_bytes(
         model, dtype, max_batch_tokens=config.max_batch_tokens, max_num_seqs=config.max_num_seqs
     )
-    graphs = _graph_bytes(config, model)
+    graphs = _graph_bytes(config, model, dtype)
     share = config.max_gpu_memory_utilization
     within = min(int(gpu.total * share), gpu.free)
     parts = (
@@ -133,13 +133,18 @@ def _gpu_remedy(fixed: int, gpu: Gpu) -> str:
     )
 
 
-def _graph_bytes(config: EngineConfig, model: ModelConfig) -> int:
-    from blade_llm.runner.cuda_graphs import graph_batch_sizes  # needs torch, which nothing else here does
+def _graph_bytes(config: EngineConfig, model: ModelConfig, dtype: DTypeName) -> int:
+    """All graphs, and the working memory of the largest, which the others share; logits are none of their work."""
+    # These need torch, which nothing else here does.
+    from blade_llm.runner.cuda_graphs import graph_batch_sizes
+    from blade_llm.runner.mixed_graphs import graph_token_sizes
 
     if config.disable_cuda_graph:
         return 0
     sizes = graph_batch_sizes(config.cuda_graph_batch_sizes, config.cuda_graph_max_batch_size, config.max_num_seqs)
-    return len(sizes) * model.num_layers * GRAPH_BYTES_PER_LAYER
+    tokens = graph_token_sizes(config.cuda_graph_token_sizes, config.cuda_graph_max_tokens, config.max_batch_tokens)
+    shared = layer_activation_bytes(model, dtype, max((*sizes, *tokens)))
+    return (len(sizes) + len(tokens)) * model.num_layers * GRAPH_BYTES_PER_LAYER + shared
 
 
 def _find_gpu() -> Gpu | None:

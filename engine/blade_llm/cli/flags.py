@@ -46,6 +46,13 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def count(text: str) -> int:
+    """A whole number of at least 0."""
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
+    return int(text)
+
+
 def seconds(text: str) -> float:
     """A finite number of at least 0."""
     try:
@@ -77,6 +84,7 @@ def port(text: str) -> int:
 
 _METAVARS: Final[dict[Callable[[str], Any], str]] = {
     byte_size: "BYTES",
+    count: "N",
     float: "NUMBER",
     int: "N",
     port: "PORT",

@@ -8,7 +8,7 @@ from typing import Any, Final, get_args
 from blade_llm.api.common.body import MAX_BODY_BYTES
 from blade_llm.api.common.pooling import Pooling
 from blade_llm.api.common.served_model import NO_PARSER, Task
-from blade_llm.cli.flags import Flag, boolean, byte_size, port, positive, seconds, share
+from blade_llm.cli.flags import Flag, boolean, byte_size, count, port, positive, seconds, share
 from blade_llm.models.dtypes import DTYPE_ALIASES
 from blade_llm.text.reasoning import REASONING_PARSERS
 from blade_llm.text.tool_parsers import TOOL_PARSERS
@@ -166,12 +166,16 @@ _QUANTIZATION = (
     _later("kv_cache_quant_sub_heads", "parts of a head with scales of their own", kind=positive, default=1),
 )
 _GRAPHS = (
-    Flag(name="disable_cuda_graph", help="launch every kernel of a decode by itself (GPU)", kind=boolean,
+    Flag(name="disable_cuda_graph", help="launch every kernel of a step by itself (GPU)", kind=boolean,
          default=False),
     Flag(name="cuda_graph_max_batch_size", help="largest decode batch with a CUDA graph (default: max_num_seqs, at "
          "most 256)", kind=positive),
     Flag(name="cuda_graph_batch_sizes", help="decode batch sizes with a CUDA graph, batches are padded up to them "
          "(default: 1 2 4 8 16 24 32 ...)", kind=positive, many=True),
+    Flag(name="cuda_graph_max_tokens", help="most tokens of a step with prefill that has a CUDA graph (default: "
+         "ragged_flash_max_batch_tokens, at most 2048); 0: such steps have none", kind=count),
+    Flag(name="cuda_graph_token_sizes", help="tokens of steps with prefill that have a CUDA graph, steps are padded up "
+         "to them (default: 16 32 64 128 256 320 384 448 512 640 ...)", kind=positive, many=True),
 )  # fmt: skip
 _LORA = (
     _off("enable_lora", "serve LoRA adapters"),
@@ -226,6 +230,8 @@ MEMORY_FIELDS: Final[Mapping[str, str]] = {
     "disable_cuda_graph": "disable_cuda_graph",
     "cuda_graph_max_batch_size": "cuda_graph_max_batch_size",
     "cuda_graph_batch_sizes": "cuda_graph_batch_sizes",
+    "cuda_graph_max_tokens": "cuda_graph_max_tokens",
+    "cuda_graph_token_sizes": "cuda_graph_token_sizes",
     "attn_cls": "attn_cls",
 }
 """Flags that decide the memory plan, the server's and the check's alike, and the ``EngineConfig`` fields they fill."""
@@ -234,11 +240,13 @@ MEMORY_FIELDS: Final[Mapping[str, str]] = {
 def memory_fields(flags: Mapping[str, Any]) -> dict[str, Any]:
     """The ``EngineConfig`` fields that decide the memory plan."""
     fields = {field: flags[flag] for flag, field in MEMORY_FIELDS.items()}
-    sizes = fields["cuda_graph_batch_sizes"]
+    if flags["task"] == "embed":  # steps with prompt outputs replay no graph, and are hardly ever mixed
+        fields |= {"cuda_graph_max_tokens": 0, "cuda_graph_token_sizes": None}
+    lists = {name: fields[name] for name in ("cuda_graph_batch_sizes", "cuda_graph_token_sizes")}
     return {
         **fields,
         "dtype": DTYPE_ALIASES.get(fields["dtype"], fields["dtype"]),
-        "cuda_graph_batch_sizes": None if sizes is None else tuple(sizes),
+        **{name: None if sizes is None else tuple(sizes) for name, sizes in lists.items()},
     }
 
 

@@ -45,6 +45,7 @@ def build_core(config: EngineConfig) -> EngineCore:
         eos_token_ids=eos_token_ids,
         grammars=_grammars(config, model_config.vocab_size, eos_token_ids, runner.timings),
         min_prefill_tokens=CPU_MIN_CHUNK if runner.device.type == "cpu" else GPU_MIN_CHUNK,
+        graph_token_sizes=() if runner.mixed_graphs is None else runner.mixed_graphs.sizes,
     )
 
 

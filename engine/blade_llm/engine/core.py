@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -109,10 +109,12 @@ class EngineCore:
         eos_token_ids: Iterable[int] = (),
         grammars: GrammarCompiler | None = None,
         min_prefill_tokens: int = CPU_MIN_CHUNK,
+        graph_token_sizes: Sequence[int] = (),
     ) -> EngineCore:
         """A core with a scheduler and an empty KV cache of ``num_blocks`` blocks for ``runner``.
 
-        ``min_prefill_tokens``: see :class:`~blade_llm.scheduling.budget.PrefillBudget`.
+        ``min_prefill_tokens``, ``graph_token_sizes`` (of mixed steps that are CUDA graphs): see
+        :class:`~blade_llm.scheduling.budget.PrefillBudget`.
         """
         beams, samples = shared_widths(config.max_num_seqs) if config.share_slots else (None, None)
         limits = SchedulerConfig(
@@ -124,7 +126,7 @@ class EngineCore:
             eos_token_ids=tuple(eos_token_ids),
         )
         cache = KVCacheManager(num_blocks, BLOCK_SIZE, enable_prefix_cache=config.enable_prompt_cache)
-        budget = PrefillBudget(min_chunk=min_prefill_tokens)
+        budget = PrefillBudget(min_chunk=min_prefill_tokens, graph_sizes=graph_token_sizes)
         return cls(
             Scheduler(limits, cache, budget),
             runner,

@@ -33,11 +33,18 @@ def weight_bytes(config: ModelConfig, dtype: DTypeName, quant: str = "none") -> 
 def activation_bytes(config: ModelConfig, dtype: DTypeName, *, max_batch_tokens: int, max_num_seqs: int) -> int:
     """Upper estimate of the working memory of one step, in bytes.
 
-    Per token of the budget: residual, normed input, attention output, q, k, v, and the three arrays of the gated MLP,
-    of one layer (layers reuse it). Per sequence, or per position of a prompt that is scored: a row of logits, its noise
-    and its probabilities in fp32.
+    That of its layers, and per sequence, or per position of a prompt that is scored: a row of logits, its noise and its
+    probabilities in fp32.
+    """
+    rows = max(max_num_seqs, min(SCORED_AT_ONCE, max_batch_tokens))
+    return layer_activation_bytes(config, dtype, max_batch_tokens) + rows * 3 * config.vocab_size * 4
+
+
+def layer_activation_bytes(config: ModelConfig, dtype: DTypeName, tokens: int) -> int:
+    """Upper estimate of the working memory of the layers in a step of so many tokens, in bytes.
+
+    Per token: residual, normed input, attention output, q, k, v, and the three arrays of the gated MLP, of one layer
+    (layers reuse it).
     """
     qkv = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
-    per_token = (4 * config.hidden_size + qkv + 3 * config.intermediate_size) * DTYPE_BYTES[dtype]
-    rows = max(max_num_seqs, min(SCORED_AT_ONCE, max_batch_tokens))
-    return max_batch_tokens * per_token + rows * 3 * config.vocab_size * 4
+    return tokens * (4 * config.hidden_size + qkv + 3 * config.intermediate_size) * DTYPE_BYTES[dtype]

@@ -3,7 +3,7 @@
 A graph replays one batch size on fixed addresses. So there is one for each of a few sizes, and a smaller batch is
 padded with a slot that belongs to no request; larger ones are launched kernel by kernel. All the rest of a step's state
 lives in the slot tables and the KV cache, whose addresses never change, so slots and positions are a graph's only
-inputs.
+inputs. Steps with prefill have graphs of their own (:mod:`blade_llm.runner.mixed_graphs`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from functools import cache
-from typing import Final, Protocol
+from functools import cache, partial
+from typing import ClassVar, Final, Protocol
 
 import torch
 from torch import Tensor
@@ -72,21 +72,15 @@ def _capture_stream() -> torch.cuda.Stream:
     return torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
 
-class DecodeGraphs:
-    """The graphs of decode batches, one for each batch size, and the padding of batches in between."""
+class SizedGraphs:
+    """Graphs of one kind, one for each of a few sizes: of a step that is larger than none but as large as the size."""
 
-    def __init__(
-        self, decode: Decode, sizes: Sequence[int], padding_slot: int, device: torch.device, backend: GraphBackend
-    ) -> None:
-        """``sizes``: ascending. ``padding_slot``: the slot that fills a batch up; it is always at position 0."""
+    log_name: ClassVar[str]
+    """What a size is, in the log."""
+
+    def __init__(self, sizes: Sequence[int], backend: GraphBackend) -> None:
+        """``sizes``: ascending."""
         self.sizes = list(sizes)
-        self._padding_slot = padding_slot
-        largest = self.sizes[-1] if self.sizes else 0
-        self._slots = torch.full((largest,), padding_slot, dtype=torch.int64, device=device)
-        self._starts = torch.zeros(largest, dtype=torch.int64, device=device)
-        self._filled = 0
-        """The number of slots that are not padding."""
-        self._decode = decode
         self._backend = backend
         self._graphs: dict[int, tuple[Callable[[], None], Tensor]] = {}
         self._captured: list[int] = []
@@ -94,19 +88,45 @@ class DecodeGraphs:
     def capture(self, sizes: Sequence[int] | None = None) -> None:
         """Capture ``sizes`` (all of them when not given), the largest first: the smaller ones fit into its memory."""
         for size in sorted(self.sizes if sizes is None else sizes, reverse=True):
-            slots, starts = self._slots[:size], self._starts[:size]
-
-            def run(slots: Tensor = slots, starts: Tensor = starts) -> Tensor:
-                return self._decode(slots, starts)
-
-            logger.info("caching graph of graph_batch_size=%d", size)
-            self._graphs[size] = self._backend.capture(run)
+            logger.info("caching graph of %s=%d", self.log_name, size)
+            self._graphs[size] = self._backend.capture(partial(self._run, size))
         self._captured = sorted(self._graphs)
 
-    def size_for(self, batch: int) -> int | None:
-        """The least captured size that holds ``batch`` sequences; None when the largest does not."""
-        index = bisect_left(self._captured, batch)
+    def size_for(self, number: int) -> int | None:
+        """The least captured size that holds ``number``; None when the largest does not."""
+        index = bisect_left(self._captured, number)
         return self._captured[index] if index < len(self._captured) else None
+
+    def _run(self, size: int) -> Tensor:
+        """The step of ``size``, on static addresses alone; its hidden states."""
+        raise NotImplementedError
+
+    def _replay(self, size: int) -> Tensor:
+        replay, hidden = self._graphs[size]
+        replay()
+        return hidden
+
+
+class DecodeGraphs(SizedGraphs):
+    """The graphs of decode batches, one for each batch size, and the padding of batches in between."""
+
+    log_name = "graph_batch_size"
+
+    def __init__(
+        self, decode: Decode, sizes: Sequence[int], padding_slot: int, device: torch.device, backend: GraphBackend
+    ) -> None:
+        """``sizes``: ascending. ``padding_slot``: the slot that fills a batch up; it is always at position 0."""
+        super().__init__(sizes, backend)
+        self._padding_slot = padding_slot
+        largest = self.sizes[-1] if self.sizes else 0
+        self._slots = torch.full((largest,), padding_slot, dtype=torch.int64, device=device)
+        self._starts = torch.zeros(largest, dtype=torch.int64, device=device)
+        self._filled = 0
+        """The number of slots that are not padding."""
+        self._decode = decode
+
+    def _run(self, size: int) -> Tensor:
+        return self._decode(self._slots[:size], self._starts[:size])
 
     def decode(self, slots: Tensor, starts: Tensor) -> Tensor:
         """Hidden states of a batch for which :meth:`size_for` has a size, [batch, hidden].
@@ -122,6 +142,4 @@ class DecodeGraphs:
             self._slots[batch : self._filled].fill_(self._padding_slot)
             self._starts[batch : self._filled].zero_()
         self._filled = batch
-        replay, hidden = self._graphs[size]
-        replay()
-        return hidden[:batch]
+        return self._replay(size)[:batch]

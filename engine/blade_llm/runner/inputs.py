@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from blade_llm.kernels.paged_attention import RaggedBatch
+from blade_llm.runner.mixed_graphs import MixedGraphs
 from blade_llm.runner.prompt_outputs import PromptOutputBatch
 from blade_llm.runner.staging import Staging
 from blade_llm.runner.tables import SlotTables
@@ -33,6 +34,8 @@ class StepInputs:
     """The prompt log-probabilities and pooled states that requests want."""
     targets: Tensor | None = None
     """[scored positions] int64: where the scored tokens are."""
+    mixed: tuple[int, Tensor] | None = None
+    """Of a mixed step that a graph holds: its number of tokens, and the step as the graph takes it."""
 
     @property
     def decodes_only(self) -> bool:
@@ -40,8 +43,9 @@ class StepInputs:
         return self.num_tokens == len(self.batch.host_query_lens)
 
 
-def send_inputs(plan: StepPlan, tables: SlotTables) -> StepInputs:
-    """Carry ``plan`` to the device in one copy and apply its changes to ``tables``."""
+def send_inputs(plan: StepPlan, tables: SlotTables, graphs: MixedGraphs | None = None) -> StepInputs:
+    """Carry ``plan`` to the device in one copy and apply its changes to ``tables``. ``graphs``: those of mixed
+    steps."""
     chunks = plan.chunks
     slots = np.array([chunk.slot for chunk in chunks])
     starts = np.array([chunk.start for chunk in chunks])
@@ -64,18 +68,25 @@ def send_inputs(plan: StepPlan, tables: SlotTables) -> StepInputs:
     prompt_outputs: PromptOutputBatch | None = None
     if tables.prompt_outputs:
         prompt_outputs = PromptOutputBatch.of(plan, query_starts, tables.prompt_outputs, tables.token_ids.shape[1])
+    graph_size: int | None = None
+    if graphs is not None and prompt_outputs is None and num_tokens > len(chunks):
+        graph_size = graphs.size_for(num_tokens)
     staging.add(selected if prompt_outputs is None else np.concatenate([selected, prompt_outputs.selected]))
     if prompt_outputs is not None:
         staging.add(prompt_outputs.targets)
     if plan.block_copies:
         staging.add([copy.source for copy in plan.block_copies])
         staging.add([copy.target for copy in plan.block_copies])
+    if graphs is not None and graph_size is not None:
+        decodes = int(np.argmax(counts > 1))
+        staging.add(graphs.pack(graph_size, slots, starts, query_starts[1:], seq_lens, selected, decodes))
     sent = staging.send()
     rest = iter(sent[6:])
     tables.apply(plan, rest)
     wanted = next(rest)
     targets = None if prompt_outputs is None else next(rest)
     copies = (next(rest), next(rest)) if plan.block_copies else None
+    mixed = None if graph_size is None else (graph_size, next(rest))
     return StepInputs(
         batch=RaggedBatch(
             slots=sent[0],
@@ -91,4 +102,5 @@ def send_inputs(plan: StepPlan, tables: SlotTables) -> StepInputs:
         prompt_outputs=prompt_outputs,
         targets=targets,
         copies=copies,
+        mixed=mixed,
     )

@@ -29,10 +29,11 @@ from blade_llm.models.dtypes import resolve_dtype
 from blade_llm.models.errors import NotEnoughMemoryError
 from blade_llm.models.llama import Llama
 from blade_llm.models.memory import activation_bytes
-from blade_llm.runner.cuda_graphs import CudaGraphs, DecodeGraphs, GraphBackend, graph_batch_sizes
+from blade_llm.runner.cuda_graphs import CudaGraphs, DecodeGraphs, GraphBackend, SizedGraphs, graph_batch_sizes
 from blade_llm.runner.device import TORCH_DTYPES, choose_attention, choose_device, describe, require_quantization
 from blade_llm.runner.inputs import StepInputs, send_inputs
 from blade_llm.runner.kv_cache import allocate_kv_cache, copy_blocks
+from blade_llm.runner.mixed_graphs import MixedGraphs, graph_token_sizes
 from blade_llm.runner.pending import LaunchedForward, LaunchedStep
 from blade_llm.runner.prompt_outputs import PromptOutputResults, compute_prompt_outputs
 from blade_llm.runner.startup.autotune import autotune_prefetch, autotune_threads
@@ -101,7 +102,7 @@ class TorchRunner:
         """Apply the plan to the tables, gather the inputs and launch the forward pass."""
         assert_supported(plan)
         try:
-            inputs = send_inputs(plan, self.tables)
+            inputs = send_inputs(plan, self.tables, self.mixed_graphs)
             if inputs.copies is not None:
                 copy_blocks(self._kv_cache, *inputs.copies)
             hidden = self._hidden(inputs)
@@ -135,10 +136,10 @@ class TorchRunner:
                 if requested_threads(self.config.num_threads) is None:
                     autotune_threads(self)
         self.timings["warm-up"] = time.perf_counter() - start
-        if self.graphs is not None:
+        if self.all_graphs:
             start = time.perf_counter()
             with torch.inference_mode():
-                self._capture(self.graphs)
+                self._capture()
             self.timings["graphs"] = time.perf_counter() - start
 
     @property
@@ -157,13 +158,23 @@ class TorchRunner:
         self._sampler = Sampler(self.tables.sampling, self.tables.token_ids)
         self._query_starts = torch.arange(config.max_num_seqs + 1, device=self.device)
         self.graphs: DecodeGraphs | None = None
+        self.mixed_graphs: MixedGraphs | None = None
         if self._graph_backend is not None and not config.disable_cuda_graph:
-            sizes = graph_batch_sizes(
-                config.cuda_graph_batch_sizes, config.cuda_graph_max_batch_size, config.max_num_seqs
-            )
-            self.graphs = DecodeGraphs(
-                self._decode, sizes, self.tables.padding_slot, self.device, self._graph_backend()
-            )
+            self._create_graphs(self._graph_backend())
+
+    def _create_graphs(self, backend: GraphBackend) -> None:
+        config, padding_slot, seqs = self.config, self.tables.padding_slot, self.config.max_num_seqs
+        sizes = graph_batch_sizes(config.cuda_graph_batch_sizes, config.cuda_graph_max_batch_size, seqs)
+        self.graphs = DecodeGraphs(self._decode, sizes, padding_slot, self.device, backend)
+        if sizes := graph_token_sizes(
+            config.cuda_graph_token_sizes, config.cuda_graph_max_tokens, config.max_batch_tokens
+        ):
+            self.mixed_graphs = MixedGraphs(self._forward, sizes, seqs, padding_slot, self.device, backend)
+
+    @property
+    def all_graphs(self) -> list[SizedGraphs]:
+        """In the order in which they are to be captured: what needs most memory first, for the others to fit into."""
+        return [graphs for graphs in (self.mixed_graphs, self.graphs) if graphs is not None]
 
     def warm_kernels(self) -> None:
         """Compile every variant of every operator's kernel that this model can meet; none on CPU."""
@@ -179,12 +190,14 @@ class TorchRunner:
 
     def detach(self) -> None:
         """Give back what :meth:`attach` allocated."""
-        del self._kv_cache, self.tables, self._sampler, self._query_starts, self.graphs
+        del self._kv_cache, self.tables, self._sampler, self._query_starts, self.graphs, self.mixed_graphs
 
     def _hidden(self, inputs: StepInputs) -> Tensor:
         """Launch the model; hidden states of the tokens to sample after, and then of those that prompt outputs need."""
         batch, selected = inputs.batch, inputs.selected
         graphs = self.graphs
+        if self.mixed_graphs is not None and inputs.mixed is not None:
+            return self.mixed_graphs.compute(*inputs.mixed)
         if graphs is not None and inputs.decodes_only and graphs.size_for(inputs.num_tokens) is not None:
             hidden = graphs.decode(batch.slots, inputs.starts)
             return hidden if selected is None else hidden.index_select(0, selected)
@@ -269,14 +282,15 @@ class TorchRunner:
         self.timings["weights"] = time.perf_counter() - start
         return model
 
-    def _capture(self, graphs: DecodeGraphs) -> None:
+    def _capture(self) -> None:
         try:
-            used = capture_bytes(graphs, graphs.sizes, self.device)
+            used = sum(capture_bytes(graphs, graphs.sizes, self.device) for graphs in self.all_graphs)
         except torch.OutOfMemoryError as error:
+            sizes = " and ".join(", ".join(map(str, graphs.sizes)) for graphs in reversed(self.all_graphs))
             raise NotEnoughMemoryError(
-                f"no memory is left for CUDA graphs of batch sizes {', '.join(map(str, graphs.sizes))}; lower "
-                f"--cuda_graph_max_batch_size, --kv_cache_bytes or --max_gpu_memory_utilization, or give "
-                f"--disable_cuda_graph ({error})"
+                f"no memory is left for CUDA graphs of batch sizes (and tokens of steps with prefill) {sizes}; lower "
+                f"--cuda_graph_max_batch_size, --cuda_graph_max_tokens, --kv_cache_bytes or "
+                f"--max_gpu_memory_utilization, or give --disable_cuda_graph ({error})"
             ) from error
         self.memory_plan = msgspec.structs.replace(self.memory_plan, graphs=used)
 

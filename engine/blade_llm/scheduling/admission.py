@@ -2,7 +2,8 @@
 
 The order is (priority, arrival), with three exceptions. A request that finds no room may be overtaken by those of its
 priority that do, but ages by it: after so many nobody overtakes it any more, so the room that running requests leave is
-its own. A short prompt need not wait until long ones are computed: half of a step's prefill tokens go to the shortest.
+its own. A short prompt need not wait until long ones are computed: half of a step's prefill tokens go to the shortest,
+however far behind it stands; the other half goes to the first in order, so nobody ages by that.
 And a request whose prefix another one computes just now waits for that, instead of computing it too.
 
 What a step costs does not grow with the number that waits: only the first of the queue are looked at, and one that
@@ -34,6 +35,8 @@ class AdmissionPolicy:
     """So many requests may be admitted ahead of an earlier one of their priority."""
     shortest_share: float = 0.5
     """Part of a step's prefill tokens that goes to the shortest prompts; the rest goes to the first in order."""
+    shortest: int = 16
+    """So many of the shortest that wait it looks at too, however many wait before them."""
     min_shared_blocks: int = 4
     """A request waits for a prefix that another one computes if at least so many blocks of it are still to come; 0: it
     never does, and is not looked at again when its prefix has been cached."""
@@ -41,7 +44,7 @@ class AdmissionPolicy:
     """So many prompts a step are hashed and matched to know whether they are short."""
 
 
-FIRST_COME_FIRST_SERVED = AdmissionPolicy(window=1, reach=1, shortest_share=0.0, min_shared_blocks=0)
+FIRST_COME_FIRST_SERVED = AdmissionPolicy(window=1, reach=1, shortest_share=0.0, shortest=0, min_shared_blocks=0)
 
 
 class AdmissionControl:
@@ -71,48 +74,47 @@ class AdmissionControl:
     def _admit(self, step: Step, candidates: list[Request]) -> None:
         """Admit requests that get tokens in this step, and append them to ``candidates``."""
         sets, policy = self._sets, self._policy
-        waiting = sets.waiting
         lengths = _Lengths(candidates, step.tokens_left, int(step.tokens_left * policy.shortest_share))
         computing = self._computed_next()
-        passed: list[Request] = []
+        passed_priority: int | None = None
+        no_room: list[Request] = []
         room = sets.room
-        index, tried, matches, aged = 0, 0, policy.most_matches, False
-        while index < min(len(waiting), policy.reach) and tried < policy.window and sets.free_slots and not aged:
-            request = waiting[index]
-            if passed and request.priority > passed[0].priority:
+        tried, matches, aged = 0, policy.most_matches, False
+        for request in self._looked_at():
+            if tried >= policy.window or not sets.free_slots or aged:
                 return
-            index += 1
-            if policy.min_shared_blocks and sets.lacks_blocks(request, room):
-                if request.phase is Phase.PREEMPTED:
-                    return
-                passed.append(request)
-                aged = request.overtaken >= policy.most_overtakes
-                continue
-            if not sets.may_admit(request, step.number):
-                continue
-            if not lengths.takes_any and not request.matched and matches:
-                matches -= 1
-                sets.match(request)
-            if policy.min_shared_blocks:
-                sets.refresh(request)
-                if self._awaits_prefix(request, computing):
-                    continue
+            if passed_priority is not None and request.priority > passed_priority:
+                return
+            lacks_room = bool(policy.min_shared_blocks) and sets.lacks_blocks(request, room)
             admission = None
-            if lengths.takes(sets.remaining(request)):
-                tried += 1
-                admission = sets.admission(request, step.number)
+            if not lacks_room:
+                if not sets.may_admit(request, step.number):
+                    continue
+                if not lengths.takes_any and not request.matched and matches:
+                    matches -= 1
+                    sets.match(request)
+                if policy.min_shared_blocks:
+                    sets.refresh(request)
+                    if self._awaits_prefix(request, computing):
+                        continue
+                if lengths.takes(sets.remaining(request)):
+                    tried += 1
+                    admission = sets.admission(request, step.number)
+                    lacks_room = admission is None
             if admission is None or not lengths.takes(len(request.token_ids) - admission.num_computed):
                 if request.phase is Phase.PREEMPTED:
                     return
-                passed.append(request)
-                aged = request.overtaken >= policy.most_overtakes
+                passed_priority = request.priority if passed_priority is None else passed_priority
+                if lacks_room:  # who only lacks tokens gets them in turn, whoever overtakes it
+                    no_room.append(request)
+                    aged = request.overtaken >= policy.most_overtakes
                 continue
             if self._awaits_prefix(request, computing):
                 continue  # known only now that it was matched
             sets.admit(step, request, admission)
             room = sets.room
-            index, tried = index - 1, tried - 1
-            for each in passed:
+            tried -= 1
+            for each in no_room:
                 each.overtaken += 1
                 aged = aged or each.overtaken >= policy.most_overtakes
             candidates.append(request)
@@ -120,6 +122,20 @@ class AdmissionControl:
             if policy.min_shared_blocks and request.num_unregistered >= policy.min_shared_blocks:
                 self._computing[request] = -1
                 computing[request.chain.digests[request.num_registered]] = request
+
+    def _looked_at(self) -> Iterator[Request]:
+        """The first that wait, and, where more do, the shortest of those behind them. Who was admitted meanwhile does
+        not count."""
+        waiting, index = self._sets.waiting, 0
+        request = waiting[0]
+        while index < min(len(waiting), self._policy.reach):
+            request = waiting[index]
+            yield request
+            if index < len(waiting) and waiting[index] is request:
+                index += 1
+        if index < len(waiting):
+            last = request.order
+            yield from (each for each in waiting.shortest(self._policy.shortest) if each.order > last)
 
     def _computed_next(self) -> dict[bytes, Request]:
         """Digest of the block that each of the requests in ``_computing`` brings into the prefix cache next. Not of

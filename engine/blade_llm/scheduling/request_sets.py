@@ -13,7 +13,7 @@ from blade_llm.scheduling.limits import SchedulerConfig
 from blade_llm.scheduling.phase import Phase
 from blade_llm.scheduling.plan import BlockUpdate
 from blade_llm.scheduling.preemption_log import PreemptionLog
-from blade_llm.scheduling.queue import RequestQueue
+from blade_llm.scheduling.queue import RequestQueue, WaitingQueue
 from blade_llm.scheduling.request import NO_SLOT, Request
 from blade_llm.scheduling.sample_group import Admission, SampleGroup
 from blade_llm.scheduling.step import Step
@@ -24,7 +24,7 @@ class RequestSets:
 
     def __init__(self, config: SchedulerConfig, cache: KVCacheManager) -> None:
         self.cache = cache
-        self.waiting = RequestQueue()
+        self.waiting = WaitingQueue()
         self.running = RequestQueue()
         self.free_slots = list(range(config.max_num_seqs - 1, -1, -1))
         self.freed_slots: list[int] = []

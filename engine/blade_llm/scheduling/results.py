@@ -91,6 +91,14 @@ def register_blocks(request: Request, num_computed: int, cache: KVCacheManager) 
         request.num_registered = full
 
 
+def has_prompt_outputs(step: Step, result: StepResult) -> bool:
+    """Whether the runner computed prompt outputs in ``step``, which no graph of a mixed step does. A mean is in the
+    result of its last chunk only."""
+    if result.prompt_logprobs or result.embeddings:
+        return True
+    return any(request.pooling == "mean" for request in step.requests)
+
+
 def collect_prompt_logprobs(step: Step, result: StepResult) -> None:
     """Keep each position's log-probabilities once: after a preemption some are computed again."""
     for index, logprobs in result.prompt_logprobs.items():

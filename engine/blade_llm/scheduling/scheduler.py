@@ -33,6 +33,7 @@ from blade_llm.scheduling.request_sets import RequestSets
 from blade_llm.scheduling.results import (
     append_sampled,
     collect_prompt_logprobs,
+    has_prompt_outputs,
     invalid_outputs,
     pooled_output,
     register_blocks,
@@ -154,7 +155,7 @@ class Scheduler:
         may_admit = bool(waiting and free_slots and sets.preemptions == preemptions)
         if step.tokens_left and (prefills or may_admit):
             num_prefills = len(prefills) + (min(len(waiting), len(free_slots)) if may_admit else 0)
-            allowance = self.budget.allowance(step.num_decodes, num_prefills)
+            allowance = self.budget.allowance(step.num_decodes, num_prefills, forced=step.prefill_tokens)
             if allowance is not None:
                 step.tokens_left = min(step.tokens_left, allowance)
             if step.tokens_left:
@@ -248,7 +249,8 @@ class Scheduler:
         """
         step = self._launched.pop(plan.step)
         if seconds is not None:
-            self.budget.observe(step.num_decodes, step.prefill_tokens, seconds)
+            launched = step.prefill_tokens > 0 and has_prompt_outputs(step, result)
+            self.budget.observe(step.num_decodes, step.prefill_tokens, seconds, launched=launched)
         if result.prompt_logprobs:
             collect_prompt_logprobs(step, result)
         outputs = self._end_invalid(step, result.invalid) if result.invalid else []

@@ -1,13 +1,17 @@
 """What steps cost, estimated online from measured ones: seconds of a step of decodes, and what prefill adds to it.
 
 The addition is affine in the prefill tokens: a fixed part (a step of decodes may replay a CUDA graph, and a mixed one
-launches kernel by kernel) and a part for each token. Charging the fixed part to the tokens would make small chunks look
+launch kernel by kernel) and a part for each token. Charging the fixed part to the tokens would make small chunks look
 dear, which makes them smaller still. Both parts are a least-squares fit that forgets; where all chunks had one size,
 which says nothing about the fixed part, that one stays as it was.
+
+A step that replays a CUDA graph costs what the graph's size does, padding included.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
 from typing import Final
 
 _FORGET: Final = 0.9
@@ -16,6 +20,23 @@ _PRIOR: Final = 0.05
 """Weight of the fixed part as it was, relative to all measurements. It decides where they do not."""
 _UNIFORM: Final = 0.01
 """Below this squared coefficient of variation chunks count as of one size."""
+
+PADDED_FOR_NOTHING: Final = 256
+"""Tokens. Up to about so many a GPU computes while it reads its weights, so that padding costs next to nothing."""
+FILLED: Final = 0.75
+"""The part of a larger graph that a step has to fill: padding takes longer than launches where graphs are few."""
+
+
+def replayed_size(sizes: Sequence[int], tokens: int) -> int | None:
+    """The size of the graph that a step of ``tokens`` replays; None: it is launched. ``sizes``: ascending.
+
+    The scheduler shapes chunks by it, and the runner follows it.
+    """
+    index = bisect_left(sizes, tokens)
+    if index == len(sizes):
+        return None
+    size = sizes[index]
+    return size if size <= PADDED_FOR_NOTHING or tokens >= FILLED * size else None
 
 
 class StepCost:
@@ -42,6 +63,16 @@ class StepCost:
             return False
         return self._squares * self._count < (1.0 + _UNIFORM) * self._tokens**2
 
+    @property
+    def alone(self) -> float:
+        """Seconds of each token of steps without decodes, reading the weights included; 0 before the first."""
+        return self._alone_seconds / self._alone_tokens if self._alone_tokens else 0.0
+
+    @property
+    def dearest(self) -> float:
+        """What a token cost at most, as all that is fixed is charged to it; 0 before the first measurement."""
+        return self.alone or (self._added / self._tokens if self._tokens else 0.0)
+
     def added(self, tokens: int) -> float:
         """Seconds that ``tokens`` of prefill add to a step of decodes."""
         return self.fixed + (self.per_token or 0.0) * tokens
@@ -58,11 +89,10 @@ class StepCost:
 
         Reading the weights is in it, so it says what a token costs at most. Good for the first chunks beside decodes.
         """
-        if self._count:
-            return
         self._alone_seconds = 0.8 * self._alone_seconds + seconds
         self._alone_tokens = 0.8 * self._alone_tokens + tokens
-        self.per_token = self._alone_seconds / self._alone_tokens
+        if not self._count:
+            self.per_token = self.alone
 
     def observe_mixed(self, tokens: int, seconds: float) -> None:
         """A step of decodes and ``tokens`` prefill tokens took ``seconds``."""

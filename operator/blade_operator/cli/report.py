@@ -17,7 +17,7 @@ from blade_operator.program import program
 
 _LINE_MESSAGE = 160
 _PERCENT = re.compile(r"\((\d+) %\)")
-_NEGATIVE = ("Degraded", "Progressing", "Reconciling", "Stalled")
+_NEGATIVE = ("Degraded", "Progressing", "Reconciling", "Stalled", "InternalTokenRefused")
 """Conditions that are reported as False only after they were reported as True."""
 
 

@@ -34,6 +34,13 @@ class Cluster(Protocol):
             Rejected: the object will not be accepted as it is: it is invalid, or violates a quota or a policy.
         """
 
+    async def replace(self, obj: Object) -> None:
+        """Make the object this one, whatever it is now.
+
+        Raises:
+            Rejected: the object will not be accepted as it is, or may not be replaced.
+        """
+
     async def prune(self, prune: Prune) -> None:
         """Remove items that somebody added to lists of an object; where it has changed since, nothing happens.
 

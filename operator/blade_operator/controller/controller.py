@@ -53,13 +53,24 @@ APPLIED_FIRST = frozenset(
 
 
 class Controller:
-    """Keeps every service of a cluster as declared; reconciles ``workers`` services at a time."""
+    """Keeps every service of a cluster as declared; reconciles ``workers`` services at a time.
 
-    def __init__(self, cluster: Cluster, fleet: Fleet, reconcile: Reconcile, workers: int = 4) -> None:
+    ``is_foreign``: whether a service is another installation's, whose engines are not queried.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        fleet: Fleet,
+        reconcile: Reconcile,
+        workers: int = 4,
+        is_foreign: Callable[[Observed], bool] = lambda observed: False,
+    ) -> None:
         self._cluster = cluster
         self._fleet = fleet
         self._reconcile = reconcile
         self._workers = workers
+        self._is_foreign = is_foreign
         self._reconciling = asyncio.Semaphore(workers)
         self._queue: WorkQueue[Key] = WorkQueue()
         self._attempts: defaultdict[Key, Attempts] = defaultdict(Attempts)
@@ -108,7 +119,7 @@ class Controller:
         if observed is None:
             self._forget(key)
             return None
-        report = await self._fleet.query(observed.pods)
+        report = await self._fleet.query(() if self._is_foreign(observed) else observed.pods)
         async with self._reconciling:
             observed = await self._cluster.observe(key)  # querying the engines may have taken a while
             if observed is None:
@@ -148,14 +159,16 @@ class Controller:
         metrics.SERVICES.set(len(self._services))
 
     async def _execute(self, key: Key, observed: Observed, plan: Plan) -> None:
-        """Execute ``plan`` in this order: claim, drain, apply, prune, delete, record events, write the status."""
+        """Execute ``plan`` in this order: claim, drain, replace, apply, prune, delete, record events, write the
+        status."""
         before = observed.service.get("status") or {}
         if plan.claim is not None and not await self._cluster.claim(key, before, plan.claim):
             return
         pods = {pod["metadata"]["name"]: pod for pod in observed.pods}
         drains = [(pods[action.pod], action.draining) for action in plan.actions if action.pod in pods]
         await asyncio.gather(*(self._fleet.drain(pod, draining) for pod, draining in drains))
-        self._attempts[key].retain([*plan.apply, *plan.prune])
+        self._attempts[key].retain([*plan.replace, *plan.apply, *plan.prune])
+        await _gather(self._replace(key, obj) for obj in plan.replace)
         await _gather(self._apply(key, obj) for obj in plan.apply if obj["kind"] in APPLIED_FIRST)
         await _gather(self._apply(key, obj) for obj in plan.apply if obj["kind"] not in APPLIED_FIRST)
         await _gather(self._prune(key, prune) for prune in plan.prune)
@@ -167,6 +180,9 @@ class Controller:
 
     async def _apply(self, key: Key, obj: Object) -> None:
         await self._attempt(key, obj, Ref.of(obj), lambda: self._cluster.apply(obj))
+
+    async def _replace(self, key: Key, obj: Object) -> None:
+        await self._attempt(key, obj, Ref.of(obj), lambda: self._cluster.replace(obj))
 
     async def _prune(self, key: Key, prune: Prune) -> None:
         await self._attempt(key, prune, prune.ref, lambda: self._cluster.prune(prune))
@@ -185,7 +201,14 @@ class Controller:
 
 def _has_work(plan: Plan) -> bool:
     return bool(
-        plan.claim or plan.apply or plan.prune or plan.delete or plan.events or plan.actions or plan.status is not None
+        plan.claim
+        or plan.replace
+        or plan.apply
+        or plan.prune
+        or plan.delete
+        or plan.events
+        or plan.actions
+        or plan.status is not None
     )
 
 

@@ -21,6 +21,7 @@ from blade_operator.cluster.kubernetes.api import Api, ApiError
 from blade_operator.cluster.kubernetes.cluster import KubernetesCluster
 from blade_operator.cluster.kubernetes.election import Election
 from blade_operator.cluster.kubernetes.fence import NotLeader, WriteFence
+from blade_operator.cluster.kubernetes.heartbeat import Heartbeat
 from blade_operator.cluster.kubernetes.lease import Lease, LeaseLost
 from blade_operator.cluster.kubernetes.root_key import root_key
 from blade_operator.cluster.kubernetes.watching.event_source import EventSource
@@ -32,6 +33,7 @@ from blade_operator.fleet import Fleet
 from blade_operator.model.objects import Object, Ref
 from blade_operator.model.observed import Observed
 from blade_operator.model.plan import Plan
+from blade_operator.reconcile.installation import belongs_elsewhere
 from blade_operator.reconcile.reconcile import reconcile
 from blade_operator.render import Defaults
 from blade_operator.render.internal_token import internal_token
@@ -45,6 +47,8 @@ PROBE_SECONDS = 4.0
 """Seconds within which a probe gets its result."""
 CLEANUP_SECONDS = 3.0
 """Seconds that kopf gets to end in an orderly way."""
+KEY_SECONDS = 60.0
+"""Seconds between two looks at the root key."""
 _PAUSE = 2.0
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """Opens URLs of this machine: never through the proxy that the environment may name."""
@@ -162,7 +166,12 @@ class Process:
         if self._election is None:
             self._fence.open()
             metrics.LEADER.set(1)
-            await self._work()
+            namespace, _, name = self._settings.installation.partition("/")
+            heartbeat = Heartbeat(self._api, namespace, name, self._settings.identity)
+            await heartbeat.start()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(heartbeat.run())
+                group.create_task(self._work())
             return
         await self._election.acquire()
         async with asyncio.TaskGroup() as group:
@@ -171,6 +180,14 @@ class Process:
 
     async def _work(self) -> None:
         self._key = await self._find_key()
+        is_foreign = functools.partial(belongs_elsewhere, installation=self._settings.installation)
+        workers = self._settings.workers
+        self._controller = Controller(self._cluster, self._fleet, self._decide, workers, is_foreign)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._controller.run())
+            group.create_task(self._follow_key())
+
+    def _decide(self, observed: Observed, now: datetime) -> Plan:
         settings = self._settings
         defaults = dataclasses.replace(
             settings.defaults,
@@ -178,12 +195,20 @@ class Process:
             operator_namespace=settings.namespace,
             installation=settings.installation,
         )
+        return reconcile(observed, now, defaults)
 
-        def decide(observed: Observed, now: datetime) -> Plan:
-            return reconcile(observed, now, defaults)
-
-        self._controller = Controller(self._cluster, self._fleet, decide, settings.workers)
-        await self._controller.run()
+    async def _follow_key(self) -> None:
+        """Take over another root key. Engines refuse the tokens that follow from it, by which each service rotates."""
+        while True:
+            await asyncio.sleep(KEY_SECONDS)
+            try:
+                key = await root_key(self._api, self._settings.namespace)
+            except (ApiError, NotLeader, ValueError) as error:
+                _log.warning("the key of the internal tokens: %s; it stays", error)
+                continue
+            if key != self._key:
+                _log.info("the key of the internal tokens has changed")
+                self._key = key
 
     async def _find_key(self) -> bytes:
         while True:

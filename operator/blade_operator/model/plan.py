@@ -46,6 +46,8 @@ class Plan:
     that was observed; else the rest of the plan is void."""
     apply: list[Object] = field(default_factory=list)
     """The objects that differ from what was observed. Of a pod only the annotations are applied."""
+    replace: list[Object] = field(default_factory=list)
+    """Secrets whose content is of another root key: applied, a Secret that is there stays as it is."""
     prune: list[Prune] = field(default_factory=list)
     delete: list[Ref] = field(default_factory=list)
     status: Object | None = None

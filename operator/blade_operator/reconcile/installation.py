@@ -29,11 +29,9 @@ def refusal(observed: Observed, installation: str, now: datetime) -> Plan | None
 
     Without a name, as in the local runtime, there is no other installation.
     """
-    if not installation:
+    if not belongs_elsewhere(observed, installation):
         return None
-    owner = assigned(observed.service) or ("" if observed.abandoned else claimed(observed.service))
-    if owner in ("", installation):
-        return None
+    owner = _owner(observed)
     status = observed.service.get("status") or {}
     message = (
         f"{_said_by(installation)} this service, too, and leaves it alone: it belongs to {owner}; to hand it over, "
@@ -53,6 +51,15 @@ def refusal(observed: Observed, installation: str, now: datetime) -> Plan | None
         "observedGeneration": int(observed.service["metadata"].get("generation", 0)),
     }
     return Plan(claim={**status, "conditions": [*conditions, entry]})
+
+
+def belongs_elsewhere(observed: Observed, installation: str) -> bool:
+    """Whether the service is another installation's: it is left alone, and so are its engines."""
+    return bool(installation) and _owner(observed) not in ("", installation)
+
+
+def _owner(observed: Observed) -> str:
+    return assigned(observed.service) or ("" if observed.abandoned else claimed(observed.service))
 
 
 def claim(service: Object, installation: str) -> Object | None:

@@ -19,8 +19,10 @@ from blade_operator.reconcile.installation import claim, contested, refusal
 from blade_operator.reconcile.ownership import own_pods, with_own_children
 from blade_operator.reconcile.revisions import Revisions, find_revisions
 from blade_operator.reconcile.rollout import RevisionPods, replica_counts
+from blade_operator.reconcile.rotation import routers_wait, secrets_to_replace
 from blade_operator.reconcile.router_order import refuses_a_router
-from blade_operator.reconcile.scale_down import DRAIN_REQUEUE, scale_down
+from blade_operator.reconcile.scale_down import scale_down
+from blade_operator.reconcile.sidecars import roles_with_sidecars
 from blade_operator.reconcile.writes import objects_to_apply, objects_to_delete, objects_to_prune
 from blade_operator.render import Defaults, engine_deployment, engine_objects, router_objects, service_objects
 from blade_operator.render.meta import router_name
@@ -57,9 +59,11 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
     revisions = find_revisions(service, observed.revisions, defaults, _model_claim(service, observed))
     deployments = _engine_deployments(observed)
     before = {name: deployment["spec"].get("replicas", 1) for name, deployment in deployments.items()}
-    lowered = scale_down(_replica_counts(service, revisions, deployments, observed), before, observed, now)
+    waits = _waits_for_routers(revisions, deployments, observed)
+    lowered = scale_down(_replica_counts(service, revisions, deployments, observed, waits), before, observed, now)
     planned = lowered.replicas
-    desired = [*service_objects(service, defaults), *engine_objects(service), *revisions.desired]
+    sidecars = roles_with_sidecars(observed)
+    desired = [*service_objects(service, defaults, sidecars), *engine_objects(service), *revisions.desired]
     events: list[EventRecord] = []
     for revision, replicas in planned.items():
         # A revision whose ControllerRevision someone deleted is still scaled, with the template it runs with.
@@ -68,7 +72,7 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
         if Ref.of(deployment) not in observed.rejected:
             events += _scaling_events(revision, deployments.get(revision), replicas)
     routers = router_objects(service, defaults, router_replicas(observed.deployments))
-    desired += routers
+    desired += routers[:-1] if routers_wait(observed, revisions.templates, now) else routers
     removed = [Ref.of(deployments[revision]) for revision in deployments if revision not in planned]
     inputs = StatusInputs(
         obj=observed.service,
@@ -86,19 +90,23 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
         outdated=revisions.outdated,
         router_revision=routers[-1]["spec"]["template"]["metadata"]["labels"][REVISION],
         old_deployments=any(revision != revisions.current for revision in planned),
+        waits_for_routers=waits,
         installation=defaults.installation,
     )
     existing = {Ref.of(obj): obj for obj in _children(observed)}
     keep = {*planned, revisions.current}
-    apply = objects_to_apply(desired, existing, observed.pods, now, secrets=bool(observed.unauthorized))
+    replace = secrets_to_replace(desired, observed, now)
+    apply = [obj for obj in objects_to_apply(desired, existing, observed.pods, now) if obj not in replace]
     return _plan(
         inputs,
         now,
+        replace=replace,
         apply=[*apply, *lowered.marks],
         prune=objects_to_prune(desired, existing, apply),
         delete=[*removed, *revisions.expired(keep), *objects_to_delete(desired, existing.values(), service.uid)],
         actions=lowered.actions,
         events=events,
+        requeue=lowered.requeue,
     )
 
 
@@ -124,11 +132,13 @@ def _plan(
     inputs: StatusInputs,
     now: datetime,
     *,
+    replace: Sequence[Object] = (),
     apply: Sequence[Object] = (),
     prune: Sequence[Prune] = (),
     delete: Sequence[Ref] = (),
     actions: Sequence[Action] = (),
     events: Sequence[EventRecord] = (),
+    requeue: Sequence[float] = (),
 ) -> Plan:
     status = build_status(inputs, now)
     if other := contested(inputs.last_status, inputs.installation, now):
@@ -136,29 +146,45 @@ def _plan(
     changed = status != inputs.last_status
     unreachable = [pod for pod in inputs.engine_pods if podutil.is_ready(pod)]
     unreachable = [pod for pod in unreachable if pod["metadata"]["name"] not in inputs.engines]
-    requeue = [UNREACHABLE_REQUEUE] * bool(unreachable) + [DOWNLOAD_REQUEUE] * is_downloading(inputs)
-    requeue += [DRAIN_REQUEUE] * bool(actions)
+    after = [*requeue, *[UNREACHABLE_REQUEUE] * bool(unreachable), *[DOWNLOAD_REQUEUE] * is_downloading(inputs)]
     return Plan(
+        replace=list(replace),
         apply=list(apply),
         prune=list(prune),
         delete=list(delete),
         status=status if changed else None,
         actions=list(actions),
         events=[*(transitions(inputs.last_status, status) if changed else ()), *events],
-        requeue_after=min(requeue, default=None),
+        requeue_after=min(after, default=None),
     )
 
 
+def _waits_for_routers(revisions: Revisions, deployments: dict[str, Object], observed: Observed) -> bool:
+    """Whether engines of the current revision are not started yet, because they would refuse a router that is there."""
+    deployment = deployments.get(revisions.current)
+    started = deployment["spec"].get("replicas", 1) if deployment else 0
+    return not started and refuses_a_router(revisions.templates[revisions.current], observed.pods)
+
+
 def _replica_counts(
-    service: LLMService, revisions: Revisions, deployments: dict[str, Object], observed: Observed
+    service: LLMService, revisions: Revisions, deployments: dict[str, Object], observed: Observed, waits: bool
 ) -> dict[str, int]:
-    """The replica count of each engine Deployment by revision; a Deployment that is missing is to be deleted."""
+    """The replica count of each engine Deployment by revision; a Deployment that is missing is to be deleted.
+
+    ``waits``: the current revision has no engine yet, and gets none now; the newest before it is scaled in its place.
+    """
+    counts = {name: deployment["spec"].get("replicas", 1) for name, deployment in deployments.items()}
     current = revisions.current
+    if waits:
+        earlier = [name for name, count in counts.items() if count and name != current]
+        if not earlier:
+            return counts | {current: 0}
+        current = max(earlier, key=lambda name: _created(deployments[name]))
     pods = [pod for pod in observed.pods if podutil.role(pod) == ROLE_ENGINE and not podutil.is_finished(pod)]
 
     def observe(revision: str) -> RevisionPods:
         mine = [pod for pod in pods if podutil.revision(pod) == revision]
-        count = deployments[revision]["spec"].get("replicas", 1) if revision in deployments else 0
+        count = counts.get(revision, 0)
         terminating = sum(map(podutil.is_terminating, mine))
         ready = sum(map(podutil.is_ready, mine))
         return RevisionPods(revision, count, active=len(mine) - terminating, terminating=terminating, ready=ready)
@@ -166,8 +192,6 @@ def _replica_counts(
     # Pods whose Deployment is gone still use resources until they have ended.
     known = {*deployments, *map(podutil.revision, pods)} - {current}
     others = [observe(revision) for revision in sorted(known, key=lambda name: _created(deployments.get(name)))]
-    if not observe(current).desired and refuses_a_router(revisions.templates[current], observed.pods):
-        return {name: deployment["spec"].get("replicas", 1) for name, deployment in deployments.items()} | {current: 0}
     rollout = service.spec.rollout
     planned = replica_counts(
         service.spec.replicas,
@@ -177,7 +201,8 @@ def _replica_counts(
         max_unavailable=rollout.max_unavailable,
     )
     gone = {pods.revision for pods in others if pods.gone}
-    return {
+    waiting = {revisions.current: 0} if waits else {}
+    return waiting | {
         revision: count
         for revision, count in planned.items()
         if revision == current or (revision in deployments and revision not in gone)

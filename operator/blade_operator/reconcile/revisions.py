@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from blade_operator.model.objects import Object, Ref
 from blade_operator.render import Defaults, controller_revision, pod_template, revision_of, spec_hash
 from blade_operator.spec.parse import LLMService
-from blade_protocol.labels import SPEC_HASH
+from blade_protocol.labels import OF_CLAIM, SPEC_HASH
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def find_revisions(
     of_spec = spec_hash(service, claim)
     history = sorted(history, key=lambda obj: (obj.get("revision", 0), revision_name(obj)))
     rendered = pod_template(service, defaults, claim)
-    known = next((obj for obj in reversed(history) if _spec_hash(obj) == of_spec), None)
+    known = _find(history, of_spec) or _find_earlier(history, spec_hash(service))
     template = known["data"]["template"] if known else rendered
     current = revision_of(template)
     earlier = [obj for obj in history if revision_name(obj) != current]
@@ -67,6 +67,15 @@ def find_revisions(
         history=earlier,
         limit=service.spec.rollout.revision_history_limit,
     )
+
+
+def _find(history: Sequence[Object], of_spec: str) -> Object | None:
+    return next((obj for obj in reversed(history) if _spec_hash(obj) == of_spec), None)
+
+
+def _find_earlier(history: Sequence[Object], of_spec: str) -> Object | None:
+    """The revision that an earlier release made, which did not look at the claim that is there: it stays."""
+    return _find([obj for obj in history if OF_CLAIM not in obj["metadata"].get("annotations", {})], of_spec)
 
 
 def _spec_hash(controller_revision: Object) -> str:

@@ -15,7 +15,7 @@ def refuses_a_router(template: Object, pods: Iterable[Object]) -> bool:
 
     A router that terminates gets no new requests by the time that an engine has started.
     """
-    return _requires_token(template) and any(
+    return requires_token(template) and any(
         podutil.role(pod) == ROLE_ROUTER
         and not podutil.is_finished(pod)
         and not podutil.is_terminating(pod)
@@ -24,7 +24,8 @@ def refuses_a_router(template: Object, pods: Iterable[Object]) -> bool:
     )
 
 
-def _requires_token(template: Object) -> bool:
+def requires_token(template: Object) -> bool:
+    """Whether the engine of this pod template requires the token on its public port."""
     containers = template["spec"]["containers"]
     return any(
         entry["name"] == environment.PUBLIC_TOKEN and entry.get("value") == "1"

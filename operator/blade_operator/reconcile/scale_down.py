@@ -23,6 +23,8 @@ DRAIN_REPORT_TIMEOUT = 10.0
 """Seconds an engine has to report that it drains; then it is deleted all the same, and drains on its SIGTERM."""
 DRAIN_REQUEUE = 0.2
 """Seconds until an engine that was asked to drain, or to take requests again, is queried."""
+MAX_DRAIN_REQUEUE = 10.0
+"""The same of one that was asked long ago, and of one that does not respond."""
 LOWEST_COST = -1_000_000
 """Deletion cost of a leaving engine without requests; each request adds one. Other pods have 0."""
 
@@ -36,6 +38,8 @@ class ScaleDown:
     marks: list[Object] = field(default_factory=list)
     """Pods to apply: only what the operator says of them."""
     actions: list[DrainPod] = field(default_factory=list)
+    requeue: list[float] = field(default_factory=list)
+    """Seconds until an engine is queried that ``actions`` were for."""
 
 
 def scale_down(planned: Mapping[str, int], current: Mapping[str, int], observed: Observed, now: datetime) -> ScaleDown:
@@ -51,7 +55,7 @@ def scale_down(planned: Mapping[str, int], current: Mapping[str, int], observed:
         names = {pod["metadata"]["name"] for pod in leaving}
         for pod in pods:
             if pod["metadata"]["name"] not in names and podutil.draining_since(pod):
-                _take_back(pod, observed.engines, result)
+                _take_back(pod, observed, now, result)
         if count < current.get(revision, 0):
             off = [_is_off(pod, observed, now, result) for pod in leaving]  # a step for each of them
             result.replicas[revision] = count if all(off) else current[revision]
@@ -94,16 +98,23 @@ def _is_off(pod: Object, observed: Observed, now: datetime, result: ScaleDown) -
     if state is None or state.draining or podutil.age(since, now) > DRAIN_REPORT_TIMEOUT:
         return True
     result.actions.append(DrainPod(pod["metadata"]["name"]))
+    result.requeue.append(DRAIN_REQUEUE)
     return False
 
 
-def _take_back(pod: Object, engines: Mapping[str, EngineState], result: ScaleDown) -> None:
-    """It stays after all: the mark goes when the engine reports that it takes requests."""
-    state = engines.get(pod["metadata"]["name"])
+def _take_back(pod: Object, observed: Observed, now: datetime, result: ScaleDown) -> None:
+    """It stays after all: the mark goes when the engine reports that it takes requests.
+
+    Until then it is asked again and again, ever more seldom: it may not respond for as long as it lives.
+    """
+    state = observed.engines.get(pod["metadata"]["name"])
     if state is not None and not state.draining:
         result.marks.append(_marked(pod, {}))
-    else:
-        result.actions.append(DrainPod(pod["metadata"]["name"], draining=False))
+        return
+    result.actions.append(DrainPod(pod["metadata"]["name"], draining=False))
+    waited = podutil.age(podutil.draining_since(pod), now)
+    patience = MAX_DRAIN_REQUEUE if state is None else max(DRAIN_REQUEUE, waited / 10)
+    result.requeue.append(min(patience, MAX_DRAIN_REQUEUE))
 
 
 def _marked(pod: Object, annotations: dict[str, str]) -> Object:

@@ -1,7 +1,7 @@
 """The writes of a plan: which of the desired objects to apply now, and which of the existing ones to delete.
 
-Most objects are applied when they drift from the rendered ones. Two kinds are not: a Secret may be created but neither
-read nor changed, and a claim's spec can only grow.
+Most objects are applied when they drift from the rendered ones. Two kinds are not: a Secret cannot be
+read, and a claim's spec can only grow.
 """
 
 from __future__ import annotations
@@ -29,21 +29,17 @@ def objects_to_apply(
     existing: Mapping[Ref, Object],
     pods: Iterable[Object],
     now: datetime,
-    *,
-    secrets: bool = False,
 ) -> list[Object]:
     """The objects of ``desired`` that must be applied, in its order; none in steady state.
 
-    A Secret is applied together with any Deployment whose pods may mount it, while a pod seems to lack it, and with
-    ``secrets``: while one seems to be another than it should.
+    A Secret is applied together with any Deployment whose pods may mount it, and while a pod seems to lack it: it is
+    made where it is missing, and else stays as it is (`secrets_to_replace`).
     """
     writes = {
         Ref.of(obj): write for obj in desired if (write := _needed_write(existing.get(Ref.of(obj)), obj)) is not None
     }
-    secrets = (
-        secrets
-        or any(ref.kind == "Deployment" for ref in writes)
-        or any(podutil.waits_for_volumes(pod, now) for pod in pods)
+    secrets = any(ref.kind == "Deployment" for ref in writes) or any(
+        podutil.waits_for_volumes(pod, now) for pod in pods
     )
     return [
         obj if obj["kind"] == "Secret" else writes[Ref.of(obj)]

@@ -7,16 +7,15 @@ selector can match: it is restricted where the installation says what that is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
-from urllib.parse import urlsplit
+from collections.abc import Sequence
+from typing import Final
 
 from blade_operator.model.objects import Object
 from blade_operator.model.pods import CHECK, ENGINE, FETCH, ROUTER
 from blade_operator.render.meta import selector
+from blade_operator.render.outbound import has_unknown_containers, outbound_ports
 from blade_operator.render.storage import is_hub
 from blade_operator.spec.parse import LLMService
-from blade_operator.spec.pod_fields import PodTemplate
 from blade_protocol.labels import ROLE_ENGINE, ROLE_ROUTER
 from blade_protocol.ports import ENGINE_PORT, INTERNAL_PORT_OFFSET, ROUTER_ADMIN_PORT
 
@@ -31,23 +30,24 @@ _ANYWHERE: Final[list[Object]] = [
     # Some networks match no pod by its address.
     {"namespaceSelector": {}},
 ]
-_SCHEMES: Final = {"http": 80, "https": 443}
 
 
 def engine_egress(service: LLMService) -> list[Object] | None:
     """Rules for a service's engine pods."""
     engine = service.spec.engine
-    if _has_own_containers(engine.pod_template, (ENGINE, CHECK, FETCH)):
+    if has_unknown_containers(engine.pod_template, (ENGINE, CHECK, FETCH)):
         return None
     if not is_hub(service):
         return [DNS]
-    ports = sorted({443, *(port for variable in engine.env if (port := _port_of(variable.value)))})
-    return [DNS, {"to": _ANYWHERE, "ports": [tcp(port) for port in ports]}]
+    ports = outbound_ports(engine.env, engine.pod_template)
+    if ports is None:
+        return None
+    return [DNS, {"to": _ANYWHERE, "ports": [tcp(port) for port in sorted({443, *ports})]}]
 
 
 def router_egress(service: LLMService, api_server: Sequence[tuple[str, int]]) -> list[Object] | None:
     """Rules for a service's router pods; ``api_server``: its addresses, as CIDR and port."""
-    if not api_server or _has_own_containers(service.spec.router.pod_template, (ROUTER,)):
+    if not api_server or has_unknown_containers(service.spec.router.pod_template, (ROUTER,)):
         return None
     engines = [{"podSelector": {"matchLabels": selector(service, ROLE_ENGINE)}}]
     routers = [{"podSelector": {"matchLabels": selector(service, ROLE_ROUTER)}}]
@@ -62,23 +62,3 @@ def router_egress(service: LLMService, api_server: Sequence[tuple[str, int]]) ->
 def tcp(port: int) -> Object:
     """One port of a rule."""
     return {"protocol": "TCP", "port": port}
-
-
-def _has_own_containers(template: PodTemplate | None, rendered: Sequence[str]) -> bool:
-    """Whether an overlay adds containers: only its author knows where these connect to."""
-    return any(each["name"] not in rendered for each in _containers(template))
-
-
-def _containers(template: PodTemplate | None) -> Iterator[Any]:
-    if template is not None:
-        for field in ("initContainers", "containers"):
-            yield from template.spec.get(field) or ()
-
-
-def _port_of(text: str) -> int | None:
-    """The port of an HTTP URL, such as a hub's or a proxy's; None for other text."""
-    try:
-        parts = urlsplit(text)
-        return parts.port or _SCHEMES[parts.scheme] if parts.scheme in _SCHEMES and parts.hostname else None
-    except ValueError:
-        return None

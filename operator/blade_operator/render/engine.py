@@ -284,7 +284,13 @@ def _graph_flags(graphs: CudaGraphs) -> list[str]:
     if not graphs.enabled:
         return ["--disable_cuda_graph=true"]
     sizes = ["--cuda_graph_batch_sizes", *map(str, graphs.batch_sizes)] if graphs.batch_sizes else []
-    return sizes + _flag("cuda_graph_max_batch_size", graphs.max_batch_size)
+    tokens = ["--cuda_graph_token_sizes", *map(str, graphs.token_sizes)] if graphs.token_sizes else []
+    return [
+        *sizes,
+        *_flag("cuda_graph_max_batch_size", graphs.max_batch_size),
+        *tokens,
+        *_flag("cuda_graph_max_tokens", graphs.max_tokens),
+    ]
 
 
 def _flag(name: str, value: object) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from blade_operator.model.objects import Object
@@ -14,10 +15,11 @@ from blade_protocol.ports import ENGINE_PORT, INTERNAL_PORT_OFFSET, ROUTER_ADMIN
 INTERNAL_PORT: Final = ENGINE_PORT + INTERNAL_PORT_OFFSET
 
 
-def network_policies(service: LLMService, defaults: Defaults) -> list[Object]:
+def network_policies(service: LLMService, defaults: Defaults, sidecars: Collection[str] = ()) -> list[Object]:
     """Everyone reaches the routers' public port; routers, operator and Prometheus what each needs of the others.
 
-    The admin port of routers is open to each other, too: replicas of a router exchange what they know.
+    The admin port of routers is open to each other, too: replicas of a router exchange what they know. Roles with
+    ``sidecars`` have containers that others put into their pods, and may connect to anything.
     """
     if not service.spec.security.network_policy:
         return []
@@ -36,11 +38,11 @@ def network_policies(service: LLMService, defaults: Defaults) -> list[Object]:
     ]
     everyone = {"ports": [tcp(ROUTER_PORT)]}
     admin = {"from": [*routers, *operator, *prometheus], "ports": [tcp(ROUTER_ADMIN_PORT)]}
+    out = {ROLE_ENGINE: engine_egress(service), ROLE_ROUTER: router_egress(service, defaults.api_server)}
+    out |= dict.fromkeys(sidecars)
     return [
-        _policy(service, engine_name(service), ROLE_ENGINE, engines, engine_egress(service)),
-        _policy(
-            service, router_name(service), ROLE_ROUTER, [everyone, admin], router_egress(service, defaults.api_server)
-        ),
+        _policy(service, engine_name(service), ROLE_ENGINE, engines, out[ROLE_ENGINE]),
+        _policy(service, router_name(service), ROLE_ROUTER, [everyone, admin], out[ROLE_ROUTER]),
     ]
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from blade_operator.model.objects import Object
 from blade_operator.render.meta import digest, engine_name, make, seal
+from blade_operator.render.storage import has_claim
 from blade_operator.spec.parse import LLMService
-from blade_protocol.labels import REVISION, ROLE_ENGINE, SPEC_HASH
+from blade_protocol.labels import OF_CLAIM, REVISION, ROLE_ENGINE, SPEC_HASH
 
 
 def revision_of(template: Object) -> str:
@@ -34,4 +35,6 @@ def controller_revision(service: LLMService, template: Object, number: int, of_s
     )
     obj["metadata"]["labels"][REVISION] = revision
     obj["metadata"]["annotations"][SPEC_HASH] = of_spec
+    if has_claim(service):
+        obj["metadata"]["annotations"][OF_CLAIM] = "true"
     return seal(obj)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from blade_operator.model.objects import Object
 from blade_operator.render.meta import Defaults
 from blade_operator.render.network import network_policies
@@ -10,6 +12,9 @@ from blade_operator.render.token_secret import token_secret
 from blade_operator.spec.parse import LLMService
 
 
-def service_objects(service: LLMService, defaults: Defaults) -> list[Object]:
-    """The internal token, the claim of the model cache, and the network policies; each only where the spec needs it."""
-    return [*token_secret(service, defaults), *model_claim(service), *network_policies(service, defaults)]
+def service_objects(service: LLMService, defaults: Defaults, sidecars: Collection[str] = ()) -> list[Object]:
+    """The internal token, the claim of the model cache, and the network policies; each only where the spec needs it.
+
+    ``sidecars``: the roles of pods into which others put containers.
+    """
+    return [*token_secret(service, defaults), *model_claim(service), *network_policies(service, defaults, sidecars)]

@@ -66,6 +66,11 @@ def claim_name(service: LLMService) -> str:
     return f"{service.name}-models"
 
 
+def has_claim(service: LLMService) -> bool:
+    """Whether the operator makes a claim for the model cache."""
+    return _cache(service).size is not None
+
+
 def model_claim(service: LLMService) -> list[Object]:
     """The claim for the model cache, when the spec has a size for one."""
     cache = _cache(service)

@@ -1,8 +1,9 @@
 """The Secret with the internal token of a service, mounted where the engines' internal port is served or queried.
 
-The operator may make Secrets but neither read nor change them, so nothing here is ever compared with what a cluster
-has. The token follows from the operator's key and the service's uid: made again, it is the same. So the Secret's name
-has the uid, too: one that an earlier service of the same name left would hold another token.
+The operator may make and replace Secrets but not read them, so nothing here is ever compared with what a cluster has:
+it is replaced when engines say that theirs is of another key (`reconcile/rotation.py`). The token follows from the
+operator's key and the service's uid: made again, it is the same. So the Secret's name has the uid, too: one that an
+earlier service of the same name left would hold another token.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ CheckItemName = Literal["shm", "pbEnv", "flopsDiff", "memoryFit", "modelFiles"]
 
 
 class CudaGraphs(Record):
-    """Decode steps that a GPU replays as one graph instead of launching every kernel by itself."""
+    """Steps that a GPU replays as one graph instead of launching every kernel by itself."""
 
     enabled: bool = Field(default=True, description="`false`: no graphs (`--disable_cuda_graph`).")
     batch_sizes: Annotated[tuple[Annotated[int, Field(ge=1, le=4096)], ...], ListType("set"), Unique] = Field(
@@ -35,6 +35,21 @@ class CudaGraphs(Record):
         ge=1,
         le=4096,
         description="Largest batch with a graph (`--cuda_graph_max_batch_size`); by itself `maxNumSeqs`, at most 256.",
+    )
+    token_sizes: Annotated[tuple[Annotated[int, Field(ge=1, le=65536)], ...], ListType("set"), Unique] = Field(
+        default=(),
+        max_length=64,
+        strict=False,
+        description="Tokens of steps with prefill that have a graph, growing; steps are padded up to them "
+        "(`--cuda_graph_token_sizes`). 16, 32, 64, 128, 256, 320, 384, 448, 512, 640 and so on when empty. Wins over "
+        "`maxTokens`.",
+    )
+    max_tokens: int | None = Field(
+        default=None,
+        ge=0,
+        le=65536,
+        description="Most tokens of a step with prefill that has a graph (`--cuda_graph_max_tokens`); by itself the "
+        "budget of a step, at most 2048. 0: such steps have none.",
     )
 
 
@@ -74,7 +89,7 @@ class Engine(Record):
         description="Share of the GPU's memory for everything (`--max_gpu_memory_utilization`), a string like `0.85`: "
         "the KV cache gets what weights, activations and graphs leave. The engine's default, 0.9, when unset.",
     )
-    cuda_graphs: CudaGraphs | None = Field(default=None, description="CUDA graphs of decode steps.")
+    cuda_graphs: CudaGraphs | None = Field(default=None, description="CUDA graphs.")
     quant: Literal["none", "int8", "int4"] = Field(
         default="none", description="Quantise the weights of linear layers while loading (`--quant`); on CPU."
     )

@@ -7,7 +7,7 @@ Python form for files and the local runtime. Only CEL that every supported Kuber
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from blade_operator.spec.fields import CudaGraphs, Engine, LLMServiceSpec
@@ -38,6 +38,8 @@ OWNED_FLAGS: Final[dict[str, str]] = {
     "disable_cuda_graph": "spec.engine.cudaGraphs",
     "cuda_graph_batch_sizes": "spec.engine.cudaGraphs",
     "cuda_graph_max_batch_size": "spec.engine.cudaGraphs",
+    "cuda_graph_token_sizes": "spec.engine.cudaGraphs",
+    "cuda_graph_max_tokens": "spec.engine.cudaGraphs",
     "quant": "spec.engine.quant",
     "deterministic": "spec.engine.deterministic",
     "task": "spec.engine.task",
@@ -64,6 +66,16 @@ def _cache(spec: LLMServiceSpec) -> ModelCache:
 
 def _graphs(spec: LLMServiceSpec) -> CudaGraphs:
     return spec.engine.cuda_graphs or CudaGraphs()
+
+
+def _ascending(name: str, sizes: Callable[[CudaGraphs], Sequence[int]]) -> Rule:
+    return Rule(
+        at=("spec", "engine"),
+        field=f"spec.engine.cudaGraphs.{name}",
+        cel=f"!has(self.cudaGraphs) || !has(self.cudaGraphs.{name}) || self.cudaGraphs.{name}.isSorted()",
+        holds=lambda _, spec: list(sizes(_graphs(spec))) == sorted(sizes(_graphs(spec))),
+        message="must grow from one to the next",
+    )
 
 
 def _owned(keys: Iterable[str]) -> list[str]:
@@ -179,13 +191,8 @@ RULES: Final[tuple[Rule, ...]] = (
         holds=lambda name, spec: spec.engine.cuda_graphs is None or spec.engine.gpus.count > 0,
         message="graphs exist on GPUs only: set gpus.count, or remove it",
     ),
-    Rule(
-        at=("spec", "engine"),
-        field="spec.engine.cudaGraphs.batchSizes",
-        cel="!has(self.cudaGraphs) || !has(self.cudaGraphs.batchSizes) || self.cudaGraphs.batchSizes.isSorted()",
-        holds=lambda name, spec: list(_graphs(spec).batch_sizes) == sorted(_graphs(spec).batch_sizes),
-        message="must grow from one to the next",
-    ),
+    _ascending("batchSizes", lambda graphs: graphs.batch_sizes),
+    _ascending("tokenSizes", lambda graphs: graphs.token_sizes),
     Rule(
         at=("spec", "engine"),
         field="spec.engine.chatTemplate",

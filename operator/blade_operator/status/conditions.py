@@ -22,10 +22,10 @@ from blade_operator.status.container_failures import report_line
 from blade_operator.status.deduplication import deduplicate
 from blade_operator.status.download import describe
 from blade_operator.status.failure import Failure
-from blade_operator.status.failures import REJECTED
+from blade_operator.status.failures import REJECTED, UNAUTHORIZED
 from blade_operator.status.inputs import StatusInputs
 from blade_operator.status.stages import stage
-from blade_protocol.labels import ROLE_ENGINE, ROLE_ROUTER
+from blade_protocol.labels import ROLE_ENGINE, ROLE_ROUTER, SENDS_TOKEN
 
 Status = Literal["True", "False", "Unknown"]
 _MEASURED = frozenset({"CheckFailed", "DoesNotFit", "Estimated"})
@@ -74,7 +74,7 @@ def conditions(
     ]
     progress = progressing(inputs, failures)
     overall = ready(tree, inputs, failures)
-    return [overall, *tree, progress, degraded(failures), *kstatus(progress)]
+    return [overall, *tree, progress, degraded(failures), *kstatus(progress), *token_refused(inputs)]
 
 
 def _deduplicated(condition: Condition, inputs: StatusInputs) -> Condition:
@@ -238,6 +238,12 @@ def progressing(inputs: StatusInputs, failures: Sequence[Failure]) -> Condition:
     }
     if stuck := next((failure for failure in failures if failure.stuck and missed.get(failure.role)), None):
         return Condition("Progressing", "False", "Stalled", stuck.summary)
+    if inputs.waits_for_routers and wanted:
+        message = (
+            f"engines of revision {inputs.current} require the internal token, and wait until every router sends it: "
+            f"{_routers_of_before(inputs)}; earlier engines are kept and scaled meanwhile"
+        )
+        return Condition("Progressing", "True", "WaitingForRouters", message)
     if old or (inputs.old_deployments and current_ready < wanted):
         message = f"{current} of {wanted} engines run revision {inputs.current}, {old} an earlier one"
         return Condition("Progressing", "True", "Updating", message)
@@ -254,6 +260,11 @@ def progressing(inputs: StatusInputs, failures: Sequence[Failure]) -> Condition:
         message = f"{_pods(max(current - wanted, 0) + len(inputs.terminating_pods))} leaving"
         return Condition("Progressing", "True", "Draining", message)
     return Condition("Progressing", "False", "Complete", f"revision {inputs.current} runs everywhere")
+
+
+def _routers_of_before(inputs: StatusInputs) -> str:
+    without = [pod for pod in inputs.router_pods if SENDS_TOKEN not in pod["metadata"]["labels"]]
+    return f"{len(without)} of {len(inputs.router_pods)} routers are of before"
 
 
 def _failed_rollout(inputs: StatusInputs, failures: Sequence[Failure]) -> Failure | None:
@@ -292,6 +303,12 @@ def degraded(failures: Sequence[Failure]) -> Condition:
         return Condition("Degraded", "False", "AsExpected", "nothing fails")
     more = f" (and {len(failing) - 1} more)" if len(failing) > 1 else ""
     return Condition("Degraded", "True", failing[0].reason or "ContainerFailed", f"{failing[0].summary}{more}")
+
+
+def token_refused(inputs: StatusInputs) -> list[Condition]:
+    """``InternalTokenRefused``, only while it is True: its transition time says since when routers may be waiting."""
+    message = "engines do not accept the operator's internal token"
+    return [Condition(UNAUTHORIZED, "True", "AnotherRootKey", message)] if inputs.refusing_pods else []
 
 
 def _unknown(kind: str, inputs: StatusInputs, reason: str = "") -> Condition:

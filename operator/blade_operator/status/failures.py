@@ -91,14 +91,14 @@ def _creation_failure(name: str, role: str, reason: str, cause: str) -> Failure:
 
 def _unauthorized(inputs: StatusInputs) -> Iterator[Failure]:
     """Yields one failure for all engines that expect another token: their service's Secret is of another root key."""
-    refusing = [pod for pod in inputs.engine_pods if pod["metadata"]["name"] in inputs.unauthorized]
-    if refusing:
+    if refusing := inputs.refusing_pods:
         volumes = {volume["name"]: volume for volume in refusing[0].get("spec", {}).get("volumes") or ()}
         secret = volumes.get(podutil.TOKEN, {}).get("secret", {}).get("secretName", "")
         message = (
             f"engines do not accept the operator's internal token: its root key has changed since Secret {secret} was "
-            "made; delete that Secret, the operator makes it anew and pods take it up within two minutes, without a "
-            f"restart (pod {refusing[0]['metadata']['name']} is the first of them)"
+            "made; the operator replaces it once no router starts, and pods take it up within two minutes, without a "
+            "restart; until then, for ten minutes at most, routers stay as they are "
+            f"(pod {refusing[0]['metadata']['name']} is the first of them)"
         )
         yield Failure(ROLE_ENGINE, "", "", UNAUTHORIZED, message)
 

@@ -40,6 +40,8 @@ class StatusInputs:
     """The installation of the operator that writes the status; empty in the local runtime."""
     old_deployments: bool = False
     """Deployments of other revisions still exist."""
+    waits_for_routers: bool = False
+    """No engine of the current revision is started yet: it would refuse the requests of routers that are there."""
 
     @property
     def replicas(self) -> int:
@@ -66,6 +68,11 @@ class StatusInputs:
         return [
             pod for pod in self._of(ROLE_ENGINE) if not podutil.is_terminating(pod) and not podutil.is_finished(pod)
         ]
+
+    @property
+    def refusing_pods(self) -> list[Object]:
+        """Engine pods that do not accept the operator's internal token."""
+        return [pod for pod in self.engine_pods if pod["metadata"]["name"] in self.unauthorized]
 
     @property
     def current_pods(self) -> list[Object]:

@@ -12,12 +12,12 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from blade_protocol import headers as header_names
 from blade_protocol import paths
-from blade_router.admin.debug import add_debug_route
+from blade_router.admin.access import require_token
+from blade_router.admin.debug import AsKey, add_debug_route
 from blade_router.admin.quotas import add_quotas_route
 from blade_router.admin.sibling_workers import SiblingWorkers
-from blade_router.config.internal_token import may_see_signals, token_file
+from blade_router.config.internal_token import token_file
 from blade_router.http.errors import error_body
 from blade_router.observability.metrics import Metrics
 from blade_router.observability.signals import router_signals
@@ -84,6 +84,7 @@ def make_admin(
     *,
     debug_routes: bool = False,
     quotas: Callable[[bytes], Awaitable[bytes]] | None = None,
+    as_key: AsKey | None = None,
 ) -> FastAPI:
     """Create the ASGI application for every page of the router's own. The caller keeps ``models`` up to date."""
     # No redirects: they would go wherever the client's Host says.
@@ -124,9 +125,7 @@ def make_admin(
     @app.get(paths.INTERNAL_SIGNALS)
     async def signals(request: Request) -> Response:
         """Signals for an autoscaler."""
-        host = request.client.host if request.client is not None else ""
-        if not may_see_signals(secret, request.headers.get(header_names.INTERNAL_TOKEN, ""), host):
-            raise HTTPException(403, f"send the service's token in {header_names.INTERNAL_TOKEN}")
+        require_token(request, secret)
         content = msgspec.json.encode(router_signals(metrics)) if workers is None else await workers.signals()
         return Response(content, media_type="application/json")
 
@@ -170,5 +169,5 @@ def make_admin(
 
     if quotas is not None:
         add_quotas_route(app, quotas)
-    add_debug_route(app, proxy, open_to_all=debug_routes)
+    add_debug_route(app, proxy, open_to_all=debug_routes, as_key=as_key)
     return app

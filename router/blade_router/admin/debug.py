@@ -1,21 +1,24 @@
 """``POST /debug/route``: explains where a request would go, and why. For people; it changes nothing.
 
 The response shows how well a prompt is cached where, so access is limited to this machine, to holders of the internal
-token, or to everybody with ``--debug_routes``.
+token, or to everybody with ``--debug_routes``. What is cached for a key is shown to the first two only.
 """
 
 import math
 import time
+from collections.abc import Callable, Sequence
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
-from blade_protocol import headers, paths
+from blade_protocol import paths
+from blade_router.admin.access import presented_tokens
 from blade_router.config.internal_token import may_see_routes, token_file
 from blade_router.endpoints.endpoint import Endpoint
+from blade_router.endpoints.endpoint_set import EndpointSet
 from blade_router.http.errors import Refused
-from blade_router.proxy.proxy import Proxy
+from blade_router.proxy.proxy import Proxy, choosable
 from blade_router.request.request import ClientRequest, read_fields
 
 
@@ -42,35 +45,45 @@ class Route(BaseModel):
     endpoints: list[Candidate]
 
 
-def add_debug_route(app: FastAPI, proxy: Proxy, *, open_to_all: bool) -> None:
+AsKey = Callable[[ClientRequest, str], str]
+"""Makes of a request one of the key of that name, and returns its service; see ``AdmissionController.dry_run``."""
+
+
+def add_debug_route(app: FastAPI, proxy: Proxy, *, open_to_all: bool, as_key: AsKey | None = None) -> None:
     """Add the route. ``open_to_all``: without it only loopback addresses and token holders may use it."""
 
     @app.post(paths.DEBUG_ROUTE, response_model=Route)
-    async def route(request: Request, path: str = "/v1/chat/completions", service: str = "") -> Response:
-        """Body: as that of ``path``. ``service``: whose endpoints, where the router serves several."""
+    async def route(request: Request, path: str = "/v1/chat/completions", service: str = "", key: str = "") -> Response:
+        """Body: as that of ``path``. ``service``: whose endpoints, where the router serves several. ``key``: the name
+        of the API key whose request it is taken for."""
         try:
-            if not (open_to_all or _trusted(request)):
+            if not ((open_to_all and not key) or _trusted(request)):
                 raise Refused(
                     403,
                     "query it from the router's own machine, send the internal token, or start it with --debug_routes",
                     code="debug_refused",
                 )
-            fields, abridged = await read_fields(await request.body())
+            body = await request.body()
+            fields, abridged = await read_fields(body)
+            client_request = ClientRequest(
+                "POST", path, fields, body, b"debug", headers=request.headers.raw, abridged=abridged
+            )
+            if key and as_key is not None:
+                found = as_key(client_request, key)
+                service = service or found
         except Refused as refusal:
             return Response(refusal.body, refusal.status, media_type="application/json")
-        client_request = ClientRequest(
-            "POST", path, fields, b"", b"debug", headers=request.headers.raw, abridged=abridged
-        )
-        return JSONResponse(_explain(proxy, client_request, service).model_dump())
+        return JSONResponse(_explain(proxy, client_request, service, key).model_dump())
 
 
-def _explain(proxy: Proxy, client_request: ClientRequest, service: str) -> Route:
+def _explain(proxy: Proxy, client_request: ClientRequest, service: str, key: str) -> Route:
     policy = proxy.policy.dry_run_copy()
     adapter = policy.adapter(client_request)
-    candidates, panic = proxy.endpoints.candidates(service=service, adapter=adapter)
-    scores = policy.scores(candidates, client_request) if candidates else {}
-    choice = policy.choose(candidates, client_request) if candidates else None
-    now = time.monotonic()
+    candidates, panic = proxy.endpoints.candidates(service=service, adapter=adapter, key=key)
+    choices = choosable(policy, candidates)
+    scores = policy.scores(choices, client_request) if choices else {}
+    choice = policy.choose(choices, client_request) if choices else None
+    excluded = _Exclusion(proxy.endpoints, service, adapter, key, candidates, panic=panic)
     return Route(
         policy=policy.name,
         endpoint=choice.endpoint.name if choice else None,
@@ -83,7 +96,7 @@ def _explain(proxy: Proxy, client_request: ClientRequest, service: str) -> Route
                 url=endpoint.url,
                 revision=endpoint.revision,
                 chosen=choice is not None and endpoint is choice.endpoint,
-                excluded=None if endpoint in candidates else _exclusion_reason(endpoint, service, now),
+                excluded=None if endpoint in choices else excluded.reason(endpoint),
                 scores={
                     name: value if math.isfinite(value) else None  # JSON knows no infinity
                     for name, value in scores.get(endpoint.name, {}).items()
@@ -94,24 +107,59 @@ def _explain(proxy: Proxy, client_request: ClientRequest, service: str) -> Route
     )
 
 
-def _exclusion_reason(endpoint: Endpoint, service: str, now: float) -> str:
-    if endpoint.config.service != service:
-        return f"it serves {endpoint.config.service or 'no named service'}"
-    if not endpoint.admits:
-        return "it is draining"
-    if endpoint.health.up is None:
-        return "it has not been checked yet"
-    if not endpoint.health.up:
-        return "its health check fails"
-    if endpoint.health.ejected_until > now:
-        return f"ejected for {endpoint.health.ejected_until - now:.1f} s after {endpoint.health.failures} failures"
-    if endpoint.usable(now):
-        return "it has not loaded the adapter"
-    return "the router holds it back"
+class _Exclusion:
+    """Why a request of a key may not go to some endpoints."""
+
+    def __init__(
+        self,
+        endpoints: EndpointSet,
+        service: str,
+        adapter: str | None,
+        key: str,
+        candidates: Sequence[Endpoint],
+        *,
+        panic: bool,
+    ) -> None:
+        of_service = endpoints.of_service(service)
+        self._service = service
+        self._candidates = candidates
+        self._panic = panic
+        self._with_adapter = [endpoint for endpoint in of_service if adapter and adapter in endpoint.report.adapters]
+        self._part = endpoints.confinement.part(of_service)
+        self._confined = endpoints.confinement.is_confined(key)
+        self._now = time.monotonic()
+
+    def reason(self, endpoint: Endpoint) -> str:
+        if endpoint.config.service != self._service:
+            return f"it serves {endpoint.config.service or 'no named service'}"
+        if not endpoint.admits:
+            return "it is draining"
+        if not (self._panic or endpoint.usable(self._now)):
+            return self._unusable(endpoint)
+        if self._with_adapter and endpoint not in self._with_adapter:
+            return "it has not loaded the adapter"
+        if endpoint in self._candidates:
+            return "it has no free slot, and another one has"
+        if self._part and self._confined != (endpoint in self._part):
+            if self._confined:
+                return "the key is confined to other endpoints, as its requests killed engines"
+            return "keys whose requests killed engines are confined to it"
+        if endpoint.suspects:
+            return "a request that is suspected of killing engines is being tried on it"
+        return "the router holds it back"
+
+    def _unusable(self, endpoint: Endpoint) -> str:
+        health = endpoint.health
+        if health.up is None:
+            return "it has not been checked yet"
+        if not health.up:
+            return "its health check fails"
+        if health.ejected_until > self._now:
+            return f"ejected for {health.ejected_until - self._now:.1f} s after {health.failures} failures"
+        return "its ejection has ended, and one request is trying it"
 
 
 def _trusted(request: Request) -> bool:
-    given = request.headers.get(headers.INTERNAL_TOKEN, "")
     host = request.client.host if request.client is not None else ""
     forwarded = "forwarded" in request.headers or "x-forwarded-for" in request.headers
-    return may_see_routes(token_file(), given, host, forwarded=forwarded)
+    return any(may_see_routes(token_file(), each, host, forwarded=forwarded) for each in presented_tokens(request))

@@ -4,7 +4,6 @@ So a replica has one ledger, whichever worker a message of another replica or a 
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -12,6 +11,7 @@ from blade_router.admin.sibling_workers import SiblingWorkers
 from blade_router.admission.lending.borrower import Borrower, Need
 from blade_router.admission.lending.quota_exchange import QuotaExchange
 from blade_router.admission.lending.quota_ledger import Shared
+from blade_router.config.token_header import TokenHeader
 
 REPLY, BORROW = b"reply", b"borrow"
 """What the first worker is asked for: the reply to a message of another replica, and what requests lack."""
@@ -24,16 +24,16 @@ class ReplicaLending:
 
     Args:
         shared: what the replicas share.
-        token_file: holds the internal token.
+        token: the internal token.
         siblings: the connection to the other workers; None where there are none.
         worker: its number.
     """
 
     def __init__(
-        self, shared: Sequence[Shared], token_file: Path | None, siblings: SiblingWorkers | None = None, worker: int = 0
+        self, shared: Sequence[Shared], token: TokenHeader, siblings: SiblingWorkers | None = None, worker: int = 0
     ) -> None:
         self._siblings = siblings
-        self.exchange = QuotaExchange(shared, token_file) if worker == 0 else None
+        self.exchange = QuotaExchange(shared, token) if worker == 0 else None
         self.borrow = Borrower(shared, self._borrow).borrow
         if self.exchange is not None and siblings is not None:
             siblings.commands |= {REPLY: self.reply, BORROW: self._borrow_for_sibling}

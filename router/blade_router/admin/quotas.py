@@ -5,8 +5,9 @@ from collections.abc import Awaitable, Callable
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
-from blade_protocol import headers, paths
-from blade_router.config.internal_token import may_see_signals, token_file
+from blade_protocol import paths
+from blade_router.admin.access import require_token
+from blade_router.config.internal_token import token_file
 
 MAX_BYTES = 48 << 10
 """Limit of a message; one with as many needs as there may be is half as long."""
@@ -18,9 +19,7 @@ def add_quotas_route(app: FastAPI, reply: Callable[[bytes], Awaitable[bytes]]) -
 
     @app.post(paths.INTERNAL_QUOTAS)
     async def quotas(request: Request) -> Response:
-        host = request.client.host if request.client is not None else ""
-        if not may_see_signals(secret, request.headers.get(headers.INTERNAL_TOKEN, ""), host):
-            raise HTTPException(403, f"send the service's token in {headers.INTERNAL_TOKEN}")
+        require_token(request, secret)
         message = await request.body()
         if len(message) > MAX_BYTES:
             raise HTTPException(413, f"a message has at most {MAX_BYTES} bytes")

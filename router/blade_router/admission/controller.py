@@ -170,10 +170,7 @@ class AdmissionController:
         target = self._target(request, key)
         if target is None:
             target = await self._resolve(request, key)
-        self.catalog.check_route(request.path, target.service)
-        ordered = key.priority is not None and key.priority > 0 and self.catalog.orders(target.service)
-        salt = key.cache_salt if keyring.required and not self._config.share_prefix_cache else ""
-        prepare(request, target, key.priority, ordered=ordered, salt=salt)
+        self._prepare(request, key, target)
         queue = self._queue_of(target.service)
         queued = queue is not None and queue.enabled
         while True:
@@ -181,8 +178,10 @@ class AdmissionController:
                 admission = self._take(request, key, target, estimated=queued)
                 break
             except OverLimit as refusal:
-                if not refusal.lacks or self.borrow is None or not await self.borrow(refusal.quota, refusal.lacks):
-                    raise
+                over = refusal
+            if not over.lacks or self.borrow is None or not await self.borrow(over.quota, over.lacks):
+                over.__traceback__ = None
+                raise over
         if queue is None or not queued:
             return admission
         fields = request.fields
@@ -202,8 +201,34 @@ class AdmissionController:
             raise
         return admission
 
+    def dry_run(self, request: ClientRequest, key_name: str) -> str:
+        """Make of a request what ``admit`` makes of one of that key, and count nothing; returns its service.
+
+        Raises:
+            Refused: 404, there is no such key or model; or what the model or the key does not allow.
+        """
+        key = self.keyring.named(key_name)
+        if key is None:
+            raise Refused(404, f"there is no API key of the name {key_name!r}", code="key_not_found")
+        target = self._target(request, key)
+        if target is None:
+            raise not_found(request.fields.model or "")
+        self._prepare(request, key, target)
+        return target.service
+
     async def wait_for_endpoint(self, request: ClientRequest, client: Client, admission: Admission) -> bool:
         return self._wait_for_endpoint is not None and await self._wait_for_endpoint(request, client, admission)
+
+    def _prepare(self, request: ClientRequest, key: Key, target: Target) -> None:
+        """Apply what its key and model have for a request.
+
+        Raises:
+            Refused: the engines do not have the path, or the model or the key does not allow it.
+        """
+        self.catalog.check_route(request.path, target.service)
+        ordered = key.priority is not None and key.priority > 0 and self.catalog.orders(target.service)
+        salt = key.cache_salt if self.keyring.required and not self._config.share_prefix_cache else ""
+        prepare(request, target, key.priority, ordered=ordered, salt=salt)
 
     def _target(self, request: ClientRequest, key: Key) -> Target | None:
         """The target of the request; None when engines have to be queried.

@@ -11,7 +11,7 @@ import itertools
 import math
 from bisect import insort
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 QUANTUM = 256.0
@@ -196,6 +196,11 @@ class FairQueue(Generic[Item]):
         band = self.bands[item.priority]
         band.remove(item)
         self._forget(item.priority, band)
+
+    def keys(self) -> Iterator[str]:
+        """Those that have something waiting, once for each of their bands."""
+        for band in self.bands.values():
+            yield from band.keys
 
     @property
     def best(self) -> int:

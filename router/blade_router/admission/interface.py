@@ -20,6 +20,8 @@ class Admission:
     """Its place among the requests engines work on, once it has one."""
     headers: Sequence[tuple[bytes, bytes]] = ()
     """Rate-limit headers of its response."""
+    waited_seconds: float = 0.0
+    """How long it has waited for endpoints so far, all times together."""
 
     def first_byte(self) -> None:
         """The engine has begun to respond."""

@@ -232,6 +232,10 @@ class Keyring:
     def keys(self) -> Iterable[Key]:
         return (self._by_digest or {}).values()
 
+    def named(self, name: str) -> Key | None:
+        """The key of that name; None where there is none."""
+        return next((key for key in self.keys if key.name == name), None)
+
     def find(self, headers: Headers) -> Key:
         """The key of a request.
 

@@ -26,17 +26,27 @@ RECHECK_SECONDS = 1.0
 class PendingRequest(QueuedRequest):
     """A request that waits for an endpoint. It may have no place in a queue, so it is one itself."""
 
-    __slots__ = ("buffer", "queued", "service")
+    __slots__ = ("began", "buffer", "queued", "service")
 
     def __init__(
-        self, buffer: "PendingBuffer", queued: QueuedRequest, service: str, key: str, size: int, now: float
+        self,
+        buffer: "PendingBuffer",
+        queued: QueuedRequest,
+        service: str,
+        key: str,
+        size: int,
+        now: float,
+        waited: float = 0.0,
     ) -> None:
         super().__init__(None, queued.key or key, queued.weight, queued.priority, size, queued.cost)
         self.buffer = buffer
         self.queued = queued
         """Its place in the service's queue."""
         self.service = service
-        self.since = now
+        self.began = now
+        """When this wait began."""
+        self.since = now - waited
+        """What its age is counted from: other waits of it before count, too."""
 
     def abort(self, error: Exception) -> None:
         self.buffer.refuse(self, error)
@@ -62,6 +72,8 @@ class PendingBuffer:
         """The same requests: decides which one is evicted when there is no room."""
         self._bytes = 0
         self._age_timer: asyncio.TimerHandle | None = None
+        self._timer_since = 0.0
+        """The ``since`` of the request for which the timer is set."""
         self._recheck_timer: asyncio.TimerHandle | None = None
         self._start_seconds = START_SECONDS
         """How long the last absence of engines took."""
@@ -75,7 +87,7 @@ class PendingBuffer:
             for pending in list(self._pending):
                 self.refuse(pending, _scaled_to_zero())
         if self._pending:
-            self._set_age_timer()
+            self._set_age_timer(min(pending.since for pending in self._pending))
 
     def count(self, service: str | None = None) -> int:
         """How many requests are pending."""
@@ -84,12 +96,20 @@ class PendingBuffer:
         return sum(pending.service == service for pending in self._pending)
 
     def oldest(self, service: str) -> float:
-        """The age of a service's first pending request, in seconds."""
-        first = next((pending for pending in self._pending if pending.service == service), None)
-        return self._clock() - first.since if first is not None else 0.0
+        """The age of a service's oldest pending request, in seconds."""
+        now = self._clock()
+        return max((now - pending.since for pending in self._pending if pending.service == service), default=0.0)
 
     async def wait(
-        self, queued: QueuedRequest, service: str, size: int, client: Client, streams: bool, *, key: str = ""
+        self,
+        queued: QueuedRequest,
+        service: str,
+        size: int,
+        client: Client,
+        streams: bool,
+        *,
+        key: str = "",
+        waited: float = 0.0,
     ) -> bool:
         """Wait for an endpoint to become usable, and then for the request's turn.
 
@@ -98,6 +118,7 @@ class PendingBuffer:
             size: bytes of its body.
             streams: comments keep its connection alive; others get nothing until they get their response.
             key: whose request it is, where ``queued`` does not say it.
+            waited: seconds it has waited before, for endpoints that did not serve it: they count in its age.
 
         Returns:
             False when there is nothing to wait for: nothing is buffered here, or an endpoint is usable.
@@ -111,7 +132,7 @@ class PendingBuffer:
             return False
         if config.scaled_to_zero:
             raise _scaled_to_zero()
-        pending = PendingRequest(self, queued, service, key, size, self._clock())
+        pending = PendingRequest(self, queued, service, key, size, self._clock(), waited)
         self._make_room(pending)
         future = asyncio.get_running_loop().create_future()
         pending.future = future
@@ -174,7 +195,7 @@ class PendingBuffer:
             if service not in ready:
                 ready[service] = self._endpoints.usable_count(service) > 0
                 if ready[service]:  # the first of a service has waited for as long as there was no engine
-                    self._start_seconds = self._clock() - pending.since
+                    self._start_seconds = self._clock() - pending.began
             if ready[service]:
                 self._forget(pending)
                 queue = pending.queued.queue
@@ -200,8 +221,8 @@ class PendingBuffer:
         self._by_key.push(pending)
         self._bytes += pending.size
         self.arrivals[pending.service] = self.arrivals.get(pending.service, 0) + 1
-        if self._age_timer is None:
-            self._set_age_timer()
+        if self._age_timer is None or pending.since < self._timer_since:
+            self._set_age_timer(pending.since)
         if self._recheck_timer is None:
             self._recheck_timer = asyncio.get_running_loop().call_later(RECHECK_SECONDS, self._recheck)
 
@@ -226,27 +247,27 @@ class PendingBuffer:
 
     def _retry_after(self) -> int:
         """Seconds until an engine should be there, judged by how long the last start took."""
-        passed = self._clock() - next(iter(self._pending)).since if self._pending else 0.0
+        passed = self._clock() - next(iter(self._pending)).began if self._pending else 0.0
         return max(1, min(RETRY_MOST, math.ceil(self._start_seconds - passed)))
 
-    def _set_age_timer(self) -> None:
+    def _set_age_timer(self, oldest: float) -> None:
+        """Expire requests when the one that waits since ``oldest`` is too old."""
         if self._age_timer is not None:
             self._age_timer.cancel()
-        oldest = next(iter(self._pending))
-        delay = max(0.0, oldest.since + self._config.max_age - self._clock())
+        self._timer_since = oldest
+        delay = max(0.0, oldest + self._config.max_age - self._clock())
         self._age_timer = asyncio.get_running_loop().call_later(delay, self._expire)
 
     def _expire(self) -> None:
         """Refuse those that have been pending for too long."""
         self._age_timer = None
         limit = self._config.max_age
-        while self._pending:
-            pending = next(iter(self._pending))
-            if self._clock() - pending.since < limit:
-                self._set_age_timer()
-                return
+        now = self._clock()
+        for pending in [pending for pending in self._pending if now - pending.since >= limit]:
             message = f"no engine became ready within {limit:g} s, which is the limit; try again later"
             self.refuse(pending, Refused(503, message, code="hold_timeout", retry_after=self._retry_after()))
+        if self._pending and self._age_timer is None:
+            self._set_age_timer(min(pending.since for pending in self._pending))
 
 
 def _scaled_to_zero() -> Refused:

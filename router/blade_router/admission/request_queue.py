@@ -16,10 +16,10 @@ from functools import partial
 import msgspec
 
 from blade_protocol.routing import QueueConfig
-from blade_router.admission.capacity.engine_limit import UNLIMITED
 from blade_router.admission.capacity.slots import WIDTH, Slots
 from blade_router.admission.capacity.start_window import Start, StartWindow
 from blade_router.admission.fair_queue import FairQueue, Waiting
+from blade_router.endpoints.endpoint import UNLIMITED
 from blade_router.endpoints.endpoint_set import EndpointSet
 from blade_router.http.client import Client
 from blade_router.http.errors import Refused
@@ -138,7 +138,6 @@ class RequestQueue:
         self._config = config or QueueConfig()
         self._waited = waited or Distribution()
         self._clock = clock
-        self._has_pending_buffer = False
         self._waiting: FairQueue[QueuedRequest] = FairQueue()
         self._arrived: OrderedDict[QueuedRequest, None] = OrderedDict()
         """The same requests, in the order in which they came."""
@@ -151,22 +150,13 @@ class RequestQueue:
         self._departures = Rate(10)
         self.configure(self._config)
 
-    def configure(
-        self,
-        config: QueueConfig,
-        routers: int = 1,
-        has_pending_buffer: bool = False,
-        *,
-        several_keys: bool = False,
-    ) -> None:
+    def configure(self, config: QueueConfig, routers: int = 1, *, several_keys: bool = False) -> None:
         """Take over new limits, at once.
 
         Args:
             routers, several_keys: see ``Slots.configure``.
-            has_pending_buffer: requests that find no endpoint are buffered elsewhere, those that wait here too.
         """
         self._config = config
-        self._has_pending_buffer = has_pending_buffer
         self._several_keys = several_keys
         self.slots.configure(config, routers, several_keys=several_keys)
         self._configure_window()
@@ -212,7 +202,7 @@ class RequestQueue:
         if not slots.total or (
             not self._waiting.count and slots.admits(key_name, weight, slots.free()) and not self.window.is_full()
         ):
-            slots.take(key_name)
+            slots.take(key_name, weight)
             queued.running = True
             queued.start = self.window.begin(streams)
             return queued
@@ -319,6 +309,7 @@ class RequestQueue:
         self._tokens += queued.cost
         self._bytes += queued.size
         self.slots.set_waiting(self._waiting.count)
+        self.slots.wait(queued.key, queued.weight)
         if self._age_timer is None:
             self._set_age_timer()
         if self._refresh_timer is None:
@@ -329,8 +320,8 @@ class RequestQueue:
         if not self._waiting.count:
             return
         slots = self.slots
-        if not self.enabled or (self._has_pending_buffer and not slots.total):
-            # It was switched off, or the last endpoint has gone and requests wait in the pending-request buffer.
+        if not self.enabled or not slots.total:
+            # It was switched off, or the last endpoint has gone: they are buffered elsewhere, or refused with a 503.
             while self._waiting.count:
                 self._admit(self._waiting.pop())
         while self._waiting.count and (free := slots.free()) > 0 and not self.window.is_full():
@@ -344,7 +335,10 @@ class RequestQueue:
             if queued is None:
                 break
             self._admit(queued)
-        if self._waiting.count and self.borrow is not None and self._borrowing is None:
+        if not self._waiting.count or self.borrow is None or self._borrowing is not None:
+            return
+        # A key that has its share of the slots gets more with more of them; what waits for first tokens does not.
+        if (slots.free() <= 0 or not self.window.is_full()) and not slots.confines(self._waiting.keys()):
             self._borrowing = asyncio.create_task(self._borrow(), name="borrow slots")
 
     def _configure_window(self) -> None:
@@ -365,7 +359,7 @@ class RequestQueue:
 
     def _admit(self, queued: QueuedRequest) -> None:
         self._forget(queued)
-        self.slots.take(queued.key)
+        self.slots.take(queued.key, queued.weight)
         queued.running = True
         queued.start = self.window.begin(queued.streams)
         self._waited.observe(self._clock() - queued.since)
@@ -383,6 +377,7 @@ class RequestQueue:
         self._tokens -= queued.cost
         self._bytes -= queued.size
         self.slots.set_waiting(len(self._arrived))
+        self.slots.wait_no_more(queued.key)
         if not self._arrived:
             for timer in (self._age_timer, self._refresh_timer):
                 if timer is not None:

@@ -1,6 +1,7 @@
 """The request queues of all services and the pending-request buffer, made and configured together."""
 
 import contextlib
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 
@@ -33,7 +34,6 @@ class RequestQueues:
         self.borrow: Borrow | None = None
         """Borrows slots from other replicas; set by its owner where there may be some."""
         self._config = QueueConfig()
-        self._has_pending_buffer = False
         self._replicas = 1
         self._several_keys = False
         self.queues: dict[str, RequestQueue] = {}
@@ -48,7 +48,6 @@ class RequestQueues:
     def configure(self, queue: QueueConfig, hold: HoldConfig) -> None:
         """Take over new limits."""
         self._config = queue
-        self._has_pending_buffer = hold.max_requests > 0
         self._configure_all()
         self.pending.configure(hold)
 
@@ -97,7 +96,7 @@ class RequestQueues:
 
     def _configure(self, queue: RequestQueue) -> None:
         routers = self._replicas * (1 if self._shares(queue) else self._workers)
-        queue.configure(self._config, routers, self._has_pending_buffer, several_keys=self._several_keys)
+        queue.configure(self._config, routers, several_keys=self._several_keys)
         queue.borrow = partial(self._borrow, queue.slots.name) if self.borrow is not None else None
 
     async def _borrow(self, name: str, wanted: int) -> bool:
@@ -107,9 +106,18 @@ class RequestQueues:
         """Buffer a request until an endpoint of its service is usable; see ``AdmissionControl.wait_for_endpoint``."""
         queued = admission.queued or UNQUEUED
         streams = bool(request.fields.stream)
-        return await self.pending.wait(
-            queued, admission.service, len(request.body), client, streams, key=admission.key_name
+        began = time.monotonic()
+        waited = await self.pending.wait(
+            queued,
+            admission.service,
+            len(request.body),
+            client,
+            streams,
+            key=admission.key_name,
+            waited=admission.waited_seconds,
         )
+        admission.waited_seconds += time.monotonic() - began
+        return waited
 
     def _update_capacity(self) -> None:
         if self.borrow is not None:  # other replicas borrow slots of services that nobody has sent a request for here

@@ -1,5 +1,10 @@
-"""The internal token on requests to the public port of BladeLLM engines, which serve nobody without it."""
+"""The internal token on requests to BladeLLM engines and between replicas, in the minutes of its rotation too.
 
+The pods of a service do not see a new token at the same time, so for a while both are sent, and both are accepted.
+"""
+
+import functools
+import hmac
 import logging
 import time
 from collections.abc import Callable
@@ -40,6 +45,12 @@ class TokenHeader:
             self._reread(now)
         return self._lines
 
+    def accepts(self, given: str) -> bool:
+        """Whether this is the token, or was not longer than ``ROTATION_SECONDS`` ago; never while there is none."""
+        self.lines()
+        presented = given.encode("utf-8", "replace")
+        return any(hmac.compare_digest(each, presented) for each in (self._token, self._before) if each)
+
     def _reread(self, now: float) -> None:
         self._reread_at = now + REREAD_SECONDS
         token = self._read() or self._token
@@ -62,3 +73,9 @@ class TokenHeader:
             logger.warning("%s: the internal token has more than one line", self._file)
             return b""
         return token
+
+
+@functools.cache
+def shared(file: Path | None) -> TokenHeader:
+    """One for all who send or expect the token of ``file``: what one of them saw change, all of them know."""
+    return TokenHeader(file)

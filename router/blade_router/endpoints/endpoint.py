@@ -7,12 +7,16 @@ from blade_protocol import ports
 from blade_protocol.routing import EndpointConfig
 from blade_router.endpoints.endpoint_health import EndpointHealth
 from blade_router.endpoints.load_report import LoadReport
+from blade_router.endpoints.prefill_clock import PrefillClock
 from blade_router.http.upstream.pool import ConnectionPool
+
+UNLIMITED = 1 << 30
+"""The number of requests that an engine takes which reports neither slots nor a queue of its own."""
 
 
 class Endpoint:
     """One replica. ``config`` is written by the configuration, ``report`` by ``engines``, ``health`` by health checks
-    and the outcome of attempts, and what is in flight by attempts."""
+    and the outcome of attempts, what is in flight by attempts, ``prefill`` by policies."""
 
     __slots__ = (
         "authority",
@@ -23,9 +27,12 @@ class Endpoint:
         "name",
         "name_header",
         "pool",
+        "prefill",
         "public_name",
         "removed",
         "report",
+        "room",
+        "suspects",
         "tokens_in_flight",
         "url",
     )
@@ -37,12 +44,18 @@ class Endpoint:
         self.pool = ConnectionPool(parts.hostname or "", parts.port or 80, connect_timeout=connect_timeout)
         self.report = LoadReport()
         self.health = EndpointHealth()
+        self.prefill = PrefillClock()
+        """How fast it computes prompts and what it has to compute, as requests of this router have shown."""
         self.in_flight = 0
         """Requests of this router on it."""
         self.backlog_tokens = 0
         """Prompt tokens it has yet to compute for them: not in its prefix cache, and no first byte yet."""
         self.tokens_in_flight = 0
         """Prompt and output tokens those requests may take, as far as policies estimate them."""
+        self.room = UNLIMITED
+        """Requests of this router that it may have; those beyond wait in it."""
+        self.suspects = 0
+        """Requests on it that are tried for having killed an engine."""
         self.removed = False
         self.name = ""
         self.configure(config)

@@ -15,6 +15,9 @@ logger = logging.getLogger("blade_router.endpoints")
 
 SLOW_START_MIN_WEIGHT = 0.1
 """Weight of an endpoint that has just become usable."""
+TOKEN_SECONDS = 0.25
+MAX_TOKEN_SECONDS = 8.0
+"""Seconds for which an endpoint gets nothing when it has refused the router's token once, and at most."""
 
 
 class EndpointHealth:
@@ -24,7 +27,19 @@ class EndpointHealth:
         name: the endpoint's name, for the log.
     """
 
-    __slots__ = ("breaker", "can_eject", "check_now", "draining", "name", "on_change", "up", "warming_since", "weight")
+    __slots__ = (
+        "breaker",
+        "can_eject",
+        "check_now",
+        "draining",
+        "name",
+        "on_change",
+        "token_refusals",
+        "token_refused_until",
+        "up",
+        "warming_since",
+        "weight",
+    )
 
     def __init__(self, name: str = "") -> None:
         self.name = name
@@ -33,6 +48,10 @@ class EndpointHealth:
         self.breaker = Breaker()
         self.draining = False
         """The engine itself reported that it drains."""
+        self.token_refusals = 0
+        """How many times in a row it has refused the router's token, once for each time it was readmitted."""
+        self.token_refused_until = 0.0
+        """Until then (monotonic) no health check readmits it: those need no token."""
         self.weight = 1.0
         """Share of the load it should get, relative to others: rises from ``SLOW_START_MIN_WEIGHT`` to 1 after it has
         become usable. Policies divide its load by it."""
@@ -61,6 +80,8 @@ class EndpointHealth:
         """The active check passed. An endpoint that was down starts with a clean record."""
         if self.up is True and not self.draining:
             return
+        if self.token_refused_until > time.monotonic():
+            return
         if self.up is False:
             logger.info("endpoint %s is up", self.name)
             self.breaker.reset()
@@ -75,20 +96,33 @@ class EndpointHealth:
             return
         logger.warning("endpoint %s is down: %s", self.name, why)
         self.up = False
+        self.token_refusals, self.token_refused_until = 0, 0.0  # what comes back may have another token
         self.on_change()
 
-    def mark_draining(self) -> None:
-        """The engine reported that it drains: it gets nothing new until its health check passes again."""
+    def mark_draining(self, why: str = "is draining") -> None:
+        """The engine takes nothing new now, as it reported: it gets nothing until its health check passes again."""
         if not self.draining:
-            logger.info("endpoint %s is draining", self.name)
+            logger.info("endpoint %s %s", self.name, why)
             self.draining = True
             self.check_now()
             self.on_change()
+
+    def refuse_token(self) -> None:
+        """The engine does not accept the router's token: it gets nothing for a while, each time in a row for longer.
+
+        Its health check passes all the same, and whatever waits for it would be sent again with each.
+        """
+        now = time.monotonic()
+        if now >= self.token_refused_until:  # else it is about a request that was sent before
+            self.token_refused_until = now + min(MAX_TOKEN_SECONDS, TOKEN_SECONDS * 2.0 ** min(self.token_refusals, 16))
+            self.token_refusals += 1
+        self.mark_draining("does not accept the internal token")
 
     # passive health: outcomes of requests
 
     def record_success(self) -> None:
         """It answered a request, with whatever status below 500."""
+        self.token_refusals = 0
         if self.breaker.succeed():
             logger.info("endpoint %s has recovered", self.name)
             self.warming_since = time.monotonic()

@@ -7,6 +7,7 @@ from functools import partial
 
 from blade_protocol.routing import EndpointConfig
 from blade_router.endpoints.attempt import Attempt, Choice, Request
+from blade_router.endpoints.confinement import Confinement
 from blade_router.endpoints.endpoint import Endpoint
 from blade_router.http.client import Client
 from blade_router.http.upstream.pool import ConnectionPool
@@ -29,6 +30,8 @@ class EndpointSet:
         self._connect_timeout = connect_timeout
         self._slow_start = slow_start
         self._warming: list[Endpoint] = []
+        self.confinement = Confinement()
+        """Keys that may not use all endpoints."""
         self.all: list[Endpoint] = []
         self.listeners: list[Callable[[], None]] = []
         """Called whenever an endpoint may have become usable, or stopped to be."""
@@ -64,7 +67,7 @@ class EndpointSet:
         return new
 
     def candidates(
-        self, tried: Collection[Endpoint] = (), service: str = "", adapter: str | None = None
+        self, tried: Collection[Endpoint] = (), service: str = "", adapter: str | None = None, key: str = ""
     ) -> tuple[list[Endpoint], bool]:
         """Endpoints of a service a request may go to, and whether this is panic mode.
 
@@ -73,12 +76,15 @@ class EndpointSet:
         would answer 404, which is final. Otherwise it is the name of no adapter, and all of them serve it.
 
         Usable ones first. When there is none, everything that is not draining: their health may be judged wrongly, and
-        a request that fails costs no more than one that is not sent (panic mode).
+        a request that fails costs no more than one that is not sent (panic mode). Of a confined ``key`` only those that
+        it is confined to.
         """
         now = time.monotonic()
         if self._warming:
             self._warm_up(now)
-        left = [endpoint for endpoint in self.all if endpoint.config.service == service]
+        left = self.of_service(service)
+        confinement = self.confinement
+        everywhere = left if confinement.needed else None
         if adapter:
             left = [endpoint for endpoint in left if adapter in endpoint.report.adapters] or left
         if tried:
@@ -91,9 +97,12 @@ class EndpointSet:
             and (health.breaker.closed or health.breaker.allows(now))
             and not (health.draining or endpoint.config.draining)
         ]
-        if usable:
-            return usable, False
-        return [endpoint for endpoint in left if endpoint.admits], True
+        panic = not usable
+        if panic:
+            usable = [endpoint for endpoint in left if endpoint.admits]
+        if everywhere is not None:
+            usable = confinement.allowed(usable, everywhere, key)
+        return usable, panic
 
     def attempt(self, choice: Choice, request: Request, client: Client, pool: ConnectionPool | None = None) -> Attempt:
         """One try of a request at the chosen endpoint, to be entered with ``async with``.
@@ -110,10 +119,14 @@ class EndpointSet:
             endpoint.usable(now) for endpoint in self.all if service is None or endpoint.config.service == service
         )
 
+    def of_service(self, service: str) -> list[Endpoint]:
+        """All endpoints of a service, whatever their health."""
+        return [endpoint for endpoint in self.all if endpoint.config.service == service]
+
     def serving(self, service: str) -> list[Endpoint]:
         """Those that share a service's load: the usable ones, or, in panic mode, all that do not drain."""
         now = time.monotonic()
-        of_service = [endpoint for endpoint in self.all if endpoint.config.service == service]
+        of_service = self.of_service(service)
         usable = [endpoint for endpoint in of_service if endpoint.usable(now)]
         return usable or [endpoint for endpoint in of_service if endpoint.admits]
 

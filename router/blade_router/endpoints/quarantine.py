@@ -21,6 +21,7 @@ from hashlib import blake2b
 from typing import Protocol
 
 from blade_protocol.openai import ENGINE_DEAD
+from blade_router.endpoints.confinement import Confinement
 from blade_router.endpoints.endpoint import Endpoint
 from blade_router.endpoints.endpoint_health import EndpointHealth
 from blade_router.http.client import Client
@@ -112,12 +113,19 @@ class Case:
 class Crash:
     """Requests that were lost on one engine at the same moment."""
 
-    __slots__ = ("at", "strikes")
+    __slots__ = ("at", "keys", "strikes")
 
     def __init__(self, at: float) -> None:
         self.at = at
         self.strikes: Counter[int] = Counter()
         """Strikes of a request → how many have so many."""
+        self.keys: dict[int, set[str]] = {}
+        """Strikes of a request → whose they are."""
+
+    def add(self, strikes: int, key: str) -> None:
+        """A request of that key with so many strikes was lost in it."""
+        self.strikes[strikes] += 1
+        self.keys.setdefault(strikes, set()).add(key)
 
 
 class Quarantine:
@@ -126,14 +134,17 @@ class Quarantine:
     Args:
         publish: notifies the other workers of a conviction: digest, size of the body, seconds.
         clock: monotonic, in seconds.
+        confinement: of the keys whose requests are convicted.
     """
 
     def __init__(
         self,
         publish: Callable[[int, int, float], None] = lambda digest, size, seconds: None,
         clock: Callable[[], float] = time.monotonic,
+        confinement: Confinement | None = None,
     ) -> None:
         self.publish = publish
+        self.confinement = confinement or Confinement(clock)
         self._clock = clock
         self._cases: OrderedDict[int, Case] = OrderedDict()
         self._sizes: Counter[int] = Counter()
@@ -293,7 +304,7 @@ class _Waiter:
 class Trial:
     """One request that has lost an engine, or equals one that has. To be closed when it is over."""
 
-    __slots__ = ("_blamed", "_quarantine", "_unproven", "case", "key", "losses", "request", "strikes")
+    __slots__ = ("_blamed", "_quarantine", "_tried_on", "_unproven", "case", "key", "losses", "request", "strikes")
 
     def __init__(self, quarantine: Quarantine, request: Request, key: str) -> None:
         self.request = request
@@ -307,6 +318,8 @@ class Trial:
         self._unproven = 0
         """Engines that were lost with it since an engine served it, or an equal one."""
         self._quarantine = quarantine
+        self._tried_on: Endpoint | None = None
+        """The endpoint it was sent to while it was suspected."""
         self._blamed: list[EndpointHealth] = []
         """Endpoints that were lost, if it is not this request's fault."""
 
@@ -320,6 +333,7 @@ class Trial:
             Refused: 502, it is convicted.
         """
         quarantine = self._quarantine
+        self._leave()
         endpoint.health.check_now()
         if self.case is not None and self.case.closed:
             self.acquitted()
@@ -332,11 +346,11 @@ class Trial:
             case.in_stream = True
         else:
             self.strikes += 1
-            if case.strikes_on - {endpoint.name}:  # an equal one was lost elsewhere
-                self.strikes = max(self.strikes, MAX_STRIKES)
+            if case.strikes_on - {endpoint.name} or quarantine.confinement.on_probation(self.key):
+                self.strikes = max(self.strikes, MAX_STRIKES)  # an equal one was lost elsewhere, or one of its key
             case.strikes_on.add(endpoint.name)
         crash = quarantine.crash_of(endpoint)
-        crash.strikes[self.strikes] += 1
+        crash.add(self.strikes, self.key)
         if self.losses < MAX_LOSSES and self.strikes < MAX_STRIKES and (progressed or self._unproven < 2):
             return
         if case.on_trial is None:
@@ -351,6 +365,9 @@ class Trial:
         case.convictions += not crowded
         quarantine.convict(case.digest, case.size, seconds)
         quarantine.publish(case.digest, case.size, seconds)
+        several = len(case.strikes_on) > 1 or quarantine.confinement.on_probation(self.key)
+        if several and len(crash.keys[self.strikes]) == 1:
+            quarantine.confinement.convicted(self.key, endpoint)
         logger.warning(
             "a request to %s of key %r lost engine %s, as one before: it is refused for %g s",
             *(self.request.path, self.key, endpoint.name, seconds),
@@ -370,8 +387,21 @@ class Trial:
         """Wait for the verdict on an equal request; see :meth:`Quarantine.turn`."""
         await self._quarantine.turn(self, client)
 
+    def sent_to(self, endpoint: Endpoint) -> None:
+        """It is about to be sent there: others had better not join it, while it is suspected."""
+        self._leave()
+        if self.strikes:
+            self._tried_on = endpoint
+            self._quarantine.confinement.try_on(endpoint, self.key)
+
+    def _leave(self) -> None:
+        endpoint, self._tried_on = self._tried_on, None
+        if endpoint is not None:
+            self._quarantine.confinement.tried(endpoint, self.key)
+
     def began(self) -> None:
         """Its response has begun, and is not the error of an engine."""
+        self._leave()
         if self.case is None or not self.case.in_stream:
             self.served()
 
@@ -383,6 +413,7 @@ class Trial:
 
     def acquitted(self) -> None:
         """It, or an equal request, was served: what it lost was lost by the endpoints' own fault."""
+        self._leave()
         self.case = None
         self.strikes = self._unproven = 0
         self.blame()
@@ -395,6 +426,7 @@ class Trial:
 
     def close(self) -> None:
         """The request is over."""
+        self._leave()
         self._quarantine.release(self)
         if self.case is not None:
             self.case.trials.discard(self)

@@ -12,8 +12,11 @@ from blade_router.endpoints.shared_health import INTERVAL, Row
 
 SLOTS = 64
 """Convictions a worker's ring holds: more in one interval than engines can be killed."""
-_ENTRY = 3
-"""Words of a conviction: digest, size of the body, end (monotonic ns)."""
+_ENTRY = 4
+"""Words of a conviction: digest of a request, size of its body, end (monotonic ns); or checksum of a key, ``_KEY``,
+when it is too old, and checksum of the endpoint that was lost."""
+_KEY = -1
+_KEY_SECONDS = 5.0
 WIDTH = 1 + SLOTS * _ENTRY
 """Words of a worker: how many convictions it has published, and its ring."""
 
@@ -33,6 +36,7 @@ class SharedQuarantine:
         self._clock = clock
         self._applied = [cell[0] for cell in row.cells]
         quarantine.publish = self.publish
+        quarantine.confinement.publish = self.publish_key
 
     async def follow(self) -> None:
         """Poll what others publish, until cancelled."""
@@ -42,10 +46,17 @@ class SharedQuarantine:
 
     def publish(self, digest: int, size: int, seconds: float) -> None:
         """This worker has quarantined a request for so long."""
+        self._write(digest, size, seconds)
+
+    def publish_key(self, key: int, lost: int) -> None:
+        """This worker has convicted a request of that key when it lost that endpoint."""
+        self._write(key, _KEY, _KEY_SECONDS, lost)
+
+    def _write(self, number: int, size: int, seconds: float, lost: int = 0) -> None:
         own = self._row.own
         count = own[0]
         place = 1 + count % SLOTS * _ENTRY
-        own[place], own[place + 1] = digest, size
+        own[place], own[place + 1], own[place + 3] = number, size, lost
         own[place + 2] = self._clock() + int(seconds * 1e9)
         own[0] = count + 1  # last: before, nobody reads it
 
@@ -60,5 +71,9 @@ class SharedQuarantine:
             for number in range(max(applied if applied < count else 0, count - SLOTS), count):
                 place = 1 + number % SLOTS * _ENTRY
                 left = (cell[place + 2] - self._clock()) / 1e9
-                if left > 0:
+                if left <= 0:
+                    continue
+                if cell[place + 1] == _KEY:
+                    self._quarantine.confinement.convict(cell[place], cell[place + 3])
+                else:
                     self._quarantine.convict(cell[place], cell[place + 1], left)

@@ -5,18 +5,18 @@ An engine without events (or one that refuses the token) is polled for its state
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from blade_protocol import headers, paths
+from blade_protocol import paths
 from blade_protocol.state import EngineEvent, EngineState, KVBatch, KVSnapshot
+from blade_router.config.token_header import TokenHeader
 from blade_router.endpoints.endpoint import Endpoint
 from blade_router.engines.kv_index import KvIndex
 from blade_router.http.upstream.connection import Connection
-from blade_router.http.upstream.errors import BadResponse, UpstreamError
-from blade_router.http.upstream.get import UnexpectedStatus, get, open_get
+from blade_router.http.upstream.errors import BadResponse, UnexpectedStatus, UpstreamError
+from blade_router.http.upstream.get import get, open_get
 
 SILENCE_SECONDS: Final = 15.0
 """Idle timeout of the event stream; an engine sends a keep-alive comment every 5 s."""
@@ -32,7 +32,7 @@ class BladeEngine:
     """One endpoint that is a BladeLLM engine.
 
     Args:
-        token_file: holds the internal token, and may change; it is read for each connection. None: none is sent.
+        token: identifies the router to the engine.
         index: returns the present exact index, if any.
         cleared: called when the engine's prefix cache was cleared.
     """
@@ -40,12 +40,12 @@ class BladeEngine:
     def __init__(
         self,
         endpoint: Endpoint,
-        token_file: Path | None,
+        token: TokenHeader,
         index: Callable[[], KvIndex | None],
         cleared: Callable[[Endpoint], None],
     ) -> None:
         self._endpoint = endpoint
-        self._token_file = token_file
+        self._token = token
         self._index = index
         self._cleared = cleared
         self._epoch = ""
@@ -131,9 +131,7 @@ class BladeEngine:
         return self._endpoint.internal_origin + path
 
     def _header(self) -> str:
-        if self._token_file is None:
-            return ""
-        return f"{headers.INTERNAL_TOKEN}: {self._token_file.read_text().strip()}\r\n"
+        return self._token.lines().decode("latin-1")
 
 
 async def _events(connection: Connection) -> AsyncIterator[bytes]:

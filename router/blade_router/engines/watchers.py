@@ -7,10 +7,10 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Final
 
-from blade_router.config import internal_token
+from blade_router.config.internal_token import token_file
+from blade_router.config.token_header import TokenHeader, shared
 from blade_router.endpoints.endpoint import Endpoint
 from blade_router.engines.blade import BladeEngine
 from blade_router.engines.external import ExternalEngine
@@ -35,7 +35,7 @@ class EngineWatchers:
 
     Args:
         cleared: called when an engine's prefix cache was cleared or its content is unknown.
-        token_file: of the internal token; None: the one the environment names, if any.
+        token: the internal token; None: that of the file the environment names, if any.
         poll_seconds: between two polls of an engine that pushes nothing; None: ``POLL_SECONDS``.
     """
 
@@ -43,10 +43,10 @@ class EngineWatchers:
         self,
         cleared: Callable[[Endpoint], None] = lambda endpoint: None,
         *,
-        token_file: Path | None = None,
+        token: TokenHeader | None = None,
         poll_seconds: float | None = None,
     ) -> None:
-        self._token_file = token_file or internal_token.token_file()
+        self._token = token or shared(token_file())
         self._cleared = cleared
         self._poll_seconds = POLL_SECONDS if poll_seconds is None else poll_seconds
         self._tasks: set[asyncio.Task[None]] = set()
@@ -102,7 +102,7 @@ class EngineWatchers:
                 self.index.forget(endpoint)
 
     async def _watch_blade(self, endpoint: Endpoint) -> None:
-        engine = BladeEngine(endpoint, self._token_file, lambda: self._index, self._cleared)
+        engine = BladeEngine(endpoint, self._token, lambda: self._index, self._cleared)
         failures = 0
         last_error = ""
 

@@ -15,6 +15,7 @@ from blade_router.http import head
 from blade_router.http.accept.connection_table import Idleness, Rank
 from blade_router.http.client import Client, FlowControl
 from blade_router.http.cors import Cors
+from blade_router.http.discard_rate import DiscardRate
 from blade_router.http.errors import ClientGone, Refused
 from blade_router.http.head import RawRequest
 from blade_router.http.request_reader import HttpLimits, RequestReader, Stage
@@ -41,6 +42,7 @@ class ConnectionOwner(Protocol):
     reserve_limits: HttpLimits
     cors: Cors | None
     loop: asyncio.AbstractEventLoop
+    discards: DiscardRate
     refused: Callable[[Refused], None]
     closing: bool
 
@@ -51,8 +53,9 @@ class ConnectionOwner(Protocol):
     def closed(self, connection: "HttpConnection") -> None: ...
 
 
-class HttpConnection(asyncio.Protocol):
-    """The server-side protocol. One task serves its requests in turn; ``check_deadlines`` is called periodically.
+class HttpConnection:
+    """The server-side protocol: an ``asyncio.Protocol``, without its class, as a compiled one has no interpreted
+    parent. One task serves its requests in turn; ``check_deadlines`` is called periodically.
 
     Args:
         address: the other side's; empty where it has none.
@@ -103,6 +106,9 @@ class HttpConnection(asyncio.Protocol):
             self.abort()
 
     def data_received(self, data: bytes) -> None:
+        if self._refused_at < math.inf:
+            self._discard(len(data))
+            return
         self._reader.feed(data)
         if self._client is not None:
             self._ahead += len(data)
@@ -232,6 +238,7 @@ class HttpConnection(asyncio.Protocol):
                 self._refuse(request)
                 return
             await self._respond(request)
+            del request  # its body would stay as long as the connection
 
     async def _respond(self, request: RawRequest) -> None:
         server = self._server
@@ -243,18 +250,21 @@ class HttpConnection(asyncio.Protocol):
             extra=server.cors.headers(request) if server.cors is not None else None,
         )
         self._ahead = 0
+        failed = False
         try:
-            await self._handler(request, client)
-        except ClientGone:
-            pass
-        except Exception:
-            logger.exception("a request failed: %s %s", request.method, request.path)
-            if not client.status and not client.gone:
+            try:
+                await self._handler(request, client)
+            except ClientGone:
+                pass
+            except Exception:
+                logger.exception("a request failed: %s %s", request.method, request.path)
+                failed = True
+            if failed and not client.status and not client.gone:
                 await client.refuse(Refused(500, "the router failed; its log says why", code="internal_error"))
         finally:
             self._client = None
-            if request.body_bytes:
-                self._limits.budget.take(-request.body_bytes, request.key)
+            if request.charge is not None:
+                request.charge.release()
         if self._flow.lost:
             return
         if client.ends_with_connection and not client.complete:
@@ -278,12 +288,25 @@ class HttpConnection(asyncio.Protocol):
         self._server.refused(refusal)
         Client(self._flow, keep_alive=False).refuse(refusal)
         transport = self._flow.transport
+        if transport.is_closing():
+            return  # writing found that the client is gone
         if transport.can_write_eof():
             transport.write_eof()
         if self.read_paused:
             transport.resume_reading()
         self._refused_at = self._loop.time()
         self._end(LINGER)
+
+    def _discard(self, size: int) -> None:
+        """A refused client goes on sending: not faster than all of them may."""
+        pause = self._server.discards.pause(size, self._loop.time())
+        if pause:
+            self._flow.transport.pause_reading()
+            self._loop.call_later(min(pause, LINGER), self._read_on)
+
+    def _read_on(self) -> None:
+        if not (self._flow.lost or self._flow.transport.is_closing()):
+            self._flow.transport.resume_reading()
 
     def _end(self, seconds: float) -> None:
         """Serve nothing any more; the client has that long to take what was written."""

@@ -7,6 +7,7 @@ proxy must not, because the engine behind it could read it differently (request 
 
 from dataclasses import dataclass, field
 
+from blade_router.http.body_budget import BodyCharge
 from blade_router.http.errors import Headers, Refused, header_of
 from blade_router.http.trace_context import Span
 
@@ -37,7 +38,9 @@ class RawRequest:
     """It waits for ``100 Continue`` before it sends its body."""
     body: bytes = b""
     body_bytes: int = field(default=0, compare=False)
-    """Size of the body as it came, which counts in the budget until the request has ended."""
+    """Size of the body as it came."""
+    charge: BodyCharge | None = field(default=None, compare=False)
+    """What the request takes of the budget of bodies; None where there is no body."""
     key: str = ""
     """The name of its API key; known for large bodies only, which count in that key's share of memory."""
     span: Span | None = None

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 import httptools
 
+from blade_protocol.body_framing import BodyFraming
 from blade_protocol.limits import BODY_BUDGET_BYTES
 from blade_router.http import head
-from blade_router.http.body_budget import LARGE_BODY, BodyBudget
-from blade_router.http.body_framing import BodyFraming
+from blade_router.http.body_budget import LARGE_BODY, BodyBudget, BodyCharge
 from blade_router.http.errors import Headers, Refused
 from blade_router.http.head import RawRequest
 
@@ -150,10 +150,9 @@ class RequestReader:
 
     def drop_waiting(self) -> None:
         """Forget the requests that wait to be served."""
-        budget = self._limits.budget
         for request in self.waiting:
-            if isinstance(request, RawRequest):
-                budget.take(-request.body_bytes, request.key)
+            if isinstance(request, RawRequest) and request.charge is not None:
+                request.charge.release()
         self.waiting.clear()
 
     def detach(self) -> None:
@@ -270,8 +269,8 @@ class RequestReader:
                 raise self._reject(head.too_many_bodies())
             if self.stage is OVER:
                 return  # to make room, this one was given up
-            self._limits.budget.take(size - self._charged, request.key)  # until the request has ended
-            self._charged = 0
+            self._release()
+            request.charge = BodyCharge(self._limits.budget, size, request.key)
             request.body_bytes = size
             request.body = self._body if isinstance(self._body, bytes) else bytes(self._body)
             self._body = b""

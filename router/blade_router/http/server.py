@@ -6,7 +6,7 @@ import socket
 import ssl
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from blade_router.http import head
 from blade_router.http.accept.acceptor import Acceptor
@@ -14,6 +14,7 @@ from blade_router.http.accept.connection_table import MAX_CONNECTIONS, STALLED_S
 from blade_router.http.client import Client
 from blade_router.http.connection import Handler, HttpConnection
 from blade_router.http.cors import Cors
+from blade_router.http.discard_rate import DiscardRate
 from blade_router.http.errors import Refused
 from blade_router.http.head import RawRequest
 from blade_router.http.request_reader import HttpLimits
@@ -71,6 +72,7 @@ class Server:
         self.cors: Cors | None = None
         self.loop = asyncio.get_running_loop()
         self.connections: set[HttpConnection] = set()
+        self.discards = DiscardRate()
         self.table = ConnectionTable(self.loop.time, max_connections, max_connections_per_address, exempt)
         self.closing = False
         """Connections close as soon as no request is in flight on them."""
@@ -195,7 +197,8 @@ class Server:
     async def _open(self, connection: HttpConnection, sock: socket.socket) -> None:
         """Make the connection; with TLS this waits for the handshake."""
         try:
-            await self.loop.connect_accepted_socket(lambda: connection, sock, **self._tls_options())
+            protocol = cast(asyncio.Protocol, connection)
+            await self.loop.connect_accepted_socket(lambda: protocol, sock, **self._tls_options())
         except (OSError, asyncio.CancelledError):  # it broke, was too slow, spoke no TLS, or was closed to make room
             self.table.discard(connection)
         finally:

@@ -358,6 +358,11 @@ class Metrics:
             breaker.add_metric([endpoint.name], _BREAKER_STATES[endpoint.health.breaker.state(now)])
             weight.add_metric([endpoint.name], endpoint.health.weight)
         yield from (up, busy, breaker, weight)
+        yield GaugeMetricFamily(
+            names.ROUTER_CONFINED_KEYS,
+            "API keys that may use a part of the engines only, as requests of theirs killed some.",
+            value=len(self.endpoints.confinement.confined_keys()),
+        )
 
 
 def _counter(name: str, text: str, label: str, counts: dict[int, int] | dict[str, int]) -> CounterMetricFamily:

@@ -1,182 +1,189 @@
-"""The default policy: weighs what an engine would have to prefill against how busy it is.
+"""The default policy: a request goes where its prompt is expected to be computed first, in seconds.
 
-``score = (1 + uncached + backlog / 20) * (1 + n / c) * g(kv) / weight``, and the lowest wins. ``uncached`` is the part
-of this prompt that is not in its prefix cache and ``backlog`` what it still has to prefill for others, both in blocks.
-``n`` are its requests, ``c`` its capacity relative to the others'; ``g`` rises when its KV cache is nearly full;
-``weight`` is below 1 during slow start. The product needs no threshold: a warm engine wins until it is as many times
-busier as the prompt is cheaper there. The backlog counts a twentieth because in full it drives prompts away from their
-caches (simulated: 94 % hits instead of 97 %, a fifth less throughput).
+``wait + fixed + own * (1 + pressure) + copy * (aversion + crowd)``, and the lowest wins. ``wait`` is what the engine
+still has to compute for others, ``own`` what of this prompt is not in its cache, at the engine's own rate, learned from
+its responses (``endpoints.prefill_clock``). ``pressure`` is higher where much was put of late: new blocks evict others.
+``copy`` is what it computes although another engine has it. That costs others as well: the blocks it evicts, and the
+``crowd`` that waits there and is served later. So a prompt leaves its engine when waiting there costs more than
+computing it again costs everybody, and not before; a popular one gets a second home when one engine cannot serve it.
 
-Scores that are close count as equal, and recent requests decide (``request_history``). With several routers a prompt
-that is cached nowhere goes by consistent hashing, so routers that share no state choose the same home for it.
+At about equal expectation a warm engine wins, then the one that got the least new blocks. With several routers a prompt
+that this one has not sent before is expected at its home, found by rendezvous hashing: others may have sent it there.
 """
 
-import time
 from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Final
 
 from blade_router.endpoints.endpoint import Endpoint
 from blade_router.policies.base import Choice, Policy
-from blade_router.policies.hashing.hash_ring import HashRing, hash_key
-from blade_router.policies.load import MIN_WEIGHT, estimated_requests, reported_capacity, reported_kv_usage
+from blade_router.policies.fleet_times import FleetTimes
+from blade_router.policies.load import MIN_WEIGHT, STALE, reported_capacity, reported_kv_usage
 from blade_router.policies.options import PolicyOptions
-from blade_router.policies.prefix_cache.choice import TrackedChoice
+from blade_router.policies.prefix_cache.choice import TimedChoice
 from blade_router.policies.prefix_cache.interface import PrefixCacheIndex
-from blade_router.policies.request_history import RequestHistory
 from blade_router.request.prompt_text import BLOCK, BYTES_PER_TOKEN
 from blade_router.request.request import ClientRequest
 
-BLOCK_TOKENS = BLOCK // BYTES_PER_TOKEN
-BACKLOG_WEIGHT = 0.05 / BLOCK_TOKENS
-CLOSE = 1.6
-"""Scores up to this many times the best count as equal to it."""
-KV_FULL = 0.8
+BLOCK_TOKENS: Final = BLOCK // BYTES_PER_TOKEN
+CLOSE: Final = 0.25
+"""Costs up to this share above the least ..."""
+CLOSE_SECONDS: Final = 0.001
+"""... and this much count as equal to it: estimates are no better."""
+PRESSURE: Final = 0.5
+"""What new blocks evict, relative to their own prefill, on an engine that got an average share of them."""
+AVERSION: Final = 1.0
+"""What a copy costs beside its own prefill where nobody waits."""
+AVERSION_OF_SEVERAL: Final = 4.0
+"""The same where other routers may have put the prompt at its home."""
+CROWD: Final = 1.0
+"""Share of those who wait on an engine that a copy delays."""
+HOME_SHARE: Final = 0.9
+"""Share of an unknown prompt that counts as cached at its home, where there are several routers."""
+KV_FULL: Final = 0.8
 """KV-cache usage above which an engine is avoided, the more the fuller it is."""
-SHARED_BLOCKS = 2
+SHARED_BLOCKS: Final = 2
 """Uncached blocks of a prompt that make its hash key when there are several routers."""
-COLD_SHARE = 1.25
-"""Load bound of homes: none gets more than this many times the mean of cold prompts."""
-HOME, BALANCE = " home", " balance"
-"""Suffixes of the reason when it was not the score alone."""
+_MASK: Final = (1 << 64) - 1
 
 
 class Auto(Policy):
-    """A policy that scores prefix-cache hits against load.
+    """A policy that chooses by expected time.
 
     Args:
         index: the prefix-cache index.
-        options: of them ``replicas``, ``state_interval`` and ``rng``.
+        options: of them ``replicas``, ``state_interval`` and ``clock``.
     """
 
     def __init__(self, index: PrefixCacheIndex, options: PolicyOptions, *, name: str = "auto") -> None:
         self.name = name
         self._index = index
         self._replicas = options.replicas
-        self._interval = options.state_interval
-        self._random = options.rng.random
-        self._history = RequestHistory()
-        self._ring = HashRing()
+        self._stale = STALE * options.state_interval
+        self._clock = options.clock
+        self._times = FleetTimes()
+        self._seeds: dict[Endpoint, int] = {}
 
     def choose(self, candidates: Sequence[Endpoint], request: ClientRequest) -> Choice:
-        prompt = request.prompt
-        matched = self._index.match(prompt.chain, candidates)
-        scores = self._score(candidates, matched, prompt.blocks)
-        return self._select(candidates, matched, scores, request)
+        matched = self._index.match(request.prompt.chain, candidates)
+        costs = self._costs(candidates, matched, request)
+        return self._select(candidates, matched, costs, request)
 
-    def _score(self, candidates: Sequence[Endpoint], matched: Sequence[int], blocks: float) -> list[float]:
-        scores: list[float] = []
-        mean = 0.0
-        now = time.monotonic()
-        blocks += 1.0
-        for endpoint, cached in zip(candidates, matched, strict=True):
-            load: float = endpoint.in_flight
+    def _costs(self, candidates: Sequence[Endpoint], matched: Sequence[int], request: ClientRequest) -> list[float]:
+        """The expected cost of each candidate in seconds."""
+        now = self._clock()
+        prompt = request.prompt
+        blocks = prompt.blocks
+        stream = bool(request.fields.stream)
+        routers = self._replicas()
+        warmest = float(max(matched))
+        aversion = AVERSION
+        home: Endpoint | None = None
+        if routers > 1:
+            aversion = AVERSION_OF_SEVERAL
+            if 2 * warmest <= len(prompt.chain):
+                home = self._home(candidates, prompt.key(int(warmest) + SHARED_BLOCKS))
+                warmest += (blocks - warmest) * HOME_SHARE
+        times = self._times
+        usual, work = times.block, times.work
+        mean_placed = times.placed / len(candidates) + 1.0
+        costs: list[float] = []
+        for place, endpoint in enumerate(candidates):
+            prefill = endpoint.prefill
+            if usual and not prefill.samples:
+                prefill.block = usual
+            rate = prefill.block
+            wait = prefill.wait(now, routers) if prefill.open else 0.0
             report = endpoint.report
-            if report.running or report.waiting:
-                load = estimated_requests(endpoint, now, self._interval)
-            if report.capacity and (capacity := reported_capacity(endpoint, now)):
-                mean = mean or mean_capacity(candidates, now)
-                load *= mean / capacity
-            score = (blocks - cached + endpoint.backlog_tokens * BACKLOG_WEIGHT) * (1.0 + load)
+            if report.waiting and now - report.reported_at < self._stale:
+                wait = max(wait, report.waiting * work)
+            if (
+                report.capacity
+                and endpoint.in_flight >= report.capacity
+                and (capacity := reported_capacity(endpoint, now))
+            ):
+                wait += prefill.service * (endpoint.in_flight + 1 - capacity) / capacity
+            cached = float(matched[place])
+            if endpoint is home:
+                cached += (blocks - cached) * HOME_SHARE
+            cost = wait + (prefill.fixed if stream else prefill.delay)
+            cost += (blocks - cached) * rate * (1.0 + PRESSURE * prefill.placed / mean_placed)
+            if cached < warmest:
+                cost += (warmest - cached) * rate * (aversion + CROWD * wait / work)
             if report.kv_usage is not None and (usage := reported_kv_usage(endpoint, now)) > KV_FULL:
-                score *= (1.0 - KV_FULL) / max(1.0 - usage, 0.01)
+                cost = (cost + CLOSE_SECONDS) * (1.0 - KV_FULL) / max(1.0 - usage, 0.01)
             weight = endpoint.health.weight
             if weight < 1.0:
-                score /= max(weight, MIN_WEIGHT)
-            scores.append(score)
-        return scores
+                cost = (cost + CLOSE_SECONDS) / max(weight, MIN_WEIGHT)
+            costs.append(cost)
+        return costs
 
     def _select(
-        self, candidates: Sequence[Endpoint], matched: Sequence[int], scores: Sequence[float], request: ClientRequest
+        self, candidates: Sequence[Endpoint], matched: Sequence[int], costs: Sequence[float], request: ClientRequest
     ) -> Choice:
         prompt = request.prompt
         chain, blocks = prompt.chain, prompt.blocks
-        history = self._history
-        history.add(candidates)
-        best = min(scores)
-        warm = 2 * matched[scores.index(best)] > len(chain)
-        place = -1
+        best = min(costs)
+        limit = best * (1.0 + CLOSE) + CLOSE_SECONDS
+        place = deepest = -1
+        least = 0.0
+        for at, cost in enumerate(costs):
+            if cost <= limit and matched[at] >= deepest:
+                placed = candidates[at].prefill.placed / max(candidates[at].health.weight, MIN_WEIGHT)
+                if matched[at] > deepest or placed < least:
+                    deepest, place, least = matched[at], at, placed
         why = ""
-        if not warm and chain and self._replicas() > 1:
-            place = self._hash_ring_home(candidates, matched, scores, request)
-            why = HOME if place >= 0 else ""
-        if place < 0:
-            place = self._pick_among_close(scores, best * CLOSE, candidates, history.requests if warm else history.cold)
-        endpoint = candidates[place]
-        if warm:
-            colder = history.rebalance_target(candidates, endpoint, blocks)
-            if colder >= 0 and 2 * matched[colder] <= len(chain):
-                place, endpoint, why = colder, candidates[colder], BALANCE
-        cached = matched[place]
-        choice = TrackedChoice(
+        if 2 * deepest <= len(chain) and chain and self._replicas() > 1:
+            place = costs.index(best)
+            why = " home"
+        endpoint, cached = candidates[place], matched[place]
+        choice = TimedChoice(
             endpoint,
-            f"{self.name} prefix={cached}/{len(chain)} in_flight={endpoint.in_flight} score={int(scores[place])}{why}",
+            f"{self.name} prefix={cached}/{len(chain)} in_flight={endpoint.in_flight} ms={costs[place] * 1e3:.1f}{why}",
             self._index,
             chain,
             cached,
             int((blocks - cached) * BLOCK_TOKENS),
         )
-        choice.history = history
-        choice.blocks = blocks
-        choice.size = max(endpoint.health.weight, MIN_WEIGHT)
-        if endpoint.report.capacity and (capacity := reported_capacity(endpoint, now := time.monotonic())):
-            choice.size *= capacity / mean_capacity(candidates, now)
-        choice.moved = why is BALANCE
+        choice.blocks = blocks - cached
+        choice.clock = self._clock
+        choice.whole = not request.fields.stream
+        choice.times = self._times
+        choice.candidates = candidates
         return choice
 
-    def _pick_among_close(
-        self, scores: Sequence[float], limit: float, candidates: Sequence[Endpoint], history: dict[Endpoint, float]
-    ) -> int:
-        """The position of the candidate with the fewest recent requests among those with a score within the limit."""
-        chosen = -1
-        least = 0.0
-        equal = 1
-        for place, score in enumerate(scores):
-            if score <= limit:
-                recent = history[candidates[place]]
-                if chosen < 0 or recent < least:
-                    chosen, least, equal = place, recent, 1
-                elif recent == least:
-                    equal += 1
-                    if self._random() * equal < 1.0:
-                        chosen = place
-        return chosen
-
-    def _hash_ring_home(
-        self, candidates: Sequence[Endpoint], matched: Sequence[int], scores: Sequence[float], request: ClientRequest
-    ) -> int:
-        """The position of the endpoint all routers choose for this prompt by hash; -1 when all are at the bound."""
-        cold = self._history.cold
-        mean = sum(cold[endpoint] for endpoint in candidates) / len(candidates)
-        limit = min(scores) * 2 * CLOSE
-        places = {endpoint: place for place, endpoint in enumerate(candidates)}
-        key = request.prompt.key(max(matched) + SHARED_BLOCKS)
-        for endpoint in self._ring.walk(hash_key(b"%d" % key), candidates):
-            place = places[endpoint]
-            if scores[place] <= limit and cold[endpoint] <= COLD_SHARE * mean + 4.0:
-                return place
-        return -1
+    def _home(self, candidates: Sequence[Endpoint], key: int) -> Endpoint:
+        """The endpoint all routers find for a key by rendezvous hashing."""
+        best = -1
+        home = candidates[0]
+        for endpoint in candidates:
+            seed = self._seeds.get(endpoint)
+            if seed is None:
+                digest = blake2b(endpoint.name.encode(), digest_size=8).digest()
+                seed = self._seeds[endpoint] = int.from_bytes(digest, "big")
+            mixed = ((key * 0x9E3779B97F4A7C15) ^ seed) & _MASK
+            mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+            mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
+            if mixed > best:
+                best, home = mixed, endpoint
+        return home
 
     def scores(self, candidates: Sequence[Endpoint], request: ClientRequest) -> dict[str, dict[str, float]]:
         prompt = request.prompt
         matched = self._index.match(prompt.chain, candidates)
-        scores = self._score(candidates, matched, prompt.blocks)
+        costs = self._costs(candidates, matched, request)
+        now, routers = self._clock(), self._replicas()
         return {
             endpoint.name: {
-                "score": score,
+                "score": cost * 1e3,
+                "wait_ms": endpoint.prefill.wait(now, routers) * 1e3,
+                "block_ms": endpoint.prefill.block * 1e3,
                 "blocks": prompt.blocks,
                 "cached_blocks": float(cached),
-                "backlog_blocks": endpoint.backlog_tokens / BLOCK_TOKENS,
                 "in_flight": float(endpoint.in_flight),
-                "recent_requests": self._history.requests.get(endpoint, 0.0),
             }
-            for endpoint, cached, score in zip(candidates, matched, scores, strict=True)
+            for endpoint, cached, cost in zip(candidates, matched, costs, strict=True)
         }
 
     def removed(self, endpoint: Endpoint) -> None:
-        self._history.removed(endpoint)
-        self._ring.remove(endpoint)
-
-
-def mean_capacity(candidates: Sequence[Endpoint], now: float) -> float:
-    """The mean of the known capacities; there must be one."""
-    known = [capacity for endpoint in candidates if (capacity := reported_capacity(endpoint, now))]
-    return sum(known) / len(known)
+        self._seeds.pop(endpoint, None)

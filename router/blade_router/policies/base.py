@@ -1,13 +1,14 @@
 """The interface of policies, and the choice they return."""
 
-import copy
 from collections.abc import Sequence
 
+from blade_router.compiled.attributes import mypyc_attr
 from blade_router.endpoints.endpoint import Endpoint
 from blade_router.request.request import ClientRequest
 from blade_router.request.usage import Usage
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Choice:
     """One request assigned to one endpoint. The proxy reports the request's progress to it, each step once.
 
@@ -48,10 +49,13 @@ class TokenChoice(Choice):
         self.endpoint.tokens_in_flight -= self.tokens
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Policy:
     """A load-balancing policy. ``name`` is the first word of ``x-blade-route-reason``."""
 
     name: str
+    sticky: bool = False
+    """Requests go where others of theirs went, though they have to wait there."""
 
     def choose(self, candidates: Sequence[Endpoint], request: ClientRequest) -> Choice:
         """Choose one of ``candidates``, which is never empty."""
@@ -66,8 +70,11 @@ class Policy:
         return {endpoint.name: {"in_flight": float(endpoint.in_flight)} for endpoint in candidates}
 
     def dry_run_copy(self) -> "Policy":
-        """A copy for ``/debug/route``: it chooses as this policy would, and leaves no trace in it."""
-        return copy.copy(self)
+        """A policy for ``/debug/route``: it chooses as this one would, and leaves no trace in it.
+
+        That is this one itself, where choosing sets none of its attributes.
+        """
+        return self
 
     def removed(self, endpoint: Endpoint) -> None:
         """Forget an endpoint that will not come back. Whoever made the policy reports it to its ``PolicyOptions``."""

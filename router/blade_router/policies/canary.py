@@ -4,12 +4,12 @@ A session is assigned by a hash of its key, and moves only when the weights move
 assigned by deficit round robin, so shares are exact, and not only on average.
 """
 
-import copy
 from collections.abc import Mapping, Sequence
 
 from blade_router.endpoints.endpoint import Endpoint
 from blade_router.policies.base import Choice, Policy
 from blade_router.policies.hashing.hash_ring import hash_key, session_key
+from blade_router.policies.load import with_room
 from blade_router.request.request import ClientRequest
 
 OTHERS = ""
@@ -27,6 +27,7 @@ class Canary(Policy):
 
     def __init__(self, inner: Policy, weights: Mapping[str, float]) -> None:
         self.name = inner.name
+        self.sticky = True  # revisions keep their shares: only among the endpoints of one, those with room come first
         self.inner = inner
         self._weights = {revision: max(0.0, weight) for revision, weight in sorted(weights.items())}
         self._deficit: dict[str, float] = {}
@@ -35,13 +36,16 @@ class Canary(Policy):
     def choose(self, candidates: Sequence[Endpoint], request: ClientRequest) -> Choice:
         groups = self._groups(candidates)
         if len(groups) == 1:
-            return self.inner.choose(candidates, request)
+            return self._choose(candidates, request)
         shares = self._shares(groups, len(candidates))
         key = session_key(request)
         revision = _revision_at(shares, hash_key(key) / 2.0**64) if key else self._next_revision(shares)
-        choice = self.inner.choose(groups[revision], request)
+        choice = self._choose(groups[revision], request)
         choice.reason = f"canary rev={_printable(choice.endpoint.revision)} {choice.reason}"
         return choice
+
+    def _choose(self, candidates: Sequence[Endpoint], request: ClientRequest) -> Choice:
+        return self.inner.choose(candidates if self.inner.sticky else with_room(candidates), request)
 
     def adapter(self, request: ClientRequest) -> str | None:
         return self.inner.adapter(request)
@@ -85,8 +89,8 @@ class Canary(Policy):
         return found
 
     def dry_run_copy(self) -> Policy:
-        dry_run = copy.copy(self)
-        dry_run.inner = self.inner.dry_run_copy()
+        dry_run = Canary(self.inner.dry_run_copy(), self._weights)
+        dry_run._deficit = self._deficit
         return dry_run
 
     def removed(self, endpoint: Endpoint) -> None:

@@ -4,7 +4,6 @@ The function is called once for each candidate of each request, in the event loo
 a result that is no number, is logged once a minute, and ``auto`` decides instead.
 """
 
-import copy
 import importlib
 import logging
 import math
@@ -144,8 +143,8 @@ class External(Policy):
         return {endpoint.name: {"cost": cost} for endpoint, cost in zip(candidates, costs, strict=True)}
 
     def dry_run_copy(self) -> Policy:
-        dry_run = copy.copy(self)
-        dry_run._fallback = self._fallback.dry_run_copy()
+        dry_run = External(self._cost, self._index, self._fallback.dry_run_copy())
+        dry_run._next_log_at = self._next_log_at
         return dry_run
 
     def removed(self, endpoint: Endpoint) -> None:

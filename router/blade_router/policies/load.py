@@ -29,6 +29,11 @@ def estimated_requests(endpoint: Endpoint, now: float, interval: float) -> float
     return endpoint.in_flight
 
 
+def with_room(candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
+    """Those in which a request need not wait for a slot; all where there are none."""
+    return [endpoint for endpoint in candidates if endpoint.in_flight < endpoint.room] or candidates
+
+
 def reported_capacity(endpoint: Endpoint, now: float) -> int:
     """The most requests an endpoint can run at the same time; 0: unknown, or the report is too old."""
     report = endpoint.report

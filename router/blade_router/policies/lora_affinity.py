@@ -6,7 +6,6 @@ request that had to go elsewhere went there) 0.8, room for another adapter 0.6. 
 and gets the request only when nothing else is left.
 """
 
-import copy
 from collections.abc import Sequence
 
 from blade_router.endpoints.endpoint import Endpoint
@@ -35,7 +34,7 @@ class LoraAffinity(Auto):
         left = [endpoint for endpoint, _ in kept]
         prompt = request.prompt
         matched = self._index.match(prompt.chain, left)
-        scores = self._score(left, matched, prompt.blocks)
+        scores = self._costs(left, matched, request)
         scores = [score / factor for score, (_, factor) in zip(scores, kept, strict=True)]
         choice = self._select(left, matched, scores, request)
         if model not in choice.endpoint.report.adapters:
@@ -74,10 +73,29 @@ class LoraAffinity(Auto):
         return found
 
     def dry_run_copy(self) -> Policy:
-        dry_run = copy.copy(self)
-        dry_run._loading = dict(self._loading)
-        return dry_run
+        return _DryRun(self)
 
     def removed(self, endpoint: Endpoint) -> None:
         super().removed(endpoint)
         self._loading = {model: each for model, each in self._loading.items() if each is not endpoint}
+
+
+class _DryRun(Policy):
+    """Chooses as the policy would, and has it forget the adapter that this would load."""
+
+    def __init__(self, policy: LoraAffinity) -> None:
+        self.name = policy.name
+        self._policy = policy
+
+    def choose(self, candidates: Sequence[Endpoint], request: ClientRequest) -> Choice:
+        loading = dict(self._policy._loading)
+        try:
+            return self._policy.choose(candidates, request)
+        finally:
+            self._policy._loading = loading
+
+    def adapter(self, request: ClientRequest) -> str | None:
+        return self._policy.adapter(request)
+
+    def scores(self, candidates: Sequence[Endpoint], request: ClientRequest) -> dict[str, dict[str, float]]:
+        return self._policy.scores(candidates, request)

@@ -1,6 +1,7 @@
 """The parameters of policies, besides their name."""
 
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -23,6 +24,8 @@ class PolicyOptions:
     state_interval: float = 2.0
     """Seconds between engines' load reports."""
     rng: random.Random = field(default_factory=random.Random)
+    clock: Callable[[], float] = time.monotonic
+    """Seconds; the time of load reports."""
 
     def removed(self, endpoint: Endpoint) -> None:
         """Forget an endpoint that will not come back."""

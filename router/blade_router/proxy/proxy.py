@@ -23,13 +23,14 @@ from blade_router.http.client import Client
 from blade_router.http.errors import ClientGone, Headers, Refused, header_of
 from blade_router.http.head import RawRequest
 from blade_router.http.upstream.connection import Connection
-from blade_router.http.upstream.errors import OutOfResources, UpstreamError
+from blade_router.http.upstream.errors import EXHAUSTED_REASON, UpstreamError
 from blade_router.observability.metrics import Metrics
 from blade_router.observability.outcome import Observe, Outcome
 from blade_router.policies import Choice, Policy
+from blade_router.policies.load import with_room
 from blade_router.proxy.relay import EVENT_END, BufferedResponse, buffer_head, forward
 from blade_router.proxy.response_headers import REDIRECTS, forwardable, redirected
-from blade_router.proxy.retry_state import RETRIABLE, RetryState
+from blade_router.proxy.retry_state import RETRIABLE, RetryState, refuses_token
 from blade_router.request.request import REQUEST_ID, ClientRequest, read_request
 from blade_router.request.usage import TAIL, usage_of, usage_of_stream
 from blade_router.resume import ResumableStream, Resumer, read_resume_state, resume_headers, supports_resume
@@ -51,6 +52,11 @@ _REQUEST_BLOCKS = _KV_BLOCKS + b": 1\r\n"
 def is_models(path: str) -> bool:
     """The path lists the models, or names one of them."""
     return path == paths.MODELS or path.startswith(f"{paths.MODELS}/")
+
+
+def choosable(policy: Policy, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
+    """Those a policy chooses from: they need not let the request wait, as long as there are some of that kind."""
+    return candidates if policy.sticky else with_room(candidates)
 
 
 class Proxy:
@@ -93,7 +99,7 @@ class Proxy:
         """Set while the policy is kv-aware: it learns from responses."""
         self.admission_control: AdmissionControl = admission_control or AdmitAll()
         self._token = token or TokenHeader(None)
-        self._resumer = resumer or Resumer(endpoints, metrics, None, max_tries=max_tries)
+        self._resumer = resumer or Resumer(endpoints, metrics, max_tries=max_tries)
         self._list_models = list_models
         self._shows_routes = shows_routes
         self.observers: Sequence[Observe] = ()
@@ -113,9 +119,11 @@ class Proxy:
         metrics.begin(started)
         status = CLIENT_GONE
         request: ClientRequest | None = None
+        refused: Awaitable[None] | None = None
         key = ""
         try:
             request = await read_request(raw)
+            raw.body = b""  # beside what it is rewritten to it would take the same memory again
             if request.method == "GET" and is_models(request.path) and self._list_models is not None:
                 listing = await self._list_models(request)
                 if listing is not None:
@@ -125,7 +133,6 @@ class Proxy:
                     return
             admission = await self.admission_control.admit(request, client)
             key = admission.key_name
-            raw.body = request.body  # what it was rewritten from would take the same memory again
             try:
                 status = await self._serve(request, client, admission)
             except Refused as refusal:
@@ -138,7 +145,7 @@ class Proxy:
         except Refused as refusal:
             status = refusal.status
             metrics.refused[refusal.code] += 1
-            await client.refuse(refusal)
+            refused = client.refuse(refusal)
         except Exception:
             status = 500
             raise
@@ -153,6 +160,8 @@ class Proxy:
                 outcome = Outcome(raw, client, request, key, status, started, ended)
                 for observe in self.observers:
                     observe(outcome)
+        if refused is not None:
+            await refused
 
     async def _serve(self, request: ClientRequest, client: Client, admission: Admission) -> int:
         """Try endpoints until one answers; returns the status the client got."""
@@ -196,6 +205,8 @@ class Proxy:
                     if response.status in RETRIABLE and response.complete:
                         retries.rejected(endpoint, response, added)
                         engine_lost = is_engine_dead(response.status, response.body)
+                    elif refuses_token(endpoint, response):
+                        retries.refused_token(endpoint)
                     else:
                         retries.succeeded(endpoint, response.status)
                         attempt.end_probe()
@@ -224,7 +235,7 @@ class Proxy:
             return await self._fail_over(lost, response, endpoint, request, client, trial)
         retries.give_up()
         if retries.last is None:
-            raise self._unavailable(retries)
+            raise self._unavailable(retries, admission)
         response, added = retries.last
         if response.status == 503 and not header_of(response.headers, b"retry-after"):
             added.append((b"retry-after", b"1"))
@@ -242,7 +253,7 @@ class Proxy:
         """
         while retries.attempts_charged < self._max_tries:
             candidates, retries.panic = self.endpoints.candidates(
-                retries.tried, admission.service, self.policy.adapter(request)
+                retries.tried, admission.service, self.policy.adapter(request), admission.key_name
             )
             if not candidates:
                 if not await self._endpoint_available(request, client, admission, retries):
@@ -253,13 +264,19 @@ class Proxy:
             elif retries.trial is not None and retries.trial.waits:
                 await retries.trial.turn(client)
             else:
-                choice = self.policy.choose(candidates, request)
+                choice = self._choose(candidates, request)
+                if retries.trial is not None:
+                    retries.trial.sent_to(choice.endpoint)
                 if retries.reason:
                     self._metrics.retries[retries.reason] += 1
                 request.attempts += 1
                 retries.tried.append(choice.endpoint)
                 return choice
         return None
+
+    def _choose(self, candidates: Sequence[Endpoint], request: ClientRequest) -> Choice:
+        policy = self.policy
+        return policy.choose(choosable(policy, candidates), request)
 
     async def _endpoint_available(
         self, request: ClientRequest, client: Client, admission: Admission, retries: RetryState
@@ -341,9 +358,7 @@ class Proxy:
                 relayed = request.events
                 if state is not None and isinstance(events, ResumableStream) and not events.split:
                     relay = partial(forward, events=events, request=request, client=client, progressed=trial.served)
-                    resumed = await self._resumer.resume(
-                        state, events, endpoint, self.policy.choose, client, relay, trial
-                    )
+                    resumed = await self._resumer.resume(state, events, endpoint, self._choose, client, relay, trial)
             except Refused as refusal:
                 self._metrics.resumes["suspected"] += 1
                 logger.warning("the response is not resumed: %s", refusal)
@@ -378,13 +393,22 @@ class Proxy:
         word = reason.partition(" ")[0].encode("ascii")
         return [(REQUEST_ID, request.id), (_ENDPOINT, endpoint.public_name), (_REASON, word)]
 
-    def _unavailable(self, retries: RetryState) -> Refused:
+    def _unavailable(self, retries: RetryState, admission: Admission) -> Refused:
         tried = retries.tried
+        confinement = self.endpoints.confinement
+        if confinement.is_confined(admission.key_name) and confinement.part(
+            self.endpoints.of_service(admission.service)
+        ):
+            message = (
+                "engines were lost with requests of this API key: for a while few of them serve it, and none is ready"
+            )
+            return Refused(503, message, code="key_confined", retry_after=5)
         if not self.endpoints.all:
             message, code = "no engine is registered with this router yet; try again shortly", "no_endpoint"
         elif not tried:
-            message, code = "every engine of this service is draining; try again shortly", "no_endpoint"
-        elif retries.reason == OutOfResources.reason:
+            message = "no engine of this service is registered, or all of them are draining; try again shortly"
+            code = "no_endpoint"
+        elif retries.reason == EXHAUSTED_REASON:
             message = "the router has no descriptor or port left to reach an engine; try again shortly"
             code = "overloaded"
         else:

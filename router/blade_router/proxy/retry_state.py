@@ -18,6 +18,12 @@ RETRIABLE = frozenset((500, 502, 503))
 """Statuses that say "not here, not now": another endpoint may do better. A 4xx is the client's and passes through."""
 
 
+def refuses_token(endpoint: Endpoint, response: BufferedResponse) -> bool:
+    """Whether a BladeLLM engine refuses the router itself: that is none of the client's business."""
+    refused = response.status == 401 and response.complete and endpoint.config.engine == "blade"
+    return refused and b'"invalid_token"' in response.body
+
+
 class RetryState:
     """The attempts of one request so far.
 
@@ -98,6 +104,12 @@ class RetryState:
             endpoint.health.eject_for(seconds)
         else:
             self._failed.append(endpoint.health)
+
+    def refused_token(self, endpoint: Endpoint) -> None:
+        """The engine does not know the router's token: one of the two got a new one first, and the other soon will."""
+        self.reason = "token"
+        self.needs_budget = False
+        endpoint.health.refuse_token()
 
     def failed(self, endpoint: Endpoint, error: UpstreamError) -> None:
         """There was no response. Of a lost connection only the request's trial can tell whose fault it was."""

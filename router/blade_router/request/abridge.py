@@ -29,6 +29,8 @@ MAX_NAME = 64 << 10
 """Bytes of a model's or user's name, or a salt: up to there it is kept."""
 MAX_CUTS = 1 << 18
 """Omissions, beyond which long texts count as structure."""
+MAX_ABRIDGED = MAX_TEXT + MAX_STRUCTURE
+"""Bytes of JSON that are left of a body at most."""
 _LONG_NUMBERS = 256
 _FILE_HEAD = 32
 """Bytes kept of a file: its media type."""
@@ -88,6 +90,11 @@ class Abridged:
         self.json = json
         self._ends = array("q")
         self._omitted = array("q")
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory."""
+        return len(self.json) + self._ends.itemsize * (len(self._ends) + len(self._omitted))
 
     @property
     def omissions(self) -> int:

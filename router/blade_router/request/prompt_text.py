@@ -16,6 +16,7 @@ import msgspec
 
 from blade_router.request.abridge import MAX_TEXT, Abridged, abridge_at_once
 from blade_router.request.fields import ABSENT, RoutingFields, given
+from blade_router.request.message import Message, Part
 
 BLOCK = 256
 """Bytes of text in a block."""
@@ -32,18 +33,6 @@ _LARGE_LIST = 128 << 10
 _LARGE_PART = 1024
 
 
-class _Message(msgspec.Struct, frozen=True):
-    """One message of a conversation, as far as its text goes."""
-
-    role: msgspec.Raw = ABSENT
-    content: msgspec.Raw = ABSENT
-    tool_calls: msgspec.Raw = ABSENT
-
-
-class _Part(msgspec.Struct, frozen=True):
-    text: msgspec.Raw = ABSENT
-
-
 _elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _first_elements = msgspec.json.Decoder(
     msgspec.defstruct(
@@ -54,9 +43,9 @@ _first_elements = msgspec.json.Decoder(
     )
 ).decode
 """Those beyond are skipped."""
-_part = msgspec.json.Decoder(_Part).decode
-_message = msgspec.json.Decoder(_Message).decode
-_messages = msgspec.json.Decoder(list[_Message]).decode
+_part = msgspec.json.Decoder(Part).decode
+_message = msgspec.json.Decoder(Message).decode
+_messages = msgspec.json.Decoder(list[Message]).decode
 
 
 class Prompt:
@@ -218,6 +207,11 @@ class _Pieces:
         if len(content) > _LARGE_PART:
             content = abridge_at_once(content).json  # as it is in a body that was abridged as a whole
         self._add(blake2b(content, digest_size=16).digest())
+
+
+def expected_size(fields: RoutingFields) -> int:
+    """Bytes that the text of a prompt should take, without putting it together; rather too many."""
+    return min(_raw_size(fields) + len(fields.instructions), MAX_TEXT)
 
 
 def _raw_size(fields: RoutingFields) -> int:

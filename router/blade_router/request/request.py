@@ -3,7 +3,6 @@
 The body is forwarded as the bytes that came.
 """
 
-import asyncio
 import itertools
 import re
 import secrets
@@ -11,13 +10,15 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from blade_protocol import headers as names
+from blade_router.http.body_budget import LARGE_BODY, BodyCharge
 from blade_router.http.errors import Headers, Refused, header_of
-from blade_router.http.head import RawRequest
+from blade_router.http.head import RawRequest, too_many_bodies
 from blade_router.http.response_head import lines
-from blade_router.request.abridge import PARSED_WHOLE, Abridged, abridge
+from blade_router.request.abridge import MAX_ABRIDGED, MAX_TEXT, PARSED_WHOLE, STEP, Abridged, abridge
 from blade_router.request.fields import NOTHING, RoutingFields, parse_abridged, parse_fields
-from blade_router.request.prompt_text import Prompt
+from blade_router.request.prompt_text import Prompt, expected_size
 from blade_router.request.routes import ANY_ROUTE, check_path, check_route
+from blade_router.request.turns import large_bodies
 from blade_router.request.usage import Usage
 
 METHODS = {b"GET": "GET", b"POST": "POST", b"DELETE": "DELETE"}
@@ -87,6 +88,8 @@ class ClientRequest:
     """Status of the response it gets; 0 until then."""
     events: int = 0
     """Events of its response that were relayed: about as many tokens."""
+    charge: BodyCharge | None = None
+    """What it takes of the budget of bodies."""
     _prompt: Prompt | None = None
 
     @property
@@ -97,6 +100,8 @@ class ClientRequest:
                 self._prompt = Prompt(self.fields, self.abridged)
             except RecursionError:  # nested too deeply to be parsed: it has no known prefix
                 self._prompt = Prompt(NOTHING)
+            if self.charge is not None:
+                self.charge.set_text(len(self._prompt.text))
         return self._prompt
 
     def header(self, name: bytes) -> bytes:
@@ -167,13 +172,15 @@ async def read_request(raw: RawRequest) -> ClientRequest:
     abridged = None
     if raw.body or path in _WITH_BODY:
         try:
-            fields, abridged = await read_fields(raw.body)
+            fields, abridged = await read_fields(raw.body, raw.charge)
         except Refused as refused:
             if refused.code == "invalid_json" and content_type and not _JSON.match(content_type):
                 raise _not_json(content_type) from None
             raise
         if method != "POST":
             fields, abridged = NOTHING, None  # no engine reads a body there
+            if raw.charge is not None:
+                raw.charge.set_text(0)
     return ClientRequest(
         method=method,
         path=path,
@@ -182,29 +189,55 @@ async def read_request(raw: RawRequest) -> ClientRequest:
         id=request_id or b"req-%b%x" % (_prefix, next(_counter)),
         headers=headers,
         abridged=abridged,
+        charge=raw.charge,
         internal_token=internal_token,
         _start=b"%b %b HTTP/1.1\r\nhost: " % (raw.method, raw.target),
         _end=b"\r\n%b" % lines(kept),
     )
 
 
-async def read_fields(body: bytes) -> tuple[RoutingFields, Abridged | None]:
+async def read_fields(body: bytes, charge: BodyCharge | None = None) -> tuple[RoutingFields, Abridged | None]:
     """The fields of a body, and what they were read from where it is too large to be parsed whole: other tasks get
     turns while it is walked.
 
     Raises:
-        Refused: 400, it is no JSON; 413, it is too complex.
+        Refused: 400, it is no JSON; 413, it is too complex; 503, there is no memory left to read it.
     """
+    if len(body) > STEP:
+        await large_bodies.next()
     if len(body) <= PARSED_WHOLE:
-        return parse_fields(body), None
+        fields = parse_fields(body)
+        if charge is not None and len(body) > LARGE_BODY:
+            text = expected_size(fields)
+            _check_room(charge, text)
+            charge.set_text(text)
+        return fields, None
+    reserved = min(len(body), MAX_ABRIDGED)
+    if charge is not None:
+        text = min(len(body), MAX_TEXT)
+        _check_room(charge, reserved + text)
+        charge.add(reserved)
+        charge.set_text(text)
     steps = abridge(body)
     while True:
         try:
             next(steps)
         except StopIteration as end:
             abridged: Abridged = end.value
-            return parse_abridged(abridged.json), abridged
-        await asyncio.sleep(0)
+            fields = parse_abridged(abridged.json)
+            if charge is not None:
+                charge.add(abridged.size - reserved)
+                charge.set_text(expected_size(fields))
+            return fields, abridged
+        await large_bodies.next()
+
+
+def _check_room(charge: BodyCharge, more: int) -> None:
+    """Raises:
+    Refused: 503, there is no memory left for so much.
+    """
+    if more > LARGE_BODY and not charge.has_room(more):
+        raise too_many_bodies()
 
 
 def _not_json(content_type: bytes) -> Refused:

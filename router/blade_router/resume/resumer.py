@@ -2,13 +2,12 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
 
-from blade_protocol import headers as names
 from blade_protocol import paths
+from blade_router.config.token_header import TokenHeader
 from blade_router.endpoints.attempt import Attempt
 from blade_router.endpoints.endpoint import Endpoint
 from blade_router.endpoints.endpoint_set import EndpointSet
@@ -39,7 +38,7 @@ class Resumer:
     """Resumes streams on other replicas, through their internal ports.
 
     Args:
-        token_file: holds the internal token, and may change; it is read for each stream. None: no token is sent.
+        token: identifies the router to engines; none is sent when left out.
         max_tries: how many replicas may fail at one stream. Those that could not be connected to do not count.
         first_byte_timeout: seconds a replica has for the first byte; 0 for no limit.
     """
@@ -48,7 +47,7 @@ class Resumer:
         self,
         endpoints: EndpointSet,
         metrics: Metrics,
-        token_file: Path | None,
+        token: TokenHeader | None = None,
         *,
         connect_timeout: float = 1.0,
         max_tries: int = 3,
@@ -57,7 +56,7 @@ class Resumer:
     ) -> None:
         self._endpoints = endpoints
         self._metrics = metrics
-        self._token_file = token_file
+        self._token = token or TokenHeader(None)
         self._connect_timeout = connect_timeout
         self._max_tries = max_tries
         self._first_byte_timeout = first_byte_timeout
@@ -90,7 +89,7 @@ class Resumer:
         tried = [lost]
         charged = 0
         while charged < self._max_tries:
-            candidates, _ = self._endpoints.candidates(tried, state.service, state.request.fields.model)
+            candidates, _ = self._endpoints.candidates(tried, state.service, state.request.fields.model, trial.key)
             replicas = [each for each in candidates if each.revision == state.revision and supports_resume(each)]
             if not replicas:
                 break
@@ -100,6 +99,7 @@ class Resumer:
             choice = choose(replicas, state.request)
             endpoint = choice.endpoint
             tried.append(endpoint)
+            trial.sent_to(endpoint)
             async with self._endpoints.attempt(choice, state.request, client, self._internal_pool(endpoint)) as attempt:
                 response = await self._send(attempt, body)
                 if isinstance(response, Connection):
@@ -132,9 +132,6 @@ class Resumer:
                 return None
             endpoint.health.record_failure(str(error), error)
             return 0 if isinstance(error, ConnectFailed) else 599
-        except (OSError, UnicodeError) as error:
-            logger.warning("the internal token cannot be read: %s", error)
-            return 599
         if connection.status == 200:
             attempt.first_byte()
             endpoint.health.record_success()
@@ -142,6 +139,8 @@ class Resumer:
             return connection
         if DRAINING in connection.headers:
             endpoint.health.mark_draining()
+            return 0
+        if connection.status == 401:  # it has not seen the token of this router yet, or of that one no more
             return 0
         if connection.status == 503 and await self._engine_died(connection):
             return None
@@ -169,6 +168,4 @@ class Resumer:
             f"POST {paths.INTERNAL_RESUME} HTTP/1.1\r\nhost: {authority}\r\n"
             f"content-type: application/json\r\ncontent-length: {length}\r\n"
         )
-        if self._token_file is not None:
-            head += f"{names.INTERNAL_TOKEN}: {self._token_file.read_text().strip()}\r\n"
-        return f"{head}\r\n".encode("latin-1")
+        return b"%b%b\r\n" % (head.encode("latin-1"), self._token.lines())

@@ -13,6 +13,7 @@ import msgspec
 from blade_protocol import headers
 from blade_protocol.resume import LOST
 from blade_router.http.errors import Headers, error_body
+from blade_router.resume.numbered_events import ErrorEvent, Numbered
 
 _DONE = b"data: [DONE]"
 _LAST_NAMES = (b"response.completed", b"response.incomplete", b"response.failed", b"error")
@@ -21,21 +22,6 @@ _IDS_BEGIN = b"\n\n: "
 _DIGEST = headers.PROMPT_DIGEST.encode()
 MAX_BUFFERED = 1 << 20
 """Bytes of an unfinished event after which they are passed on regardless: then it is no event stream."""
-
-
-class _Numbered(msgspec.Struct):
-    """The number of an event of ``/v1/responses``."""
-
-    sequence_number: int = -1
-
-
-class _ErrorEvent(msgspec.Struct, tag="error", kw_only=True):
-    """OpenAI's event for a stream of a response that fails."""
-
-    code: str
-    message: str
-    param: None = None
-    sequence_number: int
 
 
 class EventStream:
@@ -96,7 +82,7 @@ class EventStream:
         message, code = f"the engine was lost in the middle of the answer ({why}); try again", "engine_lost"
         if not name:
             return b"data: " + error_body(500, message, code) + b"\n\n"
-        event = _ErrorEvent(code=code, message=message, sequence_number=_number(data) + 1)
+        event = ErrorEvent(code=code, message=message, sequence_number=_number(data) + 1)
         return b"event: error\ndata: " + msgspec.json.encode(event) + b"\n\n"
 
     def _last_event(self) -> tuple[bytes, bytes]:
@@ -178,6 +164,6 @@ def event_stream(headers: Headers) -> EventStream:
 
 def _number(data: bytes) -> int:
     try:
-        return msgspec.json.decode(data.removeprefix(b"data:"), type=_Numbered).sequence_number
+        return msgspec.json.decode(data.removeprefix(b"data:"), type=Numbered).sequence_number
     except msgspec.DecodeError:
         return -1

@@ -14,7 +14,13 @@ import torch
 ROOT = Path(__file__).parents[3]
 EXPECTED = {
     "kernels": ["attention_qwen2.5-7b_mixed_error", "top_k_top_p_2_time", "copy_bandwidth"],
-    "engine": ["tokens_right 1 share", "decode_b2_of_roofline", "prefill_32_of_peak"],
+    "engine": [
+        "tokens_right 1 share",
+        "decode_b2_of_roofline",
+        "prefill_32_of_peak",
+        "mixed_6_speedup",
+        "mixed_10_launched",
+    ],
     "bench": ["tokens_right 1 share", "ttft_ratio", "tbt_ratio", "qps_ratio"],
 }
 

@@ -7,6 +7,8 @@ from benchmarks.engine.scheduling import Load, compare, loads
 
 FASTER = {
     "fixed_cost": 10,
+    "mixed_graphs": 1,
+    "flood": 100,
     "wide_search": 100,
     "no_blocks": 5,
     "long_prompts": 5,

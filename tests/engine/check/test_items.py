@@ -104,7 +104,8 @@ OTHERS = 32 * 16 + 16 + 2 * (32 + 32)
 """Vectors, and the embedding table: what the output matrix, packed, is a copy of."""
 WEIGHTS = 4 * (MATRICES + OTHERS)
 FILES = WEIGHTS - 4 * 32 * 16
-ACTIVATIONS = 16 * (4 * 16 + 8 * 4 + 3 * 24) * 4 + 16 * 3 * 32 * 4
+LAYER_ACTIVATIONS = 16 * (4 * 16 + 8 * 4 + 3 * 24) * 4
+ACTIVATIONS = LAYER_ACTIVATIONS + 16 * 3 * 32 * 4
 FIXED = WEIGHTS + ACTIVATIONS + RUNTIME_BYTES
 
 
@@ -185,8 +186,8 @@ def gpu_plan(model: Path, gpu: Gpu, **flags: Any) -> CheckItem:
     return check_memory_fit(EngineConfig(model=str(model), served_names=(), **settings), gpu=gpu)
 
 
-GRAPHS = 3 * 2 * GRAPH_BYTES_PER_LAYER
-"""Of batches of 1, 2 and 4 in two layers."""
+GRAPHS = (3 + 1) * 2 * GRAPH_BYTES_PER_LAYER + LAYER_ACTIVATIONS
+"""Of batches of 1, 2 and 4 and of mixed steps of 16 tokens, in two layers; and what the largest works in."""
 ON_GPU = WEIGHTS + ACTIVATIONS + GRAPHS
 
 

@@ -26,6 +26,22 @@ def test_a_server_bounds_what_one_client_may_take() -> None:
     assert _engine_config(flags(max_waiting_requests=5), Path("m"), MODEL).max_waiting_requests == 5
 
 
+def test_sizes_of_graphs_reach_the_engine() -> None:
+    config = _engine_config(flags(cuda_graph_max_tokens=0, cuda_graph_batch_sizes=[1, 8]), Path("m"), MODEL)
+    assert (config.cuda_graph_max_tokens, config.cuda_graph_batch_sizes) == (0, (1, 8))
+    config = _engine_config(flags(cuda_graph_token_sizes=[64, 256]), Path("m"), MODEL)
+    assert (config.cuda_graph_token_sizes, config.cuda_graph_batch_sizes) == ((64, 256), None)
+
+
+def test_where_all_steps_have_prompt_outputs_no_mixed_graphs_are_captured() -> None:
+    config = _engine_config(
+        flags(task="embed", cuda_graph_token_sizes=[64], cuda_graph_batch_sizes=[8]), Path("m"), MODEL
+    )
+    assert (config.cuda_graph_max_tokens, config.cuda_graph_token_sizes) == (0, None)
+    assert config.cuda_graph_batch_sizes == (8,)
+    assert _engine_config(flags(), Path("m"), MODEL).cuda_graph_max_tokens is None
+
+
 @pytest.mark.parametrize(("flag", "variable"), [(True, None), (False, "1")])
 def test_priorities_are_taken_where_a_flag_or_the_operator_says_so(
     monkeypatch: pytest.MonkeyPatch, flag: bool, variable: str | None

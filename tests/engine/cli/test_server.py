@@ -105,7 +105,8 @@ def test_an_unknown_flag_names_the_nearest(capsys: pytest.CaptureFixture[str]) -
     [(["--port", "70000"], "65535"), (["--max_num_seqs", "0"], "at least 1"), (["--kv_cache_bytes", "lots"], "GiB"),
      (["--disable_prompt_cache", "maybe"], "true nor false"), (["--dtype", "int3"], "float32"),
      (["--max_gpu_memory_utilization", "1.2"], "share"), (["--max_gpu_memory_utilization", "0"], "share"),
-     (["--cuda_graph_batch_sizes", "0"], "at least 1"), (["--drain_timeout", "nan"], "seconds"),
+     (["--cuda_graph_batch_sizes", "0"], "at least 1"), (["--cuda_graph_max_tokens", "-1"], "at least 0"),
+     (["--cuda_graph_token_sizes", "16", "0"], "at least 1"), (["--drain_timeout", "nan"], "seconds"),
      (["--live_timeout", "soon"], "seconds")],
 )  # fmt: skip
 def test_a_bad_value_names_its_flag(argv: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from engine_support.sched_invariants import check_invariants
 from blade_llm.engine.core import EngineCore
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.scheduling.budget import PrefillBudget
 from blade_llm.scheduling.chunks import MAX_FORCED_TOKENS_BESIDE_OTHERS
 
 ANY = list(range(3, 40))
@@ -91,3 +92,24 @@ def test_forced_tokens_stand_behind_single_tokens_and_each_gets_its_own(late: bo
     assert tokens["beams"] == best[0][0]
     mixed = [plan for plan in runner.plans if plan.token_updates and any(chunk.count == 1 for chunk in plan.chunks)]
     assert mixed
+
+
+def test_a_chunk_beside_forced_tokens_fills_the_graph_that_is_left() -> None:
+    sizes, places = (16, 32, 64), [ANY, *[[40 + index] for index in range(6)]] * 8
+    runner = FakeRunner()
+    core = make_core(runner, grammars=FakeGrammars(), clock=lambda: 0.0)
+    core.scheduler.budget = PrefillBudget(graph_sizes=sizes)
+    core.add(message("guided", places))
+    core.add(message("free", None))
+    for _ in range(3):
+        core.step()
+    long = GenerateRequest(request_id="long", prompt_token_ids=[7] * 220, sampling=SamplingParams(max_tokens=1))
+    core.add(long)
+    run(core)
+    forced = [
+        plan.num_tokens
+        for plan in runner.plans
+        if plan.token_updates and any(chunk.request_id == "long" and not chunk.sample for chunk in plan.chunks)
+    ]
+    assert forced
+    assert set(forced) <= set(sizes)

@@ -97,6 +97,63 @@ def test_sequences_without_tokens(segments: int) -> None:
     check(case, attend(case, segments=segments))
 
 
+def in_graph(case: AttentionCase, sequences: int, tokens: int, window: int = 0, **options: bool) -> torch.Tensor:
+    """Attention as the graph of a mixed step has it, for so many sequences and tokens: the kernels read everything,
+    also how many decodes there are, when they run."""
+    real, heads, table = len(case.batch.slots), case.q.shape[1], case.table
+    slots = torch.full((sequences,), len(table) - 1, device=DEVICE)
+    starts = torch.zeros(sequences + 1, dtype=torch.int64, device=DEVICE)
+    seq_lens, decodes = torch.zeros_like(slots), torch.zeros(1, dtype=torch.int64, device=DEVICE)
+    batch = RaggedBatch(slots, starts, seq_lens, [], [], decodes)
+    q = torch.zeros(tokens, *case.q.shape[1:], dtype=case.q.dtype, device=DEVICE)
+    step = kernels.prepare(batch, table, case.k_cache, heads, **options)
+    slots[:real].copy_(case.batch.slots)
+    starts[: real + 1].copy_(case.batch.query_starts)
+    starts[real + 1 :] = starts[real]
+    seq_lens[:real].copy_(case.batch.seq_lens)
+    counts = [*case.batch.host_query_lens, 0]
+    decodes.fill_(next(index for index, count in enumerate(counts) if count != 1))
+    q[: len(case.q)].copy_(case.q)
+    out = kernels.paged_attention(q, case.k_cache, case.v_cache, step, case.scale, window)
+    assert not out[len(case.q) :].any()
+    return out[: len(case.q)]
+
+
+@pytest.mark.parametrize(("sequences", "tokens"), [(6, 33), (6, 64), (40, 200)])
+@pytest.mark.parametrize(
+    "lens",
+    [
+        MIXED,
+        ([1], [300]),
+        ([1, 1, 1], [300, 1, 65]),
+        ([20], [33]),
+        ([9, 1, 7], [9, 1, 90]),
+        ([1, 2], [129, 2]),
+        ([], []),
+    ],
+    ids=str,
+)
+def test_one_graph_serves_every_mixture(lens: tuple[list[int], list[int]], sequences: int, tokens: int) -> None:
+    if not lens[0]:
+        case = case_of([1], [5], 4, 2, 64, torch.float32)
+        in_graph(dataclasses.replace(case, batch=RaggedBatch.of(case.batch.slots[:0], [], [])), sequences, tokens)
+        return
+    case = case_of(*lens, 4, 2, 64, torch.float32, poison=float("nan"))
+    check(case, in_graph(case, sequences, tokens))
+
+
+@pytest.mark.parametrize("processors", [1, 2, 33, 132])
+def test_a_graph_divides_contexts_as_a_launch_does(processors: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a decode gets the same bits; and the parts have room, however many decodes there are."""
+    monkeypatch.setattr(kernels, "_processors", lambda device: processors)
+    for decodes in (1, 3, 8, 17):
+        case = case_of([1] * decodes, [40 + 7 * i for i in range(decodes)], 4, 2, 64, torch.float32)
+        assert torch.equal(in_graph(case, 20, 40), attend(case))
+    for window, deterministic in ((17, False), (0, True), (17, True)):
+        case = case_of([1, 1, 30, 40], [200, 3, 190, 40], 4, 2, 64, torch.float32, window=window, poison=1e4)
+        check(case, in_graph(case, 7, 90, window, deterministic=deterministic))
+
+
 @pytest.mark.parametrize("block_size", [8, 32])
 def test_other_block_sizes(block_size: int) -> None:
     case = case_of([1, 30], [70, 100], 4, 2, 64, torch.float32, block_size=block_size)

@@ -19,12 +19,13 @@ def test_attention_compiles(target: str, tmp_path: Path) -> None:
     packages = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": packages}
     environment.pop("TRITON_INTERPRET", None)
-    command = [sys.executable, "-m", "engine_support.compile_attention", target, "prefill", "decode", "combine"]
+    forms = [f"{graph}{form}" for form in ("prefill", "decode", "combine") for graph in ("", "captured_")]
+    command = [sys.executable, "-m", "engine_support.compile_attention", target, *forms]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     kernels = {kernel["form"]: kernel for kernel in map(json.loads, done.stdout.splitlines())}
-    assert set(kernels) == {"prefill", "decode", "combine"}
+    assert set(kernels) == set(forms)
     for form, kernel in kernels.items():
         assert kernel["shared"] <= kernel["limit"]
-        assert kernel["tensor_cores"] == (form != "combine")
-        assert kernel["asynchronous"] == (target == "hopper" and form != "combine")
+        assert kernel["tensor_cores"] == ("combine" not in form)
+        assert kernel["asynchronous"] == (target == "hopper" and "combine" not in form)

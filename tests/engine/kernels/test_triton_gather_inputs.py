@@ -51,6 +51,19 @@ def test_gathers(implementation: ModuleType, shares: list[tuple[int, int, int]])
 
 
 @IMPLEMENTATIONS
+def test_padding_is_the_first_token_of_the_last_slot(implementation: ModuleType) -> None:
+    """As in a graph of a mixed step: sequences without tokens at the end, and more tokens than belong to any."""
+    shares = [(9, 199, 1), (2, 0, 20), (5, 31, 3)]
+    (rows, starts, ends, *tables), count = arguments(shares)
+    rows = torch.cat([rows, rows.new_tensor([4, 4, 4])])
+    starts, ends = torch.cat([starts, starts.new_zeros(3)]), torch.cat([ends, ends[-1:].expand(3)])
+    gathered = implementation.gather_inputs(rows, starts, ends, *tables, BLOCK, LENGTH + 150)
+    first = 4 * LENGTH, 0, int(BLOCKS[4, 0]) * BLOCK
+    for got, expected, padding in zip(gathered, by_hand(shares), first, strict=True):
+        assert got.tolist() == expected + [padding] * (LENGTH + 150 - count)
+
+
+@IMPLEMENTATIONS
 def test_any_mixture(implementation: ModuleType) -> None:
     generator = random.Random(7)
     for _ in range(20):

@@ -12,8 +12,8 @@ import torch
 from engine_support.recording_graphs import RecordingGraphs, prepare_from_device
 from engine_support.runner_driver import GREEDY, Driver
 from engine_support.tiny_models import engine_config, reference_greedy, save_model
+from engine_support.whole_engine import generated, whole_engine
 
-from blade_llm.engine.core import EngineCore, EngineInfo
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.models.config import load_model_config
 from blade_llm.runner import build_runner
@@ -74,7 +74,9 @@ def graphed(model: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> tuple[T
     """A runner whose decodes of up to four sequences are replayed."""
     monkeypatch.setattr("blade_llm.runner.torch_runner.prepare", prepare_from_device)
     backend = RecordingGraphs()
-    config = engine_config(model[0], cuda_graph_batch_sizes=(1, 2, 4), max_kv_blocks=64, max_model_len=256)
+    config = engine_config(
+        model[0], cuda_graph_batch_sizes=(1, 2, 4), cuda_graph_max_tokens=0, max_kv_blocks=64, max_model_len=256
+    )
     runner = TorchRunner(config, load_model_config(config.model_dir), lambda: backend)
     runner.warm_up()
     return runner, backend
@@ -161,19 +163,16 @@ def test_a_whole_engine_generates_the_same_with_graphs(
 
 
 def _outputs(runner: TorchRunner) -> dict[str, list[int]]:
-    info = EngineInfo(model="tiny", max_model_len=runner.max_model_len, device="cpu", dtype="float32")
-    core = EngineCore.from_config(runner.config, runner, info, num_blocks=runner.num_blocks)
     choose = random.Random(9)
-    tokens: dict[str, list[int]] = {str(i): [] for i in range(14)}
-    for name in tokens:
+    requests = []
+    for seed in range(14):
         prompt = [choose.randrange(2, 199) for _ in range(choose.randrange(60, 140))]
         sampling = SamplingParams(
-            temperature=choose.choice([0.0, 0.9]), top_k=choose.choice([0, 20]), seed=int(name), ignore_eos=True,
+            temperature=choose.choice([0.0, 0.9]), top_k=choose.choice([0, 20]), seed=seed, ignore_eos=True,
             presence_penalty=choose.choice([0.0, 0.5]), max_tokens=choose.randrange(20, 110),
         )  # fmt: skip
-        core.add(GenerateRequest(request_id=name, prompt_token_ids=prompt, sampling=sampling))
-    while core.has_work:
-        for output in core.step():
-            tokens[output.request_id] += output.token_ids
+        requests.append(GenerateRequest(request_id=str(seed), prompt_token_ids=prompt, sampling=sampling))
+    core = whole_engine(runner)
+    tokens = generated(core, requests)
     assert core.state(epoch="", sequence=0, draining=False).preemptions_total > 0
     return tokens

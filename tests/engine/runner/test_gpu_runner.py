@@ -52,6 +52,29 @@ def test_graphs_sample_what_eager_decodes_sample(model: tuple[Path, Any]) -> Non
         )
 
 
+def test_graphs_of_mixed_steps_sample_what_launched_ones_sample(model: tuple[Path, Any]) -> None:
+    graphed, eager = (
+        build_runner(engine_config(model[0], cuda_graph_token_sizes=(32, 128), disable_cuda_graph=disabled))
+        for disabled in (False, True)
+    )
+    assert graphed.mixed_graphs is not None
+    drivers = Driver(graphed), Driver(eager)
+    for driver in drivers:
+        for slot in range(5):
+            driver.enter(slot, list(range(20, 60 + 9 * slot)), SAMPLED if slot % 2 else GREEDY)
+    for counts in (
+        {0: 40}, {0: 1, 1: 20}, {0: 1, 1: 29, 2: 58}, {0: 1, 2: 1, 1: 1, 3: 7}, {2: 1, 3: 60, 4: 20}, {0: 1, 4: 56},
+    ):  # fmt: skip
+        sampled = [driver.step(counts) for driver in drivers]
+        assert sampled[0] == sampled[1]
+    for slot in (0, 2, 4):
+        request = drivers[0].live[slot]
+        length = 40 + 9 * slot
+        assert request.tokens[length:] == reference_greedy(
+            model[1], request.tokens[:length], len(request.tokens) - length
+        )
+
+
 @pytest.mark.parametrize("disabled", [False, True], ids=["graphs", "eager"])
 def test_launching_never_waits_for_the_device(model: tuple[Path, Any], disabled: bool) -> None:
     runner = build_runner(engine_config(model[0], disable_cuda_graph=disabled))

@@ -78,6 +78,37 @@ def test_one_that_was_overtaken_often_is_not_any_more() -> None:
     assert admitted[:6] == [*(f"short {number}" for number in range(5)), "wide"]
 
 
+def test_short_prompts_that_overtake_many_long_ones_age_nobody() -> None:
+    """Who waits for tokens gets half of them in turn. Were it to age, after 32 short prompts all others would wait for
+    all of the long ones."""
+    scheduler = large_scheduler(slots=256)
+    for number in range(100):
+        add(scheduler, f"long {number}", 6000, max_tokens=1)
+    for number in range(40):
+        add(scheduler, f"short {number}", 8, max_tokens=1)
+        assert steps_until_prefilled(scheduler, f"short {number}") <= 3
+    assert "long 20" not in {request.request_id for request in scheduler._sets.waiting}  # and these get on
+
+
+@pytest.mark.parametrize("many", [50, 1900])
+def test_a_short_prompt_is_found_however_many_wait_before_it(many: int) -> None:
+    scheduler = large_scheduler(slots=256)
+    for number in range(many):
+        add(scheduler, f"long {number}", 6000, max_tokens=1)
+    step(scheduler)
+    add(scheduler, "short", 8, max_tokens=1)
+    assert steps_until_prefilled(scheduler, "short") <= 3
+
+
+def test_the_shortest_of_a_lower_priority_overtakes_nobody() -> None:
+    config = SchedulerConfig(max_num_seqs=256, max_batch_tokens=2048, max_model_len=16_000)
+    scheduler = Scheduler(config, KVCacheManager(4000, enable_prefix_cache=False))
+    for number in range(200):
+        add(scheduler, f"long {number}", 2100, max_tokens=1)
+    add(scheduler, "later", 8, max_tokens=1, priority=1)
+    assert steps_until_prefilled(scheduler, "later") > 200
+
+
 def test_a_lower_priority_does_not_overtake_a_higher_one() -> None:
     scheduler = scheduler_of(blocks=20, max_model_len=320)
     add(scheduler, "running", 160, max_tokens=40)

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from blade_llm.scheduling.budget import GPU_MIN_CHUNK, PrefillBudget
-from blade_llm.scheduling.step_cost import StepCost
+from blade_llm.scheduling.step_cost import StepCost, replayed_size
 
 
 class Device:
@@ -64,11 +64,70 @@ def test_steps_with_decodes_stay_under_twice_their_time(name: str) -> None:
     assert sum(stretched) / len(stretched) > 1.35
 
 
-def test_without_decodes_there_is_no_bound() -> None:
-    budget = PrefillBudget()
+def test_without_decodes_there_is_no_bound_but_the_length_of_a_step() -> None:
+    budget = PrefillBudget(most_seconds=0.5)
     budget.observe(4, 0, 0.01)
-    budget.observe(0, 100, 0.5)
     assert budget.allowance(0) is None
+    budget.observe(0, 100, 0.25)
+    assert budget.allowance(0) == 200
+
+
+def falling_costs(budget: PrefillBudget) -> None:
+    """Noise makes the larger chunks look cheaper than the small ones, so that a token seems to cost nothing."""
+    for _ in range(3):
+        budget.observe(2, 0, 0.060)
+    for tokens, seconds in ((16, 0.100), (32, 0.090), (48, 0.085)):
+        budget.observe(2, tokens, seconds)
+    assert budget.cost.per_token == 0.0
+
+
+def test_steps_stay_bounded_where_tokens_seem_to_cost_nothing() -> None:
+    """Without decodes: the first by what the chunks added, further ones by what they took."""
+    budget = PrefillBudget()
+    falling_costs(budget)
+    first = budget.allowance(0)
+    assert first is not None
+    assert first < 1000
+    budget.observe(0, first, first * 0.002)
+    assert budget.allowance(0) == 375
+    budget.observe(0, 375, 375 * 0.004)
+    assert (budget.allowance(0) or 0) < 375
+
+
+def test_what_tokens_cost_alone_bounds_steps_with_decodes_too_where_they_seem_to_cost_nothing() -> None:
+    budget, device = PrefillBudget(most_seconds=0.25), Device(0.060, 0.0, 0.002)
+    budget.observe(0, 500, device.step(0, 500))
+    falling_costs(budget)
+    tokens = budget.allowance(2, 200)
+    assert tokens
+    assert device.step(2, tokens) < 0.3
+
+
+def test_where_weights_take_long_to_read_chunks_stay_worth_it() -> None:
+    """A large model on a CPU. What a token costs alone has the weights in it: smaller chunks would make it dearer, and
+    dearer tokens chunks smaller still."""
+    device, budget = Device(0.6, 0.0, 0.02), PrefillBudget()
+    for _ in range(30):
+        tokens = budget.allowance(0)
+        tokens = 2048 if tokens is None else tokens
+        assert tokens >= 64
+        budget.observe(0, tokens, device.step(0, tokens))
+    beside = [drive(PrefillBudget(most_seconds=seconds), device, 3, 100) for seconds in (0.5, 1e9)]
+    assert beside[0] == beside[1]
+    for _ in range(5):
+        budget.observe(1, 0, device.step(1, 0))
+    budget.observe(0, 256, device.step(0, 256))
+    assert (budget.allowance(0) or 0) >= 80
+
+
+def test_a_crowd_makes_no_step_longer_than_those_who_come_can_wait() -> None:
+    budget, device = PrefillBudget(most_seconds=0.5), Device(0.060, 0.0, 0.002)
+    drive(budget, device, 2, 60)
+    for _ in range(40):
+        tokens = min(2048, budget.allowance(2, 200) or 0)
+        seconds = device.step(2, tokens)
+        assert seconds < 0.6
+        budget.observe(2, tokens, seconds)
 
 
 def test_prefill_always_progresses() -> None:
@@ -193,6 +252,125 @@ def test_where_the_fixed_part_takes_all_room_chunks_are_worth_it() -> None:
     drive(budget, device, 8, 100)
     tokens = [count for count in drive(budget, device, 8, 300) if count]
     assert sorted(tokens)[len(tokens) // 2] == pytest.approx(4 * GPU_MIN_CHUNK, rel=0.01)
+
+
+class Graphs(Device):
+    """Mixed steps of up to so many tokens replay a graph: their cost is that of its size."""
+
+    sizes: tuple[int, ...] = (16, 32, 64, 128, 256, 320, 384, 448, 512, 640, 768, 896, 1024)
+
+    def ideal(self, decodes: int, tokens: int) -> float:
+        size = replayed_size(self.sizes, decodes + tokens)
+        if not tokens or size is None:
+            return super().ideal(decodes, tokens)
+        return super().ideal(decodes, size - decodes) - self.eager
+
+
+def replaying(name: str) -> Graphs:
+    device = EAGER[name]
+    return Graphs(device.base, device.per_decode, device.per_token, device.noise, device.hiccups, device.eager)
+
+
+@pytest.mark.parametrize("name", EAGER)
+def test_chunks_fill_the_graphs_of_mixed_steps(name: str) -> None:
+    """Others' tokens come as before, and more prefill tokens a second than where mixed steps are launched."""
+    rates = []
+    for device, sizes in ((EAGER[name], ()), (replaying(name), Graphs.sizes)):
+        device.random.seed(1)
+        budget = PrefillBudget(min_chunk=GPU_MIN_CHUNK, graph_sizes=sizes)
+        drive(budget, device, 8, 100)
+        tokens = drive(budget, device, 8, 400)
+        seconds = [device.ideal(8, count) for count in tokens]
+        assert sum(seconds) / len(seconds) <= 2.0 * device.ideal(8, 0)
+        rates.append(sum(tokens) / sum(seconds))
+    chunks = [count for count in tokens if count]
+    assert {8 + count for count in chunks} <= set(Graphs.sizes)
+    assert rates[1] > 1.1 * rates[0]
+
+
+def test_the_launches_of_larger_steps_are_not_charged_to_replayed_ones() -> None:
+    device = replaying("3B")
+    budget = PrefillBudget(min_chunk=GPU_MIN_CHUNK, graph_sizes=Graphs.sizes)
+    for tokens in (0, 1500, 0, 1100, 0, 2000) * 5 + (0, 248, 0, 504, 0, 120) * 5:
+        budget.observe(8, tokens, device.step(8, tokens))
+    assert budget.cost.fixed == pytest.approx(0.003, rel=0.1)
+    assert budget.graph_cost.fixed < 0.0003
+    assert budget.graph_cost.per_token == pytest.approx(1e-5, rel=0.1)
+
+
+def test_padding_is_part_of_what_a_replayed_chunk_costs() -> None:
+    device = replaying("3B")
+    budget = PrefillBudget(min_chunk=GPU_MIN_CHUNK, graph_sizes=Graphs.sizes)
+    for tokens in (0, 250, 0, 460, 0, 570) * 5:  # 264, 468 and 578 tokens in graphs of 320, 512 and 640
+        budget.observe(8, tokens, device.step(8, tokens))
+    assert budget.graph_cost.fixed < 0.0001
+    assert budget.graph_cost.per_token == pytest.approx(1e-5, rel=0.02)
+
+
+def test_a_chunk_beyond_the_graphs_is_launched_where_it_fits_beside_its_launches() -> None:
+    device = Graphs(0.060, 0.0, 2e-5, eager=0.003)
+    budget = PrefillBudget(min_chunk=GPU_MIN_CHUNK, graph_sizes=Graphs.sizes)
+    drive(budget, device, 8, 60, most=4096)
+    tokens = sorted(drive(budget, device, 8, 200, most=4096))
+    assert tokens[100] > 1500
+
+
+def test_small_graphs_are_used_too() -> None:
+    device, budget = replaying("0.5B"), PrefillBudget(min_chunk=GPU_MIN_CHUNK, graph_sizes=(16, 32, 64, 128, 256))
+    device.sizes = (16, 32, 64, 128, 256)
+    tokens = [count for count in drive(budget, device, 8, 100) if count]
+    assert sum(8 + count in device.sizes for count in tokens) >= 0.95 * len(tokens)
+
+
+SPARSE = {
+    "one large": (2048,),
+    "the small ones too": (16, 32, 64, 2048),
+    "doubling": (256, 512, 1024, 2048),
+    "a second large": (1024, 2048),
+}
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_sparse_graphs_are_not_filled_beyond_what_others_wait_for(name: str) -> None:
+    device = Graphs(0.010, 0.0, 17.8e-6, eager=0.003)
+    device.sizes = SPARSE[name]
+    budget = PrefillBudget(min_chunk=GPU_MIN_CHUNK, graph_sizes=device.sizes)
+    drive(budget, device, 32, 60)
+    tokens = drive(budget, device, 32, 200)
+    assert max(device.ideal(32, count) for count in tokens) < 2.0 * device.ideal(32, 0)
+    assert sorted(tokens)[20] > 100, "nor are they crumbs"
+
+
+def test_only_small_graphs_are_padded_much() -> None:
+    sizes = (64, 256, 2048)
+    steps = (1, 65, 257, 1535, 1536, 2048, 2049)
+    assert [replayed_size(sizes, tokens) for tokens in steps] == [64, 256, None, None, 2048, 2048, None]
+
+
+def test_steps_between_sparse_graphs_are_charged_to_what_is_launched() -> None:
+    budget = PrefillBudget(min_chunk=GPU_MIN_CHUNK, graph_sizes=(2048,))
+    for tokens in (0, 300, 0, 150, 0, 420) * 4:
+        budget.observe(32, tokens, 0.010 + (0.003 + 1e-5 * tokens if tokens else 0.0))
+    assert budget.graph_cost.per_token is None
+    assert budget.cost.per_token == pytest.approx(1e-5, rel=0.05)
+
+
+@pytest.mark.parametrize("forced", [0, 15, 60])
+def test_a_chunk_leaves_room_in_its_graph_for_forced_tokens(forced: int) -> None:
+    budget, device = PrefillBudget(min_chunk=GPU_MIN_CHUNK, graph_sizes=Graphs.sizes), replaying("3B")
+    drive(budget, device, 8, 100)
+    for _ in range(20):
+        if tokens := budget.allowance(8, forced=forced):
+            assert 8 + forced + tokens in Graphs.sizes
+            assert device.ideal(8, forced + tokens) < 2.0 * device.ideal(8, 0)
+
+
+def test_more_decodes_than_any_graph_holds_leave_chunks_as_they_are() -> None:
+    chunks = []
+    for sizes in ((), (16, 32, 64)):
+        budget, device = PrefillBudget(min_chunk=GPU_MIN_CHUNK, graph_sizes=sizes), EAGER["3B"]
+        chunks.append(drive(budget, device, 100, 100))
+    assert chunks[0] == chunks[1]
 
 
 def test_a_gpu_begins_with_a_chunk_that_it_computes_beside_its_weights() -> None:

@@ -253,3 +253,27 @@ def test_limits_must_be_positive(name: str) -> None:
     limits: dict[str, Any] = {"max_num_seqs": 1, "max_batch_tokens": 1, "max_model_len": 1, name: 0}
     with pytest.raises(ValueError, match=f"{name} must be at least 1"):
         SchedulerConfig(**limits)
+
+
+@pytest.mark.parametrize(
+    ("wants", "outputs"),
+    [
+        ({"pooling": "mean"}, {}),
+        ({"pooling": "last"}, {"embeddings": {0: b""}}),
+        ({"sampling": SamplingParams(prompt_logprobs=0)}, {"prompt_logprobs": {0: []}}),
+        ({}, None),
+    ],
+)
+def test_steps_with_prompt_outputs_are_charged_to_what_is_launched(
+    wants: dict[str, Any], outputs: dict[str, Any] | None
+) -> None:
+    scheduler = scheduler_of(budget=16)
+    scheduler.budget = PrefillBudget(graph_sizes=(32,))
+    scheduler.add(
+        Request("p", list(range(3, 33 if "mean" in wants.values() else 18)), **{"sampling": SamplingParams()} | wants)
+    )
+    plan = plan_of(scheduler)
+    tokens = [[5] for chunk in plan.chunks if chunk.sample]
+    scheduler.update(plan, StepResult(tokens, [None] * len(tokens), **outputs or {}), 0.5)
+    launched, replayed = scheduler.budget.cost.per_token, scheduler.budget.graph_cost.per_token
+    assert (launched is None, replayed is None) == (outputs is None, outputs is not None)

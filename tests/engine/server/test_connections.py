@@ -147,6 +147,53 @@ async def test_trailers_are_no_headers_of_the_request() -> None:
         assert b"x-blade-internal-token" not in app.headers[0]
 
 
+UPGRADE = b"connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAA\r\n"
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize(
+    ("received", "body"),
+    [
+        (GET, b""),
+        (POST % 5 + b"hello", b"hello"),
+        (CHUNKED + b"2\r\nhe\r\n3;a=b\r\nllo\r\n0\r\nx: y\r\n\r\n", b"hello"),
+    ],
+    ids=["no body", "a length", "chunks"],
+)
+async def test_an_offer_of_another_protocol_is_ignored(received: bytes, body: bytes, at_once: bool) -> None:
+    """``curl --http2`` offers one with every request."""
+    received = received.replace(b"host: x\r\n", b"host: x\r\n" + UPGRADE)
+    async with serving(HttpLimits()) as (app, connect):
+        client = await connect()
+        sent = received + received + GET
+        for begin in range(0, len(sent), len(sent) if at_once else 1):
+            await client.send(sent[begin : begin + (len(sent) if at_once else 1)])
+        assert [await client.response() for _ in range(3)] == [(200, body), (200, body), (200, b"")]
+        assert app.paths == ["/x"] * 3
+
+
+@pytest.mark.parametrize(
+    ("received", "status"),
+    [
+        (POST % 11 + b"x" * 11, 413),
+        (CHUNKED + b"b\r\n" + b"x" * 11 + b"\r\n0\r\n\r\n", 413),
+        (CHUNKED + b"zz\r\n", 400),
+        (CHUNKED + b"1\nx\r\n", 400),
+        (CHUNKED + b"1;" + b"x" * 2 * MAX_HEAD_BYTES, 431),
+        (CHUNKED.replace(b"chunked", b"gzip") + b"hello", 400),
+        (CHUNKED.replace(b"\r\n\r\n", b"\r\ntransfer-encoding: chunked\r\n\r\n") + b"0\r\n\r\n", 400),
+        (CHUNKED.replace(b"1.1", b"1.0") + b"0\r\n\r\n", 400),
+        (CHUNKED.replace(b"\r\n\r\n", b"\r\ncontent-length: 5\r\n\r\n") + b"0\r\n\r\n", 400),
+        (CHUNKED + b"5\r\nhel", 408),
+    ],
+)
+async def test_limits_hold_behind_an_offer_of_another_protocol(received: bytes, status: int) -> None:
+    async with serving(HttpLimits(max_body_bytes=10, body_seconds=SOON)) as (_, connect):
+        client = await connect()
+        await client.send(received.replace(b"host: x\r\n", b"host: x\r\n" + UPGRADE))
+        assert await client.refused() == status
+
+
 @pytest.mark.parametrize("received", [b"G", b"GET / HTTP/1.1\r\nhost", CHUNKED + b"5\r\nhel", POST % 5 + b"hel"])
 async def test_what_does_not_go_on_is_refused(received: bytes) -> None:
     async with serving(HttpLimits(head_seconds=SOON, body_seconds=SOON)) as (_, connect):

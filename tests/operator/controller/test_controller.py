@@ -58,6 +58,9 @@ class _Cluster:
         if obj["metadata"]["name"] == self.failing:
             raise RuntimeError("the API is away")
 
+    async def replace(self, obj: Object) -> None:
+        self.calls.append(("replace", obj["metadata"]["name"]))
+
     async def prune(self, prune: Prune) -> None:
         self.calls.append(("prune", prune.ref.name))
         if prune.ref.name in self.refused:
@@ -118,6 +121,7 @@ def _controller(
 
 async def test_a_plan_is_executed_drains_first_and_status_last() -> None:
     plan = Plan(
+        replace=[_object("Secret", "token")],
         apply=[_object("Deployment", "new")],
         prune=[Prune(Ref("Deployment", "default", "edited"), ("/spec/x/0",))],
         delete=[Ref("Pod", "default", "old")],
@@ -130,6 +134,7 @@ async def test_a_plan_is_executed_drains_first_and_status_last() -> None:
     assert cluster.calls == [
         ("drain", "pod-1"),
         ("undrain", "pod-1"),
+        ("replace", "token"),
         ("apply", "new"),
         ("applied", "new"),
         ("prune", "edited"),
@@ -137,6 +142,20 @@ async def test_a_plan_is_executed_drains_first_and_status_last() -> None:
         ("event", "Scaled"),
         ("status", "Ready"),
     ]
+
+
+@pytest.mark.parametrize("foreign", [True, False])
+async def test_the_engines_of_another_installations_service_are_not_queried(foreign: bool) -> None:
+    cluster, queried = _Cluster(), list[Object]()
+
+    class Asked(_Fleet):
+        async def query(self, pods: Iterable[Object]) -> FleetReport:
+            queried.extend(pods)
+            return FleetReport()
+
+    controller = Controller(cluster, Asked(cluster, {}), lambda observed, now: Plan(), 4, lambda observed: foreign)
+    await controller.reconcile(KEY)
+    assert queried == ([] if foreign else [POD])
 
 
 async def test_where_another_installation_was_faster_the_rest_of_the_plan_is_void() -> None:

@@ -10,7 +10,7 @@ import pytest
 from operator_support.mini_cluster import MiniCluster, service
 
 from blade_operator.model.plan import Plan
-from blade_operator.reconcile.installation import CONTESTED_SECONDS
+from blade_operator.reconcile.installation import CONTESTED_SECONDS, belongs_elsewhere
 from blade_operator.render import Defaults
 from blade_protocol.labels import INSTALLATION
 
@@ -94,6 +94,16 @@ def test_a_service_whose_installation_is_gone_is_taken_over(cluster: MiniCluster
     cluster.abandoned = False
     assert turn(cluster, FIRST).apply == []  # back from a long absence
     assert "installation one/bladellm watches" in conditions(cluster)["Contested"]
+
+
+def test_a_service_belongs_elsewhere_until_it_is_assigned_abandoned_or_there_is_no_other(cluster: MiniCluster) -> None:
+    assert not belongs_elsewhere(cluster.observed(), "one/bladellm")
+    assert not belongs_elsewhere(cluster.observed(), "")
+    assert belongs_elsewhere(cluster.observed(), "two/bladellm")
+    cluster.abandoned = True
+    assert not belongs_elsewhere(cluster.observed(), "two/bladellm")
+    cluster.service["metadata"]["annotations"] = {INSTALLATION: "two/bladellm"}
+    assert belongs_elsewhere(cluster.observed(), "one/bladellm")
 
 
 def test_an_invalid_service_is_claimed_too_and_without_a_name_there_is_no_other_installation() -> None:

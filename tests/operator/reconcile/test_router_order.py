@@ -26,7 +26,7 @@ def routers(cluster: MiniCluster) -> list[Object]:
 def old_routers(cluster: MiniCluster) -> None:
     """The routers are those of an earlier release."""
     for pod in routers(cluster):
-        del pod["metadata"]["labels"][SENDS_TOKEN]
+        pod["metadata"]["labels"].pop(SENDS_TOKEN, None)
 
 
 def engines(cluster: MiniCluster) -> list[bool]:
@@ -58,6 +58,40 @@ def test_new_engines_wait_until_every_router_sends_the_token() -> None:
         pod["metadata"]["labels"][SENDS_TOKEN] = "true"  # it was replaced
     cluster.converge()
     assert engines(cluster) == [True, True]
+
+
+def test_what_engines_wait_for_is_said_and_those_of_before_are_scaled_meanwhile() -> None:
+    cluster = upgraded()
+    cluster.edit(replicas=4)
+    for _ in range(6):
+        cluster.reconcile()
+        cluster.run_controllers()
+        cluster.remove_terminating_pods()
+        for pod in cluster.engine_pods:
+            cluster.become_ready(pod)
+        old_routers(cluster)
+    assert engines(cluster) == [False] * 4
+    conditions = {entry["type"]: entry for entry in cluster.service["status"]["conditions"]}
+    for kind in ("Progressing", "Reconciling"):
+        assert (conditions[kind]["status"], conditions[kind]["reason"]) == ("True", "WaitingForRouters")
+    assert "wait until every router sends it: 1 of 1 routers are of before" in conditions["Progressing"]["message"]
+    cluster.edit(replicas=0)
+    for _ in range(8):
+        cluster.reconcile()
+        cluster.run_controllers()
+        cluster.remove_terminating_pods()
+        old_routers(cluster)
+    assert engines(cluster) == []
+    cluster.edit(replicas=1)
+    cluster.reconcile()
+    cluster.run_controllers()
+    assert engines(cluster) == [], "an old router would be refused"
+    reasons = {entry["type"]: entry["reason"] for entry in cluster.service["status"]["conditions"]}
+    assert reasons["Progressing"] == "WaitingForRouters"
+    for pod in routers(cluster):
+        pod["metadata"]["labels"][SENDS_TOKEN] = "true"
+    cluster.converge()
+    assert engines(cluster) == [True]
 
 
 def test_an_old_router_that_terminates_or_has_ended_keeps_nobody_waiting() -> None:

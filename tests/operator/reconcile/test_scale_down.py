@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from datetime import timedelta
 
 import msgspec
 import pytest
@@ -11,7 +12,7 @@ from operator_support.mini_cluster import MiniCluster, service
 from blade_operator.model import pods as podutil
 from blade_operator.model.objects import Ref
 from blade_operator.model.plan import DrainPod
-from blade_operator.reconcile.scale_down import DRAIN_REPORT_TIMEOUT, DRAIN_REQUEUE
+from blade_operator.reconcile.scale_down import DRAIN_REPORT_TIMEOUT, DRAIN_REQUEUE, MAX_DRAIN_REQUEUE
 from blade_protocol.labels import DELETION_COST, DRAINING_SINCE
 
 
@@ -74,6 +75,34 @@ def test_an_engine_that_stays_after_all_takes_requests_again_before_its_mark_goe
     assert (marked(cluster), cluster.engines[idle].draining) == ([], False)
     cluster.converge()
     assert replicas(cluster) == [3]
+
+
+@pytest.mark.parametrize("silent", [True, False], ids=["does not respond", "stays drained"])
+def test_an_engine_that_cannot_be_taken_back_is_asked_ever_more_seldom(cluster: MiniCluster, silent: bool) -> None:
+    idle, *_ = load(cluster, 7, 1, 4)
+    cluster.edit(replicas=2)
+    cluster.reconcile()
+    cluster.reconcile()
+    state = cluster.engines[idle]
+    assert state.draining
+    cluster.edit(replicas=3)
+    cluster.deaf.add(idle)
+    if silent:
+        del cluster.engines[idle]
+    waits = []
+    for _ in range(6):
+        cluster.now += timedelta(seconds=30)
+        plan = cluster.reconcile()
+        assert (plan.actions, marked(cluster)) == ([DrainPod(idle, draining=False)], [idle])
+        waits.append(plan.requeue_after or 0.0)
+    assert waits == sorted(waits)
+    assert waits[-1] == MAX_DRAIN_REQUEUE
+    assert not silent or set(waits) == {MAX_DRAIN_REQUEUE}
+    cluster.deaf.clear()
+    cluster.engines[idle] = state
+    cluster.reconcile()  # it responds: it is told,
+    cluster.reconcile()
+    assert (marked(cluster), cluster.engines[idle].draining) == ([], False)
 
 
 def test_a_restarted_operator_goes_on_with_the_engine_that_was_marked(cluster: MiniCluster) -> None:

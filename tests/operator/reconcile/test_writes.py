@@ -17,6 +17,7 @@ from blade_operator.render import Defaults, service_objects
 from blade_operator.render.internal_token import internal_token
 from blade_operator.render.meta import seal
 from blade_operator.spec import parse_service
+from blade_protocol.labels import OF_CLAIM
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DEFAULTS = Defaults(engine_image="engine:1", router_image="operator:1", internal_key=b"k" * 32)
@@ -85,23 +86,23 @@ def test_another_key_restarts_nothing() -> None:
     assert cluster.service["status"]["revision"]["outdated"] is False
 
 
-def test_where_engines_expect_the_token_of_another_key_the_status_says_so_and_the_secret_is_made_anew() -> None:
+def test_where_engines_expect_the_token_of_another_key_the_status_says_so_and_the_secret_is_replaced() -> None:
     cluster = token_cluster()
     cluster.defaults = dataclasses.replace(DEFAULTS, internal_key=b"x" * 32)
     [engine] = [pod["metadata"]["name"] for pod in cluster.engine_pods]
     cluster.unauthorized = {engine}
     cluster.engines.clear()
     plan = cluster.reconcile()
-    [secret] = plan.apply  # which a server has already, until somebody deletes it
-    assert secret["kind"] == "Secret"
+    [secret] = plan.replace
+    assert (secret["kind"], plan.apply) == ("Secret", [])
     conditions = {entry["type"]: entry for entry in cluster.service["status"]["conditions"]}
     assert (conditions["Degraded"]["status"], conditions["Degraded"]["reason"]) == ("True", "InternalTokenRefused")
-    assert (
-        f"since Secret {secret['metadata']['name']} was made; delete that Secret" in conditions["Degraded"]["message"]
-    )
+    said = f"since Secret {secret['metadata']['name']} was made; the operator replaces it"
+    assert said in conditions["Degraded"]["message"]
     assert conditions["Ready"]["status"] == "True"  # requests are served as before
     cluster.unauthorized.clear()
-    assert [obj["kind"] for obj in cluster.reconcile().apply] == []
+    plan = cluster.reconcile()
+    assert (plan.replace, plan.apply) == ([], [])
     conditions = {entry["type"]: entry for entry in cluster.service["status"]["conditions"]}
     assert conditions["Degraded"]["status"] == "False"
 
@@ -210,3 +211,20 @@ def test_engines_are_placed_by_the_access_modes_of_the_claim_that_is_there() -> 
     claimed["spec"]["accessModes"] = ["ReadWriteMany"]
     cluster.reconcile()
     assert not together()
+
+
+def test_an_upgrade_restarts_no_engine_whose_claim_somebody_made_by_hand() -> None:
+    """Earlier releases placed engines by the spec alone, and hashed it so."""
+    cache = {"size": "1Gi", "accessModes": ["ReadWriteMany"]}
+    cluster = MiniCluster(service({"model": HUB | {"cache": cache}}), DEFAULTS)
+    converge(cluster)
+    [claimed] = [obj for ref, obj in cluster.objects.items() if ref.kind == "PersistentVolumeClaim"]
+    [revision] = [obj for ref, obj in cluster.objects.items() if ref.kind == "ControllerRevision"]
+    claimed["spec"]["accessModes"] = ["ReadWriteOnce"]
+    del revision["metadata"]["annotations"][OF_CLAIM]
+    assert [obj["kind"] for obj in cluster.reconcile().apply] == ["ControllerRevision"]
+    assert cluster.service["status"]["revision"]["outdated"]
+    assert cluster.plan().apply == []
+    cluster.edit(engine={"maxNumSeqs": 4})
+    assert "Deployment" in [obj["kind"] for obj in cluster.reconcile().apply]
+    assert not cluster.service["status"]["revision"]["outdated"]  # placed by the claim from now on

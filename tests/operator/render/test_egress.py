@@ -7,7 +7,7 @@ import ipaddress
 from typing import Any
 
 import pytest
-from operator_support.mini_cluster import service
+from operator_support.mini_cluster import MiniCluster, service
 from operator_support.rendering import DEFAULTS
 
 from blade_operator.model.objects import Object
@@ -86,3 +86,90 @@ def test_routers_reach_the_api_server_their_engines_and_each_other_where_its_add
         assert set(peer) == {"podSelector"}, "of the service's own namespace"
         labels = {"serving.bladellm.io/name": "qwen", "serving.bladellm.io/role": role}
         assert (peer["podSelector"]["matchLabels"], ports(rule)) == (labels, expected)
+
+
+def overlay(**container: Any) -> dict[str, Any]:
+    return HUB | {"engine": {"podTemplate": {"spec": {"initContainers": [{"name": "fetch", **container}]}}}}
+
+
+@pytest.mark.parametrize(
+    ("value", "port"),
+    [
+        ("proxy:3128", 3128),
+        ("proxy.example.com", 80),
+        ("user:secret@proxy:8888/", 8888),
+        ("10.0.0.1:3128", 3128),
+        ("[fd00::1]:3128", 3128),
+        ("socks5h://proxy", 1080),
+        ("socks://proxy:1081", 1081),
+    ],
+)
+def test_proxies_need_no_scheme(value: str, port: int) -> None:
+    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY"):
+        for spec in (
+            HUB | {"engine": {"env": [{"name": name, "value": value}]}},
+            overlay(env=[{"name": name, "value": value}]),
+        ):
+            [_, hub] = egress(spec) or []
+            assert set(ports(hub)) == {443, port}
+    [_, hub] = egress(overlay(env=[{"name": "NO_PROXY", "value": value.partition("://")[2] or "a:1"}])) or []
+    assert ports(hub) == [443]
+
+
+def test_an_address_that_is_elsewhere_restricts_nothing() -> None:
+    source = {"secretKeyRef": {"name": "proxy", "key": "url"}}
+    assert egress(overlay(env=[{"name": "HTTPS_PROXY", "valueFrom": source}])) is None
+    assert egress(overlay(env=[{"name": "HF_ENDPOINT", "valueFrom": source}])) is None
+    assert egress(overlay(envFrom=[{"configMapRef": {"name": "proxies"}}])) is None
+    assert egress(overlay(env=[{"name": "HF_TOKEN", "valueFrom": source}])) is not None
+    local = overlay(envFrom=[{"configMapRef": {"name": "proxies"}}]) | {"model": {"uri": "file:///m"}}
+    assert egress(local) is not None, "nothing is downloaded"
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["http://$(HOST):$(PORT)", "$(PROXY)", "http://proxy:$(PORT)", "socks://proxy", "http://proxy:99999", "http://"],
+)
+def test_an_address_that_does_not_say_its_port_restricts_nothing(value: str) -> None:
+    for name in ("HTTPS_PROXY", "HF_ENDPOINT"):
+        env = [{"name": name, "value": value}]
+        assert egress(HUB | {"engine": {"env": env}}) is None
+        assert egress(overlay(env=env)) is None
+    for name in ("NO_PROXY", "OTHER"):
+        assert egress(overlay(env=[{"name": name, "value": value}])) is not None
+    [_, hub] = egress(overlay(env=[{"name": "HTTPS_PROXY", "value": ""}])) or []
+    assert ports(hub) == [443]
+
+
+@pytest.mark.parametrize(
+    ("kind", "marks", "injected"),
+    [
+        ("labels", {"sidecar.istio.io/inject": "true"}, True),
+        ("labels", {"istio.io/rev": "stable"}, True),
+        ("annotations", {"linkerd.io/inject": "enabled"}, True),
+        ("annotations", {"linkerd.io/inject": "disabled"}, False),
+        ("labels", {"sidecar.istio.io/inject": "false", "istio.io/rev": "stable"}, False),
+        ("annotations", {"consul.hashicorp.com/connect-inject": "true"}, True),
+        ("annotations", {"example.com/inject": "true"}, False),
+    ],
+)
+def test_pods_of_a_service_mesh_are_let_out(kind: str, marks: dict[str, str], injected: bool) -> None:
+    template = {"podTemplate": {"metadata": {kind: marks}}}
+    assert (egress({"engine": template}) is None) is injected
+    assert (egress({"router": template}, "router", KNOWN) is None) is injected
+
+
+def test_pods_into_which_a_mesh_has_put_a_sidecar_are_let_out() -> None:
+    cluster = MiniCluster(service(), KNOWN)
+    cluster.converge()
+
+    def restricted() -> list[str]:
+        found = [obj for ref, obj in cluster.objects.items() if ref.kind == "NetworkPolicy"]
+        return sorted(obj["metadata"]["name"] for obj in found if "egress" in obj["spec"])
+
+    assert restricted() == ["qwen-engine", "qwen-router"]
+    [engine] = cluster.engine_pods
+    engine["spec"] = {**engine["spec"], "initContainers": [{"name": "istio-proxy", "restartPolicy": "Always"}]}
+    cluster.reconcile()
+    assert restricted() == ["qwen-router"]
+    assert [obj for obj in cluster.plan().apply if obj["kind"] == "NetworkPolicy"] == []

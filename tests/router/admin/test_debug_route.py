@@ -9,6 +9,7 @@ import httpx
 import msgspec
 import pytest
 from router_support.engine import MockEngine
+from router_support.keys import BEARER, content, key, write
 from router_support.serving import Running, question, serving
 
 from blade_protocol import environment
@@ -76,6 +77,10 @@ async def test_it_shows_why_other_endpoints_are_excluded() -> None:
             assert out["d"].startswith("ejected for ")
             assert out["e"] == "it serves other"
             assert (await debug_route(router, params={"service": "other"})).json()["endpoint"] == "e"
+            known["d"].health.breaker.open_until = time.monotonic()
+            known["d"].health.breaker.probing = True
+            tried = {each["name"]: each["excluded"] for each in (await debug_route(router)).json()["endpoints"]}
+            assert tried["d"] == "its ejection has ended, and one request is trying it"
             for name in "adc":
                 reconfigure(known[name], draining=True)
             nobody = (await debug_route(router)).json()
@@ -113,6 +118,30 @@ async def test_everybody_may_where_it_is_switched_on() -> None:
         assert response.json()["endpoint"] == "engine"
 
 
+async def test_it_knows_what_is_cached_for_a_key_that_is_named(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.json"
+    write(keys, content(key(), key("other", "sk-other")))
+    async with MockEngine("a") as a, MockEngine("b") as b:
+        async with serving(a, b, keys=keys, debug_routes=True) as router:
+            sent = await router.client.post("/v1/chat/completions", json=LONG, headers=BEARER)
+            assert sent.status_code == 200
+            home = sent.headers["x-blade-endpoint"]
+
+            async def cached(**extra: Any) -> float:
+                shown = (await debug_route(router, **extra)).json()
+                return next(each["scores"]["cached_blocks"] for each in shown["endpoints"] if each["name"] == home)
+
+            assert await cached(params={"key": "team-a"}) == 19
+            assert await cached(params={"key": "other"}) == 0
+            assert await cached() == 0
+            own = LONG | {"cache_salt": "mine"}
+            assert (await debug_route(router, own, params={"key": "team-a"})).json()["endpoint"]
+            unknown = await debug_route(router, params={"key": "team-x"})
+            assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "key_not_found")
+            stranger = await debug_route(router, params={"key": "team-a"}, headers=FORWARDED)
+            assert stranger.status_code == 403, "--debug_routes opens no other key's prompts"
+
+
 async def test_what_is_no_finite_number_is_null(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("math.dist", lambda endpoint, request: math.inf if endpoint.name == "a" else 1.0)
     async with MockEngine("a") as a, MockEngine("b") as b:
@@ -132,3 +161,48 @@ async def test_only_endpoints_with_the_adapter_are_candidates() -> None:
         assert shown["endpoint"] == "a"
         excluded = {each["name"]: each["excluded"] for each in shown["endpoints"]}
         assert excluded == {"a": None, "b": "it has not loaded the adapter"}
+
+
+async def test_an_endpoint_without_a_free_slot_is_passed_over_as_by_the_proxy() -> None:
+    async with MockEngine("a") as a, MockEngine("b") as b, serving(a, b, policy="prefix") as router:
+        first = await router.client.post("/v1/chat/completions", json=LONG)
+        assert first.status_code == 200
+        home = (await debug_route(router)).json()["endpoint"]
+        (full,) = [endpoint for endpoint in router.router.endpoints.all if endpoint.name == home]
+        full.room = 0
+        shown = (await debug_route(router)).json()
+        assert shown["endpoint"] not in (None, home)
+        excluded = {each["name"]: each["excluded"] for each in shown["endpoints"]}
+        assert excluded[home] == "it has no free slot, and another one has"
+        real = await router.client.post("/v1/chat/completions", json=LONG)
+        assert real.headers["x-blade-route-reason"].startswith("prefix")
+        assert (len(a.received), len(b.received)) == (1, 1)
+
+
+async def test_it_shows_where_a_confined_key_goes(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.json"
+    write(keys, content(key(), key("other", "sk-other")))
+    async with MockEngine("a") as a, MockEngine("b") as b, serving(a, b, keys=keys) as router:
+        known = {endpoint.name: endpoint for endpoint in router.router.endpoints.all}
+        confinement = router.router.endpoints.confinement
+        for name in "ab":
+            confinement.convicted("team-a", known[name])
+
+        async def shown(name: str) -> tuple[str, dict[str, str | None]]:
+            found = (await debug_route(router, params={"key": name})).json()
+            return found["endpoint"], {each["name"]: each["excluded"] for each in found["endpoints"]}
+
+        confined = "the key is confined to other endpoints, as its requests killed engines"
+        assert await shown("team-a") == ("b", {"a": confined, "b": None})
+        expected = {"a": None, "b": "keys whose requests killed engines are confined to it"}
+        assert await shown("other") == ("a", expected)
+
+
+async def test_it_shows_where_a_suspected_request_is_tried() -> None:
+    async with MockEngine("a") as a, MockEngine("b") as b, serving(a, b) as router:
+        known = {endpoint.name: endpoint for endpoint in router.router.endpoints.all}
+        router.router.endpoints.confinement.try_on(known["a"], "")
+        shown = (await debug_route(router)).json()
+        assert shown["endpoint"] == "b"
+        excluded = {each["name"]: each["excluded"] for each in shown["endpoints"]}
+        assert excluded == {"a": "a request that is suspected of killing engines is being tried on it", "b": None}

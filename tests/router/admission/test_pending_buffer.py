@@ -13,7 +13,6 @@ from router_support.serving import Running, eventually, question, raw_post, serv
 from blade_protocol.routing import EndpointConfig, HoldConfig, QueueConfig, RouterConfig
 from blade_router.admission.pending_buffer import PendingBuffer
 from blade_router.admission.request_queue import UNQUEUED
-from blade_router.admission.request_queues import RequestQueues
 from blade_router.endpoints.endpoint_set import EndpointSet
 from blade_router.http.client import Client
 from blade_router.http.errors import Refused
@@ -110,6 +109,24 @@ async def test_too_long_is_refused_with_503(tmp_path: Path) -> None:
         assert (response.status_code, response.json()["error"]["code"]) == (503, "hold_timeout")
         assert 1 <= int(response.headers["retry-after"]) <= 60
         assert buffer(router).count() == 0
+
+
+async def test_all_waits_of_a_request_count_together() -> None:
+    buffer = PendingBuffer(EndpointSet(), HoldConfig(max_requests=9, max_age=60))
+    first = await pend(buffer, "a")
+    again = await pend(buffer, "b", waited=61.0)
+    with pytest.raises(Refused, match="no engine became ready within 60 s"):
+        await again
+    older = await pend(buffer, "b", waited=30.0)
+    assert 30.0 <= buffer.oldest("") < 60.0
+    assert not first.done()
+    buffer.configure(HoldConfig(max_requests=9, max_age=20))
+    with pytest.raises(Refused, match="no engine became ready within 20 s"):
+        await older
+    assert not first.done()
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    assert (buffer.count(), buffer._age_timer) == (0, None)
 
 
 @pytest.mark.parametrize("bound", [{"max_requests": 1}, {"max_bytes": 100}])
@@ -247,19 +264,6 @@ async def test_queued_requests_stay_pending_when_the_last_endpoint_goes(tmp_path
             assert [(await each).status_code for each in pending] == [200, 200]
 
 
-async def test_without_a_pending_buffer_the_queue_keeps_its_requests() -> None:
-    endpoints = EndpointSet()
-    request_queues = RequestQueues(endpoints)
-    request_queues.configure(QueueConfig(endpoint_requests=1), HoldConfig())
-    endpoints.update([EndpointConfig(url="http://10.0.0.1:80")])
-    for _ in range(2):
-        task = asyncio.create_task(request_queues.queue().enter("a", 1.0, 0, 1, 1, cast(Client, FakeClient()), False))
-        await asyncio.sleep(0)
-    endpoints.update(())
-    assert request_queues.queue().state().requests == 1
-    task.cancel()
-
-
 class FakeClient:
     def attach(self, work: Any) -> None:
         pass
@@ -268,9 +272,9 @@ class FakeClient:
         pass
 
 
-async def pend(buffer: PendingBuffer, key: str, size: int = 1) -> "asyncio.Task[bool]":
+async def pend(buffer: PendingBuffer, key: str, size: int = 1, waited: float = 0.0) -> "asyncio.Task[bool]":
     client = cast(Client, FakeClient())
-    task = asyncio.create_task(buffer.wait(UNQUEUED, "", size, client, False, key=key))
+    task = asyncio.create_task(buffer.wait(UNQUEUED, "", size, client, False, key=key, waited=waited))
     await asyncio.sleep(0)
     return task
 

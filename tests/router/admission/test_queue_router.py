@@ -9,6 +9,7 @@ from typing import Any
 from router_support.engine import MockEngine
 from router_support.serving import Running, eventually, question, raw_post, serving
 
+from blade_protocol.routing import EndpointConfig, ModelConfig, QueueConfig, RouterConfig
 from blade_router.admission.interface import Admission
 from blade_router.admission.request_queues import RequestQueues
 from blade_router.http.client import Client
@@ -68,6 +69,25 @@ async def test_two_keys_share_real_engines(tmp_path: Path) -> None:
                 each.cancel()
             await asyncio.gather(*clients, return_exceptions=True)
     assert 0.45 <= served["light"] / served.total() <= 0.55, served
+
+
+async def test_who_waits_for_a_service_that_lost_its_engines_hears_of_it_at_once() -> None:
+    queue = QueueConfig(endpoint_requests=1)
+    async with MockEngine("a", gate=asyncio.Semaphore(0)) as a, MockEngine("b") as b, serving(wait=False) as router:
+        others = EndpointConfig(url=b.url, name="b", service="other")
+        mine = EndpointConfig(url=a.url, name="a", service="mine")
+        models = (ModelConfig(name="mock", service="mine"),)
+        router.router.apply(RouterConfig(endpoints=(mine, others), queue=queue, models=models))
+        await eventually(lambda: router.router.endpoints.usable_count() == 2)
+        chats = [asyncio.create_task(router.chat()) for _ in range(3)]
+        await eventually(lambda: router.router.request_queues.queue("mine").state().requests == 2)
+        router.router.apply(RouterConfig(endpoints=(others,), queue=queue, models=models))
+        for each in chats[1:]:
+            response = await each
+            assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+            assert response.json()["error"]["code"] == "no_endpoint"
+            assert "no engine of this service is registered" in response.json()["error"]["message"]
+        chats[0].cancel()
 
 
 async def test_queue_is_bounded_for_clients(tmp_path: Path) -> None:

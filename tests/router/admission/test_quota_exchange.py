@@ -115,6 +115,34 @@ async def test_a_replica_that_cannot_be_reached_leaves_the_others_their_share(
             assert await passing([router], LIMIT) == LIMIT // 2
 
 
+async def test_one_that_does_not_respond_keeps_its_share_and_the_others_go_on(
+    tmp_path: Path, engine: MockEngine
+) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # it does not listen
+        lost = {"url": f"http://127.0.0.1:{silent.getsockname()[1]}"}
+        async with replicas(2, tmp_path, engine, requests_per_minute=LIMIT + 1) as routers:
+            known = json.loads((tmp_path / "my-router.json").read_text())["endpoints"]
+            write(tmp_path / "my-router.json", json.dumps({"endpoints": [*known, lost]}))
+            await eventually(lambda: {router.router.admission.quotas.replicas for router in routers} == {3})
+            await know_each_other(routers)
+            # 31 are shares of 11, 10 and 10; the rest goes to the first of those that respond
+            assert await passing(routers[1:], LIMIT) == 21
+            assert await passing(routers, LIMIT) == 0
+
+
+async def test_alone_a_replica_lends_nothing_and_admits_what_is_larger_than_its_share(
+    tmp_path: Path, engine: MockEngine
+) -> None:
+    async with replicas(2, tmp_path, engine, tokens_per_minute=1000) as routers:
+        exchange = exchange_of(routers[1])
+        (other,) = [each for each in exchange._replicas if each.id != exchange.id]
+        other.responds = False
+        exchange._find_rank()
+        assert exchange.rank is None
+        assert (await post_chat(routers[1], max_tokens=800)).status_code == 200
+
+
 async def test_what_was_lent_to_a_lost_replica_comes_back(tmp_path: Path, engine: MockEngine) -> None:
     async with replicas(2, tmp_path, engine, requests_per_minute=LIMIT) as routers:
         assert await passing(routers[:1], LIMIT) == LIMIT
@@ -129,6 +157,24 @@ async def test_what_was_lent_to_a_lost_replica_comes_back(tmp_path: Path, engine
         borrow, routers[1].router.admission.borrow = routers[1].router.admission.borrow, None
         assert await passing(routers[1:], LIMIT) == LIMIT // 2
         routers[1].router.admission.borrow = borrow
+
+
+async def test_replicas_that_do_not_see_a_new_token_at_the_same_time_go_on_lending(
+    tmp_path: Path, engine: MockEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("old")
+    monkeypatch.setenv(environment.INTERNAL_TOKEN_FILE, str(token))
+    async with replicas(2, tmp_path, engine, requests_per_minute=LIMIT) as routers:
+        sooner, later = (exchange_of(router) for router in routers)
+        later._token._reread_at = float("inf")  # its file is the old one still
+        sooner._token._reread_at = 0.0
+        token.write_text("new")
+        for one, other in ((sooner, later), (later, sooner)):
+            for replica in one._replicas:
+                if replica.id == other.id:
+                    await one._hello(replica)
+                    assert replica.responds
 
 
 async def test_only_holders_of_the_token_may_borrow(

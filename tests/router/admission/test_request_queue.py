@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blade_protocol.routing import EndpointConfig, QueueConfig
+from blade_router.admission.capacity.start_window import INITIAL
 from blade_router.admission.request_queue import UNQUEUED, QueuedRequest, RequestQueue
 from blade_router.endpoints.endpoint_set import EndpointSet
 from blade_router.http.client import Client
@@ -52,11 +53,18 @@ class Bench:
             endpoint.health.mark_up()
 
     def enter(
-        self, key: str = "a", *, tokens: int = 100, weight: float = 1.0, priority: int = 0, size: int = 1
+        self,
+        key: str = "a",
+        *,
+        tokens: int = 100,
+        weight: float = 1.0,
+        priority: int = 0,
+        size: int = 1,
+        streams: bool = False,
     ) -> tuple["asyncio.Task[QueuedRequest]", FakeClient]:
         client = FakeClient()
         coroutine: Coroutine[Any, Any, QueuedRequest] = self.queue.enter(
-            key, weight, priority, size, tokens, cast(Client, client), False
+            key, weight, priority, size, tokens, cast(Client, client), streams
         )
         return asyncio.create_task(coroutine, name=key), client
 
@@ -139,6 +147,35 @@ async def test_limits_can_change_and_go_while_requests_wait() -> None:
 async def test_without_any_endpoint_no_request_queues() -> None:
     bench = Bench(endpoints=0)
     assert done(await bench.enters(3)) == 3
+
+
+async def test_when_the_last_endpoint_goes_nobody_waits_for_it() -> None:
+    """What was queued goes on at once, as what comes then does: to the pending-request buffer, or to a 503."""
+    bench = Bench(endpoints=1)
+    tasks = await bench.enters(4)
+    assert done(tasks) == 1
+    bench.show(0)
+    await turn()
+    assert (done(tasks), bench.waiting) == (4, 0)
+
+
+async def test_slots_are_borrowed_when_it_is_slots_that_lack() -> None:
+    bench = Bench(endpoint_requests=INITIAL + 2)
+    bench.queue.configure(QueueConfig(endpoint_requests=INITIAL + 2, key_share=1.0), several_keys=True)
+    wanted: list[int] = []
+
+    async def borrow(slots: int) -> bool:
+        wanted.append(slots)
+        return False
+
+    bench.queue.borrow = borrow
+    tasks = await bench.enters(INITIAL + 3, streams=True)
+    await turn()
+    assert (done(tasks), wanted) == (INITIAL, []), "two slots are free: it is first tokens that the others wait for"
+    for task in tasks[:INITIAL]:
+        task.result().first_token()
+    await turn()
+    assert (done(tasks), wanted) == (INITIAL + 2, [1])
 
 
 async def test_full_queue_sends_retry_after() -> None:

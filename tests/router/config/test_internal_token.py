@@ -59,8 +59,12 @@ def test_requests_carry_the_token_that_the_file_holds(tmp_path: Path) -> None:
     assert token.lines() == b"x-blade-internal-token: one\r\n", "the file is not read for each request"
     now += REREAD_SECONDS
     assert token.lines() == b"x-blade-internal-token: two\r\nx-blade-internal-token: one\r\n", "engines may be later"
+    assert token.accepts("one")
+    assert token.accepts("two")
     now += ROTATION_SECONDS
     assert token.lines() == b"x-blade-internal-token: two\r\n"
+    assert not any(token.accepts(given) for given in ("one", "", "\xff"))
+    assert token.accepts("two")
     for broken in ("", "two\r\nx-evil: 1"):
         path.write_text(broken)
         now += REREAD_SECONDS
@@ -69,3 +73,4 @@ def test_requests_carry_the_token_that_the_file_holds(tmp_path: Path) -> None:
     now += REREAD_SECONDS
     assert token.lines() == b"x-blade-internal-token: two\r\n"
     assert TokenHeader(None).lines() == b""
+    assert not TokenHeader(None).accepts("two")

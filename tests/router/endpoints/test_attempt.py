@@ -52,6 +52,7 @@ def make_half_open(endpoint: Endpoint) -> None:
     assert breaker.state(time.monotonic()) == "half-open"
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("fails", [False, True])
 async def test_an_attempt_gives_back_what_it_took(fails: bool) -> None:
     (endpoint,) = endpoints(1)
@@ -68,6 +69,7 @@ async def test_an_attempt_gives_back_what_it_took(fails: bool) -> None:
     assert client.detached == 1
 
 
+@pytest.mark.interpreted
 async def test_a_probe_that_is_judged_ends_once() -> None:
     (endpoint,) = endpoints(1)
     make_half_open(endpoint)
@@ -85,6 +87,7 @@ async def test_a_probe_that_is_judged_ends_once() -> None:
     assert endpoint.in_flight == 0
 
 
+@pytest.mark.interpreted
 async def test_a_choice_that_fails_leaves_nothing_in_flight() -> None:
     class FailingChoice(RecordedChoice):
         def sent(self) -> None:

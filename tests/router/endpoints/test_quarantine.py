@@ -1,9 +1,8 @@
 """What is remembered of requests that engines were lost with: bounded, for a time, and for all workers."""
 
-from dataclasses import dataclass
-
 import pytest
 from router_support.policies import endpoints
+from router_support.suspects import Asked, Clock
 
 from blade_router.endpoints.endpoint import Endpoint
 from blade_router.endpoints.quarantine import (
@@ -18,19 +17,6 @@ from blade_router.endpoints.quarantine import (
 from blade_router.endpoints.shared_quarantine import SLOTS, WIDTH, SharedQuarantine
 from blade_router.http.errors import Refused
 from blade_router.workers.shared_memory import SharedColumns, SharedMemory
-
-
-@dataclass
-class Asked:
-    body: bytes = b"{}"
-    path: str = "/v1/completions"
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 async def lose(quarantine: Quarantine, request: Asked, *lost: Endpoint, key: str = "") -> Trial:

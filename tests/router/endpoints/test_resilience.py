@@ -247,6 +247,7 @@ async def test_failing_fleet_gets_no_retry_storm() -> None:
         assert await router.metric("blade_router_retries_exhausted_total") > 0
 
 
+@pytest.mark.interpreted
 async def test_engine_that_dies_costs_no_budget() -> None:
     gate = asyncio.Semaphore(0)
     async with MockEngine("a", gate=gate) as a, MockEngine("b", gate=gate) as b, serving(a, b) as router:

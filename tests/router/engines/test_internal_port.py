@@ -33,6 +33,23 @@ async def test_revision_is_learnt_with_the_token_of_the_file_as_it_is_now(
             assert (await router.status())["endpoints"]["a"]["revision"] == "rev-7"
 
 
+async def test_an_engine_that_has_yet_to_see_a_new_token_is_followed_with_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("old\n")
+    monkeypatch.setenv(environment.INTERNAL_TOKEN_FILE, str(token))
+    monkeypatch.setattr("blade_router.config.token_header.REREAD_SECONDS", 0.0)
+    async with MockEngine("a") as a, InternalPort("old") as port:
+        endpoints = (EndpointConfig(url=a.url, name="a", internal_url=port.url),)
+        async with serving(wait=False, endpoints=endpoints, health_interval=0.3):
+            await eventually(lambda: port.subscribers)
+            token.write_text("new\n")
+            port.hang_up()
+            await eventually(lambda: port.subscribers)
+            assert port.tokens_seen[-2:] == ["new", "old"]
+
+
 async def test_a_configured_revision_stays() -> None:
     async with MockEngine("a") as a, InternalPort() as port:
         config = EndpointConfig(url=a.url, internal_url=port.url, revision="r")

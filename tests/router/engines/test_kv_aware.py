@@ -82,4 +82,4 @@ async def test_kv_aware_beats_the_approximate_index() -> None:
     approximate, _ = await hit_rate(exact=False)
     exact, imbalance = await hit_rate(exact=True)
     assert exact > approximate + 0.05
-    assert imbalance < 1.5
+    assert imbalance < 2.0, "nobody waits, so counts need not be equal; but no engine gets everything"

@@ -286,6 +286,36 @@ def test_an_address_makes_room_for_itself_at_its_limit() -> None:
     assert few.make_room(""), "a Unix socket has no address"
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "one_client"),
+    [
+        ("2001:db8:0:1::1", "2001:db8:0:1:ffff::2", True),
+        ("2001:db8:0:1::1", "2001:db8:0:2::1", False),
+        ("::ffff:203.0.113.9", "203.0.113.9", True),
+        ("::ffff:203.0.113.9", "::ffff:203.0.113.10", False),
+        ("64:ff9b::203.0.113.9", "64:ff9b::203.0.113.10", False),
+        ("fe80::1%eth0", "fe80::2%eth0", True),
+        ("203.0.113.9", "203.0.113.10", False),
+        ("no address", "no address", True),
+    ],
+)
+def test_an_owner_of_many_addresses_is_one_client(first: str, second: str, one_client: bool) -> None:
+    busy = Fake(None, first)
+    few = table(busy, most=10, most_per_address=1)
+    assert few.make_room(second) is not one_client
+    few.discard(busy)
+    assert few.make_room(second)
+    assert len(few) == 0
+
+
+def test_a_proxy_is_not_counted_with_its_neighbours() -> None:
+    few = ConnectionTable(lambda: 100.0, 10, 1, lambda address: address == "2001:db8::1")
+    for _ in range(3):
+        few.add(Fake(None, "2001:db8::1"))
+    assert few.make_room("2001:db8::1")
+    assert few.make_room("2001:db8::2")
+
+
 def test_a_crowd_costs_few_searches() -> None:
     """Each connection of a crowd is examined a few times, not once for each that comes after it."""
     crowd = [Fake((Idleness.FIRST_REQUEST, float(index))) for index in range(500)]

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,9 +16,11 @@ from router_support.serving import Running, eventually, serving
 
 from blade_router.arguments import parse_arguments
 from blade_router.http import server
-from blade_router.http.body_budget import BodyBudget, largest_body
+from blade_router.http.body_budget import BodyBudget, BodyCharge, largest_body
 from blade_router.http.errors import Refused
+from blade_router.http.head import RawRequest
 from blade_router.http.request_reader import HttpLimits, RequestReader
+from blade_router.request.request import ClientRequest, read_fields
 
 MIB = 1 << 20
 START = b"POST /v1/chat/completions HTTP/1.1\r\n" + HOST
@@ -58,6 +61,114 @@ async def test_a_body_counts_until_its_request_has_ended() -> None:
         await eventually(lambda: not budget(router).used)
 
 
+async def test_what_a_large_body_is_read_from_counts_too() -> None:
+    gate = asyncio.Semaphore(0)
+    prompt = b'{"model": "mock", "prompt": "' + b"word " * 600_000 + b'"}'
+    async with MockEngine("a", gate=gate) as engine, serving(engine, body_budget_bytes=6 * MIB) as router:
+        async with connected(router.port) as first, connected(router.port) as second:
+            first.send(post(prompt, path=b"/v1/completions"))
+            await eventually(lambda: engine.active == 1)
+            # the first MiB of it in the JSON that was parsed, and again in the text of the prompt
+            assert len(prompt) + 2 * MIB <= budget(router).used <= len(prompt) + 2 * MIB + 4096
+            second.send(START + b"content-length: %d\r\n\r\n" % (MIB // 2))
+            await refused(second)
+            gate.release()
+            assert (await first.response()).status == 200
+        await eventually(lambda: not budget(router).used)
+
+
+async def test_bodies_that_leave_no_room_to_be_read_are_refused() -> None:
+    large = body_of(5 * MIB // 4)
+    async with MockEngine("a") as engine, serving(engine, body_budget_bytes=6 * MIB) as router:
+        async with contextlib.AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(connected(router.port)) for _ in range(4)]
+            for client in clients:
+                client.send(post(large))
+            statuses = sorted([(await client.response()).status for client in clients])
+            assert statuses[0] == 200
+            assert set(statuses[1:]) <= {200, 503}
+        await eventually(lambda: not budget(router).used)
+
+
+def test_reading_a_body_takes_no_more_than_there_is_unless_it_is_alone() -> None:
+    found = BodyBudget(8 * MIB)
+    one = BodyCharge(found, 7 * MIB, "")
+    assert one.has_room(3 * MIB), "what may be received can be read"
+    other = BodyCharge(found, MIB // 2, "")
+    assert one.has_room(3 * MIB), "small ones are not in its way"
+    another = BodyCharge(found, MIB, "team-a")
+    assert not one.has_room(3 * MIB)
+    for each in (one, other, another):
+        each.release()
+        each.add(MIB)  # too late
+    assert (found.used, found._used_by) == (0, {})
+
+
+@pytest.mark.parametrize("text", [MIB - 100_000, 3 * MIB])
+async def test_what_large_bodies_are_read_into_leaves_room_for_small_ones(text: int) -> None:
+    """Parsed whole, or abridged; also while none of their prompts has been put together."""
+    found = BodyBudget(32 * MIB)
+    body = b'{"prompt": "' + b"x" * text + b'"}'
+    prompts = []
+    for _ in range(40):
+        if not found.fits(len(body), len(body)):
+            continue
+        charge = BodyCharge(found, len(body), "")
+        try:
+            fields, abridged = await read_fields(body, charge)
+        except Refused:
+            charge.release()
+        else:
+            prompts.append(ClientRequest("POST", "/", fields, body, b"", abridged=abridged, charge=charge))
+        assert found.used <= found.large_limit
+    assert len(prompts) >= 5
+    for each in prompts:
+        assert len(each.prompt.text) > MIB // 2
+    assert found.used <= found.large_limit
+    assert found.fits(2000, 2000)
+    for each in prompts:
+        assert each.charge is not None
+        each.charge.release()
+    assert found.used == 0
+
+
+async def test_what_was_expected_of_a_prompt_is_given_back_when_it_is_known() -> None:
+    found = BodyBudget(8 * MIB)
+    picture = (
+        b'[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,%b"}}]}]'
+    )
+    body = b'{"messages": %b}' % (picture % (b"A" * 500_000))
+    charge = BodyCharge(found, len(body), "")
+    fields, _ = await read_fields(body, charge)
+    assert found.used > 1_000_000
+    request = ClientRequest("POST", "/v1/chat/completions", fields, body, b"", charge=charge)
+    assert len(request.prompt.text) < 1000
+    assert found.used == len(body)
+    charge.release()
+    assert found.used == 0
+
+
+def test_reading_a_body_takes_no_more_than_the_share_of_its_key() -> None:
+    found = BodyBudget(16 * MIB)
+    one, other = BodyCharge(found, 3 * MIB, "team-a"), BodyCharge(found, 3 * MIB, "team-a")
+    assert one.has_room(MIB)
+    assert not one.has_room(2 * MIB)
+    third = BodyCharge(found, MIB, "team-b")
+    assert third.has_room(2 * MIB)
+    for each in (one, other, third):
+        each.release()
+
+
+async def test_an_idle_connection_keeps_no_body() -> None:
+    async with MockEngine("a") as engine, serving(engine) as router, connected(router.port) as client:
+        client.send(post(body_of(MIB)))
+        assert (await client.response()).status == 200
+        (served,) = (each for each in router.server.connections if each._served)
+        await eventually(lambda: served.idleness() is not None)
+        held = [each for each in gc.get_objects() if isinstance(each, RawRequest) and len(each.body) > MIB // 2]
+        assert held == []
+
+
 async def test_large_bodies_leave_room_for_small_ones() -> None:
     gate = asyncio.Semaphore(0)
     async with MockEngine("a", gate=gate) as engine, serving(engine, body_budget_bytes=MIB) as router:
@@ -74,13 +185,13 @@ async def test_large_bodies_leave_room_for_small_ones() -> None:
 async def test_one_key_leaves_room_for_others(keys_file: Path) -> None:
     write(keys_file, content(key(), key("team-b", "sk-b")))
     gate = asyncio.Semaphore(0)
-    size = largest_body(8 * MIB) // 2
+    size = largest_body(2 * MIB) // 2
 
     def sent(secret: str, body: bytes) -> bytes:
         return post(body, b"authorization: Bearer " + secret.encode())
 
     async with MockEngine("a", gate=gate) as engine:
-        async with serving(engine, body_budget_bytes=8 * MIB, keys=keys_file) as router:
+        async with serving(engine, body_budget_bytes=2 * MIB, keys=keys_file) as router:
             async with contextlib.AsyncExitStack() as stack:
                 first, second, other, small = [
                     await stack.enter_async_context(connected(router.port)) for _ in range(4)
@@ -95,7 +206,7 @@ async def test_one_key_leaves_room_for_others(keys_file: Path) -> None:
             await eventually(lambda: not budget(router).used)
             assert not budget(router)._used_by, "nothing is kept of keys that use nothing"
             async with connected(router.port) as again:
-                again.send(sent(SECRET, body_of(largest_body(8 * MIB))))
+                again.send(sent(SECRET, body_of(largest_body(2 * MIB))))
                 await eventually(lambda: engine.active == 1)  # one body may always come, if there is room for it
 
 
@@ -197,7 +308,7 @@ async def test_nothing_stays_counted(gone: bool) -> None:
         for _ in range(10):
             gate.release()  # a client that has sent far ahead is not read, so that it left is noticed late
         await eventually(lambda: not router.server.connections)
-        assert budget(router).used == 0
+        await eventually(lambda: budget(router).used == 0)  # a task ends after its connection
         assert not engine.active
 
 

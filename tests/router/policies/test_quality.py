@@ -1,104 +1,68 @@
-"""How well prompts meet their caches, in simulated fleets: figures that a change of the scores must not make worse.
+"""What users feel, in simulated fleets: figures that a change of the scores must not make worse.
 
-The workloads are the benchmark's: 64 groups of prompts of 17 blocks, four engines that cache 400 blocks each.
+A few cells of ``make bench-routing``; the same prompts and engines for each policy, and the same each time.
 """
 
-import random
 import statistics
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
-from router_support.simulation import Fleet, Result, uniform, zipf
-
-from blade_protocol.routing import PolicyName
-from blade_router.policies import Policy, PolicyOptions, make_policy
-from blade_router.policies.prefix_cache.prefix_index import PrefixIndex
+from benchmarks.routing.cell import NAMED, Cell
+from benchmarks.routing.simulation import Result
 
 SEEDS = range(3)
+CELLS = {cell.name: cell for cell in NAMED}
+PLAIN = Cell(4, 4.0, 0.0, 48, "dear", "shared", "exact", False, 1, False, False)
 
 
-def routers(name: PolicyName = "auto", *, seed: int, replicas: int = 1) -> Callable[[], Policy]:
-    seeds = random.Random(seed)
-
-    def make() -> Policy:
-        rng = random.Random(seeds.random())
-        return make_policy(name, PolicyOptions(index=PrefixIndex(), rng=rng, replicas=lambda: replicas))
-
-    return make
-
-
-def queueing(name: PolicyName = "auto", *, seed: int) -> Fleet:
-    """Engines that compute prompts one after another."""
-    return Fleet(routers(name, seed=seed), serial=True, block_seconds=0.0015)
+def average(cell: Cell, name: str, seeds: Sequence[int] = SEEDS) -> Result:
+    runs = [cell.run([name], seed)[name] for seed in seeds]
+    return Result(
+        goodput=statistics.fmean(run.goodput for run in runs),
+        p50=statistics.median(run.p50 for run in runs),
+        p99=statistics.median(run.p99 for run in runs),
+        hit_rate=statistics.fmean(run.hit_rate for run in runs),
+        imbalance=statistics.fmean(run.imbalance for run in runs),
+    )
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_one_client_after_another(seed: int) -> None:
-    result = Fleet(routers(seed=seed)).run(uniform(seed), count=256, clients=1)
-    assert result.imbalance <= 1.15
+def test_one_at_a_time_nothing_moves() -> None:
+    assert average(CELLS["one at a time"], "auto").hit_rate >= 0.74
 
 
-@pytest.mark.parametrize("whole", [False, True], ids=["streams", "unary"])
-@pytest.mark.parametrize("seed", SEEDS)
-def test_prompts_meet_their_caches(seed: int, whole: bool) -> None:
-    result = Fleet(routers(seed=seed)).run(uniform(seed), count=2000, clients=32, whole=whole)
-    assert result.hit_rate >= 0.96
-    assert result.imbalance <= 1.10
+@pytest.mark.parametrize("name", ["48 at once", "48 at once, foreign tokens"])
+def test_warm_stays_warm_under_load(name: str) -> None:
+    ours, sglang = average(CELLS[name], "auto"), average(CELLS[name], "sglang")
+    assert ours.hit_rate >= 0.955
+    assert ours.goodput >= 0.97 * sglang.goodput
+    assert ours.p99 <= 1.1 * sglang.p99
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_also_after_a_warm_up_by_one_client(seed: int) -> None:
-    fleet = Fleet(routers(seed=seed))
-    fleet.run(uniform(seed), count=256, clients=1)
-    result = fleet.run(uniform(seed + 100), count=2000, clients=32)
-    assert result.hit_rate >= 0.98
-    assert result.imbalance <= 1.10
+def test_routers_that_share_nothing_share_homes() -> None:
+    cell = CELLS["48 at once, 3 routers"]
+    assert average(cell, "auto").goodput >= 1.5 * average(cell, "sglang").goodput
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_queues_stay_short(seed: int) -> None:
-    result = queueing(seed=seed).run(uniform(seed), count=3000, clients=48)
-    assert result.rate >= 1700
-    assert result.p99 <= 0.2
+@pytest.mark.parametrize("reported", ["exact", "absent", "zero", "cumulative", "foreign"])
+def test_it_learns_from_anything(reported: str) -> None:
+    cell = replace(PLAIN, reported=reported)
+    ours, oracle = average(cell, "auto", [0]), average(cell, "oracle", [0])
+    assert ours.goodput >= 0.9 * oracle.goodput
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_popular_prompts_do_not_make_one_engine_busy(seed: int) -> None:
-    result = queueing(seed=seed).run(zipf(seed), count=3000, clients=48)
-    assert result.rate >= 1750
-    assert result.p99 <= 0.16
-    assert result.imbalance <= 1.2
+def test_a_popular_prompt_gets_more_homes_than_one() -> None:
+    cell = replace(PLAIN, engines=16, cache=1.0, skew=1.4, slow=True)
+    assert average(cell, "auto", [0]).goodput >= 1.3 * average(cell, "sglang", [0]).goodput
 
 
-def test_the_score_is_worth_it() -> None:
-    def rate(name: PolicyName) -> float:
-        return queueing(name, seed=1).run(uniform(1), count=1500, clients=48).rate
-
-    auto = rate("auto")
-    assert auto > 1.5 * rate("prefix")
-    assert auto > 4 * rate("least-request")
+def test_conversations_stay() -> None:
+    cell = replace(PLAIN, prompts="turns", prefill="cheap")
+    ours, sglang = average(cell, "auto", [0]), average(cell, "sglang", [0])
+    assert ours.hit_rate >= 0.98 * sglang.hit_rate
 
 
-def test_two_routers_share_homes() -> None:
-    def hit_rate(replicas: int) -> float:
-        fleet = Fleet(routers(seed=1, replicas=replicas), routers=2)
-        return fleet.run(uniform(1), count=2000, clients=32).hit_rate
-
-    assert hit_rate(2) >= 0.94 > hit_rate(1)
-
-
-@pytest.mark.parametrize("groups", [96, 160])
-def test_caches_too_small_for_all_prompts(groups: int) -> None:
-    """No policy can hit always; learning from cached_tokens must not make it worse."""
-
-    def average(reports: bool) -> Result:
-        runs = [
-            Fleet(routers(seed=seed)).run(uniform(seed, groups), count=3000, clients=32, reports=reports)
-            for seed in SEEDS
-        ]
-        return min(runs, key=lambda run: abs(run.hit_rate - statistics.median(each.hit_rate for each in runs)))
-
-    listening, deaf = average(True), average(False)
-    # Which prompts are moved to another engine is chaotic: by seed the hits are 0.01 to 0.032 fewer.
-    assert listening.hit_rate >= deaf.hit_rate - 0.04
-    assert listening.imbalance <= 1.10
+def test_a_slow_engine_gets_less() -> None:
+    cell = replace(PLAIN, prompts="none", slow=True)
+    ours, least = average(cell, "auto", [0]), average(cell, "least-request", [0])
+    assert ours.p99 <= least.p99

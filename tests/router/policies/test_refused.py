@@ -1,16 +1,16 @@
 """A request that an engine does not serve teaches the router nothing about that engine's cache."""
 
+import time
 from collections import Counter
 
 import pytest
 from router_support.cached_engine import CachedEngine
 from router_support.engine import MockEngine
-from router_support.policies import end, endpoints, policy, send, serve
+from router_support.policies import end, endpoints, policy, send
 from router_support.serving import Running, eventually, serving
 from router_support.simulation import chat_request, group_text
 
 from blade_protocol.routing import PolicyName
-from blade_router.policies.auto import Auto
 from blade_router.policies.prefix_cache.prefix_index import BYTES_PER_ENTRY
 
 LEARNING: list[PolicyName] = ["auto", "prefix", "kv-aware", "lora-affinity", "session"]
@@ -51,15 +51,12 @@ async def test_an_error_teaches_the_exact_index_nothing() -> None:
             assert index._hashes
 
 
-async def test_refused_prompts_do_not_change_which_ones_are_of_usual_size() -> None:
+async def test_refused_prompts_say_nothing_of_an_engine() -> None:
     chooser, two = policy("auto"), endpoints(2)
-    assert isinstance(chooser, Auto)
-    for group in range(9):
-        serve(chooser, two, chat_request(group_text(group, 3)))
-    size, moves = chooser._history._size, chooser._history._moves
-    for group in range(9, 40):
+    for group in range(40):
         end(send(chooser.choose(two, chat_request(group_text(group, 900)))))
-    assert (chooser._history._size, chooser._history._moves) == (size, moves)
+    for endpoint in two:
+        assert (endpoint.prefill.samples, endpoint.prefill.wait(time.monotonic(), 1)) == (0, 0.0)
 
 
 async def test_an_engine_that_refuses_everything_does_not_get_everything() -> None:

@@ -1,13 +1,12 @@
 """A request that kills the engines it reaches: two of them, and then nobody until its quarantine is over."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
 
 import httpx
 import msgspec
 import pytest
 from router_support.engine import MockEngine
+from router_support.poison import POISON, code, crashes, fleet
 from router_support.serving import Running, eventually, question, serving
 from router_support.streams import config, error_of, over, replica
 
@@ -18,30 +17,10 @@ from blade_router.endpoints.breaker import CONSECUTIVE_FAILURES
 from blade_router.http.client import Client
 from blade_router.request.request import ClientRequest
 
-POISON = b"poison"
-
-
-@contextlib.asynccontextmanager
-async def fleet(count: int = 4, *, resumable: bool = False, **fields: object) -> AsyncIterator[list[MockEngine]]:
-    async with contextlib.AsyncExitStack() as stack:
-        engines = [
-            await stack.enter_async_context(MockEngine(name, poison=POISON, resumable=resumable, **fields))  # type: ignore[arg-type]
-            for name in "abcdefgh"[:count]
-        ]
-        yield engines
-
-
-def crashes(engines: list[MockEngine]) -> int:
-    return sum(engine.crashes for engine in engines)
-
 
 async def send(router: Running, text: str = "poison", *, stream: bool = False) -> httpx.Response:
     body = question(stream=stream) | {"messages": [{"role": "user", "content": text}]}
     return await router.client.post("/v1/chat/completions", json=body)
-
-
-def code(answered: httpx.Response) -> tuple[int, str]:
-    return answered.status_code, answered.json()["error"]["code"]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -107,7 +86,11 @@ async def test_after_its_quarantine_it_gets_one_engine_and_a_longer_quarantine()
 
 async def test_a_victim_is_served_and_the_engine_that_was_lost_is_to_blame() -> None:
     gate = asyncio.Semaphore(0)
-    async with MockEngine("a", gate=gate) as a, MockEngine("b", gate=gate) as b, serving(a, b) as router:
+    async with (
+        MockEngine("a", gate=gate) as a,
+        MockEngine("b", gate=gate) as b,
+        serving(a, b, policy="least-request") as router,
+    ):
         pending = [asyncio.create_task(send(router, "hello")) for _ in range(6)]
         await eventually(lambda: a.active == b.active == 3)
         a.crash()
@@ -134,6 +117,7 @@ async def test_a_stream_that_kills_engines_in_its_middle_reaches_two(after: int)
             assert await router.metric('blade_router_resumes_total{outcome="suspected"}') == 1
 
 
+@pytest.mark.interpreted
 async def test_streams_beside_a_poisonous_request_survive_both_crashes() -> None:
     """The crash of the second engine finds them resumed, but without an event: the poisonous one is more suspect."""
     async with replica("a") as a, replica("b") as b, replica("c") as c, over(a, b, c) as router:

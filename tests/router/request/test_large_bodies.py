@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import sys
 import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -85,6 +87,36 @@ async def test_others_get_turns_while_a_body_is_read() -> None:
         await asyncio.sleep(0)
     assert turns >= SIZE // STEP
     assert (await reading).fields.model == "m"
+
+
+@pytest.mark.parametrize("size", [STEP + 1000, PARSED_WHOLE, 2 * MIB])
+async def test_bodies_that_are_complete_at_the_same_time_do_not_hold_the_loop_together(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = sys.modules[read_request.__module__]
+    turn, worked = 0, []
+    for name in ("parse_fields", "parse_abridged"):
+        parse = getattr(module, name)
+
+        def counted(data: bytes, parse: Callable[[bytes], Any] = parse) -> Any:
+            worked.append(turn)
+            return parse(data)
+
+        monkeypatch.setattr(module, name, counted)
+    body = SHAPES["a chat"](size)
+    reading = asyncio.gather(*(request(body) for _ in range(10)))
+    while not reading.done():
+        await asyncio.sleep(0)
+        turn += 1
+    assert len(worked) == len(set(worked)) == 10
+
+
+async def test_who_leaves_while_a_large_body_waits_for_its_turn_stops_no_other() -> None:
+    body = SHAPES["a chat"](PARSED_WHOLE)
+    first, second, third = (asyncio.create_task(request(body)) for _ in range(3))
+    await asyncio.sleep(0)
+    second.cancel()
+    assert (await first).fields.model == (await third).fields.model == "m"
 
 
 async def test_a_request_of_any_shape_is_answered_and_the_router_goes_on() -> None:
@@ -253,12 +285,12 @@ async def test_only_so_many_parts_are_read() -> None:
     assert asked.prompt.size > 200_000
 
 
-@pytest.mark.parametrize(("blocks", "kept"), [(MAX_BLOCKS - 1, False), (MAX_BLOCKS, True)])
-def test_no_share_is_learned_of_a_prompt_that_is_known_in_part(blocks: int, kept: bool) -> None:
+@pytest.mark.parametrize(("blocks", "learned"), [(MAX_BLOCKS - 1, True), (MAX_BLOCKS, False)])
+def test_no_share_is_learned_of_a_prompt_that_is_known_in_part(blocks: int, learned: bool) -> None:
     index, endpoint, chain = PrefixIndex(), endpoints(1)[0], list(range(1, blocks + 1))
     for _ in range(2):
         (matched,) = index.match(chain, [endpoint])
         placement = index.sent(chain, endpoint, matched)
         placement.first_byte()
         placement.ended(Usage(1_000_000, 1, 100_000))
-    assert (index.match(chain, [endpoint]) == [blocks]) is kept
+    assert (index._caches[endpoint].unit > 0.0) is learned

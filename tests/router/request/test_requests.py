@@ -84,7 +84,7 @@ async def test_clients_are_told_the_policy_and_no_more(tmp_path: Path, monkeypat
     for answer in answers[:2]:
         assert answer.headers[names.ROUTE_REASON] == "auto"
         assert re.fullmatch(r"engine-[0-9a-f]{8}", answer.headers[names.ENDPOINT])
-    assert answers[2].headers[names.ROUTE_REASON].startswith("auto prefix=0/0 in_flight=0 score=")
+    assert answers[2].headers[names.ROUTE_REASON].startswith("auto prefix=0/0 in_flight=0 ms=")
     assert answers[2].headers[names.ENDPOINT] == engine.url
     for line in map(json.loads, log.read_text().splitlines()):
         assert (line["endpoint"], line["reason"][:11]) == (engine.url, "auto prefix"), "the log has it all"

@@ -218,19 +218,24 @@ async def test_the_engine_stops_when_the_client_leaves_during_the_rest() -> None
         await eventually(lambda: all(endpoint.in_flight == 0 for endpoint in router.router.endpoints.all))
 
 
-async def test_the_internal_token_is_sent(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_internal_token_is_sent_and_after_a_change_the_one_before_too(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     secret = tmp_path / "token"
     secret.write_text("s3cret\n")
     monkeypatch.setenv("BLADE_INTERNAL_TOKEN_FILE", str(secret))
+    monkeypatch.setattr("blade_router.config.token_header.REREAD_SECONDS", 0.0)
     async with replica("a") as a, replica("b") as b, over(a, b) as router:
         async with Reading.of(router, a, b) as stream:
+            secret.write_text("n3w\n")
             await stream.engine.kill()
             assert await stream.rest(stream.other()) == whole(a)
         resumes = [each for each in stream.other().received if each.target == "/internal/resume"]
-        assert resumes[0].header("x-blade-internal-token") == ["s3cret"]
+        assert resumes[0].header("x-blade-internal-token") == ["n3w", "s3cret"]
         assert json.loads(resumes[0].body)["request"] == BODY
 
 
+@pytest.mark.interpreted
 async def test_usage_is_that_of_the_whole_stream() -> None:
     """Counted once, from the last chunk, whoever wrote it."""
     async with replica("a") as a, replica("b") as b, over(a, b) as router:

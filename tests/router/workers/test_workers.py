@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import re
 import signal
 import socket
 import sys
@@ -18,6 +17,7 @@ import psutil
 import pytest
 from router_support.engine import MockEngine
 from router_support.keys import SECRET, content, key, write
+from router_support.program import ports_of
 from router_support.raw import BODY, Response, connected, get, post
 from router_support.serving import TEST_SECONDS, eventually, question
 
@@ -41,14 +41,7 @@ async def running(
     assert process.stderr is not None
     try:
         async with asyncio.timeout(TEST_SECONDS):
-            port = admin = 0
-            while not (port and admin):
-                line = (await process.stderr.readline()).decode()
-                assert line, "the router ended before it listened"
-                if found := re.search(r"listening on http://127\.0\.0\.1:(\d+)", line):
-                    port = int(found[1])
-                if found := re.search(r"admin port: http://127\.0\.0\.1:(\d+)", line):
-                    admin = int(found[1])
+            port, admin = await ports_of(process.stderr)
             draining = asyncio.create_task(process.stderr.read())
             while len(await workers(admin)) < 2:  # noqa: ASYNC110 - another process
                 await asyncio.sleep(0.02)

@@ -15,8 +15,9 @@ def gather_inputs(
     out: tuple[Tensor, Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     tokens = torch.arange(num_tokens, device=slots.device)
-    sequences = torch.searchsorted(query_starts[1:], tokens, right=True)
+    sequences = torch.searchsorted(query_starts[1:-1], tokens, right=True)
     positions = tokens + (starts - query_starts[:-1])[sequences]
+    positions.masked_fill_(tokens >= query_starts[-1], 0)
     where = slots[sequences]
     slot_mapping = block_table[where, positions // block_size].long() * block_size + positions % block_size
     gathered = token_table[where, positions], positions, slot_mapping

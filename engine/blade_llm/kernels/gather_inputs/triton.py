@@ -46,6 +46,7 @@ def _gather_inputs_kernel(
         low = tl.where(before, middle, low)
         high = tl.where(before, high, middle)
     position = tl.load(starts_ptr + low, inside, 0) + tokens - tl.load(query_starts_ptr + low, inside, 0)
+    position = tl.where(tokens < tl.load(query_starts_ptr + num_sequences), position, 0)  # else it is padding
     slot = tl.load(slots_ptr + low, inside, 0)
     token = tl.load(token_table_ptr + slot * TOKEN_STRIDE + position, inside, 0)
     block = tl.load(block_table_ptr + slot * BLOCK_STRIDE + position // BLOCK_SIZE, inside, 0).to(tl.int64)

@@ -23,6 +23,10 @@ class RaggedBatch:
     """New tokens of each sequence, at least 1; known without a copy from the device."""
     host_seq_lens: list[int]
     """The same as ``seq_lens``."""
+    decodes: Tensor | None = None
+    """[1] int64: leading sequences with one new token each. Given where a CUDA graph serves steps of many shapes: then
+    the lengths on the host are empty lists, sequences at the end may have no new tokens, and the step more tokens than
+    sequences name, for which attention is zero."""
 
     @classmethod
     def of(cls, slots: Tensor, query_lens: list[int], seq_lens: list[int]) -> RaggedBatch:

@@ -8,7 +8,10 @@ each go to decode programs, and where these are too few to fill the GPU, each is
 (Flash-Decoding, Dao et al. 2023) and a second kernel combines the parts.
 
 How many parts there are depends on the batch and the GPU alone, so a captured CUDA graph stays right while contexts
-grow. A deterministic step has parts of a fixed size instead, its prefills add up the very same parts, and products
+grow. In a graph that serves steps of many shapes the number of decodes is read on the device too: its grids hold the
+most programs that any of them needs, and those beyond end at once.
+
+A deterministic step has parts of a fixed size instead, its prefills add up the very same parts, and products
 are not fused with sums: a token gets the same bits in any batch, computed alone, in a chunk, or in a whole prefill.
 """
 
@@ -65,11 +68,14 @@ class Prepared:
     block_table: Tensor
     sequences: int
     decodes: int
-    """Leading sequences with one new token each."""
+    """Leading sequences with one new token each; their most where ``device_decodes`` has the number."""
     segments: int
-    """Parts of a decode's context."""
+    """Parts of a decode's context; their most with ``device_decodes``."""
     segment: int
     """Tokens of a part; 0 where the context is divided by ``segments``."""
+    device_decodes: Tensor | None = None
+    part_programs: int = 0
+    """With ``device_decodes``: parts of all decodes for which there is room."""
 
 
 def prepare(
@@ -77,17 +83,33 @@ def prepare(
 ) -> Prepared:
     """See :func:`blade_llm.kernels.paged_attention.prepare`; launches nothing."""
     counts = batch.host_query_lens
-    decodes = next((index for index, count in enumerate(counts) if count != 1), len(counts))
+    sequences = len(batch.slots)
+    captured = batch.decodes is not None
+    decodes = sequences if captured else next((index for index, count in enumerate(counts) if count != 1), len(counts))
     segment = 0
     if deterministic:
         longest = block_table.shape[1] * k_cache.shape[1]
         segment = max(_MIN_FIXED_SEGMENT, triton.next_power_of_2(-(-longest // _MAX_FIXED_SEGMENTS)))
         segments = -(-longest // segment)
     else:
-        segments = segments_of(decodes, k_cache.shape[2], _processors(k_cache.device))
+        least = 1 if captured else decodes
+        segments = segments_of(least, k_cache.shape[2], _processors(k_cache.device))
     return Prepared(
-        batch.slots, batch.query_starts, batch.seq_lens, block_table, len(counts), decodes, segments, segment
-    )
+        batch.slots, batch.query_starts, batch.seq_lens, block_table, sequences, decodes, segments, segment,
+        batch.decodes, _part_programs(decodes, segments, k_cache, segment) if captured else 0,
+    )  # fmt: skip
+
+
+def _part_programs(decodes: int, segments: int, k_cache: Tensor, segment: int) -> int:
+    """The most parts that up to ``decodes`` contexts are divided into, all together."""
+    if segment:
+        return decodes * segments
+    return max(decodes, min(decodes * segments, _programs(k_cache)))
+
+
+def _programs(k_cache: Tensor) -> int:
+    """Decode programs of each KV head that fill the GPU."""
+    return _PROGRAMS_PER_PROCESSOR * _processors(k_cache.device) // k_cache.shape[2]
 
 
 def segments_of(decodes: int, kv_heads: int, processors: int) -> int:
@@ -104,16 +126,19 @@ def paged_attention(
     tokens, heads, head_dim = q.shape
     if q.stride(2) != 1 or q.stride(1) != head_dim:
         q = q.contiguous()
-    out = torch.empty(tokens, heads * head_dim, dtype=q.dtype, device=q.device)
+    # In a graph of mixed steps some tokens are padding, for which no program writes.
+    empty = torch.zeros if step.device_decodes is not None else torch.empty
+    out = empty(tokens, heads * head_dim, dtype=q.dtype, device=q.device)
     if step.decodes:
         if step.segments > 1:
-            parts = torch.empty(step.decodes, heads, step.segments, head_dim, dtype=torch.float32, device=q.device)
-            weights = torch.empty(step.decodes, heads, step.segments, 2, dtype=torch.float32, device=q.device)
+            programs = step.part_programs or step.decodes * step.segments
+            parts = torch.empty(programs, heads, head_dim, dtype=torch.float32, device=q.device)
+            weights = torch.empty(programs, heads, 2, dtype=torch.float32, device=q.device)
             _launch(out, parts, weights, q, k_cache, v_cache, step, scale, window, decode=True)
             _launch_reduce(out, parts, weights, step, k_cache, head_dim, window)
         else:
             _launch(out, out, out, q, k_cache, v_cache, step, scale, window, decode=True)
-    if step.decodes < step.sequences:
+    if step.decodes < step.sequences or step.device_decodes is not None:
         _launch(out, out, out, q, k_cache, v_cache, step, scale, window, decode=False)
     return out
 
@@ -199,12 +224,17 @@ def _launch(
 ) -> None:
     tokens, heads, head_dim = q.shape
     kv_heads = k_cache.shape[2]
-    first, sequences = (0, step.decodes) if decode else (step.decodes, step.sequences - step.decodes)
+    captured = step.device_decodes is not None
+    first = 0 if decode or captured else step.decodes
+    sequences = step.decodes if decode else step.sequences - first
     config = _config(k_cache, heads, step, tokens - first, decode)
     segments = step.segments if decode else 1
     block_q = config.rows // (heads // kv_heads)
     blocks = sequences if decode else (tokens - first) // block_q + sequences
-    attend[(blocks * kv_heads, segments)](
+    grid = (blocks * kv_heads, segments)
+    if captured and decode:  # how many parts each decode has is not known here
+        grid = (step.part_programs * kv_heads, 1)
+    attend[grid](
         out,
         parts,
         weights,
@@ -215,11 +245,13 @@ def _launch(
         step.slots,
         step.query_starts,
         step.seq_lens,
+        step.device_decodes if captured else step.seq_lens,
         q.stride(0),
         step.block_table.stride(0),
         first,
         sequences,
         segments,
+        _programs(k_cache),
         window,
         scale * _LOG2_E,
         HEADS=heads,
@@ -232,6 +264,7 @@ def _launch(
         SEGMENT_TILES=step.segment // config.tile,
         DECODE=decode,
         SPLIT=segments > 1,
+        CAPTURED=captured,
         WINDOWED=window > 0,
         num_warps=config.warps,
         num_stages=config.stages,
@@ -242,14 +275,17 @@ def _launch(
 def _launch_reduce(
     out: Tensor, parts: Tensor, weights: Tensor, step: Prepared, k_cache: Tensor, head_dim: int, window: int
 ) -> None:
-    decodes, heads = parts.shape[:2]
-    tile = _config(k_cache, heads, step, decodes, decode=True).tile
-    combine[(decodes * heads,)](
+    heads = parts.shape[1]
+    captured = step.device_decodes is not None
+    tile = _config(k_cache, heads, step, step.decodes, decode=True).tile
+    combine[(step.decodes * heads,)](
         out,
         parts,
         weights,
         step.seq_lens,
+        step.device_decodes if captured else step.seq_lens,
         step.segments,
+        _programs(k_cache),
         window,
         HEADS=heads,
         HEAD_DIM=head_dim,
@@ -258,6 +294,7 @@ def _launch_reduce(
         SEGMENT_TILES=step.segment // tile,
         # One at a time adds up in the order a deterministic prefill does.
         CHUNK=1 if step.segment else _REDUCE_CHUNK,
+        CAPTURED=captured,
         WINDOWED=window > 0,
         num_warps=2,
         enable_fp_fusion=not step.segment,

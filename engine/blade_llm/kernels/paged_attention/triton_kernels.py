@@ -30,6 +30,19 @@ def _sequence_of(block, query_starts, sequences, BLOCK_Q: tl.constexpr):
 
 
 @triton.jit
+def _segments_of(decodes, most, programs):
+    """Into how many parts each context is divided: what the host's ``segments_of`` says, where ``programs`` of a head
+    fill the GPU."""
+    padded: tl.int32 = 1
+    while padded < decodes:
+        padded *= 2
+    segments: tl.int32 = 1
+    while (segments * 2 <= most) & (segments * 2 * padded <= programs):
+        segments *= 2
+    return segments
+
+
+@triton.jit
 def _segment(index, first_tile, end_tile, segments, SEGMENT_TILES: tl.constexpr):
     """The tiles of part ``index``; none where the first is not before the second."""
     if SEGMENT_TILES > 0:
@@ -146,7 +159,8 @@ def _part(
 
 @triton.jit(
     do_not_specialize=[
-        "slots", "query_starts", "seq_lens", "table_stride", "first_sequence", "sequences", "segments", "window",
+        "slots", "query_starts", "seq_lens", "decodes", "table_stride", "first_sequence", "sequences", "segments",
+        "programs", "window",
     ]
 )  # fmt: skip
 def attend(
@@ -160,11 +174,13 @@ def attend(
     slots,
     query_starts,
     seq_lens,
+    decodes,  # [1], if CAPTURED: leading sequences of one token; `sequences` and `segments` are the most there may be
     q_stride,
     table_stride,
     first_sequence,
     sequences,
     segments,
+    programs,
     window,
     scale,
     HEADS: tl.constexpr,
@@ -177,12 +193,29 @@ def attend(
     SEGMENT_TILES: tl.constexpr,
     DECODE: tl.constexpr,
     SPLIT: tl.constexpr,
+    CAPTURED: tl.constexpr,
     WINDOWED: tl.constexpr,
 ):
     GROUP: tl.constexpr = HEADS // KV_HEADS
     BLOCK_Q: tl.constexpr = BLOCK_M // GROUP
     kv_head = tl.program_id(0) % KV_HEADS
     block = tl.program_id(0) // KV_HEADS
+    part = tl.program_id(1)
+    if CAPTURED:
+        num_decodes = tl.load(decodes).to(tl.int32)
+        if DECODE:
+            if SPLIT:
+                if SEGMENT_TILES == 0:
+                    segments = _segments_of(num_decodes, segments, programs)
+                part = block % segments
+                block = block // segments
+            if block >= num_decodes:
+                return
+        else:
+            first_sequence = num_decodes
+            sequences -= num_decodes
+            if sequences == 0:
+                return
     if DECODE:
         sequence = block
         first_token = block
@@ -205,7 +238,7 @@ def attend(
     first_tile = 0
     if WINDOWED:
         first_tile = tl.maximum(past - window + 1, 0) // TILE
-    begin, end = _segment(tl.program_id(1), first_tile, end_tile, segments, SEGMENT_TILES)
+    begin, end = _segment(part, first_tile, end_tile, segments, SEGMENT_TILES)
     if SPLIT:  # noqa: SIM102 (a compile-time branch)
         if begin >= end:
             return
@@ -249,7 +282,7 @@ def attend(
 
     at = tokens * HEADS + heads
     if SPLIT:
-        at = at * segments + tl.program_id(1)
+        at = at * segments + part
         tl.store(weights + at * 2, total, mask=row_tokens < count)
         tl.store(weights + at * 2 + 1, maximum, mask=row_tokens < count)
         tl.store(parts + at[:, None] * HEAD_DIM + dims[None, :], acc, mask=kept)
@@ -258,13 +291,15 @@ def attend(
         tl.store(out + at[:, None] * HEAD_DIM + dims[None, :], acc.to(out.dtype.element_ty), mask=kept)
 
 
-@triton.jit(do_not_specialize=["seq_lens", "segments", "window"])
+@triton.jit(do_not_specialize=["seq_lens", "decodes", "segments", "programs", "window"])
 def combine(
     out,
     parts,
     weights,
     seq_lens,
+    decodes,
     segments,
+    programs,
     window,
     HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -272,10 +307,17 @@ def combine(
     TILE: tl.constexpr,
     SEGMENT_TILES: tl.constexpr,
     CHUNK: tl.constexpr,
+    CAPTURED: tl.constexpr,
     WINDOWED: tl.constexpr,
 ):
     """One query head of one decode: add up the parts that `attend` wrote, CHUNK at a time."""
     pair = tl.program_id(0).to(tl.int64)
+    if CAPTURED:
+        num_decodes = tl.load(decodes).to(tl.int32)
+        if pair >= num_decodes * HEADS:
+            return
+        if SEGMENT_TILES == 0:
+            segments = _segments_of(num_decodes, segments, programs)
     length = tl.load(seq_lens + pair // HEADS).to(tl.int32)
     end_tile = tl.cdiv(length, TILE)
     first_tile = 0

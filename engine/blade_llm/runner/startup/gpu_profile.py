@@ -13,7 +13,7 @@ import torch
 
 from blade_llm.cache.sizing import BLOCK_SIZE, KVCachePlan, kv_block_bytes
 from blade_llm.models.errors import NotEnoughMemoryError
-from blade_llm.runner.cuda_graphs import DecodeGraphs
+from blade_llm.runner.cuda_graphs import SizedGraphs
 from blade_llm.runner.startup.dummy_batch import HEAVIEST, STEPS, DummyBatch, blocks_for
 from blade_llm.runner.startup.memory_plan import GpuMemory
 from blade_llm.runner.startup.startable import StartableRunner
@@ -55,7 +55,7 @@ def profile_gpu(runner: StartableRunner, free_at_start: int, max_model_len: int)
         peak = torch.cuda.max_memory_reserved(device) - reserved
         _release(device)
         free, total = torch.cuda.mem_get_info(device)
-        graphs = _estimate(runner.graphs, device) if runner.graphs is not None else 0
+        graphs = sum(_estimate(each, device) for each in runner.all_graphs)
     except torch.OutOfMemoryError as error:
         raise NotEnoughMemoryError(
             f"a step of {config.max_batch_tokens} tokens and {config.max_num_seqs} sequences does not fit into the "
@@ -75,7 +75,7 @@ def profile_gpu(runner: StartableRunner, free_at_start: int, max_model_len: int)
     )
 
 
-def capture_bytes(graphs: DecodeGraphs, sizes: Sequence[int], device: torch.device) -> int:
+def capture_bytes(graphs: SizedGraphs, sizes: Sequence[int], device: torch.device) -> int:
     """Capture ``sizes`` and return the bytes they took; 0 where there is no GPU."""
     if device.type != "cuda":
         graphs.capture(sizes)
@@ -88,8 +88,9 @@ def capture_bytes(graphs: DecodeGraphs, sizes: Sequence[int], device: torch.devi
     return max(0, before - after)
 
 
-def _estimate(graphs: DecodeGraphs, device: torch.device) -> int:
-    """Bytes of all graphs: the largest brings the memory pool, each further one costs about what the smallest do.
+def _estimate(graphs: SizedGraphs, device: torch.device) -> int:
+    """Bytes of all graphs of a kind: the largest brings the memory pool, each further one costs about what the smallest
+    do.
 
     Several of these, because the driver takes memory in pieces that may hold more than one graph.
     """

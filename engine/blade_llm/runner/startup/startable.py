@@ -11,7 +11,7 @@ from blade_llm.cache.sizing import KVCachePlan
 from blade_llm.config import EngineConfig
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.dtypes import DTypeName
-from blade_llm.runner.cuda_graphs import DecodeGraphs
+from blade_llm.runner.cuda_graphs import SizedGraphs
 from blade_llm.runner.tables import SlotTables
 from blade_llm.scheduling.plan import PendingForward, PendingStep, StepPlan
 
@@ -26,7 +26,10 @@ class StartableRunner(Protocol):
     num_blocks: int
     max_model_len: int
     tables: SlotTables
-    graphs: DecodeGraphs | None
+
+    @property
+    def all_graphs(self) -> list[SizedGraphs]:
+        """In the order in which they are to be captured."""
 
     def attach(self, kv: KVCachePlan) -> None:
         """Allocate the KV cache, and the tables that go with it."""

@@ -29,6 +29,7 @@ from blade_llm.server.http.limits import (
     RESERVED_CONNECTIONS,
     HttpLimits,
 )
+from blade_protocol.body_framing import BodyFraming
 
 _LINGER_SECONDS: Final = 5.0
 """For the client to take the response to a request that was refused."""
@@ -68,6 +69,10 @@ class BoundedConnection(HttpToolsProtocol):
         self._in_body = False
         self._body_bytes = 0
         """Of the present body; counted in ``shared`` until it is complete."""
+        self._offered: BodyFraming | None = None
+        """Of the body behind a head that offers an upgrade, until llhttp has stopped there."""
+        self._framing: BodyFraming | None = None
+        """Reads that body."""
         self._fault: ApiError | None = None
         self._running: RequestResponseCycle | None = None
         """The request that is responded to; ``cycle`` is the one received last."""
@@ -91,6 +96,7 @@ class BoundedConnection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._shared.idle.pop(self, None)
         self._complete_body()
+        self._framing = self._offered = None  # they refer to this object
         self._stop_receive_timer()
         self._stop_send_timer()
         self._unset_keepalive_if_required()
@@ -106,10 +112,8 @@ class BoundedConnection(HttpToolsProtocol):
             return
         self._overhead += len(data)
         try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            pass  # there is no other protocol here: the request is served as it is
-        except httptools.HttpParserError:
+            self._parse(data)
+        except (httptools.HttpParserError, ApiError, ValueError):
             self._fault = self._fault or ApiError(400, "this is no valid HTTP/1.1 request")
         if self._overhead > MAX_HEAD_BYTES:
             self._fault = self._fault or _head_too_large()
@@ -161,6 +165,8 @@ class BoundedConnection(HttpToolsProtocol):
             super().on_headers_complete()
         finally:
             self.app = app
+        if self.parser.should_upgrade():
+            self._offered = self._framing_of_body()
 
     def on_body(self, body: bytes) -> None:
         self._overhead = 0
@@ -175,6 +181,8 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self._offered is not None:
+            return  # llhttp takes the body for the other protocol
         self._overhead = 0
         self._complete_body()
         self._stop_receive_timer()
@@ -186,6 +194,34 @@ class BoundedConnection(HttpToolsProtocol):
             self._shared.idle[self] = None
 
     # internal
+
+    def _parse(self, data: bytes) -> None:
+        """Read what was received. There is no other protocol here, so an offer of one is ignored."""
+        while data:
+            if self._framing is not None:
+                rest = self._framing.feed(data)
+                if rest is None:
+                    return
+                self._framing, data = None, rest
+                self.on_message_complete()
+                continue
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                data = data[upgrade.args[0] :]
+                self.parser = httptools.HttpRequestParser(self)
+                self._framing, self._offered = self._offered, None
+
+    def _framing_of_body(self) -> BodyFraming | None:
+        """The framing of the body that the headers announce; None without one. llhttp has checked the lengths."""
+        codings = [value.strip().lower() for name, value in self.headers if name == b"transfer-encoding"]
+        if codings:
+            if codings != [b"chunked"] or self.parser.get_http_version() != "1.1":
+                self._fail(ApiError(400, "the only supported transfer-encoding is chunked, once, in HTTP/1.1"))
+            return BodyFraming(None, self.on_body)
+        length = next((int(value) for name, value in self.headers if name == b"content-length"), 0)
+        return BodyFraming(length, self.on_body) if length else None
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle

@@ -96,6 +96,21 @@ class KubernetesCluster:
                 raise Rejected(str(error)) from error
             raise
 
+    async def replace(self, obj: Object) -> None:
+        """See `Cluster.replace`. A PUT tells nothing of what was there before; the response to a patch would."""
+        ref = Ref.of(obj)
+        try:
+            try:
+                await self._api.write("PUT", path_of(ref), obj, kind=ref.kind)
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+                await self._create(ref, obj)
+        except ApiError as error:
+            if error.status in _REFUSALS:
+                raise Rejected(str(error)) from error
+            raise
+
     async def prune(self, prune: Prune) -> None:
         """See `Cluster.prune`. Places in lists are those of the cached version, so the server must have that one."""
         record = self.cache.get(prune.ref)

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from blade_operator.cluster.kubernetes.api import Api, ApiError
-from blade_operator.cluster.kubernetes.kinds import LEASE
-from blade_operator.cluster.kubernetes.lease import TIMEOUT
+from blade_operator.cluster.kubernetes.lease_object import LeaseObject
 
 GONE_AFTER = 900.0
 """Seconds since the last renewal of its Lease after which an installation counts as gone: longer than an outage of its
@@ -39,10 +38,10 @@ class Installations:
         if not namespace or not name:
             return False
         try:
-            lease = await self._api.get(LEASE.path(namespace, name), kind=LEASE.name, timeout=TIMEOUT)
+            lease = await LeaseObject(self._api, namespace, name).read()
+            if lease is None:
+                return True
             renewed = datetime.fromisoformat(lease["spec"]["renewTime"])
-        except ApiError as error:
-            return error.status == 404
-        except (KeyError, TypeError, ValueError):
+        except (ApiError, KeyError, TypeError, ValueError):
             return False
         return (datetime.now(UTC) - renewed).total_seconds() > GONE_AFTER

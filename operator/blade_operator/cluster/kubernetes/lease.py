@@ -16,7 +16,7 @@ from typing import Any
 from blade_operator import metrics
 from blade_operator.cluster.kubernetes.api import Api, ApiError
 from blade_operator.cluster.kubernetes.fence import Clock, WriteFence, clock
-from blade_operator.cluster.kubernetes.kinds import LEASE
+from blade_operator.cluster.kubernetes.lease_object import LeaseObject, stamp
 from blade_operator.model.objects import Object
 
 _log = logging.getLogger(__name__)
@@ -29,8 +29,6 @@ MARGIN = 4.0
 """Seconds before its end from which nothing is written any more; longer than `api.WRITE_TIMEOUT`."""
 RETRY = 1.0
 """Seconds until a candidate, or a leader whose renewal failed, tries again; with jitter."""
-TIMEOUT = 3.0
-"""Seconds for one request: two renewals fit into what is left of the lease."""
 
 
 class LeaseLost(Exception):
@@ -43,10 +41,8 @@ class Lease:
     def __init__(
         self, api: Api, fence: WriteFence, namespace: str, name: str, identity: str, clock: Clock = clock
     ) -> None:
-        self._api = api
+        self._object = LeaseObject(api, namespace, name)
         self._fence = fence
-        self._namespace = namespace
-        self._name = name
         self._identity = identity
         self._clock = clock
         self._seen: Any = None
@@ -93,9 +89,9 @@ class Lease:
         if self._clock() >= self._expires:
             return
         try:
-            lease = await self._read()
+            lease = await self._object.read()
             if lease is not None and lease["spec"].get("holderIdentity") == self._identity:
-                await self._write(lease, lease["spec"] | {"holderIdentity": "", "leaseDurationSeconds": 1})
+                await self._object.write(lease, lease["spec"] | {"holderIdentity": "", "leaseDurationSeconds": 1})
                 _log.info("the lease is free")
         except ApiError as error:
             _log.warning("the lease could not be released: %s", error)
@@ -105,20 +101,20 @@ class Lease:
         try:
             return await self._take()
         except ApiError as error:
-            _log.warning("lease %s/%s: %s", self._namespace, self._name, error)
+            _log.warning("%s: %s", self._object, error)
             return False
 
     async def _take(self) -> bool:
         """Take or renew the lease; False when another has it or was faster."""
         started = self._clock()
-        lease, self._held = self._held or await self._read(), None
+        lease, self._held = self._held or await self._object.read(), None
         spec = lease["spec"] if lease else {}
         if spec != self._seen:
             self._seen, self._seen_at = spec, self._clock()
         if not self._may_take(spec):
             return False
         mine = spec.get("holderIdentity") == self._identity
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now = stamp(datetime.now(UTC))
         wanted = {
             "holderIdentity": self._identity,
             "leaseDurationSeconds": DURATION,
@@ -127,7 +123,7 @@ class Lease:
             "leaseTransitions": spec.get("leaseTransitions", 0) + (0 if mine or lease is None else 1),
         }
         try:
-            written = await self._write(lease, wanted)
+            written = await self._object.write(lease, wanted)
         except ApiError as error:
             if error.status == 409:
                 return False
@@ -150,27 +146,3 @@ class Lease:
             return usual
         left = self._free_at() - self._clock()
         return min(usual, left + random.uniform(0.01, 0.1)) if left > 0 else usual
-
-    async def _read(self) -> Object | None:
-        try:
-            lease: Object = await self._api.get(self._path, kind=LEASE.name, timeout=TIMEOUT)
-        except ApiError as error:
-            if error.status == 404:
-                return None
-            raise
-        return lease
-
-    async def _write(self, lease: Object | None, spec: Object) -> Object:
-        """Create the lease, or replace the very one that was read."""
-        if lease is None:
-            metadata = {"name": self._name, "namespace": self._namespace}
-            lease = {"apiVersion": LEASE.api_version, "kind": LEASE.name, "metadata": metadata}
-            method, path = "POST", LEASE.path(self._namespace)
-        else:
-            method, path = "PUT", self._path
-        body = {**lease, "spec": spec}
-        return await self._api.write(method, path, body, kind=LEASE.name, timeout=TIMEOUT, guarded=False)
-
-    @property
-    def _path(self) -> str:
-        return LEASE.path(self._namespace, self._name)

@@ -71,6 +71,10 @@ class LocalCluster:
         if obj["kind"] != "Pod" or self._store.get(Ref.of(obj)) is not None:
             self._store.apply(obj, MANAGER)
 
+    async def replace(self, obj: Object) -> None:
+        """See `Cluster.replace`."""
+        await self.apply(obj)
+
     async def prune(self, prune: Prune) -> None:
         """See `Cluster.prune`."""
 

@@ -6,6 +6,7 @@ that takes over finds it there.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,10 +22,14 @@ VARIABLES = {"nvidia.com/gpu": "CUDA_VISIBLE_DEVICES", "amd.com/gpu": "HIP_VISIB
 
 
 def devices(resource: str) -> tuple[str, ...]:
-    """The devices of this machine; only those that the variable allows, where it is set for this process."""
+    """The devices of this machine; only those that the variable allows, where it is set for this process.
+
+    As drivers read it: up to the first that is none, so ``-1`` allows none.
+    """
     allowed = os.environ.get(VARIABLES.get(resource, ""))
     if allowed is not None:
-        return tuple(name.strip() for name in allowed.split(",") if name.strip())
+        names = (name.strip() for name in allowed.split(","))
+        return tuple(itertools.takewhile(lambda name: name and not name.startswith("-"), names))
     if resource == "nvidia.com/gpu":
         count = sum(path.name.removeprefix("nvidia").isdecimal() for path in Path("/dev").glob("nvidia[0-9]*"))
     elif resource == "amd.com/gpu":
@@ -40,7 +45,7 @@ def wanted(pod: Object) -> dict[str, int]:
     found: dict[str, int] = {}
     for container in _containers(pod):
         for name, amount in container.get("resources", {}).get("limits", {}).items():
-            if "/" in name:
+            if "/" in name and int(amount):
                 found[name] = max(found.get(name, 0), int(amount))
     return found
 

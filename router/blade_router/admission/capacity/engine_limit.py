@@ -6,8 +6,8 @@ served most. So the router sends it no more than it can run, and the rest waits 
 
 from typing import Protocol
 
-UNLIMITED = 1 << 30
-"""The limit of an engine that reports neither slots nor a queue of its own."""
+from blade_router.endpoints.endpoint import UNLIMITED
+
 FULL_KV = 0.9
 """KV-cache usage from which on requests wait in an engine for blocks, though it has slots."""
 WAITING_SHARE = 8
@@ -31,17 +31,24 @@ class Report(Protocol):
 class EngineLimit:
     """The limit of one engine: its slots, or what it runs when it is short of blocks."""
 
-    __slots__ = ("_reported_at", "requests")
+    __slots__ = ("_reported_at", "others", "requests")
 
     def __init__(self) -> None:
         self.requests = UNLIMITED
+        self.others = 0
+        """Requests of other routers and workers on it, when it last reported."""
         self._reported_at = 0.0
 
-    def update(self, report: Report) -> int:
-        """Take over the report if it is a new one; returns the limit."""
+    def update(self, report: Report, in_flight: int = 0) -> int:
+        """Take over the report if it is a new one; returns the limit.
+
+        Args:
+            in_flight: requests of this process on it.
+        """
         if report.reported_at == self._reported_at:
             return self.requests
         self._reported_at = report.reported_at
+        self.others = max(0, report.running + report.waiting - in_flight)
         most = report.capacity or UNLIMITED
         least = report.running + max(1, report.running // WAITING_SHARE)
         limit = self.requests

@@ -10,20 +10,22 @@ its part.
 **Keys**: one key must not hold all slots with long requests, or another one's first would wait until one ends. A key
 gets a further slot while it has fewer than a multiple of those that are free (dynamic thresholds, as switches share
 buffers between ports): alone it comes to ``key_share`` of all, two of them share nearly all, and some are always free.
+Beyond its fair share it leaves free what the others needed of late (``recent_demand``).
 """
 
 import logging
 import math
 import time
 import zlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 
 from blade_protocol.routing import QueueConfig
-from blade_router.admission.capacity.engine_limit import UNLIMITED, EngineLimit
+from blade_router.admission.capacity.engine_limit import EngineLimit
+from blade_router.admission.capacity.recent_demand import HALF_SECONDS, RecentDemand
 from blade_router.admission.limits import CONCURRENT
 from blade_router.admission.window import Cell
-from blade_router.endpoints.endpoint import Endpoint
+from blade_router.endpoints.endpoint import UNLIMITED, Endpoint
 from blade_router.endpoints.endpoint_set import EndpointSet
 from blade_router.workers.shared_memory import PrivateRow, RowsExhausted, SharedColumns, SharedRow
 
@@ -31,14 +33,20 @@ logger = logging.getLogger("blade_router.admission")
 
 BUCKETS = 256
 """Counters of keys, by their names' checksums: two keys that share one are taken for one where slots are short."""
-_RUNNING, _WAITING, _CREDIT, _RETURNING, _RETURN_UNTIL, _KEYS = range(6)
-"""Places of a worker's numbers: requests that have slots and those that wait; in the first worker's, slots borrowed
-from other replicas less those lent, and how many are being returned until when (ms); then requests by key."""
+_RUNNING, _WAITING, _PEAK, _BUSIEST, _BUSIEST_PEAK, _PEAK_UNTIL, _CREDIT, _RETURNING, _RETURN_UNTIL, _KEYS = range(10)
+"""Places of a worker's numbers: requests that have slots and those that wait; the recent demand of all keys but the
+busiest, which key that is (the place of its requests) and its demand, valid until then (ms); in the first worker's,
+slots borrowed from other replicas less those lent, and how many are being returned until when (ms); then requests by
+key."""
 WIDTH = _KEYS + BUCKETS
 SHARED_SERVICES = 4
 """Services whose slots workers share; of others each worker has an equal part."""
 RESERVE = 8
 """A replica does not lend one part in so many of its share."""
+SMALL_PART = 0.5
+"""A key with less than this part of its fair share does not have to leave more than one slot free."""
+REPORT_SECONDS = 15.0
+"""After which the report of an engine says nothing of other routers' requests on it any more."""
 RETURN_SECONDS = 0.5
 """How long a replica takes no slot beyond its share after another one asked for some."""
 
@@ -82,6 +90,15 @@ class Slots:
         self._routers = 1
         self._rank: int | None = None
         self._multiple = math.inf
+        self._demand = RecentDemand(clock)
+        self._confined = False
+        """Some keys are confined to some of the engines, ..."""
+        self._confined_share = 0
+        """... which have so many slots: these keys get no others, ..."""
+        self._withheld = 0
+        """... and others do not get so many of them: none of them where no other engine is there."""
+        self._confined_buckets: set[int] = set()
+        """Places of these keys' requests."""
 
     def configure(self, config: QueueConfig, routers: int, *, several_keys: bool) -> None:
         """Take over new limits.
@@ -105,15 +122,43 @@ class Slots:
             self._limits.setdefault(endpoint, EngineLimit())
         self._limits = {each: limit for each, limit in self._limits.items() if each.in_flight or not each.removed}
         self._beyond = sum([endpoint.in_flight for endpoint in self._limits if endpoint not in serving])
-        self.total = fixed * len(serving) if fixed else self._reported(serving)
+        limits = [self._limits[endpoint].update(endpoint.report, endpoint.in_flight) for endpoint in serving]
+        if fixed:
+            limits = [fixed] * len(serving)
+        self.total = sum(limits) if fixed else self._reported(serving, limits)
+        self._set_room(serving, limits)
         if not self.total or self.total == UNLIMITED:
             self.share = self.total
         else:
             self.share = max(1, self._equal_share() + self._first[_CREDIT]) + self._beyond
+        self._demand.total = self.share
+        self._confine(serving, limits)
 
-    def _reported(self, serving: Collection[Endpoint]) -> int:
+    def _set_room(self, serving: Collection[Endpoint], limits: Sequence[int]) -> None:
+        """Let policies know what each engine takes of this process's requests before they wait in it."""
+        several = self._several or self._routers > 1
+        oldest = self._clock() - REPORT_SECONDS
+        for endpoint, limit in zip(serving, limits, strict=True):
+            fresh = several and endpoint.report.reported_at > oldest
+            others = self._limits[endpoint].others if fresh else 0
+            endpoint.room = limit - others if self._config.enabled else UNLIMITED
+
+    def _confine(self, serving: Collection[Endpoint], limits: Sequence[int]) -> None:
+        """Find the slots that confined keys share."""
+        confinement = self._endpoints.confinement
+        part = confinement.part(self._endpoints.of_service(self._service)) if confinement.active else []
+        self._confined = bool(part)
+        if not part:
+            return
+        slots = sum([limit for endpoint, limit in zip(serving, limits, strict=True) if endpoint in part])
+        limited = 0 < self.total < UNLIMITED
+        self._confined_share = max(slots > 0, slots * self.share // self.total) if limited else UNLIMITED
+        elsewhere = any(endpoint not in part for endpoint in serving)
+        self._withheld = self._confined_share if limited and elsewhere else 0
+        self._confined_buckets = {_KEYS + number % BUCKETS for number in confinement.confined_keys()}
+
+    def _reported(self, serving: Collection[Endpoint], limits: Sequence[int]) -> int:
         """The slots of these engines; one that has yet to report counts as the smallest of the others."""
-        limits = [self._limits[endpoint].update(endpoint.report) for endpoint in serving]
         known = [limit for limit, endpoint in zip(limits, serving, strict=True) if endpoint.report.reported_at]
         if UNLIMITED in known or not known:
             return UNLIMITED if limits else 0
@@ -139,25 +184,82 @@ class Slots:
 
     def admits(self, key: str, weight: float, free: int) -> bool:
         """A key may have one of so many free slots."""
+        if self._confined:
+            if key and self._endpoints.confinement.is_confined(key):
+                return free > 0 and self._held(key) < self._confined_share
+            if self._withheld:
+                free -= max(0, self._withheld - self._held_by_confined())
         if free < 1:
             return False
         if self._multiple == math.inf or not key:
             return True
-        bucket = _bucket(key)
-        held = sum([cell[bucket] for cell in self._cells]) if self._several else self._own[bucket]
-        return not held or held < self._multiple * weight * (free - 1)
+        held = self._held(key)
+        if not held:
+            return True
+        share = self._demand.fair_share(key, weight)
+        if held >= self._multiple * weight * (free - 1) and (free < 2 or held >= SMALL_PART * share):
+            return False
+        return held < share or free > self._kept_from(key, held, share)
 
-    def take(self, key: str) -> None:
+    def _held(self, key: str) -> int:
+        bucket = _bucket(key)
+        return sum([cell[bucket] for cell in self._cells]) if self._several else self._own[bucket]
+
+    def _held_by_confined(self) -> int:
+        return sum([cell[bucket] for cell in self._cells for bucket in self._confined_buckets])
+
+    def confines(self, keys: Iterable[str]) -> bool:
+        """All of these keys are confined: more slots elsewhere are of no use to them."""
+        return self._confined and all(map(self._endpoints.confinement.is_confined, keys))
+
+    def _kept_from(self, key: str, held: int, share: float) -> float:
+        """Slots that stay free for others than this key, which holds so many: what they need, and one for a new one."""
+        now = self._clock() * 1000
+        others = -held
+        peak = 0
+        bucket = _bucket(key)
+        for cell in self._cells:
+            others += cell[_RUNNING]
+            if cell[_PEAK_UNTIL] > now:
+                peak += cell[_PEAK]
+                if cell is not self._own and cell[_BUSIEST] != bucket:
+                    peak += min(cell[_BUSIEST_PEAK], int(self.share - share))
+        # What one of them had while this key had nothing is not in the sum.
+        return max(peak, min(self._demand.peak_of_another(key), self.share - share)) + 1 - others
+
+    def take(self, key: str, weight: float = 1.0) -> None:
         own = self._own
         self.running = own[_RUNNING] = own[_RUNNING] + 1
         if key:
             own[_bucket(key)] += 1
+            self._observe(key, weight)
 
     def release(self, key: str) -> None:
         own = self._own
         self.running = own[_RUNNING] = own[_RUNNING] - 1
         if key:
             own[_bucket(key)] -= 1
+            self._demand.remove(key)
+
+    def wait(self, key: str, weight: float) -> None:
+        """A request of that key waits for a slot."""
+        if key:
+            self._observe(key, weight)
+
+    def wait_no_more(self, key: str) -> None:
+        """A request of that key does not wait any more."""
+        self._demand.remove(key)
+
+    def _observe(self, key: str, weight: float) -> None:
+        if self._multiple < math.inf:
+            demand = self._demand
+            demand.add(key, weight)
+            own = self._own
+            own[_PEAK] = demand.peak()
+            own[_PEAK_UNTIL] = int((self._clock() + HALF_SECONDS) * 1000)
+            if self._several:
+                busiest, own[_BUSIEST_PEAK] = demand.busiest()
+                own[_BUSIEST] = _bucket(busiest)
 
     def set_waiting(self, requests: int) -> None:
         """So many requests of this process wait for a slot."""

@@ -4,8 +4,9 @@ Each replica says hello to the others once a second, by which it learns their id
 notices who does not respond. All else is sent when a request lacks something (``borrower``). The accounts are in
 ``quota_ledger``.
 
-A replica that does not respond keeps what it has borrowed, and others keep theirs: in a partition the sum of all shares
-stays the limit. After ``FORGET_SECONDS`` both sides are back at equal shares: what was used has left the window.
+A replica that does not respond keeps its share and what it has borrowed, and the others go on with theirs: in a
+partition the sum of all shares stays the limit (what an indivisible rest adds is less than one for each replica that is
+cut off). After ``FORGET_SECONDS`` both sides are back at equal shares: what was used has left the window.
 """
 
 import asyncio
@@ -13,16 +14,16 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
 import msgspec
 
-from blade_protocol import headers, paths
+from blade_protocol import paths
 from blade_router.admission.lending.borrower import MAX_NEEDS, Need
 from blade_router.admission.lending.quota_ledger import QuotaLedger, Shared
 from blade_router.admission.window import SLOT, WINDOW, slot_of
+from blade_router.config.token_header import TokenHeader
 from blade_router.http.upstream.connection import Connection
 from blade_router.http.upstream.errors import BadResponse, UpstreamError
 from blade_router.http.upstream.get import read_body
@@ -87,21 +88,20 @@ class Replica:
         self._authority = parts.netloc.encode("latin-1")
         self._pool = ConnectionPool(parts.hostname or "", parts.port or 80, connect_timeout=RESPONSE_SECONDS)
 
-    async def send(self, query: QuotaQuery, token: str) -> QuotaReply:
-        """Send a message and wait for the reply.
+    async def send(self, query: QuotaQuery, token: bytes) -> QuotaReply:
+        """Send a message, with the header lines of the token, and wait for the reply.
 
         Raises:
             UpstreamError, ValueError: none came in time, or a malformed one.
         """
         body = _encode(query)
         head = b"POST %b HTTP/1.1\r\nhost: %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n%b\r\n"
-        extra = f"{headers.INTERNAL_TOKEN}: {token}\r\n".encode("latin-1") if token else b""
         connection: Connection | None = None
         try:
             async with asyncio.timeout(RESPONSE_SECONDS):
                 target = paths.INTERNAL_QUOTAS.encode()
                 connection = await self._pool.exchange(
-                    head % (target, self._authority, len(body), extra), body, lambda connection: None
+                    head % (target, self._authority, len(body), token), body, lambda connection: None
                 )
                 content = await read_body(connection, MAX_REPLY_BYTES)
         except TimeoutError:
@@ -122,16 +122,16 @@ class QuotaExchange:
 
     Args:
         shared: what the replicas share.
-        token_file: holds the internal token. None: none is sent, and only replicas on the same machine talk.
+        token: what the replicas know each other by; without one only those on the same machine talk.
         clock: monotonic seconds, as windows are counted in.
     """
 
     def __init__(
-        self, shared: Sequence[Shared], token_file: Path | None = None, *, clock: Callable[[], float] = time.monotonic
+        self, shared: Sequence[Shared], token: TokenHeader | None = None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.id = secrets.token_hex(8)
         self._ledger = QuotaLedger(shared)
-        self._token_file = token_file
+        self._token = token or TokenHeader(None)
         self._clock = clock
         self._replicas: list[Replica] = []
         self._rank: int | None = None
@@ -192,7 +192,7 @@ class QuotaExchange:
 
     @property
     def rank(self) -> int | None:
-        """This replica's place among all; None while it does not know it, or one of them does not respond."""
+        """This replica's place among those that respond; None while it does not know it, or no other one does."""
         return self._rank
 
     async def _borrow_from(self, replica: Replica, needs: Sequence[Need]) -> None:
@@ -210,7 +210,7 @@ class QuotaExchange:
     async def _send(self, replica: Replica, query: QuotaQuery) -> QuotaReply | None:
         """Send a message; None when no reply came."""
         try:
-            reply = await replica.send(query, self._token())
+            reply = await replica.send(query, self._token.lines())
         except (UpstreamError, OSError, ValueError) as error:
             if replica.responds or not replica.reported:
                 replica.responds, replica.reported = False, True
@@ -227,8 +227,9 @@ class QuotaExchange:
         return reply
 
     def _find_rank(self) -> None:
-        own = [place for place, replica in enumerate(self._replicas) if replica.id == self.id]
-        rank = own[0] if own and all(replica.responds for replica in self._replicas) else None
+        """Find this replica's place among those that respond: they lend, and none waits for the ones that do not."""
+        ids = [replica.id for replica in self._replicas if replica.responds]
+        rank = ids.index(self.id) if self.id in ids and len(ids) > 1 else None
         if rank != self._rank:
             self._rank = rank
             self._configure()
@@ -243,6 +244,3 @@ class QuotaExchange:
 
     def _configure(self) -> None:
         self._ledger.configure(self._rank)
-
-    def _token(self) -> str:
-        return self._token_file.read_text().strip() if self._token_file is not None else ""

@@ -7,9 +7,11 @@ is let in as a *reserve* connection, on which liveness probes are served and eve
 """
 
 import enum
+import ipaddress
 import math
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Protocol
 
 MAX_CONNECTIONS = 8192
@@ -18,8 +20,11 @@ RESERVE = 32
 """Connections let in beyond the limit; one more closes the oldest of them."""
 STALLED_SECONDS = 1.0
 """Seconds after which a head, body or TLS handshake of which nothing came counts as stalled."""
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 RESCAN_SECONDS = 20e-6
 """Seconds for each connection after which they are searched again for one to evict: that takes a twentieth of it."""
+NETWORK_BITS = 64
+"""Of an IPv6 address: what is behind them its owner chooses freely, so one client has as many as it likes."""
 RESCAN_SHARE = 16
 """Or as soon as one connection in so many was evicted: a search then costs little for each."""
 
@@ -57,7 +62,7 @@ class ConnectionTable:
 
     Args:
         most: limit of all connections.
-        most_per_address: limit of those from one address; 0 for none.
+        most_per_address: limit of those from one address, or one IPv6 network of ``NETWORK_BITS``; 0 for none.
         exempt: addresses without that limit, as many clients come from them (proxies).
         clock: the event loop's time.
     """
@@ -76,6 +81,7 @@ class ConnectionTable:
         self._clock = clock
         self._exempt = exempt
         self._by_address: dict[str, set[Evictable]] = {}
+        """By ``_origin``."""
         self._count = 0
         self._reserve: dict[Evictable, None] = {}
         self._whole = _Candidates()
@@ -88,9 +94,10 @@ class ConnectionTable:
     def make_room(self, address: str) -> bool:
         """Make room for a connection from there; False: it can only be a reserve connection."""
         if self.most_per_address and address:
-            siblings = self._by_address.get(address, ())
+            origin = self._origin(address)
+            siblings = self._by_address.get(origin, ())
             if len(siblings) >= self.most_per_address and not self._exempt(address):
-                candidates = self._of_address.setdefault(address, _Candidates())
+                candidates = self._of_address.setdefault(origin, _Candidates())
                 if not self._evict(candidates, siblings, len(siblings)):
                     return False
         return self._count < self.most or self.evict_one()
@@ -100,7 +107,7 @@ class ConnectionTable:
         return self._evict(self._whole, (each for few in self._by_address.values() for each in few), self._count)
 
     def add(self, connection: Evictable) -> None:
-        self._by_address.setdefault(connection.address, set()).add(connection)
+        self._by_address.setdefault(self._origin(connection.address), set()).add(connection)
         self._count += 1
 
     def add_reserve(self, connection: Evictable) -> None:
@@ -116,14 +123,19 @@ class ConnectionTable:
         if connection in self._reserve:
             del self._reserve[connection]
             return
-        siblings = self._by_address.get(connection.address)
+        origin = self._origin(connection.address)
+        siblings = self._by_address.get(origin)
         if siblings is None or connection not in siblings:
             return
         siblings.remove(connection)
         self._count -= 1
         if not siblings:
-            del self._by_address[connection.address]
-            self._of_address.pop(connection.address, None)
+            del self._by_address[origin]
+            self._of_address.pop(origin, None)
+
+    def _origin(self, address: str) -> str:
+        """What connections are counted by: a client's address or network; a proxy only by its own address."""
+        return address if self._exempt(address) else network_of(address)
 
     def _evict(self, candidates: "_Candidates", connections: Iterable[Evictable], count: int) -> bool:
         connection = candidates.next()
@@ -136,6 +148,22 @@ class ConnectionTable:
         self.discard(connection)
         connection.abort()
         return True
+
+
+@lru_cache(4096)
+def network_of(address: str) -> str:
+    """The network of an IPv6 address; an IPv4 address, also one that is mapped or translated (NAT64), as it is."""
+    if ":" not in address:
+        return address
+    try:
+        found = ipaddress.IPv6Address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    if found in _NAT64:
+        return str(ipaddress.IPv4Address(int(found) & 0xFFFFFFFF))
+    return str(ipaddress.IPv6Network((found, NETWORK_BITS), strict=False))
 
 
 class _Candidates:

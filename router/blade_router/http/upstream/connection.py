@@ -63,7 +63,8 @@ async def connect(host: str, port: int, timeout: float, tls: ssl.SSLContext | No
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         async with asyncio.timeout(timeout):
-            transport, connection = await asyncio.get_running_loop().create_connection(Connection, host, port, ssl=tls)
+            make = cast(Callable[[], asyncio.Protocol], Connection)
+            transport, protocol = await asyncio.get_running_loop().create_connection(make, host, port, ssl=tls)
     except TimeoutError:
         raise ConnectFailed(f"{where} did not accept within {timeout:g} s") from None
     except (OSError, UnicodeError) as error:  # UnicodeError: an impossible host name
@@ -73,7 +74,7 @@ async def connect(host: str, port: int, timeout: float, tls: ssl.SSLContext | No
             code = errno.EMFILE  # the resolver says only that it failed
         raise connect_failed(f"cannot connect to {where}: {why}", code) from None
     _enable_keepalive(transport.get_extra_info("socket"))
-    return connection
+    return cast(Connection, protocol)
 
 
 def _enable_keepalive(sock: socket.socket) -> None:
@@ -87,8 +88,9 @@ def _enable_keepalive(sock: socket.socket) -> None:
         pass
 
 
-class Connection(asyncio.Protocol):
-    """A connection and its current exchange.
+class Connection:
+    """A connection and its current exchange: an ``asyncio.Protocol``, without its class, as a compiled one has no
+    interpreted parent.
 
     ``send`` starts an exchange, ``response`` waits for status and headers, ``read`` returns body bytes as they come
     and ``b""`` at the end. ``abort`` may be called at any time and makes the waiting call raise the given exception.
@@ -231,6 +233,15 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are none of asyncio's classes, only equal to them
         self._transport = cast(asyncio.Transport, transport)
+
+    def eof_received(self) -> None:
+        """Do nothing: the transport closes itself."""
+
+    def pause_writing(self) -> None:
+        """Do nothing: one request at a time is written, and its response is what the router waits for."""
+
+    def resume_writing(self) -> None:
+        """Do nothing, see above."""
 
     def data_received(self, data: bytes) -> None:
         if not self._busy or self.complete or self._parser is None:

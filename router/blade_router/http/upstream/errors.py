@@ -1,10 +1,13 @@
 """Upstream errors: the failures of an engine that retries, circuit breakers and client errors distinguish."""
 
 import errno
+from urllib.parse import urlsplit
 
 from blade_router.http.accept.descriptors import EXHAUSTED
 
 _NOT_LISTENING = {errno.ECONNREFUSED: "refused", errno.EHOSTUNREACH: "unreachable", errno.ENETUNREACH: "unreachable"}
+
+EXHAUSTED_REASON = "exhausted"
 
 
 class UpstreamError(Exception):
@@ -33,7 +36,7 @@ class OutOfResources(ConnectFailed):
     It says nothing about the engine: it is never booked on one.
     """
 
-    reason = "exhausted"
+    reason = EXHAUSTED_REASON
 
 
 def connect_failed(message: str, code: int | None) -> ConnectFailed:
@@ -73,3 +76,13 @@ class BadResponse(UpstreamError):
     """The response is malformed."""
 
     reason = "protocol"
+
+
+class UnexpectedStatus(UpstreamError):
+    """The engine responded, but not with 200; ``status`` is what it sent."""
+
+    reason = "status"
+
+    def __init__(self, url: str, status: int) -> None:
+        super().__init__(f"{urlsplit(url).path}: status {status}")
+        self.status = status

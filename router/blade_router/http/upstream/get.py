@@ -6,21 +6,11 @@ from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
 from blade_router.http.upstream.connection import Connection, connect
-from blade_router.http.upstream.errors import BadResponse, UpstreamError
+from blade_router.http.upstream.errors import BadResponse, UnexpectedStatus
 
 RESPONSE_SECONDS = 2.0
 MAX_BYTES = 64 << 20
 """Limit of one response: whatever claims to be an engine does not fill our memory."""
-
-
-class UnexpectedStatus(UpstreamError):
-    """The engine responded, but not with 200; ``status`` is what it sent."""
-
-    reason = "status"
-
-    def __init__(self, url: str, status: int) -> None:
-        super().__init__(f"{urlsplit(url).path}: status {status}")
-        self.status = status
 
 
 async def get(url: str, header: str = "", timeout: float = RESPONSE_SECONDS) -> bytes:

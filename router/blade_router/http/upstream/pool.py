@@ -7,7 +7,6 @@ dies in the remaining race is replaced once, unseen.
 
 import asyncio
 import time
-import weakref
 from collections.abc import Callable
 
 from blade_router.http.upstream.connection import Connection, connect
@@ -17,7 +16,8 @@ IDLE_LIMIT = 4.0
 """Seconds after which an idle connection is not reused."""
 
 
-_pools: "weakref.WeakSet[ConnectionPool]" = weakref.WeakSet()
+_pools: "set[ConnectionPool]" = set()
+"""Those that are open."""
 
 
 def close_idle() -> int:
@@ -26,7 +26,7 @@ def close_idle() -> int:
 
 
 class ConnectionPool:
-    """A pool of connections to ``host:port``."""
+    """A pool of connections to ``host:port``. Whoever makes it closes it."""
 
     def __init__(self, host: str, port: int, *, connect_timeout: float = 1.0) -> None:
         self._host = host
@@ -67,9 +67,9 @@ class ConnectionPool:
                 connection.send(head, body, first_byte_timeout, stall_timeout)
                 await connection.response()
                 return connection
-            except BaseException as error:
+            except BaseException as failure:
                 self.discard(connection)
-                if not reused or not isinstance(error, StaleConnection):
+                if not reused or not isinstance(failure, StaleConnection):
                     raise
             connection, reused, stale = None, False, True
 
@@ -84,8 +84,8 @@ class ConnectionPool:
         except OutOfResources:
             if not close_idle():
                 raise
-            await asyncio.sleep(0)  # then their descriptors are free
-            return await connect(self._host, self._port, self._connect_timeout)
+        await asyncio.sleep(0)  # then their descriptors are free
+        return await connect(self._host, self._port, self._connect_timeout)
 
     def release(self, connection: Connection) -> None:
         """Return a connection to the pool: kept when its exchange is complete, dropped otherwise."""
@@ -113,6 +113,7 @@ class ConnectionPool:
     def close(self) -> None:
         """Close the idle connections, and each busy one when it is released."""
         self._closed = True
+        _pools.discard(self)
         self.close_idle()
 
     def close_idle(self) -> int:

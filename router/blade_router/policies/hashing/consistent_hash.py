@@ -17,6 +17,7 @@ KEY_BLOCKS = 4
 
 class ConsistentHash(Policy):
     name = "consistent-hash"
+    sticky = True
 
     def __init__(self) -> None:
         self._ring = HashRing()

@@ -4,7 +4,6 @@ Requests without either go where ``fallback`` sends them. A session whose endpoi
 the next one on the hash ring, the same one each time.
 """
 
-import copy
 from collections.abc import Sequence
 
 from blade_router.endpoints.endpoint import Endpoint
@@ -15,6 +14,7 @@ from blade_router.request.request import ClientRequest
 
 class Session(Policy):
     name = "session"
+    sticky = True
 
     def __init__(self, fallback: Policy) -> None:
         self._fallback = fallback
@@ -31,8 +31,8 @@ class Session(Policy):
         return self._fallback.scores(candidates, request)
 
     def dry_run_copy(self) -> Policy:
-        dry_run = copy.copy(self)
-        dry_run._fallback = self._fallback.dry_run_copy()
+        dry_run = Session(self._fallback.dry_run_copy())
+        dry_run._ring = self._ring
         return dry_run
 
     def removed(self, endpoint: Endpoint) -> None:

@@ -14,8 +14,11 @@ from blade_router.request.request import ClientRequest
 class LeastToken(Policy):
     name = "least-token"
 
-    def __init__(self) -> None:
-        self._turn = 0
+    def __init__(self, turn: int = 0) -> None:
+        self._turn = turn
+
+    def dry_run_copy(self) -> Policy:
+        return LeastToken(self._turn)
 
     def choose(self, candidates: Sequence[Endpoint], request: ClientRequest) -> Choice:
         tokens = expected_tokens(request)

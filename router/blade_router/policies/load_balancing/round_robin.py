@@ -10,8 +10,11 @@ from blade_router.request.request import ClientRequest
 class RoundRobin(Policy):
     name = "round-robin"
 
-    def __init__(self) -> None:
-        self._turn = 0
+    def __init__(self, turn: int = 0) -> None:
+        self._turn = turn
+
+    def dry_run_copy(self) -> Policy:
+        return RoundRobin(self._turn)
 
     def choose(self, candidates: Sequence[Endpoint], request: ClientRequest) -> Choice:
         self._turn += 1

@@ -1,9 +1,11 @@
 """Choices that are recorded in a prefix-cache index, and that count their endpoint's prefill backlog."""
 
+from collections.abc import Callable, Sequence
+
 from blade_router.endpoints.endpoint import Endpoint
 from blade_router.policies.base import Choice
+from blade_router.policies.fleet_times import FleetTimes
 from blade_router.policies.prefix_cache.interface import Chain, PrefixCacheIndex, PrefixInsertion
-from blade_router.policies.request_history import RequestHistory
 from blade_router.request.usage import Usage
 
 
@@ -59,24 +61,35 @@ class PrefixChoice(Choice):
             self._insertion.ended(usage)
 
 
-class TrackedChoice(PrefixChoice):
-    """A choice that is counted in the request history. Its creator sets the fields below."""
+class TimedChoice(PrefixChoice):
+    """A choice from which its endpoint's ``PrefillClock`` learns. Its creator sets the fields below."""
 
-    __slots__ = ("blocks", "history", "moved", "size")
+    __slots__ = ("_reference", "_sent_at", "_waits", "blocks", "candidates", "clock", "times", "whole")
 
-    history: RequestHistory
+    clock: Callable[[], float]
     blocks: float
-    """The size of the prompt."""
-    size: float
-    """The share of requests its endpoint is due, 1 for a usual one."""
-    moved: bool
-    """It was chosen for balance only."""
+    """Uncached blocks of the prompt."""
+    whole: bool
+    """Its response comes in one piece."""
+    times: FleetTimes
+    candidates: Sequence[Endpoint]
 
     def sent(self) -> None:
-        cold = 1.0 - self._matched / self.blocks if self.blocks else 1.0
-        self.history.record(self.endpoint, self.size, cold, self.moved)
+        prefill = self.endpoint.prefill
+        self._sent_at = now = self.clock()
+        self._reference = prefill.sent(now, self.blocks, self.whole)
+        self._waits = True
+        self.times.record(prefill, self.blocks, self.candidates)
         super().sent()
 
     def first_byte(self) -> None:
-        self.history.served(self.blocks)
+        self._waits = False
+        self.endpoint.prefill.first_byte(self.clock(), self._reference, self.blocks, self._matched, self.whole)
         super().first_byte()
+
+    def ended(self, usage: Usage | None) -> None:
+        if self._waits:
+            self.endpoint.prefill.failed(self.blocks, self.whole)
+        else:
+            self.endpoint.prefill.ended(self.clock() - self._sent_at)
+        super().ended(usage)

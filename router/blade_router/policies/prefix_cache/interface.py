@@ -10,12 +10,14 @@ A *chain* is ``request.prompt.chain``, the block hashes of a prompt: one 64-bit 
 from collections.abc import Sequence
 from typing import Protocol
 
+from blade_router.compiled.attributes import mypyc_attr
 from blade_router.endpoints.endpoint import Endpoint
 from blade_router.request.usage import Usage
 
 Chain = Sequence[int]
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class PrefixInsertion:
     """One prompt being inserted into one engine's prefix cache. An index that learns from the outcome subclasses it."""
 

@@ -32,11 +32,18 @@ CAPACITY_STEP = 64
 """An estimate of an engine's capacity changes by 1/64 at a time. Too high is better than too low: a prompt that went
 to its old endpoint in vain is cached there again, and one that was scattered is cached nowhere."""
 
+MOST_SHARE = 1.02
+"""Share of a prompt's tokens from which on a report is impossible."""
+DOUBTS = 64
+"""Possible reports after an impossible one until they are believed."""
+UNIT_MEMORY = 32
+"""Reports over which the share that stands for a whole prompt is averaged, where it falls."""
+
 
 class EngineCache:
     """The estimated content of one endpoint's prefix cache."""
 
-    __slots__ = ("blocks", "capacity", "clock", "mask", "pending", "removed")
+    __slots__ = ("blocks", "capacity", "clock", "doubts", "mask", "pending", "removed", "unit")
 
     def __init__(self, mask: int, capacity: int) -> None:
         self.mask = mask
@@ -48,6 +55,11 @@ class EngineCache:
         """Blocks, as far as is known."""
         self.clock = 0
         """Counts blocks the engine had to compute: the measure of age."""
+        self.unit = 0.0
+        """The share of a prompt's tokens that it reports as cached where all of it is: 1, or less where its tokens are
+        not ours; 0 until it has reported any."""
+        self.doubts = 0
+        """Reports it takes until it is believed again, after impossible ones."""
         self.removed = False
 
 
@@ -79,7 +91,7 @@ class RecordedPrompt(PrefixInsertion):
         elif len(self.chain) >= MAX_BLOCKS:
             pass  # the chain is only the start of the prompt: what share of it was cached is not known
         elif usage is not None and usage.cached_tokens is not None and usage.prompt_tokens > 0:
-            self.index.correct(self, len(self.chain) * usage.cached_tokens / usage.prompt_tokens)
+            self.index.correct(self, usage.cached_tokens / usage.prompt_tokens)
 
 
 class PrefixIndex:
@@ -213,26 +225,37 @@ class PrefixIndex:
                 if block not in cache.pending:
                     self._clear(block, cache.mask)
 
-    def correct(self, recorded: RecordedPrompt, actual: float) -> None:
-        """Correct the estimate by the number of blocks that were really cached, as a response reported it.
+    def correct(self, recorded: RecordedPrompt, share: float) -> None:
+        """Correct the estimate by the share of the prompt that was really cached, as a response reported it.
 
         A prompt last used long ago that is missing was evicted: the cache is smaller than estimated and older prompts
-        are gone as well; this one is cached again. One used recently that is missing is one the engine cannot reuse
-        (it has no prefix cache, or its template changes what came before): drop its end.
+        are gone as well. The prompt itself is cached by now, whatever was reported.
         """
         cache, chain, age = recorded.cache, recorded.chain, recorded.age
+        predicted = recorded.matched / len(chain) if chain else 0.0
+        if share > MOST_SHARE:  # more than there is: a sum over requests, say
+            cache.doubts = DOUBTS
+        elif cache.doubts:
+            cache.doubts -= 1
+        if cache.doubts:
+            return
+        if predicted > 0.5:
+            seen = share / predicted
+            if seen > cache.unit:
+                cache.unit = min(1.0, seen)
+            elif seen > cache.unit / 2:
+                cache.unit -= (cache.unit - seen) / UNIT_MEMORY
+        if not cache.unit:  # it has never reported any
+            return
         size = len(cache.blocks)
         slack = 1 + len(chain) // 8
-        missing = recorded.matched - actual
+        missing = recorded.matched - len(chain) * share / cache.unit
         cache.clock += max(0, int(missing))
         if missing < -slack or (missing <= slack and 2 * age >= size):
             cache.capacity = min(self._limit, cache.capacity + cache.capacity // CAPACITY_STEP + 1)
-        elif missing > slack and age >= 0:
-            if 2 * age < size:
-                self.drop(cache, chain, int(actual))
-            else:
-                cache.capacity = max(len(chain), size - size // CAPACITY_STEP - 1)
-                self._evict(cache, min(size - cache.capacity, EVICTION_BATCH))
+        elif missing > slack and 2 * age >= size and age >= 0:
+            cache.capacity = max(len(chain), size - size // CAPACITY_STEP - 1)
+            self._evict(cache, min(size - cache.capacity, EVICTION_BATCH))
 
     def _add(self, endpoint: Endpoint) -> EngineCache:
         bit = self._free_bits.pop() if self._free_bits else len(self._caches) + len(self._removed)

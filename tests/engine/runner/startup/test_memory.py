@@ -200,6 +200,8 @@ def test_attention_follows_the_device_and_says_what_cannot_be(monkeypatch: pytes
         ({"max_gpu_memory_utilization": 0.0}, "above 0"),
         ({"cuda_graph_batch_sizes": (4, 0)}, "at least 1"),
         ({"cuda_graph_batch_sizes": ()}, "disable_cuda_graph"),
+        ({"cuda_graph_token_sizes": (4, 0)}, "at least 1"),
+        ({"cuda_graph_token_sizes": ()}, "cuda_graph_max_tokens 0"),
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, Any], says: str) -> None:

@@ -370,6 +370,26 @@ async def test_a_secret_is_only_made(server: _Server, cluster: KubernetesCluster
     ] * 2
 
 
+async def test_a_secret_is_replaced_by_a_write_that_shows_nothing_of_it(
+    server: _Server, cluster: KubernetesCluster
+) -> None:
+    secret = {**config_map("token", 0), "kind": "Secret", "apiVersion": "v1"}
+    await cluster.replace(secret)
+    server.respond = lambda request, body: web.json_response(
+        {"message": "not found"}, status=404 if request.method == "PUT" else 201
+    )
+    await cluster.replace(secret)  # somebody has deleted it
+    secrets = "/api/v1/namespaces/team/secrets"
+    assert [(request.method, request.path) for request, _ in server.requests] == [
+        ("PUT", f"{secrets}/token"),
+        ("PUT", f"{secrets}/token"),
+        ("POST", secrets),
+    ]
+    server.refuse(403, "forbidden")
+    with pytest.raises(Rejected, match="forbidden"):
+        await cluster.replace(secret)
+
+
 async def test_a_field_that_the_kind_does_not_have_is_a_refusal(server: _Server, cluster: KubernetesCluster) -> None:
     server.refuse(500, "failed to create typed patch object: .spec.x: field not declared in schema")
     with pytest.raises(Rejected, match="field not declared"):

@@ -6,20 +6,25 @@ import asyncio
 import dataclasses
 import json
 import logging
+from datetime import UTC, datetime
 
 import aiohttp
 import pytest
 from operator_support.apiserver import fake_api_server, llm_service
 from operator_support.local import free_port, until
+from operator_support.mini_cluster import service
 from operator_support.watching import FAST
 
 from blade_operator import metrics
 from blade_operator.cli import run
 from blade_operator.cli.arguments import parse
+from blade_operator.cluster.kubernetes.api import Api
 from blade_operator.cluster.kubernetes.watching import kopf_settings
 from blade_operator.controller import health
+from blade_operator.controller import process as module
 from blade_operator.controller.process import Process, Settings
 from blade_operator.main import main
+from blade_operator.model.observed import Observed
 from blade_operator.render import Defaults
 
 
@@ -101,6 +106,36 @@ async def test_a_leader_that_ends_frees_its_lease_and_one_that_lost_it_ends(how:
             "bladellm-operator",
             "secrets",
         }
+
+
+async def test_a_root_key_that_changes_is_followed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "KEY_SECONDS", 0.01)
+    keys = [b"a" * 32, b"a" * 32, b"a" * 32, b"b" * 32]
+
+    async def root_key(api: Api, namespace: str) -> bytes:
+        assert namespace == "system"
+        if len(keys) == 2:
+            keys.pop(0)
+            raise ValueError("the Secret holds no key")
+        if len(keys) > 1:
+            return keys.pop(0)
+        return keys[0]
+
+    monkeypatch.setattr(module, "root_key", root_key)
+    async with fake_api_server() as server:
+        process = Process(server.configuration, _settings(()), lambda: None)
+        await process.start()
+        await until(lambda: process._key == b"a" * 32)
+        observed = Observed(service())
+        secret = process._decide(observed, datetime.now(UTC)).apply[0]
+        await until(lambda: process._key == b"b" * 32)
+        changed = process._decide(observed, datetime.now(UTC)).apply[0]
+        assert (secret["kind"], secret["metadata"]["name"]) == ("Secret", changed["metadata"]["name"])
+        assert secret["data"] != changed["data"]
+        await process.stop()
+        assert not process.failed
 
 
 def _settings(namespaces: tuple[str, ...]) -> Settings:

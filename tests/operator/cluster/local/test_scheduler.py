@@ -68,3 +68,17 @@ def test_without_the_variable_devices_are_counted(monkeypatch: pytest.MonkeyPatc
         (tmp_path / name).touch()
     monkeypatch.setattr(scheduler, "Path", lambda *parts: tmp_path)
     assert scheduler.devices("nvidia.com/gpu") == ("0", "1")
+
+
+@pytest.mark.parametrize(("value", "found"), [("-1", ()), ("", ()), ("0,1", ("0", "1")), ("2,-1,3", ("2",))])
+def test_the_variable_is_read_as_drivers_read_it(
+    value: str, found: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    assert scheduler.devices("nvidia.com/gpu") == found
+
+
+def test_none_of_a_resource_needs_no_device() -> None:
+    limits = {"nvidia.com/gpu": "0", "example.com/fpga": 0, "memory": "1Gi"}
+    pod = {"spec": {"containers": [{"name": "engine", "resources": {"limits": limits}}]}}
+    assert scheduler.wanted(pod) == {}

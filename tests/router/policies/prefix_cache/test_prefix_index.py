@@ -153,24 +153,45 @@ def test_a_number_is_not_given_twice() -> None:
 # learning from responses
 
 
-def test_an_engine_that_reuses_nothing_matches_nothing() -> None:
+def test_a_response_without_cached_tokens_forgets_nothing() -> None:
+    """The engine has computed the prompt by then, whatever it had before."""
     (one,) = endpoints(1)
     index = index_of(1000)
-    place(index, list(range(100, 200)), one)
     chain = list(range(20))
-    place(index, chain, one)
-    assert place(index, chain, one, cached=0.0) == 20
-    assert index.match(chain, [one]) == [0]
+    for cached in (0.0, 1.0, 0.0, 0.0):  # as of an engine that was restarted, too
+        place(index, chain, one, cached)
+        assert index.match(chain, [one]) == [20]
 
 
-def test_what_an_engine_cannot_reuse_is_the_end() -> None:
+def test_zero_for_ever_teaches_nothing() -> None:
     (one,) = endpoints(1)
     index = index_of(1000)
-    place(index, list(range(100, 200)), one)
-    chain = list(range(20))
-    place(index, chain, one)
-    place(index, chain, one, cached=0.5)
-    assert index.match(chain, [one]) == [10]
+    groups = [[hash((group, block)) for block in range(10)] for group in range(40)]
+    for group in groups * 5:
+        place(index, group, one, cached=0.0)
+    assert [index.match(group, [one]) for group in groups] == [[10]] * 40
+
+
+def test_tokens_of_another_tokenizer_are_no_misses() -> None:
+    (one,) = endpoints(1)
+    index = index_of(1000)
+    groups = [[hash((group, block)) for block in range(10)] for group in range(40)]
+    for turn in range(5):
+        for group in groups:
+            place(index, group, one, cached=0.4 if turn else 0.0)
+    assert [index.match(group, [one]) for group in groups] == [[10]] * 40
+
+
+def test_a_sum_over_requests_is_not_believed() -> None:
+    (one,) = endpoints(1)
+    index = index_of(1000)
+    groups = [[hash((group, block)) for block in range(10)] for group in range(40)]
+    total = 0.0
+    for turn in range(5):
+        for group in groups:
+            total += 1.0 if turn else 0.0
+            place(index, group, one, cached=total)
+    assert [index.match(group, [one]) for group in groups] == [[10]] * 40
 
 
 def test_a_right_prediction_changes_nothing() -> None:
@@ -201,6 +222,8 @@ def test_an_engine_with_a_small_cache_is_found_out() -> None:
     real: list[list[int]] = []
     groups = [[hash((group, block)) for block in range(10)] for group in range(40)]
     wrong = []
+    for cached in (0.0, 1.0):  # it does report what it has
+        place(index, list(range(5)), one, cached)
     for _ in range(10):
         wrong.append(0)
         for group in groups:  # in turn: the engine, which holds 20 of the 40, never has the one that comes

@@ -1,13 +1,15 @@
 """Reading a body by its framing alone, for requests whose head offers an upgrade: llhttp stops behind such a head.
 
-An offered upgrade is ignored here, so the body is one of HTTP/1.1. It is held to what llhttp holds others to: no bare
-line ends, no spaces around a chunk's size.
+``curl --http2`` offers one with every request, bodies included. Router and engine read them alike: the offer is
+ignored, so the body is one of HTTP/1.1. It is held to what llhttp holds others to: no bare line ends, no spaces around
+a chunk's size.
 """
 
 import re
 from collections.abc import Callable
 
 _SIZE = re.compile(rb"([0-9a-fA-F]{1,16})(?:;[^\x00-\x08\x0a-\x1f\x7f]*)?")
+_CHUNK = re.compile(rb"([0-9a-fA-F]{1,8})\r\n")
 _TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\x00-\x08\x0a-\x1f\x7f]*")
 _NOTHING, _SIZE_LINE, _END_OF_CHUNK, _TRAILER_LINE = range(4)
 """The line that is expected behind the bytes that are left."""
@@ -35,24 +37,45 @@ class BodyFraming:
         Raises:
             ValueError: the framing is malformed.
         """
-        while data:
+        # What is left is not copied for each chunk: there may be tens of thousands of them in what was received.
+        position, size = 0, len(data)
+        while position < size:
+            if self._expected == _SIZE_LINE and not self._line:
+                position = self._read_whole_chunks(data, position)
+                if position >= size:
+                    break
             if self._left:
-                part, data = data[: self._left], data[self._left :]
+                part = data[position : position + self._left]
+                position += len(part)
                 self._left -= len(part)
                 self._on_body(part)
             else:
-                line, end, data = data.partition(b"\n")
-                self._line += line
-                if not end:
+                end = data.find(b"\n", position)
+                if end < 0:
+                    self._line += data[position:]
                     break
-                if self._line[-1:] != b"\r":
+                line = data[position:end]
+                position = end + 1
+                if self._line:
+                    line = bytes(self._line) + line
+                    self._line.clear()
+                if line[-1:] != b"\r":
                     raise ValueError("a line does not end in CRLF")
-                complete = bytes(self._line[:-1])
-                self._line.clear()
-                self._read_line(complete)
+                self._read_line(line[:-1])
             if not self._left and self._expected == _NOTHING:
-                return data
+                return data[position:]
         return None
+
+    def _read_whole_chunks(self, data: bytes, position: int) -> int:
+        """Read the chunks from ``position`` on that are whole and have nothing unusual; returns where they end."""
+        while found := _CHUNK.match(data, position):
+            start = found.end()
+            end = start + int(found[1], 16)
+            if end == start or data[end : end + 2] != b"\r\n":
+                break
+            self._on_body(data[start:end])
+            position = end + 2
+        return position
 
     def _read_line(self, line: bytes) -> None:
         if self._expected == _SIZE_LINE:

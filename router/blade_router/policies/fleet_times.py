@@ -1,0 +1,56 @@
+"""What a policy has learned of all engines together: what a usual prompt costs, and where new blocks went."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from blade_router.endpoints.endpoint import Endpoint
+from blade_router.endpoints.prefill_clock import PrefillClock
+
+HISTORY_BLOCKS: Final = 400.0
+"""New blocks per engine after which earlier ones count half."""
+RATE_WEIGHT: Final = 0.05
+WORK_WEIGHT: Final = 0.01
+FORGET: Final = 0.1
+"""How far an engine's rate returns to the usual one when earlier blocks come to count half: one that was slow once, and
+so gets nothing any more, is tried again."""
+FADE: Final = 0.98
+LEAST_WORK: Final = 1e-4
+LEAST_PLACED: Final = 0.05
+"""What any request counts as: those without a prompt go round."""
+
+
+class FleetTimes:
+    """Averages over the engines of one policy. All times are seconds."""
+
+    __slots__ = ("_turn", "block", "placed", "work")
+
+    def __init__(self) -> None:
+        self.block = 0.0
+        """Prefill of a block; 0 while it is unknown. It stands for engines that have not answered yet."""
+        self.work = LEAST_WORK
+        """Prefill of a request."""
+        self._turn = 0
+        self.placed = 0.0
+        """New blocks that were placed, older ones counting less."""
+
+    def record(self, prefill: PrefillClock, blocks: float, candidates: Sequence[Endpoint]) -> None:
+        """A prompt with so many uncached blocks is sent to an engine, one of ``candidates``."""
+        self.work += (max(blocks * prefill.block, LEAST_WORK) - self.work) * WORK_WEIGHT
+        if prefill.samples:
+            self.block += (prefill.block - self.block) * (RATE_WEIGHT if self.block else 1.0)
+        self._turn = (self._turn + 1) % len(candidates)
+        idle = candidates[self._turn].prefill
+        if idle is not prefill and not idle.open:  # one slow response must not keep it idle for good
+            idle.fixed *= FADE
+            idle.delay *= FADE
+        placed = blocks + LEAST_PLACED
+        prefill.placed += placed
+        self.placed += placed
+        if self.placed > HISTORY_BLOCKS * len(candidates):
+            self.placed = 0.0
+            for endpoint in candidates:
+                each = endpoint.prefill
+                each.placed *= 0.5
+                self.placed += each.placed
+                if self.block:
+                    each.block += (self.block - each.block) * FORGET

@@ -1,0 +1,19 @@
+"""The messages of a conversation, as far as their text goes."""
+
+import msgspec
+
+from blade_router.request.fields import ABSENT
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One message."""
+
+    role: msgspec.Raw = ABSENT
+    content: msgspec.Raw = ABSENT
+    tool_calls: msgspec.Raw = ABSENT
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One part of a message's content."""
+
+    text: msgspec.Raw = ABSENT
