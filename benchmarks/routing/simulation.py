@@ -7,7 +7,7 @@ import math
 import random
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from benchmarks.routing.engine import BLOCK_TOKENS, Engine
 from benchmarks.routing.workload import Job, Trace
@@ -15,6 +15,7 @@ from blade_protocol.routing import EndpointConfig
 from blade_router.endpoints.attempt import Attempt
 from blade_router.endpoints.endpoint import Endpoint
 from blade_router.endpoints.endpoint_set import EndpointSet
+from blade_router.http.client import Client, FlowControl
 from blade_router.policies import Policy
 from blade_router.request.usage import Usage
 
@@ -58,14 +59,6 @@ class Result:
     imbalance: float
     copies: float = 0.0
     """Share of all cached blocks that are copies."""
-
-
-class _Client:
-    """What an attempt needs of the client's side."""
-
-    def attach(self, connection: object) -> None: ...
-
-    def detach(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -117,7 +110,8 @@ class Fleet:
             self.place |= {endpoint: at for at, endpoint in enumerate(endpoints.all)}
         rng = random.Random(seed)
         self.policies = [make(self, random.Random(rng.random())) for _ in range(routers)]
-        self._client: Any = _Client()
+        self._client = Client(FlowControl(cast(Any, None)))
+        """Nothing is written to it."""
         self._next_report = 0.0
         self._next_restart = self.now + conditions.restart_every if conditions.restart_every else math.inf
         self._restarted = 0

@@ -18,7 +18,7 @@ import uvloop
 from blade_protocol import environment, paths
 from blade_router.admission import hash_key
 from blade_router.arguments import Options, parse_arguments
-from blade_router.compiled.finder import compiled
+from blade_router.compiled import finder
 from blade_router.config.parsing import ConfigError
 from blade_router.http.accept.descriptors import connections_for, descriptor_limit, raise_descriptor_limit
 from blade_router.http.body_budget import BodyBudget
@@ -117,7 +117,7 @@ async def run(
         for listener in listeners:
             logger.info("listening on %s://%s/v1", scheme, _address(listener))
         logger.info("admin port: http://%s", _address(admin))
-        logger.info("the hot path is %s", "compiled" if compiled() else "interpreted")
+        logger.info("the hot path is %s", finder.form())
         # What exists now lives as long as the process: exempt it from garbage collection, and collect seldom.
         gc.collect()
         gc.freeze()

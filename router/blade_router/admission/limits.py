@@ -36,8 +36,8 @@ _RESET = b"%ds" % (WINDOW + SLOT)
 class OverLimit(Refused):
     """A limit has no room. ``lacks``: what would have to be borrowed of ``quota``; empty: that would not help."""
 
-    quota = ""
-    lacks: Sequence[tuple[int, int]] = ()
+    quota: str
+    lacks: Sequence[tuple[int, int]]
 
 
 class Quota:
@@ -153,7 +153,7 @@ class Quota:
         slot = slot_of(now)
         limits = self.limits
         if tokens > limits.tokens_per_minute > 0:
-            return OverLimit(
+            refusal = OverLimit(
                 429,
                 f"Request too large for {self.who} on tokens per minute (TPM): Limit {limits.tokens_per_minute}, "
                 f"Requested {tokens}. The input or output tokens must be reduced in order to run successfully.",
@@ -162,6 +162,8 @@ class Quota:
                 # OpenAI's clients read this before they retry.
                 headers=[(b"x-should-retry", b"false"), *self.headers(slot)],
             )
+            refusal.quota, refusal.lacks = self.who, ()
+            return refusal
         waits: list[tuple[float, str, str]] = []
         most_running, most_requests = self._most(CONCURRENT), self._most(REQUESTS)
         if (running := self._row.total(_RUNNING)) >= most_running:

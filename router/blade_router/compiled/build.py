@@ -1,12 +1,13 @@
 """Compiling the hot path with mypyc: all modules into one library, so that calls between them are calls in C.
 
 A folder of compiled modules is renamed into place when it is complete, so processes at the same time never see half of
-one. Modules stay interpreted that have what mypyc does not know: asynchronous generators; and what it drops without a
-word: options of classes (``class X(Struct, frozen=True)``), and the defaults of attributes of errors.
+one. Modules stay interpreted that have what mypyc does not know or drops without a word (`hazards.lost`); sources that
+would be compiled to something else are refused (`hazards.hazards`).
 """
 
 import ast
 import fcntl
+import functools
 import os
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from blade_router.compiled.hazards import bases, hazards, lost
 from blade_router.compiled.sources import LIBRARY, SUFFIX, SWITCH, cache, folder_name, hot_sources
 
 ROOT: Final = Path(__file__).resolve().parents[3]
@@ -40,21 +42,29 @@ def compiler() -> str | None:
 
 
 def compilable(source: Path) -> bool:
-    """The module means the same when it is compiled."""
-    for node in ast.walk(ast.parse(source.read_bytes())):
-        if isinstance(node, ast.ClassDef) and (node.keywords or _is_error_with_defaults(node)):
-            return False
-        if isinstance(node, ast.AsyncFunctionDef) and any(isinstance(each, ast.Yield) for each in ast.walk(node)):
-            return False
-    return True
+    """The module means the same when it is compiled, if it has no hazards."""
+    return not lost(_parse(source), _known_bases())
 
 
-def _is_error_with_defaults(node: ast.ClassDef) -> bool:
-    parents = [each.id for each in node.bases if isinstance(each, ast.Name)]
-    return any(each.endswith(("Error", "Exception")) for each in parents) and any(
-        isinstance(each, ast.Assign) or (isinstance(each, ast.AnnAssign) and each.value is not None)
-        for each in node.body
-    )
+@functools.cache
+def _known_bases() -> dict[str, list[str]]:
+    """Parents of the classes of the hot path."""
+    return {name: parents for source in hot_sources() for name, parents in bases(_parse(source)).items()}
+
+
+def _parse(source: Path) -> ast.Module:
+    return ast.parse(source.read_bytes())
+
+
+def refuse_hazards() -> None:
+    """Refuse sources that would be compiled to something else.
+
+    Raises:
+        BuildError: names each place.
+    """
+    found = [f"{source}:{each}" for source in hot_sources() if compilable(source) for each in hazards(_parse(source))]
+    if found:
+        raise BuildError("\n".join(("mypyc compiles these to something else (docs/decisions/0018):", *found)))
 
 
 def build() -> Path:
@@ -70,6 +80,7 @@ def build() -> Path:
         raise BuildError(f"there is no source tree at {ROOT}")
     if compiler() is None:
         raise BuildError("there is no C compiler with Python's headers")
+    refuse_hazards()
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with open(folder.parent / "lock", "w") as lock:

@@ -3,12 +3,13 @@
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
-from blade_router.compiled.sources import SUFFIX, SWITCH, find
+from blade_router.compiled.sources import LIBRARY, SUFFIX, SWITCH, find
 
 
 class CompiledFinder:
@@ -31,21 +32,42 @@ class CompiledFinder:
 
 
 def install() -> None:
-    """Use the compiled modules of these sources, where the environment asks for them. Called before any is imported.
+    """Use the compiled modules of these sources, where there are some. Called before any of them is imported.
 
     Raises:
-        ImportError: there are none, and the switch in the environment says that there must be.
+        ImportError: there are none, or they do not load, and the switch in the environment says that there must be.
     """
+    global _why_not
     switch = os.environ.get(SWITCH, "")
-    if switch != "1" or compiled():
+    if compiled():
+        return
+    if switch == "0":
+        _why_not = f"{SWITCH}=0"
         return
     folder = find()
-    if folder is not None:
-        sys.meta_path.insert(0, CompiledFinder(folder))
+    if folder is None:
+        _why_not = "these sources were not compiled for this Python; python -m blade_router.compiled does that"
     else:
-        raise ImportError(f"{SWITCH}=1, and blade_router is not compiled: run python -m blade_router.compiled")
+        finder = CompiledFinder(folder)
+        sys.meta_path.insert(0, finder)
+        try:
+            import_module(LIBRARY)
+            return
+        except ImportError as error:
+            sys.meta_path.remove(finder)
+            _why_not = str(error)
+    if switch == "1":
+        raise ImportError(f"{SWITCH}=1, and blade_router is interpreted: {_why_not}")
+
+
+_why_not = ""
 
 
 def compiled() -> bool:
     """Whether compiled modules are used."""
     return any(isinstance(finder, CompiledFinder) for finder in sys.meta_path)
+
+
+def form() -> str:
+    """Compiled, or interpreted and why: for the log."""
+    return "compiled" if compiled() else f"interpreted ({_why_not})"

@@ -15,7 +15,8 @@ SUFFIX: Final = EXTENSION_SUFFIXES[0]
 LIBRARY: Final = "blade_router__mypyc"
 """The module in which all the code is; the others only refer to it."""
 SWITCH: Final = "BLADE_ROUTER_COMPILED"
-"""``1``: the modules are compiled, and it is an error if they are not. Otherwise the sources are interpreted."""
+"""``1``: it is an error if there are no compiled modules of these sources; ``0``: the sources are interpreted.
+Otherwise the modules are used where there are some."""
 
 _ROUTER: Final = Path(__file__).resolve().parent.parent
 _PACKAGES: Final = ("endpoints", "http", "policies", "proxy", "request", "resume", "statistics")

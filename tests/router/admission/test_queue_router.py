@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
 from router_support.engine import MockEngine
 from router_support.serving import Running, eventually, question, raw_post, serving
 
@@ -45,6 +46,7 @@ def config(folder: Path, **queue: Any) -> Path:
     return path
 
 
+@pytest.mark.interpreted
 async def test_two_keys_share_real_engines(tmp_path: Path) -> None:
     permits = asyncio.Semaphore(0)
     served: Counter[str] = Counter()

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from blade_protocol.routing import QueueConfig
 from blade_router.admission.capacity.slots import REPORT_SECONDS, WIDTH, Slots
 from blade_router.endpoints.confinement import Confinement
@@ -80,6 +82,7 @@ def confined_slots(serving: list[Engine], part: list[Engine], routers: int = 1, 
     return slots
 
 
+@pytest.mark.interpreted
 def test_a_confined_key_has_the_slots_of_its_engines_and_nobody_else_has_them() -> None:
     for share in (0.875, 1.0):
         engines = [Engine().reports(8) for _ in range(4)]
@@ -97,6 +100,7 @@ def test_a_confined_key_has_the_slots_of_its_engines_and_nobody_else_has_them() 
         assert taken == 24 if share == 1.0 else 20 <= taken <= 24
 
 
+@pytest.mark.interpreted
 def test_slots_of_a_confined_keys_engines_are_kept_from_others_only_beside_other_engines() -> None:
     engines = [Engine().reports(8) for _ in range(4)]
     serving = list(engines)
@@ -112,6 +116,7 @@ def test_slots_of_a_confined_keys_engines_are_kept_from_others_only_beside_other
     assert slots.admits("good", 1.0, slots.free()), "there is nothing else"
 
 
+@pytest.mark.interpreted
 def test_a_confined_key_has_a_slot_of_each_of_many_routers() -> None:
     engines = [Engine().reports(3) for _ in range(4)]
     slots = confined_slots(engines, engines[:1], routers=4)

@@ -53,28 +53,52 @@ def data() -> dict[str, Any]:
     return {"pure_python": True, "infer_tag": False, "force_include": {}}
 
 
+@pytest.mark.parametrize("switch", ["1", None])
 def test_compiled_modules_make_a_wheel_for_this_platform(
-    hook: Any, made: Path, monkeypatch: pytest.MonkeyPatch
+    switch: str | None, hook: Any, made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(SWITCH, "1")
+    if switch is not None:
+        monkeypatch.setenv(SWITCH, switch)
     build_data = data()
     hook.initialize("standard", build_data)
     modules = {str(made / name): f"blade_router/compiled/modules/0f-cpython-311/{name}" for name in ("a.so", "b.so")}
     assert build_data == {"pure_python": False, "infer_tag": True, "force_include": modules}
     assert any(each.startswith("mypy") for each in hook.dependencies())
+    assert hook.warnings == []
 
 
-def test_without_asking_for_it_the_wheel_is_pure(hook: Any, made: Path) -> None:
+def test_switched_off_the_wheel_is_pure(hook: Any, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SWITCH, "0")
     build_data = data()
     hook.initialize("standard", build_data)
     assert (build_data, hook.dependencies()) == (data(), [])
 
 
-def test_an_editable_installation_compiles_nothing(hook: Any, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(SWITCH, "1")
+def test_an_editable_installation_compiles_nothing(hook: Any, made: Path) -> None:
     build_data = data()
     hook.initialize("editable", build_data)
     assert build_data == data()
+
+
+def test_a_failed_build_makes_a_pure_wheel_and_says_why(hook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "build", _fail)
+    build_data = data()
+    hook.initialize("standard", build_data)
+    assert build_data == data()
+    assert hook.warnings == ["the router's hot path stays interpreted in this wheel: mypy says no"]
+
+
+def test_without_a_compiler_nothing_more_is_installed_for_the_build(hook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "compiler", lambda: None)
+    assert hook.dependencies() == []
+
+
+def test_without_mypy_the_wheel_is_pure(hook: Any, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    build_data = data()
+    hook.initialize("standard", build_data)
+    assert build_data == data()
+    assert "mypy is not installed" in hook.warnings[0]
 
 
 def test_a_failed_build_fails_where_it_must_be_compiled(hook: Any, monkeypatch: pytest.MonkeyPatch) -> None:

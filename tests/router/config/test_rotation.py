@@ -95,6 +95,7 @@ async def test_an_engine_that_goes_on_refusing_the_token_holds_requests_no_longe
         assert len(engine.received) >= 2, "it was tried again"
 
 
+@pytest.mark.interpreted
 def test_an_engine_that_refuses_the_token_is_readmitted_later_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr("blade_router.endpoints.endpoint_health.time", SimpleNamespace(monotonic=lambda: clock[0]))

@@ -26,6 +26,7 @@ def test_what_exceeds_it_waits_for_as_long_as_all_of_it_takes() -> None:
     assert discards.pause(1, 100.7) == 0.0
 
 
+@pytest.mark.interpreted
 async def test_a_refused_client_that_sends_on_is_slowed_down(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("blade_router.http.discard_rate.RATE", PIECE)
     async with MockEngine("a") as engine, serving(engine, body_budget_bytes=2 * PIECE) as router:

@@ -89,6 +89,7 @@ async def test_others_get_turns_while_a_body_is_read() -> None:
     assert (await reading).fields.model == "m"
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("size", [STEP + 1000, PARSED_WHOLE, 2 * MIB])
 async def test_bodies_that_are_complete_at_the_same_time_do_not_hold_the_loop_together(
     size: int, monkeypatch: pytest.MonkeyPatch
