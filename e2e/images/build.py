@@ -36,7 +36,9 @@ class Image:
         return f"Dockerfile.{self.name}"
 
 
-OPERATOR = Image("operator", ("engine/blade_protocol", "router", "operator"), limit=250 * 10**6, torch=False)
+OPERATOR = Image(
+    "operator", ("engine/blade_protocol", "router", "operator"), limit=250 * 10**6, torch=False, compiled=True
+)
 # ``TORCH_INDEX`` in the environment: a further package index, where the CPU build of torch can come from.
 CPU = (("EXPECT_CPU", "1"), ("TORCH_INDEX", os.environ.get("TORCH_INDEX", "")))
 ENGINE = Image("engine", ("engine",), limit=None, torch=True, arguments=CPU)
