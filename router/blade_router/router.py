@@ -130,7 +130,10 @@ class Router:
             admission_control=self.admission,
             list_models=model_list.respond,
             token=token,
-            shows_routes=lambda request: options.debug_routes or has_token(token_file(), request.internal_token),
+            shows_routes=lambda request: (
+                options.debug_routes
+                or (bool(request.internal_token) and has_token(token_file(), request.internal_token))
+            ),
             resumer=Resumer(
                 self.endpoints,
                 self.metrics,

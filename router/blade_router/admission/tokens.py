@@ -9,7 +9,8 @@ import re
 import msgspec
 
 from blade_protocol import paths
-from blade_router.request.fields import ABSENT, count, given
+from blade_router.request.fields import count
+from blade_router.request.message import ABSENT
 from blade_router.request.models import WITHOUT_OUTPUT, output_token_limit
 from blade_router.request.request import ClientRequest
 from blade_router.request.usage import Usage
@@ -106,4 +107,4 @@ def _prompt_field(request: ClientRequest) -> msgspec.Raw:
         return fields.prompt
     if path in (paths.RESPONSES, paths.EMBEDDINGS):
         return fields.input
-    return ABSENT if given(fields.messages) else fields.prompt or fields.input
+    return ABSENT if fields.has_messages else fields.prompt or fields.input

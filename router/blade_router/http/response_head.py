@@ -19,4 +19,10 @@ def status_line(status: int) -> bytes:
 
 def lines(headers: Headers) -> bytes:
     """Header lines, each with its line end."""
-    return b"\r\n".join(map(b": ".join, headers)) + b"\r\n" if headers else b""
+    parts: list[bytes] = []
+    for name, value in headers:
+        parts.append(name)
+        parts.append(b": ")
+        parts.append(value)
+        parts.append(b"\r\n")
+    return b"".join(parts)

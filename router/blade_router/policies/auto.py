@@ -63,6 +63,9 @@ class Auto(Policy):
         self._clock = options.clock
         self._times = FleetTimes()
         self._seeds: dict[Endpoint, int] = {}
+        self._now = 0.0
+        self._routers = 1
+        """Of the last ``_costs``, which comes before each ``_select``."""
 
     def choose(self, candidates: Sequence[Endpoint], request: ClientRequest) -> Choice:
         matched = self._index.match(request.prompt.chain, candidates)
@@ -71,11 +74,11 @@ class Auto(Policy):
 
     def _costs(self, candidates: Sequence[Endpoint], matched: Sequence[int], request: ClientRequest) -> list[float]:
         """The expected cost of each candidate in seconds."""
-        now = self._clock()
+        self._now = now = self._clock()
         prompt = request.prompt
         blocks = prompt.blocks
         stream = bool(request.fields.stream)
-        routers = self._replicas()
+        self._routers = routers = self._replicas()
         warmest = float(max(matched))
         aversion = AVERSION
         home: Endpoint | None = None
@@ -95,14 +98,15 @@ class Auto(Policy):
             rate = prefill.block
             wait = prefill.wait(now, routers) if prefill.open else 0.0
             report = endpoint.report
-            if report.waiting and now - report.reported_at < self._stale:
-                wait = max(wait, report.waiting * work)
-            if (
-                report.capacity
-                and endpoint.in_flight >= report.capacity
-                and (capacity := reported_capacity(endpoint, now))
-            ):
-                wait += prefill.service * (endpoint.in_flight + 1 - capacity) / capacity
+            if report.reported_at:
+                if report.waiting and now - report.reported_at < self._stale:
+                    wait = max(wait, report.waiting * work)
+                if (
+                    report.capacity
+                    and endpoint.in_flight >= report.capacity
+                    and (capacity := reported_capacity(endpoint, now))
+                ):
+                    wait += prefill.service * (endpoint.in_flight + 1 - capacity) / capacity
             cached = float(matched[place])
             if endpoint is home:
                 cached += (blocks - cached) * HOME_SHARE
@@ -110,7 +114,11 @@ class Auto(Policy):
             cost += (blocks - cached) * rate * (1.0 + PRESSURE * prefill.placed / mean_placed)
             if cached < warmest:
                 cost += (warmest - cached) * rate * (aversion + CROWD * wait / work)
-            if report.kv_usage is not None and (usage := reported_kv_usage(endpoint, now)) > KV_FULL:
+            if (
+                report.reported_at
+                and report.kv_usage is not None
+                and (usage := reported_kv_usage(endpoint, now)) > KV_FULL
+            ):
                 cost = (cost + CLOSE_SECONDS) * (1.0 - KV_FULL) / max(1.0 - usage, 0.01)
             weight = endpoint.health.weight
             if weight < 1.0:
@@ -128,29 +136,35 @@ class Auto(Policy):
         place = deepest = -1
         least = 0.0
         for at, cost in enumerate(costs):
-            if cost <= limit and matched[at] >= deepest:
-                placed = candidates[at].prefill.placed / max(candidates[at].health.weight, MIN_WEIGHT)
-                if matched[at] > deepest or placed < least:
-                    deepest, place, least = matched[at], at, placed
-        why = ""
-        if 2 * deepest <= len(chain) and chain and self._replicas() > 1:
+            if cost <= limit:
+                cached = matched[at]
+                if cached >= deepest:
+                    endpoint = candidates[at]
+                    placed = endpoint.prefill.placed / max(endpoint.health.weight, MIN_WEIGHT)
+                    if cached > deepest or placed < least:
+                        deepest, place, least = cached, at, placed
+        home = False
+        if self._routers > 1 and 2 * deepest <= len(chain) and chain:
             place = costs.index(best)
-            why = " home"
-        endpoint, cached = candidates[place], matched[place]
-        choice = TimedChoice(
-            endpoint,
-            f"{self.name} prefix={cached}/{len(chain)} in_flight={endpoint.in_flight} ms={costs[place] * 1e3:.1f}{why}",
+            home = True
+        cached = matched[place]
+        uncached = blocks - cached
+        return TimedChoice(
+            candidates[place],
+            self.name,
             self._index,
             chain,
             cached,
-            int((blocks - cached) * BLOCK_TOKENS),
+            int(uncached * BLOCK_TOKENS),
+            uncached,
+            costs[place],
+            home,
+            not request.fields.stream,
+            self._now,
+            self._clock,
+            self._times,
+            candidates,
         )
-        choice.blocks = blocks - cached
-        choice.clock = self._clock
-        choice.whole = not request.fields.stream
-        choice.times = self._times
-        choice.candidates = candidates
-        return choice
 
     def _home(self, candidates: Sequence[Endpoint], key: int) -> Endpoint:
         """The endpoint all routers find for a key by rendezvous hashing."""

@@ -16,12 +16,31 @@ class Choice:
     from the outcome returns a subclass.
     """
 
-    __slots__ = ("endpoint", "reason")
+    __slots__ = ("_reason", "endpoint")
 
     def __init__(self, endpoint: Endpoint, reason: str) -> None:
         self.endpoint = endpoint
-        self.reason = reason
+        self._reason = reason
+
+    @property
+    def reason(self) -> str:
         """The value of ``x-blade-route-reason``: ASCII, one line."""
+        if not self._reason:
+            self._reason = self.describe()
+        return self._reason
+
+    @reason.setter
+    def reason(self, reason: str) -> None:
+        self._reason = reason
+
+    @property
+    def word(self) -> bytes:
+        """The first word of the reason."""
+        return self.reason.partition(" ")[0].encode("ascii")
+
+    def describe(self) -> str:
+        """The reason, where it is put into words only when somebody reads it."""
+        return ""
 
     def sent(self) -> None:
         pass

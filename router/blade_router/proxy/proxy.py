@@ -380,18 +380,17 @@ class Proxy:
 
         In full only for whom that may concern.
         """
-        reason = choice.reason
-        if retries.panic:
-            reason += " panic"
+        words = " panic" if retries.panic else ""
         if retries.reason:
-            reason += f" retry={retries.reason}"
+            words += f" retry={retries.reason}"
         endpoint = choice.endpoint
-        request.endpoint, request.route_reason = endpoint.name, reason
+        request.endpoint = endpoint.name
+        request.route, request.route_words = choice, words
         if self._shows_routes(request):
-            return [(REQUEST_ID, request.id), (_ENDPOINT, endpoint.name_header), (_REASON, reason.encode("ascii"))]
+            reason = request.route_reason.encode("ascii")
+            return [(REQUEST_ID, request.id), (_ENDPOINT, endpoint.name_header), (_REASON, reason)]
         # How much of a prompt is cached tells of other clients' prompts, and load of how many there are.
-        word = reason.partition(" ")[0].encode("ascii")
-        return [(REQUEST_ID, request.id), (_ENDPOINT, endpoint.public_name), (_REASON, word)]
+        return [(REQUEST_ID, request.id), (_ENDPOINT, endpoint.public_name), (_REASON, choice.word)]
 
     def _unavailable(self, retries: RetryState, admission: Admission) -> Refused:
         tried = retries.tried

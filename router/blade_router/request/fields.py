@@ -5,6 +5,7 @@ long is not decoded: ``Raw`` is a view of the JSON, and whoever reads it bounds 
 """
 
 import re
+import secrets
 from functools import lru_cache
 from typing import Any
 
@@ -12,12 +13,14 @@ import msgspec
 
 from blade_router.http.errors import Refused
 from blade_router.request.abridge import MAX_NAME, not_utf8
+from blade_router.request.message import ABSENT, Message
 
-ABSENT = msgspec.Raw(b"")
 MAX_NUMBER = 1024
 """Bytes of a number, however it is written."""
 MAX_COUNTED = 16 << 10
 """Elements of a list that are counted one by one."""
+READ_AT_ONCE = 128 << 10
+"""Bytes of the largest body all of whose messages become objects."""
 _CHUNK = 64 << 10
 
 
@@ -27,6 +30,9 @@ class RoutingFields(msgspec.Struct, frozen=True):
     model: str | None = None
     stream: bool | str | None = None
     messages: msgspec.Raw = ABSENT
+    """Empty where they are in ``chat``."""
+    chat: list[Message] | None = None
+    """The messages, read in the same go as the other fields: those of a small body in which each has a text."""
     tools: msgspec.Raw = ABSENT
     prompt: msgspec.Raw = ABSENT
     instructions: msgspec.Raw = ABSENT
@@ -42,6 +48,11 @@ class RoutingFields(msgspec.Struct, frozen=True):
     user: str | None = None
     cache_salt: str | msgspec.UnsetType | None = msgspec.UNSET
     """None: it is there, and null or no text."""
+
+    @property
+    def has_messages(self) -> bool:
+        """It is a conversation."""
+        return self.chat is not None or given(self.messages)
 
     @property
     def token_limit(self) -> int | None:
@@ -66,14 +77,23 @@ class RoutingFields(msgspec.Struct, frozen=True):
         return prompts * self.samples
 
 
+class _ChatFields(RoutingFields, frozen=True):
+    """The same with its messages read. No body has the name that is in the way."""
+
+    messages: msgspec.Raw = msgspec.field(default=ABSENT, name=f"unread {secrets.token_hex(8)}")
+    chat: list[Message] | None = msgspec.field(default=None, name="messages")
+
+
 _PROMPTS = re.compile(rb"\s*\[\s*[\"\[]")
 """A list of texts, or of lists of tokens; one of numbers is a single prompt."""
 _LISTS = re.compile(rb"\s*\[\s*\[")
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode = msgspec.json.Decoder(RoutingFields).decode
+_decode_chat = msgspec.json.Decoder(_ChatFields).decode
 _decode_as = msgspec.json.decode
 _INTEGER = int | None
-_NAMES = tuple(field.name for field in msgspec.structs.fields(RoutingFields))
+_FIELDS = tuple(field for field in msgspec.structs.fields(RoutingFields) if field.name != "chat")
+_NAMES = tuple(field.name for field in _FIELDS)
 NOTHING = RoutingFields()
 
 
@@ -99,7 +119,7 @@ def parse_abridged(body: bytes) -> RoutingFields:
     """
     try:
         try:
-            fields = _decode(body)
+            fields = _decode_whole(body)
         except msgspec.ValidationError:
             fields = _each_by_itself(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -109,6 +129,26 @@ def parse_abridged(body: bytes) -> RoutingFields:
             if isinstance(name, str) and (len(name) > MAX_NAME or "\0" in name):  # the latter: it was cut
                 raise _too_long("model, user or cache_salt", MAX_NAME)
     return fields
+
+
+def _decode_whole(body: bytes) -> RoutingFields:
+    """All fields. Messages are read with them in a small body, if each has a text or calls of tools, as most have.
+
+    Raises:
+        msgspec.ValidationError: one has a wrong type.
+        msgspec.DecodeError, UnicodeDecodeError, RecursionError: it is no JSON.
+    """
+    if len(body) <= READ_AT_ONCE:
+        try:
+            fields = _decode_chat(body)
+        except msgspec.ValidationError:
+            return _decode(body)
+        for message in fields.chat or ():
+            if not message.content and not message.tool_calls:
+                break
+        else:
+            return fields
+    return _decode(body)
 
 
 def raw_fields(body: bytes | memoryview, names: tuple[str, ...]) -> dict[str, msgspec.Raw]:
@@ -165,7 +205,7 @@ def _each_by_itself(body: bytes) -> RoutingFields:
     except msgspec.ValidationError:
         return NOTHING
     kept: dict[str, Any] = {}
-    for field in msgspec.structs.fields(RoutingFields):
+    for field in _FIELDS:
         try:
             value = values[field.name]
             kept[field.name] = _integer(value) if field.type == _INTEGER else _decode_as(value, type=field.type)

@@ -2,7 +2,8 @@
 
 import msgspec
 
-from blade_router.request.fields import ABSENT
+ABSENT = msgspec.Raw(b"")
+"""Of a field that is not there."""
 
 
 class Message(msgspec.Struct, frozen=True):

@@ -15,8 +15,8 @@ from hashlib import blake2b
 import msgspec
 
 from blade_router.request.abridge import MAX_TEXT, Abridged, abridge_at_once
-from blade_router.request.fields import ABSENT, RoutingFields, given
-from blade_router.request.message import Message, Part
+from blade_router.request.fields import READ_AT_ONCE, RoutingFields, given
+from blade_router.request.message import ABSENT, Message, Part
 
 BLOCK = 256
 """Bytes of text in a block."""
@@ -28,9 +28,11 @@ BYTES_PER_TOKEN = 4
 """A guess, good enough to compare prompts with."""
 _SEPARATOR = b"\n"
 """Cannot be part of a JSON string, so two different lists of messages never give the same text."""
-_LARGE_LIST = 128 << 10
+_LARGE_LIST = READ_AT_ONCE
 """Bytes of a list from which on no more than its first ``MAX_PARTS`` elements become objects."""
 _LARGE_PART = 1024
+_MESSAGE_BYTES = 26
+"""Bytes of a message beside role and content: names, brackets, commas."""
 
 
 _elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -45,7 +47,6 @@ _first_elements = msgspec.json.Decoder(
 """Those beyond are skipped."""
 _part = msgspec.json.Decoder(Part).decode
 _message = msgspec.json.Decoder(Message).decode
-_messages = msgspec.json.Decoder(list[Message]).decode
 
 
 class Prompt:
@@ -58,14 +59,20 @@ class Prompt:
     __slots__ = ("_chain", "_seed", "blocks", "size", "text")
 
     def __init__(self, fields: RoutingFields, abridged: Abridged | None = None) -> None:
-        pieces = _Pieces()
-        pieces.add_prompt(fields)
-        self.text = pieces.join()
-        self.size = len(self.text)
+        chat = fields.chat
+        text = _plain_text(chat) if chat is not None and not fields.tools else None
+        full = False
+        if text is None:
+            pieces = _Pieces()
+            pieces.add_prompt(fields)
+            text = pieces.join()
+            full = pieces.full
+        self.text = text
+        self.size = len(text)
         """Bytes; of all of it, where the text is only its beginning."""
         if abridged is not None:
             self.size += abridged.omitted_bytes
-        elif pieces.full:
+        elif full:
             self.size = max(self.size, _raw_size(fields))
         self.blocks = self.size / BLOCK
         """The size in blocks; what is behind the last full one counts as a part of one."""
@@ -114,10 +121,11 @@ class _Pieces:
     def add_prompt(self, fields: RoutingFields) -> None:
         if fields.tools:
             self._add(fields.tools)
-        messages = fields.messages
-        if given(messages):
-            if len(messages) > _LARGE_LIST or not self._add_messages(messages):
-                self._add_list(messages)
+        chat = fields.chat
+        if chat is not None:
+            self._add_chat(chat)
+        elif given(fields.messages):
+            self._add_list(fields.messages)
         elif fields.prompt:
             self._add(fields.prompt)
         elif fields.input:
@@ -135,24 +143,15 @@ class _Pieces:
             self._left = 0
             self.full = True
 
-    def _add_messages(self, values: msgspec.Raw) -> bool:
-        """Add messages that are few, and nothing but text, as most are. False: they are not, and nothing is added."""
-        try:
-            messages = _messages(values)
-        except msgspec.ValidationError:
-            return False
-        pieces: list[bytes | msgspec.Raw | memoryview] = []
-        for message in messages:
-            content = message.content
-            if message.tool_calls or not content or _is_list(content):
-                return False
-            pieces += message.role, content
-        left = self._left - sum(map(len, pieces)) - len(pieces)
-        if left <= 0 or len(messages) >= self._parts:
-            return False
-        self._pieces += pieces
-        self._left, self._parts = left, self._parts - len(messages)
-        return True
+    def _add_chat(self, messages: list[Message]) -> None:
+        """Add messages that have a text or calls of tools, as many as may be read."""
+        if len(messages) >= self._parts:
+            self.full = True
+            messages = messages[: self._parts]
+        self._parts -= len(messages)
+        if self._left:
+            for message in messages:
+                self._add_read(message)
 
     def _add_list(self, values: msgspec.Raw) -> None:
         """Messages, or items of a response's input: tools' calls and outputs, or for embeddings texts."""
@@ -180,11 +179,14 @@ class _Pieces:
         except msgspec.ValidationError:
             self._add(value)
             return
-        content = message.content
-        if not content and not message.tool_calls:
+        if not message.content and not message.tool_calls:
             self._add(value)
             return
+        self._add_read(message)
+
+    def _add_read(self, message: Message) -> None:
         self._add(message.role)
+        content = message.content
         if content:
             if _is_list(content):
                 for part in self._some(content):
@@ -209,6 +211,20 @@ class _Pieces:
         self._add(blake2b(content, digest_size=16).digest())
 
 
+def _plain_text(messages: list[Message]) -> bytes | None:
+    """The text of messages that are few, and nothing but text, as most are; None: they are not."""
+    if len(messages) >= MAX_PARTS:
+        return None
+    pieces: list[msgspec.Raw] = []
+    for message in messages:
+        content = message.content
+        if message.tool_calls or _is_list(content):
+            return None
+        pieces.append(message.role)
+        pieces.append(content)
+    return _SEPARATOR.join(pieces)
+
+
 def expected_size(fields: RoutingFields) -> int:
     """Bytes that the text of a prompt should take, without putting it together; rather too many."""
     return min(_raw_size(fields) + len(fields.instructions), MAX_TEXT)
@@ -216,7 +232,10 @@ def expected_size(fields: RoutingFields) -> int:
 
 def _raw_size(fields: RoutingFields) -> int:
     """Bytes of the JSON that the text is taken from."""
-    return sum(len(each) for each in (fields.tools, fields.messages, fields.prompt, fields.input) if each)
+    size = len(fields.tools) + len(fields.messages) + len(fields.prompt) + len(fields.input)
+    for message in fields.chat or ():
+        size += len(message.role) + len(message.content) + len(message.tool_calls) + _MESSAGE_BYTES
+    return size
 
 
 def _is_list(raw: msgspec.Raw) -> bool:

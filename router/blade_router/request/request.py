@@ -8,6 +8,7 @@ import re
 import secrets
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from blade_protocol import headers as names
 from blade_router.http.body_budget import LARGE_BODY, BodyCharge
@@ -51,6 +52,13 @@ _prefix = secrets.token_hex(8).encode()
 _counter = itertools.count()
 
 
+class Route(Protocol):
+    """How an endpoint was chosen."""
+
+    @property
+    def reason(self) -> str: ...
+
+
 @dataclass(slots=True)
 class ClientRequest:
     """One request: what limits and policies use of it, and what goes to the engine."""
@@ -72,8 +80,10 @@ class ClientRequest:
     """What its client presented as the internal token, which engines do not see."""
     endpoint: str = ""
     """Name of the endpoint it was sent to last."""
-    route_reason: str = ""
-    """Why that one was chosen, in full."""
+    route: "Route | None" = None
+    """How that one was chosen."""
+    route_words: str = ""
+    """What came before: earlier tries."""
     usage: Usage | None = None
     """Tokens its response says it used; known when it has ended."""
     attempts: int = 0
@@ -103,6 +113,11 @@ class ClientRequest:
             if self.charge is not None:
                 self.charge.set_text(len(self._prompt.text))
         return self._prompt
+
+    @property
+    def route_reason(self) -> str:
+        """Why its endpoint was chosen, in full; empty before."""
+        return self.route.reason + self.route_words if self.route is not None else ""
 
     def header(self, name: bytes) -> bytes:
         """The first of that name, empty without one."""

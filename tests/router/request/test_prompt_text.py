@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from blade_router.request.fields import parse_fields
+from blade_router.request.fields import READ_AT_ONCE, parse_fields
 from blade_router.request.prompt_text import BLOCK, Prompt
 
 LONG = "All work and no play makes Jack a dull boy. " * 40
@@ -147,3 +147,24 @@ def test_a_key_stands_for_the_first_blocks_only() -> None:
     one, other = prompt(chat(user(LONG + "a"))), prompt(chat(user(LONG + "b")))
     assert one.key(4) == other.key(4)
     assert one.key(4) != one.key(5)
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [],
+        [user(LONG), {"role": "assistant", "content": "Indeed."}],
+        [user(LONG), {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function"}]}],
+        [user([{"type": "text", "text": LONG}, {"type": "image_url", "image_url": {"url": "data:x"}}])],
+        [user(LONG), {"role": "assistant", "refusal": "no"}, user("why?")],
+        [user(LONG), "no message"],
+        [{"content": LONG}],
+    ],
+    ids=["none", "texts", "calls", "parts", "without a text", "no message", "without a role"],
+)
+def test_messages_read_with_the_other_fields_give_the_same_text(messages: list[Any]) -> None:
+    """In a larger body they are read one by one, when their text is needed."""
+    small, large = chat(*messages), chat(*messages, metadata="x" * READ_AT_ONCE)
+    assert prompt(small).text == prompt(large).text
+    assert parse_fields(json.dumps(small).encode()).has_messages
+    assert parse_fields(json.dumps(large).encode()).has_messages

@@ -32,7 +32,7 @@ class PrefixChoice(Choice):
         tokens: int = 0,
     ) -> None:
         self.endpoint = endpoint
-        self.reason = reason
+        self._reason = reason
         self._index = index
         self._chain = chain
         self._matched = matched
@@ -62,34 +62,104 @@ class PrefixChoice(Choice):
 
 
 class TimedChoice(PrefixChoice):
-    """A choice from which its endpoint's ``PrefillClock`` learns. Its creator sets the fields below."""
+    """A choice from which its endpoint's ``PrefillClock`` learns.
 
-    __slots__ = ("_reference", "_sent_at", "_waits", "blocks", "candidates", "clock", "times", "whole")
+    Args:
+        policy: the name of the policy that chose.
+        blocks: uncached blocks of the prompt.
+        cost: the expected cost of this endpoint in seconds.
+        home: it is the prompt's home.
+        whole: its response comes in one piece.
+        now: when it was chosen, by ``clock``.
+    """
 
-    clock: Callable[[], float]
-    blocks: float
-    """Uncached blocks of the prompt."""
-    whole: bool
-    """Its response comes in one piece."""
-    times: FleetTimes
-    candidates: Sequence[Endpoint]
+    __slots__ = (
+        "_blocks",
+        "_candidates",
+        "_clock",
+        "_cost",
+        "_home",
+        "_in_flight",
+        "_policy",
+        "_reference",
+        "_sent_at",
+        "_times",
+        "_waits",
+        "_whole",
+    )
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        policy: str,
+        index: PrefixCacheIndex,
+        chain: Chain,
+        matched: int,
+        uncached: int,
+        blocks: float,
+        cost: float,
+        home: bool,
+        whole: bool,
+        now: float,
+        clock: Callable[[], float],
+        times: FleetTimes,
+        candidates: Sequence[Endpoint],
+    ) -> None:
+        self.endpoint = endpoint
+        self._reason = ""
+        self._index = index
+        self._chain = chain
+        self._matched = matched
+        self._tokens = 0
+        self._uncached = uncached
+        self._insertion = None
+        self._policy = policy
+        self._in_flight = endpoint.in_flight
+        self._blocks = blocks
+        self._cost = cost
+        self._home = home
+        self._whole = whole
+        self._sent_at = now
+        self._reference = 0.0
+        self._waits = False
+        self._clock = clock
+        self._times = times
+        self._candidates = candidates
+
+    @property
+    def word(self) -> bytes:
+        return self._reason.partition(" ")[0].encode("ascii") if self._reason else self._policy.encode("ascii")
+
+    def describe(self) -> str:
+        home = " home" if self._home else ""
+        return (
+            f"{self._policy} prefix={self._matched}/{len(self._chain)} in_flight={self._in_flight} "
+            f"ms={self._cost * 1e3:.1f}{home}"
+        )
 
     def sent(self) -> None:
-        prefill = self.endpoint.prefill
-        self._sent_at = now = self.clock()
-        self._reference = prefill.sent(now, self.blocks, self.whole)
+        # It is sent at once, so it was chosen now; and the counts of `PrefixChoice` are written out, as every request
+        # passes here.
+        endpoint = self.endpoint
+        prefill = endpoint.prefill
+        self._reference = prefill.sent(self._sent_at, self._blocks, self._whole)
         self._waits = True
-        self.times.record(prefill, self.blocks, self.candidates)
-        super().sent()
+        self._times.record(prefill, self._blocks, self._candidates)
+        endpoint.backlog_tokens += self._uncached
+        self._insertion = self._index.sent(self._chain, endpoint, self._matched)
 
     def first_byte(self) -> None:
         self._waits = False
-        self.endpoint.prefill.first_byte(self.clock(), self._reference, self.blocks, self._matched, self.whole)
-        super().first_byte()
+        endpoint = self.endpoint
+        endpoint.prefill.first_byte(self._clock(), self._reference, self._blocks, self._matched, self._whole)
+        endpoint.backlog_tokens -= self._uncached
+        self._uncached = 0
+        if self._insertion is not None:
+            self._insertion.first_byte()
 
     def ended(self, usage: Usage | None) -> None:
         if self._waits:
-            self.endpoint.prefill.failed(self.blocks, self.whole)
+            self.endpoint.prefill.failed(self._blocks, self._whole)
         else:
-            self.endpoint.prefill.ended(self.clock() - self._sent_at)
+            self.endpoint.prefill.ended(self._clock() - self._sent_at)
         super().ended(usage)

@@ -117,10 +117,15 @@ class PrefixIndex:
         """The cached blocks of each endpoint from the start of ``chain``. Changes nothing."""
         mask_of = self._masks.get
         masks = [mask_of(endpoint, 0) for endpoint in endpoints]
-        alive = sum(masks)
+        size = len(chain)
+        if not size:
+            return [0] * len(masks)
         endpoints_with = self._locations.get
-        depth, size = 0, len(chain)
-        left: list[tuple[int, int]] = []
+        alive = sum(masks) & endpoints_with(chain[0], 0)
+        if not alive or endpoints_with(chain[-1], 0) & alive == alive:  # what some have, all of them have to its end
+            return [size if mask & alive else 0 for mask in masks]
+        lengths = dict.fromkeys(masks, 0)
+        depth = 1
         while alive and depth < size:
             if endpoints_with(chain[-1], 0) & alive == alive:
                 depth = size
@@ -134,19 +139,14 @@ class PrefixIndex:
                 else:
                     end = middle
             still = alive & endpoints_with(chain[depth], 0)
-            left.append((alive ^ still, depth))
-            alive = still
-            depth += 1
-        if not left or left[-1][1] == 0:  # each has nothing of it, or as much as the others that have some
-            return [depth if mask & alive else 0 for mask in masks]
-        lengths = dict.fromkeys(masks, depth)
-        lengths[0] = 0
-        for lost, depth in left:
+            lost = alive ^ still
             while lost:
                 mask = lost & -lost
                 lengths[mask] = depth
                 lost ^= mask
-        return [lengths[mask] for mask in masks]
+            alive = still
+            depth += 1
+        return [depth if mask & alive else lengths[mask] for mask in masks]
 
     def sent(self, chain: Chain, endpoint: Endpoint, matched: int) -> RecordedPrompt:
         """Record that the endpoint is about to compute ``chain``, of which it had ``matched`` blocks."""
