@@ -8,18 +8,17 @@ is not, and hashing it all only 40 us. Clients that lay out their JSON different
 However large a body is, of its text and of its parts the first ones are read, and the rest counts by its size only.
 """
 
-import struct
 import zlib
 from hashlib import blake2b
 
 import msgspec
 
 from blade_router.request.abridge import MAX_TEXT, Abridged, abridge_at_once
+from blade_router.request.block_hashes import BLOCK as BLOCK
+from blade_router.request.block_hashes import hash_blocks
 from blade_router.request.fields import READ_AT_ONCE, RoutingFields, given
 from blade_router.request.message import ABSENT, Message, Part
 
-BLOCK = 256
-"""Bytes of text in a block."""
 MAX_BLOCKS = MAX_TEXT // BLOCK
 """Blocks at the start of a prompt that are hashed; a prompt with so many may have more."""
 MAX_PARTS = 2048
@@ -84,9 +83,7 @@ class Prompt:
         """A number for each full block, at most ``MAX_BLOCKS``: a hash of it, of all before it, and of what else keeps
         caches apart (the adapter's name and the salt). Differs from process to process."""
         if self._chain is None:
-            count = len(self.text) // BLOCK
-            link = hash(self._seed)
-            self._chain = [link := hash((link, block)) for block in struct.unpack_from("256s" * count, self.text)]
+            self._chain = hash_blocks(self.text, hash(self._seed))
         return self._chain
 
     @property
