@@ -2,8 +2,9 @@
 
 One dictionary maps a block's hash to a bit mask of the endpoints that probably have it, so a lookup costs the same
 for two endpoints and for two hundred. Each endpoint has its own LRU order, as each engine has; ``max_bytes`` bounds
-them together. A prompt is *pending* from when it is sent, so the second request of a burst finds the first one's
-endpoint. It enters the LRU order, and evicts, when its response has begun: one that fails leaves nothing behind, or a
+them together. An engine computes prompts in about the order they come, so the index is what a prompt sent now will
+find: a prompt enters the LRU order when it is sent, and what it pushes out matches nothing from then on. It is
+*pending* until its response has begun. One that fails leaves nothing behind, and what it pushed out comes back, or a
 client whose requests are all refused could wipe out everybody's prefixes.
 
 How much an engine really keeps is learned from the ``cached_tokens`` of its responses: fewer than predicted shrink the
@@ -25,7 +26,7 @@ BYTES_PER_ENTRY = 400
 EVICTION_BATCH = 64
 """Blocks of a removed or overfull endpoint that one request evicts on top of its own."""
 PENDING_FRACTION = 8
-"""Pending prompts may take an eighth of the memory on top; what is beyond that is recorded when its response begins."""
+"""Pending prompts may take an eighth of the memory on top; one beyond that is recorded when its response begins."""
 RECENT_FRACTION = 64
 """A block used within the last 1/64 of a cache's blocks counts as most recently used already."""
 CAPACITY_STEP = 64
@@ -43,12 +44,14 @@ UNIT_MEMORY = 32
 class EngineCache:
     """The estimated content of one endpoint's prefix cache."""
 
-    __slots__ = ("blocks", "capacity", "clock", "doubts", "mask", "pending", "removed", "unit")
+    __slots__ = ("blocks", "capacity", "clock", "doubts", "leaving", "mask", "pending", "removed", "unit")
 
     def __init__(self, mask: int, capacity: int) -> None:
         self.mask = mask
         self.blocks: OrderedDict[int, int] = OrderedDict()
         """Block → clock of its last use, in LRU order; a prompt's end counts as older than its start."""
+        self.leaving: OrderedDict[int, int] = OrderedDict()
+        """What pending prompts have pushed out of ``blocks``, the first one first. It matches nothing."""
         self.pending: dict[int, int] = {}
         """Block → the number of prompts without a response yet that bring it. It may not be computed yet."""
         self.capacity = capacity
@@ -61,6 +64,10 @@ class EngineCache:
         self.doubts = 0
         """Reports it takes until it is believed again, after impossible ones."""
         self.removed = False
+
+    def size(self) -> int:
+        """Blocks it holds; pending ones are among them."""
+        return len(self.blocks) + len(self.leaving)
 
 
 class RecordedPrompt(PrefixInsertion):
@@ -111,7 +118,7 @@ class PrefixIndex:
 
     def __len__(self) -> int:
         """The number of blocks, counted once for each endpoint; pending ones are not among them."""
-        return self._size
+        return self._size - sum(len(cache.pending) for cache in (*self._caches.values(), *self._removed))
 
     def match(self, chain: Chain, endpoints: Sequence[Endpoint]) -> list[int]:
         """The cached blocks of each endpoint from the start of ``chain``. Changes nothing."""
@@ -153,14 +160,28 @@ class PrefixIndex:
         cache = self._caches.get(endpoint) or self._add(endpoint)
         if endpoint.report.cache_tokens:  # the engine's reported capacity
             cache.capacity = min(cache.capacity, endpoint.report.cache_tokens * BYTES_PER_TOKEN // BLOCK)
-        used = cache.blocks.get(chain[matched - 1]) if matched else None
-        fresh = chain[matched : matched + max(0, self._limit // PENDING_FRACTION - self._pending)]
-        mask, pending, locations = cache.mask, cache.pending, self._locations
-        for block in fresh:
-            pending[block] = pending.get(block, 0) + 1
-            locations[block] = locations.get(block, 0) | mask
-        self._pending += len(fresh)
-        return RecordedPrompt(self, cache, chain, matched, -1 if used is None else cache.clock - used, fresh)
+        blocks, pending = cache.blocks, cache.pending
+        used = age = -1
+        if matched:
+            used = blocks.get(chain[matched - 1], -1)
+            if used >= 0:
+                age = -1 if chain[matched - 1] in pending else cache.clock - used
+        fresh = chain[matched:]
+        if len(fresh) > self._limit // PENDING_FRACTION - self._pending:
+            fresh = ()
+        if fresh:
+            cache.clock += len(fresh)
+            self._append(cache, fresh)
+            for block in fresh:
+                pending[block] = pending.get(block, 0) + 1
+            self._pending += len(fresh)
+        if used >= 0:
+            self._touch(cache, chain, matched, used)
+        if fresh:
+            over = len(blocks) - self._room(cache)
+            if over > 0:
+                self._push_out(cache, min(over, EVICTION_BATCH + len(fresh)))
+        return RecordedPrompt(self, cache, chain, matched, age, fresh)
 
     def removed(self, endpoint: Endpoint) -> None:
         """Forget the endpoint: it matches nothing from now on, and later requests evict its blocks bit by bit."""
@@ -173,57 +194,52 @@ class PrefixIndex:
     # called by ``RecordedPrompt``
 
     def insert(self, recorded: RecordedPrompt) -> None:
-        """The endpoint has computed the prompt: it is the most recently used one, and evicts others."""
+        """The endpoint has computed the prompt: its blocks are no longer pending, whoever brought them."""
         cache, chain, matched = recorded.cache, recorded.chain, recorded.matched
         if cache.removed:
             self.abandon(recorded)
             return
-        blocks, mask, locations = cache.blocks, cache.mask, self._locations
-        if matched and chain[matched - 1] not in blocks:
-            matched = 0  # it was pending, and failed, or has been evicted since
-        cache.clock += len(chain) - matched
-        stamp = cache.clock
-        before = len(blocks)
-        touch = blocks.move_to_end
-        for block in reversed(chain[matched:] if matched else chain):
-            blocks[block] = stamp
-            touch(block)
-            locations[block] = locations.get(block, 0) | mask
-        if matched and stamp - blocks[chain[matched - 1]] >= before // RECENT_FRACTION:
-            for block in reversed(chain[:matched]):
-                if block in blocks:
-                    blocks[block] = stamp
-                    touch(block)
-        self.abandon(recorded)
-        new = len(blocks) - before
+        pending = cache.pending
+        if pending:
+            for block in chain if matched and chain[matched - 1] in pending else recorded.pending:
+                pending.pop(block, None)
+        new, blocks = len(recorded.pending), cache.blocks
+        missing = new < len(chain) - matched  # it is recorded only now
+        if matched and chain[matched - 1] not in blocks:  # what brought its beginning has failed, or it is pushed out
+            missing |= chain[matched] in blocks if new else chain[matched - 1] not in cache.leaving
+        if missing:
+            new = len(chain)
+            cache.clock += new
+            self._append(cache, chain)
+        self._pending -= len(recorded.pending)
+        recorded.pending = ()
         if new or self._removed:
-            self._size += new
             self._make_room(cache, new)
 
     def abandon(self, recorded: RecordedPrompt) -> None:
-        """The prompt is no longer pending: it is inserted, or the endpoint does not compute it."""
+        """The endpoint does not compute the prompt."""
         cache, brought = recorded.cache, recorded.pending
-        pending, blocks = cache.pending, cache.blocks
+        pending, blocks, leaving = cache.pending, cache.blocks, cache.leaving
         self._pending -= len(brought)
+        cache.clock -= len(brought)
         recorded.pending = ()
         for block in brought:
             count = pending.pop(block, 0)
             if count > 1:
                 pending[block] = count - 1
-            elif count and block not in blocks:
-                self._clear(block, cache.mask)
-
-    def drop(self, cache: EngineCache, chain: Chain, start: int) -> None:
-        """Remove the blocks of ``chain`` from position ``start`` on from this cache.
-
-        Blocks of longer prompts behind this one's end stay until they are evicted, and may match wrongly.
-        """
-        blocks = cache.blocks
-        for block in chain[start:]:
-            if blocks.pop(block, None) is not None:
-                self._size -= 1
-                if block not in cache.pending:
+            elif count:
+                if blocks.pop(block, None) is not None:
                     self._clear(block, cache.mask)
+                    self._size -= 1
+                elif leaving.pop(block, None) is not None:
+                    self._size -= 1
+        if leaving and not cache.removed:
+            locations, mask = self._locations, cache.mask
+            for _ in range(min(len(leaving), self._room(cache) - len(blocks))):
+                block, stamp = leaving.popitem()
+                blocks[block] = stamp
+                blocks.move_to_end(block, last=False)
+                locations[block] = locations.get(block, 0) | mask
 
     def correct(self, recorded: RecordedPrompt, share: float) -> None:
         """Correct the estimate by the share of the prompt that was really cached, as a response reported it.
@@ -247,7 +263,7 @@ class PrefixIndex:
                 cache.unit -= (cache.unit - seen) / UNIT_MEMORY
         if not cache.unit:  # it has never reported any
             return
-        size = len(cache.blocks)
+        size = cache.size()
         slack = 1 + len(chain) // 8
         missing = recorded.matched - len(chain) * share / cache.unit
         cache.clock += max(0, int(missing))
@@ -263,30 +279,66 @@ class PrefixIndex:
         self._masks[endpoint] = cache.mask
         return cache
 
+    def _room(self, cache: EngineCache) -> int:
+        """Blocks this cache may have: its capacity, and its share of the memory."""
+        return min(cache.capacity, self._limit // max(1, len(self._caches)))
+
+    def _append(self, cache: EngineCache, chain: Chain) -> None:
+        """These blocks are the most recently used ones."""
+        blocks, leaving, stamp, mask, locations = cache.blocks, cache.leaving, cache.clock, cache.mask, self._locations
+        before = len(blocks) + len(leaving)
+        for block in reversed(chain):
+            if leaving:
+                leaving.pop(block, None)
+            blocks[block] = stamp
+            blocks.move_to_end(block)
+            locations[block] = locations.get(block, 0) | mask
+        self._size += len(blocks) + len(leaving) - before
+
+    @staticmethod
+    def _touch(cache: EngineCache, chain: Chain, matched: int, used: int) -> None:
+        """The first ``matched`` blocks of a prompt are used again; nothing is done where they were a moment ago."""
+        blocks, stamp = cache.blocks, cache.clock
+        if stamp - used >= len(blocks) // RECENT_FRACTION:
+            for block in reversed(chain[:matched]):
+                if block in blocks:
+                    blocks[block] = stamp
+                    blocks.move_to_end(block)
+
+    def _push_out(self, cache: EngineCache, count: int) -> None:
+        """The oldest blocks will be gone when the pending prompts are computed."""
+        oldest, leaving = cache.blocks.popitem, cache.leaving
+        for _ in range(count):
+            block, stamp = oldest(last=False)
+            leaving[block] = stamp
+            self._clear(block, cache.mask)
+
     def _make_room(self, cache: EngineCache, new: int) -> None:
         """Evict down to the cache's capacity and its share of the memory, and all caches to the limit."""
         if self._removed:
             last = self._removed[-1]
-            self._evict(last, min(len(last.blocks), EVICTION_BATCH + new))
-            for _ in range(min(len(last.pending), EVICTION_BATCH + new)):
-                self._clear(last.pending.popitem()[0], last.mask)
-            if not (last.blocks or last.pending):
+            self._evict(last, min(last.size(), EVICTION_BATCH + new))
+            if not last.size():
                 self._removed.pop()
                 self._free_bits.append(last.mask.bit_length() - 1)
-        over = len(cache.blocks) - min(cache.capacity, self._limit // max(1, len(self._caches)))
+        over = cache.size() - len(cache.pending) - self._room(cache)
         if over > 0:
             self._evict(cache, min(over, EVICTION_BATCH + new))
-        while self._size > self._limit:
-            largest = max((*self._caches.values(), *self._removed), key=lambda each: len(each.blocks))
-            self._evict(largest, min(len(largest.blocks), self._size - self._limit))
+        while self._size - self._pending > self._limit:
+            largest = max((*self._caches.values(), *self._removed), key=EngineCache.size)
+            self._evict(largest, min(largest.size(), self._size - self._pending - self._limit))
 
     def _evict(self, cache: EngineCache, count: int) -> None:
-        oldest, pending = cache.blocks.popitem, cache.pending
+        blocks, leaving, pending = cache.blocks, cache.leaving, cache.pending
         self._size -= count
         for _ in range(count):
-            block = oldest(last=False)[0]
-            if block not in pending:
+            if leaving:
+                block = leaving.popitem(last=False)[0]
+            else:
+                block = blocks.popitem(last=False)[0]
                 self._clear(block, cache.mask)
+            if pending:
+                pending.pop(block, None)
 
     def _clear(self, block: int, mask: int) -> None:
         """This cache no longer has the block."""

@@ -18,7 +18,10 @@ from blade_router.policies.prefix_cache.prefix_index import (
     PENDING_FRACTION,
     PrefixIndex,
 )
+from blade_router.request.prompt_text import BLOCK, BYTES_PER_TOKEN
 from blade_router.request.usage import Usage
+
+BLOCK_TOKENS = BLOCK // BYTES_PER_TOKEN
 
 
 def endpoints(count: int) -> list[Endpoint]:
@@ -319,15 +322,48 @@ def test_a_prompt_without_a_response_leaves_what_another_one_brought() -> None:
         assert len(index) == len(index._locations) == 4
 
 
-def test_a_prompt_is_inserted_whole_when_its_beginning_was_evicted_meanwhile() -> None:
+def test_a_prompt_is_inserted_whole_when_its_beginning_has_failed_meanwhile() -> None:
     (one,) = endpoints(1)
-    index = index_of(10)
-    place(index, [1, 2], one)
-    computing = index.sent([1, 2, 3], one, 2)
-    place(index, list(range(100, 110)), one)
-    assert index.match([1, 2], [one]) == [0]
-    computing.first_byte()
-    assert [index.match([1, 2, 3][:depth], [one]) for depth in (1, 2, 3)] == [[1], [2], [3]]
+    for chain in ([1, 2, 3], [1, 2]):
+        index = index_of(100)
+        failing = index.sent([1, 2], one, 0)
+        computing = index.sent(chain, one, 2)
+        failing.ended(None)
+        assert index.match([1, 2], [one]) == [0]
+        computing.first_byte()
+        assert [index.match(chain[:depth], [one])[0] for depth in range(1, len(chain) + 1)] == [
+            *range(1, len(chain) + 1)
+        ]
+        assert len(index) == len(chain)
+
+
+def test_a_prompt_finds_the_cache_as_those_before_it_leave_it() -> None:
+    """The engine computes what waits in the order it came: what is evicted until then is of no use."""
+    (one,) = endpoints(1)
+    one.report.cache_tokens = 40 * BLOCK_TOKENS
+    index = index_of(10_000)
+    place(index, list(range(30)), one)
+    waiting = [index.sent(list(range(start, start + 20)), one, 0) for start in (100, 200)]
+    assert index.match(list(range(30)), [one]) == [0]
+    assert [index.match(list(range(start, start + 20)), [one]) for start in (100, 200)] == [[20], [20]]
+    for recorded in waiting:
+        recorded.first_byte()
+    assert index.match(list(range(30)), [one]) == [0]
+    assert len(index) == len(index._locations) == 40
+
+
+def test_what_a_failed_prompt_pushed_out_comes_back() -> None:
+    (one,) = endpoints(1)
+    one.report.cache_tokens = 40 * BLOCK_TOKENS
+    index = index_of(10_000)
+    chains = [list(range(start, start + 20)) for start in (0, 100, 200, 300)]
+    place(index, chains[0], one)
+    place(index, chains[1], one)
+    failing, served = index.sent(chains[2], one, 0), index.sent(chains[3], one, 0)
+    failing.ended(None)
+    served.first_byte()
+    assert [index.match(chain, [one])[0] for chain in chains] == [0, 20, 0, 20]
+    assert len(index) == len(index._locations) == 40
 
 
 def test_a_removed_endpoint_leaves_nothing_pending() -> None:
