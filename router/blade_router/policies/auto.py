@@ -41,7 +41,9 @@ CROWD: Final = 1.0
 HOME_SHARE: Final = 0.9
 """Share of an unknown prompt that counts as cached at its home, where there are several routers."""
 KV_FULL: Final = 0.8
-"""KV-cache usage above which an engine is avoided, the more the fuller it is."""
+"""KV-cache usage above which a request may have to wait for room: at most until another one of its engine ends."""
+UNKNOWN_SERVICE: Final = 1.0
+"""Seconds of a request of an engine that has not ended any."""
 SHARED_BLOCKS: Final = 2
 """Uncached blocks of a prompt that make its hash key when there are several routers."""
 _MASK: Final = (1 << 64) - 1
@@ -119,7 +121,8 @@ class Auto(Policy):
                 and report.kv_usage is not None
                 and (usage := reported_kv_usage(endpoint, now)) > KV_FULL
             ):
-                cost = (cost + CLOSE_SECONDS) * (1.0 - KV_FULL) / max(1.0 - usage, 0.01)
+                until_room = (prefill.service or UNKNOWN_SERVICE) / max(1, endpoint.in_flight)
+                cost += until_room * (usage - KV_FULL) / (1.0 - KV_FULL)
             weight = endpoint.health.weight
             if weight < 1.0:
                 cost = (cost + CLOSE_SECONDS) / max(weight, MIN_WEIGHT)

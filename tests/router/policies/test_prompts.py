@@ -64,6 +64,20 @@ async def test_auto_avoids_a_full_kv_cache() -> None:
     assert {serve(chooser, two, chat_request(group_text(group, 3))) for group in range(10)} == {"1"}
 
 
+async def test_a_full_kv_cache_costs_no_more_than_waiting_for_room() -> None:
+    """Many requests on an engine end often: a prompt that it has cached is not computed elsewhere for that."""
+    chooser, two = policy("auto"), endpoints(2)
+    long = chat_request(group_text(1, 64))
+    home = two[int(serve(chooser, two, long))]
+    for endpoint in two:
+        endpoint.prefill.service = 2.0
+    home.report.kv_usage, home.report.reported_at = 1.0, time.monotonic()
+    home.in_flight = 100
+    assert serve(chooser, two, long) == home.name
+    home.in_flight = 1
+    assert serve(chooser, two, long) != home.name
+
+
 async def test_auto_avoids_an_engine_without_free_slots() -> None:
     chooser, two = policy("auto"), endpoints(2)
     two[0].report.capacity, two[1].report.capacity = 96, 32
