@@ -91,6 +91,10 @@ class Engine:
     """... which is back after that long."""
     publisher: KvEventPublisher | LoadReporter | None = None
     """Publishes KV events or the load to routers; without one they get ``cached_tokens`` only."""
+    says_cached: bool = True
+    """Its usage has ``cached_tokens``."""
+    token_size: int = 4
+    """Characters it counts as a token in ``prompt_tokens``; ``cached_tokens`` always go by 4."""
     port: int = 0
     requests: int = 0
     active: int = 0
@@ -281,7 +285,7 @@ class _Connection(asyncio.Protocol):
         if engine.cache_blocks:
             text = "".join([message.content for message in request.messages])
             engine.groups.add(text[:BLOCK].encode())
-            self.prompt = len(text) // 4
+            self.prompt = len(text) // engine.token_size
             wait, self.cached, blocks = engine.prefill(text)
             self.extra = hashes_header(blocks) if self.hashes_wanted and engine.publisher is not None else b""
         self.hashes_wanted = False
@@ -338,7 +342,7 @@ class _Connection(asyncio.Protocol):
 
     def _usage(self) -> bytes:
         """The usage of a response; without a prefix cache it has no cached tokens."""
-        cached = _CACHED % self.cached if self.engine.cache_blocks else b""
+        cached = _CACHED % self.cached if self.engine.cache_blocks and self.engine.says_cached else b""
         return _USAGE % (self.prompt, self.tokens, self.prompt + self.tokens, cached)
 
     def _finish(self) -> None:

@@ -9,6 +9,7 @@ from benchmarks.figures import Figure
 from benchmarks.router.rounds import Context
 from benchmarks.router.rows import (
     admission,
+    affinity,
     bodies,
     cancel,
     failures,
@@ -31,6 +32,7 @@ ROWS: Final[dict[str, Callable[[Context], Awaitable[list[Figure]]]]] = {
     "many_streams": streaming.run_many,
     "prefix": prefix.run,
     "queues": prefix.run_queues,
+    "affinity": affinity.run,
     "kv_aware": kv_aware.run,
     "failures": failures.run,
     "killed": failures.run_killed,

@@ -17,7 +17,7 @@ from typing import Final
 
 from blade_router.endpoints.endpoint import Endpoint
 from blade_router.policies.base import Choice, Policy
-from blade_router.policies.fleet_times import FleetTimes
+from blade_router.policies.fleet_times import LEAST_PLACED, FleetTimes
 from blade_router.policies.load import MIN_WEIGHT, STALE, reported_capacity, reported_kv_usage
 from blade_router.policies.options import PolicyOptions
 from blade_router.policies.prefix_cache.choice import TimedChoice
@@ -54,7 +54,7 @@ class Auto(Policy):
 
     Args:
         index: the prefix-cache index.
-        options: of them ``replicas``, ``state_interval`` and ``clock``.
+        options: of them ``replicas``, ``state_interval``, ``clock`` and ``rng``.
     """
 
     def __init__(self, index: PrefixCacheIndex, options: PolicyOptions, *, name: str = "auto") -> None:
@@ -63,6 +63,7 @@ class Auto(Policy):
         self._replicas = options.replicas
         self._stale = STALE * options.state_interval
         self._clock = options.clock
+        self._rng = options.rng
         self._times = FleetTimes()
         self._seeds: dict[Endpoint, int] = {}
         self._now = 0.0
@@ -95,8 +96,11 @@ class Auto(Policy):
         costs: list[float] = []
         for place, endpoint in enumerate(candidates):
             prefill = endpoint.prefill
-            if usual and not prefill.samples:
-                prefill.block = usual
+            if not prefill.samples:
+                if usual:
+                    prefill.block = usual
+                if not prefill.placed:  # in the order of the list all routers would begin with the same engine
+                    prefill.placed = self._rng.random() * LEAST_PLACED
             rate = prefill.block
             wait = prefill.wait(now, routers) if prefill.open else 0.0
             report = endpoint.report

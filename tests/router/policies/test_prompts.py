@@ -106,6 +106,11 @@ async def test_auto_keeps_everything_where_it_is_while_nobody_waits() -> None:
         assert [serve(chooser, four, request) for request in requests] == homes
 
 
+async def test_routers_that_know_nothing_yet_begin_with_different_engines() -> None:
+    firsts = {serve(policy("auto", rng=random.Random(seed)), endpoints(8), chat_request("short")) for seed in range(40)}
+    assert len(firsts) > 1
+
+
 async def test_auto_ignores_stale_load_reports() -> None:
     chooser, two = policy("auto"), endpoints(2)
     for endpoint in two:
