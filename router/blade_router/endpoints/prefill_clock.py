@@ -46,6 +46,7 @@ class PrefillClock:
         "placed",
         "samples",
         "service",
+        "token",
     )
 
     def __init__(self) -> None:
@@ -59,6 +60,8 @@ class PrefillClock:
         """The same of responses in one piece: their decoding."""
         self.service = 0.0
         """A whole request."""
+        self.token = 0.0
+        """An output token after the first one; 0: none was seen."""
         self.placed = 0.0
         """Blocks that were new to its cache, older ones counting less."""
         self.open = 0
@@ -138,6 +141,11 @@ class PrefillClock:
     def ended(self, seconds: float) -> None:
         """A request that was served took so long in all."""
         self.service += (seconds - self.service) * (STEADY if self.service else 1.0)
+
+    def decoded(self, seconds: float, tokens: int) -> None:
+        """A stream of so many output tokens took so long after its first byte."""
+        sample = seconds / tokens
+        self.token += (sample - self.token) * (STEADY if self.token else 1.0)
 
     def _left(self, blocks: float) -> None:
         self._pending -= 1

@@ -40,6 +40,10 @@ CROWD: Final = 1.0
 """Share of those who wait on an engine that a copy delays."""
 HOME_SHARE: Final = 0.9
 """Share of an unknown prompt that counts as cached at its home, where there are several routers."""
+SLOW_DECODE: Final = 1.1
+"""How many times the usual an engine's output tokens take, from which on it counts as slow in decoding, ..."""
+DECODE_SHARE: Final = 0.5
+"""... and the share of what that costs a usual stream: its client waits for the first token most."""
 KV_FULL: Final = 0.8
 """KV-cache usage above which a request may have to wait for room: at most until another one of its engine ends."""
 UNKNOWN_SERVICE: Final = 1.0
@@ -92,6 +96,7 @@ class Auto(Policy):
                 warmest += (blocks - warmest) * HOME_SHARE
         times = self._times
         usual, work = times.block, times.work
+        steady, streamed = times.token * SLOW_DECODE, times.output * DECODE_SHARE
         mean_placed = times.placed / len(candidates) + 1.0
         costs: list[float] = []
         for place, endpoint in enumerate(candidates):
@@ -117,6 +122,8 @@ class Auto(Policy):
             if endpoint is home:
                 cached += (blocks - cached) * HOME_SHARE
             cost = wait + (prefill.fixed if stream else prefill.delay)
+            if stream and prefill.token > steady:
+                cost += (prefill.token - steady) * streamed
             cost += (blocks - cached) * rate * (1.0 + PRESSURE * prefill.placed / mean_placed)
             if cached < warmest:
                 cost += (warmest - cached) * rate * (aversion + CROWD * wait / work)

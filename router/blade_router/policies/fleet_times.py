@@ -22,16 +22,27 @@ LEAST_PLACED: Final = 0.05
 class FleetTimes:
     """Averages over the engines of one policy. All times are seconds."""
 
-    __slots__ = ("_turn", "block", "placed", "work")
+    __slots__ = ("_turn", "block", "output", "placed", "token", "work")
 
     def __init__(self) -> None:
         self.block = 0.0
         """Prefill of a block; 0 while it is unknown. It stands for engines that have not answered yet."""
         self.work = LEAST_WORK
         """Prefill of a request."""
+        self.token = 0.0
+        """An output token of the faster engines."""
+        self.output = 0.0
+        """Output tokens of a request."""
         self._turn = 0
         self.placed = 0.0
         """New blocks that were placed, older ones counting less."""
+
+    def decoded(self, token: float, tokens: int) -> None:
+        """A stream of so many output tokens is over; its engine usually takes so long for one."""
+        if not self.output:
+            self.token, self.output = token, float(tokens)
+        self.token += (token - self.token) * (WORK_WEIGHT if token > self.token else RATE_WEIGHT)
+        self.output += (tokens - self.output) * WORK_WEIGHT
 
     def record(self, prefill: PrefillClock, blocks: float, candidates: Sequence[Endpoint]) -> None:
         """A prompt with so many uncached blocks is sent to an engine, one of ``candidates``."""
@@ -43,6 +54,7 @@ class FleetTimes:
         if idle is not prefill and not idle.open:  # one slow response must not keep it idle for good
             idle.fixed *= FADE
             idle.delay *= FADE
+            idle.token *= FADE
         placed = blocks + LEAST_PLACED
         prefill.placed += placed
         self.placed += placed

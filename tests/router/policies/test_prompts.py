@@ -2,14 +2,16 @@
 
 import random
 import time
+from collections import Counter
 
 import pytest
-from router_support.policies import LONG, OTHER, endpoints, policy, send, serve
+from router_support.policies import LONG, OTHER, end, endpoints, policy, send, serve
 from router_support.simulation import chat_request, group_text
 
 from blade_protocol.routing import EndpointConfig, PolicyName
 from blade_router.endpoints.endpoint_set import EndpointSet
 from blade_router.policies.load import REPORT_MAX_AGE, estimated_requests
+from blade_router.request.usage import Usage
 
 # prompts
 
@@ -95,6 +97,21 @@ async def test_auto_prefers_an_engine_that_computes_faster() -> None:
             started = endpoint.prefill.sent(100.0, 10.0, False)
             endpoint.prefill.first_byte(100.0 + 10.0 * rate, started, 10.0, 0.0, False)
     assert {serve(chooser, two, chat_request(group_text(group, 30))) for group in range(5)} == {"1"}
+
+
+async def test_auto_prefers_an_engine_that_decodes_faster_for_streams() -> None:
+    """Prompts take equally long on both: of the second one, an output token takes twice as long."""
+    now = [100.0]
+    chooser, two = policy("auto", clock=lambda: now[0]), endpoints(2)
+    counts: Counter[str] = Counter()
+    for group in range(200):
+        choice = send(chooser.choose(two, chat_request(group_text(group, 3), stream=True)))
+        now[0] += 0.01
+        choice.first_byte()
+        now[0] += 1.0 if choice.endpoint is two[0] else 2.0
+        end(choice, Usage(100, 50, 0))
+        counts[choice.endpoint.name] += 1
+    assert counts["0"] > 3 * counts["1"] > 0
 
 
 async def test_auto_keeps_everything_where_it_is_while_nobody_waits() -> None:

@@ -1,12 +1,16 @@
 """Choices that are recorded in a prefix-cache index, and that count their endpoint's prefill backlog."""
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from blade_router.endpoints.endpoint import Endpoint
 from blade_router.policies.base import Choice
 from blade_router.policies.fleet_times import FleetTimes
 from blade_router.policies.prefix_cache.interface import Chain, PrefixCacheIndex, PrefixInsertion
 from blade_router.request.usage import Usage
+
+LEAST_OUTPUT: Final = 8
+"""Output tokens from which on a response says how long one takes."""
 
 
 class PrefixChoice(Choice):
@@ -78,6 +82,7 @@ class TimedChoice(PrefixChoice):
         "_candidates",
         "_clock",
         "_cost",
+        "_first_at",
         "_home",
         "_in_flight",
         "_policy",
@@ -121,6 +126,7 @@ class TimedChoice(PrefixChoice):
         self._whole = whole
         self._sent_at = now
         self._reference = 0.0
+        self._first_at = 0.0
         self._waits = False
         self._clock = clock
         self._times = times
@@ -150,8 +156,9 @@ class TimedChoice(PrefixChoice):
 
     def first_byte(self) -> None:
         self._waits = False
+        self._first_at = now = self._clock()
         endpoint = self.endpoint
-        endpoint.prefill.first_byte(self._clock(), self._reference, self._blocks, self._matched, self._whole)
+        endpoint.prefill.first_byte(now, self._reference, self._blocks, self._matched, self._whole)
         endpoint.backlog_tokens -= self._uncached
         self._uncached = 0
         if self._insertion is not None:
@@ -161,5 +168,9 @@ class TimedChoice(PrefixChoice):
         if self._waits:
             self.endpoint.prefill.failed(self._blocks, self._whole)
         else:
-            self.endpoint.prefill.ended(self._clock() - self._sent_at)
+            now, prefill = self._clock(), self.endpoint.prefill
+            prefill.ended(now - self._sent_at)
+            if usage is not None and usage.completion_tokens >= LEAST_OUTPUT and not self._whole:
+                prefill.decoded(now - self._first_at, usage.completion_tokens)
+                self._times.decoded(prefill.token, usage.completion_tokens)
         super().ended(usage)
