@@ -21,7 +21,7 @@ from blade_llm.cache.sizing import BLOCK_SIZE
 from blade_llm.kernels.paged_attention import RaggedBatch, prepare
 from blade_llm.layers.step import StepMetadata
 from blade_llm.models.config import load_model_config
-from blade_llm.models.llama import Llama
+from blade_llm.models.decoder import Decoder
 from blade_llm.runner.device import TORCH_DTYPES
 from blade_llm.runner.kv_cache import allocate_kv_cache
 from blade_llm.weights.loader import load_model
@@ -61,18 +61,18 @@ def perplexity(texts: list[Example], dtype: str, quant: str) -> float:
     return float(losses.mean().exp())
 
 
-def _losses(model: Llama, text: Example, dtype: torch.dtype) -> torch.Tensor:
+def _losses(model: Decoder, text: Example, dtype: torch.dtype) -> torch.Tensor:
     """Negative log-likelihood of each token of the answers."""
     learned = torch.tensor(text.learn[1:])
     logits = _logits(model, text.ids, dtype)[:-1]
     return F.cross_entropy(logits[learned].float(), torch.tensor(text.ids[1:])[learned], reduction="none")
 
 
-def _logits(model: Llama, tokens: list[int], dtype: torch.dtype) -> torch.Tensor:
+def _logits(model: Decoder, tokens: list[int], dtype: torch.dtype) -> torch.Tensor:
     config = load_model_config(MODEL)
     count = len(tokens)
     blocks = -(-count // BLOCK_SIZE)
-    cache = allocate_kv_cache(config, blocks, BLOCK_SIZE, torch.device("cpu"), dtype)
+    cache = allocate_kv_cache(config.kv, blocks, BLOCK_SIZE, torch.device("cpu"), dtype)
     batch = RaggedBatch.of(torch.tensor([0]), [count], [count])
     table = torch.arange(blocks, dtype=torch.int32).unsqueeze(0)
     positions = torch.arange(count)

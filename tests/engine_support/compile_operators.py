@@ -60,7 +60,7 @@ def main(target: str) -> None:
     warm: Any = importlib.import_module("blade_llm.kernels.warm")
     k_cache = torch.zeros(2, 16, 4, 128, dtype=torch.bfloat16)
     for qk_norm in (False, True):
-        warm.warm_layers(torch.bfloat16, k_cache, hidden=3584, inner=18944, num_heads=28, qk_norm=qk_norm)
+        warm.warm_layers(torch.bfloat16, k_cache, hidden=3584, inner=[18944], num_heads=28, qk_norm=qk_norm)
     tokens, blocks = torch.zeros(3, 4097, dtype=torch.int32), torch.zeros(3, 257, dtype=torch.int32)
     warm.warm_step(tokens, blocks, 16, torch.zeros(1, 152_064, dtype=torch.bfloat16))
 

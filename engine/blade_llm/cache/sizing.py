@@ -53,7 +53,7 @@ def default_kv_cache_bytes(replicas: int = 1, limit: int | None = None) -> int:
 
 def kv_token_bytes(config: ModelConfig, dtype: DTypeName) -> int:
     """Bytes that the keys and values of one token take in all layers."""
-    return 2 * config.num_layers * config.num_kv_heads * config.head_dim * DTYPE_BYTES[dtype]
+    return config.kv.token_elements * DTYPE_BYTES[dtype]
 
 
 def kv_block_bytes(config: ModelConfig, dtype: DTypeName, block_size: int = BLOCK_SIZE) -> int:

@@ -3,6 +3,8 @@ first use, and in service that would make a request wait for seconds. Attention 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -18,12 +20,12 @@ from blade_llm.kernels.top_k_top_p import top_k_top_p_thresholds
 
 
 def warm_layers(
-    dtype: torch.dtype, k_cache: Tensor, *, hidden: int, inner: int, num_heads: int, qk_norm: bool = False
+    dtype: torch.dtype, k_cache: Tensor, *, hidden: int, inner: Sequence[int], num_heads: int, qk_norm: bool = False
 ) -> None:
     """Norm, gate, and rotation with cache write. Nothing to do but on a GPU.
 
     ``dtype``: of the activations. ``k_cache``: [blocks, block_size, kv_heads, head_dim], any layer's; its last slot is
-    overwritten. ``inner``: of the gated MLP.
+    overwritten. ``inner``: of the MLPs with a SiLU gate.
     """
     if backend_of(k_cache) != "triton":
         return
@@ -33,7 +35,8 @@ def warm_layers(
     weight = torch.ones(hidden, dtype=dtype, device=device)
     rms_norm(x, weight, 1e-6)
     add_rms_norm(x, x.clone(), weight, 1e-6)
-    silu_and_mul(torch.zeros(1, 2 * inner, dtype=dtype, device=device))
+    for width in inner:
+        silu_and_mul(torch.zeros(1, 2 * width, dtype=dtype, device=device))
     angles = torch.zeros(1, head_dim // 2, device=device)
     slot_mapping = torch.full((1,), k_cache.shape[0] * block_size - 1, device=device)
     qkv = torch.zeros(1, (num_heads + 2 * kv_heads) * head_dim, dtype=dtype, device=device)

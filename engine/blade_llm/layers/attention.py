@@ -8,24 +8,44 @@ from blade_llm.kernels.paged_attention import paged_attention
 from blade_llm.kernels.rope_write_kv import rope_write_kv
 from blade_llm.layers.linear import Linear
 from blade_llm.layers.step import Rotation, StepMetadata
+from blade_llm.spec.attention import AttentionSpec
 
 
 class Attention:
     """Grouped-query attention of one layer over the paged KV cache."""
 
-    __slots__ = ("layer", "num_heads", "output", "qkv", "scale")
+    __slots__ = ("k_norm", "layer", "norm_eps", "output", "q_norm", "qkv", "spec")
 
-    def __init__(self, layer: int, qkv: Linear, output: Linear, num_heads: int, head_dim: int) -> None:
-        """``qkv``: queries, keys and values stacked in this order; ``layer``: index into the KV cache."""
+    def __init__(
+        self, layer: int, spec: AttentionSpec, qkv: Linear, output: Linear, head_norms: tuple[Tensor, Tensor] | None
+    ) -> None:
+        """``qkv``: queries, keys and values stacked in this order; ``layer``: index into the KV cache; ``head_norms``:
+        of queries and keys, [head_dim] each."""
         self.layer = layer
+        self.spec = spec
         self.qkv = qkv
         self.output = output
-        self.num_heads = num_heads
-        self.scale = head_dim**-0.5
+        self.q_norm: Tensor | None = None
+        self.k_norm: Tensor | None = None
+        if head_norms is not None:
+            self.q_norm, self.k_norm = head_norms
+        self.norm_eps = 0.0 if spec.head_norm is None else spec.head_norm.eps
 
     def __call__(self, x: Tensor, rotation: Rotation, step: StepMetadata, selected: Tensor | None = None) -> Tensor:
         """[tokens, hidden] to the same, or to [selected, hidden]: of those tokens alone ([selected] int64)."""
+        spec = self.spec
         k_cache, v_cache = step.kv_cache[self.layer]
-        q = rope_write_kv(self.qkv(x), rotation.cos, rotation.sin, step.slot_mapping, k_cache, v_cache, self.num_heads)
-        attended = paged_attention(q, k_cache, v_cache, step.attention, self.scale)
-        return self.output(attended if selected is None else attended.index_select(0, selected))
+        q = rope_write_kv(
+            self.qkv(x, step),
+            rotation.cos,
+            rotation.sin,
+            step.slot_mapping,
+            k_cache,
+            v_cache,
+            spec.num_heads,
+            self.q_norm,
+            self.k_norm,
+            self.norm_eps,
+        )
+        attended = paged_attention(q, k_cache, v_cache, step.attention, spec.scale, spec.window)
+        return self.output(attended if selected is None else attended.index_select(0, selected), step)

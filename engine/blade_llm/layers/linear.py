@@ -10,6 +10,7 @@ from torch import Tensor
 
 from blade_llm.kernels.linear import pack
 from blade_llm.kernels.linear.packed import Quantization
+from blade_llm.layers.step import StepMetadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,8 @@ class Linear:
             self.weight, self.bias = weight, bias
             self.nbytes = weight.nbytes + (bias.nbytes if bias is not None else 0)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """[tokens, in] to [tokens, out]."""
+    def __call__(self, x: Tensor, step: StepMetadata | None = None) -> Tensor:
+        """[tokens, in] to [tokens, out]. ``step``: whose tokens they are; None outside of the layers."""
         if self.packed is not None:
             return self.packed(x)
         assert self.weight is not None

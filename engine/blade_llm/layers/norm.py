@@ -1,14 +1,27 @@
-"""RMS normalisation with its weight, alone or together with the residual addition before it."""
+"""Normalisation over the hidden dimension, alone or together with the residual addition before it."""
 
 from __future__ import annotations
 
+from typing import Protocol
+
+import torch.nn.functional as F
 from torch import Tensor
 
 from blade_llm.kernels.rms_norm import add_rms_norm, rms_norm
 
 
+class Norm(Protocol):
+    """A normalisation with its weights."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[tokens, hidden] to the same."""
+
+    def add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """The normalised sum of both, and the sum. May overwrite ``x``."""
+
+
 class RMSNorm:
-    """Normalises over the hidden dimension."""
+    """``x / rms(x) * weight``."""
 
     __slots__ = ("eps", "weight")
 
@@ -17,9 +30,25 @@ class RMSNorm:
         self.eps = eps
 
     def __call__(self, x: Tensor) -> Tensor:
-        """[tokens, hidden] to the same."""
         return rms_norm(x, self.weight, self.eps)
 
     def add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """The normalised sum of both, and the sum. May overwrite ``x``."""
         return add_rms_norm(x, residual, self.weight, self.eps)
+
+
+class LayerNorm:
+    """``(x - mean(x)) / std(x) * weight + bias``."""
+
+    __slots__ = ("bias", "eps", "weight")
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, eps: float) -> None:
+        self.weight = weight
+        self.bias = bias
+        self.eps = eps
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+
+    def add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        total = x.add_(residual)
+        return self(total), total

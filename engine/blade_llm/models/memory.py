@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Final
 
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.dtypes import DTYPE_BYTES, DTypeName
-from blade_llm.models.tensors import expected_tensors
 
 BYTES_PER_WEIGHT: Final[Mapping[str, float]] = {"int8": 1.0, "int4": 0.5625}
 """Bytes per weight of quantised matrices; int4 with a 16-bit scale for each 32 weights."""
@@ -21,13 +19,11 @@ def weight_bytes(config: ModelConfig, dtype: DTypeName, quant: str = "none") -> 
 
     ``quant``: ``none``, ``int8`` or ``int4``, of all matrices but the embedding table.
     """
-    shapes = expected_tensors(config)
-    table = shapes["model.embed_tokens.weight"]
-    vectors = sum(shape[0] for shape in shapes.values() if len(shape) == 1) + math.prod(table)
-    matrices = sum(math.prod(shape) for shape in shapes.values() if len(shape) == 2)
-    if not config.tie_word_embeddings:
-        matrices -= math.prod(table)
-    return vectors * DTYPE_BYTES[dtype] + int(matrices * BYTES_PER_WEIGHT.get(quant, DTYPE_BYTES[dtype]))
+    tensors = config.tensors
+    matrices = tensors.linear_size
+    if config.decoder.tied:
+        matrices += config.vocab_size * config.hidden_size
+    return tensors.other_size * DTYPE_BYTES[dtype] + int(matrices * BYTES_PER_WEIGHT.get(quant, DTYPE_BYTES[dtype]))
 
 
 def activation_bytes(config: ModelConfig, dtype: DTypeName, *, max_batch_tokens: int, max_num_seqs: int) -> int:
@@ -43,8 +39,11 @@ def activation_bytes(config: ModelConfig, dtype: DTypeName, *, max_batch_tokens:
 def layer_activation_bytes(config: ModelConfig, dtype: DTypeName, tokens: int) -> int:
     """Upper estimate of the working memory of the layers in a step of so many tokens, in bytes.
 
-    Per token: residual, normed input, attention output, q, k, v, and the three arrays of the gated MLP, of one layer
-    (layers reuse it).
+    Per token: residual, normed input, attention output, q, k, v, and the arrays of the MLP, of the widest layer (layers
+    reuse them).
     """
-    qkv = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
-    return tokens * (4 * config.hidden_size + qkv + 3 * config.intermediate_size) * DTYPE_BYTES[dtype]
+    widths = (
+        layer.attention.query_size + 2 * layer.attention.kv_size + (2 + layer.mlp.gated) * layer.mlp.inner
+        for layer in config.decoder.layers
+    )
+    return tokens * (4 * config.hidden_size + max(widths)) * DTYPE_BYTES[dtype]

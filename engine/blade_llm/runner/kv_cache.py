@@ -10,14 +10,14 @@ from torch import Tensor
 
 from blade_llm.kernels.native.memory import HugePageArena
 from blade_llm.layers.step import KVCache
-from blade_llm.models.config import ModelConfig
+from blade_llm.models.config import KVSpec
 
 _COPIED_AT_ONCE: Final = 32
 """Blocks, so that a step with many copies needs little memory for them."""
 
 
 def allocate_kv_cache(
-    config: ModelConfig, num_blocks: int, block_size: int, device: torch.device, dtype: torch.dtype
+    spec: KVSpec, num_blocks: int, block_size: int, device: torch.device, dtype: torch.dtype
 ) -> KVCache:
     """For each layer keys and values, [num_blocks + 1, block_size, kv_heads, head_dim], all zero.
 
@@ -25,7 +25,7 @@ def allocate_kv_cache(
     Attention reads whole blocks and masks what is not filled yet, so every slot must be finite from the start. On CPU
     the zeros come from the system's untouched pages, huge ones where it has them: memory is used only once blocks are.
     """
-    shape = (config.num_layers, 2, num_blocks + 1, block_size, config.num_kv_heads, config.head_dim)
+    shape = (spec.num_layers, 2, num_blocks + 1, block_size, spec.num_heads, spec.head_dim)
     if device.type == "cpu":
         cache = HugePageArena().empty(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
     else:

@@ -25,9 +25,9 @@ from blade_llm.kernels.paged_attention import warm as warm_attention
 from blade_llm.kernels.warm import warm_layers, warm_step
 from blade_llm.layers.step import KVCache, StepMetadata
 from blade_llm.models.config import ModelConfig
+from blade_llm.models.decoder import Decoder
 from blade_llm.models.dtypes import resolve_dtype
 from blade_llm.models.errors import NotEnoughMemoryError
-from blade_llm.models.llama import Llama
 from blade_llm.models.memory import activation_bytes
 from blade_llm.runner.cuda_graphs import CudaGraphs, DecodeGraphs, GraphBackend, SizedGraphs, graph_batch_sizes
 from blade_llm.runner.device import TORCH_DTYPES, choose_attention, choose_device, describe, require_quantization
@@ -151,7 +151,9 @@ class TorchRunner:
         """Allocate the KV cache, and tables of the slots to go with it."""
         config = self.config
         self.num_blocks, self.max_model_len = kv.blocks, kv.max_model_len
-        self._kv_cache: KVCache = allocate_kv_cache(self.model_config, kv.blocks, BLOCK_SIZE, self.device, self.dtype)
+        self._kv_cache: KVCache = allocate_kv_cache(
+            self.model_config.kv, kv.blocks, BLOCK_SIZE, self.device, self.dtype
+        )
         self.tables = SlotTables(
             config.max_num_seqs, kv.max_model_len, kv.blocks_of(kv.max_model_len), kv.blocks, self.device
         )
@@ -181,12 +183,17 @@ class TorchRunner:
         if self.device.type == "cpu":
             return
         model, tables, k_cache = self.model_config, self.tables, self._kv_cache[0][0]
-        hidden, inner, heads = model.hidden_size, model.intermediate_size, model.num_heads
-        warm_layers(self.dtype, k_cache, hidden=hidden, inner=inner, num_heads=heads)
+        heads, layers = model.num_heads, model.decoder.layers
+        gated = {layer.mlp.inner for layer in layers if layer.mlp.gated and layer.mlp.activation == "silu"}
+        qk_norm = any(layer.attention.head_norm is not None for layer in layers)
+        warm_layers(
+            self.dtype, k_cache, hidden=model.hidden_size, inner=sorted(gated), num_heads=heads, qk_norm=qk_norm
+        )
         logits = torch.zeros(1, model.vocab_size, dtype=self.dtype, device=self.device)
         warm_step(tables.token_ids, tables.block_table, BLOCK_SIZE, logits)
         if not self._torch_attention:
-            warm_attention(k_cache, tables.block_table, heads, deterministic=self.config.deterministic)
+            windows = tuple(sorted({layer.attention.window for layer in layers}))
+            warm_attention(k_cache, tables.block_table, heads, windows, self.config.deterministic)
 
     def detach(self) -> None:
         """Give back what :meth:`attach` allocated."""
@@ -266,7 +273,7 @@ class TorchRunner:
             config, model_config, self.dtype_name, memory.kv_cache_for(config.kv_cache_bytes), memory.enlarge
         )
 
-    def _load(self, max_positions: int) -> Llama:
+    def _load(self, max_positions: int) -> Decoder:
         start = time.perf_counter()
         model = load_model(
             self.config.model_dir,

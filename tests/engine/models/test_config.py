@@ -9,10 +9,11 @@ import pytest
 from hub_support.tiny_model import CONFIG, make_model
 
 from blade_llm.cache.sizing import kv_token_bytes
-from blade_llm.models.config import load_model_config
+from blade_llm.models.config import ModelConfig, load_model_config
 from blade_llm.models.dtypes import cpu_computes_bf16, parse_dtype, resolve_dtype
 from blade_llm.models.errors import ModelFilesError, UnsupportedModelError
 from blade_llm.models.tensors import expected_tensors
+from blade_llm.spec.rope import LinearScaling, Llama3Scaling, RopeScaling
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -30,10 +31,15 @@ def refused(folder: Path, kind: type[ModelFilesError] = ModelFilesError) -> str:
     return str(caught.value)
 
 
+def biases(config: ModelConfig) -> tuple[bool, bool, bool]:
+    (layer,) = set(config.decoder.layers)
+    return layer.attention.qkv_bias, layer.attention.output_bias, layer.mlp.bias
+
+
 def test_the_shape_is_read(tmp_path: Path) -> None:
     config = load_model_config(make_model(tmp_path))
-    assert (config.num_layers, config.num_heads, config.num_kv_heads, config.head_dim) == (2, 4, 2, 4)
-    assert (config.attention_bias, config.output_bias, config.mlp_bias) == (True, False, False)
+    assert (config.num_layers, config.num_heads, config.kv.num_heads, config.kv.head_dim) == (2, 4, 2, 4)
+    assert biases(config) == (True, False, False)
     assert config.eos_token_ids == (1,)
     assert kv_token_bytes(config, "bfloat16") == 2 * 2 * 2 * 4 * 2
 
@@ -50,21 +56,22 @@ def test_all_end_of_sequence_ids_are_collected(tmp_path: Path) -> None:
 
 def test_qwen2_bias_is_where_qwen2_has_it_whatever_the_config_says(tmp_path: Path) -> None:
     config = load_model_config(make_model(tmp_path, attention_bias=False, mlp_bias=True))
-    assert (config.attention_bias, config.output_bias, config.mlp_bias) == (True, False, False)
+    assert biases(config) == (True, False, False)
 
 
 @pytest.mark.parametrize(
     ("fields", "theta", "scaling"),
     [
-        ({"rope_theta": 5e5}, 5e5, {}),
-        ({"rope_theta": None}, 1e4, {}),
-        ({"rope_scaling": {"type": "linear", "factor": 2}}, 1e4, {"rope_type": "linear", "factor": 2.0}),
-        ({"rope_theta": None, "rope_parameters": {"rope_type": "default", "rope_theta": 7.0}}, 7.0, {}),
-        ({"rope_scaling": LLAMA3}, 1e4, LLAMA3),
+        ({"rope_theta": 5e5}, 5e5, None),
+        ({"rope_theta": None}, 1e4, None),
+        ({"rope_scaling": {"type": "linear", "factor": 2}}, 1e4, LinearScaling(2.0)),
+        ({"rope_theta": None, "rope_parameters": {"rope_type": "default", "rope_theta": 7.0}}, 7.0, None),
+        ({"rope_scaling": LLAMA3}, 1e4, Llama3Scaling(8.0, 1.0, 4.0, 128)),
     ],
 )
-def test_rope_of_old_and_new_configs(tmp_path: Path, fields: dict, theta: float, scaling: dict) -> None:
-    rope = load_model_config(make_model(tmp_path, **fields)).rope
+def test_rope_of_old_and_new_configs(tmp_path: Path, fields: dict, theta: float, scaling: RopeScaling | None) -> None:
+    rope = load_model_config(make_model(tmp_path, **fields)).decoder.layers[0].attention.rope
+    assert rope is not None
     assert (rope.theta, rope.scaling) == (theta, scaling)
 
 
@@ -72,15 +79,14 @@ def test_rope_of_old_and_new_configs(tmp_path: Path, fields: dict, theta: float,
     ("fields", "reason"),
     [
         (
-            {"architectures": ["GPT2LMHeadModel"]},
-            "'GPT2LMHeadModel' is not supported; use a model of one of these: Llama",
+            {"architectures": ["MambaForCausalLM"]},
+            "'MambaForCausalLM' is not supported; use a model of one of these: Llama",
         ),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantised checkpoints"),
-        ({"use_sliding_window": True}, "sliding-window attention"),
-        ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding-window attention"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope scaling 'yarn' is not supported"),
+        ({"layer_types": ["full_attention", "chunked_attention"]}, "layers of kind 'chunked_attention'"),
+        ({"rope_scaling": {"rope_type": "xpos", "factor": 4.0}}, "rope scaling 'xpos' is not supported"),
         ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, "differ between layer types"),
-        ({"hidden_act": "gelu"}, "activation 'gelu'"),
+        ({"hidden_act": "mish"}, "activation 'mish'"),
         ({"partial_rotary_factor": 0.5}, "'partial_rotary_factor'"),
     ],
 )

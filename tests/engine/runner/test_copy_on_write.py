@@ -51,7 +51,7 @@ def test_a_copied_block_is_the_copiers_own(model: tuple[Path, Any], driver: Driv
 
 def test_many_copies_at_once_of_all_layers(model: tuple[Path, Any]) -> None:
     config = load_model_config(model[0])
-    cache = allocate_kv_cache(config, 200, 16, torch.device("cpu"), torch.float32)
+    cache = allocate_kv_cache(config.kv, 200, 16, torch.device("cpu"), torch.float32)
     for number, tensor in enumerate(tensor for layer in cache for tensor in layer):
         tensor.copy_(torch.arange(201.0).view(-1, 1, 1, 1) + 1000 * number)
     sources, targets = torch.arange(70), torch.randperm(130)[:70] + 70

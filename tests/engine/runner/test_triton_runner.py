@@ -50,7 +50,11 @@ def generate(driver: Driver, steps: int = 4) -> dict[int, list[int]]:
 def warm(runner: TorchRunner) -> None:
     model, tables, k_cache = runner.model_config, runner.tables, runner._kv_cache[0][0]
     warm_layers(
-        runner.dtype, k_cache, hidden=model.hidden_size, inner=model.intermediate_size, num_heads=model.num_heads
+        runner.dtype,
+        k_cache,
+        hidden=model.hidden_size,
+        inner=[model.decoder.layers[0].mlp.inner],
+        num_heads=model.num_heads,
     )
     logits = torch.zeros(1, model.vocab_size, dtype=runner.dtype)
     warm_step(tables.token_ids, tables.block_table, k_cache.shape[1], logits)

@@ -1,7 +1,8 @@
 """Decoder layers as one operator where all their operators are native: norm, fused QKV, rotation and cache write,
-attention, output projection, norm and gated MLP, with the residual in between.
+attention, output projection, norm and gated MLP, with the residual in between. Heads of queries and keys may be
+normalised, and a layer may have a window.
 
-What defines it is the layers themselves (:mod:`blade_llm.models.llama`); the results are the same bits.
+What defines it is the layers themselves (:mod:`blade_llm.models.decoder_layer`); the results are the same bits.
 """
 
 from __future__ import annotations
@@ -17,14 +18,21 @@ if TYPE_CHECKING:
 
 
 def fuse(
-    layers: Sequence[LayerWeights], *, num_heads: int, num_kv_heads: int, head_dim: int, inner: int, eps: float
+    layers: Sequence[LayerWeights],
+    *,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    scale: float,
+    inner: int,
+    eps: float,
 ) -> NativeDecoder | None:
     """All ``layers`` for one call, or None where their operators are to be called one by one.
 
-    ``inner``: width of the gated MLP; ``eps``: of all norms.
+    ``scale``: of attention; ``inner``: width of the gated MLP; ``eps``: of all norms.
     """
     if not layers or backend_of(layers[0].input_norm) != "native":
         return None
     from blade_llm.kernels.decoder_layers import native
 
-    return native.fuse(layers, num_heads, num_kv_heads, head_dim, inner, eps)
+    return native.fuse(layers, num_heads, num_kv_heads, head_dim, scale, inner, eps)

@@ -18,6 +18,8 @@ struct Layer {
     const Weight *qkv, *output;
     const bf16* post_attention_norm;
     const Weight *gate_up, *down;
+    const bf16 *q_norm, *k_norm;  // both or neither
+    int64_t window;               // 0: all tokens
 };
 
 // As _Decoder in native.py.
@@ -50,8 +52,8 @@ BLADE_EXPORT void blade_decoder_layers(const Decoder* decoder, const Step* step,
         blade_rms_norm(1, i ? x : residual, i ? residual : nullptr, residual, layer.input_norm, normed, tokens, hidden, eps);
         blade_linear(layer.qkv, normed, tokens, hidden, projected);
         blade_rope_write_kv(1, projected, cosines, sines, slots, keys, values, gathered, tokens, heads, kv_heads, head_dim,
-                            nullptr, nullptr, eps);
-        blade_paged_attention(attention, gathered, queries, keys, values, normed, scale, 0);
+                            layer.q_norm, layer.k_norm, eps);
+        blade_paged_attention(attention, gathered, queries, keys, values, normed, scale, layer.window);
         blade_linear(layer.output, normed, tokens, queries, x);
         blade_rms_norm(1, x, residual, residual, layer.post_attention_norm, normed, tokens, hidden, eps);
         for (int64_t first = 0; first < tokens; first += MLP_TOKENS) {

@@ -25,8 +25,10 @@ _POINTER, _SIZE = ctypes.c_void_p, ctypes.c_int64
 class _Layer(ctypes.Structure):
     """``Layer`` in native.cpp."""
 
-    _fields_ = tuple(
-        (name, _POINTER) for name in ("input_norm", "qkv", "output", "post_attention_norm", "gate_up", "down")
+    _fields_ = (
+        *((name, _POINTER) for name in ("input_norm", "qkv", "output", "post_attention_norm", "gate_up", "down")),
+        *((name, _POINTER) for name in ("q_norm", "k_norm")),
+        ("window", _SIZE),
     )
 
 
@@ -61,6 +63,7 @@ class NativeDecoder:
         num_heads: int,
         num_kv_heads: int,
         head_dim: int,
+        scale: float,
         inner: int,
         eps: float,
     ) -> None:
@@ -75,13 +78,16 @@ class NativeDecoder:
                     layer.post_attention_norm.data_ptr(),
                     gate_up.address,
                     down.address,
+                    None if layer.q_norm is None else layer.q_norm.data_ptr(),
+                    None if layer.k_norm is None else layer.k_norm.data_ptr(),
+                    layer.window,
                 )
                 for layer, (qkv, output, gate_up, down) in zip(layers, packed, strict=True)
             )
         )
         hidden, queries = layers[0].input_norm.shape[0], num_heads * head_dim
         self._decoder = _Decoder(
-            ctypes.addressof(self._layers), hidden, inner, num_heads, num_kv_heads, head_dim, eps, head_dim**-0.5
+            ctypes.addressof(self._layers), hidden, inner, num_heads, num_kv_heads, head_dim, eps, scale
         )
         self._address = ctypes.addressof(self._decoder)
         self._widths = max(hidden, queries), queries + 2 * num_kv_heads * head_dim, queries
@@ -128,7 +134,13 @@ class NativeDecoder:
 
 
 def fuse(
-    layers: Sequence[LayerWeights], num_heads: int, num_kv_heads: int, head_dim: int, inner: int, eps: float
+    layers: Sequence[LayerWeights],
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    scale: float,
+    inner: int,
+    eps: float,
 ) -> NativeDecoder | None:
     """As :func:`blade_llm.kernels.decoder_layers.fuse`; None where an operator would not run in C++."""
     packed = []
@@ -136,13 +148,17 @@ def fuse(
         linears = [
             each for each in (layer.qkv, layer.output, layer.gate_up, layer.down) if isinstance(each, NativeLinear)
         ]
-        norms = layer.input_norm, layer.post_attention_norm
+        norms = [
+            norm
+            for norm in (layer.input_norm, layer.post_attention_norm, layer.q_norm, layer.k_norm)
+            if norm is not None
+        ]
         if len(linears) < 4 or any(norm.dtype != torch.bfloat16 or not norm.is_contiguous() for norm in norms):
             return None
         packed.append(linears)
     if head_dim % 2 or head_dim > MAX_HEAD_DIM:
         return None
-    return NativeDecoder(layers, packed, num_heads, num_kv_heads, head_dim, inner, eps)
+    return NativeDecoder(layers, packed, num_heads, num_kv_heads, head_dim, scale, inner, eps)
 
 
 @cache

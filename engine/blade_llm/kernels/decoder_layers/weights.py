@@ -19,3 +19,8 @@ class LayerWeights:
     post_attention_norm: Tensor
     gate_up: PackedLinear | None
     down: PackedLinear | None
+    q_norm: Tensor | None = None
+    k_norm: Tensor | None = None
+    """Of the heads of queries and keys, [head_dim]; both or neither."""
+    window: int = 0
+    """Tokens that a token sees, itself included; 0 for all before it."""

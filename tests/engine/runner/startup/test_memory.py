@@ -106,7 +106,7 @@ def test_full_steps_fill_the_budget_with_many_and_with_few(tokens: int, sequence
 def test_a_cpu_cache_uses_memory_only_where_it_is_written(model: ModelConfig) -> None:
     blocks = GIB // kv_block_bytes(model, "bfloat16")
     before = _resident()
-    cache = allocate_kv_cache(model, blocks, 16, CPU, torch.bfloat16)
+    cache = allocate_kv_cache(model.kv, blocks, 16, CPU, torch.bfloat16)
     assert len(cache) == 28
     keys, values = cache[3]
     assert keys.shape == values.shape == (blocks + 1, 16, 4, 128)

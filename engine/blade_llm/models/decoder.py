@@ -1,0 +1,100 @@
+"""The one decoder: what it computes is in its specs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from blade_llm.kernels.decoder_layers import fuse
+from blade_llm.layers.rope import RotaryTable
+from blade_llm.layers.step import StepMetadata
+from blade_llm.models.decoder_layer import DecoderLayer, build_norm
+from blade_llm.models.linear_method import LinearMethod, PlainWeights
+from blade_llm.models.parameters import Parameters
+from blade_llm.spec.decoder import DecoderSpec
+
+if TYPE_CHECKING:
+    from blade_llm.kernels.decoder_layers.native import NativeDecoder
+
+
+class Decoder:
+    """Token ids in, hidden states out; :meth:`logits` of those that are sampled."""
+
+    def __init__(
+        self, spec: DecoderSpec, parameters: Parameters, max_positions: int, method: LinearMethod | None = None
+    ) -> None:
+        """``max_positions``: longest sequence, for the tables of rotary angles."""
+        method = method or PlainWeights()
+        self.spec = spec
+        self.embedding = parameters.tensor("embedding")
+        self.positions = None if spec.positions is None else parameters.tensor("positions")[spec.positions.offset :]
+        ropes = list(dict.fromkeys((layer.attention.rope, layer.attention.head_dim) for layer in spec.layers))
+        self.rotary = [RotaryTable(rope, dim, max_positions, self.embedding.device) for rope, dim in ropes]
+        """One table for each kind of rotation."""
+        self._rope_of = [ropes.index((layer.attention.rope, layer.attention.head_dim)) for layer in spec.layers]
+        self.layers = [DecoderLayer(layer, parameters, index, method) for index, layer in enumerate(spec.layers)]
+        self.fused = self._fuse()
+        """All layers in one call; without it they compute the same one by one."""
+        self.norm = build_norm(spec.final_norm, parameters, "norm")
+        self.head = method.shared(self.embedding) if spec.tied else method.create(parameters, parameters.linear("head"))
+        self.nbytes = self._count_bytes(shares_head=spec.tied and self.head.packed is None)
+
+    def __call__(self, token_ids: Tensor, step: StepMetadata, selected: Tensor | None) -> Tensor:
+        """Normalised hidden states, [selected, hidden].
+
+        ``token_ids``: [tokens] int. ``selected``: [selected] int64, the tokens whose hidden states are wanted; None
+        for all of them.
+        """
+        x = F.embedding(token_ids, self.embedding)
+        if self.positions is not None:
+            x += F.embedding(step.positions, self.positions)
+        residual: Tensor | None = None
+        rotations = [table(step.positions) for table in self.rotary]
+        last = self.layers[-1]
+        done = len(self.layers) - (selected is not None)  # the last layer goes on with few of a prefill's tokens
+        if self.fused is not None and done:
+            rotation = rotations[0]
+            x, residual = self.fused(
+                x, rotation.cos, rotation.sin, step.slot_mapping, step.attention, step.kv_cache, layers=done
+            )
+        else:
+            done = 0
+        for index, layer in enumerate(self.layers[done:], start=done):
+            rotation = rotations[self._rope_of[index]]
+            x, residual = layer(x, residual, rotation, step, selected if layer is last else None)
+        assert residual is not None
+        return self.norm.add(x, residual)[0]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[tokens, hidden] to [tokens, vocabulary]."""
+        return self.head(hidden)
+
+    def _fuse(self) -> NativeDecoder | None:
+        """The operator for whole layers, where it computes what all of them ask for."""
+        weights = [layer.fusable for layer in self.layers]
+        first = self.spec.layers[0]
+        eps = {layer.attention_norm.eps for layer in self.spec.layers} | {
+            layer.mlp_norm.eps for layer in self.spec.layers
+        }
+        eps |= {norm.eps for layer in self.spec.layers if (norm := layer.attention.head_norm) is not None}
+        alike = {(layer.attention.scale, layer.mlp.inner) for layer in self.spec.layers}
+        if any(each is None for each in weights) or len(eps) > 1 or len(alike) > 1 or len(self.rotary) > 1:
+            return None
+        return fuse(
+            [each for each in weights if each is not None],
+            num_heads=first.attention.num_heads,
+            num_kv_heads=first.attention.num_kv_heads,
+            head_dim=first.attention.head_dim,
+            scale=first.attention.scale,
+            inner=first.mlp.inner,
+            eps=first.attention_norm.eps,
+        )
+
+    def _count_bytes(self, shares_head: bool) -> int:
+        tables = [self.embedding, *(each for table in self.rotary for each in (table.cos, table.sin))]
+        if self.positions is not None:
+            tables.append(self.positions)
+        linears = sum(linear.nbytes for layer in self.layers for linear in layer.linears)
+        return linears + sum(table.nbytes for table in tables) + (0 if shares_head else self.head.nbytes)

@@ -1,0 +1,41 @@
+"""Which family serves an architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from blade_llm.models.errors import UnsupportedModelError
+from blade_llm.models.families.family import Family
+from blade_llm.models.families.gpt2 import GPT2
+from blade_llm.models.families.internlm import INTERNLM2
+from blade_llm.models.families.llama import LLAMA
+from blade_llm.models.families.mistral import MISTRAL
+from blade_llm.models.families.opt import OPT
+from blade_llm.models.families.phi import PHI3
+from blade_llm.models.families.qwen import QWEN2, QWEN3
+
+FAMILIES: Final[Mapping[str, Family]] = {
+    "LlamaForCausalLM": LLAMA,
+    "Qwen2ForCausalLM": QWEN2,
+    "Qwen3ForCausalLM": QWEN3,
+    "MistralForCausalLM": MISTRAL,
+    "Phi3ForCausalLM": PHI3,
+    "InternLM2ForCausalLM": INTERNLM2,
+    "OPTForCausalLM": OPT,
+    "GPT2LMHeadModel": GPT2,
+}
+"""By the first entry of ``architectures`` in ``config.json``."""
+
+
+def family_of(architecture: str) -> Family:
+    """The family of ``architecture``.
+
+    Raises :class:`UnsupportedModelError` that names the architecture and the supported ones.
+    """
+    family = FAMILIES.get(architecture)
+    if family is None:
+        raise UnsupportedModelError(
+            f"architecture {architecture!r} is not supported; use a model of one of these: {', '.join(FAMILIES)}"
+        )
+    return family

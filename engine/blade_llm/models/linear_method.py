@@ -1,0 +1,40 @@
+"""How linear layers get their weights, and in what form they keep them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+from blade_llm.layers.linear import Linear, LinearOptions
+from blade_llm.models.parameters import Parameters
+from blade_llm.spec.tensors import LinearMap
+
+
+class LinearMethod(Protocol):
+    """Makes linear layers of what a checkpoint has.
+
+    One that reads more than plain weights (scales, zero points, a slice for one of several ranks) gets it by name from
+    ``parameters.source``: :attr:`~blade_llm.spec.tensors.LinearPart.module` names the layer, ``rows`` says which
+    outputs are wanted and in which order. The layer is called with the step's metadata.
+    """
+
+    def create(self, parameters: Parameters, linear: LinearMap) -> Linear:
+        """The layer whose weights ``linear`` describes."""
+
+    def shared(self, weight: Tensor) -> Linear:
+        """A layer without bias on a weight that something else has loaded, [out, in]."""
+
+
+class PlainWeights:
+    """Reads the weights as they are and packs or quantises them here."""
+
+    def __init__(self, options: LinearOptions | None = None) -> None:
+        self._options = options or LinearOptions()
+
+    def create(self, parameters: Parameters, linear: LinearMap) -> Linear:
+        bias = parameters.read(linear.biases) if linear.bias else None
+        return Linear(parameters.read(linear.weights), bias, self._options)
+
+    def shared(self, weight: Tensor) -> Linear:
+        return Linear(weight, None, self._options)

@@ -1,0 +1,140 @@
+"""The tensor map of a decoder, from its specs and the names that a family's checkpoints use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from blade_llm.spec.attention import AttentionSpec
+from blade_llm.spec.decoder import DecoderSpec, LayerSpec
+from blade_llm.spec.mlp import MLPSpec
+from blade_llm.spec.norm import NormSpec
+from blade_llm.spec.tensors import LinearMap, LinearPart, TensorMap, TensorPart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """Modules of a checkpoint; the defaults are Llama's. Those of a layer are below ``layer``."""
+
+    embedding: str = "model.embed_tokens"
+    positions: str = ""
+    layer: str = "model.layers.{}"
+    attention_norm: str = "input_layernorm"
+    qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    """Of queries, keys and values, or the one that holds all of them."""
+    qkv_layout: Literal["stacked", "grouped"] = "stacked"
+    """Of the one that holds all: queries, keys, values; or for each key head its queries, itself, its value."""
+    head_norms: tuple[str, str] = ("self_attn.q_norm", "self_attn.k_norm")
+    output: str = "self_attn.o_proj"
+    mlp_norm: str = "post_attention_layernorm"
+    up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
+    """Gate and up, or the one that holds both, or up alone where there is no gate."""
+    down: str = "mlp.down_proj"
+    final_norm: str = "model.norm"
+    head: str = "lm_head"
+    transposed: bool = False
+    """Linear layers inside of layers are stored as [in, out]."""
+
+
+def tensor_map(spec: DecoderSpec, names: Names | None = None) -> TensorMap:
+    """Where the checkpoint has the tensors of ``spec``, by their place in the model:
+
+    ``embedding``, ``positions``, ``head``, ``norm``; of layer ``i``, below ``layers.i.``: ``attention_norm``,
+    ``attention.qkv``, ``attention.q_norm``, ``attention.k_norm``, ``attention.output``, ``mlp_norm``, ``mlp.up`` (gate
+    and up where there is a gate), ``mlp.down``. A norm has ``.weight`` and perhaps ``.bias`` below it.
+    """
+    names = names or Names()
+    linears: dict[str, LinearMap] = {}
+    tensors: dict[str, TensorPart] = {}
+    tensors["embedding"] = TensorPart(f"{names.embedding}.weight", (spec.vocab_size, spec.hidden_size))
+    if spec.positions is not None:
+        tensors["positions"] = TensorPart(f"{names.positions}.weight", (spec.positions.rows, spec.hidden_size))
+    orders: dict[AttentionSpec, _HeadRows] = {}
+    for index, layer in enumerate(spec.layers):
+        if layer.attention not in orders:
+            orders[layer.attention] = _HeadRows(layer.attention, names)
+        place, prefix = f"layers.{index}", names.layer.format(index)
+        _layer(linears, tensors, place, prefix, layer, spec.hidden_size, names, orders[layer.attention])
+    _norm(tensors, "norm", names.final_norm, spec.final_norm, spec.hidden_size)
+    if not spec.tied:
+        linears["head"] = LinearMap((LinearPart(names.head, spec.vocab_size, spec.hidden_size),))
+    return TensorMap(linears, tensors)
+
+
+class _HeadRows:
+    """Which rows of the checkpoint's projections are wanted, in the order of the kernels. Layers with the same
+    attention share them."""
+
+    def __init__(self, spec: AttentionSpec, names: Names) -> None:
+        self.order = None if spec.rope is None else spec.rope.order(spec.head_dim)
+        """Of the dimensions of queries and keys; None for the order that is there."""
+        dim, heads, kv_heads, share = (
+            spec.head_dim,
+            spec.num_heads,
+            spec.num_kv_heads,
+            spec.num_heads // spec.num_kv_heads,
+        )
+        turned, plain = self.order or range(dim), range(dim)
+        fused = len(names.qkv) == 1
+        if fused and names.qkv_layout == "grouped":
+            size = (share + 2) * dim
+            queries = [head // share * size + head % share * dim for head in range(heads)]
+            keys = [head * size + share * dim for head in range(kv_heads)]
+            values = [start + dim for start in keys]
+        else:
+            queries = [head * dim for head in range(heads)]
+            keys = [fused * spec.query_size + head * dim for head in range(kv_heads)]
+            values = [start + fused * spec.kv_size for start in keys]
+        q = tuple(start + i for start in queries for i in turned)
+        k = tuple(start + i for start in keys for i in turned)
+        v = tuple(start + i for start in values for i in plain)
+        self.rows = tuple(None if _in_order(rows) else rows for rows in ((q + k + v,) if fused else (q, k, v)))
+        """Of each of ``names.qkv``; None for all as they are."""
+
+
+def _in_order(rows: tuple[int, ...]) -> bool:
+    return rows == tuple(range(len(rows)))
+
+
+def _layer(
+    linears: dict[str, LinearMap],
+    tensors: dict[str, TensorPart],
+    place: str,
+    prefix: str,
+    layer: LayerSpec,
+    hidden: int,
+    names: Names,
+    rows: _HeadRows,
+) -> None:
+    attention, mlp = layer.attention, layer.mlp
+    _norm(tensors, f"{place}.attention_norm", f"{prefix}.{names.attention_norm}", layer.attention_norm, hidden)
+    linears[f"{place}.attention.qkv"] = LinearMap(_qkv(prefix, attention, hidden, names, rows), attention.qkv_bias)
+    if attention.head_norm is not None:
+        for what, name in zip(("q_norm", "k_norm"), names.head_norms, strict=True):
+            norm = TensorPart(f"{prefix}.{name}.weight", (attention.head_dim,), rows.order)
+            tensors[f"{place}.attention.{what}.weight"] = norm
+    output = LinearPart(f"{prefix}.{names.output}", hidden, attention.query_size, transposed=names.transposed)
+    linears[f"{place}.attention.output"] = LinearMap((output,), attention.output_bias)
+    _norm(tensors, f"{place}.mlp_norm", f"{prefix}.{names.mlp_norm}", layer.mlp_norm, hidden)
+    linears[f"{place}.mlp.up"] = LinearMap(_up(prefix, mlp, hidden, names), mlp.bias)
+    down = LinearPart(f"{prefix}.{names.down}", hidden, mlp.inner, transposed=names.transposed)
+    linears[f"{place}.mlp.down"] = LinearMap((down,), mlp.bias)
+
+
+def _qkv(prefix: str, spec: AttentionSpec, hidden: int, names: Names, rows: _HeadRows) -> tuple[LinearPart, ...]:
+    sizes = (spec.query_size, spec.kv_size, spec.kv_size)
+    return tuple(
+        LinearPart(f"{prefix}.{name}", size, hidden, some, names.transposed)
+        for name, size, some in zip(names.qkv, sizes if len(names.qkv) == 3 else (sum(sizes),), rows.rows, strict=True)
+    )
+
+
+def _up(prefix: str, spec: MLPSpec, hidden: int, names: Names) -> tuple[LinearPart, ...]:
+    size = 2 * spec.inner if spec.gated and len(names.up) == 1 else spec.inner
+    return tuple(LinearPart(f"{prefix}.{name}", size, hidden, transposed=names.transposed) for name in names.up)
+
+
+def _norm(tensors: dict[str, TensorPart], place: str, module: str, spec: NormSpec, size: int) -> None:
+    tensors[f"{place}.weight"] = TensorPart(f"{module}.weight", (size,))
+    if spec.bias:
+        tensors[f"{place}.bias"] = TensorPart(f"{module}.bias", (size,))

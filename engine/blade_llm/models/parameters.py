@@ -1,0 +1,44 @@
+"""Reads a model's tensors by their place in it, out of a source that knows them by their names in the checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from blade_llm.models.weight_source import WeightSource
+from blade_llm.spec.tensors import LinearMap, TensorMap, TensorPart
+
+
+class Parameters:
+    """Applies a tensor map."""
+
+    def __init__(self, source: WeightSource, tensors: TensorMap) -> None:
+        self.source = source
+        self.map = tensors
+
+    def tensor(self, place: str) -> Tensor:
+        """The tensor at ``place``, as :func:`~blade_llm.models.names.tensor_map` names them."""
+        return self.read((self.map.tensors[place],))
+
+    def linear(self, place: str) -> LinearMap:
+        """Which of the checkpoint's layers make up the linear layer at ``place``."""
+        return self.map.linears[place]
+
+    def read(self, parts: Sequence[TensorPart]) -> Tensor:
+        """Parts of the checkpoint, one under the other."""
+        if all(part.rows is None and not part.transposed for part in parts):
+            return self.source.stacked([part.name for part in parts])
+        pieces = [self._piece(part) for part in parts]
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+    def _piece(self, part: TensorPart) -> Tensor:
+        tensor = self.source.tensor(part.name)
+        if part.transposed:
+            tensor = tensor.t()
+        if isinstance(part.rows, range) and part.rows.step == 1:
+            tensor = tensor[part.rows.start : part.rows.stop]
+        elif part.rows is not None:
+            tensor = tensor.index_select(0, torch.tensor(part.rows, device=tensor.device))
+        return tensor.contiguous()

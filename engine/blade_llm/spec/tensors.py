@@ -1,0 +1,106 @@
+"""Where the tensors of a model are in its checkpoint: by name, with what has to be done to them.
+
+``blade_llm_check`` judges a folder by the same map that the loader reads, without torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPart:
+    """One tensor of a checkpoint, or some of its rows."""
+
+    name: str
+    shape: tuple[int, ...]
+    """As it is in the checkpoint."""
+    rows: Sequence[int] | None = None
+    """Which rows are wanted, in order (counted after ``transposed``); None for all as they are. A range is cheap, any
+    other sequence is a copy."""
+    transposed: bool = False
+    """The checkpoint has [in, out] instead of [out, in]."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinearPart:
+    """A linear layer as the checkpoint has it, or some of its outputs."""
+
+    module: str
+    """Its tensors are ``module.weight``, ``module.bias`` and whatever a quantised form adds."""
+    outputs: int
+    inputs: int
+    rows: Sequence[int] | None = None
+    """As in :class:`TensorPart`."""
+    transposed: bool = False
+
+    @property
+    def weight(self) -> TensorPart:
+        """The plain weight."""
+        shape = (self.inputs, self.outputs) if self.transposed else (self.outputs, self.inputs)
+        return TensorPart(f"{self.module}.weight", shape, self.rows, self.transposed)
+
+    @property
+    def bias(self) -> TensorPart:
+        """The plain bias."""
+        return TensorPart(f"{self.module}.bias", (self.outputs,), self.rows)
+
+    @property
+    def wanted(self) -> int:
+        """The outputs that are wanted."""
+        return self.outputs if self.rows is None else len(self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class LinearMap:
+    """One linear layer of the model: parts of the checkpoint's, one under the other."""
+
+    parts: tuple[LinearPart, ...]
+    bias: bool = False
+
+    @property
+    def weights(self) -> tuple[TensorPart, ...]:
+        """The plain weights of all parts."""
+        return tuple(part.weight for part in self.parts)
+
+    @property
+    def biases(self) -> tuple[TensorPart, ...]:
+        """The plain biases of all parts; none without bias."""
+        return tuple(part.bias for part in self.parts) if self.bias else ()
+
+    @property
+    def size(self) -> int:
+        """Elements of the weight."""
+        return sum(part.wanted * part.inputs for part in self.parts)
+
+    def tensors(self) -> Iterator[TensorPart]:
+        """What the checkpoint must have."""
+        yield from self.weights
+        yield from self.biases
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMap:
+    """All tensors of a model, by their place in it, such as ``layers.3.attention.qkv``."""
+
+    linears: Mapping[str, LinearMap] = field(default_factory=dict)
+    tensors: Mapping[str, TensorPart] = field(default_factory=dict)
+    """All others: norms, tables."""
+
+    def expected(self) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of the checkpoint's tensors that the model needs."""
+        parts = [*self.tensors.values(), *(part for linear in self.linears.values() for part in linear.tensors())]
+        return {part.name: part.shape for part in parts}
+
+    @property
+    def linear_size(self) -> int:
+        """Elements of all linear layers' weights."""
+        return sum(linear.size for linear in self.linears.values())
+
+    @property
+    def other_size(self) -> int:
+        """Elements of everything else."""
+        biases = sum(part.wanted for linear in self.linears.values() if linear.bias for part in linear.parts)
+        return biases + sum(math.prod(part.shape) for part in self.tensors.values())

@@ -1,0 +1,54 @@
+"""Each family computes what transformers computes, in every kind of step, at every position."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_support.families import ROWS, Row, save_row
+from engine_support.family_proof import SCENARIOS, Comparison, bf16_noise
+from engine_support.tiny_models import engine_config
+
+from blade_llm.kernels import native
+from blade_llm.kernels.linear import native as native_linear
+from blade_llm.models.config import load_model_config
+from blade_llm.models.families.registry import FAMILIES
+from blade_llm.runner import build_runner
+from blade_llm.weights.checkpoint import check_tensors, open_checkpoint
+
+
+@pytest.fixture(scope="module", params=list(ROWS))
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Row, Path, Any]:
+    row, folder = ROWS[request.param], tmp_path_factory.mktemp(request.param)
+    return row, folder, save_row(folder, row)
+
+
+def test_fp32(model: tuple[Row, Path, Any]) -> None:
+    row, folder, reference = model
+    compare = Comparison(build_runner(engine_config(folder, **row.runner)), reference)
+    for scenario in SCENARIOS.values():
+        scenario(compare)
+
+
+def test_bf16(model: tuple[Row, Path, Any]) -> None:
+    """As near to fp32 as transformers itself, by the native call for all layers where the row says so."""
+    row, folder, reference = model
+    noise, fused = bf16_noise(row, folder, reference)
+    assert noise < 1.3
+    if native.library() is not None and native_linear.is_available():
+        assert fused is row.fused
+
+
+def test_the_check_knows_every_tensor(model: tuple[Row, Path, Any]) -> None:
+    """The map names all the checkpoint has, and nothing else: a weight that is not read would be missed in no test of
+    its name."""
+    _, folder, _ = model
+    config, checkpoint = load_model_config(folder), open_checkpoint(folder)
+    expected = config.tensors.expected()
+    assert check_tensors(checkpoint, expected) == []
+    assert set(checkpoint.tensors) - set(expected) <= {"lm_head.weight"}
+
+
+def test_each_family_has_a_row() -> None:
+    assert {row.architecture for row in ROWS.values()} == set(FAMILIES)

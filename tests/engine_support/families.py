@@ -1,0 +1,194 @@
+# ruff: noqa: C408
+"""One row for each family, chosen so that each of its odd features is active, and random models of them made by
+transformers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from engine_support.tiny_models import SHAPE, load_reference
+from safetensors.torch import load_file, save_file
+
+LONG = {"original_max_position_embeddings": 48}
+GPT2_SHAPE = {"vocab_size": 199, "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 1024}
+PHI3_LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0 + i / 10 for i in range(4)],
+    "long_factor": [2.0 + i for i in range(4)],
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A family, or one way of configuring it."""
+
+    family: str
+    """transformers' name of the classes: ``FAMILYConfig`` and ``FAMILYForCausalLM``."""
+    shows: str
+    """The features that the row has on, for the table in the docs."""
+    fields: dict[str, Any] = field(default_factory=dict)
+    model: str = ""
+    """The class, where it is not ``FAMILYForCausalLM``."""
+    shape: dict[str, Any] = field(default_factory=lambda: dict(SHAPE))
+    runner: dict[str, Any] = field(default_factory=dict)
+    """Fields of the engine's configuration."""
+    fused: bool = True
+    """On CPU in bf16 all layers are one native call."""
+    becomes: tuple[str, Callable[[Path], None]] | None = None
+    """An architecture that transformers does not have, and what makes one of the saved folder."""
+
+    @property
+    def model_class(self) -> str:
+        """transformers' class."""
+        return self.model or f"{self.family}ForCausalLM"
+
+    @property
+    def architecture(self) -> str:
+        """As in ``config.json``."""
+        return self.becomes[0] if self.becomes else self.model_class
+
+
+def as_internlm2(folder: Path) -> None:
+    """InternLM2's names, and its one matrix: for each key head its queries, itself and its value.
+
+    Its own code reads that matrix as ``(h gs d)`` with ``gs = queries per key head + 2``.
+    """
+    config = json.loads((folder / "config.json").read_text())
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    dim = config["hidden_size"] // heads
+    theirs = load_file(folder / "model.safetensors")
+    ours = {
+        "model.tok_embeddings.weight": theirs["model.embed_tokens.weight"],
+        "model.norm.weight": theirs["model.norm.weight"],
+        "output.weight": theirs["lm_head.weight"],
+    }
+    names = {
+        "attention_norm": "input_layernorm",
+        "attention.wo": "self_attn.o_proj",
+        "ffn_norm": "post_attention_layernorm",
+        "feed_forward.w1": "mlp.gate_proj",
+        "feed_forward.w3": "mlp.up_proj",
+        "feed_forward.w2": "mlp.down_proj",
+    }
+    for index in range(config["num_hidden_layers"]):
+        prefix = f"model.layers.{index}"
+        for new, old in names.items():
+            for kind in ("weight", "bias"):
+                if f"{prefix}.{old}.{kind}" in theirs:
+                    ours[f"{prefix}.{new}.{kind}"] = theirs[f"{prefix}.{old}.{kind}"]
+        for kind in ("weight", "bias"):
+            q, k, v = (theirs[f"{prefix}.self_attn.{name}_proj.{kind}"] for name in "qkv")
+            groups = [
+                part
+                for head in range(kv_heads)
+                for part in (
+                    q.view(kv_heads, heads // kv_heads * dim, -1)[head],
+                    k.view(kv_heads, dim, -1)[head],
+                    v.view(kv_heads, dim, -1)[head],
+                )
+            ]
+            ours[f"{prefix}.attention.wqkv.{kind}"] = torch.cat(groups).view(-1, *q.shape[1:]).contiguous()
+    save_file(ours, folder / "model.safetensors")
+    config |= {"architectures": ["InternLM2ForCausalLM"], "model_type": "internlm2", "bias": True}
+    del config["attention_bias"]
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+ROWS: dict[str, Row] = {
+    "llama": Row("Llama", "grouped-query attention, heads of their own size", {"head_dim": 16}),
+    "llama-biases": Row("Llama", "biases, tied", dict(attention_bias=True, mlp_bias=True, tie_word_embeddings=True)),
+    "llama-linear": Row(
+        "Llama", "rope linear", {"rope_parameters": dict(rope_type="linear", rope_theta=1e4, factor=3.0)}
+    ),
+    "llama-dynamic": Row(
+        "Llama", "rope dynamic", {"rope_parameters": dict(rope_type="dynamic", rope_theta=1e4, factor=3.0)}
+    ),
+    "llama-yarn": Row(
+        "Llama", "rope yarn", {"rope_parameters": dict(rope_type="yarn", rope_theta=1e4, factor=8.0, **LONG)}
+    ),
+    "llama-llama3": Row(
+        "Llama",
+        "rope llama3",
+        {
+            "rope_parameters": dict(
+                rope_type="llama3", rope_theta=5e5, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, **LONG
+            )
+        },
+    ),
+    "qwen2": Row("Qwen2", "biases of queries, keys and values"),
+    "qwen2-windows": Row(
+        "Qwen2", "windows from a layer on", dict(use_sliding_window=True, sliding_window=24, max_window_layers=1)
+    ),
+    "qwen3": Row("Qwen3", "normalised heads", {"head_dim": 16}),
+    "qwen3-windows": Row(
+        "Qwen3",
+        "normalised heads, windows, biases",
+        dict(head_dim=16, attention_bias=True, use_sliding_window=True, sliding_window=24, max_window_layers=1),
+    ),
+    "mistral": Row("Mistral", "sliding window", {"sliding_window": 24}),
+    "phi3": Row("Phi3", "fused matrices", {"pad_token_id": 0, "sliding_window": 40}),
+    "phi3-long": Row(
+        "Phi3",
+        "longrope, long factors",
+        dict(pad_token_id=0, original_max_position_embeddings=4, rope_parameters=PHI3_LONGROPE),
+    ),
+    "phi3-short": Row(
+        "Phi3",
+        "longrope, short factors, partial rotation",
+        dict(
+            pad_token_id=0,
+            original_max_position_embeddings=512,
+            rope_parameters={
+                **PHI3_LONGROPE,
+                "partial_rotary_factor": 0.5,
+                "short_factor": [1.2, 1.7],
+                "long_factor": [3.0, 4.0],
+            },
+        ),
+        runner={"max_model_len": 512},
+    ),
+    "internlm2": Row(
+        "Llama",
+        "one matrix by key head, names of its own",
+        {"attention_bias": True},
+        becomes=("InternLM2ForCausalLM", as_internlm2),
+    ),
+    "opt": Row(
+        "OPT", "learned positions, layer norm, ReLU", dict(ffn_dim=112, pad_token_id=0, dropout=0.0), fused=False
+    ),
+    "gpt2": Row(
+        "GPT2", "transposed weights, GELU", {"scale_attn_by_inverse_layer_idx": True}, "GPT2LMHeadModel", GPT2_SHAPE,
+        fused=False,
+    ),
+}  # fmt: skip
+
+
+def save_row(folder: Path, row: Row, dtype: torch.dtype = torch.float32) -> Any:
+    """Save a random model of ``row`` and return transformers' own of it, in fp32."""
+    import copy
+
+    import transformers
+
+    torch.manual_seed(20240607)
+    config = getattr(transformers, f"{row.family}Config")(**{**row.shape, **copy.deepcopy(row.fields)})
+    model = getattr(transformers, row.model_class)(config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            # Away from the initial zeros and ones, so that a forgotten bias or norm weight shows.
+            if name.endswith("bias"):
+                parameter.normal_(0.0, 0.3)
+            elif "norm" in name or "ln_" in name:
+                parameter.uniform_(0.5, 1.5)
+            else:
+                parameter.normal_(0.0, 0.12)
+    copy.deepcopy(model).to(dtype).save_pretrained(folder)
+    reference = load_reference(folder)
+    if row.becomes is not None:
+        row.becomes[1](folder)
+    return reference
