@@ -20,7 +20,7 @@ E2E_PACKAGES := etcd-server runc containernetworking-plugins iptables conntrack 
 TEST_ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install compiled test-compiled clients run test e2e e2e-deps soak lint format generate demo-model \
+.PHONY: help install compiled test-compiled clients run test test-models e2e e2e-deps soak lint format generate demo-model \
 	bench bench-engine bench-router bench-routing bench-operator gpu gpu-wheels clean
 
 help: ## list the targets
@@ -64,6 +64,9 @@ e2e: install ## everything on a real Kubernetes: KUBE_ASSETS=<folder>, E2E_KUBEC
 e2e-deps: ## Debian packages that `make e2e` needs for its own node
 	apt-get update -qq
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(E2E_PACKAGES)
+
+test-models: install ## each family of models against transformers; writes the table of docs/models.md
+	$(TEST_ENV) PYTHONPATH=tests $(BIN)/python -m engine_support.family_table
 
 soak: install ## long and fuzzing tests, by hand
 	HYPOTHESIS_PROFILE=random $(TEST_ENV) $(BIN)/pytest -q -m "soak or hypothesis" --timeout 3600

@@ -89,10 +89,10 @@ class LLM:
     ) -> None:
         folder = resolve_model(str(model))
         model_config = load_model_config(folder)
-        if config.get("load_format", "auto") == "auto" and (
-            problems := check_tensors(open_checkpoint(folder), expected_tensors(model_config))
-        ):
-            raise ModelFilesError(f"{folder}: {'; '.join(problems)}")
+        if config.get("load_format", "auto") == "auto":
+            checkpoint = open_checkpoint(folder)
+            if problems := check_tensors(checkpoint, expected_tensors(model_config, checkpoint.tensors)):
+                raise ModelFilesError(f"{folder}: {'; '.join(problems)}")
         self.tokenizer = Tokenizer(Path(tokenizer_dir or folder))
         template = load_chat_template(self.tokenizer, None if chat_template is None else Path(chat_template))
         self._chat_template = template

@@ -132,6 +132,7 @@ ROWS: dict[str, Row] = {
         dict(head_dim=16, attention_bias=True, use_sliding_window=True, sliding_window=24, max_window_layers=1),
     ),
     "mistral": Row("Mistral", "sliding window", {"sliding_window": 24}),
+    "mistral-no-window": Row("Mistral", "no window", {"sliding_window": None}),
     "phi3": Row("Phi3", "fused matrices", {"pad_token_id": 0, "sliding_window": 40}),
     "phi3-long": Row(
         "Phi3",
@@ -158,6 +159,9 @@ ROWS: dict[str, Row] = {
         "one matrix by key head, names of its own",
         {"attention_bias": True},
         becomes=("InternLM2ForCausalLM", as_internlm2),
+    ),
+    "glm": Row(
+        "Glm", "neighbours rotate, in half of the dimensions", dict(head_dim=16, attention_bias=True, pad_token_id=0)
     ),
     "opt": Row(
         "OPT", "learned positions, layer norm, ReLU", dict(ffn_dim=112, pad_token_id=0, dropout=0.0), fused=False

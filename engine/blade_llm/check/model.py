@@ -56,7 +56,9 @@ def check_model(model_dir: Path, wanted: Wanted | None = None) -> CheckItem:
     weights = model = None
     try:
         weights = open_checkpoint(model_dir)
-        problems += [f"{model_dir}: {problem}" for problem in check_tensors(weights, expected_tensors(config))]
+        problems += [
+            f"{model_dir}: {problem}" for problem in check_tensors(weights, expected_tensors(config, weights.tensors))
+        ]
     except ModelFilesError as error:
         problems.append(str(error))
     try:

@@ -205,8 +205,8 @@ def _find_model(flags: Mapping[str, Any]) -> tuple[Path, ModelSource]:
         folder = resolve_model(flags["model"], progress=progress)
     config = load_model_config(folder)
     if flags["load_format"] == "auto":
-        problems = check_tensors(open_checkpoint(folder), expected_tensors(config))
-        if problems:
+        checkpoint = open_checkpoint(folder)
+        if problems := check_tensors(checkpoint, expected_tensors(config, checkpoint.tensors)):
             raise StartError(f"{folder}: {'; '.join(problems)}")
     requested = flags["max_model_len"]
     if requested is not None and requested > config.max_position_embeddings:

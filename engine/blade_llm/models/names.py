@@ -58,7 +58,7 @@ def tensor_map(spec: DecoderSpec, names: Names | None = None) -> TensorMap:
     _norm(tensors, "norm", names.final_norm, spec.final_norm, spec.hidden_size)
     if not spec.tied:
         linears["head"] = LinearMap((LinearPart(names.head, spec.vocab_size, spec.hidden_size),))
-    return TensorMap(linears, tensors)
+    return TensorMap(linears, tensors, optional_prefix=names.embedding.partition(".")[0] + ".")
 
 
 class _HeadRows:

@@ -16,7 +16,7 @@ class Parameters:
 
     def __init__(self, source: WeightSource, tensors: TensorMap) -> None:
         self.source = source
-        self.map = tensors
+        self.map = tensors.found_in(source.names)
 
     def tensor(self, place: str) -> Tensor:
         """The tensor at ``place``, as :func:`~blade_llm.models.names.tensor_map` names them."""

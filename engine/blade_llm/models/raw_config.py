@@ -21,10 +21,12 @@ ACTIVATIONS: Final[Mapping[str, Activation]] = {
 
 
 class RawConfig:
-    """The fields of a ``config.json``. A field that is null counts as absent."""
+    """The fields of a ``config.json``. One that is null counts as absent, but see :attr:`nulls`."""
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self.fields = {name: value for name, value in fields.items() if value is not None}
+        self.nulls = frozenset(name for name, value in fields.items() if value is None)
+        """Where null is a value, as in ``"sliding_window": null``, and an absent field is another."""
 
     def get(self, name: str, default: Any = None) -> Any:
         """The field as it is."""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 from torch import Tensor
 
 
 class WeightSource(Protocol):
-    """Gives a model its tensors by name."""
+    """Gives a model its tensors by their names in the checkpoint."""
+
+    @property
+    def names(self) -> Collection[str]:
+        """Of all tensors."""
 
     def tensor(self, name: str) -> Tensor:
         """The tensor of this name."""

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,22 @@ class TensorMap:
     linears: Mapping[str, LinearMap] = field(default_factory=dict)
     tensors: Mapping[str, TensorPart] = field(default_factory=dict)
     """All others: norms, tables."""
+    optional_prefix: str = ""
+    """Of most names. A checkpoint that was saved without the output matrix's module has none of them with it."""
+
+    def found_in(self, names: Collection[str]) -> TensorMap:
+        """The map for a checkpoint with tensors of these ``names``: without the optional prefix if that is not there."""
+        prefix = self.optional_prefix
+        if not prefix or any(name.startswith(prefix) for name in names):
+            return self
+        linears = {
+            place: replace(
+                linear, parts=tuple(replace(part, module=part.module.removeprefix(prefix)) for part in linear.parts)
+            )
+            for place, linear in self.linears.items()
+        }
+        tensors = {place: replace(part, name=part.name.removeprefix(prefix)) for place, part in self.tensors.items()}
+        return TensorMap(linears, tensors)
 
     def expected(self) -> dict[str, tuple[int, ...]]:
         """Names and shapes of the checkpoint's tensors that the model needs."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,7 +37,7 @@ class SafetensorsWeights:
         self._pages = MappedPages()
         self._kept: list[tuple[Path, Tensor]] = []
         self._checkpoint = open_checkpoint(model_dir)
-        problems = check_tensors(self._checkpoint, expected_tensors(config))
+        problems = check_tensors(self._checkpoint, expected_tensors(config, self._checkpoint.tensors))
         if problems:
             raise ModelFilesError(f"{model_dir}: {'; '.join(problems)}")
         self._device = device
@@ -48,6 +49,10 @@ class SafetensorsWeights:
         for file, tensor in self._kept:
             self._pages.note(file, tensor.data_ptr(), tensor.nbytes)
         self._pages.release()
+
+    @property
+    def names(self) -> Collection[str]:
+        return self._checkpoint.tensors
 
     def tensor(self, name: str) -> Tensor:
         self._pages.release()
@@ -102,6 +107,10 @@ class DummyWeights:
         generator = torch.Generator(device).manual_seed(0)
         noise = torch.empty(min(longest, NOISE_LENGTH), device=device)
         self._noise = noise.normal_(0.0, 0.02, generator=generator).to(dtype)
+
+    @property
+    def names(self) -> Collection[str]:
+        return self._shapes
 
     def tensor(self, name: str) -> Tensor:
         shape = self._shapes[name]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from engine_support.families import ROWS, save_row
 from engine_support.native_isa import ISAS, limited_to, needs_native
 from engine_support.runner_driver import Driver
 from engine_support.tiny_models import engine_config, save_model
@@ -22,11 +23,14 @@ pytestmark = [needs_native, pytest.mark.skipif(torch_only(), reason="the environ
 BUILT_FOR = [isa for isa in ISAS if native.ISA_NAMES.index(isa) >= native.ISA_NAMES.index("avx2")]
 
 
-@pytest.fixture(scope="module", params=["qwen2", "llama"])
+@pytest.fixture(scope="module", params=["qwen2", "llama", "qwen3-windows", "phi3-short"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Biases and shared embeddings in one, neither in the other."""
+    """Biases and shared embeddings; neither; normalised heads and windows; dimensions that do not rotate."""
     folder = tmp_path_factory.mktemp(request.param)
-    save_model(folder, request.param, torch.bfloat16, tie_word_embeddings=request.param == "qwen2")
+    if request.param in ("qwen2", "llama"):
+        save_model(folder, request.param, torch.bfloat16, tie_word_embeddings=request.param == "qwen2")
+    else:
+        save_row(folder, ROWS[request.param], torch.bfloat16)
     return folder
 
 

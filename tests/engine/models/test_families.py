@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from engine_support import family_table
 from engine_support.families import ROWS, Row, save_row
 from engine_support.family_proof import SCENARIOS, Comparison, bf16_noise
 from engine_support.tiny_models import engine_config
+from safetensors.torch import load_file, save_file
 
 from blade_llm.kernels import native
 from blade_llm.kernels.linear import native as native_linear
@@ -50,5 +52,21 @@ def test_the_check_knows_every_tensor(model: tuple[Row, Path, Any]) -> None:
     assert set(checkpoint.tensors) - set(expected) <= {"lm_head.weight"}
 
 
+@pytest.mark.parametrize(("name", "prefix"), [("gpt2", "transformer."), ("opt", "model."), ("qwen2", "model.")])
+def test_a_checkpoint_of_the_layers_alone(name: str, prefix: str, tmp_path: Path) -> None:
+    """As hubs have GPT-2 and OPT: the names begin below the module that the output matrix is beside."""
+    reference = save_row(tmp_path, ROWS[name])
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file({key.removeprefix(prefix): tensor for key, tensor in tensors.items()}, tmp_path / "model.safetensors")
+    compare = Comparison(build_runner(engine_config(tmp_path)), reference)
+    SCENARIOS["prefill_and_decode"](compare)
+
+
 def test_each_family_has_a_row() -> None:
     assert {row.architecture for row in ROWS.values()} == set(FAMILIES)
+
+
+def test_the_page_has_each_row() -> None:
+    text = family_table.PAGE.read_text(encoding="utf-8")
+    missing = [name for name, row in ROWS.items() if family_table.start(row) not in text]
+    assert not missing, f"run `make test-models`: docs/models.md lacks {missing}"

@@ -11,7 +11,7 @@ from blade_llm.spec.decoder import DecoderSpec
 
 
 def _mistral(raw: RawConfig) -> DecoderSpec:
-    window = raw.positive("sliding_window") if "sliding_window" in raw.fields else 0
+    window = 0 if "sliding_window" in raw.nulls else raw.positive("sliding_window", 4096)
     return llama_like(raw, windows=[window] * raw.positive("num_hidden_layers"))
 
 

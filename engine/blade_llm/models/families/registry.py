@@ -7,6 +7,7 @@ from typing import Final
 
 from blade_llm.models.errors import UnsupportedModelError
 from blade_llm.models.families.family import Family
+from blade_llm.models.families.glm import GLM
 from blade_llm.models.families.gpt2 import GPT2
 from blade_llm.models.families.internlm import INTERNLM2
 from blade_llm.models.families.llama import LLAMA
@@ -22,6 +23,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "MistralForCausalLM": MISTRAL,
     "Phi3ForCausalLM": PHI3,
     "InternLM2ForCausalLM": INTERNLM2,
+    "GlmForCausalLM": GLM,
     "OPTForCausalLM": OPT,
     "GPT2LMHeadModel": GPT2,
 }
