@@ -7,7 +7,7 @@ API server, the scheduler and ``blade_llm_check`` can.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,8 @@ class ModelConfig:
     architecture: str
     """First entry of ``architectures``, e.g. ``Qwen2ForCausalLM``."""
     decoder: DecoderSpec
-    tensors: TensorMap
-    """Where a checkpoint has its tensors."""
+    tensors: TensorMap = field(repr=False)
+    """Where a checkpoint has its tensors, which the architecture and ``decoder`` determine."""
     kv: KVSpec
     dtype: DTypeName
     """The checkpoint's own type."""

@@ -15,8 +15,9 @@ class Parameters:
     """Applies a tensor map."""
 
     def __init__(self, source: WeightSource, tensors: TensorMap) -> None:
+        """``tensors``: as the names of ``source`` are (:meth:`~blade_llm.spec.tensors.TensorMap.found_in`)."""
         self.source = source
-        self.map = tensors.found_in(source.names)
+        self.map = tensors
 
     def tensor(self, place: str) -> Tensor:
         """The tensor at ``place``, as :func:`~blade_llm.models.names.tensor_map` names them."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Protocol
 
 from torch import Tensor
@@ -10,10 +9,6 @@ from torch import Tensor
 
 class WeightSource(Protocol):
     """Gives a model its tensors by their names in the checkpoint."""
-
-    @property
-    def names(self) -> Collection[str]:
-        """Of all tensors."""
 
     def tensor(self, name: str) -> Tensor:
         """The tensor of this name."""

@@ -92,7 +92,7 @@ class TensorMap:
     """Of most names. A checkpoint that was saved without the output matrix's module has none of them with it."""
 
     def found_in(self, names: Collection[str]) -> TensorMap:
-        """The map for a checkpoint with tensors of these ``names``: without the optional prefix if that is not there."""
+        """The map for a checkpoint with tensors of these ``names``: without the optional prefix if none has it."""
         prefix = self.optional_prefix
         if not prefix or any(name.startswith(prefix) for name in names):
             return self

@@ -13,7 +13,6 @@ from blade_llm.models.config import ModelConfig
 from blade_llm.models.decoder import Decoder
 from blade_llm.models.linear_method import PlainWeights
 from blade_llm.models.parameters import Parameters
-from blade_llm.models.weight_source import WeightSource
 from blade_llm.weights.sources import DummyWeights, SafetensorsWeights
 
 
@@ -36,10 +35,10 @@ def load_model(
     Raises :class:`~blade_llm.models.errors.ModelFilesError` for weights that are missing, truncated or of the wrong
     shape.
     """
-    weights: WeightSource
+    method = PlainWeights(LinearOptions(quant, deterministic))
     if load_format == "dummy":
-        weights = DummyWeights(config, device, dtype)
+        parameters = Parameters(DummyWeights(config, device, dtype), config.tensors)
     else:
         weights = SafetensorsWeights(model_dir, config, device, dtype)
-    method = PlainWeights(LinearOptions(quant, deterministic))
-    return Decoder(config.decoder, Parameters(weights, config.tensors), max_positions, method)
+        parameters = Parameters(weights, config.tensors.found_in(weights.names))
+    return Decoder(config.decoder, parameters, max_positions, method)

@@ -52,6 +52,7 @@ class SafetensorsWeights:
 
     @property
     def names(self) -> Collection[str]:
+        """Of all tensors."""
         return self._checkpoint.tensors
 
     def tensor(self, name: str) -> Tensor:
@@ -108,13 +109,9 @@ class DummyWeights:
         noise = torch.empty(min(longest, NOISE_LENGTH), device=device)
         self._noise = noise.normal_(0.0, 0.02, generator=generator).to(dtype)
 
-    @property
-    def names(self) -> Collection[str]:
-        return self._shapes
-
     def tensor(self, name: str) -> Tensor:
         shape = self._shapes[name]
-        if name.endswith("norm.weight"):
+        if len(shape) == 1 and name.endswith(".weight"):  # of a norm
             return torch.ones(shape, dtype=self._dtype, device=self._device)
         tensor = torch.empty(shape, dtype=self._dtype, device=self._device)
         flat, length = tensor.view(-1), len(self._noise)
