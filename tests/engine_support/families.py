@@ -163,6 +163,20 @@ ROWS: dict[str, Row] = {
     "glm": Row(
         "Glm", "neighbours rotate, in half of the dimensions", dict(head_dim=16, attention_bias=True, pad_token_id=0)
     ),
+    "glm4": Row(
+        "Glm4",
+        "norms of what attention and MLP add",
+        dict(head_dim=16, attention_bias=True, pad_token_id=0),
+        fused=False,
+    ),
+    "granite": Row(
+        "Granite",
+        "scales of embeddings, attention, additions, logits",
+        dict(embedding_multiplier=3.0, attention_multiplier=0.5, residual_multiplier=0.4, logits_scaling=2.0),
+        fused=False,
+    ),
+    "phi": Row("Phi", "attention and MLP side by side behind one norm", {"partial_rotary_factor": 0.5}, fused=False),
+    "gpt-neox": Row("GPTNeoX", "side by side with a norm each, partial rotation", dict(rotary_pct=0.5), fused=False),
     "opt": Row(
         "OPT", "learned positions, layer norm, ReLU", dict(ffn_dim=112, pad_token_id=0, dropout=0.0), fused=False
     ),

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from engine_support.families import ROWS, Row
-from engine_support.family_proof import TOLERANCE, Proof, prove
+from engine_support.family_proof import Proof, prove
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 BEGIN, END = "<!-- families: make test-models -->\n", "<!-- end of families -->\n"
@@ -17,8 +17,7 @@ BEGIN, END = "<!-- families: make test-models -->\n", "<!-- end of families -->\
 def line(row: Row, proof: Proof) -> str:
     """The row in the table."""
     call = "yes" if proof.fused else "no"
-    fp32 = f"< {TOLERANCE:.0e}" if proof.deviation < TOLERANCE else f"{proof.deviation:.0e}"
-    return f"{start(row)}{fp32} | {proof.noise:.2f} | {call} |\n"
+    return f"{start(row)}{proof.deviation:.0e} | {proof.noise:.2f} | {call} |\n"
 
 
 def start(row: Row) -> str:

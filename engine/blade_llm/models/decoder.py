@@ -48,6 +48,8 @@ class Decoder:
         for all of them.
         """
         x = F.embedding(token_ids, self.embedding)
+        if self.spec.embedding_scale != 1.0:
+            x *= self.spec.embedding_scale
         if self.positions is not None:
             x += F.embedding(step.positions, self.positions)
         residual: Tensor | None = None
@@ -69,16 +71,14 @@ class Decoder:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[tokens, hidden] to [tokens, vocabulary]."""
-        return self.head(hidden)
+        logits = self.head(hidden)
+        return logits if self.spec.logits_scale == 1.0 else logits.mul_(self.spec.logits_scale)
 
     def _fuse(self) -> NativeDecoder | None:
         """The operator for whole layers, where it computes what all of them ask for."""
         weights = [layer.fusable for layer in self.layers]
         first = self.spec.layers[0]
-        eps = {layer.attention_norm.eps for layer in self.spec.layers} | {
-            layer.mlp_norm.eps for layer in self.spec.layers
-        }
-        eps |= {norm.eps for layer in self.spec.layers if (norm := layer.attention.head_norm) is not None}
+        eps = {norm.eps for layer in self.spec.layers for norm in layer.norms}
         alike = {(layer.attention.scale, layer.mlp.inner) for layer in self.spec.layers}
         if any(each is None for each in weights) or len(eps) > 1 or len(alike) > 1 or len(self.rotary) > 1:
             return None

@@ -25,13 +25,16 @@ def build_norm(spec: NormSpec, parameters: Parameters, place: str) -> Norm:
 
 
 class DecoderLayer:
-    """``x += attention(norm(x))``, then ``x += mlp(norm(x))``."""
+    """Attention and MLP, each with its norms, one after the other or side by side."""
 
     def __init__(self, spec: LayerSpec, parameters: Parameters, index: int, method: LinearMethod) -> None:
         place = f"layers.{index}"
 
         def linear(name: str) -> Linear:
             return method.create(parameters, parameters.linear(f"{place}.{name}"))
+
+        def norm(name: str, wanted: NormSpec | None) -> Norm | None:
+            return None if wanted is None else build_norm(wanted, parameters, f"{place}.{name}")
 
         norms: tuple[Tensor, Tensor] | None = None
         if spec.attention.head_norm is not None:
@@ -42,8 +45,10 @@ class DecoderLayer:
         self.spec = spec
         self.attention_norm = build_norm(spec.attention_norm, parameters, f"{place}.attention_norm")
         self.attention = Attention(index, spec.attention, linear("attention.qkv"), linear("attention.output"), norms)
-        self.mlp_norm = build_norm(spec.mlp_norm, parameters, f"{place}.mlp_norm")
+        self.attention_output_norm = norm("attention_output_norm", spec.attention_output_norm)
+        self.mlp_norm = norm("mlp_norm", spec.mlp_norm)
         self.mlp = MLP(spec.mlp, linear("mlp.up"), linear("mlp.down"))
+        self.mlp_output_norm = norm("mlp_output_norm", spec.mlp_output_norm)
 
     def __call__(
         self,
@@ -58,11 +63,24 @@ class DecoderLayer:
         ``selected``: [selected] int64, the only tokens to go on with after attention.
         """
         x, residual = (self.attention_norm(x), x) if residual is None else self.attention_norm.add(x, residual)
-        x = self.attention(x, rotation, step, selected)
+        attended = self._added(self.attention(x, rotation, step, selected), self.attention_output_norm)
         if selected is not None:
             residual = residual.index_select(0, selected)
-        x, residual = self.mlp_norm.add(x, residual)
-        return self.mlp(x, step), residual
+        if self.spec.parallel:
+            if self.mlp_norm is not None:
+                x = self.mlp_norm(residual)
+            elif selected is not None:
+                x = x.index_select(0, selected)
+            return attended + self._added(self.mlp(x, step), self.mlp_output_norm), residual
+        assert self.mlp_norm is not None
+        x, residual = self.mlp_norm.add(attended, residual)
+        return self._added(self.mlp(x, step), self.mlp_output_norm), residual
+
+    def _added(self, x: Tensor, norm: Norm | None) -> Tensor:
+        """What a half adds."""
+        if norm is not None:
+            x = norm(x)
+        return x if self.spec.residual_scale == 1.0 else x * self.spec.residual_scale
 
     @property
     def linears(self) -> tuple[Linear, ...]:
@@ -77,6 +95,8 @@ class DecoderLayer:
         if not (isinstance(before, RMSNorm) and isinstance(between, RMSNorm)):
             return None
         if not (mlp.spec.gated and mlp.spec.activation == "silu"):
+            return None
+        if self.spec.parallel or self.attention_output_norm or self.mlp_output_norm or self.spec.residual_scale != 1.0:
             return None
         return LayerWeights(
             before.weight,

@@ -26,10 +26,12 @@ class Names:
     """Of the one that holds all: queries, keys, values; or for each key head its queries, itself, its value."""
     head_norms: tuple[str, str] = ("self_attn.q_norm", "self_attn.k_norm")
     output: str = "self_attn.o_proj"
+    attention_output_norm: str = "post_self_attn_layernorm"
     mlp_norm: str = "post_attention_layernorm"
     up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
     """Gate and up, or the one that holds both, or up alone where there is no gate."""
     down: str = "mlp.down_proj"
+    mlp_output_norm: str = "post_mlp_layernorm"
     final_norm: str = "model.norm"
     head: str = "lm_head"
     transposed: bool = False
@@ -40,8 +42,9 @@ def tensor_map(spec: DecoderSpec, names: Names | None = None) -> TensorMap:
     """Where the checkpoint has the tensors of ``spec``, by their place in the model:
 
     ``embedding``, ``positions``, ``head``, ``norm``; of layer ``i``, below ``layers.i.``: ``attention_norm``,
-    ``attention.qkv``, ``attention.q_norm``, ``attention.k_norm``, ``attention.output``, ``mlp_norm``, ``mlp.up`` (gate
-    and up where there is a gate), ``mlp.down``. A norm has ``.weight`` and perhaps ``.bias`` below it.
+    ``attention.qkv``, ``attention.q_norm``, ``attention.k_norm``, ``attention.output``, ``attention_output_norm``,
+    ``mlp_norm``, ``mlp.up`` (gate and up where there is a gate), ``mlp.down``, ``mlp_output_norm``. A norm has
+    ``.weight`` and perhaps ``.bias`` below it.
     """
     names = names or Names()
     linears: dict[str, LinearMap] = {}
@@ -57,7 +60,7 @@ def tensor_map(spec: DecoderSpec, names: Names | None = None) -> TensorMap:
         _layer(linears, tensors, place, prefix, layer, spec.hidden_size, names, orders[layer.attention])
     _norm(tensors, "norm", names.final_norm, spec.final_norm, spec.hidden_size)
     if not spec.tied:
-        linears["head"] = LinearMap((LinearPart(names.head, spec.vocab_size, spec.hidden_size),))
+        linears["head"] = LinearMap((LinearPart(names.head, spec.vocab_size, spec.hidden_size),), spec.head_bias)
     return TensorMap(linears, tensors, optional_prefix=names.embedding.partition(".")[0] + ".")
 
 
@@ -107,7 +110,15 @@ def _layer(
     rows: _HeadRows,
 ) -> None:
     attention, mlp = layer.attention, layer.mlp
-    _norm(tensors, f"{place}.attention_norm", f"{prefix}.{names.attention_norm}", layer.attention_norm, hidden)
+    norms = {
+        "attention_norm": (names.attention_norm, layer.attention_norm),
+        "attention_output_norm": (names.attention_output_norm, layer.attention_output_norm),
+        "mlp_norm": (names.mlp_norm, layer.mlp_norm),
+        "mlp_output_norm": (names.mlp_output_norm, layer.mlp_output_norm),
+    }
+    for what, (name, spec) in norms.items():
+        if spec is not None:
+            _norm(tensors, f"{place}.{what}", f"{prefix}.{name}", spec, hidden)
     linears[f"{place}.attention.qkv"] = LinearMap(_qkv(prefix, attention, hidden, names, rows), attention.qkv_bias)
     if attention.head_norm is not None:
         for what, name in zip(("q_norm", "k_norm"), names.head_norms, strict=True):
@@ -115,7 +126,6 @@ def _layer(
             tensors[f"{place}.attention.{what}.weight"] = norm
     output = LinearPart(f"{prefix}.{names.output}", hidden, attention.query_size, transposed=names.transposed)
     linears[f"{place}.attention.output"] = LinearMap((output,), attention.output_bias)
-    _norm(tensors, f"{place}.mlp_norm", f"{prefix}.{names.mlp_norm}", layer.mlp_norm, hidden)
     linears[f"{place}.mlp.up"] = LinearMap(_up(prefix, mlp, hidden, names), mlp.bias)
     down = LinearPart(f"{prefix}.{names.down}", hidden, mlp.inner, transposed=names.transposed)
     linears[f"{place}.mlp.down"] = LinearMap((down,), mlp.bias)

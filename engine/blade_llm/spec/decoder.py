@@ -11,12 +11,36 @@ from blade_llm.spec.norm import NormSpec
 
 @dataclass(frozen=True, slots=True)
 class LayerSpec:
-    """``x += attention(norm(x))``, then ``x += mlp(norm(x))``."""
+    """``x += attention(norm(x))``, then ``x += mlp(norm(x))``; or both at once of the same ``x``, when ``parallel``."""
 
     attention: AttentionSpec
     mlp: MLPSpec
     attention_norm: NormSpec
-    mlp_norm: NormSpec
+    mlp_norm: NormSpec | None
+    """None where parallel halves share one norm."""
+    parallel: bool = False
+    attention_output_norm: NormSpec | None = None
+    """Of what attention adds."""
+    mlp_output_norm: NormSpec | None = None
+    """Of what the MLP adds."""
+    residual_scale: float = 1.0
+    """Of what both add."""
+
+    def __post_init__(self) -> None:
+        if self.mlp_norm is None and not self.parallel:
+            raise ValueError("a layer whose halves follow each other has a norm for each")
+
+    @property
+    def norms(self) -> tuple[NormSpec, ...]:
+        """All that the layer has."""
+        norms = (
+            self.attention_norm,
+            self.mlp_norm,
+            self.attention_output_norm,
+            self.mlp_output_norm,
+            self.attention.head_norm,
+        )
+        return tuple(norm for norm in norms if norm is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +65,8 @@ class DecoderSpec:
     tied: bool
     """The output matrix is the embedding table."""
     positions: LearnedPositions | None = None
+    head_bias: bool = False
+    embedding_scale: float = 1.0
+    """Of the embeddings."""
+    logits_scale: float = 1.0
+    """Of the logits."""

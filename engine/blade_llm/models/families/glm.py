@@ -1,7 +1,9 @@
 """GLM-4 (GLM team, arXiv 2406.12793) in transformers' own form: neighbours rotate, in half of the dimensions; gate and
-up are one matrix."""
+up are one matrix. GLM-4-0414 normalises what attention and MLP add as well."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from blade_llm.models.families.family import Family
 from blade_llm.models.families.llama import llama_like
@@ -19,4 +21,13 @@ def _glm(raw: RawConfig) -> DecoderSpec:
     return llama_like(raw, qkv_bias=raw.flag("attention_bias", True), rope=rope)
 
 
-GLM = Family(_glm, Names(up=("mlp.gate_up_proj",)))
+def _glm4(raw: RawConfig) -> DecoderSpec:
+    spec = _glm(raw)
+    norm = spec.final_norm
+    layers = (replace(layer, attention_output_norm=norm, mlp_output_norm=norm) for layer in spec.layers)
+    return replace(spec, layers=tuple(layers))
+
+
+_NAMES = Names(up=("mlp.gate_up_proj",))
+GLM = Family(_glm, _NAMES)
+GLM4 = Family(_glm4, _NAMES)

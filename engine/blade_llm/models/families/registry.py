@@ -7,13 +7,15 @@ from typing import Final
 
 from blade_llm.models.errors import UnsupportedModelError
 from blade_llm.models.families.family import Family
-from blade_llm.models.families.glm import GLM
+from blade_llm.models.families.glm import GLM, GLM4
 from blade_llm.models.families.gpt2 import GPT2
+from blade_llm.models.families.gpt_neox import GPT_NEOX
+from blade_llm.models.families.granite import GRANITE
 from blade_llm.models.families.internlm import INTERNLM2
 from blade_llm.models.families.llama import LLAMA
 from blade_llm.models.families.mistral import MISTRAL
 from blade_llm.models.families.opt import OPT
-from blade_llm.models.families.phi import PHI3
+from blade_llm.models.families.phi import PHI, PHI3
 from blade_llm.models.families.qwen import QWEN2, QWEN3
 
 FAMILIES: Final[Mapping[str, Family]] = {
@@ -24,6 +26,10 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "Phi3ForCausalLM": PHI3,
     "InternLM2ForCausalLM": INTERNLM2,
     "GlmForCausalLM": GLM,
+    "Glm4ForCausalLM": GLM4,
+    "GraniteForCausalLM": GRANITE,
+    "PhiForCausalLM": PHI,
+    "GPTNeoXForCausalLM": GPT_NEOX,
     "OPTForCausalLM": OPT,
     "GPT2LMHeadModel": GPT2,
 }
