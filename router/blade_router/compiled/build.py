@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from blade_router.compiled.hazards import bases, hazards, lost
+from blade_router.compiled.hazards import bases, hazards, heirs, lost
 from blade_router.compiled.sources import LIBRARY, SUFFIX, SWITCH, cache, folder_name, hot_sources
 
 ROOT: Final = Path(__file__).resolve().parents[3]
@@ -62,7 +62,10 @@ def refuse_hazards() -> None:
     Raises:
         BuildError: names each place.
     """
-    found = [f"{source}:{each}" for source in hot_sources() if compilable(source) for each in hazards(_parse(source))]
+    hot = [source for source in hot_sources() if compilable(source)]
+    rest = [_parse(source) for source in hot_sources() if source not in hot]
+    found = [f"{source}:{each}" for source in hot for each in hazards(_parse(source))]
+    found += heirs(rest, map(_parse, hot))
     if found:
         raise BuildError("\n".join(("mypyc compiles these to something else (docs/decisions/0018):", *found)))
 

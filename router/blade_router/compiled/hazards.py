@@ -86,6 +86,25 @@ def hazards(tree: ast.Module) -> list[str]:
     return found
 
 
+def heirs(interpreted: Iterable[ast.Module], compiled: Iterable[ast.Module]) -> list[str]:
+    """Interpreted classes with a compiled parent that does not allow it: making an instance would be a TypeError."""
+    closed = {
+        node.name
+        for tree in compiled
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+        and "Protocol" not in map(ast.unparse, node.bases)
+        and not any("allow_interpreted_subclasses" in ast.unparse(each) for each in node.decorator_list)
+    }
+    return [
+        f"{name} is interpreted, and its parent {parent} compiled"
+        for tree in interpreted
+        for name, parents in bases(tree).items()
+        for parent in parents
+        if parent in closed
+    ]
+
+
 def _suspended(body: Iterable[ast.AST]) -> Iterator[int]:
     for part in body:
         yield from (each.lineno for each in ast.walk(part) if isinstance(each, _SUSPENDS))
