@@ -9,9 +9,12 @@ import torch
 from torch import Tensor
 
 from blade_llm.kernels.backend import backend_of
+from blade_llm.kernels.experts.packed import PackedExperts
 from blade_llm.kernels.gather_inputs import gather_inputs
 from blade_llm.kernels.gumbel_argmax import gumbel_argmax
 from blade_llm.kernels.mark_invalid import mark_invalid
+from blade_llm.kernels.moe_routing import route
+from blade_llm.kernels.moe_routing.spec import RoutingSpec
 from blade_llm.kernels.penalties import RowMasks, SparseBias, apply_penalties
 from blade_llm.kernels.rms_norm import add_rms_norm, rms_norm
 from blade_llm.kernels.rope_write_kv import rope_write_kv
@@ -42,6 +45,20 @@ def warm_layers(
     qkv = torch.zeros(1, (num_heads + 2 * kv_heads) * head_dim, dtype=dtype, device=device)
     norm = torch.ones(head_dim, dtype=dtype, device=device) if qk_norm else None
     rope_write_kv(qkv, angles, angles, slot_mapping, k_cache, k_cache, num_heads, norm, norm)
+
+
+def warm_moe(logits: Tensor, spec: RoutingSpec, bias: Tensor | None, experts: PackedExperts, dtype: torch.dtype) -> None:
+    """Routing, and the products of ``experts`` for few and for many tokens. Nothing to do but on a GPU.
+
+    ``logits``: [tokens, num_experts] of the type that the layer's router yields; ``dtype``: of the activations.
+    """
+    if backend_of(logits) != "triton":
+        return
+    from blade_llm.kernels.experts.triton import TritonExperts
+
+    route(logits, spec, bias)
+    if isinstance(experts, TritonExperts):
+        experts.warm(dtype, spec.top_k)
 
 
 def warm_step(token_table: Tensor, block_table: Tensor, block_size: int, logits: Tensor) -> None:

@@ -43,7 +43,7 @@ class _Weight(ctypes.Structure):
 class NativeLinear:
     """A weight packed for the native kernels."""
 
-    __slots__ = ("_inputs", "_multiply", "_outputs", "_tensors", "_weight", "address", "nbytes")
+    __slots__ = ("_multiply", "_outputs", "_tensors", "_weight", "address", "inputs", "nbytes")
 
     def __init__(
         self, weight: Tensor, bias: Tensor | None, kind: int, deterministic: bool, arena: HugePageArena = _arena
@@ -72,13 +72,13 @@ class NativeLinear:
         self.address = ctypes.addressof(self._weight)
         source = weight.contiguous()
         library.blade_linear_pack(self.address, source.data_ptr())
-        self._inputs, self._outputs = inputs, outputs
+        self.inputs, self._outputs = inputs, outputs
         self._multiply = library.blade_linear
         self.nbytes = sum(tensor.nbytes for tensor in self._tensors)
 
     def __call__(self, x: Tensor) -> Tensor:
-        if x.shape[1] != self._inputs or x.dtype != torch.bfloat16:
-            raise ValueError(f"expected [tokens, {self._inputs}] bf16, got {list(x.shape)} {x.dtype}")
+        if x.shape[1] != self.inputs or x.dtype != torch.bfloat16:
+            raise ValueError(f"expected [tokens, {self.inputs}] bf16, got {list(x.shape)} {x.dtype}")
         if x.stride(1) != 1:
             x = x.contiguous()
         rows = x.shape[0]

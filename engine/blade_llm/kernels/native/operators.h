@@ -13,6 +13,9 @@ struct Step;  // paged_attention/attend.h
 BLADE_EXPORT void blade_linear(const blade::Weight* weight, const blade::bf16* x, int64_t rows, int64_t x_stride,
                                blade::bf16* y);
 
+BLADE_EXPORT void blade_grouped_linear(const blade::Weight* const* weights, const int32_t* starts, int64_t groups,
+                                       const blade::bf16* x, int64_t x_stride, blade::bf16* y);
+
 BLADE_EXPORT void blade_rms_norm(int is_bf16, const void* x, const void* residual, void* total, const void* weight,
                                  void* out, int64_t rows, int64_t hidden, float eps);
 
