@@ -47,7 +47,9 @@ def warm_layers(
     rope_write_kv(qkv, angles, angles, slot_mapping, k_cache, k_cache, num_heads, norm, norm)
 
 
-def warm_moe(logits: Tensor, spec: RoutingSpec, bias: Tensor | None, experts: PackedExperts, dtype: torch.dtype) -> None:
+def warm_moe(
+    logits: Tensor, spec: RoutingSpec, bias: Tensor | None, experts: PackedExperts, dtype: torch.dtype
+) -> None:
     """Routing, and the products of ``experts`` for few and for many tokens. Nothing to do but on a GPU.
 
     ``logits``: [tokens, num_experts] of the type that the layer's router yields; ``dtype``: of the activations.

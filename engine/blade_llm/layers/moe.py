@@ -39,7 +39,7 @@ class MoEWeights:
     router: Tensor
     """[num_experts, hidden]."""
     experts: Iterable[Expert]
-    """For each expert gate and up stacked ([2 * inner, hidden]) and down ([hidden, inner]); read once, one at a time."""
+    """For each, gate and up stacked ([2 * inner, hidden]) and down ([hidden, inner]); read once, one at a time."""
     correction_bias: Tensor | None = None
     """[num_experts], added to scores for the choice (``e_score_correction_bias``)."""
     shared: Expert | None = None
@@ -116,7 +116,7 @@ def _check(spec: MoESpec, weights: MoEWeights) -> None:
 def _of_size(experts: Iterable[Expert], spec: MoESpec) -> Iterable[Expert]:
     """``experts``, if they are as many and as large as ``spec`` says."""
     count = 0
-    for count, (gate_up, down) in enumerate(experts, 1):  # noqa: B007
+    for count, (gate_up, down) in enumerate(experts, 1):
         if down.shape[1] != spec.inner:
             raise ValueError(f"expert {count - 1} has an inner size of {down.shape[1]}, not {spec.inner}")
         yield gate_up, down

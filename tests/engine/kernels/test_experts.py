@@ -80,9 +80,7 @@ def test_more_tokens_than_are_computed_at_a_time(path: str) -> None:
 
 @QUANTISED
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
-def test_deterministic_tokens_do_not_depend_on_the_batch(
-    path: str, quant: Quantization, dtype: torch.dtype
-) -> None:
+def test_deterministic_tokens_do_not_depend_on_the_batch(path: str, quant: Quantization, dtype: torch.dtype) -> None:
     packed = pack(random_experts(8, 96, 72, dtype), quant, deterministic=True)
     x, (ids, scales) = inputs(150, 96).to(dtype), random_ids(150, 8, 3)
     whole = packed(x, ids, scales)

@@ -68,9 +68,7 @@ def test_nan_is_chosen_and_stays_nan(case: RoutingCase) -> None:
 
 @TYPES
 @QUANTISED
-@pytest.mark.parametrize(
-    ("experts", "hidden", "inner", "top_k"), [(8, 64, 32, 2), (5, 70, 45, 5), (3, 160, 200, 1)]
-)
+@pytest.mark.parametrize(("experts", "hidden", "inner", "top_k"), [(8, 64, 32, 2), (5, 70, 45, 5), (3, 160, 200, 1)])
 def test_experts_equal_plain_products(
     quant: Quantization, dtype: torch.dtype, experts: int, hidden: int, inner: int, top_k: int
 ) -> None:

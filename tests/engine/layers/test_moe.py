@@ -44,8 +44,8 @@ def deepseek_v2() -> tuple[nn.Module, MoESpec]:
 
     sizes: dict[str, Any] = {"n_routed_experts": 32, "num_experts_per_tok": 6, "n_group": 8, "topk_group": 3}
     config = DeepseekV2Config(
-        hidden_size=HIDDEN, num_attention_heads=4, moe_intermediate_size=INNER, n_shared_experts=2, topk_method="group_limited_greedy",
-        routed_scaling_factor=16.0, **sizes,
+        hidden_size=HIDDEN, num_attention_heads=4, moe_intermediate_size=INNER, n_shared_experts=2,
+        topk_method="group_limited_greedy", routed_scaling_factor=16.0, **sizes,
     )  # fmt: skip
     routing = RoutingSpec(32, 6, scale=16.0, num_groups=8, top_groups=3)
     return DeepseekV2Moe(config), MoESpec(routing, INNER, shared_inner=2 * INNER, float32_router=True)

@@ -1,4 +1,4 @@
-"""The experts of a mixture-of-experts layer: ``sum_k weight_k * down_k(silu(gate_k(x)) * up_k(x))`` as grouped products.
+"""Experts of a mixture-of-experts layer: ``sum_k weight_k * down_k(silu(gate_k(x)) * up_k(x))`` as grouped products.
 
 Tokens are sorted by expert, so that each expert's weights are read once for all of its tokens, and the weights of
 experts without tokens not at all. Results are weighted and added up in fp32, in the order in which a token has its
@@ -34,7 +34,7 @@ def pack(experts: Iterable[Expert], quant: Quantization = "none", *, determinist
     """Pack the weights of ``experts``, all of one shape. They are read one at a time and packed at once, so an iterator
     that loads them needs memory for one.
 
-    ``deterministic``: a token's result does not depend on the other tokens, as in :func:`blade_llm.kernels.linear.pack`.
+    ``deterministic``: a token's result does not depend on the others, as in :func:`blade_llm.kernels.linear.pack`.
     Raises ValueError where shapes or types do not fit.
     """
     remaining = iter(experts)

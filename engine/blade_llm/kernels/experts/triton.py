@@ -1,7 +1,7 @@
 """Experts in Triton: a grouped product for all of them in one launch, on tokens sorted by expert.
 
-Each expert's rows are cut into tiles; a program finds its own in the experts' first rows, so that the host needs to know
-nothing of the routing. The grid holds the most tiles that a number of tokens can need, and those beyond end at once.
+Each expert's rows are cut into tiles; a program finds its own in the experts' first rows, so that the host needs to
+know nothing of the routing. The grid holds the most tiles that a number of tokens can need; those beyond end at once.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Config:
 
 
 _FORMS = {1: Config(16, 128, 128, 4, 4), 16: Config(64, 128, 64, 4, 4), 64: Config(128, 128, 64, 8, 4)}
-"""By the tokens that an expert has on average, at least. Not tuned on a GPU yet. A decode waits for the weights, and each
-expert has few tokens: the least rows that a tensor core takes, and long reads."""
+"""By the tokens that an expert has on average, at least. Not tuned on a GPU yet. A decode waits for the weights, and
+each expert has few tokens: the least rows that a tensor core takes, and long reads."""
 _FIXED_FORM = 16
 """The form of a deterministic layer, whatever the number of tokens."""
 
@@ -85,9 +85,7 @@ class TritonExperts:
         pairs = tokens * top_k
         order = torch.empty(pairs, dtype=torch.int32, device=x.device)
         starts = torch.empty(self._experts + 1, dtype=torch.int32, device=x.device)
-        kernels.sort_by_expert[(self._experts,)](
-            ids.contiguous(), order, starts, pairs, BLOCK=_SORT_BLOCK, num_warps=4
-        )
+        kernels.sort_by_expert[(self._experts,)](ids.contiguous(), order, starts, pairs, BLOCK=_SORT_BLOCK, num_warps=4)
         gated = torch.empty(pairs, inner, dtype=x.dtype, device=x.device)
         results = torch.empty(pairs, hidden, dtype=x.dtype, device=x.device)
         self._launch(x.contiguous(), self._gate_up, order, starts, gated, top_k)
@@ -109,7 +107,7 @@ class TritonExperts:
     def _launch(
         self, x: Tensor, matrix: _Stacked, order: Tensor, starts: Tensor, out: Tensor, tokens_top_k: int
     ) -> None:
-        """``tokens_top_k``: experts of a token where ``x`` has tokens and the matrix gate and up, 0 where it is sorted."""
+        """``tokens_top_k``: experts of a token where ``x`` has tokens and the matrix gate and up; 0 for sorted rows."""
         gated = tokens_top_k > 0
         pairs = len(order)
         average = _FIXED_FORM if self._deterministic else max(1, pairs // self._experts)

@@ -1,6 +1,6 @@
-"""The kernels behind :mod:`blade_llm.kernels.experts.triton`."""
-
-from __future__ import annotations
+# mypy: ignore-errors
+"""The device code of experts; :mod:`blade_llm.kernels.experts.triton` launches it and explains it. Capitals are
+compile-time constants."""
 
 import triton
 import triton.language as tl
@@ -84,10 +84,7 @@ def grouped_linear(
     rows = tl.load(starts_ptr + expert) + (block - first) * BLOCK_M + tl.arange(0, BLOCK_M)
     valid = rows < tl.load(starts_ptr + expert + 1)
     pairs = tl.load(order_ptr + rows, valid, 0)
-    if GATED:
-        sources = pairs // TOP_K
-    else:
-        sources = rows
+    sources = pairs // TOP_K if GATED else rows
     x_row = x_ptr + sources.to(tl.int64)[:, None] * INPUTS
     columns = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     outputs = expert.to(tl.int64) * (2 * OUTPUTS if GATED else OUTPUTS) + columns

@@ -17,7 +17,7 @@ class RoutingSpec:
     DeepSeek-V2
         softmax, the best groups by their best expert, ``scale``.
     DeepSeek-V3
-        sigmoid, the best groups by the sum of their two best experts after a correction bias, ``renormalize``, ``scale``.
+        sigmoid, a correction bias, the best groups by the sum of their two best experts, ``renormalize``, ``scale``.
     """
 
     num_experts: int
@@ -41,7 +41,9 @@ class RoutingSpec:
             raise ValueError(f"top_groups must be 1 to {self.num_groups} (num_groups), not {self.top_groups}")
         reachable = self.group_size * self.top_groups
         if not 1 <= self.top_k <= reachable:
-            raise ValueError(f"top_k must be 1 to {reachable}, the experts of {self.top_groups} groups, not {self.top_k}")
+            raise ValueError(
+                f"top_k must be 1 to {reachable}, the experts of {self.top_groups} groups; it is {self.top_k}"
+            )
 
     @property
     def group_size(self) -> int:
