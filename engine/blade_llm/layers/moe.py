@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from blade_llm.kernels.experts import Expert, pack
-from blade_llm.kernels.moe_routing import RoutingSpec, route
+from blade_llm.kernels.moe_routing import route
+from blade_llm.kernels.moe_routing.spec import RoutingSpec
 from blade_llm.kernels.warm import warm_moe
 from blade_llm.layers.linear import Linear, LinearOptions
 from blade_llm.layers.mlp import GatedMLP

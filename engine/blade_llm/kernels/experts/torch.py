@@ -29,7 +29,7 @@ class TorchExperts:
         order = ids.flatten().argsort(stable=True)
         counts = ids.flatten().bincount(minlength=len(self._experts)).tolist()
         results = torch.empty(tokens * top_k, x.shape[1], dtype=x.dtype, device=x.device)
-        for pairs, (gate_up, down) in zip(order.split(counts), self._experts, strict=True):
+        for pairs, (gate_up, down) in zip(torch.split(order, counts), self._experts, strict=True):
             if len(pairs):
                 results[pairs] = down(silu.silu_and_mul(gate_up(x[pairs // top_k])))
         return weighted_sum(results.view(tokens, top_k, x.shape[1]), weights)

@@ -32,7 +32,8 @@ Worker choose(const Job& job) {
     if (isa() < Isa::avx512_bf16) return choose_avx2<KIND>(job);
     const bool amx = isa() == Isa::amx, any_order = !job.weight->fixed_order;
     if constexpr (KIND == Kind::int8) {
-        const bool integers = any_order && job.rows <= INT8_ROWS && job.weight->inputs <= INT8_INPUTS;
+        const int most = amx ? INT8_ROWS : INT8_ONLY_DOT_ROWS;
+        const bool integers = any_order && job.rows <= most && job.weight->inputs <= INT8_INPUTS;
         if (integers) return amx && job.rows > INT8_DOT_ROWS ? multiply_int8_amx : multiply_int8_dot;
     } else if constexpr (KIND == Kind::int4) {
         if (any_order && job.rows <= (amx ? INT4_ROWS_AMX : INT4_ROWS)) return multiply_int4_dot;
