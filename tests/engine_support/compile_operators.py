@@ -14,6 +14,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
+from blade_llm.kernels.activate.kinds import FORMULAS
+
 TARGETS = {"hopper": GPUTarget("cuda", 90, 32), "mi300": GPUTarget("hip", "gfx942", 64)}
 SHARED_MEMORY = {"hopper": 227 << 10, "mi300": 64 << 10}
 TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.int32: "i32", torch.int64: "i64", torch.float64: "fp64"}
@@ -21,7 +23,8 @@ TYPES |= {torch.int8: "i8", torch.uint8: "u8"}
 OPERATORS = [
     "rms_norm",
     "rope_write_kv",
-    "silu_and_mul",
+    "activate",
+    "layer_norm",
     "gumbel_argmax",
     "mark_invalid",
     "gather_inputs",
@@ -68,6 +71,14 @@ def main(target: str) -> None:
     k_cache = torch.zeros(2, 16, 4, 128, dtype=torch.bfloat16)
     for qk_norm in (False, True):
         warm.warm_layers(torch.bfloat16, k_cache, hidden=3584, inner=[18944], num_heads=28, qk_norm=qk_norm)
+    warm.warm_family(
+        torch.bfloat16,
+        torch.device("cpu"),
+        hidden=3584,
+        norms=("layer", "rms_unit_offset"),
+        biases=True,
+        activations=[(kind, gated, 4096) for kind in FORMULAS for gated in (False, True)],
+    )
     tokens, blocks = torch.zeros(3, 4097, dtype=torch.int32), torch.zeros(3, 257, dtype=torch.int32)
     warm.warm_step(tokens, blocks, 16, torch.zeros(1, 152_064, dtype=torch.bfloat16))
     compile_moe(warm, SHARED_MEMORY[target])

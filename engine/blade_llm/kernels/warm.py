@@ -3,15 +3,18 @@ first use, and in service that would make a request wait for seconds. Attention 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
+from blade_llm.kernels.activate import Activation, activate
 from blade_llm.kernels.backend import backend_of
+from blade_llm.kernels.decoder_layers.weights import NormKind
 from blade_llm.kernels.experts.packed import PackedExperts
 from blade_llm.kernels.gather_inputs import gather_inputs
 from blade_llm.kernels.gumbel_argmax import gumbel_argmax
+from blade_llm.kernels.layer_norm import add_layer_norm, layer_norm
 from blade_llm.kernels.mark_invalid import mark_invalid
 from blade_llm.kernels.moe_routing import route
 from blade_llm.kernels.moe_routing.spec import RoutingSpec
@@ -61,6 +64,36 @@ def warm_moe(
     route(logits, spec, bias)
     if isinstance(experts, TritonExperts):
         experts.warm(dtype, spec.top_k)
+
+
+def warm_family(
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    hidden: int,
+    norms: Iterable[NormKind] = (),
+    biases: bool = False,
+    activations: Iterable[tuple[Activation, bool, int]] = (),
+) -> None:
+    """Norms and activations of other families than Llama's. Nothing to do but on a GPU.
+
+    ``biases``: layer norms have one. ``activations``: each with whether it is a gate, and the width of its MLP.
+    """
+    x = torch.zeros(1, hidden, dtype=dtype, device=device)
+    if backend_of(x) != "triton":
+        return
+    weight = torch.ones(hidden, dtype=dtype, device=device)
+    for norm in norms:
+        if norm == "layer":
+            bias = torch.zeros_like(weight) if biases else None
+            layer_norm(x, weight, bias, 1e-6)
+            add_layer_norm(x, x.clone(), weight, bias, 1e-6)
+        else:
+            unit_offset = norm == "rms_unit_offset"
+            rms_norm(x, weight, 1e-6, unit_offset=unit_offset)
+            add_rms_norm(x, x.clone(), weight, 1e-6, unit_offset=unit_offset)
+    for kind, gated, inner in activations:
+        activate(torch.zeros(1, (2 if gated else 1) * inner, dtype=dtype, device=device), kind, gated=gated)
 
 
 def warm_step(token_table: Tensor, block_table: Tensor, block_size: int, logits: Tensor) -> None:

@@ -14,7 +14,8 @@ import pytest
 
 KERNELS = {
     "_rms_norm_kernel",
-    "_silu_and_mul_kernel",
+    "_activate_kernel",
+    "_layer_norm_kernel",
     "_rope_write_kv_kernel",
     "_gather_inputs_kernel",
     "_penalties_kernel",
