@@ -23,7 +23,7 @@ def first_key(position: Position, window: int, chunk: int) -> Position:
 
 
 def _at_least(least: Position, value: Position) -> Position:
-    return torch.maximum(least, value) if isinstance(least, Tensor) else max(least, value)  # type: ignore[call-overload]
+    return torch.maximum(least, value) if isinstance(least, Tensor) else max(least, value)
 
 
 def attend(

@@ -108,4 +108,4 @@ def _tiles(head_dim: int) -> tuple[int, int]:
 
 def _padded(head_dim: int) -> int:
     """What a tile takes: a power of two, at least 16."""
-    return max(16, triton.next_power_of_2(head_dim))
+    return max(16, int(triton.next_power_of_2(head_dim)))

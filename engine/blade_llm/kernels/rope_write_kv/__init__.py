@@ -52,7 +52,8 @@ def rope_write_kv(
 
 def _normalise_projections(qkv: Tensor, q_norm: Tensor, k_norm: Tensor, eps: float, unit_offset: bool) -> Tensor:
     """``qkv`` with all queries and all keys of each token normalised."""
-    queries, keys, values = qkv.split((len(q_norm), len(k_norm), qkv.shape[1] - len(q_norm) - len(k_norm)), dim=1)
+    first_key, first_value = len(q_norm), len(q_norm) + len(k_norm)
+    queries, keys, values = qkv[:, :first_key], qkv[:, first_key:first_value], qkv[:, first_value:]
     normed = (
         rms_norm(part.contiguous(), weight, eps, unit_offset=unit_offset)
         for part, weight in ((queries, q_norm), (keys, k_norm))
