@@ -82,9 +82,10 @@ format: install ## let ruff write the code's form
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
-generate: install ## the CRD and the field reference, from the pydantic models
+generate: install ## the CRD and the field reference, from the pydantic models; pages written from the code
 	$(BIN)/python -m blade_operator.spec.crd.generate
 	$(BIN)/python -m blade_llm.server.compatibility > docs/compatibility.md
+	$(BIN)/python -m blade_llm.cli.vllm_flags > docs/vllm-flags.md
 
 demo-model: install ## train the demo model anew (under 3 minutes on 2 cores)
 	GOMP_SPINCOUNT=5000 $(BIN)/python -m examples.demo_model.train

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from blade_llm.api.common.served_model import ModelSource, ServedModel, load_served_model
-from blade_llm.cli.flags import FlagParser
 from blade_llm.cli.progress import download_progress
-from blade_llm.cli.server_flags import GROUPS, memory_fields, text_fields
+from blade_llm.cli.server_flags import memory_fields, text_fields
+from blade_llm.cli.vllm_flags import ServerFlagParser
 from blade_llm.config import EngineConfig
 from blade_llm.engine.launch import BUILD, MAX_SOCKET_DIR_BYTES, EngineHandle
 from blade_llm.engine.messages import EngineReady
@@ -40,6 +40,7 @@ from blade_llm.weights.checkpoint import check_tensors, open_checkpoint
 from blade_protocol import environment, ports
 
 PROGRAM: Final = "blade_llm_server"
+_log: Final = logging.getLogger(__name__)
 _LOOPBACK: Final = "127.0.0.1"
 
 
@@ -53,9 +54,11 @@ def main(argv: Sequence[str] | None = None, *, build: str = BUILD) -> int:
     Status: 0 after SIGTERM or Ctrl-C, 1 when it cannot start or the engine dies, 2 for wrong flags.
     """
     started = time.perf_counter()
-    parser = FlagParser(PROGRAM, "Serve a large language model over an OpenAI-compatible API.", list(GROUPS.items()))
+    parser = ServerFlagParser(PROGRAM)
     flags = parser.parse(argv)
     logging.basicConfig(level=flags["log_level"], format=LOG_FORMAT)
+    for warning in parser.warnings:
+        _log.warning("%s", warning)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the server handles it
     try:
@@ -202,7 +205,7 @@ def _token_file() -> str | None:
 def _find_model(flags: Mapping[str, Any]) -> tuple[Path, ModelSource]:
     """Find the model and check its files, as the engine process will; in milliseconds and with better messages."""
     with download_progress() as progress:
-        folder = resolve_model(flags["model"], progress=progress)
+        folder = resolve_model(flags["model"], revision=flags["revision"], progress=progress)
     config = load_model_config(folder)
     if flags["load_format"] == "auto":
         checkpoint = open_checkpoint(folder)

@@ -8,7 +8,7 @@ from typing import Any, Final, get_args
 from blade_llm.api.common.body import MAX_BODY_BYTES
 from blade_llm.api.common.pooling import Pooling
 from blade_llm.api.common.served_model import NO_PARSER, Task
-from blade_llm.cli.flags import Flag, boolean, byte_size, count, port, positive, seconds, share
+from blade_llm.cli.flags import Flag, boolean, byte_size, count, port, positive, seconds, share, tokens
 from blade_llm.models.dtypes import DTYPE_ALIASES
 from blade_llm.text.reasoning import REASONING_PARSERS
 from blade_llm.text.tool_parsers import TOOL_PARSERS
@@ -34,9 +34,14 @@ def _later(name: str, help: str, **options: object) -> Flag:
 
 _MODEL = (
     Flag(name="model", help="model folder, or a Hugging Face hub id like ORG/NAME", required=True, metavar="DIR"),
+    Flag(name="revision", help="branch, tag or commit of a hub model, as ORG/NAME@REVISION"),
     Flag(name="served_model_name", help="names requests may use (default: the model folder's name)", many=True),
     Flag(name="tokenizer_dir", help="folder with tokenizer.json (default: the model folder)", metavar="DIR"),
-    Flag(name="chat_template", help="jinja file that replaces the model's chat template", metavar="FILE"),
+    Flag(
+        name="chat_template",
+        help="jinja file, or a template itself, that replaces the model's chat template",
+        metavar="FILE",
+    ),
     Flag(
         name="task",
         help="generate: text, and embeddings too; embed: embeddings alone",
@@ -60,7 +65,7 @@ _MODEL = (
         choices=(NO_PARSER, *REASONING_PARSERS),
     ),
     Flag(name="dtype", help="type of weights and activations", default="auto", choices=_DTYPES),
-    Flag(name="max_model_len", help="most tokens of prompt and answer together (default: the model's)", kind=positive),
+    Flag(name="max_model_len", help="most tokens of prompt and answer together (default: the model's)", kind=tokens),
     Flag(name="load_format", help="dummy: random weights, for measurements", default="auto", choices=("auto", "dummy")),
     Flag(
         name="quant",
@@ -110,7 +115,7 @@ _MEMORY = (
          kind=positive, default=2048),
     Flag(name="allow_client_priority", help="let requests have a priority below 0, ahead of those without one; else it "
          "counts as 0", kind=boolean, default=False),
-    Flag(name="ragged_flash_max_batch_tokens", help="most tokens in one step", kind=positive, default=2048),
+    Flag(name="ragged_flash_max_batch_tokens", help="most tokens in one step", kind=tokens, default=2048),
     Flag(name="kv_cache_bytes", help="KV cache size, e.g. 1GiB (default on CPU: a quarter of the memory)",
          kind=byte_size),
     Flag(name="max_kv_blocks", help="upper bound on KV blocks of 16 tokens", kind=positive),

@@ -69,16 +69,21 @@ class ChatTemplate:
             raise ChatTemplateError(f"the chat template cannot render this conversation: {error}") from None
 
 
-def load_chat_template(tokenizer: Tokenizer, override: Path | None = None) -> ChatTemplate | None:
+def load_chat_template(tokenizer: Tokenizer, override: str | None = None) -> ChatTemplate | None:
     """``override``, else the folder's ``chat_template.jinja``, else ``chat_template`` of ``tokenizer_config.json``.
 
     None when the model has none. Raises :class:`TokenizerFilesError`.
+
+    Args:
+        override: path of a file, or a template itself, which is known by its braces.
     """
-    path = override or tokenizer.folder / "chat_template.jinja"
-    if override is not None and not override.is_file():
-        raise TokenizerFilesError(f"--chat_template {override}: no such file")
+    path = Path(override) if override is not None else tokenizer.folder / "chat_template.jinja"
     source: object
-    if path.is_file():
+    if override is not None and not _is_file(path):
+        if not any(mark in override for mark in ("{{", "{%", "{#")):
+            raise TokenizerFilesError(f"--chat_template {override}: no such file")
+        return ChatTemplate(override, tokenizer.special_tokens, "--chat_template")
+    if _is_file(path):
         flag = "" if override is None else "--chat_template "
         source, origin = path.read_text(encoding="utf-8"), f"{flag}{path}"
     else:
@@ -89,6 +94,13 @@ def load_chat_template(tokenizer: Tokenizer, override: Path | None = None) -> Ch
         named = {entry["name"]: entry["template"] for entry in source if isinstance(entry, dict)}
         source = named.get("default")
     return ChatTemplate(source, tokenizer.special_tokens, origin) if isinstance(source, str) else None
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a template is no name of a file: too long, with null bytes
+        return False
 
 
 class _GenerationBlock(Extension):

@@ -52,7 +52,18 @@ OWNED_FLAGS: Final[dict[str, str]] = {
     "drain_timeout": "spec.rollout.drainTimeout",
 }
 """Engine flags the operator sets, and what sets each."""
-_OWNED: Final = f"--({'|'.join(OWNED_FLAGS)})(=.*)?".replace("_", "[_-]")
+OTHER_SPELLINGS: Final = (
+    "revision",
+    "gpu_memory_utilization",
+    "kv_cache_memory_bytes",
+    "(no_)?enforce_eager",
+    "cuda_?graph_(capture_)?sizes",
+    "max_cudagraph_capture_size",
+    "runner",
+    "shutdown_timeout",
+)
+"""Expressions for further flags that set the same: vLLM's names of them, mostly (docs/vllm-flags.md)."""
+_OWNED: Final = f"--({'|'.join((*OWNED_FLAGS, *OTHER_SPELLINGS))})(=.*)?".replace("_", "[_-]")
 
 
 def broken(rule: Rule, name: str, spec: LLMServiceSpec) -> bool:

@@ -90,7 +90,7 @@ def load_served_model(source: ModelSource) -> ServedModel:
             f"{tokenizer.folder}: the tokenizer has token id {tokenizer.largest_id}, the model only "
             f"{source.vocab_size} ids; they do not belong together: give --tokenizer_dir the right folder"
         )
-    template = load_chat_template(tokenizer, None if source.chat_template is None else Path(source.chat_template))
+    template = load_chat_template(tokenizer, source.chat_template)
     text = "" if template is None else template.source
     return ServedModel(
         tokenizer=tokenizer,
