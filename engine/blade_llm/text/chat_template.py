@@ -40,6 +40,8 @@ class ChatTemplate:
             raise TokenizerFilesError(f"{origin}, line {error.lineno}: {error.message}") from None
         self._special_tokens = dict(special_tokens)
         self.source = source
+        self.variables = frozenset(variables)
+        """What it reads, of arguments and of what every template has."""
         self.takes_tools = "tools" in variables
         """Whether it has a place for the tools a model may call."""
 

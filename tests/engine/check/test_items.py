@@ -328,7 +328,7 @@ def test_what_the_service_brings_or_does_not_need_is_not_missed(tmp_path: Path) 
     ("wanted", "status", "says"),
     [
         (Wanted(chat_template="/none.jinja"), "FAILED", "--chat_template /none.jinja: no such file"),
-        (Wanted(tool_call_parser="pythonic"), "FAILED", "--tool_call_parser pythonic: unknown; known are hermes"),
+        (Wanted(tool_call_parser="magic"), "FAILED", "--tool_call_parser magic: unknown; known are hermes"),
         (Wanted(tool_call_parser="hermes"), "WARNING", "has no place for tools"),
         (Wanted(tool_call_parser="none", reasoning_parser="qwen3"), "PASS", "reasoning qwen3"),
         (Wanted(guided=True), "WARNING", "leave out --enable_json_warmup"),  # words, whose bytes nobody knows
