@@ -1,7 +1,8 @@
 """Token ids from text and back, on the ``tokenizers`` library alone.
 
 ``transformers.AutoTokenizer`` takes seconds to import; ``tokenizer.json`` holds the same rules, post-processor (BOS and
-the like) included, and ``tokenizer_config.json`` names the special tokens that chat templates use.
+the like) included, and ``tokenizer_config.json`` names the special tokens that chat templates use. Other forms are
+converted to it (:mod:`blade_llm.tokenizer_files`).
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from typing import Any, Final
 
 from tokenizers import Tokenizer as _Backend
 
-from blade_llm.text.byte_level import token_to_bytes
 from blade_llm.text.errors import TokenizerFilesError
 from blade_llm.text.json_files import read_json_object
+from blade_llm.tokenizer_files import TokenizerFormatError, read_tokenizer_json
+from blade_llm.tokenizer_files.byte_level import token_to_bytes
 
 _SPECIAL_NAMES: Final = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _FALLBACK_BYTE: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -24,22 +26,18 @@ _FALLBACK_BYTE: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 class Tokenizer:
     """The tokenizer of one model folder.
 
-    Raises :class:`TokenizerFilesError` when ``tokenizer.json`` is missing or cannot be read.
+    Raises :class:`TokenizerFilesError` when the folder has none, or one that cannot be read.
     """
 
     def __init__(self, folder: Path) -> None:
-        path = folder / "tokenizer.json"
-        if not path.is_file():
-            found = (
-                " (a SentencePiece tokenizer.model alone is not read)" if (folder / "tokenizer.model").exists() else ""
-            )
-            raise TokenizerFilesError(
-                f"{path} is missing; give --tokenizer_dir a folder with the model's tokenizer.json{found}"
-            )
         try:
-            self._backend = _Backend.from_file(str(path))
+            text = read_tokenizer_json(folder)
+        except TokenizerFormatError as error:
+            raise TokenizerFilesError(str(error)) from None
+        try:
+            self._backend = _Backend.from_str(text)
         except Exception as error:  # the library raises bare Exception
-            raise TokenizerFilesError(f"{path} cannot be read as a tokenizer: {error}") from None
+            raise TokenizerFilesError(f"{folder / 'tokenizer.json'} cannot be read as a tokenizer: {error}") from None
         self._backend.no_truncation()
         self._backend.no_padding()
         self.folder = folder
@@ -59,6 +57,7 @@ class Tokenizer:
         """Characters of it as the vocabulary spells it, so at least as many as its text has. (Only a tokenizer that
         writes any stretch of unknown text as one token makes fewer tokens of a text than this says.)"""
         self.is_byte_level = _is_byte_level(json.loads(self._backend.to_str()).get("decoder"))
+        self._has_byte_fallback = not self.is_byte_level and "<0x0A>" in vocabulary
         self._bytes: dict[int, bytes] = {}
         self.known_texts: dict[frozenset[int], dict[int, str]] = {}
         """Cache of the detokenizers of byte-level outputs, for each set of ids they leave out: token id →
@@ -89,6 +88,14 @@ class Tokenizer:
         """Text of ``token_ids``; bytes that are no UTF-8 become U+FFFD, ids without a token nothing."""
         text: str = self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
         return text
+
+    def fallback_byte(self, token_id: int) -> bytes | None:
+        """The byte of a byte-fallback token, ``<0x0A>``; None: it is another kind of token."""
+        if not self._has_byte_fallback:
+            return None
+        token = self._backend.id_to_token(token_id)
+        found = None if token is None else _FALLBACK_BYTE.fullmatch(token)
+        return None if found is None else bytes([int(found[1], 16)])
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes one token stands for, by itself. Exact for byte-level and byte-fallback tokens."""
