@@ -13,7 +13,10 @@ from engine_support.nasty_text import CORPUS
 from engine_support.tiny_text import byte_fallback_tokenizer, byte_level_tokenizer
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-TIKTOKEN_PATTERN: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+TIKTOKEN_PATTERN: Final = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 LLAMA: Final = {"byte_fallback": True, "normalization_rule_name": "identity", "remove_extra_whitespaces": False}
 SENTENCEPIECE: Final[dict[str, dict[str, Any]]] = {
     "bpe with bytes": {"model_type": "bpe", **LLAMA},

@@ -7,7 +7,7 @@ those of Hugging Face's ``apply_chat_template``.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 RESERVED: Final = frozenset({"messages", "tools", "add_generation_prompt", "raise_exception", "strftime_now"})
 """Names a request's own template arguments may not take."""
+
+_REASONING_NAMES: Final = ("reasoning_content", "thinking", "reasoning")
 
 
 class ChatTemplate:
@@ -60,8 +62,10 @@ class ChatTemplate:
             return self._template.render(
                 **{
                     **self._special_tokens,
+                    "tools": None,
+                    "documents": None,
                     **(arguments or {}),
-                    "messages": messages,
+                    "messages": [_with_reasoning(message) for message in messages],
                     "add_generation_prompt": add_generation_prompt,
                 }
             )
@@ -98,6 +102,14 @@ def load_chat_template(tokenizer: Tokenizer, override: str | None = None) -> Cha
     return ChatTemplate(source, tokenizer.special_tokens, origin) if isinstance(source, str) else None
 
 
+def _with_reasoning(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``message`` with its reasoning under all names that templates read."""
+    if not isinstance(message, Mapping):
+        return message
+    found = next((message[name] for name in _REASONING_NAMES if message.get(name) is not None), None)
+    return message if found is None else {"thinking": found, **message, "reasoning_content": found}
+
+
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
@@ -111,8 +123,13 @@ class _GenerationBlock(Extension):
     tags = {"generation"}  # noqa: RUF012 (jinja2's own declaration)
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        # A block, so that variables set inside end with it.
+        return [nodes.CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)]
+
+    def _body(self, caller: Callable[[], str]) -> str:
+        return caller()
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
