@@ -76,6 +76,7 @@ class LLM:
         model: folder or Hugging Face hub id.
         revision: branch, tag or commit of a hub id.
         tokenizer_dir: folder of the tokenizer; the model's own by default (vLLM's name: ``tokenizer``).
+        tokenizer_special_tokens: tokens to treat as special, too; ``NAME=TOKEN`` names a role as well.
         chat_template: a jinja file, or a template itself, that replaces the model's.
         seed: makes outputs repeat whose sampling parameters have no seed of their own.
         config: fields of :class:`~blade_llm.config.EngineConfig` (``dtype``, ``max_model_len``,
@@ -94,6 +95,7 @@ class LLM:
         revision: str | None = None,
         tokenizer_dir: str | Path | None = None,
         tokenizer: str | Path | None = None,
+        tokenizer_special_tokens: Sequence[str] = (),
         chat_template: str | Path | None = None,
         seed: int | None = None,
         **config: Any,
@@ -111,7 +113,7 @@ class LLM:
             checkpoint = open_checkpoint(folder)
             if problems := check_tensors(checkpoint, expected_tensors(model_config, checkpoint.tensors)):
                 raise ModelFilesError(f"{folder}: {'; '.join(problems)}")
-        self.tokenizer = Tokenizer(Path(tokenizer_dir or folder))
+        self.tokenizer = Tokenizer(Path(tokenizer_dir or folder), tokenizer_special_tokens)
         template = load_chat_template(self.tokenizer, None if chat_template is None else str(chat_template))
         self._chat_template = template
         eos = self.tokenizer.eos_token_id

@@ -27,6 +27,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """What a service needs of its model's text side: fields of :class:`ModelSource`, and guided decoding."""
 
     tokenizer_dir: str | None = None
+    tokenizer_special_tokens: tuple[str, ...] = ()
     chat_template: str | None = None
     task: Task = "generate"
     pooling: Pooling | None = None

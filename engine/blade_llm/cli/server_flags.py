@@ -36,7 +36,7 @@ _MODEL = (
     Flag(name="model", help="model folder, or a Hugging Face hub id like ORG/NAME", required=True, metavar="DIR"),
     Flag(name="revision", help="branch, tag or commit of a hub model, as ORG/NAME@REVISION"),
     Flag(name="served_model_name", help="names requests may use (default: the model folder's name)", many=True),
-    Flag(name="tokenizer_dir", help="folder with tokenizer.json (default: the model folder)", metavar="DIR"),
+    Flag(name="tokenizer_dir", help="folder of the tokenizer (default: the model folder)", metavar="DIR"),
     Flag(
         name="chat_template",
         help="jinja file, or a template itself, that replaces the model's chat template",
@@ -84,7 +84,12 @@ _MODEL = (
         help="attention: ragged_flash, one Triton kernel (default on a GPU); paged, gathered blocks (default on CPU)",
         choices=_ATTENTION,
     ),
-    _later("tokenizer_special_tokens", "further special tokens"),
+    Flag(
+        name="tokenizer_special_tokens",
+        help="tokens of the vocabulary to treat as special, too, or NAME=TOKEN like eos_token=<|im_end|>",
+        many=True,
+        metavar="TOKEN",
+    ),
     _off("enable_triton_mla", "Triton kernels for multi-head latent attention"),
     _off("with_visual", "load the vision tower"),
 )
@@ -255,10 +260,19 @@ def memory_fields(flags: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-TEXT_FIELDS: Final = ("tokenizer_dir", "chat_template", "task", "pooling", "tool_call_parser", "reasoning_parser")
+TEXT_FIELDS: Final = (
+    "tokenizer_dir",
+    "tokenizer_special_tokens",
+    "chat_template",
+    "task",
+    "pooling",
+    "tool_call_parser",
+    "reasoning_parser",
+)
 """Flags that say how text is made of tokens and back, the server's and the check's alike: fields of ``ModelSource``."""
 
 
 def text_fields(flags: Mapping[str, Any]) -> dict[str, Any]:
     """The ``ModelSource`` fields that flags fill."""
-    return {name: flags[name] for name in TEXT_FIELDS}
+    special = tuple(flags["tokenizer_special_tokens"] or ())
+    return {**{name: flags[name] for name in TEXT_FIELDS}, "tokenizer_special_tokens": special}

@@ -104,8 +104,6 @@ def load_chat_template(tokenizer: Tokenizer, override: str | None = None) -> Cha
 
 def _with_reasoning(message: Mapping[str, Any]) -> Mapping[str, Any]:
     """``message`` with its reasoning under all names that templates read."""
-    if not isinstance(message, Mapping):
-        return message
     found = next((message[name] for name in _REASONING_NAMES if message.get(name) is not None), None)
     return message if found is None else {"thinking": found, **message, "reasoning_content": found}
 

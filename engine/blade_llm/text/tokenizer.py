@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from tokenizers import AddedToken
 from tokenizers import Tokenizer as _Backend
 
 from blade_llm.text.errors import TokenizerFilesError
@@ -26,10 +28,14 @@ _FALLBACK_BYTE: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 class Tokenizer:
     """The tokenizer of one model folder.
 
+    Args:
+        special_tokens: tokens of the vocabulary to treat as special, too; ``NAME=TOKEN`` names a role as well
+            (``eos_token=<|im_end|>``).
+
     Raises :class:`TokenizerFilesError` when the folder has none, or one that cannot be read.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, special_tokens: Sequence[str] = ()) -> None:
         try:
             text = read_tokenizer_json(folder)
         except TokenizerFormatError as error:
@@ -42,10 +48,12 @@ class Tokenizer:
         self._backend.no_padding()
         self.folder = folder
         self.config = read_json_object(folder / "tokenizer_config.json")
+        named = {**read_json_object(folder / "special_tokens_map.json"), **self.config}
         self.special_tokens = {
-            name: token for name in _SPECIAL_NAMES if (token := _token_text(self.config.get(name))) is not None
+            name: token for name in _SPECIAL_NAMES if (token := _token_text(named.get(name))) is not None
         }
         """Special tokens by role, as chat templates name them: ``{"eos_token": "<|im_end|>", …}``."""
+        self._add_special_tokens(special_tokens)
         added = self._backend.get_added_tokens_decoder()
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         """Ids that ``skip_special_tokens`` leaves out of the text."""
@@ -62,6 +70,20 @@ class Tokenizer:
         self.known_texts: dict[frozenset[int], dict[int, str]] = {}
         """Cache of the detokenizers of byte-level outputs, for each set of ids they leave out: token id →
         its text between whole characters."""
+
+    def _add_special_tokens(self, given: Sequence[str]) -> None:
+        for entry in given:
+            name, equals, value = entry.partition("=")
+            role = name if equals and name in _SPECIAL_NAMES else None
+            token = entry if role is None else value
+            if self._backend.token_to_id(token) is None:
+                raise TokenizerFilesError(
+                    f"--tokenizer_special_tokens {entry}: the vocabulary of {self.folder} has no token {token!r}; "
+                    f"give one that it has, or NAME=TOKEN with one of {', '.join(_SPECIAL_NAMES)}"
+                )
+            self._backend.add_special_tokens([AddedToken(token, special=True, normalized=False)])
+            if role is not None:
+                self.special_tokens[role] = token
 
     @property
     def eos_token_id(self) -> int | None:

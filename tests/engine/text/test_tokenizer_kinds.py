@@ -164,3 +164,17 @@ def test_what_cannot_be_read_is_named(
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     with pytest.raises(TokenizerFilesError, match=says):
         Tokenizer(tmp_path)
+
+
+def test_further_special_tokens(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.model").write_bytes(_model(*PIECES))
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps({"bos_token": "<s>", "eos_token": "</s>"}))
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    assert Tokenizer(tmp_path).special_tokens == {"bos_token": "<s>", "eos_token": "</s>"}
+    tokenizer = Tokenizer(tmp_path, ["<me>", "eos_token=hi"])
+    assert tokenizer.special_ids == {0, 1, 2, 6, 8}
+    assert tokenizer.eos_token_id == 6
+    assert tokenizer.special_tokens["eos_token"] == "hi"
+    assert tokenizer.decode([7, 8]) == "hi"
+    with pytest.raises(TokenizerFilesError, match=r"--tokenizer_special_tokens <you>: .* no token '<you>'"):
+        Tokenizer(tmp_path, ["<you>"])

@@ -67,6 +67,8 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[str, ...] = ()
     aliases: frozenset[str] = frozenset()
     tokenizer_dir: str | None = None
+    tokenizer_special_tokens: tuple[str, ...] = ()
+    """Further special tokens, or ``NAME=TOKEN`` (:class:`~blade_llm.text.tokenizer.Tokenizer`)."""
     chat_template: str | None = None
     task: Task = "generate"
     pooling: Pooling | None = None
@@ -84,7 +86,8 @@ def load_served_model(source: ModelSource) -> ServedModel:
     model does not have, and for a parser that is not known.
     """
     folder = Path(source.folder)
-    tokenizer = Tokenizer(folder if source.tokenizer_dir is None else Path(source.tokenizer_dir))
+    tokenizer_dir = folder if source.tokenizer_dir is None else Path(source.tokenizer_dir)
+    tokenizer = Tokenizer(tokenizer_dir, source.tokenizer_special_tokens)
     if tokenizer.largest_id >= source.vocab_size:
         raise TokenizerFilesError(
             f"{tokenizer.folder}: the tokenizer has token id {tokenizer.largest_id}, the model only "
