@@ -147,7 +147,7 @@ def _spellings(name: str) -> tuple[str, ...]:
 def _undotted(word: str) -> str:
     """``--compilation-config.level`` as ``--compilation-config``: vLLM takes parts of JSON options so."""
     name, dot, rest = word.partition(".")
-    if not dot or name.removeprefix("--").replace("-", "_") not in VLLM_OPTIONS:
+    if not dot or not name.startswith("--") or name[2:].replace("-", "_") not in VLLM_OPTIONS:
         return word
     _, equals, value = rest.partition("=")
     return f"{name}{equals}{value}"

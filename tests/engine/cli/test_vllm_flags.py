@@ -118,6 +118,7 @@ def test_numbers_of_tokens_and_parts_of_json_options() -> None:
     assert _parse("M", "--max-model-len", "32K")[0]["max_model_len"] == 32768
     assert _parse("M", "--max-model-len=1.5k")[0]["max_model_len"] == 1500
     assert "--compilation-config changes nothing" in _parse("M", "--compilation-config.level", "3")[1][0]
+    assert _parse("model.v1", "--served-model-name", "seed.x")[0]["served_model_name"] == ["seed.x"]
     assert "-O changes nothing" in _parse("M", "-O3")[1][0]
 
 
