@@ -74,8 +74,9 @@ async def render(context: ServerContext, chat: Conversation, tools: ToolUse | No
         messages[-1]["content"] += mark
     begin = not chat.continue_final_message if chat.add_generation_prompt is None else chat.add_generation_prompt
     template = context.model.chat_template if chat.chat_template is None else None
+    defaults = context.model.default_chat_template_kwargs
     effort = _effort(chat.reasoning_effort, None if template is None else template.variables)
-    arguments = {**effort, **chat.chat_template_kwargs, **template_arguments(tools)}
+    arguments = {**defaults, **effort, **chat.chat_template_kwargs, **template_arguments(tools)}
     if chat.documents:
         arguments["documents"] = chat.documents
     text = await _render(context, chat.chat_template, messages, begin, arguments, large=large)

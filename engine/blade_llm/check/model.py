@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -29,6 +29,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer_dir: str | None = None
     tokenizer_special_tokens: tuple[str, ...] = ()
     chat_template: str | None = None
+    default_chat_template_kwargs: dict[str, Any] = {}
     task: Task = "generate"
     pooling: Pooling | None = None
     tool_call_parser: str | None = None

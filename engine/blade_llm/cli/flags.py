@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import json
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -87,6 +88,17 @@ def share(text: str) -> float:
     return value
 
 
+def json_object(text: str) -> dict[str, Any]:
+    """A JSON object, like ``{"enable_thinking": false}``."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f'{text!r} is not a JSON object like {{"enable_thinking": false}}')
+    return value
+
+
 def port(text: str) -> int:
     """0 (any free port) to 65535."""
     if not text.isdigit() or int(text) > 65535:
@@ -98,6 +110,7 @@ _METAVARS: Final[dict[Callable[[str], Any], str]] = {
     byte_size: "BYTES",
     count: "N",
     float: "NUMBER",
+    json_object: "JSON",
     int: "N",
     port: "PORT",
     positive: "N",

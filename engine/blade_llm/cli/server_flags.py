@@ -8,7 +8,7 @@ from typing import Any, Final, get_args
 from blade_llm.api.common.body import MAX_BODY_BYTES
 from blade_llm.api.common.pooling import Pooling
 from blade_llm.api.common.served_model import NO_PARSER, Task
-from blade_llm.cli.flags import Flag, boolean, byte_size, count, port, positive, seconds, share, tokens
+from blade_llm.cli.flags import Flag, boolean, byte_size, count, json_object, port, positive, seconds, share, tokens
 from blade_llm.models.dtypes import DTYPE_ALIASES
 from blade_llm.text.reasoning import REASONING_PARSERS
 from blade_llm.text.tool_parsers import TOOL_PARSERS
@@ -41,6 +41,11 @@ _MODEL = (
         name="chat_template",
         help="jinja file, or a template itself, that replaces the model's chat template",
         metavar="FILE",
+    ),
+    Flag(
+        name="default_chat_template_kwargs",
+        help='arguments for the chat template where a request does not give them, like {"enable_thinking": false}',
+        kind=json_object,
     ),
     Flag(
         name="task",
@@ -264,6 +269,7 @@ TEXT_FIELDS: Final = (
     "tokenizer_dir",
     "tokenizer_special_tokens",
     "chat_template",
+    "default_chat_template_kwargs",
     "task",
     "pooling",
     "tool_call_parser",
@@ -274,5 +280,8 @@ TEXT_FIELDS: Final = (
 
 def text_fields(flags: Mapping[str, Any]) -> dict[str, Any]:
     """The ``ModelSource`` fields that flags fill."""
-    special = tuple(flags["tokenizer_special_tokens"] or ())
-    return {**{name: flags[name] for name in TEXT_FIELDS}, "tokenizer_special_tokens": special}
+    return {
+        **{name: flags[name] for name in TEXT_FIELDS},
+        "tokenizer_special_tokens": tuple(flags["tokenizer_special_tokens"] or ()),
+        "default_chat_template_kwargs": flags["default_chat_template_kwargs"] or {},
+    }

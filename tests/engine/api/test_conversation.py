@@ -34,8 +34,12 @@ class _Busy:
         raise TemplatesBusyError("too many wait")
 
 
-def _context(template: _Template | ChatTemplate | None = None) -> Any:
-    model = SimpleNamespace(chat_template=template or _Template(), tokenizer=SimpleNamespace(special_tokens={}))
+def _context(template: _Template | ChatTemplate | None = None, **defaults: Any) -> Any:
+    model = SimpleNamespace(
+        chat_template=template or _Template(),
+        tokenizer=SimpleNamespace(special_tokens={}),
+        default_chat_template_kwargs=defaults,
+    )
     return SimpleNamespace(model=model, templates=_Busy(), max_model_len=2048)
 
 
@@ -85,3 +89,10 @@ async def test_a_template_that_has_to_wait_too_long_is_a_503() -> None:
 )
 async def test_reasoning_effort_reaches_templates_that_read_it(source: str, fields: dict[str, Any], text: str) -> None:
     assert await render(_context(ChatTemplate(source, {})), _chat("hello", **fields)) == text
+
+
+async def test_defaults_of_the_server_for_the_templates_arguments() -> None:
+    context = _context(ChatTemplate("{{ enable_thinking }}", {}), enable_thinking=True)
+    assert await render(context, _chat("hello")) == "True"
+    assert await render(context, _chat("hello", reasoning_effort="none")) == "False"
+    assert await render(context, _chat("hello", chat_template_kwargs={"enable_thinking": 5})) == "5"

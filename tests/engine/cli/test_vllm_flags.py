@@ -122,6 +122,12 @@ def test_numbers_of_tokens_and_parts_of_json_options() -> None:
     assert "-O changes nothing" in _parse("M", "-O3")[1][0]
 
 
+def test_arguments_of_templates(capsys: pytest.CaptureFixture[str]) -> None:
+    flags, _ = _parse("M", "--default-chat-template-kwargs", '{"enable_thinking": false}')
+    assert flags["default_chat_template_kwargs"] == {"enable_thinking": False}
+    assert "JSON object" in _refused(capsys, "M", "--default-chat-template-kwargs", "[1]")
+
+
 def test_a_common_command_line_of_vllms() -> None:
     line = (
         "org/model --host 0.0.0.0 --port 8000 --served-model-name a b --tensor-parallel-size 1 --dtype bfloat16 "

@@ -14,7 +14,7 @@ import msgspec
 
 from blade_llm.api.common.pooling import Pooling, find_pooling, require_causal
 from blade_llm.sampling.parameters import SamplingParams
-from blade_llm.text.chat_template import ChatTemplate, load_chat_template
+from blade_llm.text.chat_template import RESERVED, ChatTemplate, load_chat_template
 from blade_llm.text.errors import TokenizerFilesError
 from blade_llm.text.json_files import read_json_object
 from blade_llm.text.reasoning import REASONING_PARSERS, ReasoningForm, detect_reasoning_parser
@@ -49,6 +49,8 @@ class ServedModel:
     """Listed by ``/v1/models``; responses carry the first."""
     aliases: frozenset[str] = frozenset()
     """Further names requests may use (the path given to ``--model``)."""
+    default_chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments for the chat template where a request does not give them."""
     sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
     task: Task = "generate"
     pooling: Pooling = "last"
@@ -70,6 +72,7 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer_special_tokens: tuple[str, ...] = ()
     """Further special tokens, or ``NAME=TOKEN`` (:class:`~blade_llm.text.tokenizer.Tokenizer`)."""
     chat_template: str | None = None
+    default_chat_template_kwargs: dict[str, Any] = {}
     task: Task = "generate"
     pooling: Pooling | None = None
     """None: as the model's folder says, else ``last``."""
@@ -93,6 +96,8 @@ def load_served_model(source: ModelSource) -> ServedModel:
             f"{tokenizer.folder}: the tokenizer has token id {tokenizer.largest_id}, the model only "
             f"{source.vocab_size} ids; they do not belong together: give --tokenizer_dir the right folder"
         )
+    if taken := RESERVED & source.default_chat_template_kwargs.keys():
+        raise TokenizerFilesError(f"--default_chat_template_kwargs may not set {sorted(taken)[0]!r}; leave it out")
     template = load_chat_template(tokenizer, source.chat_template)
     text = "" if template is None else template.source
     return ServedModel(
@@ -101,6 +106,7 @@ def load_served_model(source: ModelSource) -> ServedModel:
         vocab_size=source.vocab_size,
         names=source.names,
         aliases=source.aliases,
+        default_chat_template_kwargs=source.default_chat_template_kwargs,
         sampling_defaults=_sampling_defaults(folder / "generation_config.json"),
         task=source.task,
         pooling=_pooling(source),

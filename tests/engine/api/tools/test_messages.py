@@ -133,3 +133,9 @@ def test_a_plain_model_has_none(tmp_path: Path) -> None:
 def test_an_unknown_parser_is_refused_with_the_known_ones(tmp_path: Path, option: str, known: str) -> None:
     with pytest.raises(TokenizerFilesError, match=f"--{option} magic: unknown; known are {known} and none"):
         _served(write_model(tmp_path / "m"), **{option: "magic"})
+
+
+def test_defaults_of_template_arguments_may_not_take_the_place_of_messages(tmp_path: Path) -> None:
+    source = ModelSource(folder=str(write_model(tmp_path)), vocab_size=384, default_chat_template_kwargs={"tools": []})
+    with pytest.raises(TokenizerFilesError, match="may not set 'tools'"):
+        load_served_model(source)
