@@ -242,6 +242,8 @@ def _engine_config(flags: Mapping[str, Any], folder: Path, model: ServedModel) -
         num_threads=flags["num_threads"],
         deterministic=flags["deterministic"],
         load_format=flags["load_format"],
+        packed_cache_dir=flags["packed_cache_dir"],
+        packed_cache_bytes=flags["packed_cache_bytes"],
         tokenizer_dir=flags["tokenizer_dir"],
         enable_json_warmup=flags["enable_json_warmup"],
         revision=os.environ.get(environment.REVISION, ""),

@@ -22,6 +22,7 @@ from blade_llm.models.tensors import expected_tensors
 from blade_llm.weights.checkpoint import check_tensors, open_checkpoint
 from blade_llm.weights.mapped_pages import MappedPages
 
+_FILE_DTYPES: Final = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
 SMALL_BYTES: Final = 1 << 20
 """Tensors below are copied: reading them should never wait for the disk."""
 NOISE_LENGTH: Final = 4_194_319
@@ -68,6 +69,19 @@ class SafetensorsWeights:
         torch.cat(parts, out=whole)
         self._pages.release()
         return whole
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return self._checkpoint.files
+
+    @property
+    def sizes(self) -> list[int]:
+        """Elements of each tensor."""
+        return [math.prod(tensor.shape) for tensor in self._checkpoint.tensors.values()]
+
+    def is_mapped(self, names: tuple[str, ...]) -> bool:
+        """Whether :meth:`tensor` or :meth:`stacked` gives this tensor as it is in its file."""
+        return len(names) == 1 and self._checkpoint.tensors[names[0]].dtype == _FILE_DTYPES.get(self._dtype)
 
     def _mapped(self, name: str) -> Tensor:
         """The tensor as it is in its file."""
