@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from blade_llm.api.common.served_model import ModelSource, ServedModel, load_served_model
 from blade_llm.cli.flags import FlagParser
@@ -31,13 +31,14 @@ from blade_llm.hub.resolve import resolve_model
 from blade_llm.models.config import load_model_config
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.tensors import expected_tensors
-from blade_llm.server.http.access import AccessRules, allowed_hosts
 from blade_llm.server.http.internal_token import InternalToken
-from blade_llm.server.http.limits import http_limits
 from blade_llm.server.http.sockets import share_port
 from blade_llm.text.errors import TokenizerFilesError
 from blade_llm.weights.checkpoint import check_tensors, open_checkpoint
 from blade_protocol import environment, ports
+
+if TYPE_CHECKING:  # the HTTP stack is imported while the engine process starts
+    from blade_llm.server.http.access import AccessRules
 
 PROGRAM: Final = "blade_llm_server"
 _LOOPBACK: Final = "127.0.0.1"
@@ -70,7 +71,10 @@ def main(argv: Sequence[str] | None = None, *, build: str = BUILD) -> int:
 def _run(flags: Mapping[str, Any], build: str, started: float) -> int:
     token_file = _token_file()
     public, internal = _bind_ports(flags, loopback_only=token_file is None)
-    public_rules, internal_rules = _access_rules(flags, token_file, public[0], internal)
+    if _is_token_required() and token_file is None:
+        raise StartError(
+            f"{environment.PUBLIC_TOKEN}=1 needs a token; name its file in {environment.INTERNAL_TOKEN_FILE}"
+        )
     folder, source = _find_model(flags)
     model = load_served_model(source)
     engine = EngineHandle(
@@ -83,6 +87,7 @@ def _run(flags: Mapping[str, Any], build: str, started: float) -> int:
         import uvloop
 
         from blade_llm.cli.report import print_arguments, print_ready
+        from blade_llm.server.http.limits import http_limits
         from blade_llm.server.supervisor import Ports, PortTakenError, ServerOptions, run_server
 
         print_arguments(flags)
@@ -94,6 +99,7 @@ def _run(flags: Mapping[str, Any], build: str, started: float) -> int:
             print_ready(ready, public[0], internal, time.perf_counter() - started)
 
         limits = http_limits(flags["max_connections"], flags["max_body_bytes"])
+        public_rules, internal_rules = _access_rules(flags, token_file, public[0], internal)
         listen = Ports(public, internal, public_rules, internal_rules, limits)
         try:
             failure = uvloop.run(run_server(engine, listen, model, source, options, on_ready))
@@ -166,15 +172,12 @@ def _access_rules(
     flags: Mapping[str, Any], token_file: str | None, public: socket.socket, internal: socket.socket
 ) -> tuple[AccessRules, AccessRules]:
     """Who may use the public and the internal port."""
-    required = os.environ.get(environment.PUBLIC_TOKEN) == "1"
-    if required and token_file is None:
-        raise StartError(
-            f"{environment.PUBLIC_TOKEN}=1 needs a token; name its file in {environment.INTERNAL_TOKEN_FILE}"
-        )
+    from blade_llm.server.http.access import AccessRules, allowed_hosts
+
     host, more = _host(flags), flags["allowed_hosts"]
     return (
         AccessRules(
-            token_file=token_file if required else None,
+            token_file=token_file if _is_token_required() else None,
             allowed_hosts=allowed_hosts(public.getsockname()[0], host, more),
         ),
         AccessRules(
@@ -183,6 +186,11 @@ def _access_rules(
             refuse_origins=True,
         ),
     )
+
+
+def _is_token_required() -> bool:
+    """Whether the public port asks for the internal token."""
+    return os.environ.get(environment.PUBLIC_TOKEN) == "1"
 
 
 def _token_file() -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, get_args
 
-from blade_llm.api.common.body import MAX_BODY_BYTES
+from blade_llm.api.common.limits import MAX_BODY_BYTES
 from blade_llm.api.common.pooling import Pooling
 from blade_llm.api.common.served_model import NO_PARSER, Task
 from blade_llm.cli.flags import Flag, boolean, byte_size, count, port, positive, seconds, share
