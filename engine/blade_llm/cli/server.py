@@ -8,6 +8,7 @@ while this process imports the HTTP stack and the tokenizer.
 from __future__ import annotations
 
 import errno
+import gc
 import logging
 import os
 import signal
@@ -19,7 +20,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from blade_llm.api.common.served_model import ModelSource, ServedModel, load_served_model
 from blade_llm.cli.flags import FlagParser
 from blade_llm.cli.progress import download_progress
 from blade_llm.cli.server_flags import GROUPS, memory_fields, text_fields
@@ -28,7 +28,7 @@ from blade_llm.engine.launch import BUILD, MAX_SOCKET_DIR_BYTES, EngineHandle
 from blade_llm.engine.messages import EngineReady
 from blade_llm.engine.start import LOG_FORMAT
 from blade_llm.hub.resolve import resolve_model
-from blade_llm.models.config import load_model_config
+from blade_llm.models.config import ModelConfig, load_model_config
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.tensors import expected_tensors
 from blade_llm.server.http.internal_token import InternalToken
@@ -37,7 +37,8 @@ from blade_llm.text.errors import TokenizerFilesError
 from blade_llm.weights.checkpoint import check_tensors, open_checkpoint
 from blade_protocol import environment, ports
 
-if TYPE_CHECKING:  # the HTTP stack is imported while the engine process starts
+if TYPE_CHECKING:  # tokenizer and HTTP stack are imported while the engine process starts
+    from blade_llm.api.common.served_model import ModelSource, ServedModel
     from blade_llm.server.http.access import AccessRules
 
 PROGRAM: Final = "blade_llm_server"
@@ -54,6 +55,7 @@ def main(argv: Sequence[str] | None = None, *, build: str = BUILD) -> int:
     Status: 0 after SIGTERM or Ctrl-C, 1 when it cannot start or the engine dies, 2 for wrong flags.
     """
     started = time.perf_counter()
+    gc.disable()  # until the server runs: an import makes much and frees little
     parser = FlagParser(PROGRAM, "Serve a large language model over an OpenAI-compatible API.", list(GROUPS.items()))
     flags = parser.parse(argv)
     logging.basicConfig(level=flags["log_level"], format=LOG_FORMAT)
@@ -75,15 +77,16 @@ def _run(flags: Mapping[str, Any], build: str, started: float) -> int:
         raise StartError(
             f"{environment.PUBLIC_TOKEN}=1 needs a token; name its file in {environment.INTERNAL_TOKEN_FILE}"
         )
-    folder, source = _find_model(flags)
-    model = load_served_model(source)
+    folder, config = _find_model(flags)
     engine = EngineHandle(
-        _engine_config(flags, folder, model),
-        build=build,
-        log_level=flags["log_level"],
-        socket_dir=_socket_dir(flags["worker_socket_path"]),
+        build=build, log_level=flags["log_level"], socket_dir=_socket_dir(flags["worker_socket_path"])
     )
     try:
+        from blade_llm.api.common.served_model import load_served_model
+
+        source = _model_source(flags, folder, config.vocab_size)
+        model = load_served_model(source)
+        engine.start(_engine_config(flags, folder, model))
         import uvloop
 
         from blade_llm.cli.report import print_arguments, print_ready
@@ -207,7 +210,7 @@ def _token_file() -> str | None:
         raise StartError(f"{environment.INTERNAL_TOKEN_FILE}={path}: {error}") from None
 
 
-def _find_model(flags: Mapping[str, Any]) -> tuple[Path, ModelSource]:
+def _find_model(flags: Mapping[str, Any]) -> tuple[Path, ModelConfig]:
     """Find the model and check its files, as the engine process will; in milliseconds and with better messages."""
     with download_progress() as progress:
         folder = resolve_model(flags["model"], progress=progress)
@@ -222,9 +225,15 @@ def _find_model(flags: Mapping[str, Any]) -> tuple[Path, ModelSource]:
             f"--max_model_len {requested} exceeds the model's own {config.max_position_embeddings} "
             "(max_position_embeddings); lower it"
         )
-    return folder, ModelSource(
+    return folder, config
+
+
+def _model_source(flags: Mapping[str, Any], folder: Path, vocab_size: int) -> ModelSource:
+    from blade_llm.api.common.served_model import ModelSource
+
+    return ModelSource(
         folder=str(folder),
-        vocab_size=config.vocab_size,
+        vocab_size=vocab_size,
         names=tuple(flags["served_model_name"] or (_default_name(flags["model"]),)),
         aliases=frozenset({flags["model"], str(folder)}),
         **text_fields(flags),

@@ -72,6 +72,7 @@ def freeze_gc_heap() -> None:
     """Leave what start-up made out of every later garbage collection: a full one took 40 ms in the middle of a step."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def _missing(data: bytes) -> int:

@@ -85,7 +85,10 @@ class PackedWriter:
     """Writes one file; what was added is read from it at once."""
 
     def __init__(self, descriptor: int, capacity: int) -> None:
-        """``descriptor``: of an empty file, closed by :meth:`close`. ``capacity``: bytes of data at most."""
+        """``descriptor``: of an empty file, closed by :meth:`close`; ``capacity``: bytes of data at most.
+
+        Raises ``OSError``.
+        """
         self._descriptor = descriptor
         self._position = 0
         self._capacity = capacity

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import torch
 
@@ -23,7 +23,8 @@ logger = logging.getLogger(__name__)
 Model = TypeVar("Model")
 Build = Callable[[WeightSource, Packer], Model]
 """Makes a model of the tensors of a source, with the linear layers of a packer."""
-_BYTES: int = torch.bfloat16.itemsize
+_BYTES: Final = torch.bfloat16.itemsize
+_MARGIN: Final = 64 << 20
 
 
 class FileSource(WeightSource, Protocol):
@@ -59,7 +60,7 @@ def load_with_packed(
         return build(source, pack)
     place = Place(folder, limit, source.files, settings)
     # A tied embedding may be stored twice, packed and plain; padding and page ends are small beside the rest.
-    capacity = int(sum(elements) * _BYTES * 1.05) + max(elements) * _BYTES + LEAST_BYTES
+    capacity = int(sum(elements) * _BYTES * 1.05) + max(elements) * _BYTES + _MARGIN
     found, writing = _find_or_write(place, capacity)
     if found is not None:
         reading = ReadingSource(source, found, torch.bfloat16)
