@@ -23,13 +23,14 @@ from blade_llm.hub.download import MAX_TRIES, RemoteFile, TransportError, downlo
 from blade_llm.hub.locking import locked
 from blade_llm.hub.model import HubModel, Progress, ProgressCallback
 from blade_llm.models.errors import ModelFilesError
-from blade_llm.weights.checkpoint import INDEX_NAME, SINGLE_NAME, open_checkpoint
+from blade_llm.weights.checkpoint import INDEX_NAME, PICKLED_INDEX_NAME, PICKLED_NAME, SINGLE_NAME, open_checkpoint
 
 PARALLEL_FILES: Final = 4
 _HEX: Final = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _SIDE_FILES: Final = re.compile(r"[^/]+\.(?:json|jinja)|tokenizer\.model|[^/]*Pooling/config\.json")
 """Configuration, tokenizer, templates, and how a model for embeddings pools (``1_Pooling/config.json``)."""
 _SHARD: Final = re.compile(r"model-\d+-of-\d+\.safetensors")
+_PICKLED_SHARD: Final = re.compile(r"pytorch_model-\d+-of-\d+\.bin")
 _ELSEWHERE: Final = "download the folder elsewhere and pass MODEL=FOLDER (or --model FOLDER)"
 
 
@@ -125,16 +126,23 @@ def _list_files(model: HubModel) -> tuple[str, list[RemoteFile]]:
 
 
 def _weights(names: list[str], model: HubModel) -> list[str]:
-    """The safetensors to take, by the loader's own preference; other copies of the weights are left out."""
+    """The weight files to take, by the loader's own preference; other copies of the weights are left out."""
     if SINGLE_NAME in names:
         return [SINGLE_NAME]
     shards = [name for name in names if _SHARD.fullmatch(name)]
     if INDEX_NAME in names and shards:
         return shards
     others = [n for n in names if n.endswith(".safetensors") and "/" not in n and not n.startswith("consolidated")]
-    if not others:
-        raise ModelFilesError(f"model {model} has no *.safetensors on the hub; use a repository that offers them")
-    return others
+    if others:
+        return others
+    if PICKLED_NAME in names:
+        return [PICKLED_NAME]
+    shards = [name for name in names if _PICKLED_SHARD.fullmatch(name)]
+    if PICKLED_INDEX_NAME in names and shards:
+        return shards
+    raise ModelFilesError(
+        f"model {model} has no *.safetensors and no {PICKLED_NAME} on the hub; use a repository that offers them"
+    )
 
 
 def _download_all(files: list[RemoteFile], blobs: Path, there: Progress, progress: ProgressCallback | None) -> None:

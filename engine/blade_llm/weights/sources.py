@@ -1,4 +1,4 @@
-"""WeightSource by their Hugging Face names, from safetensors or random, on the device and in the type they compute in.
+"""WeightSource by their Hugging Face names, from files or random, on the device and in the type they compute in.
 
 Files are memory-mapped: on CPU a large tensor whose type already fits is not copied, and replicas share its pages. The
 pages of what was read are given back while loading goes on, so that a weight that is packed anew is not held twice.
@@ -7,9 +7,11 @@ pages of what was read are given back while loading goes on, so that a weight th
 from __future__ import annotations
 
 import math
+import pickle
 import zlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -42,7 +44,8 @@ class SafetensorsWeights:
             raise ModelFilesError(f"{model_dir}: {'; '.join(problems)}")
         self._device = device
         self._dtype = dtype
-        self._open: dict[Path, Any] = {}
+        self._open: dict[Path, Callable[[str], Tensor]] = {}
+        self._check_values = True
 
     def __del__(self) -> None:
         """The model is complete: a tensor that it took as it was, to pack it or not, need not stay in memory."""
@@ -88,13 +91,37 @@ class SafetensorsWeights:
         file = self._checkpoint.tensors[name].file
         try:
             if file not in self._open:
-                self._open[file] = safe_open(file, framework="pt", device=str(self._device))
-            tensor: Tensor = self._open[file].get_tensor(name)
-        except (SafetensorError, OSError) as error:
+                self._open[file] = self._open_file(file)
+            tensor: Tensor = self._open[file](name)
+        except (SafetensorError, OSError, pickle.UnpicklingError, RuntimeError) as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
             raise ModelFilesError(f"{file}: cannot read {name!r}: {error}; download the file again") from None
+        if self._check_values and not _is_finite(tensor):
+            raise ModelFilesError(
+                f"{file}: tensor {name!r} holds NaN or infinite numbers; download the file again, or if it was made "
+                "so, take another checkpoint"
+            )
         if self._device.type == "cpu":
             self._pages.note(file, tensor.data_ptr(), tensor.nbytes)
         return tensor
+
+    def trust_values(self) -> None:
+        """Do not look for NaN: the same files have been loaded before."""
+        self._check_values = False
+
+    def _open_file(self, file: Path) -> Callable[[str], Tensor]:
+        """What reads a tensor of ``file`` by its name."""
+        if file.suffix == ".bin":
+            content = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
+            return lambda name: content[name].contiguous().to(self._device)
+        get_tensor: Callable[[str], Tensor] = safe_open(file, framework="pt", device=str(self._device)).get_tensor
+        return get_tensor
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Whether the tensor has neither NaN nor infinity; the largest number shows it in one fast pass."""
+    return not tensor.is_floating_point() or not tensor.numel() or bool(tensor.max().isfinite())
 
 
 def _temporary(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

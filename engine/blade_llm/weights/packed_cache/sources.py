@@ -49,9 +49,9 @@ class _Handed:
         return names if reference is not None and reference() is tensor else None
 
     def alive(self) -> list[tuple[Names, Tensor]]:
-        """Tensors that somebody still has."""
-        found = [(reference(), names) for reference, names in self._tensors.values()]
-        return [(names, tensor) for tensor, names in found if tensor is not None]
+        """Tensors that somebody still has, in the order of their names."""
+        found = [(names, reference()) for reference, names in self._tensors.values()]
+        return sorted(((names, tensor) for names, tensor in found if tensor is not None), key=lambda each: each[0])
 
 
 class WritingSource:
