@@ -241,7 +241,9 @@ def _model_source(flags: Mapping[str, Any], folder: Path, vocab_size: int) -> Mo
 
 
 def _default_name(model: str) -> str:
-    """A hub id stays as it is; a folder goes by its name."""
+    """A hub id stays as it is; a folder goes by its name, a file by its name without the ending."""
+    if Path(model).is_file():
+        return Path(model).stem
     return Path(os.path.abspath(model)).name if Path(model).is_dir() else model.removeprefix("hf://").partition("@")[0]
 
 

@@ -15,11 +15,12 @@ from blade_llm.hub.model import HubModel, ProgressCallback
 from blade_llm.models.errors import ModelFilesError
 
 _HUB_ID: Final = re.compile(r"(?P<id>[A-Za-z0-9][\w.-]*(?:/[A-Za-z0-9][\w.-]*)?)(?:@(?P<revision>.+))?")
+_GGUF: Final = ".gguf"
 _REVISION: Final = re.compile(r"\w[\w./-]*")
 
 
 def parse_model(model: str, revision: str | None = None) -> Path | HubModel:
-    """What ``model`` means: a folder that exists, or a hub id (``org/name``, ``hf://org/name@revision``).
+    """What ``model`` means: a folder or ``*.gguf`` file that exists, or a hub id (``org/name``, ``hf://org/name@revision``).
 
     Raises :class:`ModelFilesError` for a path without a folder and for any other scheme. What looks like a path is
     never looked up on the hub.
@@ -34,9 +35,11 @@ def parse_model(model: str, revision: str | None = None) -> Path | HubModel:
     if not (separator and scheme == "hf"):
         path = Path(os.path.expanduser(rest if separator else model))
         if os.path.isdir(path):  # unlike Path.is_dir, also False for a name no system allows
-            return path
+            return _only_gguf(path) or path
         if os.path.exists(path):
-            raise ModelFilesError(f"model {model!r} is a file; give the folder it is in")
+            if path.suffix != _GGUF:
+                raise ModelFilesError(f"model {model!r} is a file; give the folder it is in, or a *.gguf")
+            return path
         if separator or "/" not in model or model.startswith(("/", ".", "~")):
             hint = f"; for a model of the hub write hf://{model}" if _HUB_ID.fullmatch(model) else ""
             raise ModelFilesError(
@@ -59,7 +62,21 @@ def resolve_model(model: str, *, revision: str | None = None, progress: Progress
     """
     found = parse_model(model, revision)
     if isinstance(found, Path):
-        return found
+        if found.suffix != _GGUF or not found.is_file():
+            return found
+        from blade_llm.weights.gguf.folder import gguf_folder
+
+        return gguf_folder(found)
     from blade_llm.hub.snapshot import fetch_snapshot
 
     return fetch_snapshot(found, progress)
+
+
+def _only_gguf(folder: Path) -> Path | None:
+    """The GGUF file that is all there is of a model in ``folder``. Raises :class:`ModelFilesError` for several."""
+    if (folder / "config.json").exists() or not (found := sorted(folder.glob(f"*{_GGUF}"))):
+        return None
+    if len(found) > 1:
+        names = ", ".join(file.name for file in found)
+        raise ModelFilesError(f"{folder} holds several GGUF files ({names}); give one of them")
+    return found[0]

@@ -16,6 +16,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from blade_llm.models.errors import ModelFilesError
+from blade_llm.weights.gguf.index import MODEL_NAME as GGUF_NAME
+from blade_llm.weights.gguf.index import PLAIN, read_gguf_header
+from blade_llm.weights.gguf.index import TYPES as GGUF_TYPES
 from blade_llm.weights.pickled import read_pickle_header
 from blade_llm.weights.tensor_info import DTYPE_BITS, TensorInfo
 
@@ -23,7 +26,7 @@ INDEX_NAME: Final = "model.safetensors.index.json"
 SINGLE_NAME: Final = "model.safetensors"
 PICKLED_INDEX_NAME: Final = "pytorch_model.bin.index.json"
 PICKLED_NAME: Final = "pytorch_model.bin"
-WEIGHT_DTYPES: Final = ("BF16", "F16", "F32")
+WEIGHT_DTYPES: Final = ("BF16", "F16", "F32", *(kind for kind in GGUF_TYPES if kind not in PLAIN))
 """Types the loader turns into the compute type."""
 
 _MAX_HEADER_BYTES: Final = 100_000_000
@@ -65,8 +68,7 @@ def _open_checkpoint(model_dir: Path) -> Checkpoint:
     files, index, index_name = _weight_files(model_dir)
     tensors: dict[str, TensorInfo] = {}
     for file in files:
-        header = read_pickle_header(file) if file.suffix == ".bin" else _read_header(file)
-        for name, tensor in header.items():
+        for name, tensor in _READERS[file.suffix](file).items():
             if name in tensors:
                 raise ModelFilesError(
                     f"tensor {name!r} is stored twice, in {tensors[name].file.name} and in {file.name}; "
@@ -104,7 +106,7 @@ def check_tensors(checkpoint: Checkpoint, expected: Mapping[str, tuple[int, ...]
         problems.append(f"wrong shape: {_some(wrong, separator='; ')}; config.json and the weights do not match")
     odd = [f"{tensor.name} is {tensor.dtype}" for tensor, _ in present if tensor.dtype not in WEIGHT_DTYPES]
     if odd:
-        problems.append(f"unsupported weight type: {_some(odd)}; supported are {', '.join(WEIGHT_DTYPES)}")
+        problems.append(f"unsupported weight type: {_some(odd)}; supported are {', '.join(PLAIN)}")
     return problems
 
 
@@ -115,6 +117,8 @@ def _some(names: list[str], separator: str = ", ", limit: int = 3) -> str:
 
 def _weight_files(model_dir: Path) -> tuple[list[Path], dict[str, str], str]:
     """The files to read, and the index (tensor to file name; empty without one) with its name."""
+    if (model_dir / GGUF_NAME).is_file():
+        return [model_dir / GGUF_NAME], {}, ""
     safe = sorted(path for path in model_dir.glob("*.safetensors") if not path.name.startswith("consolidated"))
     for single, index_name in ((SINGLE_NAME, INDEX_NAME), (PICKLED_NAME, PICKLED_INDEX_NAME)):
         if (model_dir / single).is_file():
@@ -216,3 +220,7 @@ def _tensor(name: str, entry: dict[str, Any], file: Path, data: int) -> TensorIn
     if end - begin != needed:
         raise ValueError(f"{name!r} takes {needed} bytes as {dtype} {list(shape)}, its offsets span {end - begin}")
     return TensorInfo(name, dtype, shape, file, data + begin, data + end)
+
+
+_READERS: Final = {".safetensors": _read_header, ".bin": read_pickle_header, ".gguf": read_gguf_header}
+"""What reads the header of a file, by the end of its name."""

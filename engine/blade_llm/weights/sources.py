@@ -22,6 +22,7 @@ from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.tensors import expected_tensors
 from blade_llm.weights.checkpoint import check_tensors, open_checkpoint
+from blade_llm.weights.gguf.index import GgufFile
 from blade_llm.weights.mapped_pages import MappedPages
 
 _FILE_DTYPES: Final = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
@@ -84,7 +85,12 @@ class SafetensorsWeights:
 
     def is_mapped(self, names: tuple[str, ...]) -> bool:
         """Whether :meth:`tensor` or :meth:`stacked` gives this tensor as it is in its file."""
-        return len(names) == 1 and self._checkpoint.tensors[names[0]].dtype == _FILE_DTYPES.get(self._dtype)
+        tensors = [self._checkpoint.tensors[name] for name in names]
+        return (
+            len(tensors) == 1
+            and tensors[0].file.suffix == ".safetensors"
+            and tensors[0].dtype == _FILE_DTYPES.get(self._dtype)
+        )
 
     def _mapped(self, name: str) -> Tensor:
         """The tensor as it is in its file."""
@@ -93,8 +99,8 @@ class SafetensorsWeights:
             if file not in self._open:
                 self._open[file] = self._open_file(file)
             tensor: Tensor = self._open[file](name)
-        except (SafetensorError, OSError, pickle.UnpicklingError, RuntimeError) as error:
-            if isinstance(error, torch.OutOfMemoryError):
+        except (SafetensorError, OSError, pickle.UnpicklingError, RuntimeError, KeyError, ValueError) as error:
+            if isinstance(error, torch.OutOfMemoryError | ModelFilesError):
                 raise
             raise ModelFilesError(f"{file}: cannot read {name!r}: {error}; download the file again") from None
         if self._check_values and not _is_finite(tensor):
@@ -115,6 +121,9 @@ class SafetensorsWeights:
         if file.suffix == ".bin":
             content = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
             return lambda name: content[name].contiguous().to(self._device)
+        if file.suffix == ".gguf":
+            gguf = GgufFile(file)
+            return lambda name: torch.from_numpy(gguf.array(name)).to(self._device)
         get_tensor: Callable[[str], Tensor] = safe_open(file, framework="pt", device=str(self._device)).get_tensor
         return get_tensor
 
