@@ -106,7 +106,7 @@ def check_tensors(checkpoint: Checkpoint, expected: Mapping[str, tuple[int, ...]
         problems.append(f"wrong shape: {_some(wrong, separator='; ')}; config.json and the weights do not match")
     odd = [f"{tensor.name} is {tensor.dtype}" for tensor, _ in present if tensor.dtype not in WEIGHT_DTYPES]
     if odd:
-        problems.append(f"unsupported weight type: {_some(odd)}; supported are {', '.join(PLAIN)}")
+        problems.append(f"unsupported weight type: {_some(odd)}; supported are BF16, F16, F32")
     return problems
 
 
