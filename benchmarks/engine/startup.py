@@ -6,6 +6,7 @@ start, which writes the packed weights, and at later ones, which map them; and w
 
 from __future__ import annotations
 
+import http.client
 import sys
 import tempfile
 import time
@@ -24,11 +25,26 @@ def started(folder: Path, model: Path, name: str) -> tuple[Program, float]:
     start = time.perf_counter()
     program = engine(folder, "--packed_cache_dir", str(folder / "packed"), model=model, name=name, threads=2)
     try:
-        program.wait_healthy()
+        while not is_healthy(program):
+            if program.process.poll() is not None or time.perf_counter() - start > 60:
+                raise AssertionError(f"the engine does not start:\n{program.log.read_text()}")
+            time.sleep(0.005)
     except BaseException:
         program.kill()
         raise
     return program, time.perf_counter() - start
+
+
+def is_healthy(program: Program) -> bool:
+    """Asked without an HTTP library: to set one up for every question would take a core from the engine."""
+    connection = http.client.HTTPConnection("127.0.0.1", program.port, timeout=2)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()
 
 
 def memory(pid: int) -> dict[str, int]:

@@ -244,7 +244,7 @@ def _default_name(model: str) -> str:
     """A hub id stays as it is; a folder goes by its name, a file by its name without the ending."""
     if Path(model).is_file():
         return Path(model).stem
-    return Path(os.path.abspath(model)).name if Path(model).is_dir() else model.removeprefix("hf://").partition("@")[0]
+    return Path(os.path.abspath(model)).name if Path(model).is_dir() else model.rpartition("://")[2].partition("@")[0]
 
 
 def _engine_config(flags: Mapping[str, Any], folder: Path, model: ServedModel) -> EngineConfig:
