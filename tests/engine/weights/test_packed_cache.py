@@ -256,6 +256,24 @@ def test_a_folder_that_cannot_be_written_changes_nothing(model: Path, tmp_path: 
     assert_equal(load(model, tmp_path / "file" / "packed"), load(model, None))
 
 
+def test_a_folder_that_can_only_be_read_is_used(
+    model: Path, cache: Path, counted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(model, cache)
+    for note in (cache / "checksums").iterdir():
+        note.unlink()
+    del counted[:]
+
+    def read_only(path: Path, *arguments: object, **options: object) -> None:
+        raise OSError(30, "Read-only file system", str(path))
+
+    for name in ("write_text", "mkdir", "replace"):
+        monkeypatch.setattr(Path, name, read_only)
+    monkeypatch.setattr(folder.os, "utime", read_only)
+    load(model, cache)
+    assert counted == []
+
+
 def test_the_folder_stays_within_its_limit(tmp_path: Path, cache: Path) -> None:
     models = [
         make_model(tmp_path / str(number), replace={"model.norm.weight": numpy.full(16, number, numpy.float32)})

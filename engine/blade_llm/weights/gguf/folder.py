@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import shutil
@@ -42,7 +43,9 @@ def gguf_folder(file: Path, cache: Path | None = None) -> Path:
             for name, text in contents.items():
                 (staging / name).write_text(text, encoding="utf-8")
             (staging / MODEL_NAME).symlink_to(file.resolve())
-            shutil.rmtree(folder, ignore_errors=True)
+            for older in cache.glob(f"{glob.escape(file.stem)}-*"):
+                if (older / MODEL_NAME).resolve() == file.resolve():
+                    shutil.rmtree(older, ignore_errors=True)
             staging.rename(folder)
         except OSError:
             shutil.rmtree(staging, ignore_errors=True)

@@ -6,6 +6,7 @@ its inode, size and times, and a file of the hub's cache is named by its checksu
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -76,9 +77,10 @@ def _read(file: Path, notes: Path) -> str:
             content.update(chunk)
     if _stamp(file) != before:
         raise OSError(f"{file} changed while it was read")
-    temporary = notes / f"{digest(before)}.{os.getpid()}"
-    temporary.write_text(content.hexdigest(), encoding="ascii")
-    temporary.replace(notes / digest(before))
+    with contextlib.suppress(OSError):  # a folder that cannot be written: it is read again next time
+        temporary = notes / f"{digest(before)}.{os.getpid()}"
+        temporary.write_text(content.hexdigest(), encoding="ascii")
+        temporary.replace(notes / digest(before))
     return content.hexdigest()
 
 

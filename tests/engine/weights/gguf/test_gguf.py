@@ -216,6 +216,7 @@ def test_the_folder_is_made_once_for_each_content(model: Model) -> None:
     assert resolve_model(str(model.file)) == first
     assert resolve_model(str(model.file.parent)) == first, "the only GGUF of a folder"
     assert resolve_model(str(model.write("F16"))) != first
+    assert not first.exists(), "that of the content before"
 
 
 def refused(file: Path) -> str:
