@@ -68,6 +68,8 @@ def main(argv: Sequence[str] | None = None, *, build: str = BUILD) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    finally:
+        gc.enable()
 
 
 def _run(flags: Mapping[str, Any], build: str, started: float) -> int:
