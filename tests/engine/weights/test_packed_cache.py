@@ -189,6 +189,7 @@ def test_a_file_without_a_tensor_that_the_model_needs_is_not_used(
     load(model, cache)
     assert_equal(load(model, cache), load(model, None))
     assert "StalePackedFileError" in caplog.text
+    assert files(cache) == [], "the next start writes it anew"
 
 
 def test_several_at_once_write_one_file_and_share_it(model: Path, cache: Path, counted: list[str]) -> None:

@@ -62,6 +62,7 @@ class PackedFile:
 
     def __init__(self, path: Path) -> None:
         """Raises ``OSError``, and ``ValueError`` for a file that is not whole, or not one of ours."""
+        self.path = path
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
         try:
             status = os.fstat(descriptor)

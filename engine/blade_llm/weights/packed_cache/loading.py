@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -75,8 +76,15 @@ def load_with_packed(
         except ModelFilesError:
             raise
         except Exception as error:
-            logger.warning("packed weights in %s are not used: %s: %s", folder, type(error).__name__, error)
-            return build(source, pack)
+            logger.warning(
+                "packed weights in %s are not used: %s: %s; the next start writes them anew",
+                found.path,
+                type(error).__name__,
+                error,
+            )
+            with contextlib.suppress(OSError):
+                found.path.unlink()
+        # Outside the block above, whose error would keep what was made of the model by then.
     if writing is None:
         return build(source, pack)
     write = WritingSource(source, writing, source.is_mapped)
