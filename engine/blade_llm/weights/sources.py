@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import pickle
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -73,6 +73,16 @@ class SafetensorsWeights:
         torch.cat(parts, out=whole)
         self._pages.release()
         return whole
+
+    def parts(self, names: Sequence[str]) -> list[Tensor]:
+        """The tensors as they are in their files where the type allows it: good until the next call."""
+        self._pages.release()
+        return [self._mapped(name).to(self._dtype) for name in names]
+
+    def stacked_shape(self, names: Sequence[str]) -> tuple[int, ...]:
+        """The shape of what :meth:`stacked` returns."""
+        shapes = [self._checkpoint.tensors[name].shape for name in names]
+        return (sum(shape[0] for shape in shapes), *shapes[0][1:])
 
     @property
     def files(self) -> tuple[Path, ...]:

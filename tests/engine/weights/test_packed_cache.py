@@ -192,6 +192,54 @@ def test_a_file_without_a_tensor_that_the_model_needs_is_not_used(
     assert files(cache) == [], "the next start writes it anew"
 
 
+@pytest.fixture
+def of_panels(tmp_path: Path) -> Path:
+    """A model whose matrices have a multiple of 32 rows, as real ones have."""
+    random = numpy.random.default_rng(3)
+    hidden, inner, kv = 128, 160, 64
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (32, hidden), "model.norm.weight": (hidden,)}
+    for layer in range(2):
+        for name, shape in {
+            "self_attn.q_proj.weight": (hidden, hidden), "self_attn.q_proj.bias": (hidden,),
+            "self_attn.k_proj.weight": (kv, hidden), "self_attn.k_proj.bias": (kv,),
+            "self_attn.v_proj.weight": (kv, hidden), "self_attn.v_proj.bias": (kv,),
+            "self_attn.o_proj.weight": (hidden, hidden), "mlp.gate_proj.weight": (inner, hidden),
+            "mlp.up_proj.weight": (inner, hidden), "mlp.down_proj.weight": (hidden, inner),
+            "input_layernorm.weight": (hidden,), "post_attention_layernorm.weight": (hidden,),
+        }.items():  # fmt: skip
+            shapes[f"model.layers.{layer}.{name}"] = shape
+    weights = {name: random.standard_normal(shape, dtype=numpy.float32) for name, shape in shapes.items()}
+    return make_model(tmp_path / "panels", replace=weights, hidden_size=hidden, intermediate_size=inner)
+
+
+@pytest.mark.parametrize("options", [{}, {"quant": "int8"}, {"quant": "int4"}], ids=["bf16", "int8", "int4"])
+def test_matrices_of_whole_panels_are_packed_without_a_copy(
+    of_panels: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, object]
+) -> None:
+    expected = load(of_panels, None, **options)
+    stacked = SafetensorsWeights.stacked
+
+    def small_only(self: SafetensorsWeights, names: list[str]) -> torch.Tensor:
+        assert len(names) == 1 or names[0].endswith("bias")
+        return stacked(self, names)
+
+    monkeypatch.setattr(SafetensorsWeights, "stacked", small_only)
+    assert_equal(load(of_panels, cache, **options), expected)
+    assert len(files(cache)) == 1
+    assert_equal(load(of_panels, cache, **options), expected)
+
+
+def test_a_model_that_needs_a_stacked_weight_itself_is_loaded_without_a_file(
+    of_panels: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stacked = WritingSource.stacked
+    kept: list[torch.Tensor] = []
+    monkeypatch.setattr(WritingSource, "stacked", lambda self, names: kept.append(stacked(self, names)) or kept[-1])
+    assert_equal(load(of_panels, cache), load(of_panels, None))
+    assert "StalePackedFileError" in caplog.text
+    assert files(cache) == []
+
+
 def test_several_at_once_write_one_file_and_share_it(model: Path, cache: Path, counted: list[str]) -> None:
     loaded: list[Llama] = []
     threads = [threading.Thread(target=lambda: loaded.append(load(model, cache))) for _ in range(3)]

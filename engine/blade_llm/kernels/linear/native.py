@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections.abc import Sequence
 from functools import cache
 from typing import Final, NamedTuple
 
@@ -73,6 +74,24 @@ class NativeLinear:
         self._weight.scales = parts.scales.data_ptr()
         self._weight.bias = parts.bias.data_ptr() if parts.bias.numel() else None
 
+    def pack_rows(self, first: int, count: int, source: int) -> None:
+        """Pack ``count`` outputs from address ``source`` into the records from output ``first`` on, the first of its
+        panel."""
+        library = _functions()
+        assert library is not None
+        record_bytes = int(library.blade_linear_record_bytes(self.kind))
+        records = first // PANEL * -(-self.inputs // PANEL) * record_bytes
+        part = _Weight(
+            self.kind,
+            self.deterministic,
+            count,
+            self.inputs,
+            self.parts.records.data_ptr() + records,
+            self.parts.scales.data_ptr() + first * self.parts.scales.itemsize,
+            levels=_levels().data_ptr(),
+        )
+        library.blade_linear_pack(ctypes.addressof(part), source)
+
     def __call__(self, x: Tensor) -> Tensor:
         if x.shape[1] != self.inputs or x.dtype != torch.bfloat16:
             raise ValueError(f"expected [tokens, {self.inputs}] bf16, got {list(x.shape)} {x.dtype}")
@@ -93,14 +112,26 @@ def pack(weight: Tensor, bias: Tensor | None, quant: Quantization, deterministic
     """As :func:`blade_llm.kernels.linear.pack`; None where these kernels cannot take it."""
     if weight.dtype != torch.bfloat16 or _functions() is None:
         return None
-    return _pack(weight, bias, KINDS[quant], deterministic, _arena)
+    return _pack([weight], bias, KINDS[quant], deterministic, _arena)
 
 
-def _pack(weight: Tensor, bias: Tensor | None, kind: int, deterministic: bool, arena: HugePageArena) -> NativeLinear:
-    """``weight``: [out, in] bf16; ``bias``: [out]. ``arena``: where the packed weight is kept."""
+def pack_stacked(
+    weights: Sequence[Tensor], bias: Tensor | None, quant: Quantization, deterministic: bool
+) -> NativeLinear | None:
+    """As :func:`pack` of ``weights`` one above the other, which are not copied for it; None where their rows do not
+    fill panels."""
+    if _functions() is None or any(each.dtype != torch.bfloat16 or len(each) % PANEL for each in weights):
+        return None
+    return _pack(weights, bias, KINDS[quant], deterministic, _arena)
+
+
+def _pack(
+    weights: Sequence[Tensor], bias: Tensor | None, kind: int, deterministic: bool, arena: HugePageArena
+) -> NativeLinear:
+    """``weights``: [out, in] bf16, all but the last of whole panels; ``bias``: [all out]; ``arena``: for the result."""
     library = _functions()
     assert library is not None
-    outputs, inputs = weight.shape
+    outputs, inputs = sum(map(len, weights)), weights[0].shape[1]
     panels, steps = -(-outputs // PANEL), -(-inputs // PANEL)
     records = arena.empty(panels * steps * int(library.blade_linear_record_bytes(kind)))
     scales = torch.zeros(panels * PANEL if kind == KINDS["int8"] else 0)
@@ -108,8 +139,11 @@ def _pack(weight: Tensor, bias: Tensor | None, kind: int, deterministic: bool, a
     if bias is not None:
         padded_bias[:outputs] = bias
     linear = NativeLinear(outputs, inputs, kind, deterministic, Parts(records, scales, padded_bias))
-    source = weight.contiguous()
-    library.blade_linear_pack(linear.address, source.data_ptr())
+    first = 0
+    for weight in weights:
+        source = weight.contiguous()
+        linear.pack_rows(first, len(weight), source.data_ptr())
+        first += len(weight)
     return linear
 
 
@@ -122,7 +156,7 @@ def measure_prefetch(quant: Quantization, rounds: int = 12) -> int:
     functions = _functions()
     assert functions is not None
     weight = torch.zeros(32_768 if quant == "none" else 65_536, 1024, dtype=torch.bfloat16)
-    layer = _pack(weight, None, KINDS[quant], False, HugePageArena())  # goes with it
+    layer = _pack([weight], None, KINDS[quant], False, HugePageArena())  # goes with it
     row = torch.zeros(1, 1024, dtype=torch.bfloat16)
     best = dict.fromkeys(PREFETCH_DISTANCES, float("inf"))
     before = functions.blade_linear_set_prefetch(0)

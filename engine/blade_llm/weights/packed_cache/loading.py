@@ -6,7 +6,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import torch
 
@@ -16,6 +16,7 @@ from blade_llm.kernels.linear.packed import Packer
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.weight_source import WeightSource
 from blade_llm.weights.packed_cache.file import PackedFile
+from blade_llm.weights.packed_cache.file_source import FileSource
 from blade_llm.weights.packed_cache.folder import LEAST_BYTES, Place, Writing
 from blade_llm.weights.packed_cache.sources import ReadingSource, WritingSource
 
@@ -26,24 +27,6 @@ Build = Callable[[WeightSource, Packer], Model]
 """Makes a model of the tensors of a source, with the linear layers of a packer."""
 _BYTES: Final = torch.bfloat16.itemsize
 _MARGIN: Final = 64 << 20
-
-
-class FileSource(WeightSource, Protocol):
-    """A source that reads files."""
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """All that its tensors are read from."""
-
-    @property
-    def sizes(self) -> list[int]:
-        """Elements of each tensor."""
-
-    def trust_values(self) -> None:
-        """Do not look for NaN: the same files have been loaded before."""
-
-    def is_mapped(self, names: tuple[str, ...]) -> bool:
-        """Whether this tensor is handed out as it is in its file, without a copy of more than a megabyte."""
 
 
 def can_be_kept(device: torch.device, dtype: torch.dtype) -> bool:
@@ -87,14 +70,17 @@ def load_with_packed(
         # Outside the block above, whose error would keep what was made of the model by then.
     if writing is None:
         return build(source, pack)
-    write = WritingSource(source, writing, source.is_mapped)
+    write = WritingSource(source, writing, torch.bfloat16)
     try:
         model = build(write, write.pack)
-    except BaseException:
-        write.abandon()
+        write.finish()
+        return model
+    except (ModelFilesError, KeyboardInterrupt):
+        write.abandon("the model was not loaded")
         raise
-    write.finish()
-    return model
+    except Exception as error:
+        write.abandon(f"{type(error).__name__}: {error}")
+    return build(source, pack)
 
 
 def _find_or_write(place: Place, capacity: int) -> tuple[PackedFile | None, Writing | None]:

@@ -2,7 +2,7 @@
 
 Both know from the tensors they hand out what a linear layer is packed from. The writing one notes what became of each:
 packed and given up, or kept by the model. The reading one then hands out tensors without data for the former (torch's
-"meta" device), and whoever needs data that way gets an error, on which the model is loaded without the file.
+"meta" device); whoever needs data that way gets an error, on which the model is loaded without the file.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from blade_llm.kernels.linear import pack
-from blade_llm.kernels.linear.native import KINDS, NativeLinear, Parts
+from blade_llm.kernels.linear.native import KINDS, PANEL, NativeLinear, Parts, pack_stacked
 from blade_llm.kernels.linear.packed import PackedLinear, Quantization
 from blade_llm.models.weight_source import WeightSource
 from blade_llm.weights.packed_cache.file import Directory, PackedFile, StoredLinear, StoredTensor
+from blade_llm.weights.packed_cache.file_source import FileSource
 from blade_llm.weights.packed_cache.folder import Writing
 
 logger = logging.getLogger(__name__)
@@ -48,6 +49,12 @@ class _Handed:
         reference, names = self._tensors.get(id(tensor), (None, None))
         return names if reference is not None and reference() is tensor else None
 
+    def require_data(self) -> None:
+        """Raises :class:`StalePackedFileError` when somebody still has a tensor without data."""
+        kept = [names for names, tensor in self.alive() if tensor.device.type == "meta"]
+        if kept:
+            raise StalePackedFileError(f"the model keeps {kept[0]}, which has no data")
+
     def alive(self) -> list[tuple[Names, Tensor]]:
         """Tensors that somebody still has, in the order of their names."""
         found = [(names, reference()) for reference, names in self._tensors.values()]
@@ -57,9 +64,8 @@ class _Handed:
 class WritingSource:
     """Hands out the tensors of ``source``, and writes what is packed of them."""
 
-    def __init__(self, source: WeightSource, writing: Writing, is_mapped: Callable[[Names], bool]) -> None:
-        """``is_mapped``: whether the source gives this tensor as it is in its file, so that it need not be kept."""
-        self._source, self._writing, self._is_mapped = source, writing, is_mapped
+    def __init__(self, source: FileSource, writing: Writing, dtype: torch.dtype) -> None:
+        self._source, self._writing, self._dtype = source, writing, dtype
         self._handed = _Handed()
         self._linears: list[StoredLinear] = []
         self._failed = False
@@ -68,14 +74,27 @@ class WritingSource:
         return self._handed.add((name,), self._source.tensor(name))
 
     def stacked(self, names: list[str]) -> Tensor:
+        """Matrices of whole panels have no data either: they are packed one by one, straight from the file."""
+        shapes = [self._source.stacked_shape([name]) for name in names]
+        if len(names) > 1 and all(len(shape) == 2 and shape[0] % PANEL == 0 for shape in shapes):
+            shape = self._source.stacked_shape(names)
+            return self._handed.add(tuple(names), torch.empty(shape, dtype=self._dtype, device="meta"))
         return self._handed.add(tuple(names), self._source.stacked(names))
 
     def pack(
         self, weight: Tensor, bias: Tensor | None, quant: Quantization, *, deterministic: bool
     ) -> PackedLinear | None:
         """As :func:`blade_llm.kernels.linear.pack`; what the native kernels packed is then read from the file."""
-        linear = pack(weight, bias, quant, deterministic=deterministic)
         names, bias_names = self._handed.names(weight), self._handed.names(bias)
+        linear: PackedLinear | None = None
+        if weight.device.type == "meta":
+            if not names:
+                raise StalePackedFileError("a weight was made of several before it was packed")
+            linear = pack_stacked(self._source.parts(names), bias, quant, deterministic)
+            if linear is None:
+                weight = self._source.stacked(list(names))
+        if linear is None:
+            linear = pack(weight, bias, quant, deterministic=deterministic)
         if isinstance(linear, NativeLinear) and names and bias_names is not None and not self._failed:
             try:
                 spans, parts = zip(*(self._writing.writer.add(part) for part in linear.parts), strict=True)
@@ -91,7 +110,11 @@ class WritingSource:
         return linear
 
     def finish(self) -> threading.Thread | None:
-        """The model is complete: keep what it keeps, and complete the file in a thread (it waits for the disk)."""
+        """The model is complete: keep what it keeps, and complete the file in a thread (it waits for the disk).
+
+        Raises :class:`StalePackedFileError` when it keeps a tensor without data.
+        """
+        self._handed.require_data()
         if self._failed:
             return None
         if not self._linears:
@@ -100,7 +123,7 @@ class WritingSource:
         tensors, elsewhere = [], []
         try:
             for names, tensor in self._handed.alive():
-                if self._is_mapped(names):
+                if self._source.is_mapped(names):
                     elsewhere.append(names)
                 else:
                     span, _ = self._writing.writer.add(tensor)
@@ -114,10 +137,10 @@ class WritingSource:
         thread.start()
         return thread
 
-    def abandon(self) -> None:
+    def abandon(self, reason: str) -> None:
         """The model was not completed."""
         if not self._failed:
-            self._give_up("the model was not loaded")
+            self._give_up(reason)
 
     def _give_up(self, reason: object) -> None:
         self._failed = True
@@ -177,9 +200,7 @@ class ReadingSource:
 
     def finish(self) -> None:
         """The model is complete. Raises :class:`StalePackedFileError` when it keeps a tensor without data."""
-        kept = [names for names, tensor in self._handed.alive() if tensor.device.type == "meta"]
-        if kept:
-            raise StalePackedFileError(f"the model keeps {kept[0]}, which was not stored")
+        self._handed.require_data()
 
 
 def _without_data(tensors: Sequence[Tensor | None]) -> bool:
