@@ -15,6 +15,7 @@ from hub_support.fake_hub import FakeHub, HubHandler, Request, running_hub, sha2
 
 PART_BYTES = 1000
 """Larger files of a bucket were uploaded in parts of so many bytes."""
+XML = {"Content-Type": "application/xml"}
 TITLE = "org.opencontainers.image.title"
 
 
@@ -113,16 +114,20 @@ class OriginsHandler(HubHandler):
         if bucket in self.hub.tokens and self.hub.tokens[bucket] not in (
             (self.headers.get("Authorization") or "") + query.get("X-Amz-Credential", "") if signed else ""
         ):
-            self.respond(403, b"<Error><Code>AccessDenied</Code></Error>")
+            self.respond(403, b"<Error><Code>AccessDenied</Code><Message>no</Message></Error>", XML)
         elif query.get("list-type") == "2":
             found = [name.removeprefix(f"{bucket}/") for name in objects]
             keys = "".join(
-                f"<Contents><Key>{escape(name)}</Key></Contents>" for name in found if name.startswith(query["prefix"])
+                f"<Contents><Key>{escape(name)}</Key><LastModified>2026-01-02T03:04:05.000Z</LastModified>"
+                f"<ETag>any</ETag><Size>1</Size></Contents>"
+                for name in found
+                if name.startswith(query["prefix"])
             )
-            body = f"<ListBucketResult><IsTruncated>false</IsTruncated>{keys}</ListBucketResult>"
-            self.respond(200, body.encode(), {"Content-Type": "application/xml"})
+            head = f"<Name>{bucket}</Name><Prefix/><KeyCount>1</KeyCount><IsTruncated>false</IsTruncated>"
+            body = f'<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">{head}{keys}</ListBucketResult>'
+            self.respond(200, body.encode(), XML)
         elif path not in objects:
-            self.respond(404, b"<Error><Code>NoSuchKey</Code></Error>")
+            self.respond(404, b"<Error><Code>NoSuchKey</Code><Message>no</Message></Error>", XML)
         else:
             self.object(objects[path], query, with_sha256=key.endswith("config.json"))
 

@@ -1,12 +1,12 @@
-"""Models in buckets, of S3 and whatever speaks its protocol, Alibaba Cloud OSS among them. Takes ``boto3``, which finds
-credentials and signs addresses; the bytes come as from any other origin, resumed and verified."""
+"""Models in buckets, of S3 and whatever speaks its protocol, Alibaba Cloud OSS among them. Takes ``minio``, which lists
+them and signs addresses; the bytes come as from any other origin, resumed and verified."""
 
 from __future__ import annotations
 
 import base64
-import ipaddress
 import os
 import re
+from datetime import timedelta
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -16,91 +16,95 @@ from blade_llm.hub.modelscope import version_of
 from blade_llm.hub.wanted import wanted_files
 from blade_llm.models.errors import ModelFilesError
 
-SIGNED_SECONDS: Final = 12 * 3600
-"""How long a signed address is good: a download takes no longer, or continues with new ones at the next try."""
+SIGNED: Final = timedelta(hours=12)
+"""How long a signed address is good: a download that takes longer continues with new ones at its next start."""
 _ETAG: Final = re.compile(r'"?([0-9a-f]{32})(-\d+)?"?')
 
 
 def list_bucket(model: HubModel) -> Listing:
-    """The files under the prefix. Raises :class:`ModelFilesError`, also without ``boto3``."""
+    """The files under the prefix. Raises :class:`ModelFilesError`, also without ``minio``, and ``OSError``."""
     try:
-        import boto3
-        from botocore.exceptions import BotoCoreError, ClientError
+        import minio
+        import urllib3
     except ImportError:
         raise ModelFilesError(
-            f"model {model}: buckets need the boto3 package: pip install 'bladellm[{model.origin}]'"
+            f"model {model}: buckets need the minio package: pip install 'bladellm[{model.origin}]'"
         ) from None
     bucket, _, prefix = model.repo_id.partition("/")
     try:
-        client = _client(boto3, model)
-        pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=f"{prefix}/")
-        keys = [str(entry["Key"]) for page in pages for entry in page.get("Contents", ())]
+        client = _client(minio, urllib3, model)
+        keys = [str(entry.object_name) for entry in client.list_objects(bucket, prefix=f"{prefix}/", recursive=True)]
         if not keys:
             raise ModelFilesError(f"model {model}: nothing in bucket {bucket} begins with {prefix}/; check the prefix")
         names = [key.removeprefix(f"{prefix}/") for key in keys]
         files = [_file(client, bucket, f"{prefix}/{name}", name, model) for name in wanted_files(names, model)]
-    except ClientError as error:
-        status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-        raise ModelFilesError(f"{explain_status(model, status, origin_of(model))} ({error})") from None
-    except BotoCoreError as error:
-        raise ModelFilesError(f"model {model}: {error}") from None
+    except minio.error.MinioException as error:
+        status = getattr(error, "status_code", None) or getattr(getattr(error, "response", None), "status", 0)
+        raise ModelFilesError(f"{explain_status(model, int(status), origin_of(model))} ({error})") from None
+    except (urllib3.exceptions.HTTPError, ValueError) as error:
+        if isinstance(error, ModelFilesError):
+            raise
+        raise ModelFilesError(
+            f"model {model}: {error}; check {'AWS_ENDPOINT_URL_S3' if model.origin == 's3' else 'OSS_ENDPOINT'}"
+        ) from None
     return Listing(version_of(files), files, {})
 
 
-def _client(boto3: Any, model: HubModel) -> Any:
-    from botocore import UNSIGNED
-    from botocore.config import Config
-
-    session = boto3.session.Session()
-    options: dict[str, Any] = {"connect_timeout": 10, "read_timeout": 30, "retries": {"mode": "standard"}}
+def _client(minio: Any, urllib3: Any, model: HubModel) -> Any:
+    environment = os.environ
     if model.origin == "s3":
-        # Without credentials it may be a public bucket; with them, boto3 would sign addresses in an old way.
-        options["signature_version"] = UNSIGNED if session.get_credentials() is None else "s3v4"
-        return session.client("s3", region_name=session.region_name or "us-east-1", config=Config(**options))
-    region = os.environ.get("OSS_REGION", "cn-hangzhou").removeprefix("oss-")
-    address = os.environ.get("OSS_ENDPOINT") or f"s3.oss-{region}.aliyuncs.com"
-    address = address if "://" in address else f"https://{address}"
-    key, secret = os.environ.get("OSS_ACCESS_KEY_ID"), os.environ.get("OSS_ACCESS_KEY_SECRET")
-    return session.client(
-        "s3",
-        region_name=region,
-        endpoint_url=address,
-        aws_access_key_id=key,
-        aws_secret_access_key=secret,
-        aws_session_token=os.environ.get("OSS_SESSION_TOKEN"),
-        config=Config(
-            **options,
-            signature_version="s3v4" if key else UNSIGNED,
-            s3={"addressing_style": "path" if _is_address(urlsplit(address).hostname) else "virtual"},
+        address = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
+        region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
+        credentials = _aws_credentials(minio.credentials)
+        if address and not region:
+            region = "us-east-1"  # what servers of others take for any
+        address = address or "s3.amazonaws.com"
+    else:
+        region = environment.get("OSS_REGION", "cn-hangzhou").removeprefix("oss-")
+        address = environment.get("OSS_ENDPOINT") or f"s3.oss-{region}.aliyuncs.com"
+        key, secret = environment.get("OSS_ACCESS_KEY_ID"), environment.get("OSS_ACCESS_KEY_SECRET")
+        token = environment.get("OSS_SESSION_TOKEN")
+        credentials = minio.credentials.StaticProvider(key, secret, token) if key and secret else None
+    url = urlsplit(address if "://" in address else f"https://{address}")
+    return minio.Minio(
+        url.netloc,
+        secure=url.scheme == "https",
+        region=region,
+        credentials=credentials,
+        http_client=urllib3.PoolManager(
+            timeout=urllib3.Timeout(connect=10, read=30),
+            retries=urllib3.Retry(total=4, backoff_factor=0.5, status_forcelist=[500, 502, 503, 504]),
         ),
     )
 
 
-def _is_address(host: str | None) -> bool:
-    """Whether ``host`` is a number, which a bucket's name cannot be put before."""
-    try:
-        ipaddress.ip_address(host or "")
-    except ValueError:
-        return False
-    return True
+def _aws_credentials(kinds: Any) -> Any:
+    """Those of the environment, of the file of profiles, or of the pod's role; None: the bucket has to be public."""
+    environment = os.environ
+    if environment.get("AWS_ACCESS_KEY_ID"):
+        return kinds.EnvAWSProvider()
+    if {"AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"} & environment.keys():
+        return kinds.IamAwsProvider()
+    file = environment.get("AWS_SHARED_CREDENTIALS_FILE") or os.path.expanduser("~/.aws/credentials")
+    return kinds.AWSConfigProvider(filename=file) if os.path.isfile(file) else None
 
 
 def _file(client: Any, bucket: str, key: str, name: str, model: HubModel) -> RemoteFile:
-    head = client.head_object(Bucket=bucket, Key=key, ChecksumMode="ENABLED")
-    sha256 = str(head.get("ChecksumSHA256", ""))
-    match = _ETAG.fullmatch(str(head["ETag"]).lower())
+    found = client.stat_object(bucket, key, extra_headers={"x-amz-checksum-mode": "ENABLED"})
+    headers = {str(header).lower(): str(value) for header, value in found.metadata.items()}
+    sha256 = headers.get("x-amz-checksum-sha256", "")
+    match = _ETAG.fullmatch(str(found.etag).lower())
     if sha256 and "-" not in sha256:
         digest = base64.b64decode(sha256).hex()
-    elif match is None or str(head.get("ServerSideEncryption", "")).startswith("aws:kms"):
+    elif match is None or headers.get("x-amz-server-side-encryption", "").startswith("aws:kms"):
         raise ModelFilesError(
             f"model {model}: the bucket tells no checksum of {name}; upload it with one of SHA256 "
             "(aws s3 cp --checksum-algorithm SHA256)"
         )
     elif match[2]:
-        part = client.head_object(Bucket=bucket, Key=key, PartNumber=1)["ContentLength"]
-        digest = f"{match[1]}{match[2]}-{part}"
+        part = client.stat_object(bucket, key, extra_query_params={"partNumber": "1"})
+        digest = f"{match[1]}{match[2]}-{part.size}"
     else:
         digest = match[1]
-    parameters = {"Bucket": bucket, "Key": key}
-    url = client.generate_presigned_url("get_object", Params=parameters, ExpiresIn=SIGNED_SECONDS)
-    return RemoteFile(name, url, int(head["ContentLength"]), digest)
+    url = client.presigned_get_object(bucket, key, expires=SIGNED)
+    return RemoteFile(name, url, int(found.size), digest)

@@ -50,7 +50,7 @@ def uri(hub: FakeHub, origin: str) -> str:
         return f"oci://{hub.endpoint.removeprefix('http://')}/{NAME}"
     if origin == "modelscope":
         return f"modelscope://{NAME}"
-    pytest.importorskip("boto3")
+    pytest.importorskip("minio")
     return f"{origin}://{PREFIX}"
 
 
@@ -172,7 +172,7 @@ def test_a_bucket_without_the_prefix(origins: FakeHub) -> None:
 def test_without_the_client_the_error_names_the_extra(
     origins: FakeHub, monkeypatch: pytest.MonkeyPatch, origin: str
 ) -> None:
-    monkeypatch.setitem(sys.modules, "boto3", None)
+    monkeypatch.setitem(sys.modules, "minio", None)
     with pytest.raises(ModelFilesError, match=rf"pip install 'bladellm\[{origin}\]'"):
         resolve_model(f"{origin}://{PREFIX}")
 
