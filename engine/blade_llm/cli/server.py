@@ -75,10 +75,6 @@ def main(argv: Sequence[str] | None = None, *, build: str = BUILD) -> int:
 def _run(flags: Mapping[str, Any], build: str, started: float) -> int:
     token_file = _token_file()
     public, internal = _bind_ports(flags, loopback_only=token_file is None)
-    if _is_token_required() and token_file is None:
-        raise StartError(
-            f"{environment.PUBLIC_TOKEN}=1 needs a token; name its file in {environment.INTERNAL_TOKEN_FILE}"
-        )
     folder, config = _find_model(flags)
     engine = EngineHandle(
         build=build, log_level=flags["log_level"], socket_dir=_socket_dir(flags["worker_socket_path"])
@@ -199,9 +195,13 @@ def _is_token_required() -> bool:
 
 
 def _token_file() -> str | None:
-    """The file of the internal token; None when the environment names none."""
+    """The file of the internal token; None when the environment names none, and none is required."""
     path = os.environ.get(environment.INTERNAL_TOKEN_FILE)
     if not path:
+        if _is_token_required():
+            raise StartError(
+                f"{environment.PUBLIC_TOKEN}=1 needs a token; name its file in {environment.INTERNAL_TOKEN_FILE}"
+            )
         return None
     try:
         InternalToken(Path(path))
