@@ -29,6 +29,7 @@ PICKLED_NAME: Final = "pytorch_model.bin"
 WEIGHT_DTYPES: Final = ("BF16", "F16", "F32", *(kind for kind in GGUF_TYPES if kind not in PLAIN))
 """Types the loader turns into the compute type."""
 
+_HABITUAL: Final = ("lm_head.weight", "rotary_emb.inv_freq")
 _MAX_HEADER_BYTES: Final = 100_000_000
 _SHARD_NAME: Final = re.compile(r"(?P<stem>.+)-(?P<index>\d+)-of-(?P<count>\d+)\.safetensors")
 
@@ -108,6 +109,13 @@ def check_tensors(checkpoint: Checkpoint, expected: Mapping[str, tuple[int, ...]
     if odd:
         problems.append(f"unsupported weight type: {_some(odd)}; supported are BF16, F16, F32")
     return problems
+
+
+def unused_tensors(checkpoint: Checkpoint, expected: Mapping[str, tuple[int, ...]]) -> str:
+    """The tensors that no part of the model takes, in words; empty without any. They do no harm, but may mean that
+    ``config.json`` is another model's. A tied head and tables of rotary frequencies are stored by habit."""
+    names = [name for name in checkpoint.tensors if name not in expected and not name.endswith(_HABITUAL)]
+    return f"{len(names)} tensor(s) are not used: {_some(names)}" if names else ""
 
 
 def _some(names: list[str], separator: str = ", ", limit: int = 3) -> str:

@@ -6,6 +6,7 @@ pages of what was read are given back while loading goes on, so that a weight th
 
 from __future__ import annotations
 
+import logging
 import math
 import pickle
 import zlib
@@ -21,9 +22,11 @@ from blade_llm.kernels.native.memory import huge_pages
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.tensors import expected_tensors
-from blade_llm.weights.checkpoint import check_tensors, open_checkpoint
+from blade_llm.weights.checkpoint import check_tensors, open_checkpoint, unused_tensors
 from blade_llm.weights.gguf.index import GgufFile
 from blade_llm.weights.mapped_pages import MappedPages
+
+logger = logging.getLogger(__name__)
 
 _FILE_DTYPES: Final = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
 SMALL_BYTES: Final = 1 << 20
@@ -40,9 +43,12 @@ class SafetensorsWeights:
         self._pages = MappedPages()
         self._kept: list[tuple[Path, Tensor]] = []
         self._checkpoint = open_checkpoint(model_dir)
-        problems = check_tensors(self._checkpoint, expected_tensors(config))
+        expected = expected_tensors(config)
+        problems = check_tensors(self._checkpoint, expected)
         if problems:
             raise ModelFilesError(f"{model_dir}: {'; '.join(problems)}")
+        if unused := unused_tensors(self._checkpoint, expected):
+            logger.warning("%s: %s", model_dir, unused)
         self._device = device
         self._dtype = dtype
         self._open: dict[Path, Callable[[str], Tensor]] = {}

@@ -12,10 +12,11 @@ import torch
 from hub_support.tiny_model import make_model, tensors
 from safetensors.numpy import load_file, save_file
 
+from blade_llm.check.model import check_model
 from blade_llm.models.config import load_model_config
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.tensors import expected_tensors
-from blade_llm.weights.checkpoint import check_tensors, open_checkpoint
+from blade_llm.weights.checkpoint import check_tensors, open_checkpoint, unused_tensors
 from blade_llm.weights.sources import SafetensorsWeights
 
 
@@ -233,3 +234,15 @@ def test_a_tensor_of_nan_is_named_when_it_is_read(tmp_path: Path, value: float) 
     source.tensor("model.layers.0.mlp.down_proj.weight")
     with pytest.raises(ModelFilesError, match=rf"model-0000\d-of-00002.safetensors: tensor '{name}' holds NaN or inf"):
         source.stacked([name])
+
+
+def test_tensors_that_nothing_takes_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    more = {name: numpy.zeros(2, dtype=numpy.float32) for name in ("model.vision.patch", "lm_head.weight")}
+    folder = make_model(tmp_path, replace=more)
+    config = load_model_config(folder)
+    assert unused_tensors(open_checkpoint(folder), expected_tensors(config)) == (
+        "1 tensor(s) are not used: model.vision.patch"
+    )
+    SafetensorsWeights(folder, config, torch.device("cpu"), torch.float32)
+    assert "model.vision.patch" in caplog.text
+    assert "model.vision.patch" in check_model(folder).detail
