@@ -39,7 +39,7 @@ def list_bucket(model: HubModel) -> Listing:
         names = [key.removeprefix(f"{prefix}/") for key in keys]
         files = [_file(client, bucket, f"{prefix}/{name}", name, model) for name in wanted_files(names, model)]
     except minio.error.MinioException as error:
-        status = getattr(error, "status_code", None) or getattr(getattr(error, "response", None), "status", 0)
+        status: Any = getattr(error, "status_code", None) or getattr(getattr(error, "response", None), "status", 0)
         raise ModelFilesError(f"{explain_status(model, int(status), origin_of(model))} ({error})") from None
     except (urllib3.exceptions.HTTPError, ValueError) as error:
         if isinstance(error, ModelFilesError):
