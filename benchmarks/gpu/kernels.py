@@ -30,7 +30,7 @@ def main() -> int:
 
 def run_tests() -> int:
     """How many of the two runs of tests fail: those of the kernels, in parallel, and those that need the GPU alone."""
-    files = sorted((ROOT / "tests" / "engine").glob("test_*.py"))
+    files = sorted((ROOT / "tests" / "engine").rglob("test_*.py"))
     kernels = [str(path) for path in files if path.name.startswith("test_triton_")]
     alone = [str(path) for path in files if "mark.gpu" in path.read_text(encoding="utf-8")]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
+
+PACKED_CACHE_BYTES: Final = 32 << 30
+"""What servers and offline engines let packed weights take on disk."""
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +61,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Logits that do not depend on the batch: fixed split sizes, kernels chosen without regard to its size."""
     load_format: Literal["auto", "dummy"] = "auto"
     """``dummy``: random weights, for measurements."""
+    packed_cache_dir: str | None = None
+    """Folder of packed weights; beside the hub's or in the user's cache when None."""
+    packed_cache_bytes: int = 0
+    """Most bytes of that folder; 0: packed weights are neither read nor kept."""
     tokenizer_dir: str | None = None
     """Folder of ``tokenizer.json``, for guided decoding; the model's folder when None."""
     enable_json_warmup: bool = False

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 import msgspec
 import numpy as np
 
-from blade_llm.config import EngineConfig
+from blade_llm.config import PACKED_CACHE_BYTES, EngineConfig
 from blade_llm.engine.core import EngineCore
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.engine.messages import RequestOutput as EngineOutput
@@ -121,6 +121,7 @@ class LLM:
             "served_names": (folder.name,),
             "extra_eos_token_ids": () if eos is None else (eos,),
             "tokenizer_dir": None if tokenizer_dir is None else str(tokenizer_dir),
+            "packed_cache_bytes": PACKED_CACHE_BYTES,
             **config,
         }
         self._core = _build_core(EngineConfig(model=str(folder), **values))

@@ -17,7 +17,7 @@ from blade_llm.models.config import ModelConfig, load_model_config
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.tensors import expected_tensors
 from blade_llm.text.errors import TokenizerFilesError
-from blade_llm.weights.checkpoint import check_tensors, open_checkpoint
+from blade_llm.weights.checkpoint import check_tensors, open_checkpoint, unused_tensors
 from blade_protocol.check import CheckItem
 
 NAME: Final = "check_model"
@@ -73,6 +73,8 @@ def check_model(model_dir: Path, wanted: Wanted | None = None) -> CheckItem:
         f"{config.architecture}, {config.num_layers} layers, {len(weights.tensors)} tensors, "
         f"{weights.total_bytes} bytes in {len(weights.files)} files, vocabulary {config.vocab_size}{_found(model)}"
     )
+    if unused := unused_tensors(weights, expected_tensors(config)):
+        detail += f"; {unused}"
     missing = list(_missing(model, model_dir, config, wanted))
     return CheckItem(name=NAME, status="WARNING" if missing else "PASS", detail="; ".join([detail, *missing]))
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, get_args
 
-from blade_llm.api.common.body import MAX_BODY_BYTES
+from blade_llm.api.common.limits import MAX_BODY_BYTES
 from blade_llm.api.common.pooling import Pooling
 from blade_llm.api.common.served_model import NO_PARSER, Task
 from blade_llm.cli.flags import Flag, boolean, byte_size, count, json_object, port, positive, seconds, share, tokens
+from blade_llm.config import PACKED_CACHE_BYTES
 from blade_llm.models.dtypes import DTYPE_ALIASES
 from blade_llm.text.reasoning import REASONING_PARSERS
 from blade_llm.text.tool_parsers import TOOL_PARSERS
@@ -77,6 +78,18 @@ _MODEL = (
         help="quantise the weights of linear layers while loading",
         default="none",
         choices=("none", "int8", "int4"),
+    ),
+    Flag(
+        name="packed_cache_dir",
+        help="folder where weights are kept as they are packed for the CPU, for later starts and other replicas "
+        "(default: $HF_HOME/bladellm/packed, else ~/.cache/bladellm/packed)",
+        metavar="DIR",
+    ),
+    Flag(
+        name="packed_cache_bytes",
+        help="most bytes of that folder; 0: pack at every start",
+        kind=byte_size,
+        default=PACKED_CACHE_BYTES,
     ),
     Flag(
         name="deterministic",

@@ -9,10 +9,12 @@ from pathlib import Path
 from blade_llm.config import EngineConfig
 from blade_llm.engine.core import EngineCore, EngineInfo
 from blade_llm.models.config import load_model_config
-from blade_llm.runner import build_runner
+from blade_llm.runner import build_runner, preload
 from blade_llm.sampling.guided.grammars import CachingGrammarCompiler
 from blade_llm.sampling.guided.vocabulary import load_vocabulary
 from blade_llm.scheduling.budget import CPU_MIN_CHUNK, GPU_MIN_CHUNK
+
+__all__ = ["build_core", "preload"]
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,9 @@ from blade_llm.kernels.moe_routing import route
 from blade_llm.kernels.moe_routing.spec import RoutingSpec
 from blade_llm.kernels.warm import warm_moe
 from blade_llm.layers.linear import Linear, LinearOptions
-from blade_llm.layers.mlp import GatedMLP
+from blade_llm.layers.mlp import MLP
 from blade_llm.layers.step import StepMetadata
+from blade_llm.spec.mlp import MLPSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class MoEWeights:
 
 
 class MoE:
-    """Takes the place of :class:`~blade_llm.layers.mlp.GatedMLP` in a decoder layer."""
+    """Takes the place of :class:`~blade_llm.layers.mlp.MLP` in a decoder layer."""
 
     __slots__ = ("correction_bias", "experts", "nbytes", "router", "shared", "shared_gate", "spec")
 
@@ -66,12 +67,13 @@ class MoE:
         self.router = Linear(router, None, exact)
         self.correction_bias = bias.float().contiguous() if bias is not None else None
         self.experts = pack(_of_size(weights.experts, spec), options.quant, deterministic=options.deterministic)
-        self.shared: GatedMLP | None = None
+        self.shared: MLP | None = None
         self.shared_gate: Linear | None = None
         self.nbytes = self.router.nbytes + self.experts.nbytes + (bias.numel() * 4 if bias is not None else 0)
         if weights.shared is not None:
-            self.shared = GatedMLP(*(Linear(weight, None, options) for weight in weights.shared))
-            self.nbytes += self.shared.gate_up.nbytes + self.shared.down.nbytes
+            gate_up, down = (Linear(weight, None, options) for weight in weights.shared)
+            self.shared = MLP(MLPSpec(spec.shared_inner), gate_up, down)
+            self.nbytes += gate_up.nbytes + down.nbytes
         if weights.shared_gate is not None:
             self.shared_gate = Linear(weights.shared_gate, None, exact)
             self.nbytes += self.shared_gate.nbytes
@@ -82,7 +84,7 @@ class MoE:
         result = self.experts(x, ids, weights)
         if self.shared is None:
             return result
-        shared = self.shared(x)
+        shared = self.shared(x, step)
         if self.shared_gate is not None:
             shared = shared.mul_(F.sigmoid(self.shared_gate(x)))
         return result.add_(shared)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import torch.nn.functional as F
 from torch import Tensor
 
+from blade_llm.kernels.layer_norm import add_layer_norm, layer_norm
 from blade_llm.kernels.rms_norm import add_rms_norm, rms_norm
 
 
@@ -47,8 +47,7 @@ class LayerNorm:
         self.eps = eps
 
     def __call__(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+        return layer_norm(x, self.weight, self.bias, self.eps)
 
     def add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        total = x.add_(residual)
-        return self(total), total
+        return add_layer_norm(x, residual, self.weight, self.bias, self.eps)

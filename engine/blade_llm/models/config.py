@@ -91,7 +91,8 @@ def load_model_config(model_dir: Path) -> ModelConfig:
     try:
         return _build(str(architectures[0]), RawConfig(fields), _eos_token_ids(model_dir, fields))
     except UnsupportedModelError as error:
-        raise UnsupportedModelError(f"{path}: {error}") from None
+        own_code = "; the code that comes with it ('auto_map') is never run" if fields.get("auto_map") else ""
+        raise UnsupportedModelError(f"{path}: {error}{own_code}") from None
     except KeyError as error:
         raise ModelFilesError(f"{path}: {error} is missing") from None
     except (TypeError, ValueError) as error:

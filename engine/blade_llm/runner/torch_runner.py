@@ -48,6 +48,7 @@ from blade_llm.sampling.masks import TokenMasks
 from blade_llm.sampling.sampler import Sampler
 from blade_llm.scheduling.plan import PendingForward, StepPlan
 from blade_llm.weights.loader import load_model
+from blade_llm.weights.packed_cache.folder import packed_cache
 
 logger = logging.getLogger(__name__)
 
@@ -284,6 +285,7 @@ class TorchRunner:
             dtype=self.dtype,
             quant=self.config.quant,
             deterministic=self.config.deterministic,
+            packed_cache=packed_cache(self.config.packed_cache_dir, self.config.packed_cache_bytes),
         )
         give_back_free_memory()
         self.timings["weights"] = time.perf_counter() - start

@@ -8,6 +8,8 @@
 namespace blade {
 namespace {
 
+constexpr int SILU = 0;  // of the formulas in activate/kinds.py
+
 // As _Experts in native.py.
 struct Experts {
     int64_t experts, hidden, inner;
@@ -78,7 +80,7 @@ BLADE_EXPORT int blade_experts(const blade::Experts* experts, const blade::bf16*
     });
     bf16* gated = between + pairs * 2 * inner;
     blade_grouped_linear(gate_up, starts, count, sorted, hidden, between);
-    blade_silu_and_mul(1, between, gated, pairs, inner);
+    blade_activate(1, SILU, /*gated=*/1, between, gated, pairs, inner);
     blade_grouped_linear(down, starts, count, gated, inner, sorted);
     const Sum args{sorted, positions, weights, top_k, hidden, out};
     split(tokens, pairs * width / 2, [&](int64_t begin, int64_t end) { sum_tokens(args, begin, end); });

@@ -36,10 +36,7 @@ class NativeExperts:
     __slots__ = ("_address", "_arrays", "_hidden", "_inner", "_linears", "_struct", "nbytes")
 
     def __init__(self, experts: Iterable[tuple[Tensor, Tensor]], quant: Quantization, deterministic: bool) -> None:
-        kind = linear.KINDS[quant]
-        pairs = [
-            tuple(linear.NativeLinear(weight, None, kind, deterministic) for weight in expert) for expert in experts
-        ]
+        pairs = [tuple(_pack(weight, quant, deterministic) for weight in expert) for expert in experts]
         self._linears = pairs  # kept alive for their addresses
         self._arrays = [torch.tensor([pair[part].address for pair in pairs]) for part in range(2)]
         self._hidden, self._inner = pairs[0][0].inputs, pairs[0][1].inputs
@@ -83,6 +80,12 @@ class NativeExperts:
 def can_pack(weight: Tensor) -> bool:
     """Whether these kernels take weights like ``weight`` on this CPU."""
     return weight.dtype == torch.bfloat16 and linear.is_available()
+
+
+def _pack(weight: Tensor, quant: Quantization, deterministic: bool) -> linear.NativeLinear:
+    packed = linear.pack(weight, None, quant, deterministic)
+    assert packed is not None  # who calls has looked
+    return packed
 
 
 @cache

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from blade_llm.kernels.activate.torch import activate
 from blade_llm.kernels.linear import torch as linear
 from blade_llm.kernels.linear.packed import PackedLinear, Quantization
-from blade_llm.kernels.silu_and_mul import torch as silu
 
 
 class TorchExperts:
@@ -31,7 +31,7 @@ class TorchExperts:
         results = torch.empty(tokens * top_k, x.shape[1], dtype=x.dtype, device=x.device)
         for pairs, (gate_up, down) in zip(torch.split(order, counts), self._experts, strict=True):
             if len(pairs):
-                results[pairs] = down(silu.silu_and_mul(gate_up(x[pairs // top_k])))
+                results[pairs] = down(activate(gate_up(x[pairs // top_k]), "silu", gated=True))
         return weighted_sum(results.view(tokens, top_k, x.shape[1]), weights)
 
 
