@@ -13,7 +13,7 @@ from hub_support.tiny_model import make_model, tensors
 
 from blade_llm.kernels.linear.native import NativeLinear
 from blade_llm.models.config import load_model_config
-from blade_llm.models.llama import Llama
+from blade_llm.models.decoder import Decoder
 from blade_llm.weights.loader import load_model
 from blade_llm.weights.packed_cache import file as packed_file
 from blade_llm.weights.packed_cache import folder, loading
@@ -50,7 +50,7 @@ def cache(tmp_path: Path) -> Path:
     return tmp_path / "cache" / "packed"
 
 
-def load(model: Path, cache: Path | None, limit: int = LIMIT, **options: object) -> Llama:
+def load(model: Path, cache: Path | None, limit: int = LIMIT, **options: object) -> Decoder:
     return load_model(
         model,
         load_model_config(model),
@@ -63,14 +63,14 @@ def load(model: Path, cache: Path | None, limit: int = LIMIT, **options: object)
     )
 
 
-def linears(model: Llama) -> list[NativeLinear]:
+def linears(model: Decoder) -> list[NativeLinear]:
     layers = [[each.attention.qkv, each.attention.output, each.mlp.gate_up, each.mlp.down] for each in model.layers]
     found = [linear.packed for linear in [*(each for layer in layers for each in layer), model.head]]
     assert all(isinstance(linear, NativeLinear) for linear in found)
     return found  # type: ignore[return-value]
 
 
-def assert_equal(found: Llama, expected: Llama) -> None:
+def assert_equal(found: Decoder, expected: Decoder) -> None:
     assert torch.equal(found.embedding, expected.embedding)
     assert torch.equal(found.norm.weight, expected.norm.weight)
     for one, other in zip(linears(found), linears(expected), strict=True):
@@ -241,7 +241,7 @@ def test_a_model_that_needs_a_stacked_weight_itself_is_loaded_without_a_file(
 
 
 def test_several_at_once_write_one_file_and_share_it(model: Path, cache: Path, counted: list[str]) -> None:
-    loaded: list[Llama] = []
+    loaded: list[Decoder] = []
     threads = [threading.Thread(target=lambda: loaded.append(load(model, cache))) for _ in range(3)]
     for thread in threads:
         thread.start()
