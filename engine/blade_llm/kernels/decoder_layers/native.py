@@ -62,7 +62,7 @@ class NativeDecoder:
         """``layers``: such as are served."""
         heads, kv_heads, head_dim, inner = shape.num_heads, shape.num_kv_heads, shape.head_dim, shape.inner
         forms = [
-            form_of(shape.scale, layer.window, layer.variant, heads, head_dim, kv_heads * head_dim, head_dim)
+            form_of(shape.scale, layer.window, layer.variant, heads, head_dim, (0, kv_heads * head_dim, head_dim, 1))
             for layer in layers
         ]
         self._kept = list(layers), forms  # for their addresses

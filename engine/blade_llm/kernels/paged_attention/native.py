@@ -107,8 +107,8 @@ def paged_attention(
     if head_stride != head_dim or stride != 1:
         q = q.contiguous()
         token_stride = heads * head_dim
-    v_dim = v_cache.shape[3]
-    form = form_of(scale, window, variant, heads, v_dim, *v_cache.stride()[1:3])
+    v_dim = v_cache.size(3)
+    form = form_of(scale, window, variant, heads, v_dim, v_cache.stride())
     out = q.new_empty(tokens, heads * v_dim)
     pointers = q.data_ptr(), token_stride, k_cache.data_ptr(), v_cache.data_ptr(), out.data_ptr()
     _attend()(step.address, *pointers, form.address)
@@ -117,14 +117,13 @@ def paged_attention(
 
 @lru_cache(maxsize=1024)
 def form_of(
-    scale: float, window: int, variant: AttentionVariant, heads: int, v_dim: int, v_slot_size: int, v_head_size: int
+    scale: float, window: int, variant: AttentionVariant, heads: int, v_dim: int, v_strides: tuple[int, ...]
 ) -> Form:
-    """A layer's attention: values have ``v_dim`` elements, ``v_slot_size`` lie between slots, ``v_head_size`` between
-    heads."""
+    """A layer's attention; ``v_dim``, ``v_strides``: of its cache of values."""
     variant.check(heads, window)
     tensors = tuple(terms if terms is None else terms.contiguous() for terms in (variant.slopes, variant.sinks))
     pointers = (terms if terms is None else terms.data_ptr() for terms in tensors)
-    sizes = v_dim, v_slot_size, v_head_size
+    sizes = v_dim, v_strides[1], v_strides[2]
     form = _Form(scale, variant.softcap, window, variant.chunk, not variant.causal, *pointers, *sizes)
     return Form(form, ctypes.addressof(form), tensors)
 
