@@ -64,7 +64,7 @@ def load(model: Path, cache: Path | None, limit: int = LIMIT, **options: object)
 
 
 def linears(model: Decoder) -> list[NativeLinear]:
-    layers = [[each.attention.qkv, each.attention.output, each.mlp.gate_up, each.mlp.down] for each in model.layers]
+    layers = [[each.attention.qkv, each.attention.output, each.mlp.up, each.mlp.down] for each in model.layers]
     found = [linear.packed for linear in [*(each for layer in layers for each in layer), model.head]]
     assert all(isinstance(linear, NativeLinear) for linear in found)
     return found  # type: ignore[return-value]

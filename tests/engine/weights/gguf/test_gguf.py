@@ -52,7 +52,7 @@ def llama_cpp_name(name: str) -> str:
 
 def for_llama_cpp(name: str, value: np.ndarray, config: ModelConfig) -> np.ndarray:
     """llama.cpp rotates neighbours, so its converter deals the two halves of each head out in turns."""
-    for part, heads in (("q_proj", config.num_heads), ("k_proj", config.num_kv_heads)):
+    for part, heads in (("q_proj", config.num_heads), ("k_proj", config.kv.num_heads)):
         if config.architecture == "LlamaForCausalLM" and part in name:
             half = len(value) // heads // 2
             rows = [head * 2 * half + side * half + i for head in range(heads) for i in range(half) for side in (0, 1)]
@@ -92,15 +92,18 @@ class Model:
     ) -> Path:
         """``kind``: of matrices; ``raw``: bytes and type of tensors by their name here."""
         arch = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2"}.get(self.config.architecture, "?")
+        layer = self.config.decoder.layers[0]
+        rope = layer.attention.rope
+        assert rope is not None
         config, writer = self.config, gguf.GGUFWriter(self.file, metadata.pop("arch", arch))
         writer.add_context_length(config.max_position_embeddings)
         writer.add_embedding_length(config.hidden_size)
         writer.add_block_count(config.num_layers)
-        writer.add_feed_forward_length(config.intermediate_size)
+        writer.add_feed_forward_length(layer.mlp.inner)
         writer.add_head_count(config.num_heads)
-        writer.add_head_count_kv(config.num_kv_heads)
-        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-        writer.add_rope_freq_base(config.rope.theta)
+        writer.add_head_count_kv(config.kv.num_heads)
+        writer.add_layer_norm_rms_eps(layer.attention_norm.eps)
+        writer.add_rope_freq_base(rope.theta)
         content = json.loads(byte_level().to_str())
         vocabulary = sorted(content["model"]["vocab"].items(), key=lambda item: item[1])
         special = {token["content"] for token in content["added_tokens"]}
