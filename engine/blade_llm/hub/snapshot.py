@@ -22,7 +22,7 @@ from blade_llm.hub.failures import explain
 from blade_llm.hub.locking import locked
 from blade_llm.hub.model import HubModel, Progress, ProgressCallback, RemoteFile
 from blade_llm.hub.origins import HEX, list_files
-from blade_llm.hub.wanted import ELSEWHERE
+from blade_llm.hub.wanted import ELSEWHERE, TOKENIZER
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.weights.checkpoint import open_checkpoint
 
@@ -64,7 +64,8 @@ def _cached_snapshot(storage: Path, model: HubModel) -> Path | None:
         except OSError:
             return None
     snapshot = storage / "snapshots" / commit
-    if not all((snapshot / name).is_file() for name in ("config.json", "tokenizer.json")):
+    names = {path.name for path in snapshot.glob("*") if path.is_file()}
+    if "config.json" not in names or not any(map(TOKENIZER.fullmatch, names)):
         return None
     try:
         open_checkpoint(snapshot)

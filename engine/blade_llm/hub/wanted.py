@@ -12,7 +12,11 @@ from blade_llm.weights.checkpoint import INDEX_NAME, PICKLED_INDEX_NAME, PICKLED
 
 ELSEWHERE: Final = "download the folder elsewhere and pass MODEL=FOLDER (or --model FOLDER)"
 
-_SIDE_FILES: Final = re.compile(r"[^/]+\.(?:json|jinja)|tokenizer\.model|[^/]*Pooling/config\.json")
+TOKENIZER: Final = re.compile(
+    r"(?:tokenizer|tekken)\.json|(?:tokenizer|tiktoken|spiece|sentencepiece\.bpe)\.model|[^/]+\.tiktoken"
+)
+"""Any of them is a tokenizer (:mod:`blade_llm.tokenizer_files`)."""
+_SIDE_FILES: Final = re.compile(rf"[^/]+\.(?:json|jinja)|{TOKENIZER.pattern}|[^/]*Pooling/config\.json")
 """Configuration, tokenizer, templates, and how a model for embeddings pools (``1_Pooling/config.json``)."""
 _SHARD: Final = re.compile(r"model-\d+-of-\d+\.safetensors")
 _PICKLED_SHARD: Final = re.compile(r"pytorch_model-\d+-of-\d+\.bin")

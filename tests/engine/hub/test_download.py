@@ -92,6 +92,18 @@ def test_how_a_model_pools_comes_with_it(hub: FakeHub) -> None:
     assert pooling.resolve().parent.name == "blobs"
 
 
+@pytest.mark.parametrize("name", ["qwen.tiktoken", "tiktoken.model", "sentencepiece.bpe.model", "tekken.json"])
+def test_tokenizers_of_other_forms_come_with_it_and_complete_it(hub: FakeHub, name: str) -> None:
+    files = dict(hub.repositories[REPO])
+    content = files.pop("tokenizer.json")
+    hub.repositories[REPO] = {**files, name: content}
+    folder = resolve_model(REPO)
+    assert (folder / name).is_file()
+    num_requests = len(hub.requests)
+    assert resolve_model(REPO) == folder
+    assert len(hub.requests) == num_requests
+
+
 def test_the_hub_library_finds_the_snapshot(hub: FakeHub) -> None:
     from huggingface_hub import snapshot_download
 
