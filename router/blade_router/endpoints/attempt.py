@@ -18,6 +18,8 @@ class Choice(Protocol):
 
     def first_byte(self) -> None: ...
 
+    def kept_waiting(self) -> None: ...
+
     def ended(self, usage: Any) -> None: ...
 
 
@@ -81,6 +83,8 @@ class Attempt:
         if self._connection is not None:
             self._pool.release(self._connection)
         endpoint.in_flight -= 1
+        if self._client.slow:
+            self._choice.kept_waiting()
         self._choice.ended(self._request.usage)
 
     def _attach(self, connection: Connection) -> None:

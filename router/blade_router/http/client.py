@@ -38,7 +38,7 @@ _DONE = _Done()
 class FlowControl:
     """Write flow control of a client's connection, which outlives its requests."""
 
-    __slots__ = ("_resumed", "address", "last_response", "lost", "paused", "transport")
+    __slots__ = ("_resumed", "address", "last_response", "lost", "paused", "pauses", "transport")
 
     def __init__(self, transport: asyncio.Transport, address: str = "") -> None:
         self.transport = transport
@@ -46,6 +46,8 @@ class FlowControl:
         """The other side's, also when it has left; empty where it has none."""
         self.paused = False
         """The client reads more slowly than we write (backpressure)."""
+        self.pauses = 0
+        """How often that has been so."""
         self.lost = False
         self.last_response = False
         """The process is about to end: each response is the connection's last one."""
@@ -53,6 +55,7 @@ class FlowControl:
 
     def pause(self) -> None:
         self.paused = True
+        self.pauses += 1
 
     def resume(self) -> None:
         """Writing can go on, or never will again: then waiters find the client gone."""
@@ -92,6 +95,7 @@ class Client:
         "_head",
         "_heartbeating",
         "_http11",
+        "_pauses",
         "_refusal",
         "_work",
         "began",
@@ -121,6 +125,7 @@ class Client:
         self.complete = False
         self.gone = flow.lost
         self._flow = flow
+        self._pauses = flow.pauses
         self._http11 = http11
         self._bodiless = bodiless
         self._extra = extra
@@ -149,6 +154,11 @@ class Client:
         self.gone = True
         if self._work is not None:
             self._work.abort(ClientGone())
+
+    @property
+    def slow(self) -> bool:
+        """It has kept its response waiting: how long that took is its own doing."""
+        return self._flow.pauses != self._pauses
 
     @property
     def address(self) -> str:

@@ -25,6 +25,9 @@ class RecordedChoice(Choice):
     def sent(self) -> None:
         self.events.append("sent")
 
+    def kept_waiting(self) -> None:
+        self.events.append("kept waiting")
+
     def ended(self, usage: Usage | None) -> None:
         self.events.append(usage)
 
@@ -34,6 +37,7 @@ class FakeClient:
 
     def __init__(self) -> None:
         self.detached = 0
+        self.slow = False
 
     def detach(self) -> None:
         self.detached += 1
@@ -67,6 +71,15 @@ async def test_an_attempt_gives_back_what_it_took(fails: bool) -> None:
     assert (endpoint.in_flight, endpoint.health.breaker.probing) == (0, False)
     assert choice.events == ["sent", REQUEST.usage]
     assert client.detached == 1
+
+
+@pytest.mark.interpreted
+async def test_that_a_client_read_slowly_is_told_before_the_end() -> None:
+    (endpoint,) = endpoints(1)
+    attempt, choice, client = attempt_of(endpoint)
+    async with attempt:
+        client.slow = True
+    assert choice.events == ["sent", "kept waiting", REQUEST.usage]
 
 
 @pytest.mark.interpreted
