@@ -21,10 +21,10 @@ from torch import Tensor
 from benchmarks.figures import QUICK, Figure, report
 from blade_llm.kernels import native
 from blade_llm.kernels.linear.packed import Quantization
-from blade_llm.kernels.moe_routing import RoutingSpec
 from blade_llm.kernels.moe_routing import torch as routing
 from blade_llm.layers.linear import LinearOptions
-from blade_llm.layers.moe import MoE, MoESpec, MoEWeights
+from blade_llm.layers.moe import MoE, MoEWeights
+from blade_llm.spec.moe import MoESpec, RoutingSpec
 
 EXPERTS, TOP_K, HIDDEN, INNER = (32, 8, 512, 192) if QUICK else (128, 8, 2048, 768)
 TOKENS = (1, 4, 16, 64, 256) if QUICK else (1, 4, 16, 64, 256, 1024)

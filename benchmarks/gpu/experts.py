@@ -12,9 +12,9 @@ from benchmarks.gpu.case import Case
 from benchmarks.gpu.machine import DEVICE, DRY
 from blade_llm.kernels.experts.torch import TorchExperts
 from blade_llm.kernels.experts.triton import TritonExperts
-from blade_llm.kernels.moe_routing import RoutingSpec
 from blade_llm.kernels.moe_routing import torch as routing_reference
 from blade_llm.kernels.moe_routing import triton as routing
+from blade_llm.spec.moe import RoutingSpec
 
 EXPERTS, TOP_K, HIDDEN, INNER = (8, 2, 64, 32) if DRY else (128, 8, 2048, 768)
 DTYPE = torch.float32 if DRY else torch.bfloat16

@@ -133,6 +133,42 @@ ROWS: dict[str, Row] = {
     ),
     "mistral": Row("Mistral", "sliding window", {"sliding_window": 24}),
     "mistral-no-window": Row("Mistral", "no window", {"sliding_window": None}),
+    "mixtral": Row(
+        "Mixtral", "experts, sliding window", dict(num_local_experts=8, sliding_window=24), fused=False
+    ),
+    "qwen2-moe": Row(
+        "Qwen2Moe",
+        "experts and a shared one behind a gate, windows",
+        dict(
+            num_experts=12, num_experts_per_tok=4, moe_intermediate_size=48, shared_expert_intermediate_size=80,
+            use_sliding_window=True, sliding_window=24, max_window_layers=2,
+        ),
+        fused=False,
+    ),
+    "qwen2-moe-some": Row(
+        "Qwen2Moe",
+        "some layers without experts, normalised weights, no biases",
+        dict(
+            num_experts=6, num_experts_per_tok=2, moe_intermediate_size=48, shared_expert_intermediate_size=80,
+            num_hidden_layers=5, decoder_sparse_step=2, mlp_only_layers=[3], norm_topk_prob=True, qkv_bias=False,
+        ),
+        fused=False,
+    ),
+    "qwen3-moe": Row(
+        "Qwen3Moe",
+        "experts, normalised heads",
+        dict(num_experts=16, num_experts_per_tok=8, moe_intermediate_size=48, head_dim=16, norm_topk_prob=True),
+        fused=False,
+    ),
+    "qwen3-moe-some": Row(
+        "Qwen3Moe",
+        "some layers without experts, plain weights, window, biases",
+        dict(
+            num_experts=16, num_experts_per_tok=3, moe_intermediate_size=48, mlp_only_layers=[1], attention_bias=True,
+            use_sliding_window=True, sliding_window=24,
+        ),
+        fused=False,
+    ),
     "phi3": Row("Phi3", "fused matrices", {"pad_token_id": 0, "sliding_window": 40}),
     "phi3-long": Row(
         "Phi3",

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from blade_llm.kernels.linear import torch as linear
 from blade_llm.kernels.linear.packed import Quantization
-from blade_llm.kernels.moe_routing import RoutingSpec
+from blade_llm.spec.moe import RoutingSpec
 
 HIDDEN = 32
 

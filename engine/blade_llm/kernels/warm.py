@@ -17,12 +17,12 @@ from blade_llm.kernels.gumbel_argmax import gumbel_argmax
 from blade_llm.kernels.layer_norm import add_layer_norm, layer_norm
 from blade_llm.kernels.mark_invalid import mark_invalid
 from blade_llm.kernels.moe_routing import route
-from blade_llm.kernels.moe_routing.spec import RoutingSpec
 from blade_llm.kernels.penalties import RowMasks, SparseBias, apply_penalties
 from blade_llm.kernels.rms_norm import add_rms_norm, rms_norm
 from blade_llm.kernels.rope_write_kv import rope_write_kv
 from blade_llm.kernels.silu_and_mul import silu_and_mul
 from blade_llm.kernels.top_k_top_p import top_k_top_p_thresholds
+from blade_llm.spec.moe import RoutingSpec
 
 
 def warm_layers(

@@ -11,27 +11,11 @@ from torch import Tensor
 
 from blade_llm.kernels.experts import Expert, pack
 from blade_llm.kernels.moe_routing import route
-from blade_llm.kernels.moe_routing.spec import RoutingSpec
 from blade_llm.kernels.warm import warm_moe
 from blade_llm.layers.linear import Linear, LinearOptions
 from blade_llm.layers.mlp import MLP
 from blade_llm.layers.step import StepMetadata
-from blade_llm.spec.mlp import MLPSpec
-
-
-@dataclass(frozen=True, slots=True)
-class MoESpec:
-    """The form of a mixture-of-experts layer."""
-
-    routing: RoutingSpec
-    inner: int
-    """Inner size of an expert (``moe_intermediate_size``)."""
-    shared_inner: int = 0
-    """Inner size of the expert that all tokens share: of all shared ones together; 0 without."""
-    shared_gate: bool = False
-    """Whether the shared expert's result is multiplied with a sigmoid of the input (Qwen2-MoE)."""
-    float32_router: bool = False
-    """Whether logits are computed in fp32 whatever the model's type (DeepSeek)."""
+from blade_llm.spec.moe import MoESpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +50,14 @@ class MoE:
         self.spec = spec
         self.router = Linear(router, None, exact)
         self.correction_bias = bias.float().contiguous() if bias is not None else None
-        self.experts = pack(_of_size(weights.experts, spec), options.quant, deterministic=options.deterministic)
+        experts = _of_size(weights.experts, spec)
+        self.experts = pack(experts, options.quant, deterministic=options.deterministic, packer=options.packer)
         self.shared: MLP | None = None
         self.shared_gate: Linear | None = None
         self.nbytes = self.router.nbytes + self.experts.nbytes + (bias.numel() * 4 if bias is not None else 0)
-        if weights.shared is not None:
+        if weights.shared is not None and spec.shared is not None:
             gate_up, down = (Linear(weight, None, options) for weight in weights.shared)
-            self.shared = MLP(MLPSpec(spec.shared_inner), gate_up, down)
+            self.shared = MLP(spec.shared, gate_up, down)
             self.nbytes += gate_up.nbytes + down.nbytes
         if weights.shared_gate is not None:
             self.shared_gate = Linear(weights.shared_gate, None, exact)

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from blade_llm.kernels.decoder_layers import fuse
+from blade_llm.layers.moe import MoE
 from blade_llm.layers.rope import RotaryTable
 from blade_llm.layers.step import StepMetadata
 from blade_llm.models.decoder_layer import DecoderLayer, build_norm
@@ -74,6 +75,12 @@ class Decoder:
         logits = self.head(hidden)
         return logits if self.spec.logits_scale == 1.0 else logits.mul_(self.spec.logits_scale)
 
+    def warm_experts(self) -> None:
+        """Compile the kernels of each kind of mixture-of-experts layer before the first request, on a GPU."""
+        for layer in {layer.spec.mlp: layer for layer in self.layers}.values():
+            if isinstance(layer.mlp, MoE):
+                layer.mlp.warm(self.embedding[:1])
+
     def _fuse(self) -> NativeDecoder | None:
         """The operator for whole layers, where it computes what all of them ask for."""
         weights = [layer.fusable for layer in self.layers]
@@ -96,5 +103,5 @@ class Decoder:
         tables = [self.embedding, *(each for table in self.rotary for each in (table.cos, table.sin))]
         if self.positions is not None:
             tables.append(self.positions)
-        linears = sum(linear.nbytes for layer in self.layers for linear in layer.linears)
-        return linears + sum(table.nbytes for table in tables) + (0 if shares_head else self.head.nbytes)
+        layers = sum(layer.nbytes for layer in self.layers)
+        return layers + sum(table.nbytes for table in tables) + (0 if shares_head else self.head.nbytes)

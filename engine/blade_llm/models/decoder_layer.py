@@ -8,11 +8,13 @@ from blade_llm.kernels.decoder_layers.weights import LayerWeights
 from blade_llm.layers.attention import Attention
 from blade_llm.layers.linear import Linear
 from blade_llm.layers.mlp import MLP
+from blade_llm.layers.moe import MoE
 from blade_llm.layers.norm import LayerNorm, Norm, RMSNorm
 from blade_llm.layers.step import Rotation, StepMetadata
 from blade_llm.models.linear_method import LinearMethod
 from blade_llm.models.parameters import Parameters
 from blade_llm.spec.decoder import LayerSpec
+from blade_llm.spec.moe import MoESpec
 from blade_llm.spec.norm import NormSpec
 
 
@@ -47,7 +49,11 @@ class DecoderLayer:
         self.attention = Attention(index, spec.attention, linear("attention.qkv"), linear("attention.output"), norms)
         self.attention_output_norm = norm("attention_output_norm", spec.attention_output_norm)
         self.mlp_norm = norm("mlp_norm", spec.mlp_norm)
-        self.mlp = MLP(spec.mlp, linear("mlp.up"), linear("mlp.down"))
+        self.mlp: MLP | MoE
+        if isinstance(spec.mlp, MoESpec):
+            self.mlp = method.moe(parameters, f"{place}.mlp", spec.mlp)
+        else:
+            self.mlp = MLP(spec.mlp, linear("mlp.up"), linear("mlp.down"))
         self.mlp_output_norm = norm("mlp_output_norm", spec.mlp_output_norm)
 
     def __call__(
@@ -83,16 +89,17 @@ class DecoderLayer:
         return x if self.spec.residual_scale == 1.0 else x * self.spec.residual_scale
 
     @property
-    def linears(self) -> tuple[Linear, ...]:
-        """All linear layers."""
-        return (self.attention.qkv, self.attention.output, self.mlp.up, self.mlp.down)
+    def nbytes(self) -> int:
+        """Of all linear layers and experts."""
+        mlp = self.mlp.nbytes if isinstance(self.mlp, MoE) else self.mlp.up.nbytes + self.mlp.down.nbytes
+        return self.attention.qkv.nbytes + self.attention.output.nbytes + mlp
 
     @property
     def fusable(self) -> LayerWeights | None:
         """The weights for the operator that computes whole layers; None where it does not know what the layer has."""
         attention, mlp = self.attention, self.mlp
         before, between = self.attention_norm, self.mlp_norm
-        if not (isinstance(before, RMSNorm) and isinstance(between, RMSNorm)):
+        if isinstance(mlp, MoE) or not (isinstance(before, RMSNorm) and isinstance(between, RMSNorm)):
             return None
         if not (mlp.spec.gated and mlp.spec.activation == "silu"):
             return None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from blade_llm.models.moe_names import MoENames, map_moe
 from blade_llm.spec.attention import AttentionSpec
 from blade_llm.spec.decoder import DecoderSpec, LayerSpec
 from blade_llm.spec.mlp import MLPSpec
+from blade_llm.spec.moe import MoESpec
 from blade_llm.spec.norm import NormSpec
 from blade_llm.spec.tensors import LinearMap, LinearPart, TensorMap, TensorPart
 
@@ -31,6 +33,8 @@ class Names:
     up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
     """Gate and up, or the one that holds both, or up alone where there is no gate."""
     down: str = "mlp.down_proj"
+    moe: MoENames = field(default_factory=MoENames)
+    """In place of ``up`` and ``down`` in mixture-of-experts layers."""
     mlp_output_norm: str = "post_mlp_layernorm"
     final_norm: str = "model.norm"
     head: str = "lm_head"
@@ -44,7 +48,7 @@ def tensor_map(spec: DecoderSpec, names: Names | None = None) -> TensorMap:
     ``embedding``, ``positions``, ``head``, ``norm``; of layer ``i``, below ``layers.i.``: ``attention_norm``,
     ``attention.qkv``, ``attention.q_norm``, ``attention.k_norm``, ``attention.output``, ``attention_output_norm``,
     ``mlp_norm``, ``mlp.up`` (gate and up where there is a gate), ``mlp.down``, ``mlp_output_norm``. A norm has
-    ``.weight`` and perhaps ``.bias`` below it.
+    ``.weight`` and perhaps ``.bias`` below it. :func:`map_moe` says what mixtures of experts have below ``mlp``.
     """
     names = names or Names()
     linears: dict[str, LinearMap] = {}
@@ -126,6 +130,9 @@ def _layer(
             tensors[f"{place}.attention.{what}.weight"] = norm
     output = LinearPart(f"{prefix}.{names.output}", hidden, attention.query_size, transposed=names.transposed)
     linears[f"{place}.attention.output"] = LinearMap((output,), attention.output_bias)
+    if isinstance(mlp, MoESpec):
+        map_moe(linears, tensors, f"{place}.mlp", prefix, mlp, hidden, names.moe)
+        return
     linears[f"{place}.mlp.up"] = LinearMap(_up(prefix, mlp, hidden, names), mlp.bias)
     down = LinearPart(f"{prefix}.{names.down}", hidden, mlp.inner, transposed=names.transposed)
     linears[f"{place}.mlp.down"] = LinearMap((down,), mlp.bias)

@@ -47,6 +47,7 @@ from blade_llm.runner.tables import SlotTables
 from blade_llm.sampling.masks import TokenMasks
 from blade_llm.sampling.sampler import Sampler
 from blade_llm.scheduling.plan import PendingForward, StepPlan
+from blade_llm.spec.moe import MoESpec
 from blade_llm.weights.loader import load_model
 from blade_llm.weights.packed_cache.folder import packed_cache
 
@@ -185,11 +186,13 @@ class TorchRunner:
             return
         model, tables, k_cache = self.model_config, self.tables, self._kv_cache[0][0]
         heads, layers = model.num_heads, model.decoder.layers
-        gated = {layer.mlp.inner for layer in layers if layer.mlp.gated and layer.mlp.activation == "silu"}
+        mlps = {layer.mlp.shared if isinstance(layer.mlp, MoESpec) else layer.mlp for layer in layers}
+        gated = {mlp.inner for mlp in mlps if mlp is not None and mlp.gated and mlp.activation == "silu"}
         qk_norm = any(layer.attention.head_norm is not None for layer in layers)
         warm_layers(
             self.dtype, k_cache, hidden=model.hidden_size, inner=sorted(gated), num_heads=heads, qk_norm=qk_norm
         )
+        self.model.warm_experts()
         logits = torch.zeros(1, model.vocab_size, dtype=self.dtype, device=self.device)
         warm_step(tables.token_ids, tables.block_table, BLOCK_SIZE, logits)
         if not self._torch_attention:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from blade_llm.spec.attention import AttentionSpec
 from blade_llm.spec.mlp import MLPSpec
+from blade_llm.spec.moe import MoESpec
 from blade_llm.spec.norm import NormSpec
 
 
@@ -14,7 +15,7 @@ class LayerSpec:
     """``x += attention(norm(x))``, then ``x += mlp(norm(x))``; or both at once of the same ``x``, when ``parallel``."""
 
     attention: AttentionSpec
-    mlp: MLPSpec
+    mlp: MLPSpec | MoESpec
     attention_norm: NormSpec
     mlp_norm: NormSpec | None
     """None where parallel halves share one norm."""

@@ -8,8 +8,9 @@ from engine_support.moe_cases import ROUTING, RoutingCase, bias_of, by_transform
 from engine_support.native_isa import needs_native
 from torch import Tensor
 
-from blade_llm.kernels.moe_routing import RoutingSpec, native, route
+from blade_llm.kernels.moe_routing import native, route
 from blade_llm.kernels.moe_routing import torch as reference
+from blade_llm.spec.moe import RoutingSpec
 
 IMPLEMENTATIONS = [reference.route, pytest.param(native.route, marks=needs_native)]
 CASES = pytest.mark.parametrize("case", ROUTING, ids=str)

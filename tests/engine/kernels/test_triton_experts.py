@@ -13,9 +13,9 @@ from torch import Tensor
 from blade_llm.kernels.experts import triton as experts_triton
 from blade_llm.kernels.experts.triton import TritonExperts, config_of
 from blade_llm.kernels.linear.packed import Quantization
-from blade_llm.kernels.moe_routing import RoutingSpec
 from blade_llm.kernels.moe_routing import torch as reference
 from blade_llm.kernels.moe_routing import triton as routing
+from blade_llm.spec.moe import RoutingSpec
 
 QUANTS: list[Quantization] = ["none", "int8", "int4"]
 QUANTISED = pytest.mark.parametrize("quant", QUANTS)

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from blade_llm.kernels.moe_routing import RoutingSpec
 from blade_llm.layers.linear import LinearOptions
-from blade_llm.layers.moe import MoE, MoESpec, MoEWeights
+from blade_llm.layers.moe import MoE, MoEWeights
+from blade_llm.spec.moe import MoESpec, RoutingSpec
 
 HIDDEN, INNER = 48, 40
 

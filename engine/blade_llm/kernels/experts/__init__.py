@@ -24,17 +24,25 @@ from torch import Tensor
 from blade_llm.kernels.backend import backend_of
 from blade_llm.kernels.experts import torch as _reference
 from blade_llm.kernels.experts.packed import PackedExperts
-from blade_llm.kernels.linear.packed import Quantization
+from blade_llm.kernels.linear import pack as pack_linear
+from blade_llm.kernels.linear.packed import Packer, Quantization
 
 Expert = tuple[Tensor, Tensor]
 """gate and up stacked ([2 * inner, hidden]) and down ([hidden, inner])."""
 
 
-def pack(experts: Iterable[Expert], quant: Quantization = "none", *, deterministic: bool = False) -> PackedExperts:
+def pack(
+    experts: Iterable[Expert],
+    quant: Quantization = "none",
+    *,
+    deterministic: bool = False,
+    packer: Packer = pack_linear,
+) -> PackedExperts:
     """Pack the weights of ``experts``, all of one shape. They are read one at a time and packed at once, so an iterator
     that loads them needs memory for one.
 
     ``deterministic``: a token's result does not depend on the others, as in :func:`blade_llm.kernels.linear.pack`.
+    ``packer``: what packs the linear layers of experts on a CPU, as :func:`blade_llm.kernels.linear.pack` does.
     Raises ValueError where shapes or types do not fit.
     """
     remaining = iter(experts)
@@ -47,7 +55,7 @@ def pack(experts: Iterable[Expert], quant: Quantization = "none", *, determinist
         from blade_llm.kernels.experts import native
 
         if native.can_pack(first[0]):
-            return native.NativeExperts(every, quant, deterministic)
+            return native.NativeExperts(every, quant, deterministic, packer)
     if backend == "triton":
         from blade_llm.kernels.experts import triton
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from blade_llm.kernels.linear import native as linear
-from blade_llm.kernels.linear.packed import Quantization
+from blade_llm.kernels.linear.packed import Packer, Quantization
 from blade_llm.kernels.native.functions import bind
 
 CHUNK = 1024
@@ -35,8 +35,16 @@ class NativeExperts:
 
     __slots__ = ("_address", "_arrays", "_hidden", "_inner", "_linears", "_struct", "nbytes")
 
-    def __init__(self, experts: Iterable[tuple[Tensor, Tensor]], quant: Quantization, deterministic: bool) -> None:
-        pairs = [tuple(_pack(weight, quant, deterministic) for weight in expert) for expert in experts]
+    def __init__(
+        self, experts: Iterable[tuple[Tensor, Tensor]], quant: Quantization, deterministic: bool, packer: Packer
+    ) -> None:
+        def pack(weight: Tensor) -> linear.NativeLinear:
+            packed = packer(weight, None, quant, deterministic=deterministic)
+            if not isinstance(packed, linear.NativeLinear):
+                raise TypeError(f"experts need native linear layers, not {type(packed).__name__}")
+            return packed
+
+        pairs = [(pack(gate_up), pack(down)) for gate_up, down in experts]
         self._linears = pairs  # kept alive for their addresses
         self._arrays = [torch.tensor([pair[part].address for pair in pairs]) for part in range(2)]
         self._hidden, self._inner = pairs[0][0].inputs, pairs[0][1].inputs
@@ -80,12 +88,6 @@ class NativeExperts:
 def can_pack(weight: Tensor) -> bool:
     """Whether these kernels take weights like ``weight`` on this CPU."""
     return weight.dtype == torch.bfloat16 and linear.is_available()
-
-
-def _pack(weight: Tensor, quant: Quantization, deterministic: bool) -> linear.NativeLinear:
-    packed = linear.pack(weight, None, quant, deterministic)
-    assert packed is not None  # who calls has looked
-    return packed
 
 
 @cache

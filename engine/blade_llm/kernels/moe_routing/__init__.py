@@ -11,7 +11,7 @@ from torch import Tensor
 
 from blade_llm.kernels.backend import backend_of
 from blade_llm.kernels.moe_routing import torch as _reference
-from blade_llm.kernels.moe_routing.spec import RoutingSpec
+from blade_llm.spec.moe import RoutingSpec
 
 
 def route(logits: Tensor, spec: RoutingSpec, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from blade_llm.kernels.moe_routing import torch as _reference
-from blade_llm.kernels.moe_routing.spec import RoutingSpec
 from blade_llm.kernels.native.functions import IS_BF16, bind
+from blade_llm.spec.moe import RoutingSpec
 
 
 def route(logits: Tensor, spec: RoutingSpec, bias: Tensor | None) -> tuple[Tensor, Tensor]:

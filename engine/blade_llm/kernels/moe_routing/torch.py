@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from blade_llm.kernels.moe_routing.spec import RoutingSpec
+from blade_llm.spec.moe import RoutingSpec
 
 LEAST_SUM = 1e-20
 """Added to sums that are divided by, which sigmoids that are all zero would make zero, too."""

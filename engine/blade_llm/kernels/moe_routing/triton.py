@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from blade_llm.kernels.moe_routing.spec import RoutingSpec
+from blade_llm.spec.moe import RoutingSpec
 
 
 @triton.jit

@@ -14,15 +14,20 @@ from blade_llm.models.families.granite import GRANITE
 from blade_llm.models.families.internlm import INTERNLM2
 from blade_llm.models.families.llama import LLAMA
 from blade_llm.models.families.mistral import MISTRAL
+from blade_llm.models.families.mixtral import MIXTRAL
 from blade_llm.models.families.opt import OPT
 from blade_llm.models.families.phi import PHI, PHI3
 from blade_llm.models.families.qwen import QWEN2, QWEN3
+from blade_llm.models.families.qwen_moe import QWEN2_MOE, QWEN3_MOE
 
 FAMILIES: Final[Mapping[str, Family]] = {
     "LlamaForCausalLM": LLAMA,
     "Qwen2ForCausalLM": QWEN2,
     "Qwen3ForCausalLM": QWEN3,
     "MistralForCausalLM": MISTRAL,
+    "MixtralForCausalLM": MIXTRAL,
+    "Qwen2MoeForCausalLM": QWEN2_MOE,
+    "Qwen3MoeForCausalLM": QWEN3_MOE,
     "Phi3ForCausalLM": PHI3,
     "InternLM2ForCausalLM": INTERNLM2,
     "GlmForCausalLM": GLM,

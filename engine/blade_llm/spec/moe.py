@@ -1,9 +1,11 @@
-"""How a mixture-of-experts layer chooses experts, as configurations describe it."""
+"""Mixture-of-experts layers: how they choose experts, and what experts they have."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
+
+from blade_llm.spec.mlp import MLPSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +56,23 @@ class RoutingSpec:
     def limits_groups(self) -> bool:
         """Whether some groups are excluded for a token."""
         return self.top_groups < self.num_groups
+
+
+@dataclass(frozen=True, slots=True)
+class MoESpec:
+    """The form of a mixture-of-experts layer, whose experts are MLPs with a SiLU gate and no biases."""
+
+    routing: RoutingSpec
+    inner: int
+    """Inner size of an expert (``moe_intermediate_size``)."""
+    shared_inner: int = 0
+    """Inner size of the expert that all tokens share: of all shared ones together; 0 without."""
+    shared_gate: bool = False
+    """Whether the shared expert's result is multiplied with a sigmoid of the input (Qwen2-MoE)."""
+    float32_router: bool = False
+    """Whether logits are computed in fp32 whatever the model's type (DeepSeek)."""
+
+    @property
+    def shared(self) -> MLPSpec | None:
+        """The expert that all tokens share."""
+        return MLPSpec(self.shared_inner) if self.shared_inner else None
