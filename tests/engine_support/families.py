@@ -177,12 +177,13 @@ ROWS: dict[str, Row] = {
     ),
     "phi": Row("Phi", "attention and MLP side by side behind one norm", {"partial_rotary_factor": 0.5}, fused=False),
     "gpt-neox": Row("GPTNeoX", "side by side with a norm each, partial rotation", dict(rotary_pct=0.5), fused=False),
-    "opt": Row(
-        "OPT", "learned positions, layer norm, ReLU", dict(ffn_dim=112, pad_token_id=0, dropout=0.0), fused=False
-    ),
+    "opt": Row("OPT", "learned positions, layer norm, ReLU", dict(ffn_dim=112, pad_token_id=0, dropout=0.0)),
     "gpt2": Row(
         "GPT2", "transposed weights, GELU", {"scale_attn_by_inverse_layer_idx": True}, "GPT2LMHeadModel", GPT2_SHAPE,
         fused=False,
+    ),
+    "gemma": Row(
+        "Gemma", "norms of 1 + weight, GELU gate, scaled embeddings", dict(head_dim=16, attention_bias=True)
     ),
 }  # fmt: skip
 

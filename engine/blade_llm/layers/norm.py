@@ -13,6 +13,9 @@ from blade_llm.kernels.rms_norm import add_rms_norm, rms_norm
 class Norm(Protocol):
     """A normalisation with its weights."""
 
+    weight: Tensor
+    bias: Tensor | None
+
     def __call__(self, x: Tensor) -> Tensor:
         """[tokens, hidden] to the same."""
 
@@ -21,19 +24,21 @@ class Norm(Protocol):
 
 
 class RMSNorm:
-    """``x / rms(x) * weight``."""
+    """``x / rms(x) * weight``, or ``* (1 + weight)`` with ``unit_offset``."""
 
-    __slots__ = ("eps", "weight")
+    __slots__ = ("eps", "unit_offset", "weight")
+    bias: Tensor | None = None
 
-    def __init__(self, weight: Tensor, eps: float) -> None:
+    def __init__(self, weight: Tensor, eps: float, unit_offset: bool = False) -> None:
         self.weight = weight
         self.eps = eps
+        self.unit_offset = unit_offset
 
     def __call__(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.weight, self.eps)
+        return rms_norm(x, self.weight, self.eps, unit_offset=self.unit_offset)
 
     def add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        return add_rms_norm(x, residual, self.weight, self.eps)
+        return add_rms_norm(x, residual, self.weight, self.eps, unit_offset=self.unit_offset)
 
 
 class LayerNorm:

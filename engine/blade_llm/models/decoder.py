@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -29,6 +30,8 @@ class Decoder:
         method = method or PlainWeights()
         self.spec = spec
         self.embedding = parameters.tensor("embedding")
+        self._embedding_scale = torch.tensor(spec.embedding_scale, dtype=self.embedding.dtype).item()
+        """Rounded as the models' own code does."""
         self.positions = None if spec.positions is None else parameters.tensor("positions")[spec.positions.offset :]
         ropes = list(dict.fromkeys((layer.attention.rope, layer.attention.head_dim) for layer in spec.layers))
         self.rotary = [RotaryTable(rope, dim, max_positions, self.embedding.device) for rope, dim in ropes]
@@ -49,7 +52,7 @@ class Decoder:
         """
         x = F.embedding(token_ids, self.embedding)
         if self.spec.embedding_scale != 1.0:
-            x *= self.spec.embedding_scale
+            x *= self._embedding_scale
         if self.positions is not None:
             x += F.embedding(step.positions, self.positions)
         residual: Tensor | None = None
@@ -72,15 +75,23 @@ class Decoder:
     def logits(self, hidden: Tensor) -> Tensor:
         """[tokens, hidden] to [tokens, vocabulary]."""
         logits = self.head(hidden)
-        return logits if self.spec.logits_scale == 1.0 else logits.mul_(self.spec.logits_scale)
+        if self.spec.logits_scale != 1.0:
+            logits = logits.mul_(self.spec.logits_scale)
+        cap = self.spec.logits_softcap
+        return logits.div_(cap).tanh_().mul_(cap) if cap else logits
 
     def _fuse(self) -> NativeDecoder | None:
         """The operator for whole layers, where it computes what all of them ask for."""
         weights = [layer.fusable for layer in self.layers]
         first = self.spec.layers[0]
         eps = {norm.eps for layer in self.spec.layers for norm in layer.norms}
-        alike = {(layer.attention.scale, layer.mlp.inner) for layer in self.spec.layers}
-        if any(each is None for each in weights) or len(eps) > 1 or len(alike) > 1 or len(self.rotary) > 1:
+        alike = {(layer.attention.scale, layer.mlp) for layer in self.spec.layers}
+        kinds = {norm.kind for layer in self.spec.layers for norm in (layer.attention_norm, layer.mlp_norm) if norm}
+        if any(each is None for each in weights) or any(len(each) > 1 for each in (eps, alike, kinds, self.rotary)):
+            return None
+        (kind,) = kinds
+        of_heads = "rms_unit_offset" if kind == "rms_unit_offset" else "rms"  # as the operator computes them
+        if {each.attention.head_norm.kind for each in self.spec.layers if each.attention.head_norm} - {of_heads}:
             return None
         return fuse(
             [each for each in weights if each is not None],
@@ -90,6 +101,9 @@ class Decoder:
             scale=first.attention.scale,
             inner=first.mlp.inner,
             eps=first.attention_norm.eps,
+            norm=kind,
+            activation=first.mlp.activation,
+            gated=first.mlp.gated,
         )
 
     def _count_bytes(self, shares_head: bool) -> int:

@@ -19,8 +19,8 @@ from blade_llm.spec.norm import NormSpec
 def build_norm(spec: NormSpec, parameters: Parameters, place: str) -> Norm:
     """The normalisation at ``place``."""
     weight = parameters.tensor(f"{place}.weight")
-    if spec.kind == "rms":
-        return RMSNorm(weight, spec.eps)
+    if spec.kind != "layer":
+        return RMSNorm(weight, spec.eps, spec.kind == "rms_unit_offset")
     return LayerNorm(weight, parameters.tensor(f"{place}.bias") if spec.bias else None, spec.eps)
 
 
@@ -44,7 +44,8 @@ class DecoderLayer:
             )
         self.spec = spec
         self.attention_norm = build_norm(spec.attention_norm, parameters, f"{place}.attention_norm")
-        self.attention = Attention(index, spec.attention, linear("attention.qkv"), linear("attention.output"), norms)
+        qkv, output = linear("attention.qkv"), linear("attention.output")
+        self.attention = Attention(index, spec.attention, qkv, output, norms, self.attention_norm.weight.device)
         self.attention_output_norm = norm("attention_output_norm", spec.attention_output_norm)
         self.mlp_norm = norm("mlp_norm", spec.mlp_norm)
         self.mlp = MLP(spec.mlp, linear("mlp.up"), linear("mlp.down"))
@@ -92,11 +93,9 @@ class DecoderLayer:
         """The weights for the operator that computes whole layers; None where it does not know what the layer has."""
         attention, mlp = self.attention, self.mlp
         before, between = self.attention_norm, self.mlp_norm
-        if not (isinstance(before, RMSNorm) and isinstance(between, RMSNorm)):
+        if between is None or self.spec.parallel:
             return None
-        if not (mlp.spec.gated and mlp.spec.activation == "silu"):
-            return None
-        if self.spec.parallel or self.attention_output_norm or self.mlp_output_norm or self.spec.residual_scale != 1.0:
+        if self.attention_output_norm or self.mlp_output_norm or self.spec.residual_scale != 1.0:
             return None
         return LayerWeights(
             before.weight,
@@ -108,4 +107,7 @@ class DecoderLayer:
             attention.q_norm,
             attention.k_norm,
             attention.spec.window,
+            attention.variant,
+            before.bias,
+            between.bias,
         )

@@ -70,3 +70,5 @@ class DecoderSpec:
     """Of the embeddings."""
     logits_scale: float = 1.0
     """Of the logits."""
+    logits_softcap: float = 0.0
+    """Logits become ``logits_softcap * tanh(logit / logits_softcap)``; 0: they stay."""
