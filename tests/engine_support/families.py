@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 LONG = {"original_max_position_embeddings": 48}
 GPT2_SHAPE = {"vocab_size": 199, "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 1024}
+GEMMA2_CAPS = {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 4.0}
 PHI3_LONGROPE = {
     "rope_type": "longrope",
     "rope_theta": 10000.0,
@@ -184,6 +185,12 @@ ROWS: dict[str, Row] = {
     ),
     "gemma": Row(
         "Gemma", "norms of 1 + weight, GELU gate, scaled embeddings", dict(head_dim=16, attention_bias=True)
+    ),
+    "gemma2": Row(
+        "Gemma2",
+        "soft caps, four norms, windows in every other layer, scale of queries",
+        dict(head_dim=16, sliding_window=24, query_pre_attn_scalar=5, **GEMMA2_CAPS),
+        fused=False,
     ),
 }  # fmt: skip
 
