@@ -17,6 +17,11 @@ from safetensors.torch import load_file, save_file
 LONG = {"original_max_position_embeddings": 48}
 GPT2_SHAPE = {"vocab_size": 199, "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 1024}
 GEMMA2_CAPS = {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 4.0}
+GEMMA3_ROPE = {
+    "full_attention": {"rope_type": "linear", "rope_theta": 5e4, "factor": 8.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e3},
+}
+GEMMA3 = {"query_pre_attn_scalar": 64, "rope_parameters": GEMMA3_ROPE}
 PHI3_LONGROPE = {
     "rope_type": "longrope",
     "rope_theta": 10000.0,
@@ -190,6 +195,13 @@ ROWS: dict[str, Row] = {
         "Gemma2",
         "soft caps, four norms, windows in every other layer, scale of queries",
         dict(head_dim=16, sliding_window=24, query_pre_attn_scalar=5, **GEMMA2_CAPS),
+        fused=False,
+    ),
+    "gemma3": Row(
+        "Gemma3Text",
+        "two rotations, normalised heads, five layers with a window for each without",
+        dict(GEMMA3, head_dim=16, sliding_window=24, num_hidden_layers=7),
+        "Gemma3ForCausalLM",
         fused=False,
     ),
 }  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Final
 
 from blade_llm.models.errors import UnsupportedModelError
 from blade_llm.models.families.family import Family
-from blade_llm.models.families.gemma import GEMMA, GEMMA2
+from blade_llm.models.families.gemma import GEMMA, GEMMA2, GEMMA3
 from blade_llm.models.families.glm import GLM, GLM4
 from blade_llm.models.families.gpt2 import GPT2
 from blade_llm.models.families.gpt_neox import GPT_NEOX
@@ -35,6 +35,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "GPT2LMHeadModel": GPT2,
     "GemmaForCausalLM": GEMMA,
     "Gemma2ForCausalLM": GEMMA2,
+    "Gemma3ForCausalLM": GEMMA3,
 }
 """By the first entry of ``architectures`` in ``config.json``."""
 
