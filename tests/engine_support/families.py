@@ -204,6 +204,11 @@ ROWS: dict[str, Row] = {
         "Gemma3ForCausalLM",
         fused=False,
     ),
+    "bloom": Row(
+        "Bloom",
+        "ALiBi of six heads, norm of embeddings, one matrix by head",
+        shape=dict(vocab_size=199, hidden_size=96, n_layer=3, n_head=6, bos_token_id=0, eos_token_id=1),
+    ),
 }  # fmt: skip
 
 

@@ -33,6 +33,8 @@ class Decoder:
         self._embedding_scale = torch.tensor(spec.embedding_scale, dtype=self.embedding.dtype).item()
         """Rounded as the models' own code does."""
         self.positions = None if spec.positions is None else parameters.tensor("positions")[spec.positions.offset :]
+        embedding_norm = spec.embedding_norm
+        self.embedding_norm = embedding_norm and build_norm(embedding_norm, parameters, "embedding_norm")
         ropes = list(dict.fromkeys((layer.attention.rope, layer.attention.head_dim) for layer in spec.layers))
         self.rotary = [RotaryTable(rope, dim, max_positions, self.embedding.device) for rope, dim in ropes]
         """One table for each kind of rotation."""
@@ -55,6 +57,8 @@ class Decoder:
             x *= self._embedding_scale
         if self.positions is not None:
             x += F.embedding(step.positions, self.positions)
+        if self.embedding_norm is not None:
+            x = self.embedding_norm(x)
         residual: Tensor | None = None
         rotations = [table(step.positions) for table in self.rotary]
         last = self.layers[-1]

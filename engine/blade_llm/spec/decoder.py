@@ -65,6 +65,8 @@ class DecoderSpec:
     tied: bool
     """The output matrix is the embedding table."""
     positions: LearnedPositions | None = None
+    embedding_norm: NormSpec | None = None
+    """Of the embeddings."""
     head_bias: bool = False
     embedding_scale: float = 1.0
     """Of the embeddings."""

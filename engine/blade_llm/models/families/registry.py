@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from blade_llm.models.errors import UnsupportedModelError
+from blade_llm.models.families.bloom import BLOOM
 from blade_llm.models.families.family import Family
 from blade_llm.models.families.gemma import GEMMA, GEMMA2, GEMMA3
 from blade_llm.models.families.glm import GLM, GLM4
@@ -36,6 +37,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "GemmaForCausalLM": GEMMA,
     "Gemma2ForCausalLM": GEMMA2,
     "Gemma3ForCausalLM": GEMMA3,
+    "BloomForCausalLM": BLOOM,
 }
 """By the first entry of ``architectures`` in ``config.json``."""
 
