@@ -22,6 +22,7 @@ GEMMA3_ROPE = {
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e3},
 }
 GEMMA3 = {"query_pre_attn_scalar": 64, "rope_parameters": GEMMA3_ROPE}
+QUARTER = {"partial_rotary_factor": 0.25, "num_attention_heads": 4}  # 4 of 16 dimensions
 PHI3_LONGROPE = {
     "rope_type": "longrope",
     "rope_theta": 10000.0,
@@ -208,6 +209,17 @@ ROWS: dict[str, Row] = {
         "Bloom",
         "ALiBi of six heads, norm of embeddings, one matrix by head",
         shape=dict(vocab_size=199, hidden_size=96, n_layer=3, n_head=6, bos_token_id=0, eos_token_id=1),
+    ),
+    "starcoder2": Row("Starcoder2", "layer norms, no gate, biases, window", dict(sliding_window=24, norm_epsilon=1e-4)),
+    "stablelm": Row("StableLm", "layer norms with a gate, a quarter rotates", dict(use_qkv_bias=True, **QUARTER)),
+    "stablelm-parallel": Row(
+        "StableLm", "side by side behind one norm", dict(use_parallel_residual=True, **QUARTER), fused=False
+    ),
+    "cohere": Row(
+        "Cohere",
+        "side by side behind one norm without bias, neighbours rotate, scaled logits",
+        dict(logit_scale=0.3, attention_bias=True, pad_token_id=0),
+        fused=False,
     ),
 }  # fmt: skip
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from blade_llm.models.families.family import Family
-from blade_llm.models.families.llama import llama_like
+from blade_llm.models.families.llama import llama_like, with_norms
 from blade_llm.models.names import Names
 from blade_llm.models.raw_config import RawConfig
 from blade_llm.models.rope_config import read_rope
@@ -29,13 +29,8 @@ def _gemma_like(
     raw = RawConfig({**raw.fields, "hidden_act": "gelu_pytorch_tanh" if named == "gelu" else named})
     bias = raw.flag("attention_bias")
     spec = llama_like(raw, qkv_bias=bias, output_bias=bias, windows=windows, rope=rope, tied=True)
-    norm = NormSpec(spec.final_norm.eps, "rms_unit_offset")
-
-    def layer(of: LayerSpec) -> LayerSpec:
-        return replace(of, attention_norm=norm, mlp_norm=norm)
-
-    layers = tuple(layer(each) for each in spec.layers)
-    return replace(spec, layers=layers, final_norm=norm, embedding_scale=spec.hidden_size**0.5)
+    spec = with_norms(spec, NormSpec(spec.final_norm.eps, "rms_unit_offset"))
+    return replace(spec, embedding_scale=spec.hidden_size**0.5)
 
 
 def _gemma2_like(

@@ -7,6 +7,7 @@ from typing import Final
 
 from blade_llm.models.errors import UnsupportedModelError
 from blade_llm.models.families.bloom import BLOOM
+from blade_llm.models.families.cohere import COHERE
 from blade_llm.models.families.family import Family
 from blade_llm.models.families.gemma import GEMMA, GEMMA2, GEMMA3
 from blade_llm.models.families.glm import GLM, GLM4
@@ -19,6 +20,8 @@ from blade_llm.models.families.mistral import MISTRAL
 from blade_llm.models.families.opt import OPT
 from blade_llm.models.families.phi import PHI, PHI3
 from blade_llm.models.families.qwen import QWEN2, QWEN3
+from blade_llm.models.families.stablelm import STABLELM
+from blade_llm.models.families.starcoder import STARCODER2
 
 FAMILIES: Final[Mapping[str, Family]] = {
     "LlamaForCausalLM": LLAMA,
@@ -38,6 +41,9 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "Gemma2ForCausalLM": GEMMA2,
     "Gemma3ForCausalLM": GEMMA3,
     "BloomForCausalLM": BLOOM,
+    "Starcoder2ForCausalLM": STARCODER2,
+    "StableLmForCausalLM": STABLELM,
+    "CohereForCausalLM": COHERE,
 }
 """By the first entry of ``architectures`` in ``config.json``."""
 
