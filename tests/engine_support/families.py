@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from engine_support.rewritten_families import as_chatglm, as_qwen
 from engine_support.tiny_models import SHAPE, load_reference
 from safetensors.torch import load_file, save_file
 
@@ -220,6 +221,18 @@ ROWS: dict[str, Row] = {
         "side by side behind one norm without bias, neighbours rotate, scaled logits",
         dict(logit_scale=0.3, attention_bias=True, pad_token_id=0),
         fused=False,
+    ),
+    "qwen": Row(
+        "Qwen2",
+        "names of its own, queries, keys and values in one matrix",
+        {"num_key_value_heads": 8},
+        becomes=("QWenLMHeadModel", as_qwen),
+    ),
+    "chatglm": Row(
+        "Glm",
+        "GLM-4's layers under other names",
+        dict(head_dim=16, attention_bias=True, pad_token_id=0),
+        becomes=("ChatGLMModel", as_chatglm),
     ),
 }  # fmt: skip
 

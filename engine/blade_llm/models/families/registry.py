@@ -10,7 +10,7 @@ from blade_llm.models.families.bloom import BLOOM
 from blade_llm.models.families.cohere import COHERE
 from blade_llm.models.families.family import Family
 from blade_llm.models.families.gemma import GEMMA, GEMMA2, GEMMA3
-from blade_llm.models.families.glm import GLM, GLM4
+from blade_llm.models.families.glm import CHATGLM, GLM, GLM4
 from blade_llm.models.families.gpt2 import GPT2
 from blade_llm.models.families.gpt_neox import GPT_NEOX
 from blade_llm.models.families.granite import GRANITE
@@ -19,7 +19,7 @@ from blade_llm.models.families.llama import LLAMA
 from blade_llm.models.families.mistral import MISTRAL
 from blade_llm.models.families.opt import OPT
 from blade_llm.models.families.phi import PHI, PHI3
-from blade_llm.models.families.qwen import QWEN2, QWEN3
+from blade_llm.models.families.qwen import QWEN, QWEN2, QWEN3
 from blade_llm.models.families.stablelm import STABLELM
 from blade_llm.models.families.starcoder import STARCODER2
 
@@ -44,6 +44,8 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "Starcoder2ForCausalLM": STARCODER2,
     "StableLmForCausalLM": STABLELM,
     "CohereForCausalLM": COHERE,
+    "QWenLMHeadModel": QWEN,
+    "ChatGLMModel": CHATGLM,
 }
 """By the first entry of ``architectures`` in ``config.json``."""
 
