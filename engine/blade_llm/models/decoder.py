@@ -33,8 +33,8 @@ class Decoder:
         self._embedding_scale = torch.tensor(spec.embedding_scale, dtype=self.embedding.dtype).item()
         """Rounded as the models' own code does."""
         self.positions = None if spec.positions is None else parameters.tensor("positions")[spec.positions.offset :]
-        embedding_norm = spec.embedding_norm
-        self.embedding_norm = embedding_norm and build_norm(embedding_norm, parameters, "embedding_norm")
+        norm = spec.embedding_norm
+        self.embedding_norm = None if norm is None else build_norm(norm, parameters, "embedding_norm")
         ropes = list(dict.fromkeys((layer.attention.rope, layer.attention.head_dim) for layer in spec.layers))
         self.rotary = [RotaryTable(rope, dim, max_positions, self.embedding.device) for rope, dim in ropes]
         """One table for each kind of rotation."""
