@@ -222,6 +222,7 @@ ROWS: dict[str, Row] = {
         dict(logit_scale=0.3, attention_bias=True, pad_token_id=0),
         fused=False,
     ),
+    "olmo2": Row("Olmo2", "norms after attention and MLP alone, queries normalised together", fused=False),
     "qwen": Row(
         "Qwen2",
         "names of its own, queries, keys and values in one matrix",

@@ -13,9 +13,6 @@ from blade_llm.kernels.rms_norm import add_rms_norm, rms_norm
 class Norm(Protocol):
     """A normalisation with its weights."""
 
-    weight: Tensor
-    bias: Tensor | None
-
     def __call__(self, x: Tensor) -> Tensor:
         """[tokens, hidden] to the same."""
 
@@ -39,6 +36,19 @@ class RMSNorm:
 
     def add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         return add_rms_norm(x, residual, self.weight, self.eps, unit_offset=self.unit_offset)
+
+
+class NoNorm:
+    """The addition alone."""
+
+    __slots__ = ()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x
+
+    def add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        total = x + residual
+        return total, total
 
 
 class LayerNorm:

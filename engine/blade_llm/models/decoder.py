@@ -104,7 +104,7 @@ class Decoder:
             head_dim=first.attention.head_dim,
             scale=first.attention.scale,
             inner=first.mlp.inner,
-            eps=first.attention_norm.eps,
+            eps=eps.pop(),
             norm=kind,
             activation=first.mlp.activation,
             gated=first.mlp.gated,

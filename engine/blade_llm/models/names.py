@@ -125,7 +125,12 @@ def _layer(
     linears[f"{place}.attention.qkv"] = LinearMap(_qkv(prefix, attention, hidden, names, rows), attention.qkv_bias)
     if attention.head_norm is not None:
         for what, name in zip(("q_norm", "k_norm"), names.head_norms, strict=True):
-            norm = TensorPart(f"{prefix}.{name}.weight", (attention.head_dim,), rows.order)
+            heads = 1
+            if attention.head_norm_whole:
+                heads = attention.num_heads if what == "q_norm" else attention.num_kv_heads
+            dim = attention.head_dim
+            order = rows.order and tuple(head * dim + i for head in range(heads) for i in rows.order)
+            norm = TensorPart(f"{prefix}.{name}.weight", (heads * dim,), order)
             tensors[f"{place}.attention.{what}.weight"] = norm
     output = LinearPart(f"{prefix}.{names.output}", hidden, attention.query_size, transposed=names.transposed)
     linears[f"{place}.attention.output"] = LinearMap((output,), attention.output_bias)

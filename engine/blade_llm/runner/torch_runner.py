@@ -187,7 +187,8 @@ class TorchRunner:
         model, tables, k_cache = self.model_config, self.tables, self._kv_cache[0][0]
         heads, layers = model.num_heads, model.decoder.layers
         gated = {layer.mlp.inner for layer in layers if layer.mlp.gated and layer.mlp.activation == "silu"}
-        of_heads = {layer.attention.head_norm.kind for layer in layers if layer.attention.head_norm is not None}
+        attentions = [layer.attention for layer in layers]
+        of_heads = {a.head_norm.kind for a in attentions if a.head_norm is not None and not a.head_norm_whole}
         warm_layers(
             self.dtype,
             k_cache,
@@ -206,11 +207,13 @@ class TorchRunner:
             biases=any(norm.bias for norm in norms),
             activations={(layer.mlp.activation, layer.mlp.gated, layer.mlp.inner) for layer in layers},
         )
+        for width in {size for a in attentions if a.head_norm_whole for size in (a.query_size, a.kv_size)}:
+            warm_family(self.dtype, self.device, hidden=width, norms={"rms"})
         logits = torch.zeros(1, model.vocab_size, dtype=self.dtype, device=self.device)
         warm_step(tables.token_ids, tables.block_table, BLOCK_SIZE, logits)
         if not self._torch_attention:
-            for options in {(each.attention.softcap, each.attention.alibi_slopes) for each in layers}:
-                alike = [a for a in (each.attention for each in layers) if (a.softcap, a.alibi_slopes) == options]
+            for options in {(a.softcap, a.alibi_slopes) for a in attentions}:
+                alike = [a for a in attentions if (a.softcap, a.alibi_slopes) == options]
                 windows, variant = tuple(sorted({a.window for a in alike})), variant_of(alike[0], self.device)
                 warm_attention(k_cache, tables.block_table, heads, windows, self.config.deterministic, variant)
 

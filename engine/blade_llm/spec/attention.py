@@ -31,6 +31,9 @@ class AttentionSpec:
     head_norm: NormSpec | None = None
     """RMS of each head of queries and keys, before the rotation (Henry et al., arXiv 2010.04245)."""
 
+    head_norm_whole: bool = False
+    """All queries of a token are normalised together, and all keys (OLMo 2, arXiv 2501.00656)."""
+
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
             raise ValueError(

@@ -17,6 +17,7 @@ from blade_llm.models.families.granite import GRANITE
 from blade_llm.models.families.internlm import INTERNLM2
 from blade_llm.models.families.llama import LLAMA
 from blade_llm.models.families.mistral import MISTRAL
+from blade_llm.models.families.olmo import OLMO2
 from blade_llm.models.families.opt import OPT
 from blade_llm.models.families.phi import PHI, PHI3
 from blade_llm.models.families.qwen import QWEN, QWEN2, QWEN3
@@ -44,6 +45,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "Starcoder2ForCausalLM": STARCODER2,
     "StableLmForCausalLM": STABLELM,
     "CohereForCausalLM": COHERE,
+    "Olmo2ForCausalLM": OLMO2,
     "QWenLMHeadModel": QWEN,
     "ChatGLMModel": CHATGLM,
 }
