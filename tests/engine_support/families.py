@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from engine_support.rewritten_families import as_chatglm, as_qwen
+from engine_support.rewritten_families import (
+    as_baichuan,
+    as_baichuan_alibi,
+    as_chatglm,
+    as_qwen,
+    with_alibi,
+    with_unit_rows,
+)
 from engine_support.tiny_models import SHAPE, load_reference
 from safetensors.torch import load_file, save_file
 
@@ -50,6 +57,10 @@ class Row:
     """On CPU in bf16 all layers are one native call."""
     becomes: tuple[str, Callable[[Path], None]] | None = None
     """An architecture that transformers does not have, and what makes one of the saved folder."""
+    before: Callable[[Any], None] | None = None
+    """Changes the random model before it is saved."""
+    reference: Callable[[Any], None] | None = None
+    """Changes transformers' model, where it computes almost the same."""
 
     @property
     def model_class(self) -> str:
@@ -223,6 +234,21 @@ ROWS: dict[str, Row] = {
         fused=False,
     ),
     "olmo2": Row("Olmo2", "norms after attention and MLP alone, queries normalised together", fused=False),
+    "baichuan": Row(
+        "Llama",
+        "one matrix of queries, keys and values, normalised rows of the output matrix",
+        {"num_key_value_heads": 8},
+        becomes=("BaichuanForCausalLM", as_baichuan),
+        before=with_unit_rows,
+    ),
+    "baichuan-alibi": Row(
+        "Llama",
+        "ALiBi, normalised rows of the output matrix",
+        {"num_key_value_heads": 8},
+        becomes=("BaichuanForCausalLM", as_baichuan_alibi),
+        before=with_unit_rows,
+        reference=with_alibi,
+    ),
     "qwen": Row(
         "Qwen2",
         "names of its own, queries, keys and values in one matrix",
@@ -256,8 +282,12 @@ def save_row(folder: Path, row: Row, dtype: torch.dtype = torch.float32) -> Any:
                 parameter.uniform_(0.5, 1.5)
             else:
                 parameter.normal_(0.0, 0.12)
+    if row.before is not None:
+        row.before(model)
     copy.deepcopy(model).to(dtype).save_pretrained(folder)
     reference = load_reference(folder)
+    if row.reference is not None:
+        row.reference(reference)
     if row.becomes is not None:
         row.becomes[1](folder)
     return reference

@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
+
+_MLP = ("gate", "up", "down")
 
 
 def _rewrite(folder: Path, modules: Mapping[str, str], packed: str, fields: Mapping[str, Any]) -> None:
@@ -95,3 +98,49 @@ def as_chatglm(folder: Path) -> None:
         "post_layer_norm": True,
     }
     _rewrite(folder, modules, f"{layer}.self_attention.query_key_value", fields)
+
+
+def as_baichuan(folder: Path) -> None:
+    """Of Llama, whose output matrix has rows of length 1 (:func:`with_unit_rows`): Baichuan 2's own is made longer."""
+    config, layer = _fields(folder), "model.layers.{}"
+    theirs = load_file(folder / "model.safetensors")
+    theirs["lm_head.weight"] *= torch.linspace(0.5, 3.0, config["vocab_size"])[:, None]
+    save_file(theirs, folder / "model.safetensors")
+    names = ("input_layernorm", "self_attn.o_proj", "post_attention_layernorm", *(f"mlp.{x}_proj" for x in _MLP))
+    modules = {name: name for name in ("model.embed_tokens", "model.norm", "lm_head")}
+    modules |= {f"{layer}.{name}": f"{layer}.{name}" for name in names}
+    same = ("num_hidden_layers", "intermediate_size", "rms_norm_eps", "max_position_embeddings", "hidden_act")
+    fields = {"architectures": ["BaichuanForCausalLM"], **{name: config[name] for name in same}}
+    _rewrite(folder, modules, f"{layer}.self_attn.W_pack", fields)
+
+
+def as_baichuan_alibi(folder: Path) -> None:
+    """As the configuration of 13B has the longest sequence."""
+    as_baichuan(folder)
+    config = _fields(folder)
+    config["model_max_length"] = config.pop("max_position_embeddings")
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def with_unit_rows(model: Any) -> None:
+    """Divides the rows of a model's output matrix by their norms, in place."""
+    with torch.no_grad():
+        model.lm_head.weight.copy_(F.normalize(model.lm_head.weight))
+
+
+def with_alibi(model: Any) -> None:
+    """Makes transformers' Llama add BLOOM's slopes to its scores, and rotate by nothing, in place."""
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+    from transformers.models.bloom.modeling_bloom import build_alibi_tensor
+    from transformers.models.llama.modeling_llama import eager_attention_forward
+
+    def attend(module: Any, q: Any, k: Any, v: Any, mask: Any, **options: Any) -> Any:
+        alibi = build_alibi_tensor(torch.ones(1, k.shape[2]), q.shape[1], torch.float32)
+        return eager_attention_forward(module, q, k, v, mask + alibi[None].to(mask.dtype), **options)
+
+    ALL_ATTENTION_FUNCTIONS.register("llama_with_alibi", attend)
+    ALL_MASK_ATTENTION_FUNCTIONS.register("llama_with_alibi", ALL_MASK_ATTENTION_FUNCTIONS["eager"])
+    model.set_attn_implementation("llama_with_alibi")
+    model.model.rotary_emb.inv_freq.zero_()
+    model.model.rotary_emb.original_inv_freq.zero_()

@@ -71,6 +71,8 @@ class DecoderSpec:
     embedding_norm: NormSpec | None = None
     """Of the embeddings."""
     head_bias: bool = False
+    head_unit_rows: bool = False
+    """Rows of the output matrix are divided by their Euclidean norms."""
     embedding_scale: float = 1.0
     """Of the embeddings."""
     logits_scale: float = 1.0

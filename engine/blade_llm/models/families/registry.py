@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from blade_llm.models.errors import UnsupportedModelError
+from blade_llm.models.families.baichuan import BAICHUAN
 from blade_llm.models.families.bloom import BLOOM
 from blade_llm.models.families.cohere import COHERE
 from blade_llm.models.families.family import Family
@@ -46,6 +47,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "StableLmForCausalLM": STABLELM,
     "CohereForCausalLM": COHERE,
     "Olmo2ForCausalLM": OLMO2,
+    "BaichuanForCausalLM": BAICHUAN,
     "QWenLMHeadModel": QWEN,
     "ChatGLMModel": CHATGLM,
 }
