@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from blade_llm.models.families.alibi import alibi_slopes
+from blade_llm.models.alibi import alibi_slopes
 from blade_llm.models.families.family import Family
 from blade_llm.models.families.llama import llama_like
 from blade_llm.models.names import Names

@@ -7,7 +7,7 @@ from typing import Final
 
 from blade_llm.models.errors import UnsupportedModelError
 from blade_llm.models.families.baichuan import BAICHUAN
-from blade_llm.models.families.bloom import BLOOM
+from blade_llm.models.families.big_science import BLOOM, STARCODER2
 from blade_llm.models.families.cohere import COHERE
 from blade_llm.models.families.family import Family
 from blade_llm.models.families.gemma import GEMMA, GEMMA2, GEMMA3
@@ -23,7 +23,6 @@ from blade_llm.models.families.opt import OPT
 from blade_llm.models.families.phi import PHI, PHI3
 from blade_llm.models.families.qwen import QWEN, QWEN2, QWEN3
 from blade_llm.models.families.stablelm import STABLELM
-from blade_llm.models.families.starcoder import STARCODER2
 
 FAMILIES: Final[Mapping[str, Family]] = {
     "LlamaForCausalLM": LLAMA,
