@@ -11,11 +11,26 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from engine_support.rewritten_families import (
+    as_baichuan,
+    as_baichuan_alibi,
+    as_chatglm,
+    as_qwen,
+    with_alibi,
+    with_unit_rows,
+)
 from engine_support.tiny_models import SHAPE, load_reference
 from safetensors.torch import load_file, save_file
 
 LONG = {"original_max_position_embeddings": 48}
 GPT2_SHAPE = {"vocab_size": 199, "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 1024}
+GEMMA2_CAPS = {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 4.0}
+GEMMA3_ROPE = {
+    "full_attention": {"rope_type": "linear", "rope_theta": 5e4, "factor": 8.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e3},
+}
+GEMMA3 = {"query_pre_attn_scalar": 64, "rope_parameters": GEMMA3_ROPE}
+QUARTER = {"partial_rotary_factor": 0.25, "num_attention_heads": 4}  # 4 of 16 dimensions
 PHI3_LONGROPE = {
     "rope_type": "longrope",
     "rope_theta": 10000.0,
@@ -42,6 +57,10 @@ class Row:
     """On CPU in bf16 all layers are one native call."""
     becomes: tuple[str, Callable[[Path], None]] | None = None
     """An architecture that transformers does not have, and what makes one of the saved folder."""
+    before: Callable[[Any], None] | None = None
+    """Changes the random model before it is saved."""
+    reference: Callable[[Any], None] | None = None
+    """Changes transformers' model, where it computes almost the same."""
 
     @property
     def model_class(self) -> str:
@@ -213,12 +232,70 @@ ROWS: dict[str, Row] = {
     ),
     "phi": Row("Phi", "attention and MLP side by side behind one norm", {"partial_rotary_factor": 0.5}, fused=False),
     "gpt-neox": Row("GPTNeoX", "side by side with a norm each, partial rotation", dict(rotary_pct=0.5), fused=False),
-    "opt": Row(
-        "OPT", "learned positions, layer norm, ReLU", dict(ffn_dim=112, pad_token_id=0, dropout=0.0), fused=False
-    ),
+    "opt": Row("OPT", "learned positions, layer norm, ReLU", dict(ffn_dim=112, pad_token_id=0, dropout=0.0)),
     "gpt2": Row(
         "GPT2", "transposed weights, GELU", {"scale_attn_by_inverse_layer_idx": True}, "GPT2LMHeadModel", GPT2_SHAPE,
         fused=False,
+    ),
+    "gemma": Row(
+        "Gemma", "norms of 1 + weight, GELU gate, scaled embeddings", dict(head_dim=16, attention_bias=True)
+    ),
+    "gemma2": Row(
+        "Gemma2",
+        "soft caps, four norms, windows in every other layer, scale of queries",
+        dict(head_dim=16, sliding_window=24, query_pre_attn_scalar=5, **GEMMA2_CAPS),
+        fused=False,
+    ),
+    "gemma3": Row(
+        "Gemma3Text",
+        "two rotations, normalised heads, five layers with a window for each without",
+        dict(GEMMA3, head_dim=16, sliding_window=24, num_hidden_layers=7),
+        "Gemma3ForCausalLM",
+        fused=False,
+    ),
+    "bloom": Row(
+        "Bloom",
+        "ALiBi of six heads, norm of embeddings, one matrix by head",
+        shape=dict(vocab_size=199, hidden_size=96, n_layer=3, n_head=6, bos_token_id=0, eos_token_id=1),
+    ),
+    "starcoder2": Row("Starcoder2", "layer norms, no gate, biases, window", dict(sliding_window=24, norm_epsilon=1e-4)),
+    "stablelm": Row("StableLm", "layer norms with a gate, a quarter rotates", dict(use_qkv_bias=True, **QUARTER)),
+    "stablelm-parallel": Row(
+        "StableLm", "side by side behind one norm", dict(use_parallel_residual=True, **QUARTER), fused=False
+    ),
+    "cohere": Row(
+        "Cohere",
+        "side by side behind one norm without bias, neighbours rotate, scaled logits",
+        dict(logit_scale=0.3, attention_bias=True, pad_token_id=0),
+        fused=False,
+    ),
+    "olmo2": Row("Olmo2", "norms after attention and MLP alone, queries normalised together", fused=False),
+    "baichuan": Row(
+        "Llama",
+        "one matrix of queries, keys and values, normalised rows of the output matrix",
+        {"num_key_value_heads": 8},
+        becomes=("BaichuanForCausalLM", as_baichuan),
+        before=with_unit_rows,
+    ),
+    "baichuan-alibi": Row(
+        "Llama",
+        "ALiBi, normalised rows of the output matrix",
+        {"num_key_value_heads": 8},
+        becomes=("BaichuanForCausalLM", as_baichuan_alibi),
+        before=with_unit_rows,
+        reference=with_alibi,
+    ),
+    "qwen": Row(
+        "Qwen2",
+        "names of its own, queries, keys and values in one matrix",
+        {"num_key_value_heads": 8},
+        becomes=("QWenLMHeadModel", as_qwen),
+    ),
+    "chatglm": Row(
+        "Glm",
+        "GLM-4's layers under other names",
+        dict(head_dim=16, attention_bias=True, pad_token_id=0),
+        becomes=("ChatGLMModel", as_chatglm),
     ),
 }  # fmt: skip
 
@@ -241,8 +318,12 @@ def save_row(folder: Path, row: Row, dtype: torch.dtype = torch.float32) -> Any:
                 parameter.uniform_(0.5, 1.5)
             else:
                 parameter.normal_(0.0, 0.12)
+    if row.before is not None:
+        row.before(model)
     copy.deepcopy(model).to(dtype).save_pretrained(folder)
     reference = load_reference(folder)
+    if row.reference is not None:
+        row.reference(reference)
     if row.becomes is not None:
         row.becomes[1](folder)
     return reference

@@ -26,12 +26,19 @@ from blade_llm.spec.moe import RoutingSpec
 
 
 def warm_layers(
-    dtype: torch.dtype, k_cache: Tensor, *, hidden: int, inner: Sequence[int], num_heads: int, qk_norm: bool = False
+    dtype: torch.dtype,
+    k_cache: Tensor,
+    *,
+    hidden: int,
+    inner: Sequence[int],
+    num_heads: int,
+    qk_norm: bool = False,
+    unit_offset: bool = False,
 ) -> None:
     """Norm, gate, and rotation with cache write. Nothing to do but on a GPU.
 
     ``dtype``: of the activations. ``k_cache``: [blocks, block_size, kv_heads, head_dim], any layer's; its last slot is
-    overwritten. ``inner``: of the MLPs with a SiLU gate.
+    overwritten. ``inner``: of the MLPs with a SiLU gate. ``unit_offset``: of the norms of queries and keys.
     """
     if backend_of(k_cache) != "triton":
         return
@@ -47,7 +54,7 @@ def warm_layers(
     slot_mapping = torch.full((1,), k_cache.shape[0] * block_size - 1, device=device)
     qkv = torch.zeros(1, (num_heads + 2 * kv_heads) * head_dim, dtype=dtype, device=device)
     norm = torch.ones(head_dim, dtype=dtype, device=device) if qk_norm else None
-    rope_write_kv(qkv, angles, angles, slot_mapping, k_cache, k_cache, num_heads, norm, norm)
+    rope_write_kv(qkv, angles, angles, slot_mapping, k_cache, k_cache, num_heads, norm, norm, unit_offset=unit_offset)
 
 
 def warm_moe(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -30,7 +31,11 @@ class Decoder:
         method = method or PlainWeights()
         self.spec = spec
         self.embedding = parameters.tensor("embedding")
+        self._embedding_scale = torch.tensor(spec.embedding_scale, dtype=self.embedding.dtype).item()
+        """Rounded as the models' own code does."""
         self.positions = None if spec.positions is None else parameters.tensor("positions")[spec.positions.offset :]
+        norm = spec.embedding_norm
+        self.embedding_norm = None if norm is None else build_norm(norm, parameters, "embedding_norm")
         ropes = list(dict.fromkeys((layer.attention.rope, layer.attention.head_dim) for layer in spec.layers))
         self.rotary = [RotaryTable(rope, dim, max_positions, self.embedding.device) for rope, dim in ropes]
         """One table for each kind of rotation."""
@@ -50,9 +55,11 @@ class Decoder:
         """
         x = F.embedding(token_ids, self.embedding)
         if self.spec.embedding_scale != 1.0:
-            x *= self.spec.embedding_scale
+            x *= self._embedding_scale
         if self.positions is not None:
             x += F.embedding(step.positions, self.positions)
+        if self.embedding_norm is not None:
+            x = self.embedding_norm(x)
         residual: Tensor | None = None
         rotations = [table(step.positions) for table in self.rotary]
         last = self.layers[-1]
@@ -73,7 +80,10 @@ class Decoder:
     def logits(self, hidden: Tensor) -> Tensor:
         """[tokens, hidden] to [tokens, vocabulary]."""
         logits = self.head(hidden)
-        return logits if self.spec.logits_scale == 1.0 else logits.mul_(self.spec.logits_scale)
+        if self.spec.logits_scale != 1.0:
+            logits = logits.mul_(self.spec.logits_scale)
+        cap = self.spec.logits_softcap
+        return logits.div_(cap).tanh_().mul_(cap) if cap else logits
 
     def warm_experts(self) -> None:
         """Compile the kernels of each kind of mixture-of-experts layer before the first request, on a GPU."""
@@ -86,8 +96,13 @@ class Decoder:
         weights = [layer.fusable for layer in self.layers]
         first = self.spec.layers[0]
         eps = {norm.eps for layer in self.spec.layers for norm in layer.norms}
-        alike = {(layer.attention.scale, layer.mlp.inner) for layer in self.spec.layers}
-        if any(each is None for each in weights) or len(eps) > 1 or len(alike) > 1 or len(self.rotary) > 1:
+        alike = {(layer.attention.scale, layer.mlp) for layer in self.spec.layers}
+        kinds = {norm.kind for layer in self.spec.layers for norm in (layer.attention_norm, layer.mlp_norm) if norm}
+        if any(each is None for each in weights) or any(len(each) > 1 for each in (eps, alike, kinds, self.rotary)):
+            return None
+        (kind,) = kinds
+        of_heads = "rms_unit_offset" if kind == "rms_unit_offset" else "rms"  # as the operator computes them
+        if {each.attention.head_norm.kind for each in self.spec.layers if each.attention.head_norm} - {of_heads}:
             return None
         return fuse(
             [each for each in weights if each is not None],
@@ -96,7 +111,10 @@ class Decoder:
             head_dim=first.attention.head_dim,
             scale=first.attention.scale,
             inner=first.mlp.inner,
-            eps=first.attention_norm.eps,
+            eps=eps.pop(),
+            norm=kind,
+            activation=first.mlp.activation,
+            gated=first.mlp.gated,
         )
 
     def _count_bytes(self, shares_head: bool) -> int:

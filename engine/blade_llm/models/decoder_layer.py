@@ -9,7 +9,7 @@ from blade_llm.layers.attention import Attention
 from blade_llm.layers.linear import Linear
 from blade_llm.layers.mlp import MLP
 from blade_llm.layers.moe import MoE
-from blade_llm.layers.norm import LayerNorm, Norm, RMSNorm
+from blade_llm.layers.norm import LayerNorm, NoNorm, Norm, RMSNorm
 from blade_llm.layers.step import Rotation, StepMetadata
 from blade_llm.models.linear_method import LinearMethod
 from blade_llm.models.parameters import Parameters
@@ -18,11 +18,11 @@ from blade_llm.spec.moe import MoESpec
 from blade_llm.spec.norm import NormSpec
 
 
-def build_norm(spec: NormSpec, parameters: Parameters, place: str) -> Norm:
+def build_norm(spec: NormSpec, parameters: Parameters, place: str) -> RMSNorm | LayerNorm:
     """The normalisation at ``place``."""
     weight = parameters.tensor(f"{place}.weight")
-    if spec.kind == "rms":
-        return RMSNorm(weight, spec.eps)
+    if spec.kind != "layer":
+        return RMSNorm(weight, spec.eps, spec.kind == "rms_unit_offset")
     return LayerNorm(weight, parameters.tensor(f"{place}.bias") if spec.bias else None, spec.eps)
 
 
@@ -35,7 +35,7 @@ class DecoderLayer:
         def linear(name: str) -> Linear:
             return method.create(parameters, parameters.linear(f"{place}.{name}"))
 
-        def norm(name: str, wanted: NormSpec | None) -> Norm | None:
+        def norm(name: str, wanted: NormSpec | None) -> RMSNorm | LayerNorm | None:
             return None if wanted is None else build_norm(wanted, parameters, f"{place}.{name}")
 
         norms: tuple[Tensor, Tensor] | None = None
@@ -45,10 +45,17 @@ class DecoderLayer:
                 parameters.tensor(f"{place}.attention.k_norm.weight"),
             )
         self.spec = spec
-        self.attention_norm = build_norm(spec.attention_norm, parameters, f"{place}.attention_norm")
-        self.attention = Attention(index, spec.attention, linear("attention.qkv"), linear("attention.output"), norms)
-        self.attention_output_norm = norm("attention_output_norm", spec.attention_output_norm)
-        self.mlp_norm = norm("mlp_norm", spec.mlp_norm)
+        before, after = (
+            norm("attention_norm", spec.attention_norm),
+            norm("attention_output_norm", spec.attention_output_norm),
+        )
+        some = before or after
+        assert some is not None
+        self.attention_norm = before or NoNorm()
+        qkv, output = linear("attention.qkv"), linear("attention.output")
+        self.attention = Attention(index, spec.attention, qkv, output, norms, some.weight.device)
+        self.attention_output_norm = after
+        self.mlp_norm = norm("mlp_norm", spec.mlp_norm) or (None if spec.parallel else NoNorm())
         self.mlp: MLP | MoE
         if isinstance(spec.mlp, MoESpec):
             self.mlp = method.moe(parameters, f"{place}.mlp", spec.mlp)
@@ -99,11 +106,13 @@ class DecoderLayer:
         """The weights for the operator that computes whole layers; None where it does not know what the layer has."""
         attention, mlp = self.attention, self.mlp
         before, between = self.attention_norm, self.mlp_norm
-        if isinstance(mlp, MoE) or not (isinstance(before, RMSNorm) and isinstance(between, RMSNorm)):
+        if isinstance(mlp, MoE):
             return None
-        if not (mlp.spec.gated and mlp.spec.activation == "silu"):
+        if not (isinstance(before, RMSNorm | LayerNorm) and isinstance(between, RMSNorm | LayerNorm)):
             return None
-        if self.spec.parallel or self.attention_output_norm or self.mlp_output_norm or self.spec.residual_scale != 1.0:
+        if self.spec.parallel:
+            return None
+        if self.attention_output_norm or self.mlp_output_norm or self.spec.residual_scale != 1.0:
             return None
         return LayerWeights(
             before.weight,
@@ -115,4 +124,7 @@ class DecoderLayer:
             attention.q_norm,
             attention.k_norm,
             attention.spec.window,
+            attention.variant,
+            before.bias,
+            between.bias,
         )

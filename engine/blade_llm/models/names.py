@@ -20,6 +20,7 @@ class Names:
 
     embedding: str = "model.embed_tokens"
     positions: str = ""
+    embedding_norm: str = ""
     layer: str = "model.layers.{}"
     attention_norm: str = "input_layernorm"
     qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
@@ -45,10 +46,11 @@ class Names:
 def tensor_map(spec: DecoderSpec, names: Names | None = None) -> TensorMap:
     """Where the checkpoint has the tensors of ``spec``, by their place in the model:
 
-    ``embedding``, ``positions``, ``head``, ``norm``; of layer ``i``, below ``layers.i.``: ``attention_norm``,
-    ``attention.qkv``, ``attention.q_norm``, ``attention.k_norm``, ``attention.output``, ``attention_output_norm``,
-    ``mlp_norm``, ``mlp.up`` (gate and up where there is a gate), ``mlp.down``, ``mlp_output_norm``. A norm has
-    ``.weight`` and perhaps ``.bias`` below it. :func:`map_moe` says what mixtures of experts have below ``mlp``.
+    ``embedding``, ``positions``, ``embedding_norm``, ``head``, ``norm``; of layer ``i``, below ``layers.i.``:
+    ``attention_norm``, ``attention.qkv``, ``attention.q_norm``, ``attention.k_norm``, ``attention.output``,
+    ``attention_output_norm``, ``mlp_norm``, ``mlp.up`` (gate and up where there is a gate), ``mlp.down``,
+    ``mlp_output_norm``. A norm has ``.weight`` and perhaps ``.bias`` below it.
+    :func:`map_moe` says what mixtures of experts have below ``mlp``.
     """
     names = names or Names()
     linears: dict[str, LinearMap] = {}
@@ -56,6 +58,8 @@ def tensor_map(spec: DecoderSpec, names: Names | None = None) -> TensorMap:
     tensors["embedding"] = TensorPart(f"{names.embedding}.weight", (spec.vocab_size, spec.hidden_size))
     if spec.positions is not None:
         tensors["positions"] = TensorPart(f"{names.positions}.weight", (spec.positions.rows, spec.hidden_size))
+    if spec.embedding_norm is not None:
+        _norm(tensors, "embedding_norm", names.embedding_norm, spec.embedding_norm, spec.hidden_size)
     orders: dict[AttentionSpec, _HeadRows] = {}
     for index, layer in enumerate(spec.layers):
         if layer.attention not in orders:
@@ -64,7 +68,8 @@ def tensor_map(spec: DecoderSpec, names: Names | None = None) -> TensorMap:
         _layer(linears, tensors, place, prefix, layer, spec.hidden_size, names, orders[layer.attention])
     _norm(tensors, "norm", names.final_norm, spec.final_norm, spec.hidden_size)
     if not spec.tied:
-        linears["head"] = LinearMap((LinearPart(names.head, spec.vocab_size, spec.hidden_size),), spec.head_bias)
+        head = LinearPart(names.head, spec.vocab_size, spec.hidden_size, unit_rows=spec.head_unit_rows)
+        linears["head"] = LinearMap((head,), spec.head_bias)
     return TensorMap(linears, tensors, optional_prefix=names.embedding.partition(".")[0] + ".")
 
 
@@ -126,7 +131,12 @@ def _layer(
     linears[f"{place}.attention.qkv"] = LinearMap(_qkv(prefix, attention, hidden, names, rows), attention.qkv_bias)
     if attention.head_norm is not None:
         for what, name in zip(("q_norm", "k_norm"), names.head_norms, strict=True):
-            norm = TensorPart(f"{prefix}.{name}.weight", (attention.head_dim,), rows.order)
+            heads = 1
+            if attention.head_norm_whole:
+                heads = attention.num_heads if what == "q_norm" else attention.num_kv_heads
+            dim = attention.head_dim
+            order = rows.order and tuple(head * dim + i for head in range(heads) for i in rows.order)
+            norm = TensorPart(f"{prefix}.{name}.weight", (heads * dim,), order)
             tensors[f"{place}.attention.{what}.weight"] = norm
     output = LinearPart(f"{prefix}.{names.output}", hidden, attention.query_size, transposed=names.transposed)
     linears[f"{place}.attention.output"] = LinearMap((output,), attention.output_bias)

@@ -22,7 +22,8 @@ from blade_llm.kernels.backend import backend_of
 from blade_llm.kernels.gather_inputs import gather_inputs
 from blade_llm.kernels.paged_attention import RaggedBatch, prepare
 from blade_llm.kernels.paged_attention import warm as warm_attention
-from blade_llm.kernels.warm import warm_layers, warm_step
+from blade_llm.kernels.warm import warm_family, warm_layers, warm_step
+from blade_llm.layers.attention import variant_of
 from blade_llm.layers.step import KVCache, StepMetadata
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.decoder import Decoder
@@ -188,16 +189,36 @@ class TorchRunner:
         heads, layers = model.num_heads, model.decoder.layers
         mlps = {layer.mlp.shared if isinstance(layer.mlp, MoESpec) else layer.mlp for layer in layers}
         gated = {mlp.inner for mlp in mlps if mlp is not None and mlp.gated and mlp.activation == "silu"}
-        qk_norm = any(layer.attention.head_norm is not None for layer in layers)
+        attentions = [layer.attention for layer in layers]
+        of_heads = {a.head_norm.kind for a in attentions if a.head_norm is not None and not a.head_norm_whole}
         warm_layers(
-            self.dtype, k_cache, hidden=model.hidden_size, inner=sorted(gated), num_heads=heads, qk_norm=qk_norm
+            self.dtype,
+            k_cache,
+            hidden=model.hidden_size,
+            inner=sorted(gated),
+            num_heads=heads,
+            qk_norm=bool(of_heads),
+            unit_offset="rms_unit_offset" in of_heads,
         )
         self.model.warm_experts()
+        norms = [norm for layer in layers for norm in layer.norms] + [model.decoder.final_norm]
+        warm_family(
+            self.dtype,
+            self.device,
+            hidden=model.hidden_size,
+            norms={norm.kind for norm in norms},
+            biases=any(norm.bias for norm in norms),
+            activations={(mlp.activation, mlp.gated, mlp.inner) for mlp in mlps if mlp is not None},
+        )
+        for width in {size for a in attentions if a.head_norm_whole for size in (a.query_size, a.kv_size)}:
+            warm_family(self.dtype, self.device, hidden=width, norms={"rms"})
         logits = torch.zeros(1, model.vocab_size, dtype=self.dtype, device=self.device)
         warm_step(tables.token_ids, tables.block_table, BLOCK_SIZE, logits)
         if not self._torch_attention:
-            windows = tuple(sorted({layer.attention.window for layer in layers}))
-            warm_attention(k_cache, tables.block_table, heads, windows, self.config.deterministic)
+            for options in {(a.softcap, a.alibi_slopes) for a in attentions}:
+                alike = [a for a in attentions if (a.softcap, a.alibi_slopes) == options]
+                windows, variant = tuple(sorted({a.window for a in alike})), variant_of(alike[0], self.device)
+                warm_attention(k_cache, tables.block_table, heads, windows, self.config.deterministic, variant)
 
     def detach(self) -> None:
         """Give back what :meth:`attach` allocated."""

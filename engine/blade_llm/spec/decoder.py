@@ -16,9 +16,10 @@ class LayerSpec:
 
     attention: AttentionSpec
     mlp: MLPSpec | MoESpec
-    attention_norm: NormSpec
+    attention_norm: NormSpec | None
+    """None where only what attention adds is normalised."""
     mlp_norm: NormSpec | None
-    """None where parallel halves share one norm."""
+    """None where parallel halves share one norm, or where only what the MLP adds is normalised."""
     parallel: bool = False
     attention_output_norm: NormSpec | None = None
     """Of what attention adds."""
@@ -28,8 +29,10 @@ class LayerSpec:
     """Of what both add."""
 
     def __post_init__(self) -> None:
-        if self.mlp_norm is None and not self.parallel:
+        if self.mlp_norm is None and self.mlp_output_norm is None and not self.parallel:
             raise ValueError("a layer whose halves follow each other has a norm for each")
+        if self.attention_norm is None and (self.attention_output_norm is None or self.parallel):
+            raise ValueError("attention has a norm before it or after it")
 
     @property
     def norms(self) -> tuple[NormSpec, ...]:
@@ -66,8 +69,14 @@ class DecoderSpec:
     tied: bool
     """The output matrix is the embedding table."""
     positions: LearnedPositions | None = None
+    embedding_norm: NormSpec | None = None
+    """Of the embeddings."""
     head_bias: bool = False
+    head_unit_rows: bool = False
+    """Rows of the output matrix are divided by their Euclidean norms."""
     embedding_scale: float = 1.0
     """Of the embeddings."""
     logits_scale: float = 1.0
     """Of the logits."""
+    logits_softcap: float = 0.0
+    """Logits become ``logits_softcap * tanh(logit / logits_softcap)``; 0: they stay."""

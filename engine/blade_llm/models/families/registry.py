@@ -6,8 +6,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from blade_llm.models.errors import UnsupportedModelError
+from blade_llm.models.families.baichuan import BAICHUAN
+from blade_llm.models.families.big_science import BLOOM, STARCODER2
+from blade_llm.models.families.cohere import COHERE
 from blade_llm.models.families.family import Family
-from blade_llm.models.families.glm import GLM, GLM4
+from blade_llm.models.families.gemma import GEMMA, GEMMA2, GEMMA3
+from blade_llm.models.families.glm import CHATGLM, GLM, GLM4
 from blade_llm.models.families.gpt2 import GPT2
 from blade_llm.models.families.gpt_neox import GPT_NEOX
 from blade_llm.models.families.granite import GRANITE
@@ -15,10 +19,12 @@ from blade_llm.models.families.internlm import INTERNLM2
 from blade_llm.models.families.llama import LLAMA
 from blade_llm.models.families.mistral import MISTRAL
 from blade_llm.models.families.mixtral import MIXTRAL
+from blade_llm.models.families.olmo import OLMO2
 from blade_llm.models.families.opt import OPT
 from blade_llm.models.families.phi import PHI, PHI3
-from blade_llm.models.families.qwen import QWEN2, QWEN3
+from blade_llm.models.families.qwen import QWEN, QWEN2, QWEN3
 from blade_llm.models.families.qwen_moe import QWEN2_MOE, QWEN3_MOE
+from blade_llm.models.families.stablelm import STABLELM
 
 FAMILIES: Final[Mapping[str, Family]] = {
     "LlamaForCausalLM": LLAMA,
@@ -37,6 +43,17 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "GPTNeoXForCausalLM": GPT_NEOX,
     "OPTForCausalLM": OPT,
     "GPT2LMHeadModel": GPT2,
+    "GemmaForCausalLM": GEMMA,
+    "Gemma2ForCausalLM": GEMMA2,
+    "Gemma3ForCausalLM": GEMMA3,
+    "BloomForCausalLM": BLOOM,
+    "Starcoder2ForCausalLM": STARCODER2,
+    "StableLmForCausalLM": STABLELM,
+    "CohereForCausalLM": COHERE,
+    "Olmo2ForCausalLM": OLMO2,
+    "BaichuanForCausalLM": BAICHUAN,
+    "QWenLMHeadModel": QWEN,
+    "ChatGLMModel": CHATGLM,
 }
 """By the first entry of ``architectures`` in ``config.json``."""
 
