@@ -7,6 +7,9 @@ from typing import Literal
 
 import msgspec
 
+Task = Literal["generate", "embed"]
+"""Text, and embeddings besides; or embeddings alone."""
+
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What an engine process needs to start. Crosses the process boundary as msgpack."""
@@ -15,6 +18,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Model folder, already resolved (downloads happen before)."""
     served_names: tuple[str, ...]
     """Names requests may use; responses carry the first."""
+    task: Task = "generate"
+    """``embed``: embeddings alone; the output matrix is not loaded."""
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
     """``auto``: the checkpoint's type on GPU; on CPU bf16 where the CPU computes it natively, else fp32."""
     max_model_len: int | None = None

@@ -88,7 +88,7 @@ class LLM:
         **config: Any,
     ) -> None:
         folder = resolve_model(str(model))
-        model_config = load_model_config(folder)
+        model_config = load_model_config(folder, config.get("task", "generate"))
         if config.get("load_format", "auto") == "auto":
             checkpoint = open_checkpoint(folder)
             if problems := check_tensors(checkpoint, expected_tensors(model_config, checkpoint.tensors)):

@@ -47,7 +47,7 @@ def check_memory_fit(config: EngineConfig, limit: int | None = None, gpu: Gpu | 
     ``limit`` is the host's in bytes; without it nor a ``gpu`` both are found by themselves.
     """
     try:
-        model = load_model_config(config.model_dir)
+        model = load_model_config(config.model_dir, config.task)
         found = _find_gpu() if limit is None and gpu is None else gpu
         if found is not None:
             return _judge_gpu(config, model, found)

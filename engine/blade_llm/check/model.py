@@ -12,7 +12,8 @@ from typing import Final
 import msgspec
 
 from blade_llm.api.common.pooling import Pooling
-from blade_llm.api.common.served_model import NO_PARSER, ModelSource, ServedModel, Task, load_served_model
+from blade_llm.api.common.served_model import NO_PARSER, ModelSource, ServedModel, load_served_model
+from blade_llm.config import Task
 from blade_llm.models.config import ModelConfig, load_model_config
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.tensors import expected_tensors
@@ -49,7 +50,7 @@ def check_model(model_dir: Path, wanted: Wanted | None = None) -> CheckItem:
     """
     wanted = wanted or Wanted()
     try:
-        config = load_model_config(model_dir)
+        config = load_model_config(model_dir, wanted.task)
     except ModelFilesError as error:
         return CheckItem(name=NAME, status="FAILED", detail=str(error))
     problems: list[str] = []

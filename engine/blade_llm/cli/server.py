@@ -203,7 +203,7 @@ def _find_model(flags: Mapping[str, Any]) -> tuple[Path, ModelSource]:
     """Find the model and check its files, as the engine process will; in milliseconds and with better messages."""
     with download_progress() as progress:
         folder = resolve_model(flags["model"], progress=progress)
-    config = load_model_config(folder)
+    config = load_model_config(folder, flags["task"])
     if flags["load_format"] == "auto":
         checkpoint = open_checkpoint(folder)
         if problems := check_tensors(checkpoint, expected_tensors(config, checkpoint.tensors)):

@@ -7,8 +7,9 @@ from typing import Any, Final, get_args
 
 from blade_llm.api.common.body import MAX_BODY_BYTES
 from blade_llm.api.common.pooling import Pooling
-from blade_llm.api.common.served_model import NO_PARSER, Task
+from blade_llm.api.common.served_model import NO_PARSER
 from blade_llm.cli.flags import Flag, boolean, byte_size, count, port, positive, seconds, share
+from blade_llm.config import Task
 from blade_llm.models.dtypes import DTYPE_ALIASES
 from blade_llm.text.reasoning import REASONING_PARSERS
 from blade_llm.text.tool_parsers import TOOL_PARSERS
@@ -233,6 +234,7 @@ MEMORY_FIELDS: Final[Mapping[str, str]] = {
     "cuda_graph_max_tokens": "cuda_graph_max_tokens",
     "cuda_graph_token_sizes": "cuda_graph_token_sizes",
     "attn_cls": "attn_cls",
+    "task": "task",
 }
 """Flags that decide the memory plan, the server's and the check's alike, and the ``EngineConfig`` fields they fill."""
 

@@ -22,7 +22,7 @@ def build_core(config: EngineConfig) -> EngineCore:
 
     Raises :class:`~blade_llm.models.errors.ModelFilesError`, :class:`~blade_llm.models.errors.NotEnoughMemoryError`.
     """
-    model_config = load_model_config(config.model_dir)
+    model_config = load_model_config(config.model_dir, config.task)
     runner = build_runner(config, model_config)
     info = EngineInfo(
         model=config.served_names[0],

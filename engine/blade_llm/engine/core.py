@@ -124,6 +124,7 @@ class EngineCore:
             max_batch_tokens=config.max_batch_tokens,
             max_model_len=info.max_model_len,
             eos_token_ids=tuple(eos_token_ids),
+            generates=config.task == "generate",
         )
         cache = KVCacheManager(num_blocks, BLOCK_SIZE, enable_prefix_cache=config.enable_prompt_cache)
         budget = PrefillBudget(min_chunk=min_prefill_tokens, graph_sizes=graph_token_sizes)

@@ -7,10 +7,11 @@ API server, the scheduler and ``blade_llm_check`` can.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from blade_llm.config import Task
 from blade_llm.models.dtypes import DTYPE_BYTES, DTypeName, parse_dtype
 from blade_llm.models.errors import ModelFilesError, UnsupportedModelError
 from blade_llm.models.families.registry import family_of
@@ -77,8 +78,10 @@ class ModelConfig:
         return self.decoder.max_positions
 
 
-def load_model_config(model_dir: Path) -> ModelConfig:
+def load_model_config(model_dir: Path, task: Task = "generate") -> ModelConfig:
     """Read ``config.json`` (and ``generation_config.json`` for end-of-sequence ids) in ``model_dir``.
+
+    ``task`` ``embed``: without the output matrix, which embeddings do not need.
 
     Raises :class:`ModelFilesError` when the folder or file is missing, is not JSON, or a field is missing or senseless,
     and :class:`UnsupportedModelError` for what the model needs and no code here computes.
@@ -89,7 +92,7 @@ def load_model_config(model_dir: Path) -> ModelConfig:
     if not isinstance(architectures, list) or not architectures:
         raise ModelFilesError(f"{path}: 'architectures' is missing or empty")
     try:
-        return _build(str(architectures[0]), RawConfig(fields), _eos_token_ids(model_dir, fields))
+        return _build(str(architectures[0]), RawConfig(fields), _eos_token_ids(model_dir, fields), task)
     except UnsupportedModelError as error:
         raise UnsupportedModelError(f"{path}: {error}") from None
     except KeyError as error:
@@ -98,13 +101,15 @@ def load_model_config(model_dir: Path) -> ModelConfig:
         raise ModelFilesError(f"{path}: {error}") from None
 
 
-def _build(architecture: str, raw: RawConfig, eos_token_ids: tuple[int, ...]) -> ModelConfig:
-    family = family_of(architecture)
+def _build(architecture: str, raw: RawConfig, eos_token_ids: tuple[int, ...], task: Task) -> ModelConfig:
+    family = family_of(architecture, task)
     if raw.get("quantization_config"):
         raise UnsupportedModelError(
             "quantised checkpoints ('quantization_config') are not supported yet; use the original"
         )
     decoder = family.decoder(raw)
+    if task == "embed":
+        decoder = replace(decoder, head=False)
     shapes = {(a.num_heads, a.num_kv_heads, a.head_dim) for a in (layer.attention for layer in decoder.layers)}
     if len(shapes) != 1:
         raise UnsupportedModelError("layers with different numbers of heads are not supported")

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from blade_llm.kernels.decoder_layers import fuse
+from blade_llm.layers.linear import Linear
 from blade_llm.layers.rope import RotaryTable
 from blade_llm.layers.step import StepMetadata
 from blade_llm.models.decoder_layer import DecoderLayer, build_norm
@@ -38,8 +39,12 @@ class Decoder:
         self.fused = self._fuse()
         """All layers in one call; without it they compute the same one by one."""
         self.norm = build_norm(spec.final_norm, parameters, "norm")
-        self.head = method.shared(self.embedding) if spec.tied else method.create(parameters, parameters.linear("head"))
-        self.nbytes = self._count_bytes(shares_head=spec.tied and self.head.packed is None)
+        self.head: Linear | None = None
+        if spec.head and spec.tied:
+            self.head = method.shared(self.embedding)
+        elif spec.head:
+            self.head = method.create(parameters, parameters.linear("head"))
+        self.nbytes = self._count_bytes()
 
     def __call__(self, token_ids: Tensor, step: StepMetadata, selected: Tensor | None) -> Tensor:
         """Normalised hidden states, [selected, hidden].
@@ -70,7 +75,8 @@ class Decoder:
         return self.norm.add(x, residual)[0]
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[tokens, hidden] to [tokens, vocabulary]."""
+        """[tokens, hidden] to [tokens, vocabulary]; not of a model without output matrix."""
+        assert self.head is not None, "this model was loaded without its output matrix"
         logits = self.head(hidden)
         return logits if self.spec.logits_scale == 1.0 else logits.mul_(self.spec.logits_scale)
 
@@ -92,9 +98,11 @@ class Decoder:
             eps=first.attention_norm.eps,
         )
 
-    def _count_bytes(self, shares_head: bool) -> int:
+    def _count_bytes(self) -> int:
         tables = [self.embedding, *(each for table in self.rotary for each in (table.cos, table.sin))]
         if self.positions is not None:
             tables.append(self.positions)
         linears = sum(linear.nbytes for layer in self.layers for linear in layer.linears)
-        return linears + sum(table.nbytes for table in tables) + (0 if shares_head else self.head.nbytes)
+        shared = self.spec.tied and self.head is not None and self.head.packed is None
+        head = 0 if self.head is None or shared else self.head.nbytes
+        return linears + sum(table.nbytes for table in tables) + head

@@ -59,7 +59,7 @@ def tensor_map(spec: DecoderSpec, names: Names | None = None) -> TensorMap:
         place, prefix = f"layers.{index}", names.layer.format(index)
         _layer(linears, tensors, place, prefix, layer, spec.hidden_size, names, orders[layer.attention])
     _norm(tensors, "norm", names.final_norm, spec.final_norm, spec.hidden_size)
-    if not spec.tied:
+    if spec.head and not spec.tied:
         linears["head"] = LinearMap((LinearPart(names.head, spec.vocab_size, spec.hidden_size),), spec.head_bias)
     return TensorMap(linears, tensors, optional_prefix=names.embedding.partition(".")[0] + ".")
 

@@ -26,7 +26,8 @@ def build_runner(config: EngineConfig, model_config: ModelConfig | None = None) 
     ``ValueError`` for a ``max_model_len`` beyond the model's own.
     """
     if model_config is None:
-        model_config = load_model_config(config.model_dir)  # before the import: bad files are reported at once
+        # Before the import: bad files are reported at once.
+        model_config = load_model_config(config.model_dir, config.task)
     spin_briefly()
     use_huge_pages()
     start = time.perf_counter()

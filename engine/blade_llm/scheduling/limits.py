@@ -21,6 +21,8 @@ class SchedulerConfig:
     max_model_len: int
     """Prompt and output tokens of one request."""
     eos_token_ids: tuple[int, ...] = ()
+    generates: bool = True
+    """False: the model has no output matrix, and every request wants a pooled state."""
     max_draft_tokens: int = 0
     """Draft tokens that the runner verifies for each decode (speculative decoding): sampling brings up to one more."""
     max_beams: int | None = None
@@ -132,6 +134,8 @@ def max_total_tokens(request: Request, config: SchedulerConfig, cache: KVCacheMa
         RequestRefusedError: it has no prompt, or is too long for the model, or could outgrow the whole KV cache.
     """
     prompt, limit = request.num_prompt_tokens, config.max_model_len
+    if not (config.generates or request.pooling):
+        raise RequestRefusedError("this engine makes embeddings alone (task embed); start it with task generate")
     if prompt == 0:
         raise RequestRefusedError("the prompt has no tokens; send at least one")
     if request.pooling and prompt <= limit:

@@ -65,6 +65,8 @@ class DecoderSpec:
     tied: bool
     """The output matrix is the embedding table."""
     positions: LearnedPositions | None = None
+    head: bool = True
+    """Logits are computed; without it hidden states are all there is, for embeddings."""
     head_bias: bool = False
     embedding_scale: float = 1.0
     """Of the embeddings."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from blade_llm.api.common.pooling import Pooling, find_pooling, require_causal
+from blade_llm.config import Task
 from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.text.chat_template import ChatTemplate, load_chat_template
 from blade_llm.text.errors import TokenizerFilesError
@@ -24,9 +25,6 @@ from blade_llm.text.tool_parsers import TOOL_PARSERS, CallForm, detect_tool_pars
 NO_PARSER: Final = "none"
 """Switches off a parser that the chat template would call for."""
 _Form = TypeVar("_Form", CallForm, ReasoningForm)
-
-Task = Literal["generate", "embed"]
-"""Text, and embeddings besides; or embeddings alone."""
 
 
 class SamplingDefaults(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.errors import ApiError
-from blade_llm.api.common.served_model import Task
+from blade_llm.config import Task
 from blade_protocol import paths
 
 _GENERATING: Final = (paths.CHAT_COMPLETIONS, paths.COMPLETIONS, paths.RESPONSES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from blade_llm.config import Task
 from blade_llm.models.errors import UnsupportedModelError
 from blade_llm.models.families.family import Family
 from blade_llm.models.families.glm import GLM, GLM4
@@ -35,13 +36,26 @@ FAMILIES: Final[Mapping[str, Family]] = {
 }
 """By the first entry of ``architectures`` in ``config.json``."""
 
+LAYERS_ALONE: Final[Mapping[str, Family]] = {
+    "LlamaModel": LLAMA,
+    "Qwen2Model": QWEN2,
+    "Qwen3Model": QWEN3,
+    "MistralModel": MISTRAL,
+}
+"""The same layers without an output matrix, as models for embeddings are often saved."""
 
-def family_of(architecture: str) -> Family:
+
+def family_of(architecture: str, task: Task = "generate") -> Family:
     """The family of ``architecture``.
 
-    Raises :class:`UnsupportedModelError` that names the architecture and the supported ones.
+    Raises :class:`UnsupportedModelError` that names the architecture and the supported ones, or ``task`` where the
+    architecture can only do others.
     """
     family = FAMILIES.get(architecture)
+    if family is None and architecture in LAYERS_ALONE:
+        if task == "generate":
+            raise UnsupportedModelError(f"{architecture} has no output matrix to generate with; give --task embed")
+        return LAYERS_ALONE[architecture]
     if family is None:
         raise UnsupportedModelError(
             f"architecture {architecture!r} is not supported; use a model of one of these: {', '.join(FAMILIES)}"
