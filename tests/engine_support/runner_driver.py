@@ -58,7 +58,7 @@ class Driver:
         shared: list[int] = [],  # noqa: B006 - read only
         sample_index: int = 0,
         masked: tuple[int, ...] = (),
-        pooling: Literal["", "last", "mean"] = "",
+        pooling: Literal["", "last", "mean", "cls"] = "",
     ) -> Live:
         """Put a request into a slot; its first ``16 * len(shared)`` tokens are already in the shared blocks."""
         new = NewRequest(

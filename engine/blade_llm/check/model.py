@@ -36,10 +36,15 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     guided: bool = False
     """Guided decoding is requested (``--enable_json_warmup``)."""
 
-    def source(self, model_dir: Path, vocab_size: int) -> ModelSource:
+    def source(self, model_dir: Path, config: ModelConfig) -> ModelSource:
         """Where the server would read the text side from."""
         fields = {name: value for name, value in msgspec.structs.asdict(self).items() if name != "guided"}
-        return ModelSource(folder=str(model_dir), vocab_size=vocab_size, **fields)
+        return ModelSource(
+            folder=str(model_dir),
+            vocab_size=config.vocab_size,
+            bidirectional=config.decoder.bidirectional,
+            **fields,
+        )
 
 
 def check_model(model_dir: Path, wanted: Wanted | None = None) -> CheckItem:
@@ -63,7 +68,7 @@ def check_model(model_dir: Path, wanted: Wanted | None = None) -> CheckItem:
     except ModelFilesError as error:
         problems.append(str(error))
     try:
-        model = load_served_model(wanted.source(model_dir, config.vocab_size))
+        model = load_served_model(wanted.source(model_dir, config))
     except TokenizerFilesError as error:
         problems.append(str(error))
     if problems or weights is None or model is None:

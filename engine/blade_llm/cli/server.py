@@ -217,6 +217,7 @@ def _find_model(flags: Mapping[str, Any]) -> tuple[Path, ModelSource]:
     return folder, ModelSource(
         folder=str(folder),
         vocab_size=config.vocab_size,
+        bidirectional=config.decoder.bidirectional,
         names=tuple(flags["served_model_name"] or (_default_name(flags["model"]),)),
         aliases=frozenset({flags["model"], str(folder)}),
         **text_fields(flags),

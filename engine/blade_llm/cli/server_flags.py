@@ -46,8 +46,8 @@ _MODEL = (
     ),
     Flag(
         name="pooling",
-        help="how hidden states become an embedding: the last token's, or their mean (default: as the model's "
-        "1_Pooling/config.json says, else last)",
+        help="how hidden states become an embedding: the last token's, their mean, or the first token's, cls "
+        "(default: as the model's 1_Pooling/config.json says, else last, of an encoder cls)",
         choices=get_args(Pooling),
     ),
     Flag(

@@ -25,7 +25,7 @@ __all__ = ["DTYPE_BYTES", "DTypeName", "KVSpec", "ModelConfig", "load_model_conf
 
 @dataclass(frozen=True, slots=True)
 class KVSpec:
-    """What the KV cache holds of a token: for each layer a key and a value of so many heads."""
+    """What the KV cache holds of a token: a key and a value of so many heads in each layer; of an encoder in none."""
 
     num_layers: int
     num_heads: int
@@ -119,7 +119,7 @@ def _build(architecture: str, raw: RawConfig, eos_token_ids: tuple[int, ...], ta
         architecture=architecture,
         decoder=decoder,
         tensors=tensor_map(decoder, family.names),
-        kv=KVSpec(len(decoder.layers), kv_heads, head_dim),
+        kv=KVSpec(0 if decoder.bidirectional else len(decoder.layers), kv_heads, head_dim),
         dtype=parse_dtype(str(raw.get("dtype") or raw.get("torch_dtype") or "float32")),
         eos_token_ids=tuple(token for token in eos_token_ids if 0 <= token < decoder.vocab_size),  # never sampled else
         bos_token_id=None if bos_token_id is None else int(bos_token_id),

@@ -38,6 +38,7 @@ class Decoder:
         self.layers = [DecoderLayer(layer, parameters, index, method) for index, layer in enumerate(spec.layers)]
         self.fused = self._fuse()
         """All layers in one call; without it they compute the same one by one."""
+        assert spec.final_norm is not None, "a decoder ends with a norm"
         self.norm = build_norm(spec.final_norm, parameters, "norm")
         self.head: Linear | None = None
         if spec.head and spec.tied:

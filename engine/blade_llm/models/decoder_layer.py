@@ -42,6 +42,7 @@ class DecoderLayer:
                 parameters.tensor(f"{place}.attention.q_norm.weight"),
                 parameters.tensor(f"{place}.attention.k_norm.weight"),
             )
+        assert not spec.norms_after, "of encoders"
         self.spec = spec
         self.attention_norm = build_norm(spec.attention_norm, parameters, f"{place}.attention_norm")
         self.attention = Attention(index, spec.attention, linear("attention.qkv"), linear("attention.output"), norms)

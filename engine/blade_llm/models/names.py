@@ -18,6 +18,8 @@ class Names:
 
     embedding: str = "model.embed_tokens"
     positions: str = ""
+    token_types: str = ""
+    embedding_norm: str = ""
     layer: str = "model.layers.{}"
     attention_norm: str = "input_layernorm"
     qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
@@ -41,7 +43,8 @@ class Names:
 def tensor_map(spec: DecoderSpec, names: Names | None = None) -> TensorMap:
     """Where the checkpoint has the tensors of ``spec``, by their place in the model:
 
-    ``embedding``, ``positions``, ``head``, ``norm``; of layer ``i``, below ``layers.i.``: ``attention_norm``,
+    ``embedding``, ``positions``, ``token_types``, ``embedding_norm``, ``head``, ``norm``;
+    of layer ``i``, below ``layers.i.``: ``attention_norm``,
     ``attention.qkv``, ``attention.q_norm``, ``attention.k_norm``, ``attention.output``, ``attention_output_norm``,
     ``mlp_norm``, ``mlp.up`` (gate and up where there is a gate), ``mlp.down``, ``mlp_output_norm``. A norm has
     ``.weight`` and perhaps ``.bias`` below it.
@@ -52,13 +55,18 @@ def tensor_map(spec: DecoderSpec, names: Names | None = None) -> TensorMap:
     tensors["embedding"] = TensorPart(f"{names.embedding}.weight", (spec.vocab_size, spec.hidden_size))
     if spec.positions is not None:
         tensors["positions"] = TensorPart(f"{names.positions}.weight", (spec.positions.rows, spec.hidden_size))
+    if spec.token_types:
+        tensors["token_types"] = TensorPart(f"{names.token_types}.weight", (spec.token_types, spec.hidden_size))
+    if spec.embedding_norm is not None:
+        _norm(tensors, "embedding_norm", names.embedding_norm, spec.embedding_norm, spec.hidden_size)
     orders: dict[AttentionSpec, _HeadRows] = {}
     for index, layer in enumerate(spec.layers):
         if layer.attention not in orders:
             orders[layer.attention] = _HeadRows(layer.attention, names)
         place, prefix = f"layers.{index}", names.layer.format(index)
         _layer(linears, tensors, place, prefix, layer, spec.hidden_size, names, orders[layer.attention])
-    _norm(tensors, "norm", names.final_norm, spec.final_norm, spec.hidden_size)
+    if spec.final_norm is not None:
+        _norm(tensors, "norm", names.final_norm, spec.final_norm, spec.hidden_size)
     if spec.head and not spec.tied:
         linears["head"] = LinearMap((LinearPart(names.head, spec.vocab_size, spec.hidden_size),), spec.head_bias)
     return TensorMap(linears, tensors, optional_prefix=names.embedding.partition(".")[0] + ".")

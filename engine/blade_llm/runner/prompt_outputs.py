@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 import torch
@@ -27,9 +27,9 @@ class PromptOutputRequest:
     num_prompt_tokens: int
     top: int | None
     """Number of the likeliest tokens at each position; None: no log-probabilities."""
-    pooling: Literal["", "last", "mean"]
+    pooling: Literal["", "last", "mean", "cls"]
     sum: Tensor | None = None
-    """Sum of the hidden states so far, [hidden] fp32, where the mean is wanted."""
+    """Sum of the hidden states so far, or the first one, [1, hidden] fp32, where the mean or the first is wanted."""
 
     @classmethod
     def of(cls, new: NewRequest) -> PromptOutputRequest | None:
@@ -53,6 +53,14 @@ class _Pooled:
     request: PromptOutputRequest
     begins: bool
     ends: bool
+
+
+_POOLED: Final[dict[str, Callable[[np.ndarray, bool], np.ndarray]]] = {
+    "mean": lambda tokens, begins: tokens,
+    "last": lambda tokens, begins: tokens[-1:],
+    "cls": lambda tokens, begins: tokens[: int(begins)],
+}
+"""Which of a chunk's tokens a way of pooling needs; ``begins``: they are the prompt's first."""
 
 
 @dataclass(slots=True)
@@ -101,8 +109,8 @@ class PromptOutputBatch:
                 step._scored_tokens.append(tokens[:scored])
                 step._targets.append(np.arange(scored) + (chunk.slot * table_width + chunk.start + 1))
             ends = end >= request.num_prompt_tokens
-            if request.pooling == "mean" or (request.pooling and ends):
-                pooled = tokens if request.pooling == "mean" else tokens[-1:]
+            if request.pooling in ("mean", "cls") or (request.pooling and ends):
+                pooled = _POOLED[request.pooling](tokens, chunk.start == 0)
                 step.pooled.append(_Pooled(index, len(pooled), request, chunk.start == 0, ends))
                 step._pooled_tokens.append(pooled)
         return step if step.scored or step.pooled else None
@@ -185,5 +193,5 @@ def _pool(pooled: list[_Pooled], hidden: Tensor) -> Tensor:
             total += request.sum
         request.sum = None if one.ends else total
         if one.ends:
-            states.append(total / request.num_prompt_tokens)
+            states.append(total if request.pooling == "cls" else total / request.num_prompt_tokens)
     return torch.cat(states)

@@ -20,13 +20,14 @@ from blade_llm.cache.sizing import BLOCK_SIZE, KVCachePlan, default_kv_cache_byt
 from blade_llm.config import EngineConfig
 from blade_llm.kernels.backend import backend_of
 from blade_llm.kernels.gather_inputs import gather_inputs
-from blade_llm.kernels.paged_attention import RaggedBatch, prepare
+from blade_llm.kernels.paged_attention import PreparedAttention, RaggedBatch, prepare
 from blade_llm.kernels.paged_attention import warm as warm_attention
 from blade_llm.kernels.warm import warm_layers, warm_step
-from blade_llm.layers.step import KVCache, StepMetadata
+from blade_llm.layers.step import KVCache, StepMetadata, WholeSequences
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.decoder import Decoder
 from blade_llm.models.dtypes import resolve_dtype
+from blade_llm.models.encoder import Encoder
 from blade_llm.models.errors import NotEnoughMemoryError
 from blade_llm.models.memory import activation_bytes
 from blade_llm.runner.cuda_graphs import CudaGraphs, DecodeGraphs, GraphBackend, SizedGraphs, graph_batch_sizes
@@ -161,7 +162,8 @@ class TorchRunner:
         self._query_starts = torch.arange(config.max_num_seqs + 1, device=self.device)
         self.graphs: DecodeGraphs | None = None
         self.mixed_graphs: MixedGraphs | None = None
-        if self._graph_backend is not None and not config.disable_cuda_graph:
+        encodes = self.model_config.decoder.bidirectional  # one sequence after another, of any lengths: no graph
+        if self._graph_backend is not None and not config.disable_cuda_graph and not encodes:
             self._create_graphs(self._graph_backend())
 
     def _create_graphs(self, backend: GraphBackend) -> None:
@@ -182,15 +184,18 @@ class TorchRunner:
         """Compile every variant of every operator's kernel that this model can meet; none on CPU."""
         if self.device.type == "cpu":
             return
-        model, tables, k_cache = self.model_config, self.tables, self._kv_cache[0][0]
+        model, tables = self.model_config, self.tables
+        logits = torch.zeros(1, model.vocab_size, dtype=self.dtype, device=self.device)
+        warm_step(tables.token_ids, tables.block_table, BLOCK_SIZE, logits)
+        if model.decoder.bidirectional:
+            return
+        k_cache = self._kv_cache[0][0]
         heads, layers = model.num_heads, model.decoder.layers
         gated = {layer.mlp.inner for layer in layers if layer.mlp.gated and layer.mlp.activation == "silu"}
         qk_norm = any(layer.attention.head_norm is not None for layer in layers)
         warm_layers(
             self.dtype, k_cache, hidden=model.hidden_size, inner=sorted(gated), num_heads=heads, qk_norm=qk_norm
         )
-        logits = torch.zeros(1, model.vocab_size, dtype=self.dtype, device=self.device)
-        warm_step(tables.token_ids, tables.block_table, BLOCK_SIZE, logits)
         if not self._torch_attention:
             windows = tuple(sorted({layer.attention.window for layer in layers}))
             warm_attention(k_cache, tables.block_table, heads, windows, self.config.deterministic)
@@ -227,18 +232,23 @@ class TorchRunner:
         return self._forward(batch, starts, count, None)
 
     def _forward(self, batch: RaggedBatch, starts: Tensor, num_tokens: int, selected: Tensor | None) -> Tensor:
-        tables, k_cache = self.tables, self._kv_cache[0][0]
+        tables = self.tables
         token_ids, positions, slot_mapping = gather_inputs(
             batch.slots, starts, batch.query_starts, tables.token_ids, tables.block_table, BLOCK_SIZE, num_tokens
         )
-        attention = prepare(
-            batch,
-            tables.block_table,
-            k_cache,
-            self.model_config.num_heads,
-            deterministic=self.config.deterministic,
-            reference=self._torch_attention,
-        )
+        attention: PreparedAttention | WholeSequences
+        if self.model_config.decoder.bidirectional:
+            assert batch.host_query_lens == batch.host_seq_lens, "an encoder computes whole sequences"
+            attention = WholeSequences(batch.host_query_lens)
+        else:
+            attention = prepare(
+                batch,
+                tables.block_table,
+                self._kv_cache[0][0],
+                self.model_config.num_heads,
+                deterministic=self.config.deterministic,
+                reference=self._torch_attention,
+            )
         metadata = StepMetadata(positions, slot_mapping, attention, self._kv_cache)
         return self.model(token_ids, metadata, selected)
 
@@ -273,7 +283,7 @@ class TorchRunner:
             config, model_config, self.dtype_name, memory.kv_cache_for(config.kv_cache_bytes), memory.enlarge
         )
 
-    def _load(self, max_positions: int) -> Decoder:
+    def _load(self, max_positions: int) -> Decoder | Encoder:
         start = time.perf_counter()
         model = load_model(
             self.config.model_dir,

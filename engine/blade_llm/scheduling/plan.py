@@ -52,7 +52,7 @@ class NewRequest(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """0: the base model."""
     embeddings: tuple[InputEmbeddings, ...] = ()
     """Sorted by position."""
-    pooling: Literal["", "last", "mean"] = ""
+    pooling: Literal["", "last", "mean", "cls"] = ""
     """Not empty: nothing is sampled; the step that computes the prompt's last position brings its pooled state."""
 
 

@@ -25,6 +25,8 @@ class LayerSpec:
     """Of what the MLP adds."""
     residual_scale: float = 1.0
     """Of what both add."""
+    norms_after: bool = False
+    """``x = norm(x + attention(x))``, then ``x = norm(x + mlp(x))``, with the same two norms; of encoders."""
 
     def __post_init__(self) -> None:
         if self.mlp_norm is None and not self.parallel:
@@ -59,7 +61,8 @@ class DecoderSpec:
     vocab_size: int
     hidden_size: int
     layers: tuple[LayerSpec, ...]
-    final_norm: NormSpec
+    final_norm: NormSpec | None
+    """None where the layers have their norms after them."""
     max_positions: int
     """The longest sequence that the model was made for."""
     tied: bool
@@ -72,3 +75,9 @@ class DecoderSpec:
     """Of the embeddings."""
     logits_scale: float = 1.0
     """Of the logits."""
+    embedding_norm: NormSpec | None = None
+    """Of the embeddings, before the first layer."""
+    token_types: int = 0
+    """Rows of a table that tells the first text of a pair from the second; 0 for none."""
+    bidirectional: bool = False
+    """An encoder: each token sees its whole sequence, which one step must hold; nothing is kept between steps."""

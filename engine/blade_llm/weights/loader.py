@@ -11,6 +11,7 @@ from blade_llm.kernels.linear.packed import Quantization
 from blade_llm.layers.linear import LinearOptions
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.decoder import Decoder
+from blade_llm.models.encoder import Encoder
 from blade_llm.models.linear_method import PlainWeights
 from blade_llm.models.parameters import Parameters
 from blade_llm.weights.sources import DummyWeights, SafetensorsWeights
@@ -26,7 +27,7 @@ def load_model(
     dtype: torch.dtype,
     quant: Quantization = "none",
     deterministic: bool = False,
-) -> Decoder:
+) -> Decoder | Encoder:
     """The model with its weights on ``device`` in ``dtype``, for sequences of up to ``max_positions`` tokens.
 
     ``quant``: of all linear layers; the embedding table stays as it is. ``deterministic``: their results for a token do
@@ -41,4 +42,6 @@ def load_model(
     else:
         weights = SafetensorsWeights(model_dir, config, device, dtype)
         parameters = Parameters(weights, config.tensors.found_in(weights.names))
+    if config.decoder.bidirectional:
+        return Encoder(config.decoder, parameters, method)
     return Decoder(config.decoder, parameters, max_positions, method)

@@ -103,8 +103,9 @@ class Engine(Record):
     )
     pooling: Pooling | None = Field(
         default=None,
-        description="How hidden states become an embedding: the `last` token's, or their `mean` (`--pooling`). When "
-        "unset: as the model's folder says (`1_Pooling/config.json`), else `last`.",
+        description="How hidden states become an embedding: the `last` token's, their `mean`, or the first "
+        "token's, `cls` (`--pooling`). When unset: as the model's folder says (`1_Pooling/config.json`), else `last`, "
+        "of an encoder `cls`.",
     )
     chat_template: ChatTemplate | None = Field(
         default=None, description="A chat template in place of the model's own (`--chat_template`)."

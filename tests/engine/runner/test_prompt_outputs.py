@@ -149,7 +149,7 @@ def test_few_rows_of_logits_exist_at_once(driver: Driver, runner: TorchRunner, m
     assert max(sizes) == SCORED_AT_ONCE
 
 
-@pytest.mark.parametrize("pooling", ["last", "mean"])
+@pytest.mark.parametrize("pooling", ["last", "mean", "cls"])
 @pytest.mark.parametrize("chunks", [[70], [1, 68, 1], [23, 47]], ids=str)
 def test_pooled_states_are_those_of_transformers(
     model: tuple[Path, Any], driver: Driver, pooling: Any, chunks: list[int]
@@ -165,7 +165,7 @@ def test_pooled_states_are_those_of_transformers(
         driver.step({0: 1, 2: count, **({1: 9, 5: 9} if number == len(chunks) - 1 else {})})
     for slot, tokens, kind in ((2, prompt, pooling), (1, short, "mean"), (5, short, "last")):
         states = hidden_states(model[0], tokens)
-        expected = states[-1] if kind == "last" else states.mean(0)
+        expected = {"last": states[-1], "mean": states.mean(0), "cls": states[0]}[kind]
         torch.testing.assert_close(driver.embeddings[slot], expected, atol=1e-4, rtol=1e-4)
     assert talking.tokens[12:] == reference_greedy(model[1], talking.tokens[:12], 1 + len(chunks))
 

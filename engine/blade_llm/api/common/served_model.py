@@ -68,7 +68,9 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
     chat_template: str | None = None
     task: Task = "generate"
     pooling: Pooling | None = None
-    """None: as the model's folder says, else ``last``."""
+    """None: as the model's folder says, else ``last``, or of an encoder ``cls``."""
+    bidirectional: bool = False
+    """The model is an encoder."""
     tool_call_parser: str | None = None
     """A name of :data:`~blade_llm.text.tool_parsers.TOOL_PARSERS`, or ``none``; None: what the chat template shows."""
     reasoning_parser: str | None = None
@@ -107,12 +109,12 @@ def load_served_model(source: ModelSource) -> ServedModel:
 
 
 def _pooling(source: ModelSource) -> Pooling:
-    if source.task == "embed":
+    if source.task == "embed" and not source.bidirectional:
         require_causal(Path(source.folder))
     if source.pooling is not None:
         return source.pooling
     try:
-        return find_pooling(Path(source.folder)) or "last"
+        return find_pooling(Path(source.folder)) or ("cls" if source.bidirectional else "last")
     except TokenizerFilesError:
         if source.task == "embed":
             raise

@@ -7,6 +7,7 @@ from typing import Final
 
 from blade_llm.config import Task
 from blade_llm.models.errors import UnsupportedModelError
+from blade_llm.models.families.bert import BERT, ROBERTA
 from blade_llm.models.families.family import Family
 from blade_llm.models.families.glm import GLM, GLM4
 from blade_llm.models.families.gpt2 import GPT2
@@ -36,13 +37,19 @@ FAMILIES: Final[Mapping[str, Family]] = {
 }
 """By the first entry of ``architectures`` in ``config.json``."""
 
-LAYERS_ALONE: Final[Mapping[str, Family]] = {
+EMBEDDING_ONLY: Final[Mapping[str, Family]] = {
     "LlamaModel": LLAMA,
     "Qwen2Model": QWEN2,
     "Qwen3Model": QWEN3,
     "MistralModel": MISTRAL,
+    "BertModel": BERT,
+    "BertForMaskedLM": BERT,
+    "RobertaModel": ROBERTA,
+    "RobertaForMaskedLM": ROBERTA,
+    "XLMRobertaModel": ROBERTA,
+    "XLMRobertaForMaskedLM": ROBERTA,
 }
-"""The same layers without an output matrix, as models for embeddings are often saved."""
+"""Layers without an output matrix, as models for embeddings are often saved, and encoders."""
 
 
 def family_of(architecture: str, task: Task = "generate") -> Family:
@@ -52,12 +59,13 @@ def family_of(architecture: str, task: Task = "generate") -> Family:
     architecture can only do others.
     """
     family = FAMILIES.get(architecture)
-    if family is None and architecture in LAYERS_ALONE:
+    if family is None and architecture in EMBEDDING_ONLY:
         if task == "generate":
-            raise UnsupportedModelError(f"{architecture} has no output matrix to generate with; give --task embed")
-        return LAYERS_ALONE[architecture]
+            raise UnsupportedModelError(f"{architecture} generates no text, but embeddings; give --task embed")
+        return EMBEDDING_ONLY[architecture]
     if family is None:
         raise UnsupportedModelError(
-            f"architecture {architecture!r} is not supported; use a model of one of these: {', '.join(FAMILIES)}"
+            f"architecture {architecture!r} is not supported; use a model of one of these: "
+            f"{', '.join((*FAMILIES, *EMBEDDING_ONLY))}"
         )
     return family
