@@ -7,8 +7,8 @@ from typing import Literal
 
 import msgspec
 
-Task = Literal["generate", "embed"]
-"""Text, and embeddings besides; or embeddings alone."""
+Task = Literal["generate", "embed", "score"]
+"""Text, and embeddings besides; embeddings alone; or scores of pairs of texts alone."""
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,7 +19,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     served_names: tuple[str, ...]
     """Names requests may use; responses carry the first."""
     task: Task = "generate"
-    """``embed``: embeddings alone; the output matrix is not loaded."""
+    """``embed``: embeddings alone; the output matrix is not loaded. ``score``: scores of pairs, by a cross-encoder."""
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
     """``auto``: the checkpoint's type on GPU; on CPU bf16 where the CPU computes it natively, else fp32."""
     max_model_len: int | None = None

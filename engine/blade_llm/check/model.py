@@ -83,14 +83,14 @@ def check_model(model_dir: Path, wanted: Wanted | None = None) -> CheckItem:
 
 def _found(model: ServedModel) -> str:
     """How the server will parse this model's outputs, for the report."""
-    if model.task == "embed":
+    if model.task != "generate":
         return f", pooling {model.pooling}"
     forms = (("tool calls", model.call_form), ("reasoning", model.reasoning_form))
     return "".join(f", {what} {form.name}" for what, form in forms if form is not None)
 
 
 def _missing(model: ServedModel, model_dir: Path, config: ModelConfig, wanted: Wanted) -> Iterator[str]:
-    if model.task == "embed":
+    if model.task != "generate":
         return
     parser = wanted.tool_call_parser
     if model.chat_template is None:

@@ -40,7 +40,7 @@ _MODEL = (
     Flag(name="chat_template", help="jinja file that replaces the model's chat template", metavar="FILE"),
     Flag(
         name="task",
-        help="generate: text, and embeddings too; embed: embeddings alone",
+        help="generate: text, and embeddings too; embed: embeddings alone; score: scores of pairs of texts alone",
         default="generate",
         choices=get_args(Task),
     ),

@@ -171,6 +171,7 @@ class EngineCore:
                 cache_salt=message.cache_salt,
                 priority=message.priority if self._allow_priority else max(message.priority, 0),
                 pooling=message.pooling,
+                second_text=message.second_text,
                 output_ids=ids if beams else (),
             )
             for index, request_id in enumerate(ids[:1] if beams else ids)

@@ -26,6 +26,9 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate")
     pooling: Literal["", "last", "mean", "cls"] = ""
     """Not empty: generate nothing, return the prompt's hidden states after the last norm: the last token's, the
     mean of all, or the first token's (``cls``). Not scaled to length 1."""
+    second_text: int = 0
+    """With ``pooling``: where the second text of a pair begins, for models with token types; 0: there is none. A model
+    with a classifier returns its logit instead of the pooled state."""
     output_token_ids: list[int] = []
     """Tokens that another engine has generated already, to be continued. They count as output all the same
     (``max_tokens``, penalties, noise), and only new tokens are returned."""

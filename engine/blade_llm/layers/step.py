@@ -31,6 +31,8 @@ class StepMetadata:
     attention: PreparedAttention
     """Of an encoder: :class:`WholeSequences`."""
     kv_cache: KVCache
+    token_types: Tensor | None = None
+    """[tokens] int64, of an encoder that tells a pair's second text (1) from its first (0); None: all are 0."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any
 from blade_llm.config import Task
 from blade_llm.models.dtypes import DTYPE_BYTES, DTypeName, parse_dtype
 from blade_llm.models.errors import ModelFilesError, UnsupportedModelError
-from blade_llm.models.families.registry import family_of
+from blade_llm.models.families.registry import CLASSIFIERS, family_of
 from blade_llm.models.names import tensor_map
 from blade_llm.models.raw_config import RawConfig
 from blade_llm.spec.decoder import DecoderSpec
@@ -81,7 +81,8 @@ class ModelConfig:
 def load_model_config(model_dir: Path, task: Task = "generate") -> ModelConfig:
     """Read ``config.json`` (and ``generation_config.json`` for end-of-sequence ids) in ``model_dir``.
 
-    ``task`` ``embed``: without the output matrix, which embeddings do not need.
+    ``task`` ``embed``: without the output matrix, which embeddings do not need; ``score``: with a classifier in its
+    place.
 
     Raises :class:`ModelFilesError` when the folder or file is missing, is not JSON, or a field is missing or senseless,
     and :class:`UnsupportedModelError` for what the model needs and no code here computes.
@@ -108,8 +109,13 @@ def _build(architecture: str, raw: RawConfig, eos_token_ids: tuple[int, ...], ta
             "quantised checkpoints ('quantization_config') are not supported yet; use the original"
         )
     decoder = family.decoder(raw)
-    if task == "embed":
+    if task != "generate":
         decoder = replace(decoder, head=False)
+    if task == "score":
+        labels = len(raw.get("id2label") or (0, 1))
+        if labels != 1:
+            raise UnsupportedModelError(f"a cross-encoder has one label, not {labels} ('id2label')")
+        decoder = replace(decoder, classifier=CLASSIFIERS[architecture][1])
     shapes = {(a.num_heads, a.num_kv_heads, a.head_dim) for a in (layer.attention for layer in decoder.layers)}
     if len(shapes) != 1:
         raise UnsupportedModelError("layers with different numbers of heads are not supported")

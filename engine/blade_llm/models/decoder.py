@@ -11,6 +11,7 @@ from blade_llm.kernels.decoder_layers import fuse
 from blade_llm.layers.linear import Linear
 from blade_llm.layers.rope import RotaryTable
 from blade_llm.layers.step import StepMetadata
+from blade_llm.models.classifier import Classifier
 from blade_llm.models.decoder_layer import DecoderLayer, build_norm
 from blade_llm.models.linear_method import LinearMethod, PlainWeights
 from blade_llm.models.parameters import Parameters
@@ -45,6 +46,7 @@ class Decoder:
             self.head = method.shared(self.embedding)
         elif spec.head:
             self.head = method.create(parameters, parameters.linear("head"))
+        self.classifier = None if spec.classifier is None else Classifier(spec.classifier, parameters)
         self.nbytes = self._count_bytes()
 
     def __call__(self, token_ids: Tensor, step: StepMetadata, selected: Tensor | None) -> Tensor:

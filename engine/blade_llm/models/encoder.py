@@ -9,6 +9,7 @@ from blade_llm.layers.bidirectional_attention import BidirectionalAttention
 from blade_llm.layers.linear import Linear
 from blade_llm.layers.mlp import MLP
 from blade_llm.layers.step import StepMetadata
+from blade_llm.models.classifier import Classifier
 from blade_llm.models.decoder_layer import build_norm
 from blade_llm.models.linear_method import LinearMethod, PlainWeights
 from blade_llm.models.parameters import Parameters
@@ -62,6 +63,7 @@ class Encoder:
         self.layers = [
             EncoderLayer(layer, parameters, f"layers.{index}", method) for index, layer in enumerate(spec.layers)
         ]
+        self.classifier = None if spec.classifier is None else Classifier(spec.classifier, parameters)
         tables = [table for table in (self.embedding, self.positions, self.token_types) if table is not None]
         self.nbytes = sum(table.nbytes for table in tables)
         self.nbytes += sum(linear.nbytes for layer in self.layers for linear in layer.linears)
@@ -76,7 +78,7 @@ class Encoder:
         if self.positions is not None:
             x += F.embedding(step.positions, self.positions)
         if self.token_types is not None:
-            x += self.token_types[0]
+            x += self.token_types[0] if step.token_types is None else F.embedding(step.token_types, self.token_types)
         x = self.norm(x)
         for layer in self.layers:
             x = layer(x, step)

@@ -36,6 +36,8 @@ class Names:
     mlp_output_norm: str = "post_mlp_layernorm"
     final_norm: str = "model.norm"
     head: str = "lm_head"
+    classifier_dense: str = ""
+    classifier: str = "score"
     transposed: bool = False
     """Linear layers inside of layers are stored as [in, out]."""
 
@@ -43,7 +45,8 @@ class Names:
 def tensor_map(spec: DecoderSpec, names: Names | None = None) -> TensorMap:
     """Where the checkpoint has the tensors of ``spec``, by their place in the model:
 
-    ``embedding``, ``positions``, ``token_types``, ``embedding_norm``, ``head``, ``norm``;
+    ``embedding``, ``positions``, ``token_types``, ``embedding_norm``, ``head``, ``classifier.dense``,
+    ``classifier.output``, ``norm``;
     of layer ``i``, below ``layers.i.``: ``attention_norm``,
     ``attention.qkv``, ``attention.q_norm``, ``attention.k_norm``, ``attention.output``, ``attention_output_norm``,
     ``mlp_norm``, ``mlp.up`` (gate and up where there is a gate), ``mlp.down``, ``mlp_output_norm``. A norm has
@@ -69,6 +72,11 @@ def tensor_map(spec: DecoderSpec, names: Names | None = None) -> TensorMap:
         _norm(tensors, "norm", names.final_norm, spec.final_norm, spec.hidden_size)
     if spec.head and not spec.tied:
         linears["head"] = LinearMap((LinearPart(names.head, spec.vocab_size, spec.hidden_size),), spec.head_bias)
+    if spec.classifier is not None:
+        size, bias = spec.hidden_size, spec.classifier.bias
+        linears["classifier.output"] = LinearMap((LinearPart(names.classifier, 1, size),), bias)
+        if spec.classifier.dense:
+            linears["classifier.dense"] = LinearMap((LinearPart(names.classifier_dense, size, size),), bias)
     return TensorMap(linears, tensors, optional_prefix=names.embedding.partition(".")[0] + ".")
 
 

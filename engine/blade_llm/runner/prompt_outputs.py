@@ -144,18 +144,24 @@ class PromptOutputResults:
 
 
 def compute_prompt_outputs(
-    batch: PromptOutputBatch, hidden: Tensor, next_tokens: Tensor, logits: Callable[[Tensor], Tensor]
+    batch: PromptOutputBatch,
+    hidden: Tensor,
+    next_tokens: Tensor,
+    logits: Callable[[Tensor], Tensor],
+    classify: Callable[[Tensor], Tensor] | None = None,
 ) -> PromptOutputResults:
     """Score and pool.
 
     ``hidden``: [positions, hidden] after the final norm, in the order of :attr:`PromptOutputBatch.selected`.
     ``next_tokens``: [scored positions], what :attr:`PromptOutputBatch.targets` points to. ``logits``: the model's.
+    ``classify``: makes something else of the pooled states, [prompts, hidden] fp32.
     """
     count = sum(scored.count for scored in batch.scored)
     top = max((scored.top for scored in batch.scored), default=0)
-    return PromptOutputResults(
-        batch, [*_score(hidden[:count], next_tokens.long(), top, logits), _pool(batch.pooled, hidden[count:])]
-    )
+    pooled = _pool(batch.pooled, hidden[count:])
+    if classify is not None:
+        pooled = classify(pooled)
+    return PromptOutputResults(batch, [*_score(hidden[:count], next_tokens.long(), top, logits), pooled])
 
 
 def _score(

@@ -104,6 +104,9 @@ class TorchRunner:
         assert_supported(plan)
         try:
             inputs = send_inputs(plan, self.tables, self.mixed_graphs)
+            if self._second_texts is not None:
+                for new in plan.new_requests:
+                    self._second_texts[new.slot] = new.second_text or self.max_model_len
             if inputs.copies is not None:
                 copy_blocks(self._kv_cache, *inputs.copies)
             hidden = self._hidden(inputs)
@@ -160,6 +163,10 @@ class TorchRunner:
         )
         self._sampler = Sampler(self.tables.sampling, self.tables.token_ids)
         self._query_starts = torch.arange(config.max_num_seqs + 1, device=self.device)
+        self._second_texts: Tensor | None = None
+        """[slots] int64: where the second text of each pair begins, for encoders that tell the two apart."""
+        if self.model_config.decoder.token_types > 1 and self.model_config.decoder.classifier is not None:
+            self._second_texts = torch.zeros(config.max_num_seqs + 1, dtype=torch.int64, device=self.device)
         self.graphs: DecodeGraphs | None = None
         self.mixed_graphs: MixedGraphs | None = None
         encodes = self.model_config.decoder.bidirectional  # one sequence after another, of any lengths: no graph
@@ -220,7 +227,9 @@ class TorchRunner:
         if inputs.prompt_outputs is None or inputs.targets is None:
             return None
         next_tokens = self.tables.token_ids.view(-1).index_select(0, inputs.targets)
-        return compute_prompt_outputs(inputs.prompt_outputs, hidden, next_tokens, self.model.logits)
+        return compute_prompt_outputs(
+            inputs.prompt_outputs, hidden, next_tokens, self.model.logits, self.model.classifier
+        )
 
     def _decode(self, slots: Tensor, starts: Tensor) -> Tensor:
         """A decode step that depends on nothing but device memory, as graphs need it: the lengths that the host sees
@@ -237,9 +246,16 @@ class TorchRunner:
             batch.slots, starts, batch.query_starts, tables.token_ids, tables.block_table, BLOCK_SIZE, num_tokens
         )
         attention: PreparedAttention | WholeSequences
+        token_types: Tensor | None = None
         if self.model_config.decoder.bidirectional:
             assert batch.host_query_lens == batch.host_seq_lens, "an encoder computes whole sequences"
             attention = WholeSequences(batch.host_query_lens)
+            if self._second_texts is not None:
+                lengths = batch.query_starts.diff()
+                begins = self._second_texts.index_select(0, batch.slots).repeat_interleave(
+                    lengths, output_size=num_tokens
+                )
+                token_types = (positions >= begins).long()
         else:
             attention = prepare(
                 batch,
@@ -249,7 +265,7 @@ class TorchRunner:
                 deterministic=self.config.deterministic,
                 reference=self._torch_attention,
             )
-        metadata = StepMetadata(positions, slot_mapping, attention, self._kv_cache)
+        metadata = StepMetadata(positions, slot_mapping, attention, self._kv_cache, token_types)
         return self.model(token_ids, metadata, selected)
 
     def _start_on_cpu(self) -> KVCachePlan:

@@ -140,7 +140,9 @@ def max_total_tokens(request: Request, config: SchedulerConfig, cache: KVCacheMa
     """
     prompt, limit = request.num_prompt_tokens, config.max_model_len
     if not (config.generates or request.pooling):
-        raise RequestRefusedError("this engine makes embeddings alone (task embed); start it with task generate")
+        raise RequestRefusedError(
+            "this engine generates no text (its task is embed or score); start it with task generate"
+        )
     if prompt == 0:
         raise RequestRefusedError("the prompt has no tokens; send at least one")
     if request.pooling and prompt <= limit:

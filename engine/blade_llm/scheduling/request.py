@@ -48,6 +48,8 @@ class Request:
     """Positions of the prompt that are fed with embeddings."""
     pooling: Literal["", "last", "mean", "cls"] = ""
     """Not empty: see :class:`~blade_llm.scheduling.plan.NewRequest`."""
+    second_text: int = 0
+    """See :class:`~blade_llm.scheduling.plan.NewRequest`."""
     output_ids: tuple[str, ...] = ()
     """The request ids that the outputs of a beam search bear, the best one's first."""
     grammar: Grammar | None = None

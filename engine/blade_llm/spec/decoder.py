@@ -55,6 +55,15 @@ class LearnedPositions:
 
 
 @dataclass(frozen=True, slots=True)
+class ClassifierSpec:
+    """What a cross-encoder makes a score of a pooled state with (Nogueira & Cho, arXiv 1901.04085)."""
+
+    dense: bool
+    """``output(tanh(dense(state)))``; else ``output(state)``."""
+    bias: bool
+
+
+@dataclass(frozen=True, slots=True)
 class DecoderSpec:
     """Token ids in, logits out."""
 
@@ -79,5 +88,6 @@ class DecoderSpec:
     """Of the embeddings, before the first layer."""
     token_types: int = 0
     """Rows of a table that tells the first text of a pair from the second; 0 for none."""
+    classifier: ClassifierSpec | None = None
     bidirectional: bool = False
     """An encoder: each token sees its whole sequence, which one step must hold; nothing is kept between steps."""

@@ -8,7 +8,7 @@ from pydantic import Field, StringConstraints
 
 from blade_operator.spec.types import ObjectName, Record, SecretKey
 
-Task = Literal["generate", "embed"]
+Task = Literal["generate", "embed", "score"]
 Pooling = Literal["last", "mean", "cls"]
 ToolCallParser = Literal["none", "hermes", "llama3_json"]
 ReasoningParser = Literal["none", "qwen3", "deepseek_r1"]

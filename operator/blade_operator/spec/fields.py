@@ -99,7 +99,8 @@ class Engine(Record):
     )
     task: Task = Field(
         default="generate",
-        description="`generate`: text, and embeddings too. `embed`: embeddings alone (`--task`).",
+        description="`generate`: text, and embeddings too. `embed`: embeddings alone. `score`: scores of "
+        "pairs of texts alone, by a cross-encoder (`--task`).",
     )
     pooling: Pooling | None = Field(
         default=None,

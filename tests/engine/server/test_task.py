@@ -18,7 +18,9 @@ from blade_llm.api.common.tasks import is_served
 from blade_llm.server.routes import ROUTES
 from blade_llm.text.errors import TokenizerFilesError
 
-GENERATING = [route.path for route in ROUTES if route.method == "POST" and not is_served(route.path, "embed")]
+GENERATING = [
+    route.path for route in ROUTES if is_served(route.path, "generate") and not is_served(route.path, "embed")
+]
 
 
 def _pools(folder: Path, **switches: Any) -> Path:

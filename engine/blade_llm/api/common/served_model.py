@@ -111,6 +111,8 @@ def load_served_model(source: ModelSource) -> ServedModel:
 def _pooling(source: ModelSource) -> Pooling:
     if source.task == "embed" and not source.bidirectional:
         require_causal(Path(source.folder))
+    if source.task == "score":
+        return "cls" if source.bidirectional else "last"  # what the classifier was trained on
     if source.pooling is not None:
         return source.pooling
     try:

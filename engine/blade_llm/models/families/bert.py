@@ -66,6 +66,8 @@ _NAMES = Names(
     up=("intermediate.dense",),
     down="output.dense",
     mlp_norm="output.LayerNorm",
+    classifier_dense="bert.pooler.dense",
+    classifier="classifier",
 )
 
 BERT = Family(_bert, _NAMES)
@@ -78,5 +80,7 @@ ROBERTA = Family(
         token_types="roberta.embeddings.token_type_embeddings",
         embedding_norm="roberta.embeddings.LayerNorm",
         layer="roberta.encoder.layer.{}",
+        classifier_dense="classifier.dense",
+        classifier="classifier.out_proj",
     ),
 )

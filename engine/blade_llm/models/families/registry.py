@@ -19,6 +19,7 @@ from blade_llm.models.families.mistral import MISTRAL
 from blade_llm.models.families.opt import OPT
 from blade_llm.models.families.phi import PHI, PHI3
 from blade_llm.models.families.qwen import QWEN2, QWEN3
+from blade_llm.spec.decoder import ClassifierSpec
 
 FAMILIES: Final[Mapping[str, Family]] = {
     "LlamaForCausalLM": LLAMA,
@@ -51,6 +52,15 @@ EMBEDDING_ONLY: Final[Mapping[str, Family]] = {
 }
 """Layers without an output matrix, as models for embeddings are often saved, and encoders."""
 
+CLASSIFIERS: Final[Mapping[str, tuple[Family, ClassifierSpec]]] = {
+    "BertForSequenceClassification": (BERT, ClassifierSpec(dense=True, bias=True)),
+    "RobertaForSequenceClassification": (ROBERTA, ClassifierSpec(dense=True, bias=True)),
+    "XLMRobertaForSequenceClassification": (ROBERTA, ClassifierSpec(dense=True, bias=True)),
+    "Qwen2ForSequenceClassification": (QWEN2, ClassifierSpec(dense=False, bias=False)),
+    "Qwen3ForSequenceClassification": (QWEN3, ClassifierSpec(dense=False, bias=False)),
+}
+"""Cross-encoders: the layers, and what makes a score of a pooled state."""
+
 
 def family_of(architecture: str, task: Task = "generate") -> Family:
     """The family of ``architecture``.
@@ -58,6 +68,15 @@ def family_of(architecture: str, task: Task = "generate") -> Family:
     Raises :class:`UnsupportedModelError` that names the architecture and the supported ones, or ``task`` where the
     architecture can only do others.
     """
+    if architecture in CLASSIFIERS:
+        if task != "score":
+            raise UnsupportedModelError(f"{architecture} scores pairs of texts; give --task score")
+        return CLASSIFIERS[architecture][0]
+    if task == "score":
+        raise UnsupportedModelError(
+            f"{architecture} scores no pairs of texts; leave out --task score, or use a model of one of these: "
+            f"{', '.join(CLASSIFIERS)}"
+        )
     family = FAMILIES.get(architecture)
     if family is None and architecture in EMBEDDING_ONLY:
         if task == "generate":
@@ -66,6 +85,6 @@ def family_of(architecture: str, task: Task = "generate") -> Family:
     if family is None:
         raise UnsupportedModelError(
             f"architecture {architecture!r} is not supported; use a model of one of these: "
-            f"{', '.join((*FAMILIES, *EMBEDDING_ONLY))}"
+            f"{', '.join((*FAMILIES, *EMBEDDING_ONLY, *CLASSIFIERS))}"
         )
     return family
