@@ -10,6 +10,9 @@ import msgspec
 PACKED_CACHE_BYTES: Final = 32 << 30
 """What servers and offline engines let packed weights take on disk."""
 
+Task = Literal["generate", "embed", "score"]
+"""Text, and embeddings besides; embeddings alone; or scores of pairs of texts alone."""
+
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What an engine process needs to start. Crosses the process boundary as msgpack."""
@@ -18,6 +21,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Model folder, already resolved (downloads happen before)."""
     served_names: tuple[str, ...]
     """Names requests may use; responses carry the first."""
+    task: Task = "generate"
+    """``embed``: embeddings alone; the output matrix is not loaded. ``score``: scores of pairs, by a cross-encoder."""
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
     """``auto``: the checkpoint's type on GPU; on CPU bf16 where the CPU computes it natively, else fp32."""
     max_model_len: int | None = None

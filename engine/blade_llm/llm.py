@@ -108,7 +108,7 @@ class LLM:
         tokenizer_dir = tokenizer_dir or tokenizer
         self._seeds = None if seed is None else random.Random(seed)
         folder = resolve_model(str(model), revision=revision)
-        model_config = load_model_config(folder)
+        model_config = load_model_config(folder, config.get("task", "generate"))
         if config.get("load_format", "auto") == "auto":
             checkpoint = open_checkpoint(folder)
             if problems := check_tensors(checkpoint, expected_tensors(model_config, checkpoint.tensors)):
@@ -167,14 +167,15 @@ class LLM:
         return self._run(texts, ids, sampling_params, n)
 
     def embed(
-        self, prompts: Prompt | Sequence[Prompt], *, pooling: Literal["last", "mean"] = "last"
+        self, prompts: Prompt | Sequence[Prompt], *, pooling: Literal["last", "mean", "cls"] = "last"
     ) -> list[list[float]]:
-        """The hidden states of one prompt or many after the last norm: the last token's, or the mean of all tokens'.
+        """The hidden states of one prompt or many after the last norm: the last token's, the mean of all tokens', or
+        the first token's (``cls``).
 
         They are not scaled to length 1. Raises ``ValueError`` for prompts that cannot work; nothing is computed then.
         """
-        if pooling not in ("last", "mean"):
-            raise ValueError(f"pooling is {pooling!r}; give 'last' or 'mean'")
+        if pooling not in ("last", "mean", "cls"):
+            raise ValueError(f"pooling is {pooling!r}; give 'last', 'mean' or 'cls'")
         token_ids = [
             self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
             for prompt in _as_prompts(prompts)

@@ -179,7 +179,7 @@ def test_embeddings(llm: LLM) -> None:
     assert llm.embed("the quick brown fox")[0] == pytest.approx(two, abs=1e-5)
     (token,) = llm.tokenizer.encode("h")
     assert llm.embed([token], pooling="mean")[0] == pytest.approx(llm.embed([token])[0], abs=1e-6)
-    with pytest.raises(ValueError, match="give 'last' or 'mean'"):
+    with pytest.raises(ValueError, match="give 'last', 'mean' or 'cls'"):
         llm.embed("hello", pooling="first")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="empty"):
         llm.embed(["hello", ""])

@@ -12,7 +12,8 @@ from typing import Any, Final
 import msgspec
 
 from blade_llm.api.common.pooling import Pooling
-from blade_llm.api.common.served_model import NO_PARSER, ModelSource, ServedModel, Task, load_served_model
+from blade_llm.api.common.served_model import NO_PARSER, ModelSource, ServedModel, load_served_model
+from blade_llm.config import Task
 from blade_llm.models.config import ModelConfig, load_model_config
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.tensors import expected_tensors
@@ -37,10 +38,15 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     guided: bool = False
     """Guided decoding is requested (``--enable_json_warmup``)."""
 
-    def source(self, model_dir: Path, vocab_size: int) -> ModelSource:
+    def source(self, model_dir: Path, config: ModelConfig) -> ModelSource:
         """Where the server would read the text side from."""
         fields = {name: value for name, value in msgspec.structs.asdict(self).items() if name != "guided"}
-        return ModelSource(folder=str(model_dir), vocab_size=vocab_size, **fields)
+        return ModelSource(
+            folder=str(model_dir),
+            vocab_size=config.vocab_size,
+            bidirectional=config.decoder.bidirectional,
+            **fields,
+        )
 
 
 def check_model(model_dir: Path, wanted: Wanted | None = None) -> CheckItem:
@@ -51,7 +57,7 @@ def check_model(model_dir: Path, wanted: Wanted | None = None) -> CheckItem:
     """
     wanted = wanted or Wanted()
     try:
-        config = load_model_config(model_dir)
+        config = load_model_config(model_dir, wanted.task)
     except ModelFilesError as error:
         return CheckItem(name=NAME, status="FAILED", detail=str(error))
     problems: list[str] = []
@@ -64,7 +70,7 @@ def check_model(model_dir: Path, wanted: Wanted | None = None) -> CheckItem:
     except ModelFilesError as error:
         problems.append(str(error))
     try:
-        model = load_served_model(wanted.source(model_dir, config.vocab_size))
+        model = load_served_model(wanted.source(model_dir, config))
     except TokenizerFilesError as error:
         problems.append(str(error))
     if problems or weights is None or model is None:
@@ -81,14 +87,14 @@ def check_model(model_dir: Path, wanted: Wanted | None = None) -> CheckItem:
 
 def _found(model: ServedModel) -> str:
     """How the server will parse this model's outputs, for the report."""
-    if model.task == "embed":
+    if model.task != "generate":
         return f", pooling {model.pooling}"
     forms = (("tool calls", model.call_form), ("reasoning", model.reasoning_form))
     return "".join(f", {what} {form.name}" for what, form in forms if form is not None)
 
 
 def _missing(model: ServedModel, model_dir: Path, config: ModelConfig, wanted: Wanted) -> Iterator[str]:
-    if model.task == "embed":
+    if model.task != "generate":
         return
     parser = wanted.tool_call_parser
     if model.chat_template is None:

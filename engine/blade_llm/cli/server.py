@@ -85,7 +85,7 @@ def _run(flags: Mapping[str, Any], build: str, started: float) -> int:
     try:
         from blade_llm.api.common.served_model import load_served_model
 
-        source = _model_source(flags, folder, config.vocab_size)
+        source = _model_source(flags, folder, config)
         model = load_served_model(source)
         engine.start(_engine_config(flags, folder, model))
         import uvloop
@@ -219,7 +219,7 @@ def _find_model(flags: Mapping[str, Any]) -> tuple[Path, ModelConfig]:
     """Find the model and check its files, as the engine process will; in milliseconds and with better messages."""
     with download_progress() as progress:
         folder = resolve_model(flags["model"], revision=flags["revision"], progress=progress)
-    config = load_model_config(folder)
+    config = load_model_config(folder, flags["task"])
     if flags["load_format"] == "auto":
         checkpoint = open_checkpoint(folder)
         if problems := check_tensors(checkpoint, expected_tensors(config, checkpoint.tensors)):
@@ -233,12 +233,13 @@ def _find_model(flags: Mapping[str, Any]) -> tuple[Path, ModelConfig]:
     return folder, config
 
 
-def _model_source(flags: Mapping[str, Any], folder: Path, vocab_size: int) -> ModelSource:
+def _model_source(flags: Mapping[str, Any], folder: Path, config: ModelConfig) -> ModelSource:
     from blade_llm.api.common.served_model import ModelSource
 
     return ModelSource(
         folder=str(folder),
-        vocab_size=vocab_size,
+        vocab_size=config.vocab_size,
+        bidirectional=config.decoder.bidirectional,
         names=tuple(flags["served_model_name"] or (_default_name(flags["model"]),)),
         aliases=frozenset({flags["model"], str(folder)}),
         **text_fields(flags),

@@ -7,9 +7,9 @@ from typing import Any, Final, get_args
 
 from blade_llm.api.common.limits import MAX_BODY_BYTES
 from blade_llm.api.common.pooling import Pooling
-from blade_llm.api.common.served_model import NO_PARSER, Task
+from blade_llm.api.common.served_model import NO_PARSER
 from blade_llm.cli.flags import Flag, boolean, byte_size, count, json_object, port, positive, seconds, share, tokens
-from blade_llm.config import PACKED_CACHE_BYTES
+from blade_llm.config import PACKED_CACHE_BYTES, Task
 from blade_llm.models.dtypes import DTYPE_ALIASES
 from blade_llm.text.reasoning import REASONING_PARSERS
 from blade_llm.text.tool_parsers import TOOL_PARSERS
@@ -50,14 +50,14 @@ _MODEL = (
     ),
     Flag(
         name="task",
-        help="generate: text, and embeddings too; embed: embeddings alone",
+        help="generate: text, and embeddings too; embed: embeddings alone; score: scores of pairs of texts alone",
         default="generate",
         choices=get_args(Task),
     ),
     Flag(
         name="pooling",
-        help="how hidden states become an embedding: the last token's, or their mean (default: as the model's "
-        "1_Pooling/config.json says, else last)",
+        help="how hidden states become an embedding: the last token's, their mean, or the first token's, cls "
+        "(default: as the model's 1_Pooling/config.json says, else last, of an encoder cls)",
         choices=get_args(Pooling),
     ),
     Flag(
@@ -261,6 +261,7 @@ MEMORY_FIELDS: Final[Mapping[str, str]] = {
     "cuda_graph_max_tokens": "cuda_graph_max_tokens",
     "cuda_graph_token_sizes": "cuda_graph_token_sizes",
     "attn_cls": "attn_cls",
+    "task": "task",
 }
 """Flags that decide the memory plan, the server's and the check's alike, and the ``EngineConfig`` fields they fill."""
 

@@ -24,7 +24,7 @@ def build_core(config: EngineConfig) -> EngineCore:
 
     Raises :class:`~blade_llm.models.errors.ModelFilesError`, :class:`~blade_llm.models.errors.NotEnoughMemoryError`.
     """
-    model_config = load_model_config(config.model_dir)
+    model_config = load_model_config(config.model_dir, config.task)
     runner = build_runner(config, model_config)
     info = EngineInfo(
         model=config.served_names[0],
@@ -48,6 +48,7 @@ def build_core(config: EngineConfig) -> EngineCore:
         grammars=_grammars(config, model_config.vocab_size, eos_token_ids, runner.timings),
         min_prefill_tokens=CPU_MIN_CHUNK if runner.device.type == "cpu" else GPU_MIN_CHUNK,
         graph_token_sizes=() if runner.mixed_graphs is None else runner.mixed_graphs.sizes,
+        whole_prompts=model_config.decoder.bidirectional,
     )
 
 

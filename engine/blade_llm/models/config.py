@@ -7,13 +7,14 @@ API server, the scheduler and ``blade_llm_check`` can.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from blade_llm.config import Task
 from blade_llm.models.dtypes import DTYPE_BYTES, DTypeName, parse_dtype
 from blade_llm.models.errors import ModelFilesError, UnsupportedModelError
-from blade_llm.models.families.registry import family_of
+from blade_llm.models.families.registry import CLASSIFIERS, family_of
 from blade_llm.models.names import tensor_map
 from blade_llm.models.raw_config import RawConfig
 from blade_llm.spec.decoder import DecoderSpec
@@ -24,7 +25,7 @@ __all__ = ["DTYPE_BYTES", "DTypeName", "KVSpec", "ModelConfig", "load_model_conf
 
 @dataclass(frozen=True, slots=True)
 class KVSpec:
-    """What the KV cache holds of a token: for each layer a key and a value of so many heads."""
+    """What the KV cache holds of a token: a key and a value of so many heads in each layer; of an encoder in none."""
 
     num_layers: int
     num_heads: int
@@ -77,8 +78,11 @@ class ModelConfig:
         return self.decoder.max_positions
 
 
-def load_model_config(model_dir: Path) -> ModelConfig:
+def load_model_config(model_dir: Path, task: Task = "generate") -> ModelConfig:
     """Read ``config.json`` (and ``generation_config.json`` for end-of-sequence ids) in ``model_dir``.
+
+    ``task`` ``embed``: without the output matrix, which embeddings do not need; ``score``: with a classifier in its
+    place.
 
     Raises :class:`ModelFilesError` when the folder or file is missing, is not JSON, or a field is missing or senseless,
     and :class:`UnsupportedModelError` for what the model needs and no code here computes.
@@ -89,7 +93,7 @@ def load_model_config(model_dir: Path) -> ModelConfig:
     if not isinstance(architectures, list) or not architectures:
         raise ModelFilesError(f"{path}: 'architectures' is missing or empty")
     try:
-        return _build(str(architectures[0]), RawConfig(fields), _eos_token_ids(model_dir, fields))
+        return _build(str(architectures[0]), RawConfig(fields), _eos_token_ids(model_dir, fields), task)
     except UnsupportedModelError as error:
         own_code = "; the code that comes with it ('auto_map') is never run" if fields.get("auto_map") else ""
         raise UnsupportedModelError(f"{path}: {error}{own_code}") from None
@@ -99,13 +103,20 @@ def load_model_config(model_dir: Path) -> ModelConfig:
         raise ModelFilesError(f"{path}: {error}") from None
 
 
-def _build(architecture: str, raw: RawConfig, eos_token_ids: tuple[int, ...]) -> ModelConfig:
-    family = family_of(architecture)
+def _build(architecture: str, raw: RawConfig, eos_token_ids: tuple[int, ...], task: Task) -> ModelConfig:
+    family = family_of(architecture, task)
     if raw.get("quantization_config"):
         raise UnsupportedModelError(
             "quantised checkpoints ('quantization_config') are not supported yet; use the original"
         )
     decoder = family.decoder(raw)
+    if task != "generate":
+        decoder = replace(decoder, head=False)
+    if task == "score":
+        labels = len(raw.get("id2label") or (0, 1))
+        if labels != 1:
+            raise UnsupportedModelError(f"a cross-encoder has one label, not {labels} ('id2label')")
+        decoder = replace(decoder, classifier=CLASSIFIERS[architecture][1])
     shapes = {(a.num_heads, a.num_kv_heads, a.head_dim) for a in (layer.attention for layer in decoder.layers)}
     if len(shapes) != 1:
         raise UnsupportedModelError("layers with different numbers of heads are not supported")
@@ -115,7 +126,7 @@ def _build(architecture: str, raw: RawConfig, eos_token_ids: tuple[int, ...]) ->
         architecture=architecture,
         decoder=decoder,
         tensors=tensor_map(decoder, family.names),
-        kv=KVSpec(len(decoder.layers), kv_heads, head_dim),
+        kv=KVSpec(0 if decoder.bidirectional else len(decoder.layers), kv_heads, head_dim),
         dtype=parse_dtype(str(raw.get("dtype") or raw.get("torch_dtype") or "float32")),
         eos_token_ids=tuple(token for token in eos_token_ids if 0 <= token < decoder.vocab_size),  # never sampled else
         bos_token_id=None if bos_token_id is None else int(bos_token_id),

@@ -9,9 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from blade_llm.kernels.decoder_layers import fuse
+from blade_llm.layers.linear import Linear
 from blade_llm.layers.moe import MoE
 from blade_llm.layers.rope import RotaryTable
 from blade_llm.layers.step import StepMetadata
+from blade_llm.models.classifier import Classifier
 from blade_llm.models.decoder_layer import DecoderLayer, build_norm
 from blade_llm.models.linear_method import LinearMethod, PlainWeights
 from blade_llm.models.parameters import Parameters
@@ -43,9 +45,15 @@ class Decoder:
         self.layers = [DecoderLayer(layer, parameters, index, method) for index, layer in enumerate(spec.layers)]
         self.fused = self._fuse()
         """All layers in one call; without it they compute the same one by one."""
+        assert spec.final_norm is not None, "a decoder ends with a norm"
         self.norm = build_norm(spec.final_norm, parameters, "norm")
-        self.head = method.shared(self.embedding) if spec.tied else method.create(parameters, parameters.linear("head"))
-        self.nbytes = self._count_bytes(shares_head=spec.tied and self.head.packed is None)
+        self.head: Linear | None = None
+        if spec.head and spec.tied:
+            self.head = method.shared(self.embedding)
+        elif spec.head:
+            self.head = method.create(parameters, parameters.linear("head"))
+        self.classifier = None if spec.classifier is None else Classifier(spec.classifier, parameters)
+        self.nbytes = self._count_bytes()
 
     def __call__(self, token_ids: Tensor, step: StepMetadata, selected: Tensor | None) -> Tensor:
         """Normalised hidden states, [selected, hidden].
@@ -78,7 +86,8 @@ class Decoder:
         return self.norm.add(x, residual)[0]
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[tokens, hidden] to [tokens, vocabulary]."""
+        """[tokens, hidden] to [tokens, vocabulary]; not of a model without output matrix."""
+        assert self.head is not None, "this model was loaded without its output matrix"
         logits = self.head(hidden)
         if self.spec.logits_scale != 1.0:
             logits = logits.mul_(self.spec.logits_scale)
@@ -117,9 +126,10 @@ class Decoder:
             gated=first.mlp.gated,
         )
 
-    def _count_bytes(self, shares_head: bool) -> int:
+    def _count_bytes(self) -> int:
         tables = [self.embedding, *(each for table in self.rotary for each in (table.cos, table.sin))]
         if self.positions is not None:
             tables.append(self.positions)
-        layers = sum(layer.nbytes for layer in self.layers)
-        return layers + sum(table.nbytes for table in tables) + (0 if shares_head else self.head.nbytes)
+        shared = self.spec.tied and self.head is not None and self.head.packed is None
+        head = 0 if self.head is None or shared else self.head.nbytes
+        return sum(layer.nbytes for layer in self.layers) + sum(table.nbytes for table in tables) + head

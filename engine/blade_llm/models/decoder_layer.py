@@ -44,6 +44,7 @@ class DecoderLayer:
                 parameters.tensor(f"{place}.attention.q_norm.weight"),
                 parameters.tensor(f"{place}.attention.k_norm.weight"),
             )
+        assert not spec.norms_after, "of encoders"
         self.spec = spec
         before, after = (
             norm("attention_norm", spec.attention_norm),

@@ -20,6 +20,7 @@ class Names:
 
     embedding: str = "model.embed_tokens"
     positions: str = ""
+    token_types: str = ""
     embedding_norm: str = ""
     layer: str = "model.layers.{}"
     attention_norm: str = "input_layernorm"
@@ -39,6 +40,8 @@ class Names:
     mlp_output_norm: str = "post_mlp_layernorm"
     final_norm: str = "model.norm"
     head: str = "lm_head"
+    classifier_dense: str = ""
+    classifier: str = "score"
     transposed: bool = False
     """Linear layers inside of layers are stored as [in, out]."""
 
@@ -46,11 +49,12 @@ class Names:
 def tensor_map(spec: DecoderSpec, names: Names | None = None) -> TensorMap:
     """Where the checkpoint has the tensors of ``spec``, by their place in the model:
 
-    ``embedding``, ``positions``, ``embedding_norm``, ``head``, ``norm``; of layer ``i``, below ``layers.i.``:
-    ``attention_norm``, ``attention.qkv``, ``attention.q_norm``, ``attention.k_norm``, ``attention.output``,
-    ``attention_output_norm``, ``mlp_norm``, ``mlp.up`` (gate and up where there is a gate), ``mlp.down``,
-    ``mlp_output_norm``. A norm has ``.weight`` and perhaps ``.bias`` below it.
-    :func:`map_moe` says what mixtures of experts have below ``mlp``.
+    ``embedding``, ``positions``, ``token_types``, ``embedding_norm``, ``head``, ``classifier.dense``,
+    ``classifier.output``, ``norm``;
+    of layer ``i``, below ``layers.i.``: ``attention_norm``,
+    ``attention.qkv``, ``attention.q_norm``, ``attention.k_norm``, ``attention.output``, ``attention_output_norm``,
+    ``mlp_norm``, ``mlp.up`` (gate and up where there is a gate), ``mlp.down``, ``mlp_output_norm``. A norm has
+    ``.weight`` and perhaps ``.bias`` below it. :func:`map_moe` says what mixtures of experts have below ``mlp``.
     """
     names = names or Names()
     linears: dict[str, LinearMap] = {}
@@ -58,6 +62,8 @@ def tensor_map(spec: DecoderSpec, names: Names | None = None) -> TensorMap:
     tensors["embedding"] = TensorPart(f"{names.embedding}.weight", (spec.vocab_size, spec.hidden_size))
     if spec.positions is not None:
         tensors["positions"] = TensorPart(f"{names.positions}.weight", (spec.positions.rows, spec.hidden_size))
+    if spec.token_types:
+        tensors["token_types"] = TensorPart(f"{names.token_types}.weight", (spec.token_types, spec.hidden_size))
     if spec.embedding_norm is not None:
         _norm(tensors, "embedding_norm", names.embedding_norm, spec.embedding_norm, spec.hidden_size)
     orders: dict[AttentionSpec, _HeadRows] = {}
@@ -66,10 +72,16 @@ def tensor_map(spec: DecoderSpec, names: Names | None = None) -> TensorMap:
             orders[layer.attention] = _HeadRows(layer.attention, names)
         place, prefix = f"layers.{index}", names.layer.format(index)
         _layer(linears, tensors, place, prefix, layer, spec.hidden_size, names, orders[layer.attention])
-    _norm(tensors, "norm", names.final_norm, spec.final_norm, spec.hidden_size)
-    if not spec.tied:
+    if spec.final_norm is not None:
+        _norm(tensors, "norm", names.final_norm, spec.final_norm, spec.hidden_size)
+    if spec.head and not spec.tied:
         head = LinearPart(names.head, spec.vocab_size, spec.hidden_size, unit_rows=spec.head_unit_rows)
         linears["head"] = LinearMap((head,), spec.head_bias)
+    if spec.classifier is not None:
+        size, bias = spec.hidden_size, spec.classifier.bias
+        linears["classifier.output"] = LinearMap((LinearPart(names.classifier, 1, size),), bias)
+        if spec.classifier.dense:
+            linears["classifier.dense"] = LinearMap((LinearPart(names.classifier_dense, size, size),), bias)
     return TensorMap(linears, tensors, optional_prefix=names.embedding.partition(".")[0] + ".")
 
 

@@ -27,7 +27,8 @@ def build_runner(config: EngineConfig, model_config: ModelConfig | None = None) 
     ``ValueError`` for a ``max_model_len`` beyond the model's own.
     """
     if model_config is None:
-        model_config = load_model_config(config.model_dir)  # before the import: bad files are reported at once
+        # Before the import: bad files are reported at once.
+        model_config = load_model_config(config.model_dir, config.task)
     imported = preload()
     from blade_llm.runner.torch_runner import TorchRunner
 

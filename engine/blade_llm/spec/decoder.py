@@ -27,6 +27,8 @@ class LayerSpec:
     """Of what the MLP adds."""
     residual_scale: float = 1.0
     """Of what both add."""
+    norms_after: bool = False
+    """``x = norm(x + attention(x))``, then ``x = norm(x + mlp(x))``, with the same two norms; of encoders."""
 
     def __post_init__(self) -> None:
         if self.mlp_norm is None and self.mlp_output_norm is None and not self.parallel:
@@ -57,20 +59,32 @@ class LearnedPositions:
 
 
 @dataclass(frozen=True, slots=True)
+class ClassifierSpec:
+    """What a cross-encoder makes a score of a pooled state with (Nogueira & Cho, arXiv 1901.04085)."""
+
+    dense: bool
+    """``output(tanh(dense(state)))``; else ``output(state)``."""
+    bias: bool
+
+
+@dataclass(frozen=True, slots=True)
 class DecoderSpec:
     """Token ids in, logits out."""
 
     vocab_size: int
     hidden_size: int
     layers: tuple[LayerSpec, ...]
-    final_norm: NormSpec
+    final_norm: NormSpec | None
+    """None where the layers have their norms after them."""
     max_positions: int
     """The longest sequence that the model was made for."""
     tied: bool
     """The output matrix is the embedding table."""
     positions: LearnedPositions | None = None
     embedding_norm: NormSpec | None = None
-    """Of the embeddings."""
+    """Of the embeddings, before the first layer."""
+    head: bool = True
+    """Logits are computed; without it hidden states are all there is, for embeddings."""
     head_bias: bool = False
     head_unit_rows: bool = False
     """Rows of the output matrix are divided by their Euclidean norms."""
@@ -80,3 +94,8 @@ class DecoderSpec:
     """Of the logits."""
     logits_softcap: float = 0.0
     """Logits become ``logits_softcap * tanh(logit / logits_softcap)``; 0: they stay."""
+    token_types: int = 0
+    """Rows of a table that tells the first text of a pair from the second; 0 for none."""
+    classifier: ClassifierSpec | None = None
+    bidirectional: bool = False
+    """An encoder: each token sees its whole sequence, which one step must hold; nothing is kept between steps."""

@@ -106,6 +106,20 @@ class Tokenizer:
         ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
+    def encode_pair(self, first: str, second: str, limit: int | None = None) -> tuple[list[int], int]:
+        """Token ids of a pair of texts as the post-processor joins them, and where the tokens begin that it gives the
+        type 1; 0 where it gives that to none.
+
+        Args:
+            limit: most tokens; the end of ``second`` is cut off. What ``first`` has beyond stays.
+        """
+        one = self._backend.encode(first, add_special_tokens=False)
+        two = self._backend.encode(second, add_special_tokens=False)
+        if limit is not None:
+            two.truncate(max(0, limit - len(one.ids) - self._backend.num_special_tokens_to_add(True)))
+        pair = self._backend.post_process(one, two)
+        return list(pair.ids), next((index for index, kind in enumerate(pair.type_ids) if kind), 0)
+
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool = True) -> str:
         """Text of ``token_ids``; bytes that are no UTF-8 become U+FFFD, ids without a token nothing."""
         text: str = self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)

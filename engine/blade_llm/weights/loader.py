@@ -12,6 +12,7 @@ from blade_llm.kernels.linear.packed import Packer, Quantization
 from blade_llm.layers.linear import LinearOptions
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.decoder import Decoder
+from blade_llm.models.encoder import Encoder
 from blade_llm.models.linear_method import PlainWeights
 from blade_llm.models.parameters import Parameters
 from blade_llm.models.weight_source import WeightSource
@@ -31,7 +32,7 @@ def load_model(
     quant: Quantization = "none",
     deterministic: bool = False,
     packed_cache: tuple[Path, int] | None = None,
-) -> Decoder:
+) -> Decoder | Encoder:
     """The model with its weights on ``device`` in ``dtype``, for sequences of up to ``max_positions`` tokens.
 
     ``quant``: of all linear layers; the embedding table stays as it is. ``deterministic``: their results for a token do
@@ -41,8 +42,10 @@ def load_model(
     shape.
     """
 
-    def build(source: WeightSource, tensors: TensorMap, packer: Packer) -> Decoder:
+    def build(source: WeightSource, tensors: TensorMap, packer: Packer) -> Decoder | Encoder:
         method = PlainWeights(LinearOptions(quant, deterministic, packer))
+        if config.decoder.bidirectional:
+            return Encoder(config.decoder, Parameters(source, tensors), method)
         return Decoder(config.decoder, Parameters(source, tensors), max_positions, method)
 
     if load_format == "dummy":

@@ -8,8 +8,8 @@ from pydantic import Field, StringConstraints
 
 from blade_operator.spec.types import ObjectName, Record, SecretKey
 
-Task = Literal["generate", "embed"]
-Pooling = Literal["last", "mean"]
+Task = Literal["generate", "embed", "score"]
+Pooling = Literal["last", "mean", "cls"]
 ToolCallParser = Literal[
     "none",
     "hermes",

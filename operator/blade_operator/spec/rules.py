@@ -120,7 +120,7 @@ def _not_ours(part: str, template: Callable[[LLMServiceSpec], PodTemplate | None
     )
 
 
-_NOT_OF_EMBEDDINGS: Final = "is of generated text, which a service with task embed has none of: remove it"
+_NOT_OF_EMBEDDINGS: Final = "is of generated text, which a service with task embed or score has none of: remove it"
 
 
 def _of_text(field: str, unset: Callable[[Engine], bool]) -> Rule:
@@ -128,8 +128,8 @@ def _of_text(field: str, unset: Callable[[Engine], bool]) -> Rule:
     return Rule(
         at=("spec", "engine"),
         field=f"spec.engine.{field}",
-        cel=f"self.task != 'embed' || !has(self.{field})",
-        holds=lambda name, spec: spec.engine.task != "embed" or unset(spec.engine),
+        cel=f"self.task == 'generate' || !has(self.{field})",
+        holds=lambda name, spec: spec.engine.task == "generate" or unset(spec.engine),
         message=_NOT_OF_EMBEDDINGS,
     )
 
@@ -219,8 +219,8 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         at=("spec", "engine"),
         field="spec.engine.jsonWarmup",
-        cel="self.task != 'embed' || !self.jsonWarmup",
-        holds=lambda name, spec: spec.engine.task != "embed" or not spec.engine.json_warmup,
+        cel="self.task == 'generate' || !self.jsonWarmup",
+        holds=lambda name, spec: spec.engine.task == "generate" or not spec.engine.json_warmup,
         message=_NOT_OF_EMBEDDINGS,
     ),
     *_not_ours("engine", lambda spec: spec.engine.pod_template),

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from blade_llm.api.common.pooling import Pooling, find_pooling, require_causal
+from blade_llm.config import Task
 from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.text.chat_template import RESERVED, ChatTemplate, load_chat_template
 from blade_llm.text.errors import TokenizerFilesError
@@ -24,9 +25,6 @@ from blade_llm.text.tool_parsers import TOOL_PARSERS, CallForm, detect_tool_pars
 NO_PARSER: Final = "none"
 """Switches off a parser that the chat template would call for."""
 _Form = TypeVar("_Form", CallForm, ReasoningForm)
-
-Task = Literal["generate", "embed"]
-"""Text, and embeddings besides; or embeddings alone."""
 
 
 class SamplingDefaults(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +73,9 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
     default_chat_template_kwargs: dict[str, Any] = {}
     task: Task = "generate"
     pooling: Pooling | None = None
-    """None: as the model's folder says, else ``last``."""
+    """None: as the model's folder says, else ``last``, or of an encoder ``cls``."""
+    bidirectional: bool = False
+    """The model is an encoder."""
     tool_call_parser: str | None = None
     """A name of :data:`~blade_llm.text.tool_parsers.TOOL_PARSERS`, or ``none``; None: what the chat template shows."""
     reasoning_parser: str | None = None
@@ -118,12 +118,14 @@ def load_served_model(source: ModelSource) -> ServedModel:
 
 
 def _pooling(source: ModelSource) -> Pooling:
-    if source.task == "embed":
+    if source.task == "embed" and not source.bidirectional:
         require_causal(Path(source.folder))
+    if source.task == "score":
+        return "cls" if source.bidirectional else "last"  # what the classifier was trained on
     if source.pooling is not None:
         return source.pooling
     try:
-        return find_pooling(Path(source.folder)) or "last"
+        return find_pooling(Path(source.folder)) or ("cls" if source.bidirectional else "last")
     except TokenizerFilesError:
         if source.task == "embed":
             raise

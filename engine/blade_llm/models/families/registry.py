@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from blade_llm.config import Task
 from blade_llm.models.errors import UnsupportedModelError
 from blade_llm.models.families.baichuan import BAICHUAN
+from blade_llm.models.families.bert import BERT, ROBERTA
 from blade_llm.models.families.big_science import BLOOM, STARCODER2
 from blade_llm.models.families.cohere import COHERE
 from blade_llm.models.families.family import Family
@@ -25,6 +27,7 @@ from blade_llm.models.families.phi import PHI, PHI3
 from blade_llm.models.families.qwen import QWEN, QWEN2, QWEN3
 from blade_llm.models.families.qwen_moe import QWEN2_MOE, QWEN3_MOE
 from blade_llm.models.families.stablelm import STABLELM
+from blade_llm.spec.decoder import ClassifierSpec
 
 FAMILIES: Final[Mapping[str, Family]] = {
     "LlamaForCausalLM": LLAMA,
@@ -57,15 +60,53 @@ FAMILIES: Final[Mapping[str, Family]] = {
 }
 """By the first entry of ``architectures`` in ``config.json``."""
 
+EMBEDDING_ONLY: Final[Mapping[str, Family]] = {
+    "LlamaModel": LLAMA,
+    "Qwen2Model": QWEN2,
+    "Qwen3Model": QWEN3,
+    "MistralModel": MISTRAL,
+    "BertModel": BERT,
+    "BertForMaskedLM": BERT,
+    "RobertaModel": ROBERTA,
+    "RobertaForMaskedLM": ROBERTA,
+    "XLMRobertaModel": ROBERTA,
+    "XLMRobertaForMaskedLM": ROBERTA,
+}
+"""Layers without an output matrix, as models for embeddings are often saved, and encoders."""
 
-def family_of(architecture: str) -> Family:
+CLASSIFIERS: Final[Mapping[str, tuple[Family, ClassifierSpec]]] = {
+    "BertForSequenceClassification": (BERT, ClassifierSpec(dense=True, bias=True)),
+    "RobertaForSequenceClassification": (ROBERTA, ClassifierSpec(dense=True, bias=True)),
+    "XLMRobertaForSequenceClassification": (ROBERTA, ClassifierSpec(dense=True, bias=True)),
+    "Qwen2ForSequenceClassification": (QWEN2, ClassifierSpec(dense=False, bias=False)),
+    "Qwen3ForSequenceClassification": (QWEN3, ClassifierSpec(dense=False, bias=False)),
+}
+"""Cross-encoders: the layers, and what makes a score of a pooled state."""
+
+
+def family_of(architecture: str, task: Task = "generate") -> Family:
     """The family of ``architecture``.
 
-    Raises :class:`UnsupportedModelError` that names the architecture and the supported ones.
+    Raises :class:`UnsupportedModelError` that names the architecture and the supported ones, or ``task`` where the
+    architecture can only do others.
     """
+    if architecture in CLASSIFIERS:
+        if task != "score":
+            raise UnsupportedModelError(f"{architecture} scores pairs of texts; give --task score")
+        return CLASSIFIERS[architecture][0]
+    if task == "score":
+        raise UnsupportedModelError(
+            f"{architecture} scores no pairs of texts; leave out --task score, or use a model of one of these: "
+            f"{', '.join(CLASSIFIERS)}"
+        )
     family = FAMILIES.get(architecture)
+    if family is None and architecture in EMBEDDING_ONLY:
+        if task == "generate":
+            raise UnsupportedModelError(f"{architecture} generates no text, but embeddings; give --task embed")
+        return EMBEDDING_ONLY[architecture]
     if family is None:
         raise UnsupportedModelError(
-            f"architecture {architecture!r} is not supported; use a model of one of these: {', '.join(FAMILIES)}"
+            f"architecture {architecture!r} is not supported; use a model of one of these: "
+            f"{', '.join((*FAMILIES, *EMBEDDING_ONLY, *CLASSIFIERS))}"
         )
     return family
