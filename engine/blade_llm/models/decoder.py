@@ -18,6 +18,7 @@ from blade_llm.models.decoder_layer import DecoderLayer, build_norm
 from blade_llm.models.linear_method import LinearMethod, PlainWeights
 from blade_llm.models.parameters import Parameters
 from blade_llm.spec.decoder import DecoderSpec
+from blade_llm.spec.moe import MoESpec
 
 if TYPE_CHECKING:
     from blade_llm.kernels.decoder_layers.native import NativeDecoder
@@ -104,6 +105,9 @@ class Decoder:
         """The operator for whole layers, where it computes what all of them ask for."""
         weights = [layer.fusable for layer in self.layers]
         first = self.spec.layers[0]
+        mlp = first.mlp
+        if isinstance(mlp, MoESpec):
+            return None
         eps = {norm.eps for layer in self.spec.layers for norm in layer.norms}
         alike = {(layer.attention.scale, layer.mlp) for layer in self.spec.layers}
         kinds = {norm.kind for layer in self.spec.layers for norm in (layer.attention_norm, layer.mlp_norm) if norm}
@@ -119,11 +123,11 @@ class Decoder:
             num_kv_heads=first.attention.num_kv_heads,
             head_dim=first.attention.head_dim,
             scale=first.attention.scale,
-            inner=first.mlp.inner,
+            inner=mlp.inner,
             eps=eps.pop(),
             norm=kind,
-            activation=first.mlp.activation,
-            gated=first.mlp.gated,
+            activation=mlp.activation,
+            gated=mlp.gated,
         )
 
     def _count_bytes(self) -> int:

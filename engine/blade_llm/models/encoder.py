@@ -14,13 +14,16 @@ from blade_llm.models.decoder_layer import build_norm
 from blade_llm.models.linear_method import LinearMethod, PlainWeights
 from blade_llm.models.parameters import Parameters
 from blade_llm.spec.decoder import DecoderSpec, LayerSpec
+from blade_llm.spec.mlp import MLPSpec
 
 
 class EncoderLayer:
     """``x = norm(x + attention(x))``, then ``x = norm(x + mlp(x))``."""
 
     def __init__(self, spec: LayerSpec, parameters: Parameters, place: str, method: LinearMethod) -> None:
+        assert spec.attention_norm is not None
         assert spec.mlp_norm is not None
+        assert isinstance(spec.mlp, MLPSpec), "encoders have no experts"
         plain = LayerSpec(spec.attention, spec.mlp, spec.attention_norm, spec.mlp_norm, norms_after=True)
         assert spec == plain, "encoders have no other layers"
 

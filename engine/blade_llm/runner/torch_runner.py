@@ -214,10 +214,11 @@ class TorchRunner:
             qk_norm=bool(of_heads),
             unit_offset="rms_unit_offset" in of_heads,
         )
-        self.model.warm_experts()
-        norms = [norm for layer in layers for norm in layer.norms] + [
-            norm for norm in (model.decoder.final_norm,) if norm is not None
-        ]
+        if isinstance(self.model, Decoder):
+            self.model.warm_experts()
+        norms = [norm for layer in layers for norm in layer.norms]
+        if model.decoder.final_norm is not None:
+            norms.append(model.decoder.final_norm)
         warm_family(
             self.dtype,
             self.device,

@@ -29,7 +29,7 @@ def _gemma_like(
     raw = RawConfig({**raw.fields, "hidden_act": "gelu_pytorch_tanh" if named == "gelu" else named})
     bias = raw.flag("attention_bias")
     spec = llama_like(raw, qkv_bias=bias, output_bias=bias, windows=windows, rope=rope, tied=True)
-    spec = with_norms(spec, NormSpec(spec.final_norm.eps, "rms_unit_offset"))
+    spec = with_norms(spec, NormSpec(raw.above_zero("rms_norm_eps", 1e-6), "rms_unit_offset"))
     return replace(spec, embedding_scale=spec.hidden_size**0.5)
 
 
