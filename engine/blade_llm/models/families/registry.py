@@ -8,9 +8,9 @@ from typing import Final
 from blade_llm.config import Task
 from blade_llm.models.errors import UnsupportedModelError
 from blade_llm.models.families.baichuan import BAICHUAN
-from blade_llm.models.families.bert import BERT, ROBERTA
 from blade_llm.models.families.big_science import BLOOM, STARCODER2
 from blade_llm.models.families.cohere import COHERE
+from blade_llm.models.families.encoders.bert import BERT, ROBERTA
 from blade_llm.models.families.family import Family
 from blade_llm.models.families.gemma import GEMMA, GEMMA2, GEMMA3
 from blade_llm.models.families.glm import CHATGLM, GLM, GLM4
@@ -20,12 +20,12 @@ from blade_llm.models.families.granite import GRANITE
 from blade_llm.models.families.internlm import INTERNLM2
 from blade_llm.models.families.llama import LLAMA
 from blade_llm.models.families.mistral import MISTRAL
-from blade_llm.models.families.mixtral import MIXTRAL
+from blade_llm.models.families.mixtures.mixtral import MIXTRAL
+from blade_llm.models.families.mixtures.qwen_moe import QWEN2_MOE, QWEN3_MOE
 from blade_llm.models.families.olmo import OLMO2
 from blade_llm.models.families.opt import OPT
 from blade_llm.models.families.phi import PHI, PHI3
 from blade_llm.models.families.qwen import QWEN, QWEN2, QWEN3
-from blade_llm.models.families.qwen_moe import QWEN2_MOE, QWEN3_MOE
 from blade_llm.models.families.stablelm import STABLELM
 from blade_llm.spec.decoder import ClassifierSpec
 
