@@ -218,6 +218,11 @@ class Client:
             self._send(body)
         return not self._flow.paused
 
+    @property
+    def ready(self) -> bool:
+        """More may be written at once: the client reads, and has not left."""
+        return not self._flow.paused
+
     def drained(self) -> Awaitable[None]:
         """Wait until the client has read enough.
 
@@ -242,7 +247,7 @@ class Client:
             transport = self._flow.transport
             self.sent += len(body)
             if body:
-                _write(transport, b"%b%x\r\n" % (self._head, len(body)), body, b"\r\n0\r\n\r\n")
+                _write(transport, self._head, response_head.chunk_size(len(body)), body, b"\r\n0\r\n\r\n")
             else:
                 transport.write(self._head + response_head.LAST_CHUNK)
             self._head = b""
@@ -313,16 +318,16 @@ class Client:
             return
         self.sent += len(body)
         if self._chunked:
-            _write(transport, b"%b%x\r\n" % (head, len(body)), body, b"\r\n")
+            _write(transport, head, response_head.chunk_size(len(body)), body, b"\r\n")
         elif head:
-            _write(transport, head, body, b"")
+            _write(transport, head, b"", body, b"")
         else:
             transport.write(body)
 
 
-def _write(transport: asyncio.Transport, before: bytes, body: bytes, after: bytes) -> None:
+def _write(transport: asyncio.Transport, head: bytes, size: bytes, body: bytes, after: bytes) -> None:
     """Write all parts at once: uvloop sends what it is given immediately, and has a fast path for one object."""
     if len(body) < COPY_LIMIT:
-        transport.write(b"%b%b%b" % (before, body, after))
+        transport.write(b"%b%b%b%b" % (head, size, body, after))
     else:
-        transport.writelines((before, body, after))
+        transport.writelines((head, size, body, after))

@@ -42,7 +42,7 @@ TRY = "async def f():\n    try:\n        {}\n    except E as e:\n        {}\n   
         (TRY.format("a", "b", "async for each in d: c"), 1),
         ("def f():\n    try:\n        yield 1\n    except E:\n        yield 2", 1),
         ("async def f():\n    async with asyncio.timeout(1):\n        await a", 0),
-        ("async def f():\n    async with endpoints.attempt(1) as attempt:\n        await a", 0),
+        ("async def f():\n    with endpoints.attempt(1) as attempt:\n        await a", 0),
         ("async def f():\n    async with a_manager():\n        await a", 1),
         ("async def f():\n    try: a\n    except E as e: b\n    try: a\n    except F as e: b", 1),
         ("async def f():\n    try: a\n    except E as e: b\n    try: a\n    except E as e: b", 0),

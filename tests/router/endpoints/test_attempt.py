@@ -63,7 +63,7 @@ async def test_an_attempt_gives_back_what_it_took(fails: bool) -> None:
     make_half_open(endpoint)
     attempt, choice, client = attempt_of(endpoint)
     with pytest.raises(RuntimeError) if fails else contextlib.nullcontext():
-        async with attempt:
+        with attempt:
             assert (endpoint.in_flight, endpoint.health.breaker.probing) == (1, True)
             assert not endpoint.health.breaker.allows(time.monotonic()), "one probe at a time"
             if fails:
@@ -88,11 +88,11 @@ async def test_a_probe_that_is_judged_ends_once() -> None:
     make_half_open(endpoint)
     breaker = endpoint.health.breaker
     first, _, _ = attempt_of(endpoint)
-    async with first:
+    with first:
         first.end_probe()
         assert breaker.allows(time.monotonic())
         second, _, _ = attempt_of(endpoint)
-        async with second:
+        with second:
             assert breaker.probing
             first.end_probe()
             assert breaker.probing, "the probe of another attempt"
@@ -109,6 +109,6 @@ async def test_a_choice_that_fails_leaves_nothing_in_flight() -> None:
     (endpoint,) = endpoints(1)
     attempt = Attempt(FailingChoice(endpoint), REQUEST, FakeClient())  # type: ignore[arg-type]
     with pytest.raises(KeyError, match="removed"):
-        async with attempt:
+        with attempt:
             raise AssertionError("not entered")
     assert endpoint.in_flight == 0
