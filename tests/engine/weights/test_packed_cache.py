@@ -14,6 +14,7 @@ from hub_support.tiny_model import make_model, tensors
 from blade_llm.kernels.linear.native import NativeLinear
 from blade_llm.models.config import load_model_config
 from blade_llm.models.decoder import Decoder
+from blade_llm.weights import sources
 from blade_llm.weights.loader import load_model
 from blade_llm.weights.packed_cache import file as packed_file
 from blade_llm.weights.packed_cache import folder, loading
@@ -361,3 +362,20 @@ def test_the_default_folder_is_no_temporary_one(monkeypatch: pytest.MonkeyPatch,
     assert packed_cache(None, 5) is None
     monkeypatch.setenv("HF_HOME", "/models")
     assert packed_cache(None, 5) == (Path("/models/bladellm/packed"), 5)
+
+
+def test_a_bin_checkpoint_is_written_once_and_not_what_is_packed_of_it_again(
+    model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, counted: list[str]
+) -> None:
+    monkeypatch.setattr(sources, "SMALL_BYTES", 0)
+    for file in model.glob("model*"):
+        file.unlink()
+    torch.save({name: torch.tensor(value).bfloat16() for name, value in tensors().items()}, model / "pytorch_model.bin")
+    expected = load(model, None)
+    load(model, cache)
+    (packed,) = files(cache)
+    names = {stored.names[0] for stored in packed_file.PackedFile(packed).directory.tensors}
+    assert names == {name for name in tensors() if "norm" in name or "embed" in name}
+    del counted[:]
+    assert_equal(load(model, cache), expected)
+    assert counted == []
