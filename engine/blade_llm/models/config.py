@@ -7,7 +7,7 @@ API server, the scheduler and ``blade_llm_check`` can.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from blade_llm.models.families.registry import family_of
 from blade_llm.models.names import tensor_map
 from blade_llm.models.raw_config import RawConfig
 from blade_llm.spec.decoder import DecoderSpec
+from blade_llm.spec.rope import YarnScaling
 from blade_llm.spec.tensors import TensorMap
 
 __all__ = ["DTYPE_BYTES", "DTypeName", "KVSpec", "ModelConfig", "load_model_config", "read_json"]
@@ -95,7 +96,7 @@ def load_model_config(model_dir: Path) -> ModelConfig:
         raise UnsupportedModelError(f"{path}: {error}{own_code}") from None
     except KeyError as error:
         raise ModelFilesError(f"{path}: {error} is missing") from None
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, ArithmeticError) as error:
         raise ModelFilesError(f"{path}: {error}") from None
 
 
@@ -105,7 +106,7 @@ def _build(architecture: str, raw: RawConfig, eos_token_ids: tuple[int, ...]) ->
         raise UnsupportedModelError(
             "quantised checkpoints ('quantization_config') are not supported yet; use the original"
         )
-    decoder = family.decoder(raw)
+    decoder = _with_scaled_length(family.decoder(raw))
     shapes = {(a.num_heads, a.num_kv_heads, a.head_dim) for a in (layer.attention for layer in decoder.layers)}
     if len(shapes) != 1:
         raise UnsupportedModelError("layers with different numbers of heads are not supported")
@@ -120,6 +121,14 @@ def _build(architecture: str, raw: RawConfig, eos_token_ids: tuple[int, ...]) ->
         eos_token_ids=tuple(token for token in eos_token_ids if 0 <= token < decoder.vocab_size),  # never sampled else
         bos_token_id=None if bos_token_id is None else int(bos_token_id),
     )
+
+
+def _with_scaled_length(decoder: DecoderSpec) -> DecoderSpec:
+    """YaRN as models publish it: ``max_position_embeddings`` stays the original length, the factor extends it."""
+    ropes = {layer.attention.rope for layer in decoder.layers} - {None}
+    scalings = [rope.scaling for rope in ropes if rope is not None and isinstance(rope.scaling, YarnScaling)]
+    lengths = [int(scaling.original_positions * scaling.factor) for scaling in scalings]
+    return replace(decoder, max_positions=max([decoder.max_positions, *lengths]))
 
 
 def read_json(model_dir: Path, name: str) -> dict[str, Any]:
