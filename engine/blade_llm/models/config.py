@@ -18,6 +18,7 @@ from blade_llm.models.families.registry import CLASSIFIERS, family_of
 from blade_llm.models.names import tensor_map
 from blade_llm.models.raw_config import RawConfig
 from blade_llm.spec.decoder import DecoderSpec
+from blade_llm.spec.rope import YarnScaling
 from blade_llm.spec.tensors import TensorMap
 
 __all__ = ["DTYPE_BYTES", "DTypeName", "KVSpec", "ModelConfig", "load_model_config", "read_json"]
@@ -99,7 +100,7 @@ def load_model_config(model_dir: Path, task: Task = "generate") -> ModelConfig:
         raise UnsupportedModelError(f"{path}: {error}{own_code}") from None
     except KeyError as error:
         raise ModelFilesError(f"{path}: {error} is missing") from None
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, ArithmeticError) as error:
         raise ModelFilesError(f"{path}: {error}") from None
 
 
@@ -109,7 +110,7 @@ def _build(architecture: str, raw: RawConfig, eos_token_ids: tuple[int, ...], ta
         raise UnsupportedModelError(
             "quantised checkpoints ('quantization_config') are not supported yet; use the original"
         )
-    decoder = family.decoder(raw)
+    decoder = _with_scaled_length(family.decoder(raw))
     if task != "generate":
         decoder = replace(decoder, head=False)
     if task == "score":
@@ -131,6 +132,14 @@ def _build(architecture: str, raw: RawConfig, eos_token_ids: tuple[int, ...], ta
         eos_token_ids=tuple(token for token in eos_token_ids if 0 <= token < decoder.vocab_size),  # never sampled else
         bos_token_id=None if bos_token_id is None else int(bos_token_id),
     )
+
+
+def _with_scaled_length(decoder: DecoderSpec) -> DecoderSpec:
+    """YaRN as models publish it: ``max_position_embeddings`` stays the original length, the factor extends it."""
+    ropes = {layer.attention.rope for layer in decoder.layers} - {None}
+    scalings = [rope.scaling for rope in ropes if rope is not None and isinstance(rope.scaling, YarnScaling)]
+    lengths = [int(scaling.original_positions * scaling.factor) for scaling in scalings]
+    return replace(decoder, max_positions=max([decoder.max_positions, *lengths]))
 
 
 def read_json(model_dir: Path, name: str) -> dict[str, Any]:
