@@ -18,7 +18,7 @@ from tokenizers import Tokenizer as _Backend
 
 from blade_llm.text.errors import TokenizerFilesError
 from blade_llm.text.json_files import read_json_object
-from blade_llm.tokenizer_files import TokenizerFormatError, read_tokenizer_json
+from blade_llm.tokenizer_files import TokenizerFormatError, read_tokenizer_json, special_names
 from blade_llm.tokenizer_files.byte_level import token_to_bytes
 
 _SPECIAL_NAMES: Final = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -48,7 +48,7 @@ class Tokenizer:
         self._backend.no_padding()
         self.folder = folder
         self.config = read_json_object(folder / "tokenizer_config.json")
-        named = {**read_json_object(folder / "special_tokens_map.json"), **self.config}
+        named = {**special_names(folder), **read_json_object(folder / "special_tokens_map.json"), **self.config}
         self.special_tokens = {
             name: token for name in _SPECIAL_NAMES if (token := _token_text(named.get(name))) is not None
         }
