@@ -250,7 +250,8 @@ def test_white_space_without_end_is_read_once(name: str, begin: str) -> None:
 @pytest.mark.parametrize(
     ("name", "begin"),
     [("mistral", '[TOOL_CALLS][{"name": "add", "arguments": {"a": "'),
-     ("mistral", '[TOOL_CALLS][{"arguments": {"a": "'), ("mistral", "[TOOL_CALLS]add[CALL_ID]"), ("pythonic", '[add(a="'), ("pythonic", "[add(b=1, a=[1, "),
+     ("mistral", '[TOOL_CALLS][{"arguments": {"a": "'), ("mistral", "[TOOL_CALLS]add[CALL_ID]"),
+     ("pythonic", '[add(a="'), ("pythonic", "[add(b=1, a=[1, "),
      ("qwen3_coder", "<tool_call><function=get_weather><parameter=days>")],
 )  # fmt: skip
 def test_what_was_read_is_not_copied_with_each_piece(name: str, begin: str) -> None:
