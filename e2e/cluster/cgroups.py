@@ -3,9 +3,15 @@
 With one of its own a kubelet never sees, and never cleans up, the pods of another kubelet on the same machine.
 """
 
+import errno
+import time
 from pathlib import Path
+from typing import Final
 
 from e2e.cluster.layout import Layout
+
+EMPTYING_SECONDS: Final = 20.0
+"""Until processes that were killed have left their cgroups; the kernel takes its time on a busy machine."""
 
 
 def hierarchies() -> list[Path]:
@@ -35,11 +41,26 @@ def members(layout: Layout) -> set[int]:
 
 
 def remove_cgroups(layout: Layout) -> None:
-    """Remove the cgroups once they are empty."""
+    """Remove the cgroups once they are empty. Raises OSError for one that does not get empty."""
+    deadline = time.monotonic() + EMPTYING_SECONDS
     for top in cgroups(layout):
         below = sorted((path for path in top.rglob("*") if path.is_dir()), key=lambda path: len(path.parts))
         for folder in (*reversed(below), top):
+            _remove(folder, deadline)
+
+
+def _remove(folder: Path, deadline: float) -> None:
+    while True:
+        try:
             folder.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+        else:
+            return
 
 
 def _read(file: Path) -> str:
