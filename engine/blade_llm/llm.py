@@ -21,8 +21,8 @@ from blade_llm.engine.core import EngineCore
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.engine.messages import RequestOutput as EngineOutput
 from blade_llm.hub.resolve import resolve_model
-from blade_llm.models.config import load_model_config
 from blade_llm.models.errors import ModelFilesError
+from blade_llm.models.implementation import read_model_config
 from blade_llm.models.tensors import expected_tensors
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
 from blade_llm.text.chat_template import load_chat_template
@@ -88,7 +88,7 @@ class LLM:
         **config: Any,
     ) -> None:
         folder = resolve_model(str(model))
-        model_config = load_model_config(folder)
+        model_config = read_model_config(folder, config.get("model_impl", "auto"))
         if config.get("load_format", "auto") == "auto":
             checkpoint = open_checkpoint(folder)
             if problems := check_tensors(checkpoint, expected_tensors(model_config, checkpoint.tensors)):

@@ -16,6 +16,8 @@ from safetensors.torch import load_file, save_file
 
 LONG = {"original_max_position_embeddings": 48}
 GPT2_SHAPE = {"vocab_size": 199, "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 1024}
+MODULES: dict[str, Any] = {"runner": {"model_impl": "transformers"}, "fused": False}
+"""Of a row that transformers' own modules compute."""
 PHI3_LONGROPE = {
     "rope_type": "longrope",
     "rope_theta": 10000.0,
@@ -42,6 +44,11 @@ class Row:
     """On CPU in bf16 all layers are one native call."""
     becomes: tuple[str, Callable[[Path], None]] | None = None
     """An architecture that transformers does not have, and what makes one of the saved folder."""
+
+    @property
+    def through(self) -> str:
+        """Whose layers compute it."""
+        return str(self.runner.get("model_impl", "blade"))
 
     @property
     def model_class(self) -> str:
@@ -184,6 +191,21 @@ ROWS: dict[str, Row] = {
         "GPT2", "transposed weights, GELU", {"scale_attn_by_inverse_layer_idx": True}, "GPT2LMHeadModel", GPT2_SHAPE,
         fused=False,
     ),
+    "llama-modules": Row("Llama", "grouped-query attention, heads of their own size", {"head_dim": 16}, **MODULES),
+    "gpt2-modules": Row("GPT2", "matrices that are no linear layers", {}, "GPT2LMHeadModel", GPT2_SHAPE, **MODULES),
+    "gemma-modules": Row("Gemma", "scaled embeddings, norms around one", {"head_dim": 16}, **MODULES),
+    "stablelm-modules": Row("StableLm", "partial rotation, biases", {"use_qkv_bias": True}, **MODULES),
+    "olmo-modules": Row("Olmo", "norms without weights, clipped queries and keys", {"clip_qkv": 0.3}, **MODULES),
+    "olmo2-modules": Row("Olmo2", "norms behind attention and MLP, and of whole queries and keys", **MODULES),
+    "cohere-modules": Row(
+        "Cohere", "side by side, normalised heads, scaled logits", dict(use_qk_norm=True, logit_scale=2.0), **MODULES
+    ),
+    "cohere2-modules": Row("Cohere2", "windows and rotation in three of four layers",
+        dict(num_hidden_layers=4, sliding_window=24, logit_scale=2.0), **MODULES),
+    "starcoder2-modules": Row("Starcoder2", "sliding window, biases, tied", {"sliding_window": 24}, **MODULES),
+    "nemotron-modules": Row("Nemotron", "squared ReLU, norms around one, partial rotation", **MODULES),
+    "smollm3-modules": Row("SmolLM3", "one in four layers without rotation",
+        dict(num_hidden_layers=4, pad_token_id=0), **MODULES),
 }  # fmt: skip
 
 

@@ -28,8 +28,8 @@ from blade_llm.engine.launch import BUILD, MAX_SOCKET_DIR_BYTES, EngineHandle
 from blade_llm.engine.messages import EngineReady
 from blade_llm.engine.start import LOG_FORMAT
 from blade_llm.hub.resolve import resolve_model
-from blade_llm.models.config import load_model_config
 from blade_llm.models.errors import ModelFilesError
+from blade_llm.models.implementation import read_model_config
 from blade_llm.models.tensors import expected_tensors
 from blade_llm.server.http.access import AccessRules, allowed_hosts
 from blade_llm.server.http.internal_token import InternalToken
@@ -203,7 +203,7 @@ def _find_model(flags: Mapping[str, Any]) -> tuple[Path, ModelSource]:
     """Find the model and check its files, as the engine process will; in milliseconds and with better messages."""
     with download_progress() as progress:
         folder = resolve_model(flags["model"], progress=progress)
-    config = load_model_config(folder)
+    config = read_model_config(folder, flags["model_impl"])
     if flags["load_format"] == "auto":
         checkpoint = open_checkpoint(folder)
         if problems := check_tensors(checkpoint, expected_tensors(config, checkpoint.tensors)):

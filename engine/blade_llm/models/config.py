@@ -7,6 +7,7 @@ API server, the scheduler and ``blade_llm_check`` can.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from blade_llm.models.families.registry import family_of
 from blade_llm.models.names import tensor_map
 from blade_llm.models.raw_config import RawConfig
 from blade_llm.spec.decoder import DecoderSpec
+from blade_llm.spec.modules import ModulesSpec
 from blade_llm.spec.tensors import TensorMap
 
 __all__ = ["DTYPE_BYTES", "DTypeName", "KVSpec", "ModelConfig", "load_model_config", "read_json"]
@@ -42,7 +44,7 @@ class ModelConfig:
 
     architecture: str
     """First entry of ``architectures``, e.g. ``Qwen2ForCausalLM``."""
-    decoder: DecoderSpec
+    decoder: DecoderSpec | ModulesSpec
     tensors: TensorMap = field(repr=False)
     """Where a checkpoint has its tensors, which the architecture and ``decoder`` determine."""
     kv: KVSpec
@@ -64,12 +66,12 @@ class ModelConfig:
     @property
     def num_layers(self) -> int:
         """Decoder layers."""
-        return len(self.decoder.layers)
+        return self.kv.num_layers
 
     @property
     def num_heads(self) -> int:
         """Query heads, equal in all layers."""
-        return self.decoder.layers[0].attention.num_heads
+        return self.decoder.num_heads
 
     @property
     def max_position_embeddings(self) -> int:
@@ -77,8 +79,36 @@ class ModelConfig:
         return self.decoder.max_positions
 
 
-def load_model_config(model_dir: Path) -> ModelConfig:
+def require_plain_weights(raw: RawConfig) -> None:
+    """Raises :class:`UnsupportedModelError` for a quantised checkpoint."""
+    if raw.get("quantization_config"):
+        raise UnsupportedModelError(
+            "quantised checkpoints ('quantization_config') are not supported yet; use the original"
+        )
+
+
+Description = tuple[DecoderSpec | ModulesSpec, TensorMap, KVSpec]
+"""What a model computes, where its tensors are, and what the KV cache holds."""
+
+
+def describe_family(architecture: str, raw: RawConfig) -> Description:
+    """As the registered family of ``architecture`` reads it. Raises as :func:`load_model_config` does."""
+    family = family_of(architecture)
+    require_plain_weights(raw)
+    decoder = family.decoder(raw)
+    shapes = {(a.num_heads, a.num_kv_heads, a.head_dim) for a in (layer.attention for layer in decoder.layers)}
+    if len(shapes) != 1:
+        raise UnsupportedModelError("layers with different numbers of heads are not supported")
+    _, kv_heads, head_dim = shapes.pop()
+    return decoder, tensor_map(decoder, family.names), KVSpec(len(decoder.layers), kv_heads, head_dim)
+
+
+def load_model_config(
+    model_dir: Path, describe: Callable[[str, RawConfig], Description] = describe_family
+) -> ModelConfig:
     """Read ``config.json`` (and ``generation_config.json`` for end-of-sequence ids) in ``model_dir``.
+
+    ``describe``: what makes something of the fields; :func:`blade_llm.models.implementation.read_model_config` chooses.
 
     Raises :class:`ModelFilesError` when the folder or file is missing, is not JSON, or a field is missing or senseless,
     and :class:`UnsupportedModelError` for what the model needs and no code here computes.
@@ -89,7 +119,7 @@ def load_model_config(model_dir: Path) -> ModelConfig:
     if not isinstance(architectures, list) or not architectures:
         raise ModelFilesError(f"{path}: 'architectures' is missing or empty")
     try:
-        return _build(str(architectures[0]), RawConfig(fields), _eos_token_ids(model_dir, fields))
+        return _build(str(architectures[0]), RawConfig(fields), _eos_token_ids(model_dir, fields), describe)
     except UnsupportedModelError as error:
         raise UnsupportedModelError(f"{path}: {error}") from None
     except KeyError as error:
@@ -98,23 +128,19 @@ def load_model_config(model_dir: Path) -> ModelConfig:
         raise ModelFilesError(f"{path}: {error}") from None
 
 
-def _build(architecture: str, raw: RawConfig, eos_token_ids: tuple[int, ...]) -> ModelConfig:
-    family = family_of(architecture)
-    if raw.get("quantization_config"):
-        raise UnsupportedModelError(
-            "quantised checkpoints ('quantization_config') are not supported yet; use the original"
-        )
-    decoder = family.decoder(raw)
-    shapes = {(a.num_heads, a.num_kv_heads, a.head_dim) for a in (layer.attention for layer in decoder.layers)}
-    if len(shapes) != 1:
-        raise UnsupportedModelError("layers with different numbers of heads are not supported")
-    _, kv_heads, head_dim = shapes.pop()
+def _build(
+    architecture: str,
+    raw: RawConfig,
+    eos_token_ids: tuple[int, ...],
+    describe: Callable[[str, RawConfig], Description],
+) -> ModelConfig:
+    decoder, tensors, kv = describe(architecture, raw)
     bos_token_id = raw.get("bos_token_id")
     return ModelConfig(
         architecture=architecture,
         decoder=decoder,
-        tensors=tensor_map(decoder, family.names),
-        kv=KVSpec(len(decoder.layers), kv_heads, head_dim),
+        tensors=tensors,
+        kv=kv,
         dtype=parse_dtype(str(raw.get("dtype") or raw.get("torch_dtype") or "float32")),
         eos_token_ids=tuple(token for token in eos_token_ids if 0 <= token < decoder.vocab_size),  # never sampled else
         bos_token_id=None if bos_token_id is None else int(bos_token_id),

@@ -42,8 +42,4 @@ def layer_activation_bytes(config: ModelConfig, dtype: DTypeName, tokens: int) -
     Per token: residual, normed input, attention output, q, k, v, and the arrays of the MLP, of the widest layer (layers
     reuse them).
     """
-    widths = (
-        layer.attention.query_size + 2 * layer.attention.kv_size + (2 + layer.mlp.gated) * layer.mlp.inner
-        for layer in config.decoder.layers
-    )
-    return tokens * (4 * config.hidden_size + max(widths)) * DTYPE_BYTES[dtype]
+    return tokens * (4 * config.hidden_size + config.decoder.widest) * DTYPE_BYTES[dtype]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from blade_llm.models.config import load_model_config
+from blade_llm.models.implementation import read_model_config
 from blade_llm.runner.startup.host_memory import use_huge_pages
 from blade_llm.runner.startup.threads import spin_briefly
 
@@ -26,7 +26,9 @@ def build_runner(config: EngineConfig, model_config: ModelConfig | None = None) 
     ``ValueError`` for a ``max_model_len`` beyond the model's own.
     """
     if model_config is None:
-        model_config = load_model_config(config.model_dir)  # before the import: bad files are reported at once
+        model_config = read_model_config(
+            config.model_dir, config.model_impl
+        )  # before the import: bad files are reported at once
     spin_briefly()
     use_huge_pages()
     start = time.perf_counter()

@@ -25,10 +25,10 @@ from blade_llm.kernels.paged_attention import warm as warm_attention
 from blade_llm.kernels.warm import warm_layers, warm_step
 from blade_llm.layers.step import KVCache, StepMetadata
 from blade_llm.models.config import ModelConfig
-from blade_llm.models.decoder import Decoder
 from blade_llm.models.dtypes import resolve_dtype
 from blade_llm.models.errors import NotEnoughMemoryError
 from blade_llm.models.memory import activation_bytes
+from blade_llm.models.model import Model
 from blade_llm.runner.cuda_graphs import CudaGraphs, DecodeGraphs, GraphBackend, SizedGraphs, graph_batch_sizes
 from blade_llm.runner.device import TORCH_DTYPES, choose_attention, choose_device, describe, require_quantization
 from blade_llm.runner.inputs import StepInputs, send_inputs
@@ -183,16 +183,19 @@ class TorchRunner:
         if self.device.type == "cpu":
             return
         model, tables, k_cache = self.model_config, self.tables, self._kv_cache[0][0]
-        heads, layers = model.num_heads, model.decoder.layers
-        gated = {layer.mlp.inner for layer in layers if layer.mlp.gated and layer.mlp.activation == "silu"}
-        qk_norm = any(layer.attention.head_norm is not None for layer in layers)
+        heads, spec = model.num_heads, model.decoder
         warm_layers(
-            self.dtype, k_cache, hidden=model.hidden_size, inner=sorted(gated), num_heads=heads, qk_norm=qk_norm
+            self.dtype,
+            k_cache,
+            hidden=model.hidden_size,
+            inner=list(spec.gated_silu),
+            num_heads=heads,
+            qk_norm=spec.head_norms,
         )
         logits = torch.zeros(1, model.vocab_size, dtype=self.dtype, device=self.device)
         warm_step(tables.token_ids, tables.block_table, BLOCK_SIZE, logits)
         if not self._torch_attention:
-            windows = tuple(sorted({layer.attention.window for layer in layers}))
+            windows = tuple(sorted(set(spec.windows)))
             warm_attention(k_cache, tables.block_table, heads, windows, self.config.deterministic)
 
     def detach(self) -> None:
@@ -273,7 +276,7 @@ class TorchRunner:
             config, model_config, self.dtype_name, memory.kv_cache_for(config.kv_cache_bytes), memory.enlarge
         )
 
-    def _load(self, max_positions: int) -> Decoder:
+    def _load(self, max_positions: int) -> Model:
         start = time.perf_counter()
         model = load_model(
             self.config.model_dir,

@@ -70,3 +70,32 @@ class DecoderSpec:
     """Of the embeddings."""
     logits_scale: float = 1.0
     """Of the logits."""
+
+    @property
+    def num_heads(self) -> int:
+        """Query heads, equal in all layers."""
+        return self.layers[0].attention.num_heads
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """Of each layer; see :class:`~blade_llm.spec.attention.AttentionSpec`."""
+        return tuple(layer.attention.window for layer in self.layers)
+
+    @property
+    def widest(self) -> int:
+        """Numbers that the widest layer makes of a token: queries, keys, values, and the arrays of the MLP."""
+        return max(
+            layer.attention.query_size + 2 * layer.attention.kv_size + (2 + layer.mlp.gated) * layer.mlp.inner
+            for layer in self.layers
+        )
+
+    @property
+    def gated_silu(self) -> tuple[int, ...]:
+        """Inner sizes of the MLPs for which there is a kernel."""
+        inner = {layer.mlp.inner for layer in self.layers if layer.mlp.gated and layer.mlp.activation == "silu"}
+        return tuple(sorted(inner))
+
+    @property
+    def head_norms(self) -> bool:
+        """Some layer normalises its heads."""
+        return any(layer.attention.head_norm is not None for layer in self.layers)
