@@ -82,9 +82,10 @@ format: install ## let ruff write the code's form
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
-generate: install ## the CRD and the field reference, from the pydantic models
+generate: install ## the CRD and the field reference, from the pydantic models; pages written from the code
 	$(BIN)/python -m blade_operator.spec.crd.generate
 	$(BIN)/python -m blade_llm.server.compatibility > docs/compatibility.md
+	$(BIN)/python -m blade_llm.cli.vllm_flags > docs/vllm-flags.md
 
 demo-model: install ## train the demo model anew (under 3 minutes on 2 cores)
 	GOMP_SPINCOUNT=5000 $(BIN)/python -m examples.demo_model.train
@@ -93,14 +94,16 @@ demo-model: install ## train the demo model anew (under 3 minutes on 2 cores)
 bench: install ## the engine beside the best CPU engines; QUICK=1: OpenVINO and transformers only, under 10 minutes
 	$(BIN)/python -m benchmarks.peers
 
-bench-engine: install ## the engine's parts: host's time a step, scheduling, API server, linear layers, CPU operators, guided decoding, replicas
+bench-engine: install ## the engine's parts: host's time a step, scheduling, API server, linear layers, experts, CPU operators, guided decoding, start-up, replicas
 	$(BIN)/python -m benchmarks.engine.host_step
 	$(BIN)/python -m benchmarks.engine.scheduling
 	$(BIN)/python -m benchmarks.engine.api_server
 	$(BIN)/python -m benchmarks.engine.linear
+	$(BIN)/python -m benchmarks.engine.moe
 	$(BIN)/python -m benchmarks.engine.cpu_ops
 	$(BIN)/python -m benchmarks.engine.step_profile
 	$(BIN)/python -m benchmarks.engine.guided
+	$(BIN)/python -m benchmarks.engine.startup
 	$(BIN)/python -m benchmarks.engine_replicas
 
 gpu: ## everything that needs a GPU: PART=kernels, engine or bench (docs/gpu.md)

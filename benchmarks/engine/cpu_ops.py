@@ -20,6 +20,8 @@ from torch import Tensor
 
 from benchmarks.figures import QUICK, Figure, report
 from blade_llm.kernels import native
+from blade_llm.kernels.activate import native as gate
+from blade_llm.kernels.activate import torch as gate_reference
 from blade_llm.kernels.argmax import native as argmax
 from blade_llm.kernels.argmax import torch as argmax_reference
 from blade_llm.kernels.gumbel_argmax import native as gumbel
@@ -31,8 +33,6 @@ from blade_llm.kernels.rms_norm import native as norm
 from blade_llm.kernels.rms_norm import torch as norm_reference
 from blade_llm.kernels.rope_write_kv import native as rope
 from blade_llm.kernels.rope_write_kv import torch as rope_reference
-from blade_llm.kernels.silu_and_mul import native as gate
-from blade_llm.kernels.silu_and_mul import torch as gate_reference
 from blade_llm.kernels.top_k_top_p import native as filters
 from blade_llm.kernels.top_k_top_p import torch as filters_reference
 
@@ -151,7 +151,7 @@ def elementwise() -> list[Comparison]:
         pairs: dict[str, tuple[Callable[..., object], Callable[..., object], tuple[object, ...]]] = {
             "rms_norm": (norm.rms_norm, norm_reference.rms_norm, (x, weight, 1e-6)),
             "add_rms_norm": (norm.add_rms_norm, norm_reference.add_rms_norm, (x, residual, weight, 1e-6)),
-            "silu_and_mul": (gate.silu_and_mul, gate_reference.silu_and_mul, (gate_up,)),
+            "silu_and_mul": (gate.activate, gate_reference.activate, (gate_up, "silu", True)),
             "rope_write_kv": (rope.rope_write_kv, rope_reference.rope_write_kv, turn),
         }
         for name, (mine, theirs, arguments) in pairs.items():

@@ -8,7 +8,7 @@ import sys
 import traceback
 
 from benchmarks.figures import Figure
-from benchmarks.gpu import attention, small_kernels
+from benchmarks.gpu import attention, experts, small_kernels
 from benchmarks.gpu.machine import DRY, finish, limits
 from benchmarks.gpu.wheels import ROOT
 
@@ -16,7 +16,7 @@ from benchmarks.gpu.wheels import ROOT
 def main() -> int:
     failed = 0 if DRY else run_tests()
     results = limits()
-    for case in itertools.chain(small_kernels.cases(), attention.cases()):
+    for case in itertools.chain(small_kernels.cases(), attention.cases(), experts.cases()):
         try:
             figures = list(case.figures())
         except Exception:  # the others are worth knowing still
@@ -30,7 +30,7 @@ def main() -> int:
 
 def run_tests() -> int:
     """How many of the two runs of tests fail: those of the kernels, in parallel, and those that need the GPU alone."""
-    files = sorted((ROOT / "tests" / "engine").glob("test_*.py"))
+    files = sorted((ROOT / "tests" / "engine").rglob("test_*.py"))
     kernels = [str(path) for path in files if path.name.startswith("test_triton_")]
     alone = [str(path) for path in files if "mark.gpu" in path.read_text(encoding="utf-8")]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]

@@ -10,6 +10,8 @@ from torch import Tensor
 from benchmarks.gpu.case import Case
 from benchmarks.gpu.machine import DEVICE, DRY
 from benchmarks.gpu.shapes import MODEL
+from blade_llm.kernels.activate import torch as gate_reference
+from blade_llm.kernels.activate import triton as gate
 from blade_llm.kernels.gather_inputs import torch as gather_reference
 from blade_llm.kernels.gather_inputs import triton as gather
 from blade_llm.kernels.gumbel_argmax import torch as gumbel_reference
@@ -20,8 +22,6 @@ from blade_llm.kernels.rms_norm import torch as norm_reference
 from blade_llm.kernels.rms_norm import triton as norm
 from blade_llm.kernels.rope_write_kv import torch as rope_reference
 from blade_llm.kernels.rope_write_kv import triton as rope
-from blade_llm.kernels.silu_and_mul import torch as silu_reference
-from blade_llm.kernels.silu_and_mul import triton as silu
 from blade_llm.kernels.top_k_top_p import torch as filter_reference
 from blade_llm.kernels.top_k_top_p import triton as filters
 
@@ -68,8 +68,8 @@ def _layer(tokens: int) -> Iterator[Case]:
     gate_up_kept = gate_up.clone()
     yield Case(
         f"silu_and_mul_{tokens}",
-        lambda: silu.silu_and_mul(gate_up),
-        lambda: silu_reference.silu_and_mul(gate_up_kept.clone()),
+        lambda: gate.activate(gate_up, "silu", True),
+        lambda: gate_reference.activate(gate_up_kept.clone(), "silu", True),
         BF16_NOISE,
         bytes=gate_up.nbytes * 3 // 2,
     )

@@ -9,7 +9,7 @@ from itertools import accumulate
 
 import msgspec
 
-from blade_router.request.fields import parse_fields
+from blade_router.request.parse import parse_fields
 from blade_router.request.request import ClientRequest
 
 BLOCK = 256

@@ -30,6 +30,7 @@ class Image:
     """The router's hot path is in it, and compiled."""
     arguments: tuple[tuple[str, str], ...] = ()
     """Build arguments of this Dockerfile alone."""
+    entrypoint: tuple[str, ...] = ()
 
     @property
     def dockerfile(self) -> str:
@@ -41,7 +42,7 @@ OPERATOR = Image(
 )
 # ``TORCH_INDEX`` in the environment: a further package index, where the CPU build of torch can come from.
 CPU = (("EXPECT_CPU", "1"), ("TORCH_INDEX", os.environ.get("TORCH_INDEX", "")))
-ENGINE = Image("engine", ("engine",), limit=None, torch=True, arguments=CPU)
+ENGINE = Image("engine", ("engine",), limit=None, torch=True, arguments=CPU, entrypoint=("blade_llm_server",))
 IMAGES = {image.name: image for image in (OPERATOR, ENGINE)}
 
 
@@ -96,7 +97,13 @@ def _build(image: Image, tag: str, path: Path) -> int:
     partial.unlink(missing_ok=True)
     try:
         buildah("push", "--quiet", reference, f"docker-archive:{partial}:{reference}")
-        size = check(archive.read(partial, skip=1), limit=image.limit, torch=image.torch, compiled=image.compiled)
+        size = check(
+            archive.read(partial, skip=1),
+            limit=image.limit,
+            torch=image.torch,
+            compiled=image.compiled,
+            entrypoint=image.entrypoint,
+        )
         partial.rename(path)
     finally:
         partial.unlink(missing_ok=True)

@@ -19,7 +19,9 @@ LEFTOVERS = {
 }
 
 
-def check(contents: Contents, *, limit: int | None, torch: bool, compiled: bool = False) -> int:
+def check(
+    contents: Contents, *, limit: int | None, torch: bool, compiled: bool = False, entrypoint: tuple[str, ...] = ()
+) -> int:
     """Check the layers above the base; return their size in bytes.
 
     Args:
@@ -27,6 +29,7 @@ def check(contents: Contents, *, limit: int | None, torch: bool, compiled: bool 
         limit: the most bytes it may add to its base.
         torch: whether torch belongs in it.
         compiled: whether the router's hot path has to be in it, compiled.
+        entrypoint: what the arguments of ``docker run`` go to.
 
     Raises:
         ImageError: names everything that is wrong.
@@ -45,6 +48,8 @@ def check(contents: Contents, *, limit: int | None, torch: bool, compiled: bool 
             wrong.append(f"{what} stayed in it: {found}")
     if (user := contents.config.get("User")) != USER:
         wrong.append(f"it runs as user {user!r}, not {USER}")
+    if (started := tuple(contents.config.get("Entrypoint") or ())) != entrypoint:
+        wrong.append(f"its entry point is {list(started)}, not {list(entrypoint)}")
     if missing := [label for label in LABELS if not (contents.config.get("Labels") or {}).get(label)]:
         wrong.append(f"labels are missing: {', '.join(missing)}")
     if wrong:

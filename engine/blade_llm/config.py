@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
+
+PACKED_CACHE_BYTES: Final = 32 << 30
+"""What servers and offline engines let packed weights take on disk."""
+
+Task = Literal["generate", "embed", "score"]
+"""Text, and embeddings besides; embeddings alone; or scores of pairs of texts alone."""
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -15,6 +21,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Model folder, already resolved (downloads happen before)."""
     served_names: tuple[str, ...]
     """Names requests may use; responses carry the first."""
+    task: Task = "generate"
+    """``embed``: embeddings alone; the output matrix is not loaded. ``score``: scores of pairs, by a cross-encoder."""
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
     """``auto``: the checkpoint's type on GPU; on CPU bf16 where the CPU computes it natively, else fp32."""
     max_model_len: int | None = None
@@ -60,6 +68,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Who computes the model: our layers, or transformers' modules; ``auto``: those where we have no such family."""
     load_format: Literal["auto", "dummy"] = "auto"
     """``dummy``: random weights, for measurements."""
+    packed_cache_dir: str | None = None
+    """Folder of packed weights; beside the hub's or in the user's cache when None."""
+    packed_cache_bytes: int = 0
+    """Most bytes of that folder; 0: packed weights are neither read nor kept."""
     tokenizer_dir: str | None = None
     """Folder of ``tokenizer.json``, for guided decoding; the model's folder when None."""
     enable_json_warmup: bool = False

@@ -8,6 +8,8 @@ outputs[0].outputs[0].text
 from __future__ import annotations
 
 import itertools
+import logging
+import random
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,11 +18,12 @@ from typing import Any, Final, Literal
 import msgspec
 import numpy as np
 
-from blade_llm.config import EngineConfig
+from blade_llm.config import PACKED_CACHE_BYTES, EngineConfig
 from blade_llm.engine.core import EngineCore
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.engine.messages import RequestOutput as EngineOutput
 from blade_llm.hub.resolve import resolve_model
+from blade_llm.models.dtypes import DTYPE_ALIASES
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.implementation import read_model_config
 from blade_llm.models.tensors import expected_tensors
@@ -28,8 +31,10 @@ from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
 from blade_llm.text.chat_template import load_chat_template
 from blade_llm.text.output_text import OutputText
 from blade_llm.text.tokenizer import Tokenizer
+from blade_llm.vllm_options import engine_fields
 from blade_llm.weights.checkpoint import check_tensors, open_checkpoint
 
+_log: Final = logging.getLogger(__name__)
 Prompt = str | Sequence[int]
 """Text, or token ids."""
 Message = Mapping[str, Any]
@@ -69,13 +74,17 @@ class LLM:
 
     Args:
         model: folder or Hugging Face hub id.
-        tokenizer_dir: folder with ``tokenizer.json``; the model's own by default.
-        chat_template: a jinja file that replaces the model's.
+        revision: branch, tag or commit of a hub id.
+        tokenizer_dir: folder of the tokenizer; the model's own by default (vLLM's name: ``tokenizer``).
+        tokenizer_special_tokens: tokens to treat as special, too; ``NAME=TOKEN`` names a role as well.
+        chat_template: a jinja file, or a template itself, that replaces the model's.
+        seed: makes outputs repeat whose sampling parameters have no seed of their own.
         config: fields of :class:`~blade_llm.config.EngineConfig` (``dtype``, ``max_model_len``,
-            ``kv_cache_bytes``, ``num_threads``, …).
+            ``kv_cache_bytes``, ``num_threads``, …), or vLLM's names of them (``gpu_memory_utilization``, …).
 
     Raises:
         ModelFilesError, TokenizerFilesError, NotEnoughMemoryError: the message says what to change.
+        ValueError: an argument of vLLM's that is refused here; the message says what to do instead.
         TypeError: an unknown argument.
     """
 
@@ -83,24 +92,36 @@ class LLM:
         self,
         model: str | Path,
         *,
+        revision: str | None = None,
         tokenizer_dir: str | Path | None = None,
+        tokenizer: str | Path | None = None,
+        tokenizer_special_tokens: Sequence[str] = (),
         chat_template: str | Path | None = None,
+        seed: int | None = None,
         **config: Any,
     ) -> None:
-        folder = resolve_model(str(model))
-        model_config = read_model_config(folder, config.get("model_impl", "auto"))
+        config, warnings = engine_fields(config)
+        for warning in warnings:
+            _log.warning("%s", warning)
+        if isinstance(dtype := config.get("dtype"), str):
+            config["dtype"] = DTYPE_ALIASES.get(dtype, dtype)
+        tokenizer_dir = tokenizer_dir or tokenizer
+        self._seeds = None if seed is None else random.Random(seed)
+        folder = resolve_model(str(model), revision=revision)
+        model_config = read_model_config(folder, config.get("model_impl", "auto"), config.get("task", "generate"))
         if config.get("load_format", "auto") == "auto":
             checkpoint = open_checkpoint(folder)
             if problems := check_tensors(checkpoint, expected_tensors(model_config, checkpoint.tensors)):
                 raise ModelFilesError(f"{folder}: {'; '.join(problems)}")
-        self.tokenizer = Tokenizer(Path(tokenizer_dir or folder))
-        template = load_chat_template(self.tokenizer, None if chat_template is None else Path(chat_template))
+        self.tokenizer = Tokenizer(Path(tokenizer_dir or folder), tokenizer_special_tokens)
+        template = load_chat_template(self.tokenizer, None if chat_template is None else str(chat_template))
         self._chat_template = template
         eos = self.tokenizer.eos_token_id
         values = {
             "served_names": (folder.name,),
             "extra_eos_token_ids": () if eos is None else (eos,),
             "tokenizer_dir": None if tokenizer_dir is None else str(tokenizer_dir),
+            "packed_cache_bytes": PACKED_CACHE_BYTES,
             **config,
         }
         self._core = _build_core(EngineConfig(model=str(folder), **values))
@@ -146,14 +167,15 @@ class LLM:
         return self._run(texts, ids, sampling_params, n)
 
     def embed(
-        self, prompts: Prompt | Sequence[Prompt], *, pooling: Literal["last", "mean"] = "last"
+        self, prompts: Prompt | Sequence[Prompt], *, pooling: Literal["last", "mean", "cls"] = "last"
     ) -> list[list[float]]:
-        """The hidden states of one prompt or many after the last norm: the last token's, or the mean of all tokens'.
+        """The hidden states of one prompt or many after the last norm: the last token's, the mean of all tokens', or
+        the first token's (``cls``).
 
         They are not scaled to length 1. Raises ``ValueError`` for prompts that cannot work; nothing is computed then.
         """
-        if pooling not in ("last", "mean"):
-            raise ValueError(f"pooling is {pooling!r}; give 'last' or 'mean'")
+        if pooling not in ("last", "mean", "cls"):
+            raise ValueError(f"pooling is {pooling!r}; give 'last', 'mean' or 'cls'")
         token_ids = [
             self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
             for prompt in _as_prompts(prompts)
@@ -198,7 +220,7 @@ class LLM:
         running: dict[str, _PendingOutput] = {}
         try:
             for result, params in zip(results, sampling_params, strict=True):
-                seeded = msgspec.structs.replace(params, seed=secrets.randbits(63)) if params.seed is None else params
+                seeded = msgspec.structs.replace(params, seed=self._new_seed()) if params.seed is None else params
                 names = [f"offline.{next(self._numbers)}" for _ in range(n)]
                 self._core.add(
                     GenerateRequest(
@@ -224,6 +246,9 @@ class LLM:
             self._core.abort(list(running))
             raise
         return results
+
+    def _new_seed(self) -> int:
+        return secrets.randbits(63) if self._seeds is None else self._seeds.getrandbits(63)
 
     def _check(self, token_ids: list[int], params: SamplingParams) -> None:
         if problem := params.problem():

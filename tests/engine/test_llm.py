@@ -43,6 +43,23 @@ def test_samples_differ_and_seeds_repeat(llm: LLM) -> None:
     assert [output.token_ids for output in first] == [output.token_ids for output in second]
 
 
+def test_vllms_names_of_arguments_and_a_seed_for_all(text_model: Path, llm: LLM) -> None:
+    params = SamplingParams(max_tokens=12, ignore_eos=True)
+    options = {**OPTIONS, "max_num_batched_tokens": 64, "tokenizer": text_model, "enforce_eager": True, "swap_space": 4}
+
+    def outputs(seed: int) -> list[list[int]]:
+        seeded = LLM(text_model, seed=seed, **options)
+        return [seeded.generate("hello", params)[0].outputs[0].token_ids for _ in range(2)]
+
+    first = outputs(1)
+    assert first == outputs(1) != outputs(2)
+    assert first[0] != first[1]
+    with pytest.raises(ValueError, match=r"config\.json"):
+        LLM(text_model, hf_overrides={"x": 1})
+    with pytest.raises(TypeError, match="mistaken"):
+        LLM(text_model, mistaken=1, **OPTIONS)
+
+
 def test_stop_strings_and_logprobs(llm: LLM) -> None:
     params = SamplingParams(max_tokens=40, seed=11, ignore_eos=True, logprobs=2)
     whole = llm.generate("hello", params)[0].outputs[0]
@@ -162,7 +179,7 @@ def test_embeddings(llm: LLM) -> None:
     assert llm.embed("the quick brown fox")[0] == pytest.approx(two, abs=1e-5)
     (token,) = llm.tokenizer.encode("h")
     assert llm.embed([token], pooling="mean")[0] == pytest.approx(llm.embed([token])[0], abs=1e-6)
-    with pytest.raises(ValueError, match="give 'last' or 'mean'"):
+    with pytest.raises(ValueError, match="give 'last', 'mean' or 'cls'"):
         llm.embed("hello", pooling="first")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="empty"):
         llm.embed(["hello", ""])

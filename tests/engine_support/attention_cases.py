@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from blade_llm.kernels.paged_attention import RaggedBatch
+from blade_llm.kernels.paged_attention import PLAIN, AttentionVariant, RaggedBatch
 
 BLOCK = 16
 
@@ -37,16 +37,22 @@ def attention_case(
     window: int = 0,
     block_size: int = BLOCK,
     device: str = "cpu",
+    variant: AttentionVariant = PLAIN,
+    v_dim: int | None = None,
+    latent: bool = False,
 ) -> AttentionCase:
     """``poison``: what fills the cache slots beyond each sequence's end. A sequence of length 0 has an output of
-    zeros."""
+    zeros. ``v_dim``: of values, that of keys by default; ``latent``: values are the first dimensions of keys."""
     generator = torch.Generator().manual_seed(sum(seq_lens))
     scale = 0.17
     blocks_each = [-(-length // block_size) for length in seq_lens]
     order = torch.randperm(sum(blocks_each) + 3, generator=generator)
     k_cache, v_cache = (
-        torch.randn(len(order), block_size, kv_heads, head_dim, generator=generator).to(dtype) for _ in range(2)
+        torch.randn(len(order), block_size, kv_heads, width, generator=generator).to(dtype)
+        for width in (head_dim, v_dim or head_dim)
     )
+    if latent:
+        v_cache = k_cache[..., :v_dim]
     slots = torch.randperm(len(seq_lens) + 2, generator=generator)[: len(seq_lens)]
     table = torch.zeros(len(seq_lens) + 2, max(blocks_each) + 1, dtype=torch.int32)
     q = torch.randn(sum(query_lens), heads, head_dim, generator=generator).to(dtype)
@@ -55,29 +61,42 @@ def attention_case(
         table[slot, :blocks] = order[used : used + blocks].int()
         keys, values = (cache[table[slot, :blocks].long()].flatten(0, 1) for cache in (k_cache, v_cache))
         new = q[token : token + count]
-        expected.append(_written_out(new, keys[:length], values[:length], scale, window))
+        expected.append(_written_out(new, keys[:length], values[:length], scale, window, variant))
         keys[length:], values[length:] = poison, poison
         for cache, filled in zip((k_cache, v_cache), (keys, values), strict=True):
             cache[table[slot, :blocks].long()] = filled.unflatten(0, (blocks, block_size))
         used, token = used + blocks, token + count
     batch = RaggedBatch.of(slots.to(device), query_lens, seq_lens)
     q, k_cache, v_cache, table = (tensor.to(device) for tensor in (q, k_cache, v_cache, table))
+    v_cache = k_cache[..., :v_dim] if latent else v_cache
     return AttentionCase(batch, q, k_cache, v_cache, table, scale, torch.cat(expected))
 
 
-def _written_out(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, window: int) -> torch.Tensor:
+def _written_out(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, window: int, variant: AttentionVariant
+) -> torch.Tensor:
     """``q``: [new, heads, dim]; ``keys``, ``values``: [length, kv_heads, dim]. fp64."""
     new, heads, _ = q.shape
     share, length = heads // keys.shape[1], len(keys)
-    out = torch.zeros(q.shape, dtype=torch.float64)
+    out = torch.zeros(new, heads, values.shape[2], dtype=torch.float64)
     if length == 0:
         return out.flatten(1)
     positions = torch.arange(length)
     at = torch.arange(length - new, length).unsqueeze(1)
-    hidden = positions > at
+    hidden = positions > at if variant.causal else torch.zeros(new, length, dtype=torch.bool)
     if window:
         hidden |= positions <= at - window
+    if variant.chunk:
+        hidden |= positions // variant.chunk != at // variant.chunk
     for head in range(heads):
         scores = q[:, head].double() @ keys[:, head // share].double().T * scale
-        out[:, head] = scores.masked_fill(hidden, float("-inf")).softmax(-1) @ values[:, head // share].double()
+        if variant.softcap:
+            scores = variant.softcap * torch.tanh(scores / variant.softcap)
+        if variant.slopes is not None:
+            scores += float(variant.slopes[head]) * (positions - at)
+        scores = scores.masked_fill(hidden, float("-inf"))
+        if variant.sinks is not None:
+            sink = variant.sinks[head].double().cpu().expand(new, 1)
+            scores = torch.cat((scores, sink), 1)
+        out[:, head] = scores.softmax(-1)[:, :length] @ values[:, head // share].double()
     return out.flatten(1)

@@ -14,44 +14,69 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from blade_llm.kernels.paged_attention import triton as kernels
-from blade_llm.kernels.paged_attention.triton_kernels import attend, combine
+from blade_llm.kernels.paged_attention.triton_combine import combine
+from blade_llm.kernels.paged_attention.triton_forms import head_splits, widths_of
+from blade_llm.kernels.paged_attention.triton_kernels import attend
 
 TARGETS = {"hopper": (GPUTarget("cuda", 90, 32), 227 << 10), "mi300": (GPUTarget("hip", "gfx942", 64), 64 << 10)}
 POINTERS = {"out": "*bf16", "parts": "*fp32", "weights": "*fp32", "q": "*bf16", "k_cache": "*bf16", "v_cache": "*bf16"}
 INDICES = {"block_table": "*i32", "slots": "*i64", "query_starts": "*i64", "seq_lens": "*i64", "decodes": "*i64"}
+TERMS = {"slopes": "*fp32", "sinks": "*fp32"}
 SIZES = ("q_stride", "table_stride", "first_sequence", "sequences", "segments", "programs", "window")
 
 
-def compile_for(name: str, form: str, heads: int = 28, kv_heads: int = 4, head_dim: int = 128) -> dict[str, object]:
+def caches_of(kv_heads: int, head_dim: int, v_dim: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values; of one key head of 576 dimensions the values are a part."""
+    k_cache = torch.empty(2, 16, kv_heads, head_dim, dtype=torch.bfloat16)
+    return k_cache, k_cache[..., :v_dim] if head_dim == 576 else torch.empty(2, 16, kv_heads, v_dim).bfloat16()
+
+
+def compile_for(name: str, form: str) -> dict[str, object]:
     """``form``: prefill, decode (split along the context) or combine; with ``captured_`` before it, as a graph of mixed
-    steps has it."""
-    captured = form.startswith("captured_")
-    form = form.removeprefix("captured_")
+    steps has it; with ``options_``, all that scores can have; with ``wide_``, keys of 192 and values of 128 dimensions;
+    with ``latent_``, latent vectors of 512 and 64 that 128 heads share."""
+    whole = form
+    prefixes = {prefix: f"{prefix}_" in form for prefix in ("captured", "options", "wide", "latent")}
+    captured, options = prefixes["captured"], prefixes["options"]
+    form = form.rsplit("_", 1)[-1]
+    heads, kv_heads, head_dim, v_dim = 28, 4, 128, 128
+    if prefixes["wide"]:
+        heads, kv_heads, head_dim = 16, 16, 192
+    if prefixes["latent"]:
+        heads, kv_heads, head_dim, v_dim = 128, 1, 576, 512
     target, shared_memory = TARGETS[name]
+    k_cache, v_cache = caches_of(kv_heads, head_dim, v_dim)
+    widths, splits = widths_of(k_cache, v_cache), head_splits(head_dim, heads // kv_heads)
     config = kernels.config_of(
-        head_dim, heads // kv_heads, 2, shared_memory, "prefill" if form == "prefill" else "decode"
+        head_dim, heads // kv_heads, 2, shared_memory, "prefill" if form == "prefill" else "decode", widths.v_loaded
     )
     constants: dict[str, object] = {
         "HEADS": heads,
-        "HEAD_DIM": head_dim,
-        "PADDED_DIM": triton.next_power_of_2(head_dim),
+        "V_DIM": widths.v_dim,
+        "V_PADDED": widths.v_padded,
         "TILE": config.tile,
         "SEGMENT_TILES": 0,
+        "LOCAL": 8192 if options else 0,
+        "SINKS": options,
         "CAPTURED": captured,
-        "WINDOWED": False,
+        "WINDOWED": options,
     }
-    signature = {**POINTERS, **INDICES, **dict.fromkeys(SIZES, "i32"), "scale": "fp32"}
+    signature = {**POINTERS, **INDICES, **TERMS, **dict.fromkeys(SIZES, "i32"), "scale": "fp32"}
     kernel = attend
     if form == "combine":
         kernel = combine
         constants["CHUNK"] = 16
         signature = {
             k: signature[k]
-            for k in ("out", "parts", "weights", "seq_lens", "decodes", "segments", "programs", "window")
+            for k in ("out", "parts", "weights", "seq_lens", "decodes", "sinks", "segments", "programs", "window")
         }
     else:
         decode = form == "decode"
-        constants |= {"KV_HEADS": kv_heads, "BLOCK_SIZE": 16, "BLOCK_M": config.rows, "DECODE": decode, "SPLIT": decode}
+        constants |= {"KV_HEADS": kv_heads * splits, "HEAD_SPLITS": splits, "HEAD_DIM": head_dim}
+        constants |= {"PADDED_DIM": widths.padded, "REST_DIM": widths.rest, "SHARED_KV": widths.shared}
+        constants |= {"V_SLOT_STRIDE": v_cache.stride(1), "V_HEAD_STRIDE": v_cache.stride(2), "CAUSAL": True}
+        constants |= {"SOFTCAP": 50.0 if options else 0.0, "ALIBI": options}
+        constants |= {"BLOCK_SIZE": 16, "BLOCK_M": config.rows, "DECODE": decode, "SPLIT": decode}
     aligned = {
         (i,): [["tt.divisibility", 16]] for i, key in enumerate(signature) if key in POINTERS or key == "q_stride"
     }
@@ -64,7 +89,7 @@ def compile_for(name: str, form: str, heads: int = 28, kv_heads: int = 4, head_d
     assembly = compiled.asm.get("ptx") or compiled.asm["amdgcn"]
     return {
         "target": name,
-        "form": f"captured_{form}" if captured else form,
+        "form": whole,
         "shared": compiled.metadata.shared,
         "limit": shared_memory,
         "tensor_cores": any(word in assembly for word in ("wgmma", "mma.sync", "v_mfma")),

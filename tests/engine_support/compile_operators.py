@@ -14,17 +14,24 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
+from blade_llm.kernels.activate.kinds import FORMULAS
+
 TARGETS = {"hopper": GPUTarget("cuda", 90, 32), "mi300": GPUTarget("hip", "gfx942", 64)}
+SHARED_MEMORY = {"hopper": 227 << 10, "mi300": 64 << 10}
 TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.int32: "i32", torch.int64: "i64", torch.float64: "fp64"}
+TYPES |= {torch.int8: "i8", torch.uint8: "u8"}
 OPERATORS = [
     "rms_norm",
     "rope_write_kv",
-    "silu_and_mul",
+    "activate",
+    "layer_norm",
     "gumbel_argmax",
     "mark_invalid",
     "gather_inputs",
     "top_k_top_p",
     "penalties",
+    "moe_routing",
+    "experts",
     "warm",
 ]
 
@@ -47,7 +54,10 @@ def compile_instead(target: GPUTarget) -> Any:
                 signature[parameter.name] = "fp32" if isinstance(value, float) else "i32"
         source = ASTSource(fn=self, signature=signature, constexprs=constants, attrs=aligned)
         compiled = triton.compile(source, target=target, options=values)
-        print(json.dumps({"kernel": self.__name__, "shared": compiled.metadata.shared}))
+        assembly = compiled.asm.get("ptx") or compiled.asm["amdgcn"]
+        tensor_cores = any(word in assembly for word in ("wgmma", "mma.sync", "v_mfma"))
+        kernel = {"kernel": self.__name__, "shared": compiled.metadata.shared, "tensor_cores": tensor_cores}
+        print(json.dumps(kernel))
 
     return run
 
@@ -61,8 +71,30 @@ def main(target: str) -> None:
     k_cache = torch.zeros(2, 16, 4, 128, dtype=torch.bfloat16)
     for qk_norm in (False, True):
         warm.warm_layers(torch.bfloat16, k_cache, hidden=3584, inner=[18944], num_heads=28, qk_norm=qk_norm)
+    warm.warm_family(
+        torch.bfloat16,
+        torch.device("cpu"),
+        hidden=3584,
+        norms=("layer", "rms_unit_offset"),
+        biases=True,
+        activations=[(kind, gated, 4096) for kind in FORMULAS for gated in (False, True)],
+    )
     tokens, blocks = torch.zeros(3, 4097, dtype=torch.int32), torch.zeros(3, 257, dtype=torch.int32)
     warm.warm_step(tokens, blocks, 16, torch.zeros(1, 152_064, dtype=torch.bfloat16))
+    compile_moe(warm, SHARED_MEMORY[target])
+
+
+def compile_moe(warm: Any, shared_memory: int) -> None:
+    """Experts of Qwen3-30B-A3B's shape, few of them; quantised ones in one form."""
+    experts: Any = importlib.import_module("blade_llm.kernels.experts")
+    importlib.import_module("blade_llm.kernels.experts.triton")._shared_memory = lambda device: shared_memory
+    routing: Any = importlib.import_module("blade_llm.kernels.moe_routing")
+    weights = [(torch.zeros(1536, 2048).bfloat16(), torch.zeros(2048, 768).bfloat16())] * 8
+    plain, limited = routing.RoutingSpec(8, 2), routing.RoutingSpec(8, 2, "sigmoid", True, 2.5, 4, 2)
+    for quant in ("none", "int8", "int4"):
+        packed = experts.pack(weights, quant, deterministic=quant != "none")
+        spec, bias = (plain, None) if quant == "none" else (limited, torch.zeros(8))
+        warm.warm_moe(torch.zeros(1, 8, dtype=torch.bfloat16), spec, bias, packed, torch.bfloat16)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from engine_support.rewritten_families import (
+    as_baichuan,
+    as_baichuan_alibi,
+    as_chatglm,
+    as_qwen,
+    with_alibi,
+    with_unit_rows,
+)
 from engine_support.tiny_models import SHAPE, load_reference
 from safetensors.torch import load_file, save_file
 
@@ -18,6 +26,13 @@ LONG = {"original_max_position_embeddings": 48}
 GPT2_SHAPE = {"vocab_size": 199, "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 1024}
 MODULES: dict[str, Any] = {"runner": {"model_impl": "transformers"}, "fused": False}
 """Of a row that transformers' own modules compute."""
+GEMMA2_CAPS = {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 4.0}
+GEMMA3_ROPE = {
+    "full_attention": {"rope_type": "linear", "rope_theta": 5e4, "factor": 8.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e3},
+}
+GEMMA3 = {"query_pre_attn_scalar": 64, "rope_parameters": GEMMA3_ROPE}
+QUARTER = {"partial_rotary_factor": 0.25, "num_attention_heads": 4}  # 4 of 16 dimensions
 PHI3_LONGROPE = {
     "rope_type": "longrope",
     "rope_theta": 10000.0,
@@ -44,6 +59,10 @@ class Row:
     """On CPU in bf16 all layers are one native call."""
     becomes: tuple[str, Callable[[Path], None]] | None = None
     """An architecture that transformers does not have, and what makes one of the saved folder."""
+    before: Callable[[Any], None] | None = None
+    """Changes the random model before it is saved."""
+    reference: Callable[[Any], None] | None = None
+    """Changes transformers' model, where it computes almost the same."""
 
     @property
     def through(self) -> str:
@@ -140,6 +159,42 @@ ROWS: dict[str, Row] = {
     ),
     "mistral": Row("Mistral", "sliding window", {"sliding_window": 24}),
     "mistral-no-window": Row("Mistral", "no window", {"sliding_window": None}),
+    "mixtral": Row(
+        "Mixtral", "experts, sliding window", dict(num_local_experts=8, sliding_window=24), fused=False
+    ),
+    "qwen2-moe": Row(
+        "Qwen2Moe",
+        "experts and a shared one behind a gate, windows",
+        dict(
+            num_experts=12, num_experts_per_tok=4, moe_intermediate_size=48, shared_expert_intermediate_size=80,
+            use_sliding_window=True, sliding_window=24, max_window_layers=2,
+        ),
+        fused=False,
+    ),
+    "qwen2-moe-some": Row(
+        "Qwen2Moe",
+        "some layers without experts, normalised weights, no biases",
+        dict(
+            num_experts=6, num_experts_per_tok=2, moe_intermediate_size=48, shared_expert_intermediate_size=80,
+            num_hidden_layers=5, decoder_sparse_step=2, mlp_only_layers=[3], norm_topk_prob=True, qkv_bias=False,
+        ),
+        fused=False,
+    ),
+    "qwen3-moe": Row(
+        "Qwen3Moe",
+        "experts, normalised heads",
+        dict(num_experts=16, num_experts_per_tok=8, moe_intermediate_size=48, head_dim=16, norm_topk_prob=True),
+        fused=False,
+    ),
+    "qwen3-moe-some": Row(
+        "Qwen3Moe",
+        "some layers without experts, plain weights, window, biases",
+        dict(
+            num_experts=16, num_experts_per_tok=3, moe_intermediate_size=48, mlp_only_layers=[1], attention_bias=True,
+            use_sliding_window=True, sliding_window=24,
+        ),
+        fused=False,
+    ),
     "phi3": Row("Phi3", "fused matrices", {"pad_token_id": 0, "sliding_window": 40}),
     "phi3-long": Row(
         "Phi3",
@@ -184,16 +239,78 @@ ROWS: dict[str, Row] = {
     ),
     "phi": Row("Phi", "attention and MLP side by side behind one norm", {"partial_rotary_factor": 0.5}, fused=False),
     "gpt-neox": Row("GPTNeoX", "side by side with a norm each, partial rotation", dict(rotary_pct=0.5), fused=False),
-    "opt": Row(
-        "OPT", "learned positions, layer norm, ReLU", dict(ffn_dim=112, pad_token_id=0, dropout=0.0), fused=False
-    ),
+    "opt": Row("OPT", "learned positions, layer norm, ReLU", dict(ffn_dim=112, pad_token_id=0, dropout=0.0)),
     "gpt2": Row(
         "GPT2", "transposed weights, GELU", {"scale_attn_by_inverse_layer_idx": True}, "GPT2LMHeadModel", GPT2_SHAPE,
         fused=False,
     ),
+    "gemma": Row(
+        "Gemma", "norms of 1 + weight, GELU gate, scaled embeddings", dict(head_dim=16, attention_bias=True)
+    ),
+    "gemma2": Row(
+        "Gemma2",
+        "soft caps, four norms, windows in every other layer, scale of queries",
+        dict(head_dim=16, sliding_window=24, query_pre_attn_scalar=5, **GEMMA2_CAPS),
+        fused=False,
+    ),
+    "gemma3": Row(
+        "Gemma3Text",
+        "two rotations, normalised heads, five layers with a window for each without",
+        dict(GEMMA3, head_dim=16, sliding_window=24, num_hidden_layers=7),
+        "Gemma3ForCausalLM",
+        fused=False,
+    ),
+    "bloom": Row(
+        "Bloom",
+        "ALiBi of six heads, norm of embeddings, one matrix by head",
+        shape=dict(vocab_size=199, hidden_size=96, n_layer=3, n_head=6, bos_token_id=0, eos_token_id=1),
+    ),
+    "starcoder2": Row("Starcoder2", "layer norms, no gate, biases, window", dict(sliding_window=24, norm_epsilon=1e-4)),
+    "stablelm": Row("StableLm", "layer norms with a gate, a quarter rotates", dict(use_qkv_bias=True, **QUARTER)),
+    "stablelm-parallel": Row(
+        "StableLm", "side by side behind one norm", dict(use_parallel_residual=True, **QUARTER), fused=False
+    ),
+    "cohere": Row(
+        "Cohere",
+        "side by side behind one norm without bias, neighbours rotate, scaled logits",
+        dict(logit_scale=0.3, attention_bias=True, pad_token_id=0),
+        fused=False,
+    ),
+    "olmo2": Row("Olmo2", "norms after attention and MLP alone, queries normalised together", fused=False),
+    "baichuan": Row(
+        "Llama",
+        "one matrix of queries, keys and values, normalised rows of the output matrix",
+        {"num_key_value_heads": 8},
+        becomes=("BaichuanForCausalLM", as_baichuan),
+        before=with_unit_rows,
+    ),
+    "baichuan-alibi": Row(
+        "Llama",
+        "ALiBi, normalised rows of the output matrix",
+        {"num_key_value_heads": 8},
+        becomes=("BaichuanForCausalLM", as_baichuan_alibi),
+        before=with_unit_rows,
+        reference=with_alibi,
+    ),
+    "qwen": Row(
+        "Qwen2",
+        "names of its own, queries, keys and values in one matrix",
+        {"num_key_value_heads": 8},
+        becomes=("QWenLMHeadModel", as_qwen),
+    ),
+    "chatglm": Row(
+        "Glm",
+        "GLM-4's layers under other names",
+        dict(head_dim=16, attention_bias=True, pad_token_id=0),
+        becomes=("ChatGLMModel", as_chatglm),
+    ),
     "llama-modules": Row("Llama", "grouped-query attention, heads of their own size", {"head_dim": 16}, **MODULES),
     "gpt2-modules": Row("GPT2", "matrices that are no linear layers", {}, "GPT2LMHeadModel", GPT2_SHAPE, **MODULES),
     "gemma-modules": Row("Gemma", "scaled embeddings, norms around one", {"head_dim": 16}, **MODULES),
+    "gemma2-modules": Row(
+        "Gemma2", "soft caps, windows in every other layer",
+        dict(head_dim=16, sliding_window=24, query_pre_attn_scalar=5, **GEMMA2_CAPS), **MODULES
+    ),
     "stablelm-modules": Row("StableLm", "partial rotation, biases", {"use_qkv_bias": True}, **MODULES),
     "olmo-modules": Row("Olmo", "norms without weights, clipped queries and keys", {"clip_qkv": 0.3}, **MODULES),
     "olmo2-modules": Row("Olmo2", "norms behind attention and MLP, and of whole queries and keys", **MODULES),
@@ -227,8 +344,12 @@ def save_row(folder: Path, row: Row, dtype: torch.dtype = torch.float32) -> Any:
                 parameter.uniform_(0.5, 1.5)
             else:
                 parameter.normal_(0.0, 0.12)
+    if row.before is not None:
+        row.before(model)
     copy.deepcopy(model).to(dtype).save_pretrained(folder)
     reference = load_reference(folder)
+    if row.reference is not None:
+        row.reference(reference)
     if row.becomes is not None:
         row.becomes[1](folder)
     return reference

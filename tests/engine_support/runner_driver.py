@@ -58,11 +58,20 @@ class Driver:
         shared: list[int] = [],  # noqa: B006 - read only
         sample_index: int = 0,
         masked: tuple[int, ...] = (),
-        pooling: Literal["", "last", "mean"] = "",
+        pooling: Literal["", "last", "mean", "cls"] = "",
+        second_text: int = 0,
     ) -> Live:
         """Put a request into a slot; its first ``16 * len(shared)`` tokens are already in the shared blocks."""
         new = NewRequest(
-            slot, f"r{slot}", list(tokens), prompt or len(tokens), sampling, sample_index, masked, pooling=pooling
+            slot,
+            f"r{slot}",
+            list(tokens),
+            prompt or len(tokens),
+            sampling,
+            sample_index,
+            masked,
+            pooling=pooling,
+            second_text=second_text,
         )
         self._pooled.discard(slot)
         if pooling:

@@ -100,11 +100,11 @@ def etag(name: str, data: bytes) -> str:
 
 
 @contextmanager
-def running_hub(host: str = "127.0.0.1", port: int = 0) -> Iterator[FakeHub]:
+def running_hub(host: str = "127.0.0.1", port: int = 0, handler: type[HubHandler] | None = None) -> Iterator[FakeHub]:
     """A hub until the context ends, on a free port unless one is given; ``endpoint`` is what clients shall call it."""
     hub = FakeHub()
 
-    class Handler(_Handler):
+    class Handler(handler or HubHandler):  # type: ignore[misc]
         pass
 
     Handler.hub = hub
@@ -122,7 +122,7 @@ def running_hub(host: str = "127.0.0.1", port: int = 0) -> Iterator[FakeHub]:
         server.server_close()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class HubHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     hub: FakeHub
 

@@ -1,5 +1,6 @@
 """The Dockerfiles keep what docs/images.md promises, as far as reading them can show it."""
 
+import json
 import re
 import subprocess
 import sys
@@ -61,11 +62,19 @@ def test_nothing_follows_latest(dockerfile: Dockerfile) -> None:
 
 def test_the_final_stage_only_copies_and_runs_as_a_number(dockerfile: Dockerfile) -> None:
     final = dockerfile.stages()["final"]
-    assert {word for word, _ in final} == {"COPY", "ENV", "USER", "CMD", "ARG", "LABEL"}  # RUN would leave traces
+    words = {word for word, _ in final} - {"ENTRYPOINT"}
+    assert words == {"COPY", "ENV", "USER", "CMD", "ARG", "LABEL"}  # RUN would leave traces
     assert [rest for word, rest in final if word == "USER"] == ["65532:65532"]
     environment = next(rest for word, rest in final if word == "ENV").split()
     # OpenShift runs it as a user that /etc/passwd does not have.
     assert {"PATH=/opt/bladellm/bin:$PATH", "HOME=/tmp", "USER=bladellm"} <= set(environment)
+
+
+def test_arguments_of_docker_run_are_those_of_the_server() -> None:
+    final = dict(Dockerfile("engine").stages()["final"])
+    assert json.loads(final["ENTRYPOINT"]) == ["blade_llm_server"]
+    assert json.loads(final["CMD"]) == ["--help"]
+    assert "ENTRYPOINT" not in dict(Dockerfile("operator").stages()["final"]), "it has two programs"
 
 
 def test_dependencies_are_installed_before_any_source_is_copied(dockerfile: Dockerfile) -> None:

@@ -166,6 +166,13 @@ class TestCheck:
         contents = archive.read(image(tmp_path / "y.tar", [[library]]))
         assert check.check(contents, limit=None, torch=False, compiled=True) > 0
 
+    def test_refuses_another_entry_point(self, tmp_path: Path) -> None:
+        config = {**GOOD, "Entrypoint": ["blade_llm_server"]}
+        contents = archive.read(image(tmp_path / "x.tar", [["opt/a"]], config))
+        assert check.check(contents, limit=None, torch=False, entrypoint=("blade_llm_server",)) > 0
+        with pytest.raises(ImageError, match="its entry point is"):
+            check.check(contents, limit=None, torch=False)
+
     def test_refuses_a_missing_torch_and_names_everything_at_once(self, tmp_path: Path) -> None:
         config = {"User": "", "Labels": {}}
         contents = archive.read(image(tmp_path / "x.tar", [["opt/a"]], config))

@@ -93,8 +93,8 @@ SPECS: Spec = _object(
         ),
         quant=st.sampled_from(["none", "int8", "int4", "int2"]),
         deterministic=_mostly(st.booleans(), _junk),
-        task=_mostly(st.sampled_from(["generate", "embed"]), _junk),
-        pooling=_mostly(st.sampled_from(["last", "mean"]), _junk),
+        task=_mostly(st.sampled_from(["generate", "embed", "score"]), _junk),
+        pooling=_mostly(st.sampled_from(["last", "mean", "cls"]), _junk),
         chatTemplate=_object(
             inline=_mostly(st.sampled_from(["x", "{{ 1 }}\n"]), st.sampled_from(["", "x" * 32769])),
             configMapKeyRef=_object({"name": _object_name}, key=st.sampled_from(["a.jinja", "a b", ""])),

@@ -146,6 +146,8 @@ EXAMPLES: tuple[Example, ...] = (
         _spec(engine={"chatTemplate": {"inline": "x", "configMapKeyRef": {"name": "x"}}}),
     ),
     Example("", "qwen", _spec(engine={"task": "embed", "pooling": "mean", "apiServers": 2, "jsonWarmup": False})),
+    Example("", "qwen", _spec(engine={"task": "score", "apiServers": 2})),
+    Example("spec.engine.toolCallParser", "qwen", _spec(engine={"task": "score", "toolCallParser": "none"})),
     Example("spec.engine.toolCallParser", "qwen", _spec(engine={"task": "embed", "toolCallParser": "none"})),
     Example("spec.engine.reasoningParser", "qwen", _spec(engine={"task": "embed", "reasoningParser": "qwen3"})),
     Example("spec.engine.jsonWarmup", "qwen", _spec(engine={"task": "embed", "jsonWarmup": True})),

@@ -20,8 +20,28 @@ from blade_router.workers.shared_memory import PrivateRow, SharedRow
 STEP_SECONDS = 0.02
 
 
+async def enter(
+    queue: RequestQueue,
+    key: str,
+    weight: float,
+    priority: int,
+    size: int,
+    tokens: int,
+    client: Client,
+    *,
+    streams: bool,
+) -> QueuedRequest:
+    """Take a place with the engines, or wait for it."""
+    queued = queue.enter(key, weight, priority, size, tokens, streams)
+    if queued.waits:
+        await queue.wait(queued, client)
+    return queued
+
+
 class Waiting:
-    """A client that does not leave."""
+    """A client that does not leave, and reads at once."""
+
+    slow = False
 
     def attach(self, work: Any) -> None: ...
 
@@ -114,7 +134,7 @@ class FairFleet:
         queue = self.queues[router]
         streams = [Stream(key, tokens, prompt, self.now) for _ in range(count)]
         for stream in streams:
-            entering = queue.enter(key, 1.0, 0, 1, tokens, cast(Client, Waiting()), True)
+            entering = enter(queue, key, 1.0, 0, 1, tokens, cast(Client, Waiting()), streams=True)
             stream.place = asyncio.create_task(entering)
         self._streams += streams
         await self._settle()

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from blade_router.request.fields import parse_fields
+from blade_router.request.parse import parse_fields
 from blade_router.request.request import ClientRequest
 
 

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from blade_router.request.fields import parse_fields
+from blade_router.request.parse import parse_fields
 from blade_router.request.request import ClientRequest
 
 BLOCK = 256

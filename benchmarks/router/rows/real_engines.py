@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import random
 import string
 import tempfile
@@ -23,6 +24,7 @@ from benchmarks.peers.model import random_model
 from benchmarks.peers.peers import CACHE
 from benchmarks.router.load import percentile
 from benchmarks.router.rounds import Context
+from benchmarks.router.routers import LOAD_CPU, ROUTER_CPU
 
 POLICIES = ("auto", "round-robin", "least-request")
 WANTED = {"round-robin": 2.0, "least-request": 1.5}
@@ -49,6 +51,8 @@ async def run(context: Context) -> list[Figure]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         args = ("--max_kv_blocks", str(blocks), "--max_model_len", "2048")
+        cpus = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {ROUTER_CPU, LOAD_CPU})  # engines inherit it, and are not to share one core
         engines = [engine(folder, *args, model=model, name=f"engine-{at}") for at in range(2)]
         try:
             for program in engines:
@@ -56,6 +60,7 @@ async def run(context: Context) -> list[Figure]:
             for seed, policy in enumerate(POLICIES):
                 times[policy] = await _measure(folder, engines, policy, seed)
         finally:
+            os.sched_setaffinity(0, cpus)
             for program in engines:
                 program.kill()
     made = []

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from blade_llm.api.generation.requests import GenerationFields, Natural, TopLogprobs
+from blade_llm.api.generation.requests import GenerationFields, Natural, ReasoningEffort, TopLogprobs
 from blade_llm.api.tools.requests import Tool, ToolChoice
 
 
@@ -31,6 +31,8 @@ class ChatRequest(GenerationFields, msgspec.Struct, frozen=True, kw_only=True):
     """A chat template in place of the model's."""
     chat_template_kwargs: dict[str, Any] = {}
     """Further arguments for the chat template, e.g. ``{"enable_thinking": false}``."""
+    reasoning_effort: ReasoningEffort | None = None
+    """For templates that know it; ``none`` switches the reasoning off where the template can."""
     documents: list[dict[str, str]] = []
     """For templates that know of documents: ``{"title": …, "text": …}``."""
     tools: list[Tool] = []

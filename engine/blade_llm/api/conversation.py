@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final, Protocol
 
 from blade_llm.api.common.context import ServerContext
@@ -19,6 +19,8 @@ _LARGE: Final = 100_000
 _PER_MESSAGE: Final = 100
 """Cost of a message beyond its text, in characters."""
 
+_NO_REASONING: Final = {"enable_thinking": False, "thinking": False}
+"""What the templates of Qwen3 and GLM, and of DeepSeek-V3.1 and Granite, call it."""
 ROLES: Final[Mapping[str, str]] = {
     "system": "system",
     "developer": "system",
@@ -45,6 +47,8 @@ class Conversation(Protocol):
     @property
     def chat_template_kwargs(self) -> dict[str, Any]: ...
     @property
+    def reasoning_effort(self) -> str | None: ...
+    @property
     def documents(self) -> list[dict[str, str]]: ...
 
 
@@ -69,7 +73,10 @@ async def render(context: ServerContext, chat: Conversation, tools: ToolUse | No
         mark = f"|{secrets.token_hex(16)}|"
         messages[-1]["content"] += mark
     begin = not chat.continue_final_message if chat.add_generation_prompt is None else chat.add_generation_prompt
-    arguments = {**chat.chat_template_kwargs, **template_arguments(tools)}
+    template = context.model.chat_template if chat.chat_template is None else None
+    defaults = context.model.default_chat_template_kwargs
+    effort = _effort(chat.reasoning_effort, None if template is None else template.variables)
+    arguments = {**defaults, **effort, **chat.chat_template_kwargs, **template_arguments(tools)}
     if chat.documents:
         arguments["documents"] = chat.documents
     text = await _render(context, chat.chat_template, messages, begin, arguments, large=large)
@@ -117,6 +124,18 @@ async def _render(
         return template.render(messages, **options)
     except ChatTemplateError as error:
         raise bad_request(str(error), "messages") from None
+
+
+def _effort(effort: str | None, variables: Collection[str] | None) -> dict[str, Any]:
+    """Template arguments for ``reasoning_effort``: itself, and for ``none`` the switches of templates that have one.
+
+    Args:
+        variables: what the template reads; None: that is not known, and what it does not read is harmless.
+    """
+    if effort is None:
+        return {}
+    wished = {"reasoning_effort": effort, **(_NO_REASONING if effort == "none" else {})}
+    return {name: value for name, value in wished.items() if variables is None or name in variables}
 
 
 def _is_large(messages: list[dict[str, Any]]) -> bool:

@@ -41,7 +41,8 @@ class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True):
     dimensions: Annotated[int, msgspec.Meta(ge=1)] | None = None
     """Number of leading dimensions to keep; the vector is normalised afterwards."""
     pooling: Pooling | None = None
-    """Pooling of the hidden states: the last token's, or the mean of all; the server's default when left out."""
+    """Pooling of the hidden states: the last token's, the mean of all, or the first token's; the server's default
+    when left out."""
     normalize: bool = True
     """Scale vectors to length 1."""
     add_special_tokens: bool = True

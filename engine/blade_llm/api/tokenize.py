@@ -15,6 +15,7 @@ from blade_llm.api.common.errors import bad_request
 from blade_llm.api.common.fields import parse
 from blade_llm.api.conversation import render
 from blade_llm.api.generation.prompt_tokens import LONG_IDS, encode_text, in_tokenizer_thread, long_ids
+from blade_llm.api.generation.requests import ReasoningEffort
 from blade_llm.api.tools.parsing import offered_tools
 from blade_llm.api.tools.requests import Tool, ToolChoice
 from blade_llm.text.tokenizer import Tokenizer
@@ -41,6 +42,7 @@ class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     resume_response: str = ""
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] = {}
+    reasoning_effort: ReasoningEffort | None = None
     documents: list[dict[str, str]] = []
     tools: list[Tool] = []
     tool_choice: ToolChoice | None = None

@@ -48,7 +48,7 @@ def check_memory_fit(config: EngineConfig, limit: int | None = None, gpu: Gpu | 
     ``limit`` is the host's in bytes; without it nor a ``gpu`` both are found by themselves.
     """
     try:
-        model = read_model_config(config.model_dir, config.model_impl)
+        model = read_model_config(config.model_dir, config.model_impl, config.task)
         found = _find_gpu() if limit is None and gpu is None else gpu
         if found is not None:
             return _judge_gpu(config, model, found)
@@ -165,7 +165,7 @@ def _is_shortened(config: EngineConfig, model: ModelConfig, plan: KVCachePlan) -
 
 def _remedy(plan: KVCachePlan, limit: int, fixed: int) -> str:
     """The flags that bring the plan under the warning line, or the memory it takes."""
-    blocks = (int(limit * WARNING_SHARE) - fixed) // plan.block_bytes
+    blocks = (int(limit * WARNING_SHARE) - fixed) // plan.block_bytes if plan.block_bytes else 0
     needed = plan.blocks_of(plan.max_model_len)
     if blocks >= needed:
         return f"set --kv_cache_bytes {blocks * plan.block_bytes}"

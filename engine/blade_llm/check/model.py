@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from blade_llm.api.common.pooling import Pooling
-from blade_llm.api.common.served_model import NO_PARSER, ModelSource, ServedModel, Task, load_served_model
+from blade_llm.api.common.served_model import NO_PARSER, ModelSource, ServedModel, load_served_model
+from blade_llm.config import Task
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.implementation import ModelImpl, read_model_config, through_transformers
 from blade_llm.models.tensors import expected_tensors
 from blade_llm.text.errors import TokenizerFilesError
-from blade_llm.weights.checkpoint import check_tensors, open_checkpoint
+from blade_llm.weights.checkpoint import check_tensors, open_checkpoint, unused_tensors
 from blade_protocol.check import CheckItem
 
 NAME: Final = "check_model"
@@ -28,7 +29,9 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """What a service needs of its model's text side: fields of :class:`ModelSource`, and guided decoding."""
 
     tokenizer_dir: str | None = None
+    tokenizer_special_tokens: tuple[str, ...] = ()
     chat_template: str | None = None
+    default_chat_template_kwargs: dict[str, Any] = {}
     task: Task = "generate"
     pooling: Pooling | None = None
     tool_call_parser: str | None = None
@@ -36,10 +39,15 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     guided: bool = False
     """Guided decoding is requested (``--enable_json_warmup``)."""
 
-    def source(self, model_dir: Path, vocab_size: int) -> ModelSource:
+    def source(self, model_dir: Path, config: ModelConfig) -> ModelSource:
         """Where the server would read the text side from."""
         fields = {name: value for name, value in msgspec.structs.asdict(self).items() if name != "guided"}
-        return ModelSource(folder=str(model_dir), vocab_size=vocab_size, **fields)
+        return ModelSource(
+            folder=str(model_dir),
+            vocab_size=config.vocab_size,
+            bidirectional=config.decoder.bidirectional,
+            **fields,
+        )
 
 
 def check_model(model_dir: Path, wanted: Wanted | None = None, impl: ModelImpl = "auto") -> CheckItem:
@@ -50,7 +58,7 @@ def check_model(model_dir: Path, wanted: Wanted | None = None, impl: ModelImpl =
     """
     wanted = wanted or Wanted()
     try:
-        config = read_model_config(model_dir, impl)
+        config = read_model_config(model_dir, impl, wanted.task)
     except ModelFilesError as error:
         return CheckItem(name=NAME, status="FAILED", detail=str(error))
     problems: list[str] = []
@@ -63,7 +71,7 @@ def check_model(model_dir: Path, wanted: Wanted | None = None, impl: ModelImpl =
     except ModelFilesError as error:
         problems.append(str(error))
     try:
-        model = load_served_model(wanted.source(model_dir, config.vocab_size))
+        model = load_served_model(wanted.source(model_dir, config))
     except TokenizerFilesError as error:
         problems.append(str(error))
     if problems or weights is None or model is None:
@@ -73,20 +81,22 @@ def check_model(model_dir: Path, wanted: Wanted | None = None, impl: ModelImpl =
         f"{config.architecture}{through}, {config.num_layers} layers, {len(weights.tensors)} tensors, "
         f"{weights.total_bytes} bytes in {len(weights.files)} files, vocabulary {config.vocab_size}{_found(model)}"
     )
+    if unused := unused_tensors(weights, expected_tensors(config)):
+        detail += f"; {unused}"
     missing = list(_missing(model, model_dir, config, wanted))
     return CheckItem(name=NAME, status="WARNING" if missing else "PASS", detail="; ".join([detail, *missing]))
 
 
 def _found(model: ServedModel) -> str:
     """How the server will parse this model's outputs, for the report."""
-    if model.task == "embed":
+    if model.task != "generate":
         return f", pooling {model.pooling}"
     forms = (("tool calls", model.call_form), ("reasoning", model.reasoning_form))
     return "".join(f", {what} {form.name}" for what, form in forms if form is not None)
 
 
 def _missing(model: ServedModel, model_dir: Path, config: ModelConfig, wanted: Wanted) -> Iterator[str]:
-    if model.task == "embed":
+    if model.task != "generate":
         return
     parser = wanted.tool_call_parser
     if model.chat_template is None:

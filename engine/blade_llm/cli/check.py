@@ -89,7 +89,7 @@ def _parser() -> FlagParser:
         ),
     )
     server = [flag for group in GROUPS.values() for flag in group]
-    memory = tuple(flag for flag in server if flag.name in MEMORY_FIELDS)
+    memory = tuple(flag for flag in server if flag.name in MEMORY_FIELDS and flag.name not in TEXT_FIELDS)
     text = tuple(flag for flag in server if flag.name in (*TEXT_FIELDS, "enable_json_warmup"))
     parser = FlagParser(
         PROGRAM,

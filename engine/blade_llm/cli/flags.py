@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import json
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -17,6 +18,9 @@ from typing import Any, Final, NoReturn
 _UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY_UNITS: Final = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?", re.IGNORECASE)
+
+_TOKENS: Final = re.compile(r"(\d+|\d+\.\d+(?=[kKmM]))([kKmM])?")
+_TOKEN_UNITS: Final = {"": 1, "k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20}
 
 
 def boolean(text: str) -> bool:
@@ -44,6 +48,15 @@ def positive(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
+
+
+def tokens(text: str) -> int:
+    """A number of tokens of at least 1: ``4096``, ``32k`` (thousands) or ``32K`` (times 1,024), as vLLM writes it."""
+    match = _TOKENS.fullmatch(text.strip())
+    number = 0 if match is None else int(float(match[1]) * _TOKEN_UNITS[match[2] or ""])
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1, like 4096 or 32k")
+    return number
 
 
 def count(text: str) -> int:
@@ -75,6 +88,17 @@ def share(text: str) -> float:
     return value
 
 
+def json_object(text: str) -> dict[str, Any]:
+    """A JSON object, like ``{"enable_thinking": false}``."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f'{text!r} is not a JSON object like {{"enable_thinking": false}}')
+    return value
+
+
 def port(text: str) -> int:
     """0 (any free port) to 65535."""
     if not text.isdigit() or int(text) > 65535:
@@ -86,11 +110,13 @@ _METAVARS: Final[dict[Callable[[str], Any], str]] = {
     byte_size: "BYTES",
     count: "N",
     float: "NUMBER",
+    json_object: "JSON",
     int: "N",
     port: "PORT",
     positive: "N",
     seconds: "SECONDS",
     share: "SHARE",
+    tokens: "N",
 }
 
 
@@ -158,9 +184,20 @@ class Flag:
 
 
 class FlagParser(argparse.ArgumentParser):
-    """Spells its flags with underscores in ``--help`` and names the nearest flag for one it does not know."""
+    """Spells its flags with underscores in ``--help`` and names the nearest flag for one it does not know.
 
-    def __init__(self, program: str, description: str, groups: Sequence[tuple[str, Sequence[Flag]]]) -> None:
+    Args:
+        positional: the flag whose value may stand alone, too, without ``--NAME``.
+    """
+
+    def __init__(
+        self,
+        program: str,
+        description: str,
+        groups: Sequence[tuple[str, Sequence[Flag]]],
+        *,
+        positional: str | None = None,
+    ) -> None:
         super().__init__(
             program,
             description=description,
@@ -168,21 +205,30 @@ class FlagParser(argparse.ArgumentParser):
             formatter_class=_Formatter,
             usage="%(prog)s --model DIR [flags]",
         )
-        self._flags = [flag for _, flags in groups for flag in flags]
+        self._flags = {flag.name: flag for _, flags in groups for flag in flags}
+        self._positional = positional
         for title, flags in groups:
             group = self.add_argument_group(title)
             for flag in flags:
                 flag.add_to(group)
+        for action in self._actions:
+            action.required = action.required and action.dest != positional
 
     def parse(self, argv: Sequence[str] | None = None) -> dict[str, Any]:
         """Flag name → value. Exits with 2 and one line on standard error for anything that cannot be used."""
         values, unknown = self.parse_known_args(argv)
+        found = vars(values)
+        if self._positional is not None:
+            if unknown and found[self._positional] is None and not any(word.startswith("-") for word in unknown):
+                found[self._positional] = unknown.pop(0)
+            elif not unknown and found[self._positional] is None and self._flags[self._positional].required:
+                self.error(f"--{self._positional} is missing: give it, or its value as the first argument")
         if unknown:
-            self.error(self._unknown(unknown[0]))
-        for flag in self._flags:
-            if problem := flag.problem(getattr(values, flag.name)):
+            self.error(self._unknown(next((word for word in unknown if word.startswith("-")), unknown[0])))
+        for name, flag in self._flags.items():
+            if problem := flag.problem(found[name]):
                 self.error(problem)
-        return vars(values)
+        return found
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}\n")
@@ -191,7 +237,7 @@ class FlagParser(argparse.ArgumentParser):
         name = argument.partition("=")[0]
         if not name.startswith("-"):
             return f"unexpected argument {argument!r}"
-        known = [flag.option for flag in self._flags]
+        known = [option for action in self._actions for option in action.option_strings if "-" not in option[2:]]
         near = difflib.get_close_matches(name.replace("-", "_").replace("__", "--", 1), known, 1)
         return f"unknown flag {name}" + (f"; did you mean {near[0]}?" if near else "; see --help")
 

@@ -8,6 +8,7 @@ while this process imports the HTTP stack and the tokenizer.
 from __future__ import annotations
 
 import errno
+import gc
 import logging
 import os
 import signal
@@ -17,29 +18,32 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from blade_llm.api.common.served_model import ModelSource, ServedModel, load_served_model
-from blade_llm.cli.flags import FlagParser
 from blade_llm.cli.progress import download_progress
-from blade_llm.cli.server_flags import GROUPS, memory_fields, text_fields
+from blade_llm.cli.server_flags import memory_fields, text_fields
+from blade_llm.cli.vllm_flags import ServerFlagParser
 from blade_llm.config import EngineConfig
 from blade_llm.engine.launch import BUILD, MAX_SOCKET_DIR_BYTES, EngineHandle
 from blade_llm.engine.messages import EngineReady
 from blade_llm.engine.start import LOG_FORMAT
 from blade_llm.hub.resolve import resolve_model
+from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.implementation import read_model_config
 from blade_llm.models.tensors import expected_tensors
-from blade_llm.server.http.access import AccessRules, allowed_hosts
 from blade_llm.server.http.internal_token import InternalToken
-from blade_llm.server.http.limits import http_limits
 from blade_llm.server.http.sockets import share_port
 from blade_llm.text.errors import TokenizerFilesError
 from blade_llm.weights.checkpoint import check_tensors, open_checkpoint
 from blade_protocol import environment, ports
 
+if TYPE_CHECKING:  # tokenizer and HTTP stack are imported while the engine process starts
+    from blade_llm.api.common.served_model import ModelSource, ServedModel
+    from blade_llm.server.http.access import AccessRules
+
 PROGRAM: Final = "blade_llm_server"
+_log: Final = logging.getLogger(__name__)
 _LOOPBACK: Final = "127.0.0.1"
 
 
@@ -53,9 +57,12 @@ def main(argv: Sequence[str] | None = None, *, build: str = BUILD) -> int:
     Status: 0 after SIGTERM or Ctrl-C, 1 when it cannot start or the engine dies, 2 for wrong flags.
     """
     started = time.perf_counter()
-    parser = FlagParser(PROGRAM, "Serve a large language model over an OpenAI-compatible API.", list(GROUPS.items()))
+    gc.disable()  # until the server runs: an import makes much and frees little
+    parser = ServerFlagParser(PROGRAM)
     flags = parser.parse(argv)
     logging.basicConfig(level=flags["log_level"], format=LOG_FORMAT)
+    for warning in parser.warnings:
+        _log.warning("%s", warning)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the server handles it
     try:
@@ -65,24 +72,27 @@ def main(argv: Sequence[str] | None = None, *, build: str = BUILD) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    finally:
+        gc.enable()
 
 
 def _run(flags: Mapping[str, Any], build: str, started: float) -> int:
     token_file = _token_file()
     public, internal = _bind_ports(flags, loopback_only=token_file is None)
-    public_rules, internal_rules = _access_rules(flags, token_file, public[0], internal)
-    folder, source = _find_model(flags)
-    model = load_served_model(source)
+    folder, config = _find_model(flags)
     engine = EngineHandle(
-        _engine_config(flags, folder, model),
-        build=build,
-        log_level=flags["log_level"],
-        socket_dir=_socket_dir(flags["worker_socket_path"]),
+        build=build, log_level=flags["log_level"], socket_dir=_socket_dir(flags["worker_socket_path"])
     )
     try:
+        from blade_llm.api.common.served_model import load_served_model
+
+        source = _model_source(flags, folder, config)
+        model = load_served_model(source)
+        engine.start(_engine_config(flags, folder, model))
         import uvloop
 
         from blade_llm.cli.report import print_arguments, print_ready
+        from blade_llm.server.http.limits import http_limits
         from blade_llm.server.supervisor import Ports, PortTakenError, ServerOptions, run_server
 
         print_arguments(flags)
@@ -94,6 +104,7 @@ def _run(flags: Mapping[str, Any], build: str, started: float) -> int:
             print_ready(ready, public[0], internal, time.perf_counter() - started)
 
         limits = http_limits(flags["max_connections"], flags["max_body_bytes"])
+        public_rules, internal_rules = _access_rules(flags, token_file, public[0], internal)
         listen = Ports(public, internal, public_rules, internal_rules, limits)
         try:
             failure = uvloop.run(run_server(engine, listen, model, source, options, on_ready))
@@ -166,15 +177,12 @@ def _access_rules(
     flags: Mapping[str, Any], token_file: str | None, public: socket.socket, internal: socket.socket
 ) -> tuple[AccessRules, AccessRules]:
     """Who may use the public and the internal port."""
-    required = os.environ.get(environment.PUBLIC_TOKEN) == "1"
-    if required and token_file is None:
-        raise StartError(
-            f"{environment.PUBLIC_TOKEN}=1 needs a token; name its file in {environment.INTERNAL_TOKEN_FILE}"
-        )
+    from blade_llm.server.http.access import AccessRules, allowed_hosts
+
     host, more = _host(flags), flags["allowed_hosts"]
     return (
         AccessRules(
-            token_file=token_file if required else None,
+            token_file=token_file if _is_token_required() else None,
             allowed_hosts=allowed_hosts(public.getsockname()[0], host, more),
         ),
         AccessRules(
@@ -185,10 +193,19 @@ def _access_rules(
     )
 
 
+def _is_token_required() -> bool:
+    """Whether the public port asks for the internal token."""
+    return os.environ.get(environment.PUBLIC_TOKEN) == "1"
+
+
 def _token_file() -> str | None:
-    """The file of the internal token; None when the environment names none."""
+    """The file of the internal token; None when the environment names none, and none is required."""
     path = os.environ.get(environment.INTERNAL_TOKEN_FILE)
     if not path:
+        if _is_token_required():
+            raise StartError(
+                f"{environment.PUBLIC_TOKEN}=1 needs a token; name its file in {environment.INTERNAL_TOKEN_FILE}"
+            )
         return None
     try:
         InternalToken(Path(path))
@@ -199,11 +216,11 @@ def _token_file() -> str | None:
         raise StartError(f"{environment.INTERNAL_TOKEN_FILE}={path}: {error}") from None
 
 
-def _find_model(flags: Mapping[str, Any]) -> tuple[Path, ModelSource]:
+def _find_model(flags: Mapping[str, Any]) -> tuple[Path, ModelConfig]:
     """Find the model and check its files, as the engine process will; in milliseconds and with better messages."""
     with download_progress() as progress:
-        folder = resolve_model(flags["model"], progress=progress)
-    config = read_model_config(folder, flags["model_impl"])
+        folder = resolve_model(flags["model"], revision=flags["revision"], progress=progress)
+    config = read_model_config(folder, flags["model_impl"], flags["task"])
     if flags["load_format"] == "auto":
         checkpoint = open_checkpoint(folder)
         if problems := check_tensors(checkpoint, expected_tensors(config, checkpoint.tensors)):
@@ -214,9 +231,16 @@ def _find_model(flags: Mapping[str, Any]) -> tuple[Path, ModelSource]:
             f"--max_model_len {requested} exceeds the model's own {config.max_position_embeddings} "
             "(max_position_embeddings); lower it"
         )
-    return folder, ModelSource(
+    return folder, config
+
+
+def _model_source(flags: Mapping[str, Any], folder: Path, config: ModelConfig) -> ModelSource:
+    from blade_llm.api.common.served_model import ModelSource
+
+    return ModelSource(
         folder=str(folder),
         vocab_size=config.vocab_size,
+        bidirectional=config.decoder.bidirectional,
         names=tuple(flags["served_model_name"] or (_default_name(flags["model"]),)),
         aliases=frozenset({flags["model"], str(folder)}),
         **text_fields(flags),
@@ -224,8 +248,10 @@ def _find_model(flags: Mapping[str, Any]) -> tuple[Path, ModelSource]:
 
 
 def _default_name(model: str) -> str:
-    """A hub id stays as it is; a folder goes by its name."""
-    return Path(os.path.abspath(model)).name if Path(model).is_dir() else model.removeprefix("hf://").partition("@")[0]
+    """A hub id stays as it is; a folder goes by its name, a file by its name without the ending."""
+    if Path(model).is_file():
+        return Path(model).stem
+    return Path(os.path.abspath(model)).name if Path(model).is_dir() else model.rpartition("://")[2].partition("@")[0]
 
 
 def _engine_config(flags: Mapping[str, Any], folder: Path, model: ServedModel) -> EngineConfig:
@@ -242,6 +268,8 @@ def _engine_config(flags: Mapping[str, Any], folder: Path, model: ServedModel) -
         num_threads=flags["num_threads"],
         deterministic=flags["deterministic"],
         load_format=flags["load_format"],
+        packed_cache_dir=flags["packed_cache_dir"],
+        packed_cache_bytes=flags["packed_cache_bytes"],
         tokenizer_dir=flags["tokenizer_dir"],
         enable_json_warmup=flags["enable_json_warmup"],
         revision=os.environ.get(environment.REVISION, ""),

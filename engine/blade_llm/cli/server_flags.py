@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, get_args
 
-from blade_llm.api.common.body import MAX_BODY_BYTES
+from blade_llm.api.common.limits import MAX_BODY_BYTES
 from blade_llm.api.common.pooling import Pooling
-from blade_llm.api.common.served_model import NO_PARSER, Task
-from blade_llm.cli.flags import Flag, boolean, byte_size, count, port, positive, seconds, share
+from blade_llm.api.common.served_model import NO_PARSER
+from blade_llm.cli.flags import Flag, boolean, byte_size, count, json_object, port, positive, seconds, share, tokens
+from blade_llm.config import PACKED_CACHE_BYTES, Task
 from blade_llm.models.dtypes import DTYPE_ALIASES
 from blade_llm.models.implementation import ModelImpl
 from blade_llm.text.reasoning import REASONING_PARSERS
@@ -35,19 +36,29 @@ def _later(name: str, help: str, **options: object) -> Flag:
 
 _MODEL = (
     Flag(name="model", help="model folder, or a Hugging Face hub id like ORG/NAME", required=True, metavar="DIR"),
+    Flag(name="revision", help="branch, tag or commit of a hub model, as ORG/NAME@REVISION"),
     Flag(name="served_model_name", help="names requests may use (default: the model folder's name)", many=True),
-    Flag(name="tokenizer_dir", help="folder with tokenizer.json (default: the model folder)", metavar="DIR"),
-    Flag(name="chat_template", help="jinja file that replaces the model's chat template", metavar="FILE"),
+    Flag(name="tokenizer_dir", help="folder of the tokenizer (default: the model folder)", metavar="DIR"),
+    Flag(
+        name="chat_template",
+        help="jinja file, or a template itself, that replaces the model's chat template",
+        metavar="FILE",
+    ),
+    Flag(
+        name="default_chat_template_kwargs",
+        help='arguments for the chat template where a request does not give them, like {"enable_thinking": false}',
+        kind=json_object,
+    ),
     Flag(
         name="task",
-        help="generate: text, and embeddings too; embed: embeddings alone",
+        help="generate: text, and embeddings too; embed: embeddings alone; score: scores of pairs of texts alone",
         default="generate",
         choices=get_args(Task),
     ),
     Flag(
         name="pooling",
-        help="how hidden states become an embedding: the last token's, or their mean (default: as the model's "
-        "1_Pooling/config.json says, else last)",
+        help="how hidden states become an embedding: the last token's, their mean, or the first token's, cls "
+        "(default: as the model's 1_Pooling/config.json says, else last, of an encoder cls)",
         choices=get_args(Pooling),
     ),
     Flag(
@@ -61,7 +72,7 @@ _MODEL = (
         choices=(NO_PARSER, *REASONING_PARSERS),
     ),
     Flag(name="dtype", help="type of weights and activations", default="auto", choices=_DTYPES),
-    Flag(name="max_model_len", help="most tokens of prompt and answer together (default: the model's)", kind=positive),
+    Flag(name="max_model_len", help="most tokens of prompt and answer together (default: the model's)", kind=tokens),
     Flag(name="load_format", help="dummy: random weights, for measurements", default="auto", choices=("auto", "dummy")),
     Flag(
         name="model_impl",
@@ -77,6 +88,18 @@ _MODEL = (
         choices=("none", "int8", "int4"),
     ),
     Flag(
+        name="packed_cache_dir",
+        help="folder where weights are kept as they are packed for the CPU, for later starts and other replicas "
+        "(default: $HF_HOME/bladellm/packed, else ~/.cache/bladellm/packed)",
+        metavar="DIR",
+    ),
+    Flag(
+        name="packed_cache_bytes",
+        help="most bytes of that folder; 0: pack at every start",
+        kind=byte_size,
+        default=PACKED_CACHE_BYTES,
+    ),
+    Flag(
         name="deterministic",
         help="the same tokens whatever else is in the batch, at some cost",
         kind=boolean,
@@ -87,7 +110,12 @@ _MODEL = (
         help="attention: ragged_flash, one Triton kernel (default on a GPU); paged, gathered blocks (default on CPU)",
         choices=_ATTENTION,
     ),
-    _later("tokenizer_special_tokens", "further special tokens"),
+    Flag(
+        name="tokenizer_special_tokens",
+        help="tokens of the vocabulary to treat as special, too, or NAME=TOKEN like eos_token=<|im_end|>",
+        many=True,
+        metavar="TOKEN",
+    ),
     _off("enable_triton_mla", "Triton kernels for multi-head latent attention"),
     _off("with_visual", "load the vision tower"),
 )
@@ -118,7 +146,7 @@ _MEMORY = (
          kind=positive, default=2048),
     Flag(name="allow_client_priority", help="let requests have a priority below 0, ahead of those without one; else it "
          "counts as 0", kind=boolean, default=False),
-    Flag(name="ragged_flash_max_batch_tokens", help="most tokens in one step", kind=positive, default=2048),
+    Flag(name="ragged_flash_max_batch_tokens", help="most tokens in one step", kind=tokens, default=2048),
     Flag(name="kv_cache_bytes", help="KV cache size, e.g. 1GiB (default on CPU: a quarter of the memory)",
          kind=byte_size),
     Flag(name="max_kv_blocks", help="upper bound on KV blocks of 16 tokens", kind=positive),
@@ -242,6 +270,7 @@ MEMORY_FIELDS: Final[Mapping[str, str]] = {
     "cuda_graph_max_tokens": "cuda_graph_max_tokens",
     "cuda_graph_token_sizes": "cuda_graph_token_sizes",
     "attn_cls": "attn_cls",
+    "task": "task",
 }
 """Flags that decide the memory plan, the server's and the check's alike, and the ``EngineConfig`` fields they fill."""
 
@@ -259,10 +288,23 @@ def memory_fields(flags: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-TEXT_FIELDS: Final = ("tokenizer_dir", "chat_template", "task", "pooling", "tool_call_parser", "reasoning_parser")
+TEXT_FIELDS: Final = (
+    "tokenizer_dir",
+    "tokenizer_special_tokens",
+    "chat_template",
+    "default_chat_template_kwargs",
+    "task",
+    "pooling",
+    "tool_call_parser",
+    "reasoning_parser",
+)
 """Flags that say how text is made of tokens and back, the server's and the check's alike: fields of ``ModelSource``."""
 
 
 def text_fields(flags: Mapping[str, Any]) -> dict[str, Any]:
     """The ``ModelSource`` fields that flags fill."""
-    return {name: flags[name] for name in TEXT_FIELDS}
+    return {
+        **{name: flags[name] for name in TEXT_FIELDS},
+        "tokenizer_special_tokens": tuple(flags["tokenizer_special_tokens"] or ()),
+        "default_chat_template_kwargs": flags["default_chat_template_kwargs"] or {},
+    }

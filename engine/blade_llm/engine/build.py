@@ -9,10 +9,12 @@ from pathlib import Path
 from blade_llm.config import EngineConfig
 from blade_llm.engine.core import EngineCore, EngineInfo
 from blade_llm.models.implementation import log_implementation, read_model_config
-from blade_llm.runner import build_runner
+from blade_llm.runner import build_runner, preload
 from blade_llm.sampling.guided.grammars import CachingGrammarCompiler
 from blade_llm.sampling.guided.vocabulary import load_vocabulary
 from blade_llm.scheduling.budget import CPU_MIN_CHUNK, GPU_MIN_CHUNK
+
+__all__ = ["build_core", "preload"]
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +24,7 @@ def build_core(config: EngineConfig) -> EngineCore:
 
     Raises :class:`~blade_llm.models.errors.ModelFilesError`, :class:`~blade_llm.models.errors.NotEnoughMemoryError`.
     """
-    model_config = read_model_config(config.model_dir, config.model_impl)
+    model_config = read_model_config(config.model_dir, config.model_impl, config.task)
     log_implementation(model_config)
     runner = build_runner(config, model_config)
     info = EngineInfo(
@@ -47,6 +49,7 @@ def build_core(config: EngineConfig) -> EngineCore:
         grammars=_grammars(config, model_config.vocab_size, eos_token_ids, runner.timings),
         min_prefill_tokens=CPU_MIN_CHUNK if runner.device.type == "cpu" else GPU_MIN_CHUNK,
         graph_token_sizes=() if runner.mixed_graphs is None else runner.mixed_graphs.sizes,
+        whole_prompts=model_config.decoder.bidirectional,
     )
 
 

@@ -110,11 +110,13 @@ class EngineCore:
         grammars: GrammarCompiler | None = None,
         min_prefill_tokens: int = CPU_MIN_CHUNK,
         graph_token_sizes: Sequence[int] = (),
+        whole_prompts: bool = False,
     ) -> EngineCore:
         """A core with a scheduler and an empty KV cache of ``num_blocks`` blocks for ``runner``.
 
         ``min_prefill_tokens``, ``graph_token_sizes`` (of mixed steps that are CUDA graphs): see
-        :class:`~blade_llm.scheduling.budget.PrefillBudget`.
+        :class:`~blade_llm.scheduling.budget.PrefillBudget`. ``whole_prompts``: see
+        :class:`~blade_llm.scheduling.limits.SchedulerConfig`; nothing is cached then.
         """
         beams, samples = shared_widths(config.max_num_seqs) if config.share_slots else (None, None)
         limits = SchedulerConfig(
@@ -124,8 +126,11 @@ class EngineCore:
             max_batch_tokens=config.max_batch_tokens,
             max_model_len=info.max_model_len,
             eos_token_ids=tuple(eos_token_ids),
+            generates=config.task == "generate",
+            whole_prompts=whole_prompts,
         )
-        cache = KVCacheManager(num_blocks, BLOCK_SIZE, enable_prefix_cache=config.enable_prompt_cache)
+        caches = config.enable_prompt_cache and not whole_prompts
+        cache = KVCacheManager(num_blocks, BLOCK_SIZE, enable_prefix_cache=caches)
         budget = PrefillBudget(min_chunk=min_prefill_tokens, graph_sizes=graph_token_sizes)
         return cls(
             Scheduler(limits, cache, budget),
@@ -166,6 +171,7 @@ class EngineCore:
                 cache_salt=message.cache_salt,
                 priority=message.priority if self._allow_priority else max(message.priority, 0),
                 pooling=message.pooling,
+                second_text=message.second_text,
                 output_ids=ids if beams else (),
             )
             for index, request_id in enumerate(ids[:1] if beams else ids)

@@ -28,10 +28,8 @@ _STOP_SECONDS: Final = 3.0
 class EngineHandle:
     """A running engine process and the private folder its socket lives in."""
 
-    def __init__(
-        self, config: EngineConfig, *, build: str = BUILD, log_level: str = "INFO", socket_dir: Path | None = None
-    ) -> None:
-        """Spawn the process; it loads the model on its own while the caller continues.
+    def __init__(self, *, build: str = BUILD, log_level: str = "INFO", socket_dir: Path | None = None) -> None:
+        """Spawn the process, which imports what it needs until :meth:`start`.
 
         ``build`` names the function that makes the core (tests give a fake one); ``socket_dir`` is where the private
         folder is made, the system's temporary folder by default.
@@ -40,23 +38,28 @@ class EngineHandle:
         self.address = f"ipc://{self._folder / 'engine'}"
         self.heartbeat = create_heartbeat()
         """Descriptor of the memory in which the process shows that it works; see :mod:`blade_llm.engine.heartbeat`."""
-        failure, failure_pipe = os.pipe()
+        self._build, self._log_level, self._started = build, log_level, False
+        failure, self._failure_pipe = os.pipe()
         self._failure = os.fdopen(failure, "rb")
         with signals_blocked():
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "blade_llm.engine.process"],
+                [sys.executable, "-m", "blade_llm.engine.process", build],
                 stdin=subprocess.PIPE,
-                pass_fds=(failure_pipe, self.heartbeat),
+                pass_fds=(self._failure_pipe, self.heartbeat),
             )
-        os.close(failure_pipe)
+        os.close(self._failure_pipe)
+
+    def start(self, config: EngineConfig) -> None:
+        """Let the process load the model, on its own while the caller continues. To be called once."""
         assert self._process.stdin is not None
+        self._started = True
         start = EngineStart(
             config=config,
             address=self.address,
-            failure_pipe=failure_pipe,
+            failure_pipe=self._failure_pipe,
             heartbeat=self.heartbeat,
-            build=build,
-            log_level=log_level,
+            build=self._build,
+            log_level=self._log_level,
         )
         with contextlib.suppress(BrokenPipeError):  # died at once: wait() returns why
             write_start(self._process.stdin, start)
@@ -89,7 +92,7 @@ class EngineHandle:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
         try:
-            self._process.wait(_STOP_SECONDS)
+            self._process.wait(_STOP_SECONDS if self._started else 0)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

@@ -23,9 +23,12 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate")
     sibling_ids: list[str] = []
     """Request ids of further samples of the same prompt, with the sample indices that follow. All share the prompt's
     blocks. With a beam search: of the second best output, the third best, … (``1 + len <= beam_width``)."""
-    pooling: Literal["", "last", "mean"] = ""
-    """Not empty: generate nothing, return the prompt's hidden states after the last norm: the last token's, or the
-    mean of all. Not scaled to length 1."""
+    pooling: Literal["", "last", "mean", "cls"] = ""
+    """Not empty: generate nothing, return the prompt's hidden states after the last norm: the last token's, the
+    mean of all, or the first token's (``cls``). Not scaled to length 1."""
+    second_text: int = 0
+    """With ``pooling``: where the second text of a pair begins, for models with token types; 0: there is none. A model
+    with a classifier returns its logit instead of the pooled state."""
     output_token_ids: list[int] = []
     """Tokens that another engine has generated already, to be continued. They count as output all the same
     (``max_tokens``, penalties, noise), and only new tokens are returned."""

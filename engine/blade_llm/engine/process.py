@@ -1,6 +1,6 @@
 """The engine process: receives requests over ZeroMQ, steps the core, sends tokens back.
 
-Started as ``python -m blade_llm.engine.process`` by :mod:`blade_llm.engine.launch` with a clean interpreter. Its
+Started as ``python -m blade_llm.engine.process BUILD`` by :mod:`blade_llm.engine.launch` with a clean interpreter. Its
 standard input brings one :class:`EngineStart` and then stays open as the parent-death pipe: end of file means that the
 parent has exited. With no request live it blocks in poll and uses no CPU; while it works it polls the socket between
 steps without waiting.
@@ -8,7 +8,9 @@ steps without waiting.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
+import gc
 import importlib
 import logging
 import os
@@ -219,8 +221,11 @@ class EngineProcess:
 
 
 def _load(target: str) -> Callable[[EngineConfig], Core]:
-    module, _, name = target.partition(":")
-    build: Callable[[EngineConfig], Core] = getattr(importlib.import_module(module), name)
+    """The function ``target`` (``MODULE:NAME``), once the module's ``preload``, if there is one, has returned."""
+    module_name, _, name = target.partition(":")
+    module = importlib.import_module(module_name)
+    getattr(module, "preload", lambda: None)()
+    build: Callable[[EngineConfig], Core] = getattr(module, name)
     return build
 
 
@@ -241,6 +246,10 @@ def main() -> int:
     faulthandler.enable()
     die_with_parent(parent)
     parent_pipe = sys.stdin.fileno()
+    gc.disable()  # until the start is over: an import makes much and frees little
+    for target in sys.argv[1:]:  # imported while the parent finds out the rest
+        with contextlib.suppress(Exception):  # comes again below, where it is reported
+            _load(target)
     start = read_start(parent_pipe, EngineStart)
     if start is None:
         return 1

@@ -12,7 +12,6 @@ import hashlib
 import random
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from typing import Any, Final, TypeVar
@@ -20,6 +19,7 @@ from typing import Any, Final, TypeVar
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import get_session, hf_raise_for_status
 
+from blade_llm.hub.model import RemoteFile
 from blade_llm.models.errors import ModelFilesError
 
 MAX_TRIES: Final = 6
@@ -37,17 +37,6 @@ CHUNK_BYTES: Final = 1 << 20
 TransportError: type[Exception] = next(base for base in HfHubHTTPError.__mro__ if base.__name__ == "HTTPError")
 
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteFile:
-    """A file of a repository at one commit."""
-
-    name: str
-    url: str
-    size: int
-    digest: str
-    """sha256 (64 hex digits) of a large file, git blob id (sha1, 40 digits) of a small one; its name in the cache."""
 
 
 def with_retries(call: Callable[[], Result], stop: Event) -> Result:
@@ -111,15 +100,35 @@ def download(
 
 
 def content_digest(path: Path, like: str) -> str:
-    """The digest of a file in the form of ``like``: sha256, or git's blob id for 40 hex digits."""
+    """The digest of a file in the form of ``like``; see :class:`~blade_llm.hub.model.RemoteFile`."""
+    if "-" in like:
+        return _digest_of_parts(path, int(like.rpartition("-")[2]))
     if len(like) == 64:
         digest = hashlib.sha256()
+    elif len(like) == 32:
+        digest = hashlib.md5(usedforsecurity=False)
     else:
         digest = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
     with path.open("rb") as stream:
         while chunk := stream.read(CHUNK_BYTES):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def _digest_of_parts(path: Path, part_bytes: int) -> str:
+    """What S3 makes of an upload in parts: the md5 of their md5s."""
+    parts = []
+    with path.open("rb") as stream:
+        while True:
+            part, left = hashlib.md5(usedforsecurity=False), part_bytes
+            while left and (chunk := stream.read(min(left, CHUNK_BYTES))):
+                part.update(chunk)
+                left -= len(chunk)
+            if left == part_bytes:
+                break
+            parts.append(part.digest())
+    whole = hashlib.md5(b"".join(parts), usedforsecurity=False).hexdigest()
+    return f"{whole}-{len(parts)}-{part_bytes}"
 
 
 def _fetch(

@@ -33,6 +33,8 @@ def materialize(model: str, output_dir: Path, *, progress: ProgressCallback | No
     unless ``HF_HOME`` or ``HF_HUB_CACHE`` names a cache. Raises :class:`ModelFilesError`.
     """
     source = parse_model(model)
+    if isinstance(source, Path) and source.is_file():
+        raise ModelFilesError(f"{source} is one file; copy it, and give its path as --model")
     output_dir = output_dir.expanduser().absolute()
     name = str(source.absolute() if isinstance(source, Path) else source)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +23,43 @@ ProgressCallback = Callable[[Progress], None]
 """Called from download threads, one call at a time."""
 
 
+Origin = Literal["hf", "modelscope", "s3", "oss", "oci"]
+"""Who keeps a model: the Hugging Face hub, ModelScope, a bucket of S3 or of Alibaba Cloud OSS, an OCI registry."""
+
+
 @dataclass(frozen=True, slots=True)
 class HubModel:
-    """A repository on the hub; ``revision`` is a branch, tag or commit, ``None`` for the default branch."""
+    """A model kept elsewhere."""
 
     repo_id: str
+    """``ORG/NAME`` on a hub, ``BUCKET/PREFIX``, or ``REGISTRY/NAME``."""
     revision: str | None = None
+    """Branch, tag or commit of a hub, tag or digest of a registry; ``None`` for the default one."""
+    origin: Origin = "hf"
 
     def __str__(self) -> str:
-        return self.repo_id + (f"@{self.revision}" if self.revision else "")
+        scheme = "" if self.origin == "hf" else f"{self.origin}://"
+        return scheme + self.repo_id + (f"@{self.revision}" if self.revision else "")
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """A file of a model in one version."""
+
+    name: str
+    url: str
+    size: int
+    digest: str
+    """Its name in the cache: sha256 (64 hex digits), git blob id (sha1, 40), md5 (32), or the entity tag of S3 for an
+    upload in parts, with their size: ``32 digits-PARTS-BYTES``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A model in one version."""
+
+    version: str
+    """40 or 64 hex digits."""
+    files: list[RemoteFile]
+    headers: dict[str, str]
+    """Of every request for a file."""

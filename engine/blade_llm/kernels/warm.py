@@ -3,29 +3,42 @@ first use, and in service that would make a request wait for seconds. Attention 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
+from blade_llm.kernels.activate import Activation, activate
 from blade_llm.kernels.backend import backend_of
+from blade_llm.kernels.decoder_layers.weights import NormKind
+from blade_llm.kernels.experts.packed import PackedExperts
 from blade_llm.kernels.gather_inputs import gather_inputs
 from blade_llm.kernels.gumbel_argmax import gumbel_argmax
+from blade_llm.kernels.layer_norm import add_layer_norm, layer_norm
 from blade_llm.kernels.mark_invalid import mark_invalid
+from blade_llm.kernels.moe_routing import route
 from blade_llm.kernels.penalties import RowMasks, SparseBias, apply_penalties
 from blade_llm.kernels.rms_norm import add_rms_norm, rms_norm
 from blade_llm.kernels.rope_write_kv import rope_write_kv
 from blade_llm.kernels.silu_and_mul import silu_and_mul
 from blade_llm.kernels.top_k_top_p import top_k_top_p_thresholds
+from blade_llm.spec.moe import RoutingSpec
 
 
 def warm_layers(
-    dtype: torch.dtype, k_cache: Tensor, *, hidden: int, inner: Sequence[int], num_heads: int, qk_norm: bool = False
+    dtype: torch.dtype,
+    k_cache: Tensor,
+    *,
+    hidden: int,
+    inner: Sequence[int],
+    num_heads: int,
+    qk_norm: bool = False,
+    unit_offset: bool = False,
 ) -> None:
     """Norm, gate, and rotation with cache write. Nothing to do but on a GPU.
 
     ``dtype``: of the activations. ``k_cache``: [blocks, block_size, kv_heads, head_dim], any layer's; its last slot is
-    overwritten. ``inner``: of the MLPs with a SiLU gate.
+    overwritten. ``inner``: of the MLPs with a SiLU gate. ``unit_offset``: of the norms of queries and keys.
     """
     if backend_of(k_cache) != "triton":
         return
@@ -41,7 +54,53 @@ def warm_layers(
     slot_mapping = torch.full((1,), k_cache.shape[0] * block_size - 1, device=device)
     qkv = torch.zeros(1, (num_heads + 2 * kv_heads) * head_dim, dtype=dtype, device=device)
     norm = torch.ones(head_dim, dtype=dtype, device=device) if qk_norm else None
-    rope_write_kv(qkv, angles, angles, slot_mapping, k_cache, k_cache, num_heads, norm, norm)
+    rope_write_kv(qkv, angles, angles, slot_mapping, k_cache, k_cache, num_heads, norm, norm, unit_offset=unit_offset)
+
+
+def warm_moe(
+    logits: Tensor, spec: RoutingSpec, bias: Tensor | None, experts: PackedExperts, dtype: torch.dtype
+) -> None:
+    """Routing, and the products of ``experts`` for few and for many tokens. Nothing to do but on a GPU.
+
+    ``logits``: [tokens, num_experts] of the type that the layer's router yields; ``dtype``: of the activations.
+    """
+    if backend_of(logits) != "triton":
+        return
+    from blade_llm.kernels.experts.triton import TritonExperts
+
+    route(logits, spec, bias)
+    if isinstance(experts, TritonExperts):
+        experts.warm(dtype, spec.top_k)
+
+
+def warm_family(
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    hidden: int,
+    norms: Iterable[NormKind] = (),
+    biases: bool = False,
+    activations: Iterable[tuple[Activation, bool, int]] = (),
+) -> None:
+    """Norms and activations of other families than Llama's. Nothing to do but on a GPU.
+
+    ``biases``: layer norms have one. ``activations``: each with whether it is a gate, and the width of its MLP.
+    """
+    x = torch.zeros(1, hidden, dtype=dtype, device=device)
+    if backend_of(x) != "triton":
+        return
+    weight = torch.ones(hidden, dtype=dtype, device=device)
+    for norm in norms:
+        if norm == "layer":
+            bias = torch.zeros_like(weight) if biases else None
+            layer_norm(x, weight, bias, 1e-6)
+            add_layer_norm(x, x.clone(), weight, bias, 1e-6)
+        else:
+            unit_offset = norm == "rms_unit_offset"
+            rms_norm(x, weight, 1e-6, unit_offset=unit_offset)
+            add_rms_norm(x, x.clone(), weight, 1e-6, unit_offset=unit_offset)
+    for kind, gated, inner in activations:
+        activate(torch.zeros(1, (2 if gated else 1) * inner, dtype=dtype, device=device), kind, gated=gated)
 
 
 def warm_step(token_table: Tensor, block_table: Tensor, block_size: int, logits: Tensor) -> None:

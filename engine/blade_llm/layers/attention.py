@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from blade_llm.kernels.paged_attention import paged_attention
+from blade_llm.kernels.paged_attention import PLAIN, AttentionVariant, paged_attention
 from blade_llm.kernels.rope_write_kv import rope_write_kv
 from blade_llm.layers.linear import Linear
 from blade_llm.layers.step import Rotation, StepMetadata
 from blade_llm.spec.attention import AttentionSpec
 
 
+def variant_of(spec: AttentionSpec, device: torch.device) -> AttentionVariant:
+    """The options that the operator takes for ``spec``."""
+    if not spec.softcap and not spec.alibi_slopes:
+        return PLAIN
+    slopes = torch.tensor(spec.alibi_slopes, dtype=torch.float32, device=device) if spec.alibi_slopes else None
+    return AttentionVariant(softcap=spec.softcap, slopes=slopes)
+
+
 class Attention:
     """Grouped-query attention of one layer over the paged KV cache."""
 
-    __slots__ = ("k_norm", "layer", "norm_eps", "output", "q_norm", "qkv", "spec")
+    __slots__ = ("k_norm", "layer", "norm_eps", "norm_offset", "output", "q_norm", "qkv", "spec", "variant")
 
     def __init__(
-        self, layer: int, spec: AttentionSpec, qkv: Linear, output: Linear, head_norms: tuple[Tensor, Tensor] | None
+        self,
+        layer: int,
+        spec: AttentionSpec,
+        qkv: Linear,
+        output: Linear,
+        head_norms: tuple[Tensor, Tensor] | None,
+        device: torch.device,
     ) -> None:
         """``qkv``: queries, keys and values stacked in this order; ``layer``: index into the KV cache; ``head_norms``:
         of queries and keys, [head_dim] each."""
@@ -30,6 +45,8 @@ class Attention:
         if head_norms is not None:
             self.q_norm, self.k_norm = head_norms
         self.norm_eps = 0.0 if spec.head_norm is None else spec.head_norm.eps
+        self.norm_offset = spec.head_norm is not None and spec.head_norm.kind == "rms_unit_offset"
+        self.variant = variant_of(spec, device)
 
     def __call__(self, x: Tensor, rotation: Rotation, step: StepMetadata, selected: Tensor | None = None) -> Tensor:
         """[tokens, hidden] to the same, or to [selected, hidden]: of those tokens alone ([selected] int64)."""
@@ -46,6 +63,7 @@ class Attention:
             self.q_norm,
             self.k_norm,
             self.norm_eps,
+            unit_offset=self.norm_offset,
         )
-        attended = paged_attention(q, k_cache, v_cache, step.attention, spec.scale, spec.window)
+        attended = paged_attention(q, k_cache, v_cache, step.attention, spec.scale, spec.window, self.variant)
         return self.output(attended if selected is None else attended.index_select(0, selected), step)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from blade_llm.kernels.linear import pack
-from blade_llm.kernels.linear.packed import Quantization
+from blade_llm.kernels.linear.packed import Packer, Quantization
 from blade_llm.layers.step import StepMetadata
 
 
@@ -20,6 +20,7 @@ class LinearOptions:
     quant: Quantization = "none"
     deterministic: bool = False
     """A row's result does not depend on the other rows; see :func:`blade_llm.kernels.linear.pack`."""
+    packer: Packer = pack
 
 
 class Linear:
@@ -30,7 +31,7 @@ class Linear:
     def __init__(self, weight: Tensor, bias: Tensor | None = None, options: LinearOptions | None = None) -> None:
         """``weight``: [out, in]; ``bias``: [out]. A packed layer keeps neither, so their memory can go."""
         options = options or LinearOptions()
-        self.packed = pack(weight, bias, options.quant, deterministic=options.deterministic)
+        self.packed = options.packer(weight, bias, options.quant, deterministic=options.deterministic)
         self.weight: Tensor | None = None
         self.bias: Tensor | None = None
         if self.packed is not None:

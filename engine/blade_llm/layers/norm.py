@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import torch.nn.functional as F
 from torch import Tensor
 
+from blade_llm.kernels.layer_norm import add_layer_norm, layer_norm
 from blade_llm.kernels.rms_norm import add_rms_norm, rms_norm
 
 
@@ -21,19 +21,34 @@ class Norm(Protocol):
 
 
 class RMSNorm:
-    """``x / rms(x) * weight``."""
+    """``x / rms(x) * weight``, or ``* (1 + weight)`` with ``unit_offset``."""
 
-    __slots__ = ("eps", "weight")
+    __slots__ = ("eps", "unit_offset", "weight")
+    bias: Tensor | None = None
 
-    def __init__(self, weight: Tensor, eps: float) -> None:
+    def __init__(self, weight: Tensor, eps: float, unit_offset: bool = False) -> None:
         self.weight = weight
         self.eps = eps
+        self.unit_offset = unit_offset
 
     def __call__(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.weight, self.eps)
+        return rms_norm(x, self.weight, self.eps, unit_offset=self.unit_offset)
 
     def add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        return add_rms_norm(x, residual, self.weight, self.eps)
+        return add_rms_norm(x, residual, self.weight, self.eps, unit_offset=self.unit_offset)
+
+
+class NoNorm:
+    """The addition alone."""
+
+    __slots__ = ()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x
+
+    def add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        total = x + residual
+        return total, total
 
 
 class LayerNorm:
@@ -47,8 +62,7 @@ class LayerNorm:
         self.eps = eps
 
     def __call__(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+        return layer_norm(x, self.weight, self.bias, self.eps)
 
     def add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        total = x.add_(residual)
-        return self(total), total
+        return add_layer_norm(x, residual, self.weight, self.bias, self.eps)

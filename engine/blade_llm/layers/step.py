@@ -13,6 +13,14 @@ KVCache = list[tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
+class WholeSequences:
+    """The attention of a step of an encoder: each token sees its whole sequence, which the step holds."""
+
+    lengths: list[int]
+    """Tokens of each sequence."""
+
+
+@dataclass(frozen=True, slots=True)
 class StepMetadata:
     """A ragged batch of tokens, the sequences one after another."""
 
@@ -21,7 +29,10 @@ class StepMetadata:
     slot_mapping: Tensor
     """[tokens] int64: where its keys and values go, ``block * block_size + offset``."""
     attention: PreparedAttention
+    """Of an encoder: :class:`WholeSequences`."""
     kv_cache: KVCache
+    token_types: Tensor | None = None
+    """[tokens] int64, of an encoder that tells a pair's second text (1) from its first (0); None: all are 0."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from blade_llm.config import Task
 from blade_llm.models.dtypes import DTYPE_BYTES, DTypeName, parse_dtype
 from blade_llm.models.errors import ModelFilesError, UnsupportedModelError
-from blade_llm.models.families.registry import family_of
+from blade_llm.models.families.registry import CLASSIFIERS, family_of
 from blade_llm.models.names import tensor_map
 from blade_llm.models.raw_config import RawConfig
 from blade_llm.spec.decoder import DecoderSpec
@@ -26,7 +27,7 @@ __all__ = ["DTYPE_BYTES", "DTypeName", "KVSpec", "ModelConfig", "load_model_conf
 
 @dataclass(frozen=True, slots=True)
 class KVSpec:
-    """What the KV cache holds of a token: for each layer a key and a value of so many heads."""
+    """What the KV cache holds of a token: a key and a value of so many heads in each layer; of an encoder in none."""
 
     num_layers: int
     num_heads: int
@@ -89,26 +90,36 @@ def require_plain_weights(raw: RawConfig) -> None:
 
 Description = tuple[DecoderSpec | ModulesSpec, TensorMap, KVSpec]
 """What a model computes, where its tensors are, and what the KV cache holds."""
+Describe = Callable[[str, RawConfig, Task], Description]
+"""Makes it of an architecture, the fields of ``config.json`` and a task."""
 
 
-def describe_family(architecture: str, raw: RawConfig) -> Description:
+def describe_family(architecture: str, raw: RawConfig, task: Task) -> Description:
     """As the registered family of ``architecture`` reads it. Raises as :func:`load_model_config` does."""
-    family = family_of(architecture)
+    family = family_of(architecture, task)
     require_plain_weights(raw)
     decoder = family.decoder(raw)
+    if task != "generate":
+        decoder = replace(decoder, head=False)
+    if task == "score":
+        labels = len(raw.get("id2label") or (0, 1))
+        if labels != 1:
+            raise UnsupportedModelError(f"a cross-encoder has one label, not {labels} ('id2label')")
+        decoder = replace(decoder, classifier=CLASSIFIERS[architecture][1])
     shapes = {(a.num_heads, a.num_kv_heads, a.head_dim) for a in (layer.attention for layer in decoder.layers)}
     if len(shapes) != 1:
         raise UnsupportedModelError("layers with different numbers of heads are not supported")
     _, kv_heads, head_dim = shapes.pop()
-    return decoder, tensor_map(decoder, family.names), KVSpec(len(decoder.layers), kv_heads, head_dim)
+    kv = KVSpec(0 if decoder.bidirectional else len(decoder.layers), kv_heads, head_dim)
+    return decoder, tensor_map(decoder, family.names), kv
 
 
-def load_model_config(
-    model_dir: Path, describe: Callable[[str, RawConfig], Description] = describe_family
-) -> ModelConfig:
+def load_model_config(model_dir: Path, task: Task = "generate", describe: Describe = describe_family) -> ModelConfig:
     """Read ``config.json`` (and ``generation_config.json`` for end-of-sequence ids) in ``model_dir``.
 
-    ``describe``: what makes something of the fields; :func:`blade_llm.models.implementation.read_model_config` chooses.
+    ``task`` ``embed``: without the output matrix, which embeddings do not need; ``score``: with a classifier in its
+    place. ``describe``: what makes something of the fields, which
+    :func:`blade_llm.models.implementation.read_model_config` chooses.
 
     Raises :class:`ModelFilesError` when the folder or file is missing, is not JSON, or a field is missing or senseless,
     and :class:`UnsupportedModelError` for what the model needs and no code here computes.
@@ -119,9 +130,10 @@ def load_model_config(
     if not isinstance(architectures, list) or not architectures:
         raise ModelFilesError(f"{path}: 'architectures' is missing or empty")
     try:
-        return _build(str(architectures[0]), RawConfig(fields), _eos_token_ids(model_dir, fields), describe)
+        return _build(str(architectures[0]), RawConfig(fields), _eos_token_ids(model_dir, fields), task, describe)
     except UnsupportedModelError as error:
-        raise UnsupportedModelError(f"{path}: {error}") from None
+        own_code = "; the code that comes with it ('auto_map') is never run" if fields.get("auto_map") else ""
+        raise UnsupportedModelError(f"{path}: {error}{own_code}") from None
     except KeyError as error:
         raise ModelFilesError(f"{path}: {error} is missing") from None
     except (TypeError, ValueError) as error:
@@ -129,12 +141,9 @@ def load_model_config(
 
 
 def _build(
-    architecture: str,
-    raw: RawConfig,
-    eos_token_ids: tuple[int, ...],
-    describe: Callable[[str, RawConfig], Description],
+    architecture: str, raw: RawConfig, eos_token_ids: tuple[int, ...], task: Task, describe: Describe
 ) -> ModelConfig:
-    decoder, tensors, kv = describe(architecture, raw)
+    decoder, tensors, kv = describe(architecture, raw, task)
     bos_token_id = raw.get("bos_token_id")
     return ModelConfig(
         architecture=architecture,

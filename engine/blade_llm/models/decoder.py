@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from blade_llm.kernels.decoder_layers import fuse
+from blade_llm.layers.linear import Linear
+from blade_llm.layers.moe import MoE
 from blade_llm.layers.rope import RotaryTable
 from blade_llm.layers.step import StepMetadata
+from blade_llm.models.classifier import Classifier
 from blade_llm.models.decoder_layer import DecoderLayer, build_norm
 from blade_llm.models.linear_method import LinearMethod, PlainWeights
 from blade_llm.models.parameters import Parameters
 from blade_llm.spec.decoder import DecoderSpec
+from blade_llm.spec.moe import MoESpec
 
 if TYPE_CHECKING:
     from blade_llm.kernels.decoder_layers.native import NativeDecoder
@@ -29,7 +34,11 @@ class Decoder:
         method = method or PlainWeights()
         self.spec = spec
         self.embedding = parameters.tensor("embedding")
+        self._embedding_scale = torch.tensor(spec.embedding_scale, dtype=self.embedding.dtype).item()
+        """Rounded as the models' own code does."""
         self.positions = None if spec.positions is None else parameters.tensor("positions")[spec.positions.offset :]
+        norm = spec.embedding_norm
+        self.embedding_norm = None if norm is None else build_norm(norm, parameters, "embedding_norm")
         ropes = list(dict.fromkeys((layer.attention.rope, layer.attention.head_dim) for layer in spec.layers))
         self.rotary = [RotaryTable(rope, dim, max_positions, self.embedding.device) for rope, dim in ropes]
         """One table for each kind of rotation."""
@@ -37,9 +46,15 @@ class Decoder:
         self.layers = [DecoderLayer(layer, parameters, index, method) for index, layer in enumerate(spec.layers)]
         self.fused = self._fuse()
         """All layers in one call; without it they compute the same one by one."""
+        assert spec.final_norm is not None, "a decoder ends with a norm"
         self.norm = build_norm(spec.final_norm, parameters, "norm")
-        self.head = method.shared(self.embedding) if spec.tied else method.create(parameters, parameters.linear("head"))
-        self.nbytes = self._count_bytes(shares_head=spec.tied and self.head.packed is None)
+        self.head: Linear | None = None
+        if spec.head and spec.tied:
+            self.head = method.shared(self.embedding)
+        elif spec.head:
+            self.head = method.create(parameters, parameters.linear("head"))
+        self.classifier = None if spec.classifier is None else Classifier(spec.classifier, parameters)
+        self.nbytes = self._count_bytes()
 
     def __call__(self, token_ids: Tensor, step: StepMetadata, selected: Tensor | None) -> Tensor:
         """Normalised hidden states, [selected, hidden].
@@ -49,9 +64,11 @@ class Decoder:
         """
         x = F.embedding(token_ids, self.embedding)
         if self.spec.embedding_scale != 1.0:
-            x *= self.spec.embedding_scale
+            x *= self._embedding_scale
         if self.positions is not None:
             x += F.embedding(step.positions, self.positions)
+        if self.embedding_norm is not None:
+            x = self.embedding_norm(x)
         residual: Tensor | None = None
         rotations = [table(step.positions) for table in self.rotary]
         last = self.layers[-1]
@@ -70,17 +87,35 @@ class Decoder:
         return self.norm.add(x, residual)[0]
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[tokens, hidden] to [tokens, vocabulary]."""
+        """[tokens, hidden] to [tokens, vocabulary]; not of a model without output matrix."""
+        assert self.head is not None, "this model was loaded without its output matrix"
         logits = self.head(hidden)
-        return logits if self.spec.logits_scale == 1.0 else logits.mul_(self.spec.logits_scale)
+        if self.spec.logits_scale != 1.0:
+            logits = logits.mul_(self.spec.logits_scale)
+        cap = self.spec.logits_softcap
+        return logits.div_(cap).tanh_().mul_(cap) if cap else logits
+
+    def warm_experts(self) -> None:
+        """Compile the kernels of each kind of mixture-of-experts layer before the first request, on a GPU."""
+        for layer in {layer.spec.mlp: layer for layer in self.layers}.values():
+            if isinstance(layer.mlp, MoE):
+                layer.mlp.warm(self.embedding[:1])
 
     def _fuse(self) -> NativeDecoder | None:
         """The operator for whole layers, where it computes what all of them ask for."""
         weights = [layer.fusable for layer in self.layers]
         first = self.spec.layers[0]
+        mlp = first.mlp
+        if isinstance(mlp, MoESpec):
+            return None
         eps = {norm.eps for layer in self.spec.layers for norm in layer.norms}
-        alike = {(layer.attention.scale, layer.mlp.inner) for layer in self.spec.layers}
-        if any(each is None for each in weights) or len(eps) > 1 or len(alike) > 1 or len(self.rotary) > 1:
+        alike = {(layer.attention.scale, layer.mlp) for layer in self.spec.layers}
+        kinds = {norm.kind for layer in self.spec.layers for norm in (layer.attention_norm, layer.mlp_norm) if norm}
+        if any(each is None for each in weights) or any(len(each) > 1 for each in (eps, alike, kinds, self.rotary)):
+            return None
+        (kind,) = kinds
+        of_heads = "rms_unit_offset" if kind == "rms_unit_offset" else "rms"  # as the operator computes them
+        if {each.attention.head_norm.kind for each in self.spec.layers if each.attention.head_norm} - {of_heads}:
             return None
         return fuse(
             [each for each in weights if each is not None],
@@ -88,13 +123,17 @@ class Decoder:
             num_kv_heads=first.attention.num_kv_heads,
             head_dim=first.attention.head_dim,
             scale=first.attention.scale,
-            inner=first.mlp.inner,
-            eps=first.attention_norm.eps,
+            inner=mlp.inner,
+            eps=eps.pop(),
+            norm=kind,
+            activation=mlp.activation,
+            gated=mlp.gated,
         )
 
-    def _count_bytes(self, shares_head: bool) -> int:
+    def _count_bytes(self) -> int:
         tables = [self.embedding, *(each for table in self.rotary for each in (table.cos, table.sin))]
         if self.positions is not None:
             tables.append(self.positions)
-        linears = sum(linear.nbytes for layer in self.layers for linear in layer.linears)
-        return linears + sum(table.nbytes for table in tables) + (0 if shares_head else self.head.nbytes)
+        shared = self.spec.tied and self.head is not None and self.head.packed is None
+        head = 0 if self.head is None or shared else self.head.nbytes
+        return sum(layer.nbytes for layer in self.layers) + sum(table.nbytes for table in tables) + head

@@ -8,19 +8,21 @@ from blade_llm.kernels.decoder_layers.weights import LayerWeights
 from blade_llm.layers.attention import Attention
 from blade_llm.layers.linear import Linear
 from blade_llm.layers.mlp import MLP
-from blade_llm.layers.norm import LayerNorm, Norm, RMSNorm
+from blade_llm.layers.moe import MoE
+from blade_llm.layers.norm import LayerNorm, NoNorm, Norm, RMSNorm
 from blade_llm.layers.step import Rotation, StepMetadata
 from blade_llm.models.linear_method import LinearMethod
 from blade_llm.models.parameters import Parameters
 from blade_llm.spec.decoder import LayerSpec
+from blade_llm.spec.moe import MoESpec
 from blade_llm.spec.norm import NormSpec
 
 
-def build_norm(spec: NormSpec, parameters: Parameters, place: str) -> Norm:
+def build_norm(spec: NormSpec, parameters: Parameters, place: str) -> RMSNorm | LayerNorm:
     """The normalisation at ``place``."""
     weight = parameters.tensor(f"{place}.weight")
-    if spec.kind == "rms":
-        return RMSNorm(weight, spec.eps)
+    if spec.kind != "layer":
+        return RMSNorm(weight, spec.eps, spec.kind == "rms_unit_offset")
     return LayerNorm(weight, parameters.tensor(f"{place}.bias") if spec.bias else None, spec.eps)
 
 
@@ -33,7 +35,7 @@ class DecoderLayer:
         def linear(name: str) -> Linear:
             return method.create(parameters, parameters.linear(f"{place}.{name}"))
 
-        def norm(name: str, wanted: NormSpec | None) -> Norm | None:
+        def norm(name: str, wanted: NormSpec | None) -> RMSNorm | LayerNorm | None:
             return None if wanted is None else build_norm(wanted, parameters, f"{place}.{name}")
 
         norms: tuple[Tensor, Tensor] | None = None
@@ -42,12 +44,24 @@ class DecoderLayer:
                 parameters.tensor(f"{place}.attention.q_norm.weight"),
                 parameters.tensor(f"{place}.attention.k_norm.weight"),
             )
+        assert not spec.norms_after, "of encoders"
         self.spec = spec
-        self.attention_norm = build_norm(spec.attention_norm, parameters, f"{place}.attention_norm")
-        self.attention = Attention(index, spec.attention, linear("attention.qkv"), linear("attention.output"), norms)
-        self.attention_output_norm = norm("attention_output_norm", spec.attention_output_norm)
-        self.mlp_norm = norm("mlp_norm", spec.mlp_norm)
-        self.mlp = MLP(spec.mlp, linear("mlp.up"), linear("mlp.down"))
+        before, after = (
+            norm("attention_norm", spec.attention_norm),
+            norm("attention_output_norm", spec.attention_output_norm),
+        )
+        some = before or after
+        assert some is not None
+        self.attention_norm = before or NoNorm()
+        qkv, output = linear("attention.qkv"), linear("attention.output")
+        self.attention = Attention(index, spec.attention, qkv, output, norms, some.weight.device)
+        self.attention_output_norm = after
+        self.mlp_norm = norm("mlp_norm", spec.mlp_norm) or (None if spec.parallel else NoNorm())
+        self.mlp: MLP | MoE
+        if isinstance(spec.mlp, MoESpec):
+            self.mlp = method.moe(parameters, f"{place}.mlp", spec.mlp)
+        else:
+            self.mlp = MLP(spec.mlp, linear("mlp.up"), linear("mlp.down"))
         self.mlp_output_norm = norm("mlp_output_norm", spec.mlp_output_norm)
 
     def __call__(
@@ -83,20 +97,23 @@ class DecoderLayer:
         return x if self.spec.residual_scale == 1.0 else x * self.spec.residual_scale
 
     @property
-    def linears(self) -> tuple[Linear, ...]:
-        """All linear layers."""
-        return (self.attention.qkv, self.attention.output, self.mlp.up, self.mlp.down)
+    def nbytes(self) -> int:
+        """Of all linear layers and experts."""
+        mlp = self.mlp.nbytes if isinstance(self.mlp, MoE) else self.mlp.up.nbytes + self.mlp.down.nbytes
+        return self.attention.qkv.nbytes + self.attention.output.nbytes + mlp
 
     @property
     def fusable(self) -> LayerWeights | None:
         """The weights for the operator that computes whole layers; None where it does not know what the layer has."""
         attention, mlp = self.attention, self.mlp
         before, between = self.attention_norm, self.mlp_norm
-        if not (isinstance(before, RMSNorm) and isinstance(between, RMSNorm)):
+        if isinstance(mlp, MoE):
             return None
-        if not (mlp.spec.gated and mlp.spec.activation == "silu"):
+        if not (isinstance(before, RMSNorm | LayerNorm) and isinstance(between, RMSNorm | LayerNorm)):
             return None
-        if self.spec.parallel or self.attention_output_norm or self.mlp_output_norm or self.spec.residual_scale != 1.0:
+        if self.spec.parallel:
+            return None
+        if self.attention_output_norm or self.mlp_output_norm or self.spec.residual_scale != 1.0:
             return None
         return LayerWeights(
             before.weight,
@@ -108,4 +125,7 @@ class DecoderLayer:
             attention.q_norm,
             attention.k_norm,
             attention.spec.window,
+            attention.variant,
+            before.bias,
+            between.bias,
         )

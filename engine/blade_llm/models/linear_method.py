@@ -7,7 +7,9 @@ from typing import Protocol
 from torch import Tensor
 
 from blade_llm.layers.linear import Linear, LinearOptions
+from blade_llm.layers.moe import MoE, MoEWeights
 from blade_llm.models.parameters import Parameters
+from blade_llm.spec.moe import MoESpec
 from blade_llm.spec.tensors import LinearMap
 
 
@@ -22,6 +24,9 @@ class LinearMethod(Protocol):
     def create(self, parameters: Parameters, linear: LinearMap) -> Linear:
         """The layer whose weights ``linear`` describes."""
 
+    def moe(self, parameters: Parameters, place: str, spec: MoESpec) -> MoE:
+        """The mixture-of-experts layer at ``place``."""
+
     def shared(self, weight: Tensor) -> Linear:
         """A layer without bias on a weight that something else has loaded, [out, in]."""
 
@@ -35,6 +40,19 @@ class PlainWeights:
     def create(self, parameters: Parameters, linear: LinearMap) -> Linear:
         bias = parameters.read(linear.biases) if linear.bias else None
         return Linear(parameters.read(linear.weights), bias, self._options)
+
+    def moe(self, parameters: Parameters, place: str, spec: MoESpec) -> MoE:
+        def expert(name: str) -> tuple[Tensor, Tensor]:
+            up, down = (parameters.linear(f"{place}.{name}.{part}") for part in ("up", "down"))
+            return parameters.read(up.weights), parameters.read(down.weights)
+
+        weights = MoEWeights(
+            router=parameters.tensor(f"{place}.router"),
+            experts=(expert(f"experts.{index}") for index in range(spec.routing.num_experts)),
+            shared=expert("shared") if spec.shared_inner else None,
+            shared_gate=parameters.tensor(f"{place}.shared_gate") if spec.shared_gate else None,
+        )
+        return MoE(spec, weights, self._options)
 
     def shared(self, weight: Tensor) -> Linear:
         return Linear(weight, None, self._options)

@@ -21,7 +21,7 @@ def weight_bytes(config: ModelConfig, dtype: DTypeName, quant: str = "none") -> 
     """
     tensors = config.tensors
     matrices = tensors.linear_size
-    if config.decoder.tied:
+    if config.decoder.head and config.decoder.tied:
         matrices += config.vocab_size * config.hidden_size
     return tensors.other_size * DTYPE_BYTES[dtype] + int(matrices * BYTES_PER_WEIGHT.get(quant, DTYPE_BYTES[dtype]))
 

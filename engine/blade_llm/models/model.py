@@ -7,6 +7,7 @@ from typing import Protocol
 from torch import Tensor
 
 from blade_llm.layers.step import StepMetadata
+from blade_llm.models.classifier import Classifier
 
 
 class Model(Protocol):
@@ -14,6 +15,10 @@ class Model(Protocol):
 
     nbytes: int
     """Of weights and tables."""
+
+    @property
+    def classifier(self) -> Classifier | None:
+        """What scores pooled states; cross-encoders alone have one."""
 
     def __call__(self, token_ids: Tensor, step: StepMetadata, selected: Tensor | None) -> Tensor:
         """Normalised hidden states, [selected, hidden].

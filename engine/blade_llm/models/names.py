@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from blade_llm.models.moe_names import MoENames, map_moe
 from blade_llm.spec.attention import AttentionSpec
 from blade_llm.spec.decoder import DecoderSpec, LayerSpec
 from blade_llm.spec.mlp import MLPSpec
+from blade_llm.spec.moe import MoESpec
 from blade_llm.spec.norm import NormSpec
 from blade_llm.spec.tensors import LinearMap, LinearPart, TensorMap, TensorPart
 
@@ -18,6 +20,8 @@ class Names:
 
     embedding: str = "model.embed_tokens"
     positions: str = ""
+    token_types: str = ""
+    embedding_norm: str = ""
     layer: str = "model.layers.{}"
     attention_norm: str = "input_layernorm"
     qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
@@ -31,9 +35,13 @@ class Names:
     up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
     """Gate and up, or the one that holds both, or up alone where there is no gate."""
     down: str = "mlp.down_proj"
+    moe: MoENames = field(default_factory=MoENames)
+    """In place of ``up`` and ``down`` in mixture-of-experts layers."""
     mlp_output_norm: str = "post_mlp_layernorm"
     final_norm: str = "model.norm"
     head: str = "lm_head"
+    classifier_dense: str = ""
+    classifier: str = "score"
     transposed: bool = False
     """Linear layers inside of layers are stored as [in, out]."""
 
@@ -41,10 +49,12 @@ class Names:
 def tensor_map(spec: DecoderSpec, names: Names | None = None) -> TensorMap:
     """Where the checkpoint has the tensors of ``spec``, by their place in the model:
 
-    ``embedding``, ``positions``, ``head``, ``norm``; of layer ``i``, below ``layers.i.``: ``attention_norm``,
+    ``embedding``, ``positions``, ``token_types``, ``embedding_norm``, ``head``, ``classifier.dense``,
+    ``classifier.output``, ``norm``;
+    of layer ``i``, below ``layers.i.``: ``attention_norm``,
     ``attention.qkv``, ``attention.q_norm``, ``attention.k_norm``, ``attention.output``, ``attention_output_norm``,
     ``mlp_norm``, ``mlp.up`` (gate and up where there is a gate), ``mlp.down``, ``mlp_output_norm``. A norm has
-    ``.weight`` and perhaps ``.bias`` below it.
+    ``.weight`` and perhaps ``.bias`` below it. :func:`map_moe` says what mixtures of experts have below ``mlp``.
     """
     names = names or Names()
     linears: dict[str, LinearMap] = {}
@@ -52,15 +62,26 @@ def tensor_map(spec: DecoderSpec, names: Names | None = None) -> TensorMap:
     tensors["embedding"] = TensorPart(f"{names.embedding}.weight", (spec.vocab_size, spec.hidden_size))
     if spec.positions is not None:
         tensors["positions"] = TensorPart(f"{names.positions}.weight", (spec.positions.rows, spec.hidden_size))
+    if spec.token_types:
+        tensors["token_types"] = TensorPart(f"{names.token_types}.weight", (spec.token_types, spec.hidden_size))
+    if spec.embedding_norm is not None:
+        _norm(tensors, "embedding_norm", names.embedding_norm, spec.embedding_norm, spec.hidden_size)
     orders: dict[AttentionSpec, _HeadRows] = {}
     for index, layer in enumerate(spec.layers):
         if layer.attention not in orders:
             orders[layer.attention] = _HeadRows(layer.attention, names)
         place, prefix = f"layers.{index}", names.layer.format(index)
         _layer(linears, tensors, place, prefix, layer, spec.hidden_size, names, orders[layer.attention])
-    _norm(tensors, "norm", names.final_norm, spec.final_norm, spec.hidden_size)
-    if not spec.tied:
-        linears["head"] = LinearMap((LinearPart(names.head, spec.vocab_size, spec.hidden_size),), spec.head_bias)
+    if spec.final_norm is not None:
+        _norm(tensors, "norm", names.final_norm, spec.final_norm, spec.hidden_size)
+    if spec.head and not spec.tied:
+        head = LinearPart(names.head, spec.vocab_size, spec.hidden_size, unit_rows=spec.head_unit_rows)
+        linears["head"] = LinearMap((head,), spec.head_bias)
+    if spec.classifier is not None:
+        size, bias = spec.hidden_size, spec.classifier.bias
+        linears["classifier.output"] = LinearMap((LinearPart(names.classifier, 1, size),), bias)
+        if spec.classifier.dense:
+            linears["classifier.dense"] = LinearMap((LinearPart(names.classifier_dense, size, size),), bias)
     return TensorMap(linears, tensors, optional_prefix=names.embedding.partition(".")[0] + ".")
 
 
@@ -122,10 +143,18 @@ def _layer(
     linears[f"{place}.attention.qkv"] = LinearMap(_qkv(prefix, attention, hidden, names, rows), attention.qkv_bias)
     if attention.head_norm is not None:
         for what, name in zip(("q_norm", "k_norm"), names.head_norms, strict=True):
-            norm = TensorPart(f"{prefix}.{name}.weight", (attention.head_dim,), rows.order)
+            heads = 1
+            if attention.head_norm_whole:
+                heads = attention.num_heads if what == "q_norm" else attention.num_kv_heads
+            dim = attention.head_dim
+            order = rows.order and tuple(head * dim + i for head in range(heads) for i in rows.order)
+            norm = TensorPart(f"{prefix}.{name}.weight", (heads * dim,), order)
             tensors[f"{place}.attention.{what}.weight"] = norm
     output = LinearPart(f"{prefix}.{names.output}", hidden, attention.query_size, transposed=names.transposed)
     linears[f"{place}.attention.output"] = LinearMap((output,), attention.output_bias)
+    if isinstance(mlp, MoESpec):
+        map_moe(linears, tensors, f"{place}.mlp", prefix, mlp, hidden, names.moe)
+        return
     linears[f"{place}.mlp.up"] = LinearMap(_up(prefix, mlp, hidden, names), mlp.bias)
     down = LinearPart(f"{prefix}.{names.down}", hidden, mlp.inner, transposed=names.transposed)
     linears[f"{place}.mlp.down"] = LinearMap((down,), mlp.bias)

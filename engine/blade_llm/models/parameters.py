@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from blade_llm.models.weight_source import WeightSource
@@ -29,7 +30,7 @@ class Parameters:
 
     def read(self, parts: Sequence[TensorPart]) -> Tensor:
         """Parts of the checkpoint, one under the other."""
-        if all(part.rows is None and not part.transposed for part in parts):
+        if all(part.rows is None and not (part.transposed or part.unit_rows) for part in parts):
             return self.source.stacked([part.name for part in parts])
         pieces = [self._piece(part) for part in parts]
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
@@ -42,4 +43,6 @@ class Parameters:
             tensor = tensor[part.rows.start : part.rows.stop]
         elif part.rows is not None:
             tensor = tensor.index_select(0, torch.tensor(part.rows, device=tensor.device))
+        if part.unit_rows:
+            tensor = F.normalize(tensor.float()).to(tensor.dtype)
         return tensor.contiguous()

@@ -15,7 +15,9 @@ ACTIVATIONS: Final[Mapping[str, Activation]] = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
     "relu": "relu",
+    "relu2": "relu2",
 }
 """Names in configurations, and what is computed."""
 

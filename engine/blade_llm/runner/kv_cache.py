@@ -25,6 +25,8 @@ def allocate_kv_cache(
     Attention reads whole blocks and masks what is not filled yet, so every slot must be finite from the start. On CPU
     the zeros come from the system's untouched pages, huge ones where it has them: memory is used only once blocks are.
     """
+    if not spec.num_layers:
+        return []
     shape = (spec.num_layers, 2, num_blocks + 1, block_size, spec.num_heads, spec.head_dim)
     if device.type == "cpu":
         cache = HugePageArena().empty(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 import torch
@@ -27,9 +27,9 @@ class PromptOutputRequest:
     num_prompt_tokens: int
     top: int | None
     """Number of the likeliest tokens at each position; None: no log-probabilities."""
-    pooling: Literal["", "last", "mean"]
+    pooling: Literal["", "last", "mean", "cls"]
     sum: Tensor | None = None
-    """Sum of the hidden states so far, [hidden] fp32, where the mean is wanted."""
+    """Sum of the hidden states so far, or the first one, [1, hidden] fp32, where the mean or the first is wanted."""
 
     @classmethod
     def of(cls, new: NewRequest) -> PromptOutputRequest | None:
@@ -53,6 +53,14 @@ class _Pooled:
     request: PromptOutputRequest
     begins: bool
     ends: bool
+
+
+_POOLED: Final[dict[str, Callable[[np.ndarray, bool], np.ndarray]]] = {
+    "mean": lambda tokens, begins: tokens,
+    "last": lambda tokens, begins: tokens[-1:],
+    "cls": lambda tokens, begins: tokens[: int(begins)],
+}
+"""Which of a chunk's tokens a way of pooling needs; ``begins``: they are the prompt's first."""
 
 
 @dataclass(slots=True)
@@ -101,8 +109,8 @@ class PromptOutputBatch:
                 step._scored_tokens.append(tokens[:scored])
                 step._targets.append(np.arange(scored) + (chunk.slot * table_width + chunk.start + 1))
             ends = end >= request.num_prompt_tokens
-            if request.pooling == "mean" or (request.pooling and ends):
-                pooled = tokens if request.pooling == "mean" else tokens[-1:]
+            if request.pooling in ("mean", "cls") or (request.pooling and ends):
+                pooled = _POOLED[request.pooling](tokens, chunk.start == 0)
                 step.pooled.append(_Pooled(index, len(pooled), request, chunk.start == 0, ends))
                 step._pooled_tokens.append(pooled)
         return step if step.scored or step.pooled else None
@@ -136,18 +144,24 @@ class PromptOutputResults:
 
 
 def compute_prompt_outputs(
-    batch: PromptOutputBatch, hidden: Tensor, next_tokens: Tensor, logits: Callable[[Tensor], Tensor]
+    batch: PromptOutputBatch,
+    hidden: Tensor,
+    next_tokens: Tensor,
+    logits: Callable[[Tensor], Tensor],
+    classify: Callable[[Tensor], Tensor] | None = None,
 ) -> PromptOutputResults:
     """Score and pool.
 
     ``hidden``: [positions, hidden] after the final norm, in the order of :attr:`PromptOutputBatch.selected`.
     ``next_tokens``: [scored positions], what :attr:`PromptOutputBatch.targets` points to. ``logits``: the model's.
+    ``classify``: makes something else of the pooled states, [prompts, hidden] fp32.
     """
     count = sum(scored.count for scored in batch.scored)
     top = max((scored.top for scored in batch.scored), default=0)
-    return PromptOutputResults(
-        batch, [*_score(hidden[:count], next_tokens.long(), top, logits), _pool(batch.pooled, hidden[count:])]
-    )
+    pooled = _pool(batch.pooled, hidden[count:])
+    if classify is not None:
+        pooled = classify(pooled)
+    return PromptOutputResults(batch, [*_score(hidden[:count], next_tokens.long(), top, logits), pooled])
 
 
 def _score(
@@ -185,5 +199,5 @@ def _pool(pooled: list[_Pooled], hidden: Tensor) -> Tensor:
             total += request.sum
         request.sum = None if one.ends else total
         if one.ends:
-            states.append(total / request.num_prompt_tokens)
+            states.append(total if request.pooling == "cls" else total / request.num_prompt_tokens)
     return torch.cat(states)

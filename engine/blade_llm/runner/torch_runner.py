@@ -20,11 +20,11 @@ from blade_llm.cache.sizing import BLOCK_SIZE, KVCachePlan, default_kv_cache_byt
 from blade_llm.config import EngineConfig
 from blade_llm.kernels.backend import backend_of
 from blade_llm.kernels.gather_inputs import gather_inputs
-from blade_llm.kernels.paged_attention import RaggedBatch, prepare
-from blade_llm.kernels.paged_attention import warm as warm_attention
-from blade_llm.kernels.warm import warm_layers, warm_step
-from blade_llm.layers.step import KVCache, StepMetadata
+from blade_llm.kernels.paged_attention import PreparedAttention, RaggedBatch, prepare
+from blade_llm.kernels.warm import warm_step
+from blade_llm.layers.step import KVCache, StepMetadata, WholeSequences
 from blade_llm.models.config import ModelConfig
+from blade_llm.models.decoder import Decoder
 from blade_llm.models.dtypes import resolve_dtype
 from blade_llm.models.errors import NotEnoughMemoryError
 from blade_llm.models.memory import activation_bytes
@@ -39,6 +39,7 @@ from blade_llm.runner.prompt_outputs import PromptOutputResults, compute_prompt_
 from blade_llm.runner.startup.autotune import autotune_prefetch, autotune_threads
 from blade_llm.runner.startup.gpu_profile import capture_bytes, profile_gpu
 from blade_llm.runner.startup.host_memory import give_back_free_memory
+from blade_llm.runner.startup.kernels import warm_norms_and_gates, warm_paged_attention
 from blade_llm.runner.startup.memory_plan import memory_plan, plan_kv_cache
 from blade_llm.runner.startup.threads import requested_threads, usable_cores
 from blade_llm.runner.startup.warm_up import warm_up
@@ -48,6 +49,7 @@ from blade_llm.sampling.masks import TokenMasks
 from blade_llm.sampling.sampler import Sampler
 from blade_llm.scheduling.plan import PendingForward, StepPlan
 from blade_llm.weights.loader import load_model
+from blade_llm.weights.packed_cache.folder import packed_cache
 
 logger = logging.getLogger(__name__)
 
@@ -103,6 +105,9 @@ class TorchRunner:
         assert_supported(plan)
         try:
             inputs = send_inputs(plan, self.tables, self.mixed_graphs)
+            if self._second_texts is not None:
+                for new in plan.new_requests:
+                    self._second_texts[new.slot] = new.second_text or self.max_model_len
             if inputs.copies is not None:
                 copy_blocks(self._kv_cache, *inputs.copies)
             hidden = self._hidden(inputs)
@@ -159,9 +164,14 @@ class TorchRunner:
         )
         self._sampler = Sampler(self.tables.sampling, self.tables.token_ids)
         self._query_starts = torch.arange(config.max_num_seqs + 1, device=self.device)
+        self._second_texts: Tensor | None = None
+        """[slots] int64: where the second text of each pair begins, for encoders that tell the two apart."""
+        if self.model_config.decoder.token_types > 1 and self.model_config.decoder.classifier is not None:
+            self._second_texts = torch.zeros(config.max_num_seqs + 1, dtype=torch.int64, device=self.device)
         self.graphs: DecodeGraphs | None = None
         self.mixed_graphs: MixedGraphs | None = None
-        if self._graph_backend is not None and not config.disable_cuda_graph:
+        encodes = self.model_config.decoder.bidirectional  # one sequence after another, of any lengths: no graph
+        if self._graph_backend is not None and not config.disable_cuda_graph and not encodes:
             self._create_graphs(self._graph_backend())
 
     def _create_graphs(self, backend: GraphBackend) -> None:
@@ -182,21 +192,17 @@ class TorchRunner:
         """Compile every variant of every operator's kernel that this model can meet; none on CPU."""
         if self.device.type == "cpu":
             return
-        model, tables, k_cache = self.model_config, self.tables, self._kv_cache[0][0]
-        heads, spec = model.num_heads, model.decoder
-        warm_layers(
-            self.dtype,
-            k_cache,
-            hidden=model.hidden_size,
-            inner=list(spec.gated_silu),
-            num_heads=heads,
-            qk_norm=spec.head_norms,
-        )
+        model, tables = self.model_config, self.tables
         logits = torch.zeros(1, model.vocab_size, dtype=self.dtype, device=self.device)
         warm_step(tables.token_ids, tables.block_table, BLOCK_SIZE, logits)
+        if model.decoder.bidirectional:
+            return
+        k_cache = self._kv_cache[0][0]
+        warm_norms_and_gates(model.decoder, self.dtype, k_cache)
+        if isinstance(self.model, Decoder):
+            self.model.warm_experts()
         if not self._torch_attention:
-            windows = tuple(sorted(set(spec.windows)))
-            warm_attention(k_cache, tables.block_table, heads, windows, self.config.deterministic)
+            warm_paged_attention(model.decoder, k_cache, tables.block_table, self.config.deterministic)
 
     def detach(self) -> None:
         """Give back what :meth:`attach` allocated."""
@@ -218,7 +224,9 @@ class TorchRunner:
         if inputs.prompt_outputs is None or inputs.targets is None:
             return None
         next_tokens = self.tables.token_ids.view(-1).index_select(0, inputs.targets)
-        return compute_prompt_outputs(inputs.prompt_outputs, hidden, next_tokens, self.model.logits)
+        return compute_prompt_outputs(
+            inputs.prompt_outputs, hidden, next_tokens, self.model.logits, self.model.classifier
+        )
 
     def _decode(self, slots: Tensor, starts: Tensor) -> Tensor:
         """A decode step that depends on nothing but device memory, as graphs need it: the lengths that the host sees
@@ -230,19 +238,31 @@ class TorchRunner:
         return self._forward(batch, starts, count, None)
 
     def _forward(self, batch: RaggedBatch, starts: Tensor, num_tokens: int, selected: Tensor | None) -> Tensor:
-        tables, k_cache = self.tables, self._kv_cache[0][0]
+        tables = self.tables
         token_ids, positions, slot_mapping = gather_inputs(
             batch.slots, starts, batch.query_starts, tables.token_ids, tables.block_table, BLOCK_SIZE, num_tokens
         )
-        attention = prepare(
-            batch,
-            tables.block_table,
-            k_cache,
-            self.model_config.num_heads,
-            deterministic=self.config.deterministic,
-            reference=self._torch_attention,
-        )
-        metadata = StepMetadata(positions, slot_mapping, attention, self._kv_cache)
+        attention: PreparedAttention | WholeSequences
+        token_types: Tensor | None = None
+        if self.model_config.decoder.bidirectional:
+            assert batch.host_query_lens == batch.host_seq_lens, "an encoder computes whole sequences"
+            attention = WholeSequences(batch.host_query_lens)
+            if self._second_texts is not None:
+                lengths = batch.query_starts.diff()
+                begins = self._second_texts.index_select(0, batch.slots).repeat_interleave(
+                    lengths, output_size=num_tokens
+                )
+                token_types = (positions >= begins).long()
+        else:
+            attention = prepare(
+                batch,
+                tables.block_table,
+                self._kv_cache[0][0],
+                self.model_config.num_heads,
+                deterministic=self.config.deterministic,
+                reference=self._torch_attention,
+            )
+        metadata = StepMetadata(positions, slot_mapping, attention, self._kv_cache, token_types)
         return self.model(token_ids, metadata, selected)
 
     def _start_on_cpu(self) -> KVCachePlan:
@@ -287,6 +307,7 @@ class TorchRunner:
             dtype=self.dtype,
             quant=self.config.quant,
             deterministic=self.config.deterministic,
+            packed_cache=packed_cache(self.config.packed_cache_dir, self.config.packed_cache_bytes),
         )
         give_back_free_memory()
         self.timings["weights"] = time.perf_counter() - start

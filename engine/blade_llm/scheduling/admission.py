@@ -166,6 +166,32 @@ class AdmissionControl:
         return shared >= self._policy.min_shared_blocks
 
 
+class WholePrompts:
+    """Admission of prompts that a step computes wholly or not at all, of encoders: in order of (priority, arrival),
+    up to the first that does not fit."""
+
+    def __init__(self, sets: RequestSets) -> None:
+        self._sets = sets
+
+    def schedule(self, step: Step, prefills: list[Request], may_admit: bool) -> list[Request]:
+        """Admit requests and schedule all of their tokens; returns the requests. ``prefills`` is empty: none is ever
+        in progress."""
+        assert not prefills, "a prompt was computed in parts"
+        sets = self._sets
+        admitted: list[Request] = []
+        while may_admit and sets.free_slots and sets.waiting:
+            request = sets.waiting[0]
+            if len(request.token_ids) > step.tokens_left:
+                break
+            admission = sets.admission(request, step.number)
+            if admission is None:
+                break
+            sets.admit(step, request, admission)
+            schedule_chunk(step, request, request.prefill_end - request.num_computed, sets)
+            admitted.append(request)
+        return admitted
+
+
 class _Lengths:
     """The remaining prefills of a step's candidates: who would get tokens."""
 

@@ -21,6 +21,11 @@ class SchedulerConfig:
     max_model_len: int
     """Prompt and output tokens of one request."""
     eos_token_ids: tuple[int, ...] = ()
+    generates: bool = True
+    """False: the model has no output matrix, and every request wants a pooled state."""
+    whole_prompts: bool = False
+    """A step computes a prompt wholly or not at all, as an encoder needs it. No prompt may be longer than
+    ``max_batch_tokens`` then, nothing of it may be cached, and nothing is generated."""
     max_draft_tokens: int = 0
     """Draft tokens that the runner verifies for each decode (speculative decoding): sampling brings up to one more."""
     max_beams: int | None = None
@@ -35,6 +40,8 @@ class SchedulerConfig:
         for name in ("max_num_seqs", "max_batch_tokens", "max_model_len", "pipeline_stages"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.whole_prompts and (self.generates or self.max_model_len > self.max_batch_tokens):
+            raise ValueError("whole prompts need generates False and a max_model_len of at most max_batch_tokens")
         if self.max_draft_tokens < 0:
             raise ValueError(f"max_draft_tokens must not be negative, got {self.max_draft_tokens}")
 
@@ -132,6 +139,10 @@ def max_total_tokens(request: Request, config: SchedulerConfig, cache: KVCacheMa
         RequestRefusedError: it has no prompt, or is too long for the model, or could outgrow the whole KV cache.
     """
     prompt, limit = request.num_prompt_tokens, config.max_model_len
+    if not (config.generates or request.pooling):
+        raise RequestRefusedError(
+            "this engine generates no text (its task is embed or score); start it with task generate"
+        )
     if prompt == 0:
         raise RequestRefusedError("the prompt has no tokens; send at least one")
     if request.pooling and prompt <= limit:

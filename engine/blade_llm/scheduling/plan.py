@@ -52,8 +52,10 @@ class NewRequest(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """0: the base model."""
     embeddings: tuple[InputEmbeddings, ...] = ()
     """Sorted by position."""
-    pooling: Literal["", "last", "mean"] = ""
+    pooling: Literal["", "last", "mean", "cls"] = ""
     """Not empty: nothing is sampled; the step that computes the prompt's last position brings its pooled state."""
+    second_text: int = 0
+    """Where the second text of a pair begins, for models that tell them apart by token types; 0: there is none."""
 
 
 class BlockUpdate(msgspec.Struct, frozen=True, array_like=True, gc=False):

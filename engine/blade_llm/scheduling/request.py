@@ -46,8 +46,10 @@ class Request:
     """Digest of the adapter's contents: KV blocks are shared among requests of equal adapters only."""
     embeddings: tuple[InputEmbeddings, ...] = ()
     """Positions of the prompt that are fed with embeddings."""
-    pooling: Literal["", "last", "mean"] = ""
+    pooling: Literal["", "last", "mean", "cls"] = ""
     """Not empty: see :class:`~blade_llm.scheduling.plan.NewRequest`."""
+    second_text: int = 0
+    """See :class:`~blade_llm.scheduling.plan.NewRequest`."""
     output_ids: tuple[str, ...] = ()
     """The request ids that the outputs of a beam search bear, the best one's first."""
     grammar: Grammar | None = None
@@ -147,7 +149,7 @@ class Request:
     @property
     def cacheable(self) -> int | None:
         """The number of first positions that may come from the prefix cache; None: all it has."""
-        if self.pooling == "mean":
+        if self.pooling in ("mean", "cls"):
             return 0
         if self.prompt_logprobs is not None and len(self.prompt_logprobs) < self.num_prompt_tokens:
             return len(self.prompt_logprobs) - 1

@@ -92,11 +92,11 @@ def register_blocks(request: Request, num_computed: int, cache: KVCacheManager) 
 
 
 def has_prompt_outputs(step: Step, result: StepResult) -> bool:
-    """Whether the runner computed prompt outputs in ``step``, which no graph of a mixed step does. A mean is in the
-    result of its last chunk only."""
+    """Whether the runner computed prompt outputs in ``step``, which no graph of a mixed step does. A mean,
+    or a first state, is in the result of its last chunk only."""
     if result.prompt_logprobs or result.embeddings:
         return True
-    return any(request.pooling == "mean" for request in step.requests)
+    return any(request.pooling in ("mean", "cls") for request in step.requests)
 
 
 def collect_prompt_logprobs(step: Step, result: StepResult) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 
 from blade_llm.cache.manager import KVCacheManager
 from blade_llm.sampling.parameters import TokenLogprobs
-from blade_llm.scheduling.admission import AdmissionControl, AdmissionPolicy
+from blade_llm.scheduling.admission import AdmissionControl, AdmissionPolicy, WholePrompts
 from blade_llm.scheduling.beams.group import BeamGroup
 from blade_llm.scheduling.beams.search import BeamSearch
 from blade_llm.scheduling.budget import PrefillBudget
@@ -57,7 +57,11 @@ class Scheduler:
         self._requests: dict[str, Request] = {}
         """By every id that their outputs bear."""
         self._sets = RequestSets(config, cache)
-        self._admission = AdmissionControl(self._sets, policy or AdmissionPolicy())
+        self._admission: AdmissionControl | WholePrompts
+        if config.whole_prompts:
+            self._admission = WholePrompts(self._sets)
+        else:
+            self._admission = AdmissionControl(self._sets, policy or AdmissionPolicy())
         self._launched: dict[int, Step] = {}
         self._num_steps = 0
         self._num_arrivals = 0
@@ -156,7 +160,7 @@ class Scheduler:
         if step.tokens_left and (prefills or may_admit):
             num_prefills = len(prefills) + (min(len(waiting), len(free_slots)) if may_admit else 0)
             allowance = self.budget.allowance(step.num_decodes, num_prefills, forced=step.prefill_tokens)
-            if allowance is not None:
+            if allowance is not None and not self.config.whole_prompts:
                 step.tokens_left = min(step.tokens_left, allowance)
             if step.tokens_left:
                 for request in self._admission.schedule(step, prefills, may_admit):

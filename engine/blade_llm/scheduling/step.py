@@ -81,4 +81,5 @@ def new_request(request: Request, sampling: SamplingParams) -> NewRequest:
         adapter_slot=request.adapter_slot,
         embeddings=request.embeddings,
         pooling=request.pooling,
+        second_text=request.second_text,
     )

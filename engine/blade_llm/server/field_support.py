@@ -13,12 +13,16 @@ from blade_llm.api.generation.requests import GenerationFields
 from blade_llm.api.responses.requests import IGNORED as IGNORED_BY_RESPONSES
 from blade_llm.api.responses.requests import REFUSED as REFUSED_BY_RESPONSES
 from blade_llm.api.responses.requests import ResponsesRequest
+from blade_llm.api.scoring import IGNORED as IGNORED_BY_SCORING
+from blade_llm.api.scoring import ScoringFields
 
 
 def ignored_by(body: type[msgspec.Struct]) -> Mapping[str, str]:
     """Field → why it changes nothing."""
     if issubclass(body, GenerationFields):
         return IGNORED
+    if issubclass(body, ScoringFields):
+        return IGNORED_BY_SCORING
     return {ResponsesRequest: IGNORED_BY_RESPONSES, EmbeddingRequest: IGNORED_BY_EMBEDDINGS}.get(body, {})
 
 

@@ -9,7 +9,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from blade_llm.api import chat, completions, embeddings, tokenize
+from blade_llm.api import chat, completions, embeddings, scoring, tokenize
 from blade_llm.api.chat_request import ChatRequest
 from blade_llm.api.common import response_types as types
 from blade_llm.api.common.context import ServerContext
@@ -40,6 +40,10 @@ ROUTES: Final = (
     Route("POST", paths.COMPLETIONS, completions.completions, types.Completion, CompletionRequest, streams=True),
     Route("POST", paths.RESPONSES, responses.create, ResponseObject, ResponsesRequest, streams=True),
     Route("POST", paths.EMBEDDINGS, embeddings.embeddings, types.EmbeddingList, embeddings.EmbeddingRequest),
+    Route("POST", paths.SCORE, scoring.score, types.ScoreList, scoring.ScoreRequest),
+    Route("POST", paths.SCORE_BARE, scoring.score, types.ScoreList, scoring.ScoreRequest),
+    Route("POST", paths.RERANK, scoring.rerank, types.Ranking, scoring.RerankRequest),
+    Route("POST", paths.RERANK_BARE, scoring.rerank, types.Ranking, scoring.RerankRequest),
     Route("POST", paths.TOKENIZE, tokenize.tokenize, types.Tokens, tokenize.TokenizeRequest),
     Route("POST", paths.DETOKENIZE, tokenize.detokenize, types.Text, tokenize.DetokenizeRequest),
     Route("GET", paths.MODELS, operations.models, types.ModelList),

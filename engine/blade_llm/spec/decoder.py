@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from blade_llm.spec.attention import AttentionSpec
 from blade_llm.spec.mlp import MLPSpec
+from blade_llm.spec.moe import MoESpec
 from blade_llm.spec.norm import NormSpec
 
 
@@ -14,10 +15,11 @@ class LayerSpec:
     """``x += attention(norm(x))``, then ``x += mlp(norm(x))``; or both at once of the same ``x``, when ``parallel``."""
 
     attention: AttentionSpec
-    mlp: MLPSpec
-    attention_norm: NormSpec
+    mlp: MLPSpec | MoESpec
+    attention_norm: NormSpec | None
+    """None where only what attention adds is normalised."""
     mlp_norm: NormSpec | None
-    """None where parallel halves share one norm."""
+    """None where parallel halves share one norm, or where only what the MLP adds is normalised."""
     parallel: bool = False
     attention_output_norm: NormSpec | None = None
     """Of what attention adds."""
@@ -25,10 +27,14 @@ class LayerSpec:
     """Of what the MLP adds."""
     residual_scale: float = 1.0
     """Of what both add."""
+    norms_after: bool = False
+    """``x = norm(x + attention(x))``, then ``x = norm(x + mlp(x))``, with the same two norms; of encoders."""
 
     def __post_init__(self) -> None:
-        if self.mlp_norm is None and not self.parallel:
+        if self.mlp_norm is None and self.mlp_output_norm is None and not self.parallel:
             raise ValueError("a layer whose halves follow each other has a norm for each")
+        if self.attention_norm is None and (self.attention_output_norm is None or self.parallel):
+            raise ValueError("attention has a norm before it or after it")
 
     @property
     def norms(self) -> tuple[NormSpec, ...]:
@@ -53,23 +59,46 @@ class LearnedPositions:
 
 
 @dataclass(frozen=True, slots=True)
+class ClassifierSpec:
+    """What a cross-encoder makes a score of a pooled state with (Nogueira & Cho, arXiv 1901.04085)."""
+
+    dense: bool
+    """``output(tanh(dense(state)))``; else ``output(state)``."""
+    bias: bool
+
+
+@dataclass(frozen=True, slots=True)
 class DecoderSpec:
     """Token ids in, logits out."""
 
     vocab_size: int
     hidden_size: int
     layers: tuple[LayerSpec, ...]
-    final_norm: NormSpec
+    final_norm: NormSpec | None
+    """None where the layers have their norms after them."""
     max_positions: int
     """The longest sequence that the model was made for."""
     tied: bool
     """The output matrix is the embedding table."""
     positions: LearnedPositions | None = None
+    embedding_norm: NormSpec | None = None
+    """Of the embeddings, before the first layer."""
+    head: bool = True
+    """Logits are computed; without it hidden states are all there is, for embeddings."""
     head_bias: bool = False
+    head_unit_rows: bool = False
+    """Rows of the output matrix are divided by their Euclidean norms."""
     embedding_scale: float = 1.0
     """Of the embeddings."""
     logits_scale: float = 1.0
     """Of the logits."""
+    logits_softcap: float = 0.0
+    """Logits become ``logits_softcap * tanh(logit / logits_softcap)``; 0: they stay."""
+    token_types: int = 0
+    """Rows of a table that tells the first text of a pair from the second; 0 for none."""
+    classifier: ClassifierSpec | None = None
+    bidirectional: bool = False
+    """An encoder: each token sees its whole sequence, which one step must hold; nothing is kept between steps."""
 
     @property
     def num_heads(self) -> int:
@@ -77,25 +106,18 @@ class DecoderSpec:
         return self.layers[0].attention.num_heads
 
     @property
-    def windows(self) -> tuple[int, ...]:
-        """Of each layer; see :class:`~blade_llm.spec.attention.AttentionSpec`."""
-        return tuple(layer.attention.window for layer in self.layers)
-
-    @property
     def widest(self) -> int:
         """Numbers that the widest layer makes of a token: queries, keys, values, and the arrays of the MLP."""
         return max(
-            layer.attention.query_size + 2 * layer.attention.kv_size + (2 + layer.mlp.gated) * layer.mlp.inner
+            layer.attention.query_size + 2 * layer.attention.kv_size + _mlp_width(layer.mlp, self.hidden_size)
             for layer in self.layers
         )
 
-    @property
-    def gated_silu(self) -> tuple[int, ...]:
-        """Inner sizes of the MLPs for which there is a kernel."""
-        inner = {layer.mlp.inner for layer in self.layers if layer.mlp.gated and layer.mlp.activation == "silu"}
-        return tuple(sorted(inner))
 
-    @property
-    def head_norms(self) -> bool:
-        """Some layer normalises its heads."""
-        return any(layer.attention.head_norm is not None for layer in self.layers)
+def _mlp_width(spec: MLPSpec | MoESpec, hidden: int) -> int:
+    """Numbers that a token takes between a layer's norm and its sum. Of experts, each that a token has reads its own
+    copy of the token and writes its own result; logits and scores of the router are in fp32."""
+    if isinstance(spec, MLPSpec):
+        return (2 + spec.gated) * spec.inner
+    shared = hidden + _mlp_width(spec.shared, hidden) if spec.shared is not None else 0
+    return spec.routing.top_k * (2 * hidden + 3 * spec.inner) + 4 * spec.routing.num_experts + shared

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
-"""``gelu`` by the error function, ``gelu_tanh`` by its approximation."""
+Activation = Literal["silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2"]
+"""As :mod:`blade_llm.kernels.activate` computes them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,13 +18,15 @@ class ModulesSpec:
     """The longest sequence that the model was made for."""
     tied: bool
     """The output matrix is the embedding table."""
-    shared_names: frozenset[str]
-    """Further names of tied tensors, which a checkpoint may have beside the one that is read."""
     num_heads: int
     """Query heads, equal in all layers."""
     windows: tuple[int, ...]
     """Of each layer: a token sees only so many, itself included; 0: all before it."""
     widest: int
     """Upper estimate of the numbers that the widest layer makes of a token."""
-    gated_silu: ClassVar[tuple[int, ...]] = ()
-    head_norms: ClassVar[bool] = False
+    softcaps: tuple[float, ...]
+    """Of each layer's attention scores; 0: they stay."""
+    head: ClassVar[bool] = True
+    bidirectional: ClassVar[bool] = False
+    token_types: ClassVar[int] = 0
+    classifier: ClassVar[None] = None

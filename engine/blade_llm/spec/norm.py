@@ -11,6 +11,7 @@ class NormSpec:
     """A normalisation over the hidden dimension, or over each head where attention has one."""
 
     eps: float
-    kind: Literal["rms", "layer"] = "rms"
-    """``rms``: Zhang & Sennrich, arXiv 1910.07467; ``layer``: Ba et al., arXiv 1607.06450."""
+    kind: Literal["rms", "rms_unit_offset", "layer"] = "rms"
+    """``rms``: Zhang & Sennrich, arXiv 1910.07467; ``rms_unit_offset``: with a factor of ``1 + weight`` (Gemma, arXiv
+    2403.08295); ``layer``: Ba et al., arXiv 1607.06450."""
     bias: bool = False

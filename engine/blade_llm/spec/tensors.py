@@ -22,6 +22,8 @@ class TensorPart:
     other sequence is a copy."""
     transposed: bool = False
     """The checkpoint has [in, out] instead of [out, in]."""
+    unit_rows: bool = False
+    """Each row is divided by its Euclidean norm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +37,13 @@ class LinearPart:
     rows: Sequence[int] | None = None
     """As in :class:`TensorPart`."""
     transposed: bool = False
+    unit_rows: bool = False
 
     @property
     def weight(self) -> TensorPart:
         """The plain weight."""
         shape = (self.inputs, self.outputs) if self.transposed else (self.outputs, self.inputs)
-        return TensorPart(f"{self.module}.weight", shape, self.rows, self.transposed)
+        return TensorPart(f"{self.module}.weight", shape, self.rows, self.transposed, self.unit_rows)
 
     @property
     def bias(self) -> TensorPart:

@@ -7,7 +7,7 @@ those of Hugging Face's ``apply_chat_template``.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 RESERVED: Final = frozenset({"messages", "tools", "add_generation_prompt", "raise_exception", "strftime_now"})
 """Names a request's own template arguments may not take."""
 
+_REASONING_NAMES: Final = ("reasoning_content", "thinking", "reasoning")
+
 
 class ChatTemplate:
     """A compiled template. Raises :class:`TokenizerFilesError` when it does not compile."""
@@ -40,6 +42,8 @@ class ChatTemplate:
             raise TokenizerFilesError(f"{origin}, line {error.lineno}: {error.message}") from None
         self._special_tokens = dict(special_tokens)
         self.source = source
+        self.variables = frozenset(variables)
+        """What it reads, of arguments and of what every template has."""
         self.takes_tools = "tools" in variables
         """Whether it has a place for the tools a model may call."""
 
@@ -58,8 +62,10 @@ class ChatTemplate:
             return self._template.render(
                 **{
                     **self._special_tokens,
+                    "tools": None,
+                    "documents": None,
                     **(arguments or {}),
-                    "messages": messages,
+                    "messages": [_with_reasoning(message) for message in messages],
                     "add_generation_prompt": add_generation_prompt,
                 }
             )
@@ -69,16 +75,21 @@ class ChatTemplate:
             raise ChatTemplateError(f"the chat template cannot render this conversation: {error}") from None
 
 
-def load_chat_template(tokenizer: Tokenizer, override: Path | None = None) -> ChatTemplate | None:
+def load_chat_template(tokenizer: Tokenizer, override: str | None = None) -> ChatTemplate | None:
     """``override``, else the folder's ``chat_template.jinja``, else ``chat_template`` of ``tokenizer_config.json``.
 
     None when the model has none. Raises :class:`TokenizerFilesError`.
+
+    Args:
+        override: path of a file, or a template itself, which is known by its braces.
     """
-    path = override or tokenizer.folder / "chat_template.jinja"
-    if override is not None and not override.is_file():
-        raise TokenizerFilesError(f"--chat_template {override}: no such file")
+    path = Path(override) if override is not None else tokenizer.folder / "chat_template.jinja"
     source: object
-    if path.is_file():
+    if override is not None and not _is_file(path):
+        if not any(mark in override for mark in ("{{", "{%", "{#")):
+            raise TokenizerFilesError(f"--chat_template {override}: no such file")
+        return ChatTemplate(override, tokenizer.special_tokens, "--chat_template")
+    if _is_file(path):
         flag = "" if override is None else "--chat_template "
         source, origin = path.read_text(encoding="utf-8"), f"{flag}{path}"
     else:
@@ -91,14 +102,32 @@ def load_chat_template(tokenizer: Tokenizer, override: Path | None = None) -> Ch
     return ChatTemplate(source, tokenizer.special_tokens, origin) if isinstance(source, str) else None
 
 
+def _with_reasoning(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``message`` with its reasoning under all names that templates read."""
+    found = next((message[name] for name in _REASONING_NAMES if message.get(name) is not None), None)
+    return message if found is None else {"thinking": found, **message, "reasoning_content": found}
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a template is no name of a file: too long, with null bytes
+        return False
+
+
 class _GenerationBlock(Extension):
     """``{% generation %}…{% endgeneration %}`` marks tokens for training; here only its body matters."""
 
     tags = {"generation"}  # noqa: RUF012 (jinja2's own declaration)
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        # A block, so that variables set inside end with it.
+        return [nodes.CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)]
+
+    def _body(self, caller: Callable[[], str]) -> str:
+        return caller()
 
 
 def _environment() -> ImmutableSandboxedEnvironment:

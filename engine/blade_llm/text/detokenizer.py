@@ -87,13 +87,22 @@ class _WindowDetokenizer:
             del self._context[0]
             self._context_text = self._decode(self._context)
         self._held: list[int] = []
+        self._bytes = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        """Follows the bytes of a character that is written in byte tokens."""
 
     def add(self, token_id: int) -> str:
         if token_id in self._skipped:
             return ""
         self._held.append(token_id)
+        byte = self._tokenizer.fallback_byte(token_id)
+        if byte is None:
+            self._bytes.reset()
+        else:
+            self._bytes.decode(byte)
+            if self._bytes.getstate()[0]:
+                return ""  # within a character
         text = self._decode(self._context + self._held)
-        if text.endswith(_REPLACEMENT) and len(self._held) < _MOST_HELD_TOKENS:
+        if byte is None and text.endswith(_REPLACEMENT) and len(self._held) < _MOST_HELD_TOKENS:
             return ""
         return self._give_out(text)
 

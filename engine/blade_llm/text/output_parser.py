@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from blade_llm.text.events import Content, Event
 from blade_llm.text.reasoning import ReasoningForm, ThinkParser
 from blade_llm.text.tokenizer import Tokenizer
-from blade_llm.text.tool_parsers import CallForm, CallParser
+from blade_llm.text.tool_parsers import CallForm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +20,8 @@ class OutputParsing:
     """None: calls are not parsed."""
     names: frozenset[str] = frozenset()
     """The functions that may be called."""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    """Function → JSON Schema of its parameters."""
     named: bool = False
     """The one call there is was named in the request, not chosen by the model."""
     reasoning: ReasoningForm | None = None
@@ -42,15 +45,15 @@ class OutputParsing:
         """Counts the reasoning tokens of one output; None: there is no reasoning to count."""
         if self.reasoning is None:
             return None
-        return ReasoningCounter(ThinkParser(inside=self.inside), tokenizer.token_bytes)
+        return ReasoningCounter(ThinkParser(self.reasoning, inside=self.inside), tokenizer.token_bytes)
 
 
 class OutputParser:
     """Text in, events out, for one output. The outcome does not depend on how the text is cut into pieces."""
 
     def __init__(self, parsing: OutputParsing) -> None:
-        self._think = ThinkParser(inside=parsing.inside) if parsing.reasoning else None
-        self._calls = CallParser(parsing.calls, parsing.names) if parsing.calls else None
+        self._think = ThinkParser(parsing.reasoning, inside=parsing.inside) if parsing.reasoning else None
+        self._calls = parsing.calls.parser(parsing.names, parsing.parameters) if parsing.calls else None
 
     def add(self, piece: str) -> list[Event]:
         """What ``piece`` brings; perhaps nothing, while it may be part of a marker."""

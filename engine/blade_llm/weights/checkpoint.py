@@ -1,8 +1,8 @@
-"""The safetensors files of a model folder, as their headers describe them.
+"""The weight files of a model folder, as their headers describe them: safetensors, or where there are none, ``.bin``.
 
 Only headers are read (a few kilobytes even for huge models), without torch, and every size is compared with the file's
 own, so that a download that stopped half-way is reported as that and not as a crash in a memory map.
-Format: 8 bytes little-endian header length, a JSON header, then the data the header's offsets point into.
+Format of safetensors: 8 bytes little-endian header length, a JSON header, then the data that its offsets point into.
 """
 
 from __future__ import annotations
@@ -16,40 +16,22 @@ from pathlib import Path
 from typing import Any, Final
 
 from blade_llm.models.errors import ModelFilesError
+from blade_llm.weights.gguf.index import MODEL_NAME as GGUF_NAME
+from blade_llm.weights.gguf.index import PLAIN, read_gguf_header
+from blade_llm.weights.gguf.index import TYPES as GGUF_TYPES
+from blade_llm.weights.pickled import read_pickle_header
+from blade_llm.weights.tensor_info import DTYPE_BITS, TensorInfo
 
 INDEX_NAME: Final = "model.safetensors.index.json"
 SINGLE_NAME: Final = "model.safetensors"
-WEIGHT_DTYPES: Final = ("BF16", "F16", "F32")
+PICKLED_INDEX_NAME: Final = "pytorch_model.bin.index.json"
+PICKLED_NAME: Final = "pytorch_model.bin"
+WEIGHT_DTYPES: Final = ("BF16", "F16", "F32", *(kind for kind in GGUF_TYPES if kind not in PLAIN))
 """Types the loader turns into the compute type."""
 
+_HABITUAL: Final = ("lm_head.weight", "rotary_emb.inv_freq")
 _MAX_HEADER_BYTES: Final = 100_000_000
 _SHARD_NAME: Final = re.compile(r"(?P<stem>.+)-(?P<index>\d+)-of-(?P<count>\d+)\.safetensors")
-_DTYPE_BITS: Final = {
-    **dict.fromkeys(("F64", "I64", "U64", "C64"), 64),
-    **dict.fromkeys(("F32", "I32", "U32"), 32),
-    **dict.fromkeys(("F16", "BF16", "I16", "U16"), 16),
-    **dict.fromkeys(("BOOL", "I8", "U8", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
-    **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
-    "F4": 4,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
-    """One tensor in a file: its bytes are ``file[begin:end]`` (absolute offsets), row-major, little-endian."""
-
-    name: str
-    dtype: str
-    """The safetensors name, e.g. ``BF16``."""
-    shape: tuple[int, ...]
-    file: Path
-    begin: int
-    end: int
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the data in bytes."""
-        return self.end - self.begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +48,12 @@ class Checkpoint:
 
 
 def open_checkpoint(model_dir: Path) -> Checkpoint:
-    """Read the headers of the folder's safetensors files and check them against the files' sizes.
+    """Read the headers of the folder's weight files and check them against the files' sizes.
 
     ``model.safetensors`` is used alone when present, else the files of ``model.safetensors.index.json``, else every
-    ``*.safetensors``. Raises :class:`ModelFilesError` for a missing or empty folder, no safetensors, a file or tensor
-    that the index names and that is missing, a truncated, corrupt or unreadable file, and a tensor stored twice.
+    ``*.safetensors``, else ``pytorch_model.bin`` or the files of its index. Raises :class:`ModelFilesError` for a
+    missing or empty folder, no weights, a file or tensor that the index names and that is missing, a truncated, corrupt
+    or unreadable file, a pickle with code, and a tensor stored twice.
     """
     try:
         return _open_checkpoint(model_dir)
@@ -83,10 +66,10 @@ def _open_checkpoint(model_dir: Path) -> Checkpoint:
         raise ModelFilesError(f"model folder {model_dir} does not exist")
     if not any(model_dir.iterdir()):
         raise ModelFilesError(f"model folder {model_dir} is empty; download the model into it again")
-    files, index = _weight_files(model_dir)
+    files, index, index_name = _weight_files(model_dir)
     tensors: dict[str, TensorInfo] = {}
     for file in files:
-        for name, tensor in _read_header(file).items():
+        for name, tensor in _READERS[file.suffix](file).items():
             if name in tensors:
                 raise ModelFilesError(
                     f"tensor {name!r} is stored twice, in {tensors[name].file.name} and in {file.name}; "
@@ -96,7 +79,7 @@ def _open_checkpoint(model_dir: Path) -> Checkpoint:
     for name, file_name in index.items():
         if name not in tensors or tensors[name].file.name != file_name:
             raise ModelFilesError(
-                f"{model_dir / INDEX_NAME} says that tensor {name!r} is in {file_name}, where it is not; "
+                f"{model_dir / index_name} says that tensor {name!r} is in {file_name}, where it is not; "
                 "index and files belong to different downloads: download the model again"
             )
     return Checkpoint(tuple(files), tensors)
@@ -124,8 +107,15 @@ def check_tensors(checkpoint: Checkpoint, expected: Mapping[str, tuple[int, ...]
         problems.append(f"wrong shape: {_some(wrong, separator='; ')}; config.json and the weights do not match")
     odd = [f"{tensor.name} is {tensor.dtype}" for tensor, _ in present if tensor.dtype not in WEIGHT_DTYPES]
     if odd:
-        problems.append(f"unsupported weight type: {_some(odd)}; supported are {', '.join(WEIGHT_DTYPES)}")
+        problems.append(f"unsupported weight type: {_some(odd)}; supported are BF16, F16, F32")
     return problems
+
+
+def unused_tensors(checkpoint: Checkpoint, expected: Mapping[str, tuple[int, ...]]) -> str:
+    """The tensors that no part of the model takes, in words; empty without any. They do no harm, but may mean that
+    ``config.json`` is another model's. A tied head and tables of rotary frequencies are stored by habit."""
+    names = [name for name in checkpoint.tensors if name not in expected and not name.endswith(_HABITUAL)]
+    return f"{len(names)} tensor(s) are not used: {_some(names)}" if names else ""
 
 
 def _some(names: list[str], separator: str = ", ", limit: int = 3) -> str:
@@ -133,29 +123,34 @@ def _some(names: list[str], separator: str = ", ", limit: int = 3) -> str:
     return separator.join(names[:limit]) + more
 
 
-def _weight_files(model_dir: Path) -> tuple[list[Path], dict[str, str]]:
-    """The files to read, and the index (tensor to file name; empty without one)."""
-    if (model_dir / SINGLE_NAME).is_file():
-        return [model_dir / SINGLE_NAME], {}
-    if (model_dir / INDEX_NAME).is_file():
-        index = _read_index(model_dir / INDEX_NAME)
-        files = [model_dir / name for name in sorted(set(index.values()))]
-        _require_files(files, f"named in {INDEX_NAME}")
-        return files, index
-    files = sorted(path for path in model_dir.glob("*.safetensors") if not path.name.startswith("consolidated"))
-    if not files:
-        pickled = sorted(path.name for path in (*model_dir.glob("*.bin"), *model_dir.glob("*.pth")))
-        found = f" (found {_some(pickled)}, which is not read)" if pickled else ""
+def _weight_files(model_dir: Path) -> tuple[list[Path], dict[str, str], str]:
+    """The files to read, and the index (tensor to file name; empty without one) with its name."""
+    if (model_dir / GGUF_NAME).is_file():
+        return [model_dir / GGUF_NAME], {}, ""
+    safe = sorted(path for path in model_dir.glob("*.safetensors") if not path.name.startswith("consolidated"))
+    for single, index_name in ((SINGLE_NAME, INDEX_NAME), (PICKLED_NAME, PICKLED_INDEX_NAME)):
+        if (model_dir / single).is_file():
+            return [model_dir / single], {}, index_name
+        if (model_dir / index_name).is_file():
+            index = _read_index(model_dir / index_name, Path(single).suffix)
+            files = [model_dir / name for name in sorted(set(index.values()))]
+            _require_files(files, f"named in {index_name}")
+            return files, index, index_name
+        if safe:
+            break
+    if not safe:
+        others = sorted(path.name for path in (*model_dir.glob("*.bin"), *model_dir.glob("*.pth")))
+        found = f" (found {_some(others)}, which is not read)" if others else ""
         raise ModelFilesError(
-            f"{model_dir} holds no *.safetensors{found}; give a folder in the Hugging Face layout, "
-            "with config.json and safetensors weights"
+            f"{model_dir} holds no *.safetensors and no {PICKLED_NAME}{found}; give a folder in the Hugging Face "
+            "layout, with config.json and weights"
         )
-    for file in files:
+    for file in safe:
         if match := _SHARD_NAME.fullmatch(file.name):
             digits, count = len(match["index"]), int(match["count"])
             names = (f"{match['stem']}-{n:0{digits}d}-of-{match['count']}.safetensors" for n in range(1, count + 1))
             _require_files([model_dir / name for name in names], f"one of {count} parts")
-    return files, {}
+    return safe, {}, INDEX_NAME
 
 
 def _require_files(files: list[Path], reason: str) -> None:
@@ -166,15 +161,15 @@ def _require_files(files: list[Path], reason: str) -> None:
         )
 
 
-def _read_index(path: Path) -> dict[str, str]:
+def _read_index(path: Path, suffix: str) -> dict[str, str]:
     try:
         weight_map = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
         index = {str(name): str(file) for name, file in weight_map.items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise ModelFilesError(f"{path} is not a safetensors index; download it again") from None
+        raise ModelFilesError(f"{path} is not an index of weight files; download it again") from None
     for file in index.values():
-        if Path(file).name != file or not file.endswith(".safetensors"):
-            raise ModelFilesError(f"{path} names {file!r}, which is not a safetensors file beside it")
+        if Path(file).name != file or not file.endswith(suffix):
+            raise ModelFilesError(f"{path} names {file!r}, which is not a *{suffix} file beside it")
     return index
 
 
@@ -225,11 +220,15 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _tensor(name: str, entry: dict[str, Any], file: Path, data: int) -> TensorInfo:
     dtype, shape = str(entry["dtype"]), tuple(entry["shape"])
     begin, end = entry["data_offsets"]
-    if dtype not in _DTYPE_BITS:
+    if dtype not in DTYPE_BITS:
         raise ValueError(f"{name!r} has the unknown type {dtype!r}")
     if not all(type(number) is int and number >= 0 for number in (*shape, begin, end)):
         raise ValueError(f"{name!r} has a shape or offset that is not a non-negative integer")
-    needed = math.prod(shape) * _DTYPE_BITS[dtype] // 8
+    needed = math.prod(shape) * DTYPE_BITS[dtype] // 8
     if end - begin != needed:
         raise ValueError(f"{name!r} takes {needed} bytes as {dtype} {list(shape)}, its offsets span {end - begin}")
     return TensorInfo(name, dtype, shape, file, data + begin, data + end)
+
+
+_READERS: Final = {".safetensors": _read_header, ".bin": read_pickle_header, ".gguf": read_gguf_header}
+"""What reads the header of a file, by the end of its name."""

@@ -1,4 +1,4 @@
-"""WeightSource by their Hugging Face names, from safetensors or random, on the device and in the type they compute in.
+"""WeightSource by their Hugging Face names, from files or random, on the device and in the type they compute in.
 
 Files are memory-mapped: on CPU a large tensor whose type already fits is not copied, and replicas share its pages. The
 pages of what was read are given back while loading goes on, so that a weight that is packed anew is not held twice.
@@ -6,11 +6,13 @@ pages of what was read are given back while loading goes on, so that a weight th
 
 from __future__ import annotations
 
+import logging
 import math
+import pickle
 import zlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -20,9 +22,13 @@ from blade_llm.kernels.native.memory import huge_pages
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.tensors import expected_tensors
-from blade_llm.weights.checkpoint import check_tensors, open_checkpoint
+from blade_llm.weights.checkpoint import check_tensors, open_checkpoint, unused_tensors
+from blade_llm.weights.gguf.index import GgufFile
 from blade_llm.weights.mapped_pages import MappedPages
 
+logger = logging.getLogger(__name__)
+
+_FILE_DTYPES: Final = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
 SMALL_BYTES: Final = 1 << 20
 """Tensors below are copied: reading them should never wait for the disk."""
 NOISE_LENGTH: Final = 4_194_319
@@ -37,12 +43,16 @@ class SafetensorsWeights:
         self._pages = MappedPages()
         self._kept: list[tuple[Path, Tensor]] = []
         self._checkpoint = open_checkpoint(model_dir)
-        problems = check_tensors(self._checkpoint, expected_tensors(config, self._checkpoint.tensors))
+        expected = expected_tensors(config, self._checkpoint.tensors)
+        problems = check_tensors(self._checkpoint, expected)
         if problems:
             raise ModelFilesError(f"{model_dir}: {'; '.join(problems)}")
+        if unused := unused_tensors(self._checkpoint, expected):
+            logger.warning("%s: %s", model_dir, unused)
         self._device = device
         self._dtype = dtype
-        self._open: dict[Path, Any] = {}
+        self._open: dict[Path, Callable[[str], Tensor]] = {}
+        self._check_values = True
 
     def __del__(self) -> None:
         """The model is complete: a tensor that it took as it was, to pack it or not, need not stay in memory."""
@@ -75,18 +85,73 @@ class SafetensorsWeights:
         self._pages.release()
         return whole
 
+    def parts(self, names: Sequence[str]) -> list[Tensor]:
+        """The tensors as they are in their files where the type allows it: good until the next call."""
+        self._pages.release()
+        return [self._mapped(name).to(self._dtype) for name in names]
+
+    def stacked_shape(self, names: Sequence[str]) -> tuple[int, ...]:
+        """The shape of what :meth:`stacked` returns."""
+        shapes = [self._checkpoint.tensors[name].shape for name in names]
+        return (sum(shape[0] for shape in shapes), *shapes[0][1:])
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return self._checkpoint.files
+
+    @property
+    def sizes(self) -> list[int]:
+        """Elements of each tensor."""
+        return [math.prod(tensor.shape) for tensor in self._checkpoint.tensors.values()]
+
+    def is_mapped(self, names: tuple[str, ...]) -> bool:
+        """Whether :meth:`tensor` or :meth:`stacked` gives this tensor as it is in its file."""
+        tensors = [self._checkpoint.tensors[name] for name in names]
+        return (
+            len(tensors) == 1
+            and tensors[0].file.suffix == ".safetensors"
+            and tensors[0].dtype == _FILE_DTYPES.get(self._dtype)
+        )
+
     def _mapped(self, name: str) -> Tensor:
         """The tensor as it is in its file."""
         file = self._checkpoint.tensors[name].file
         try:
             if file not in self._open:
-                self._open[file] = safe_open(file, framework="pt", device=str(self._device))
-            tensor: Tensor = self._open[file].get_tensor(name)
-        except (SafetensorError, OSError) as error:
+                self._open[file] = self._open_file(file)
+            tensor: Tensor = self._open[file](name)
+        except (SafetensorError, OSError, pickle.UnpicklingError, RuntimeError, KeyError, ValueError) as error:
+            if isinstance(error, torch.OutOfMemoryError | ModelFilesError):
+                raise
             raise ModelFilesError(f"{file}: cannot read {name!r}: {error}; download the file again") from None
+        if self._check_values and not _is_finite(tensor):
+            raise ModelFilesError(
+                f"{file}: tensor {name!r} holds NaN or infinite numbers; download the file again, or if it was made "
+                "so, take another checkpoint"
+            )
         if self._device.type == "cpu":
             self._pages.note(file, tensor.data_ptr(), tensor.nbytes)
         return tensor
+
+    def trust_values(self) -> None:
+        """Do not look for NaN: the same files have been loaded before."""
+        self._check_values = False
+
+    def _open_file(self, file: Path) -> Callable[[str], Tensor]:
+        """What reads a tensor of ``file`` by its name."""
+        if file.suffix == ".bin":
+            content = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
+            return lambda name: content[name].contiguous().to(self._device)
+        if file.suffix == ".gguf":
+            gguf = GgufFile(file)
+            return lambda name: torch.from_numpy(gguf.array(name)).to(self._device)
+        get_tensor: Callable[[str], Tensor] = safe_open(file, framework="pt", device=str(self._device)).get_tensor
+        return get_tensor
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Whether the tensor has neither NaN nor infinity; the largest number shows it in one fast pass."""
+    return not tensor.is_floating_point() or not tensor.numel() or bool(tensor.max().isfinite())
 
 
 def _temporary(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

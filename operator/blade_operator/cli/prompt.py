@@ -11,7 +11,7 @@ from collections.abc import Callable
 import httpx
 
 from blade_operator.cli.errors import CommandError
-from blade_protocol.paths import CHAT_COMPLETIONS, EMBEDDINGS
+from blade_protocol.paths import CHAT_COMPLETIONS, EMBEDDINGS, RERANK
 
 MAX_TOKENS = 256
 SHOWN_NUMBERS = 4
@@ -88,6 +88,27 @@ async def embed(url: str, text: str, write: Callable[[str], None], *, with_key: 
     write("[" + ", ".join(f"{number:.4f}" for number in numbers[:SHOWN_NUMBERS]) + ", ...]")
     tokens = response.json()["usage"]["prompt_tokens"]
     return f"{len(numbers)} numbers for {tokens} tokens, after {(time.monotonic() - start) * 1000:.0f} ms"
+
+
+async def rerank(url: str, text: str, write: Callable[[str], None], *, with_key: bool = False) -> str:
+    """Have ``{url}/rerank`` score ``text`` as the answer to itself, and ``write`` the score; returns a line of figures.
+
+    ``with_key`` is that of `stream_chat`.
+
+    Raises:
+        CommandError: the service did not respond properly.
+    """
+    start = time.monotonic()
+    try:
+        async with _client(with_key) as client:
+            response = await client.post(url + RERANK.removeprefix("/v1"), json={"query": text, "documents": [text]})
+    except httpx.HTTPError as error:
+        raise _unreachable(url, error) from error
+    if not response.is_success:
+        raise _refused(response.status_code, response.text)
+    body = response.json()
+    write(f"{body['results'][0]['relevance_score']:.4f}")
+    return f"a score for {body['usage']['prompt_tokens']} tokens, after {(time.monotonic() - start) * 1000:.0f} ms"
 
 
 def _client(with_key: bool) -> httpx.AsyncClient:

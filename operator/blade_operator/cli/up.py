@@ -16,7 +16,7 @@ from rich.text import Text
 from blade_operator.cli import manifests
 from blade_operator.cli.change import named
 from blade_operator.cli.errors import CommandError
-from blade_operator.cli.prompt import embed, stream_chat
+from blade_operator.cli.prompt import embed, rerank, stream_chat
 from blade_operator.cli.report import Reporter, is_ready, is_stalled
 from blade_operator.cluster.local.commands import Commands, serve
 from blade_operator.cluster.local.layout import Layout
@@ -168,7 +168,7 @@ class _Up:
         self._console.print(Text.assemble((f"{name} is ready at ", "bold"), (url, "bold green")), soft_wrap=True)
         if self._options.ask:
             self._print(f"\n> {self._options.ask}", "cyan")
-            send = embed if _embeds(service["spec"]) else stream_chat
+            send = {"embed": embed, "score": rerank}.get(_task(service["spec"]), stream_chat)
             auth = service["spec"].get("router", {}).get("auth") is not None
             figures = await send(url, self._options.ask, self._write, with_key=auth)
             self._write("\n")
@@ -245,9 +245,9 @@ def _runtime(layout: Layout) -> str:
     return "" if layout.root.name == "default" else f" --name {layout.root.name}"
 
 
-def _embeds(spec: Object) -> bool:
-    """Whether the service serves embeddings only."""
-    return bool(spec.get("engine", {}).get("task") == "embed")
+def _task(spec: Object) -> str:
+    """What the service serves."""
+    return str(spec.get("engine", {}).get("task", "generate"))
 
 
 def _hints(url: str, name: str, layout: Layout, spec: Object) -> list[str]:
@@ -256,8 +256,10 @@ def _hints(url: str, name: str, layout: Layout, spec: Object) -> list[str]:
     options = "--cacert CA.crt " if router.get("tls") else ""
     options += '-H "authorization: Bearer $OPENAI_API_KEY" ' if router.get("auth") else ""
     route, body = "chat/completions", '{"messages": [{"role": "user", "content": "What does len do?"}], "stream": true}'
-    if _embeds(spec):
+    if _task(spec) == "embed":
         route, body = "embeddings", '{"input": ["What does len do?", "What does sorted do?"]}'
+    elif _task(spec) == "score":
+        route, body = "rerank", '{"query": "What does len do?", "documents": ["It counts.", "It sorts."]}'
     return [
         f"Ask it:      curl {options}{url}/{route} -H 'content-type: application/json' -d '{body}'",
         f"Look at it:  {command} get all{runtime}  |  describe {name}  |  logs {name} -f",

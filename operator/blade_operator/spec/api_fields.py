@@ -8,10 +8,20 @@ from pydantic import Field, StringConstraints
 
 from blade_operator.spec.types import ObjectName, Record, SecretKey
 
-Task = Literal["generate", "embed"]
-Pooling = Literal["last", "mean"]
-ToolCallParser = Literal["none", "hermes", "llama3_json"]
-ReasoningParser = Literal["none", "qwen3", "deepseek_r1"]
+Task = Literal["generate", "embed", "score"]
+Pooling = Literal["last", "mean", "cls"]
+ToolCallParser = Literal[
+    "none",
+    "hermes",
+    "llama3_json",
+    "mistral",
+    "deepseek_v3",
+    "deepseek_v31",
+    "qwen3_coder",
+    "glm45",
+    "pythonic",
+]
+ReasoningParser = Literal["none", "qwen3", "deepseek_r1", "deepseek_v3", "glm45", "mistral"]
 TEMPLATE_MAX = 32768
 """Most characters of a template: it travels in pods' annotations, which may have 256 KiB. Known ones have 20,000."""
 

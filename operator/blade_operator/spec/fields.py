@@ -104,12 +104,14 @@ class Engine(Record):
     )
     task: Task = Field(
         default="generate",
-        description="`generate`: text, and embeddings too. `embed`: embeddings alone (`--task`).",
+        description="`generate`: text, and embeddings too. `embed`: embeddings alone. `score`: scores of "
+        "pairs of texts alone, by a cross-encoder (`--task`).",
     )
     pooling: Pooling | None = Field(
         default=None,
-        description="How hidden states become an embedding: the `last` token's, or their `mean` (`--pooling`). When "
-        "unset: as the model's folder says (`1_Pooling/config.json`), else `last`.",
+        description="How hidden states become an embedding: the `last` token's, their `mean`, or the first "
+        "token's, `cls` (`--pooling`). When unset: as the model's folder says (`1_Pooling/config.json`), else `last`, "
+        "of an encoder `cls`.",
     )
     chat_template: ChatTemplate | None = Field(
         default=None, description="A chat template in place of the model's own (`--chat_template`)."

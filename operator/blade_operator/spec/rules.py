@@ -53,7 +53,18 @@ OWNED_FLAGS: Final[dict[str, str]] = {
     "drain_timeout": "spec.rollout.drainTimeout",
 }
 """Engine flags the operator sets, and what sets each."""
-_OWNED: Final = f"--({'|'.join(OWNED_FLAGS)})(=.*)?".replace("_", "[_-]")
+OTHER_SPELLINGS: Final = (
+    "revision",
+    "gpu_memory_utilization",
+    "kv_cache_memory_bytes",
+    "(no_)?enforce_eager",
+    "cuda_?graph_(capture_)?sizes",
+    "max_cudagraph_capture_size",
+    "runner",
+    "shutdown_timeout",
+)
+"""Expressions for further flags that set the same: vLLM's names of them, mostly (docs/vllm-flags.md)."""
+_OWNED: Final = f"--({'|'.join((*OWNED_FLAGS, *OTHER_SPELLINGS))})(=.*)?".replace("_", "[_-]")
 
 
 def broken(rule: Rule, name: str, spec: LLMServiceSpec) -> bool:
@@ -110,7 +121,7 @@ def _not_ours(part: str, template: Callable[[LLMServiceSpec], PodTemplate | None
     )
 
 
-_NOT_OF_EMBEDDINGS: Final = "is of generated text, which a service with task embed has none of: remove it"
+_NOT_OF_EMBEDDINGS: Final = "is of generated text, which a service with task embed or score has none of: remove it"
 
 
 def _of_text(field: str, unset: Callable[[Engine], bool]) -> Rule:
@@ -118,8 +129,8 @@ def _of_text(field: str, unset: Callable[[Engine], bool]) -> Rule:
     return Rule(
         at=("spec", "engine"),
         field=f"spec.engine.{field}",
-        cel=f"self.task != 'embed' || !has(self.{field})",
-        holds=lambda name, spec: spec.engine.task != "embed" or unset(spec.engine),
+        cel=f"self.task == 'generate' || !has(self.{field})",
+        holds=lambda name, spec: spec.engine.task == "generate" or unset(spec.engine),
         message=_NOT_OF_EMBEDDINGS,
     )
 
@@ -209,8 +220,8 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         at=("spec", "engine"),
         field="spec.engine.jsonWarmup",
-        cel="self.task != 'embed' || !self.jsonWarmup",
-        holds=lambda name, spec: spec.engine.task != "embed" or not spec.engine.json_warmup,
+        cel="self.task == 'generate' || !self.jsonWarmup",
+        holds=lambda name, spec: spec.engine.task == "generate" or not spec.engine.json_warmup,
         message=_NOT_OF_EMBEDDINGS,
     ),
     *_not_ours("engine", lambda spec: spec.engine.pod_template),

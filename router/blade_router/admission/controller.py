@@ -187,15 +187,16 @@ class AdmissionController:
         fields = request.fields
         own = fields.priority or 0
         try:
-            admission.queued = await queue.enter(
+            admission.queued = queued_request = queue.enter(
                 key.name,
                 key.weight,
                 own if key.priority is None else max(own, key.priority),
                 len(request.body),
                 admission.reserved,
-                client,
                 bool(fields.stream),
             )
+            if queued_request.waits:
+                await queue.wait(queued_request, client)
         except BaseException:
             admission.cancel()
             raise

@@ -13,12 +13,11 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-import msgspec
-
 from blade_protocol.routing import QueueConfig
 from blade_router.admission.capacity.slots import WIDTH, Slots
 from blade_router.admission.capacity.start_window import Start, StartWindow
 from blade_router.admission.fair_queue import FairQueue, Waiting
+from blade_router.admission.queue_state import QueueState
 from blade_router.endpoints.endpoint import UNLIMITED
 from blade_router.endpoints.endpoint_set import EndpointSet
 from blade_router.http.client import Client
@@ -64,6 +63,11 @@ class QueuedRequest(Waiting):
         self.future: asyncio.Future[None] | None = None
         """Set while it waits; done when its turn has come."""
 
+    @property
+    def waits(self) -> bool:
+        """The engines have no place for it yet."""
+        return not self.running and self.queue is not None
+
     def release(self) -> None:
         """The request has ended: the next one may have its place. May be called again."""
         if self.running and self.queue is not None:
@@ -93,21 +97,6 @@ class QueuedRequest(Waiting):
 
 UNQUEUED = QueuedRequest(None, "", 1.0, 0, 0, 0)
 """The place of requests that need none."""
-
-
-class QueueState(msgspec.Struct, frozen=True):
-    """The state of a queue at one moment."""
-
-    running: int = 0
-    """Requests the engines have."""
-    capacity: int = 0
-    """Requests the engines may have of this process; 0: no limit is known, or no engine is there."""
-    requests: int = 0
-    tokens: int = 0
-    bytes: int = 0
-    oldest_seconds: float = 0.0
-    p95_seconds: float = 0.0
-    """The age that 95 % of those that wait have not reached."""
 
 
 class RequestQueue:
@@ -176,10 +165,11 @@ class RequestQueue:
         """Engines get only as many requests at a time as they have slots."""
         return self._config.enabled
 
-    async def enter(
-        self, key_name: str, weight: float, priority: int, size: int, tokens: int, client: Client, streams: bool
+    def enter(
+        self, key_name: str, weight: float, priority: int, size: int, tokens: int, streams: bool
     ) -> QueuedRequest:
-        """Wait for a place with the engines. The queued's ``release`` must be called when the request has ended.
+        """Take a place with the engines, where there is one: otherwise ``wait`` for it. The queued's ``release`` must
+        be called when the request has ended.
 
         While the service has no endpoint at all no request waits here: the pending-request buffer is for that.
 
@@ -188,10 +178,6 @@ class RequestQueue:
             priority: lower goes first.
             size: bytes of the body.
             tokens: what the request may cost: prompt and output together.
-
-        Raises:
-            Refused: 429, the queue is full; 503, it has waited too long.
-            ClientGone: the client left meanwhile.
         """
         if not self._config.enabled:
             return UNQUEUED
@@ -205,7 +191,15 @@ class RequestQueue:
             slots.take(key_name, weight)
             queued.running = True
             queued.start = self.window.begin(streams)
-            return queued
+        return queued
+
+    async def wait(self, queued: QueuedRequest, client: Client) -> None:
+        """Wait for a place with the engines; only for one that ``waits``.
+
+        Raises:
+            Refused: 429, the queue is full; 503, it has waited too long.
+            ClientGone: the client left meanwhile.
+        """
         self._make_room(queued)
         queued.future = asyncio.get_running_loop().create_future()
         self._push(queued)
@@ -220,7 +214,6 @@ class RequestQueue:
         finally:
             client.detach()
             queued.future = None  # an error in it would keep the request it went through alive
-        return queued
 
     def ended(self, queued: QueuedRequest) -> None:
         """A request the engines had has ended."""

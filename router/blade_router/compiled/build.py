@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from blade_router.compiled.hazards import bases, hazards, lost
+from blade_router.compiled.hazards import bases, hazards, heirs, lost
 from blade_router.compiled.sources import LIBRARY, SUFFIX, SWITCH, cache, folder_name, hot_sources
 
 ROOT: Final = Path(__file__).resolve().parents[3]
@@ -26,6 +26,7 @@ REQUIREMENTS: Final = ("mypy>=2.4", "setuptools", "msgspec>=0.19", "prometheus-c
 """What the build needs beside a C compiler: mypy has to see the types of what these modules import."""
 _OPTIMISATION: Final = "2"
 _SECONDS: Final = 1200
+_SCRATCH: Final = "building-"
 _KEPT: Final = 8
 """Builds, of a few megabytes each."""
 
@@ -62,7 +63,10 @@ def refuse_hazards() -> None:
     Raises:
         BuildError: names each place.
     """
-    found = [f"{source}:{each}" for source in hot_sources() if compilable(source) for each in hazards(_parse(source))]
+    hot = [source for source in hot_sources() if compilable(source)]
+    rest = [_parse(source) for source in hot_sources() if source not in hot]
+    found = [f"{source}:{each}" for source in hot for each in hazards(_parse(source))]
+    found += heirs(rest, map(_parse, hot))
     if found:
         raise BuildError("\n".join(("mypyc compiles these to something else (docs/decisions/0018):", *found)))
 
@@ -73,8 +77,12 @@ def build() -> Path:
     Raises:
         BuildError: no compiler, no mypy, mypy does not take the sources, or they changed meanwhile.
     """
-    folder = cache() / folder_name()
+    try:
+        folder = cache() / folder_name()
+    except RuntimeError as error:
+        raise BuildError(f"{error}; set XDG_CACHE_HOME to a writable folder") from None
     if folder.exists():
+        os.utime(folder)  # in use
         return folder
     if not (ROOT / "pyproject.toml").exists():
         raise BuildError(f"there is no source tree at {ROOT}")
@@ -83,18 +91,27 @@ def build() -> Path:
     refuse_hazards()
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.parent.chmod(0o700)  # what others can write to is not loaded
         with open(folder.parent / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # the second process waits and finds the work done
             if not folder.exists():
-                with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+                _remove_leftovers(folder.parent)
+                with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=folder.parent) as scratch:
                     _compile_apart(Path(scratch))
                     if folder_name() != folder.name:
                         raise BuildError("the sources changed meanwhile; compile them again")
+                    Path(scratch, "modules").chmod(0o700)
                     Path(scratch, "modules").rename(folder)
                     _prune(folder.parent)
     except OSError as error:
         raise BuildError(f"cannot write {folder}: {error}; set XDG_CACHE_HOME to a writable folder") from error
     return folder
+
+
+def _remove_leftovers(place: Path) -> None:
+    """Of builds that were killed."""
+    for folder in place.glob(f"{_SCRATCH}*"):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _prune(place: Path) -> None:

@@ -12,8 +12,8 @@ _SUSPENDS: Final = (ast.Await, ast.Yield, ast.YieldFrom, ast.AsyncFor, ast.Async
 _BUILTIN_ERRORS: Final = frozenset(
     name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, BaseException)
 )
-_EXITS_AT_ONCE: Final = frozenset(("asyncio.timeout", "self._refreshing", "attempt"))
-"""Asynchronous context managers that never wait on leaving: a call by its name, or by a method's, and a lock."""
+_EXITS_AT_ONCE: Final = frozenset(("asyncio.timeout", "self._refreshing"))
+"""Asynchronous context managers that never wait on leaving: a call by its name, and a lock."""
 
 Bases = Mapping[str, Iterable[str]]
 """Names of the parents of each class, modules left out."""
@@ -86,14 +86,32 @@ def hazards(tree: ast.Module) -> list[str]:
     return found
 
 
+def heirs(interpreted: Iterable[ast.Module], compiled: Iterable[ast.Module]) -> list[str]:
+    """Interpreted classes with a compiled parent that does not allow it: making an instance would be a TypeError."""
+    closed = {
+        node.name
+        for tree in compiled
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+        and "Protocol" not in map(ast.unparse, node.bases)
+        and not any("allow_interpreted_subclasses" in ast.unparse(each) for each in node.decorator_list)
+    }
+    return [
+        f"{name} is interpreted, and its parent {parent} compiled"
+        for tree in interpreted
+        for name, parents in bases(tree).items()
+        for parent in parents
+        if parent in closed
+    ]
+
+
 def _suspended(body: Iterable[ast.AST]) -> Iterator[int]:
     for part in body:
         yield from (each.lineno for each in ast.walk(part) if isinstance(each, _SUSPENDS))
 
 
 def _exits_at_once(manager: ast.expr) -> bool:
-    name = ast.unparse(manager.func if isinstance(manager, ast.Call) else manager)
-    return name in _EXITS_AT_ONCE or (isinstance(manager, ast.Call) and name.rpartition(".")[2] in _EXITS_AT_ONCE)
+    return ast.unparse(manager.func if isinstance(manager, ast.Call) else manager) in _EXITS_AT_ONCE
 
 
 def _names_of_several_errors(function: ast.AsyncFunctionDef) -> list[str]:

@@ -1,12 +1,14 @@
 """The sources of the hot path, and the folder in which their compiled modules are.
 
-Folders are named by a hash of all sources: what was compiled from other ones is never found, so an edited source can
-not be shadowed by an old module.
+Folders are named by a hash of all sources, also of those that stay interpreted: mypyc copies constants of every module
+that it sees, and trusts their types. So what was compiled from other sources is never found, and an edited one is not
+shadowed by an old module.
 """
 
 import hashlib
 import os
 from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -44,13 +46,24 @@ def module_name(source: Path) -> str:
 def folder_name() -> str:
     """Name of the folder for compiled modules of the sources as they are now."""
     found = hashlib.sha256()
-    for source in hot_sources():
-        found.update(b"%b\0%b\0" % (module_name(source).encode(), source.read_bytes()))
+    for package in packages():
+        for source in sorted(package.rglob("*.py")):
+            found.update(b"%b\0%b\0" % (str(source.relative_to(package)).encode(), source.read_bytes()))
     return found.hexdigest()[:16] + SUFFIX.removesuffix(".so")
 
 
+def packages() -> list[Path]:
+    """All that the hot path is compiled with: the router, and what it shares with the engine."""
+    protocol = find_spec("blade_protocol")
+    return [_ROUTER, *(Path(place) for place in (protocol and protocol.submodule_search_locations) or ())]
+
+
 def cache() -> Path:
-    """Where this user's builds are."""
+    """Where this user's builds are.
+
+    Raises:
+        RuntimeError: the user has no home.
+    """
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "bladellm" / "router"
 
@@ -58,4 +71,20 @@ def cache() -> Path:
 def find() -> Path | None:
     """The folder with the compiled modules of the sources as they are now; None when they were not compiled."""
     name = folder_name()
-    return next((place / name for place in (_BUNDLED, cache()) if (place / name / f"{LIBRARY}{SUFFIX}").exists()), None)
+    if _is_complete(bundled := _BUNDLED / name):
+        return bundled
+    try:
+        built = cache() / name
+    except RuntimeError:
+        return None
+    return built if _is_complete(built) and _is_own(built.parent) and _is_own(built) else None
+
+
+def _is_complete(folder: Path) -> bool:
+    return (folder / f"{LIBRARY}{SUFFIX}").exists()
+
+
+def _is_own(folder: Path) -> bool:
+    """Nobody else can put code there: it is this user's, and not writable for others."""
+    status = folder.stat()
+    return status.st_uid == os.getuid() and not status.st_mode & 0o022

@@ -18,6 +18,8 @@ class Choice(Protocol):
 
     def first_byte(self) -> None: ...
 
+    def kept_waiting(self) -> None: ...
+
     def ended(self, usage: Any) -> None: ...
 
 
@@ -29,7 +31,7 @@ class Request(Protocol):
 
 
 class Attempt:
-    """One try, entered with ``async with``: it counts as in flight, is the endpoint's half-open probe where that is
+    """One try, entered with ``with``: it counts as in flight, is the endpoint's half-open probe where that is
     due, and holds the connection. Leaving it releases all of them, however the try ended.
 
     Args:
@@ -46,7 +48,7 @@ class Attempt:
         self._pool = endpoint.pool if pool is None else pool
         self._connection: Connection | None = None
 
-    async def __aenter__(self) -> Self:
+    def __enter__(self) -> Self:
         endpoint = self.endpoint
         self._choice.sent()
         endpoint.in_flight += 1
@@ -74,13 +76,15 @@ class Attempt:
             self._probing = False
             self.endpoint.health.breaker.end_probe()
 
-    async def __aexit__(self, *exception: object) -> None:
+    def __exit__(self, *exception: object) -> None:
         endpoint = self.endpoint
         self.end_probe()
         self._client.detach()
         if self._connection is not None:
             self._pool.release(self._connection)
         endpoint.in_flight -= 1
+        if self._client.slow:
+            self._choice.kept_waiting()
         self._choice.ended(self._request.usage)
 
     def _attach(self, connection: Connection) -> None:

@@ -105,7 +105,7 @@ class EndpointSet:
         return usable, panic
 
     def attempt(self, choice: Choice, request: Request, client: Client, pool: ConnectionPool | None = None) -> Attempt:
-        """One try of a request at the chosen endpoint, to be entered with ``async with``.
+        """One try of a request at the chosen endpoint, to be entered with ``with``.
 
         Args:
             pool: connections to use instead of those to the endpoint's public port.

@@ -140,12 +140,11 @@ class PrefillClock:
 
     def ended(self, seconds: float) -> None:
         """A request that was served took so long in all."""
-        self.service += (seconds - self.service) * (STEADY if self.service else 1.0)
+        self.service = _steadily(self.service, seconds)
 
     def decoded(self, seconds: float, tokens: int) -> None:
         """A stream of so many output tokens took so long after its first byte."""
-        sample = seconds / tokens
-        self.token += (sample - self.token) * (STEADY if self.token else 1.0)
+        self.token = _steadily(self.token, seconds / tokens)
 
     def _left(self, blocks: float) -> None:
         self._pending -= 1
@@ -177,3 +176,8 @@ class PrefillClock:
         if sample > rate and self.samples > FIRST:
             weight *= UP
         self.block = max(LEAST_BLOCK_SECONDS, rate + (sample - rate) * weight)
+
+
+def _steadily(estimate: float, sample: float) -> float:
+    """The estimate with one more sample."""
+    return estimate + (min(sample, estimate * CLIP) - estimate) * STEADY if estimate else sample

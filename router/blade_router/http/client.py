@@ -38,7 +38,7 @@ _DONE = _Done()
 class FlowControl:
     """Write flow control of a client's connection, which outlives its requests."""
 
-    __slots__ = ("_resumed", "address", "last_response", "lost", "paused", "transport")
+    __slots__ = ("_resumed", "address", "last_response", "lost", "paused", "pauses", "transport")
 
     def __init__(self, transport: asyncio.Transport, address: str = "") -> None:
         self.transport = transport
@@ -46,6 +46,8 @@ class FlowControl:
         """The other side's, also when it has left; empty where it has none."""
         self.paused = False
         """The client reads more slowly than we write (backpressure)."""
+        self.pauses = 0
+        """How often that has been so."""
         self.lost = False
         self.last_response = False
         """The process is about to end: each response is the connection's last one."""
@@ -53,6 +55,7 @@ class FlowControl:
 
     def pause(self) -> None:
         self.paused = True
+        self.pauses += 1
 
     def resume(self) -> None:
         """Writing can go on, or never will again: then waiters find the client gone."""
@@ -92,6 +95,7 @@ class Client:
         "_head",
         "_heartbeating",
         "_http11",
+        "_pauses",
         "_refusal",
         "_work",
         "began",
@@ -121,6 +125,7 @@ class Client:
         self.complete = False
         self.gone = flow.lost
         self._flow = flow
+        self._pauses = flow.pauses
         self._http11 = http11
         self._bodiless = bodiless
         self._extra = extra
@@ -149,6 +154,11 @@ class Client:
         self.gone = True
         if self._work is not None:
             self._work.abort(ClientGone())
+
+    @property
+    def slow(self) -> bool:
+        """It has kept its response waiting: how long that took is its own doing."""
+        return self._flow.pauses != self._pauses
 
     @property
     def address(self) -> str:
@@ -208,6 +218,11 @@ class Client:
             self._send(body)
         return not self._flow.paused
 
+    @property
+    def ready(self) -> bool:
+        """More may be written at once: the client reads, and has not left."""
+        return not self._flow.paused
+
     def drained(self) -> Awaitable[None]:
         """Wait until the client has read enough.
 
@@ -232,7 +247,7 @@ class Client:
             transport = self._flow.transport
             self.sent += len(body)
             if body:
-                _write(transport, b"%b%x\r\n" % (self._head, len(body)), body, b"\r\n0\r\n\r\n")
+                _write(transport, self._head, response_head.chunk_size(len(body)), body, b"\r\n0\r\n\r\n")
             else:
                 transport.write(self._head + response_head.LAST_CHUNK)
             self._head = b""
@@ -303,16 +318,16 @@ class Client:
             return
         self.sent += len(body)
         if self._chunked:
-            _write(transport, b"%b%x\r\n" % (head, len(body)), body, b"\r\n")
+            _write(transport, head, response_head.chunk_size(len(body)), body, b"\r\n")
         elif head:
-            _write(transport, head, body, b"")
+            _write(transport, head, b"", body, b"")
         else:
             transport.write(body)
 
 
-def _write(transport: asyncio.Transport, before: bytes, body: bytes, after: bytes) -> None:
+def _write(transport: asyncio.Transport, head: bytes, size: bytes, body: bytes, after: bytes) -> None:
     """Write all parts at once: uvloop sends what it is given immediately, and has a fast path for one object."""
     if len(body) < COPY_LIMIT:
-        transport.write(b"%b%b%b" % (before, body, after))
+        transport.write(b"%b%b%b%b" % (head, size, body, after))
     else:
-        transport.writelines((before, body, after))
+        transport.writelines((head, size, body, after))

@@ -5,8 +5,6 @@ targets, several or odd lengths, a length beside a transfer coding. This module 
 proxy must not, because the engine behind it could read it differently (request smuggling).
 """
 
-from dataclasses import dataclass, field
-
 from blade_router.http.body_budget import BodyCharge
 from blade_router.http.errors import Headers, Refused, header_of
 from blade_router.http.trace_context import Span
@@ -18,33 +16,43 @@ MAX_HEADERS = 256
 _CHECKED_HEADERS = frozenset((b"host", b"content-length", b"transfer-encoding", b"expect"))
 
 
-@dataclass(slots=True)
 class RawRequest:
-    """One request as it was read: nothing in it has been interpreted but its framing."""
+    """One request as it was read: nothing in it has been interpreted but its framing.
 
-    method: bytes
-    target: bytes
-    """Origin form: it begins with a slash. Its path ends in none: with one it means the same here, and engines would
-    redirect it."""
-    headers: Headers
-    """Names in lower case."""
-    http11: bool
-    """Otherwise HTTP/1.0."""
-    keep_alive: bool
-    length: int | None = None
-    """The Content-Length, where there is one."""
-    chunked: bool = False
-    expects_continue: bool = field(default=False, compare=False)
-    """It waits for ``100 Continue`` before it sends its body."""
-    body: bytes = b""
-    body_bytes: int = field(default=0, compare=False)
-    """Size of the body as it came."""
-    charge: BodyCharge | None = field(default=None, compare=False)
-    """What the request takes of the budget of bodies; None where there is no body."""
-    key: str = ""
-    """The name of its API key; known for large bodies only, which count in that key's share of memory."""
-    span: Span | None = None
-    """Set where the request is traced."""
+    No dataclass, whose constructor would stay interpreted.
+    """
+
+    __slots__ = (
+        *("body", "body_bytes", "charge", "chunked", "expects_continue", "headers", "http11", "keep_alive", "key"),
+        *("length", "method", "span", "target"),
+    )
+
+    def __init__(
+        self, method: bytes, target: bytes, headers: Headers, http11: bool, keep_alive: bool, *, body: bytes = b""
+    ) -> None:
+        self.method = method
+        self.target = target
+        """Origin form: it begins with a slash. Its path ends in none: with one it means the same here, and engines
+        would redirect it."""
+        self.headers = headers
+        """Names in lower case."""
+        self.http11 = http11
+        """Otherwise HTTP/1.0."""
+        self.keep_alive = keep_alive
+        self.length: int | None = None
+        """The Content-Length, where there is one."""
+        self.chunked = False
+        self.expects_continue = False
+        """It waits for ``100 Continue`` before it sends its body."""
+        self.body = body
+        self.body_bytes = 0
+        """Size of the body as it came."""
+        self.charge: BodyCharge | None = None
+        """What the request takes of the budget of bodies; None where there is no body."""
+        self.key = ""
+        """The name of its API key; known for large bodies only, which count in that key's share of memory."""
+        self.span: Span | None = None
+        """Set where the request is traced."""
 
     @property
     def path(self) -> bytes:

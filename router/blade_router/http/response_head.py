@@ -11,6 +11,13 @@ LAST_CHUNK = b"0\r\n\r\n"
 
 _LINES = {status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus}
 
+_SIZES = [b"%x\r\n" % size for size in range(2048)]
+
+
+def chunk_size(size: int) -> bytes:
+    """The line before a chunk of so many bytes."""
+    return _SIZES[size] if size < len(_SIZES) else b"%x\r\n" % size
+
 
 def status_line(status: int) -> bytes:
     """The status line."""

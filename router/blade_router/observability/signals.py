@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from blade_protocol.signals import Percentiles, RouterSignals, ServiceSignals
-from blade_router.admission.request_queue import QueueState
+from blade_router.admission.queue_state import QueueState
 from blade_router.observability.metrics import Metrics
 from blade_router.statistics.distribution import Distribution
 

@@ -48,6 +48,9 @@ class Choice:
     def first_byte(self) -> None:
         """The engine serves the request: its response has begun, and is no error and no redirect."""
 
+    def kept_waiting(self) -> None:
+        """The client read its response slowly. Called before ``ended``, at most once."""
+
     def ended(self, usage: Usage | None) -> None:
         """The request is over, served or not; ``usage`` is what the engine reported, if it did."""
 

@@ -31,8 +31,8 @@ from blade_router.policies.load import with_room
 from blade_router.proxy.relay import EVENT_END, BufferedResponse, buffer_head, forward
 from blade_router.proxy.response_headers import REDIRECTS, forwardable, redirected
 from blade_router.proxy.retry_state import RETRIABLE, RetryState, refuses_token
+from blade_router.request.read_usage import TAIL, usage_of, usage_of_stream
 from blade_router.request.request import REQUEST_ID, ClientRequest, read_request
-from blade_router.request.usage import TAIL, usage_of, usage_of_stream
 from blade_router.resume import ResumableStream, Resumer, read_resume_state, resume_headers, supports_resume
 
 logger = logging.getLogger("blade_router.proxy")
@@ -177,7 +177,8 @@ class Proxy:
         self, request: ClientRequest, client: Client, admission: Admission, retries: RetryState
     ) -> int:
         ids = resume_headers(request) if len(self.endpoints.all) > 1 else b""
-        while (choice := await self._pick(request, client, admission, retries)) is not None:
+        choice = self._pick_first(request, admission, retries)
+        while choice is not None or (choice := await self._pick(request, client, admission, retries)) is not None:
             endpoint = choice.endpoint
             request.added_headers = added = self._headers(request, choice, retries)
             added += admission.headers
@@ -188,7 +189,7 @@ class Proxy:
             if index is not None:
                 extra += _REQUEST_BLOCKS
             answered = engine_lost = False
-            async with self.endpoints.attempt(choice, request, client) as attempt:
+            with self.endpoints.attempt(choice, request, client) as attempt:
                 try:
                     connection = await attempt.send(
                         request.head_for(endpoint.authority, extra),
@@ -222,6 +223,7 @@ class Proxy:
                 retries.trial = retries.trial or Trial(self.quarantine, request, admission.key_name)
                 await retries.trial.lost(endpoint, progressed=False)
             if not answered:
+                choice = None
                 continue
             trial = retries.trial
             if lost is None:
@@ -241,6 +243,22 @@ class Proxy:
             added.append((b"retry-after", b"1"))
         await self._relay(response, added, None, request, client)
         return response.status
+
+    def _pick_first(self, request: ClientRequest, admission: Admission, retries: RetryState) -> Choice | None:
+        """Choose the first endpoint; None where that may have to wait (``_pick``)."""
+        if retries.trial is not None:
+            return None
+        candidates, retries.panic = self.endpoints.candidates(
+            (), admission.service, self.policy.adapter(request), admission.key_name
+        )
+        return self._try(self._choose(candidates, request), request, retries) if candidates else None
+
+    @staticmethod
+    def _try(choice: Choice, request: ClientRequest, retries: RetryState) -> Choice:
+        """Count a further try."""
+        request.attempts += 1
+        retries.tried.append(choice.endpoint)
+        return choice
 
     async def _pick(
         self, request: ClientRequest, client: Client, admission: Admission, retries: RetryState
@@ -269,9 +287,7 @@ class Proxy:
                     retries.trial.sent_to(choice.endpoint)
                 if retries.reason:
                     self._metrics.retries[retries.reason] += 1
-                request.attempts += 1
-                retries.tried.append(choice.endpoint)
-                return choice
+                return self._try(choice, request, retries)
         return None
 
     def _choose(self, candidates: Sequence[Endpoint], request: ClientRequest) -> Choice:

@@ -1,14 +1,13 @@
 """The relay of a response: buffering its head at first, then streaming the rest to the client."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from blade_router.http.client import Client
 from blade_router.http.errors import Headers
 from blade_router.http.upstream.connection import Connection
 from blade_router.http.upstream.errors import EngineShutdown, UpstreamError
+from blade_router.request.read_usage import usage_of_stream
 from blade_router.request.request import ClientRequest
-from blade_router.request.usage import usage_of_stream
 from blade_router.resume import EventStream, event_stream
 
 MAX_BUFFERED = 8 << 20
@@ -16,17 +15,57 @@ MAX_BUFFERED = 8 << 20
 EVENT_END = b"\n\n"
 
 
-@dataclass(slots=True)
 class BufferedResponse:
     """The buffered head of an engine's response, or all of it."""
 
-    status: int
-    headers: Headers
-    body: bytes
-    """The bytes that may be sent now."""
-    complete: bool
-    events: EventStream | None
-    """Set for a server-sent-event stream."""
+    __slots__ = ("body", "complete", "events", "headers", "status")
+
+    def __init__(
+        self, *, status: int, headers: Headers, body: bytes, complete: bool, events: EventStream | None
+    ) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+        """The bytes that may be sent now."""
+        self.complete = complete
+        self.events = events
+        """Set for a server-sent-event stream."""
+
+
+class _Relay:
+    """What each piece of a response passes on its way to the client."""
+
+    __slots__ = ("_client", "_events", "_progressed", "_request", "lost")
+
+    def __init__(
+        self,
+        events: EventStream | None,
+        request: ClientRequest,
+        client: Client,
+        progressed: Callable[[], None] | None,
+    ) -> None:
+        self.lost = events is not None and events.lost
+        """The engine cannot continue the stream."""
+        self._events = events
+        self._request = request
+        self._client = client
+        self._progressed = progressed
+
+    def put(self, chunk: bytes) -> bool:
+        """Write a piece; False when no more is to come for now."""
+        return self._client.put(self.whole_events(chunk)) and not self.lost
+
+    def whole_events(self, chunk: bytes) -> bytes:
+        """What of it may be sent now."""
+        events = self._events
+        if events is None:
+            return chunk
+        chunk = events.feed(chunk)
+        self.lost = events.lost
+        self._request.events += chunk.count(EVENT_END)
+        if self._progressed is not None and chunk:
+            self._progressed()
+        return chunk
 
 
 async def forward(
@@ -45,25 +84,17 @@ async def forward(
         ClientGone: the client left.
     """
 
-    def whole_events(chunk: bytes) -> bytes:
-        if events is not None:
-            chunk = events.feed(chunk)
-            request.events += chunk.count(EVENT_END)
-            if progressed is not None and chunk:
-                progressed()
-        return chunk
-
-    def lost() -> bool:
-        return events is not None and events.lost
-
+    relay = _Relay(events, request, client, progressed)
+    put = relay.put
     try:
-        while not (connection.complete or lost()):
-            await connection.stream_to(lambda chunk: client.put(whole_events(chunk)) and not lost())
-            await client.drained()
-        chunk = b"" if lost() else whole_events(await connection.read())
+        while not (connection.complete or relay.lost):
+            await connection.stream_to(put)
+            if not client.ready:
+                await client.drained()
+        chunk = b"" if relay.lost else relay.whole_events(await connection.read())
     except UpstreamError as error:
         return error
-    if lost():
+    if relay.lost:
         await client.write(chunk)
         return EngineShutdown("the engine shut down in the middle of it")
     if events is not None:
@@ -89,7 +120,7 @@ async def buffer_head(connection: Connection) -> BufferedResponse:
     events = event_stream(headers) if streams and not encoded else None
     parts: list[bytes] = []
     size = 0
-    while chunk := await connection.read():
+    while chunk := connection.read_now() or await connection.read():
         part = events.feed(chunk) if events is not None else chunk
         parts.append(part)
         size += len(part)

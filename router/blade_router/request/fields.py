@@ -12,15 +12,12 @@ from typing import Any
 import msgspec
 
 from blade_router.http.errors import Refused
-from blade_router.request.abridge import MAX_NAME, not_utf8
 from blade_router.request.message import ABSENT, Message
 
 MAX_NUMBER = 1024
 """Bytes of a number, however it is written."""
 MAX_COUNTED = 16 << 10
 """Elements of a list that are counted one by one."""
-READ_AT_ONCE = 128 << 10
-"""Bytes of the largest body all of whose messages become objects."""
 _CHUNK = 64 << 10
 
 
@@ -88,67 +85,13 @@ _PROMPTS = re.compile(rb"\s*\[\s*[\"\[]")
 """A list of texts, or of lists of tokens; one of numbers is a single prompt."""
 _LISTS = re.compile(rb"\s*\[\s*\[")
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_decode = msgspec.json.Decoder(RoutingFields).decode
-_decode_chat = msgspec.json.Decoder(_ChatFields).decode
+decode = msgspec.json.Decoder(RoutingFields).decode
+decode_chat = msgspec.json.Decoder(_ChatFields).decode
 _decode_as = msgspec.json.decode
 _INTEGER = int | None
 _FIELDS = tuple(field for field in msgspec.structs.fields(RoutingFields) if field.name != "chat")
 _NAMES = tuple(field.name for field in _FIELDS)
 NOTHING = RoutingFields()
-
-
-def parse_fields(body: bytes) -> RoutingFields:
-    """The fields of a JSON body.
-
-    Raises:
-        Refused: 400, the body is not JSON, or not UTF-8, or a name or number in it is too long.
-    """
-    if not body.isascii():
-        try:
-            body.decode()  # msgspec decodes only the fields it keeps
-        except UnicodeDecodeError as error:
-            raise not_utf8(error.start) from None
-    return parse_abridged(body)
-
-
-def parse_abridged(body: bytes) -> RoutingFields:
-    """The fields of a JSON body that was abridged, and whose UTF-8 was checked.
-
-    Raises:
-        Refused: as for ``parse_fields``.
-    """
-    try:
-        try:
-            fields = _decode_whole(body)
-        except msgspec.ValidationError:
-            fields = _each_by_itself(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise not_json(error) from None
-    if len(body) > MAX_NAME:
-        for name in (fields.model, fields.user, fields.cache_salt):
-            if isinstance(name, str) and (len(name) > MAX_NAME or "\0" in name):  # the latter: it was cut
-                raise _too_long("model, user or cache_salt", MAX_NAME)
-    return fields
-
-
-def _decode_whole(body: bytes) -> RoutingFields:
-    """All fields. Messages are read with them in a small body, if each has a text or calls of tools, as most have.
-
-    Raises:
-        msgspec.ValidationError: one has a wrong type.
-        msgspec.DecodeError, UnicodeDecodeError, RecursionError: it is no JSON.
-    """
-    if len(body) <= READ_AT_ONCE:
-        try:
-            fields = _decode_chat(body)
-        except msgspec.ValidationError:
-            return _decode(body)
-        for message in fields.chat or ():
-            if not message.content and not message.tool_calls:
-                break
-        else:
-            return fields
-    return _decode(body)
 
 
 def raw_fields(body: bytes | memoryview, names: tuple[str, ...]) -> dict[str, msgspec.Raw]:
@@ -191,7 +134,7 @@ def count(value: msgspec.Raw, byte: bytes) -> int:
     return sum(bytes(view[start : start + _CHUNK]).count(byte) for start in range(0, len(view), _CHUNK))
 
 
-def _each_by_itself(body: bytes) -> RoutingFields:
+def each_by_itself(body: bytes) -> RoutingFields:
     """Parse each field by itself: one of a wrong type must not hide the others from limits.
 
     Numbers are read as engines read them, some of which take ``8.0`` and ``"8"`` for 8.
@@ -224,7 +167,7 @@ def _integer(raw: msgspec.Raw) -> int | None:
         Refused: 400, it is too long to be read.
     """
     if len(raw) > MAX_NUMBER:
-        raise _too_long("a number", MAX_NUMBER)
+        raise too_long("a number", MAX_NUMBER)
     value = _decode_as(raw, type=int | float | str | None)
     if isinstance(value, str):
         try:
@@ -243,5 +186,5 @@ def not_json(error: Exception) -> Refused:
     return Refused(400, f"the request body is not valid JSON: {error}", code="invalid_json")
 
 
-def _too_long(what: str, limit: int) -> Refused:
+def too_long(what: str, limit: int) -> Refused:
     return Refused(400, f"{what} in the request body is longer than {limit}; shorten it", code="value_too_long")

@@ -18,9 +18,9 @@ from blade_router.http.errors import Refused
 from blade_router.request.fields import RoutingFields, given, not_json, raw_fields
 from blade_router.request.request import ClientRequest
 from blade_router.request.rewrite import insert_text, set_fields
-from blade_router.request.routes import MESSAGES, check_kinds
+from blade_router.request.routes import MESSAGES, SCORING, check_kinds
 
-WITHOUT_OUTPUT = frozenset((paths.EMBEDDINGS, paths.TOKENIZE, paths.DETOKENIZE))
+WITHOUT_OUTPUT = frozenset((paths.EMBEDDINGS, paths.TOKENIZE, paths.DETOKENIZE, *SCORING))
 """Paths where nothing is generated, as far as is known."""
 _TOKEN_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 _LENGTHS = {
@@ -32,7 +32,7 @@ _LENGTHS = {
 _BELOW_RESPONSES = paths.RESPONSES + "/"
 
 SALTED = frozenset(
-    (*_LENGTHS, paths.EMBEDDINGS, "/v1/score", "/v1/rerank", "/v1/classify"),
+    (*_LENGTHS, paths.EMBEDDINGS, *SCORING, "/v1/classify"),
 )
 """Paths whose bodies may have a ``cache_salt``: so BladeLLM, vLLM and SGLang call it."""
 

@@ -16,8 +16,9 @@ import msgspec
 from blade_router.request.abridge import MAX_TEXT, Abridged, abridge_at_once
 from blade_router.request.block_hashes import BLOCK as BLOCK
 from blade_router.request.block_hashes import hash_blocks
-from blade_router.request.fields import READ_AT_ONCE, RoutingFields, given
+from blade_router.request.fields import RoutingFields, given
 from blade_router.request.message import ABSENT, Message, Part
+from blade_router.request.parse import READ_AT_ONCE
 
 MAX_BLOCKS = MAX_TEXT // BLOCK
 """Blocks at the start of a prompt that are hashed; a prompt with so many may have more."""

@@ -7,7 +7,6 @@ import itertools
 import re
 import secrets
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from blade_protocol import headers as names
@@ -16,7 +15,8 @@ from blade_router.http.errors import Headers, Refused, header_of
 from blade_router.http.head import RawRequest, too_many_bodies
 from blade_router.http.response_head import lines
 from blade_router.request.abridge import MAX_ABRIDGED, MAX_TEXT, PARSED_WHOLE, STEP, Abridged, abridge
-from blade_router.request.fields import NOTHING, RoutingFields, parse_abridged, parse_fields
+from blade_router.request.fields import NOTHING, RoutingFields
+from blade_router.request.parse import parse_abridged, parse_fields
 from blade_router.request.prompt_text import Prompt, expected_size
 from blade_router.request.routes import ANY_ROUTE, check_path, check_route
 from blade_router.request.turns import large_bodies
@@ -59,48 +59,71 @@ class Route(Protocol):
     def reason(self) -> str: ...
 
 
-@dataclass(slots=True)
 class ClientRequest:
-    """One request: what limits and policies use of it, and what goes to the engine."""
+    """One request: what limits and policies use of it, and what goes to the engine.
 
-    method: str
-    path: str
-    fields: RoutingFields
-    body: bytes
-    id: bytes
-    headers: Headers = field(default_factory=list)
-    """As the client sent them, names in lower case."""
-    _start: bytes = b""
-    _end: bytes = b""
-    abridged: Abridged | None = None
-    """What the fields were read from, where the body is too large to be parsed whole."""
-    added_bytes: int = 0
-    """Bytes of the body that the router has put there, and no prompt is."""
-    internal_token: str = ""
-    """What its client presented as the internal token, which engines do not see."""
-    endpoint: str = ""
-    """Name of the endpoint it was sent to last."""
-    route: "Route | None" = None
-    """How that one was chosen."""
-    route_words: str = ""
-    """What came before: earlier tries."""
-    usage: Usage | None = None
-    """Tokens its response says it used; known when it has ended."""
-    attempts: int = 0
-    """Endpoints that were tried."""
-    added_headers: Headers = field(default_factory=list)
-    """Headers the router adds to its response."""
-    first_byte_at: float = 0.0
-    """Time of the first byte of its response to the client (``time.perf_counter``); 0 before."""
-    streamed: bool = False
-    """The response is an event stream."""
-    status: int = 0
-    """Status of the response it gets; 0 until then."""
-    events: int = 0
-    """Events of its response that were relayed: about as many tokens."""
-    charge: BodyCharge | None = None
-    """What it takes of the budget of bodies."""
-    _prompt: Prompt | None = None
+    No dataclass, whose constructor would stay interpreted.
+    """
+
+    __slots__ = (
+        *("_end", "_prompt", "_start", "abridged", "added_bytes", "added_headers", "attempts", "body", "charge"),
+        *("endpoint", "events", "fields", "first_byte_at", "headers", "id", "internal_token", "method", "path"),
+        *("route", "route_words", "status", "streamed", "usage"),
+    )
+
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        fields: RoutingFields,
+        body: bytes,
+        id: bytes,
+        *,
+        headers: Headers | None = None,
+        start: bytes = b"",
+        end: bytes = b"",
+        abridged: Abridged | None = None,
+        internal_token: str = "",
+        charge: BodyCharge | None = None,
+    ) -> None:
+        self.method = method
+        self.path = path
+        self.fields = fields
+        self.body = body
+        self.id = id
+        self.headers: Headers = [] if headers is None else headers
+        """As the client sent them, names in lower case."""
+        self._start = start
+        self._end = end
+        self.abridged = abridged
+        """What the fields were read from, where the body is too large to be parsed whole."""
+        self.added_bytes = 0
+        """Bytes of the body that the router has put there, and no prompt is."""
+        self.internal_token = internal_token
+        """What its client presented as the internal token, which engines do not see."""
+        self.endpoint = ""
+        """Name of the endpoint it was sent to last."""
+        self.route: Route | None = None
+        """How that one was chosen."""
+        self.route_words = ""
+        """What came before: earlier tries."""
+        self.usage: Usage | None = None
+        """Tokens its response says it used; known when it has ended."""
+        self.attempts = 0
+        """Endpoints that were tried."""
+        self.added_headers: Headers = []
+        """Headers the router adds to its response."""
+        self.first_byte_at = 0.0
+        """Time of the first byte of its response to the client (``time.perf_counter``); 0 before."""
+        self.streamed = False
+        """The response is an event stream."""
+        self.status = 0
+        """Status of the response it gets; 0 until then."""
+        self.events = 0
+        """Events of its response that were relayed: about as many tokens."""
+        self.charge = charge
+        """What it takes of the budget of bodies."""
+        self._prompt: Prompt | None = None
 
     @property
     def prompt(self) -> Prompt:
@@ -187,7 +210,10 @@ async def read_request(raw: RawRequest) -> ClientRequest:
     abridged = None
     if raw.body or path in _WITH_BODY:
         try:
-            fields, abridged = await read_fields(raw.body, raw.charge)
+            if len(raw.body) <= STEP:
+                fields = _fields(raw.body, raw.charge)
+            else:
+                fields, abridged = await read_fields(raw.body, raw.charge)
         except Refused as refused:
             if refused.code == "invalid_json" and content_type and not _JSON.match(content_type):
                 raise _not_json(content_type) from None
@@ -206,8 +232,8 @@ async def read_request(raw: RawRequest) -> ClientRequest:
         abridged=abridged,
         charge=raw.charge,
         internal_token=internal_token,
-        _start=b"%b %b HTTP/1.1\r\nhost: " % (raw.method, raw.target),
-        _end=b"\r\n%b" % lines(kept),
+        start=b"%b %b HTTP/1.1\r\nhost: " % (raw.method, raw.target),
+        end=b"\r\n%b" % lines(kept),
     )
 
 
@@ -221,12 +247,7 @@ async def read_fields(body: bytes, charge: BodyCharge | None = None) -> tuple[Ro
     if len(body) > STEP:
         await large_bodies.next()
     if len(body) <= PARSED_WHOLE:
-        fields = parse_fields(body)
-        if charge is not None and len(body) > LARGE_BODY:
-            text = expected_size(fields)
-            _check_room(charge, text)
-            charge.set_text(text)
-        return fields, None
+        return _fields(body, charge), None
     reserved = min(len(body), MAX_ABRIDGED)
     if charge is not None:
         text = min(len(body), MAX_TEXT)
@@ -245,6 +266,16 @@ async def read_fields(body: bytes, charge: BodyCharge | None = None) -> tuple[Ro
                 charge.set_text(expected_size(fields))
             return fields, abridged
         await large_bodies.next()
+
+
+def _fields(body: bytes, charge: BodyCharge | None) -> RoutingFields:
+    """The fields of a body that is parsed whole."""
+    fields = parse_fields(body)
+    if charge is not None and len(body) > LARGE_BODY:
+        text = expected_size(fields)
+        _check_room(charge, text)
+        charge.set_text(text)
+    return fields
 
 
 def _check_room(charge: BodyCharge, more: int) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 import msgspec
 
 from blade_router.http.errors import Refused
-from blade_router.request.fields import parse_abridged, raw_fields
+from blade_router.request.fields import raw_fields
+from blade_router.request.parse import parse_abridged
 from blade_router.request.request import ClientRequest
 
 MAX_PROBED = 6 << 20

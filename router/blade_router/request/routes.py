@@ -31,10 +31,11 @@ EVERYWHERE: Final[Routes] = {
     paths.OPENAPI: _READ,
     paths.DOCS: _READ,
 }
-_MORE: Final = dict.fromkeys(("/v1/score", "/v1/rerank", "/v1/classify", MESSAGES, MESSAGES + "/count_tokens"), _POST)
+SCORING: Final[Routes] = dict.fromkeys((paths.SCORE, paths.SCORE_BARE, paths.RERANK, paths.RERANK_BARE), _POST)
+_MORE: Final = dict.fromkeys((paths.SCORE, paths.RERANK, "/v1/classify", MESSAGES, MESSAGES + "/count_tokens"), _POST)
 BY_KIND: Final[dict[EngineKind, Routes]] = {
-    "blade": EVERYWHERE,
-    "vllm": EVERYWHERE | _MORE,
+    "blade": EVERYWHERE | SCORING,
+    "vllm": EVERYWHERE | SCORING | _MORE,
     "sglang": EVERYWHERE | _MORE | {"/v1/tokenize": _POST, "/v1/detokenize": _POST},
 }
 ANY_ROUTE: Final[Routes] = {path: methods for routes in BY_KIND.values() for path, methods in routes.items()}

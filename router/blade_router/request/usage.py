@@ -1,12 +1,6 @@
-"""Token usage as a response reports it: read from a whole response, or from the end of a stream."""
+"""Token usage as a response reports it."""
 
 import msgspec
-
-TAIL = 16 << 10
-"""Bytes at the end of a stream in which its usage is searched."""
-
-MAX_TOKENS = 1 << 40
-"""A higher count is no count of tokens."""
 
 
 class _Details(msgspec.Struct):
@@ -42,41 +36,4 @@ class Usage(msgspec.Struct, frozen=True):
     """Prompt tokens that came from the prefix cache; None: the engine does not report it."""
 
 
-_decode = msgspec.json.Decoder(_Body).decode
-
-
-def usage_of(body: bytes) -> Usage | None:
-    """The usage in a response's JSON, or None where there is none, or one of no tokens at all."""
-    try:
-        decoded = _decode(body)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return None
-    found = decoded.usage or (decoded.response.usage if decoded.response else None)
-    if found is None:
-        return None
-    prompt, completion = found.prompt_tokens or found.input_tokens, found.completion_tokens or found.output_tokens
-    if not (prompt or completion):  # it says nothing
-        return None
-    details = found.prompt_tokens_details or found.input_tokens_details
-    return Usage(
-        prompt_tokens=_sane(prompt),
-        completion_tokens=_sane(completion),
-        cached_tokens=_sane(details.cached_tokens) if details and details.cached_tokens is not None else None,
-    )
-
-
-def _sane(tokens: int) -> int:
-    """Bound a count: an engine may write anything, and limits count with it."""
-    return tokens if 0 <= tokens <= MAX_TOKENS else max(0, min(tokens, MAX_TOKENS))
-
-
-def usage_of_stream(tail: bytes) -> Usage | None:
-    """The usage in the last events of a stream, of which ``tail`` is the end."""
-    if b'"usage"' not in tail:
-        return None
-    for line in reversed(tail.splitlines()):
-        if line.startswith(b"data:") and b'"usage"' in line:
-            usage = usage_of(line[5:])
-            if usage is not None:
-                return usage
-    return None
+decode = msgspec.json.Decoder(_Body).decode

@@ -100,7 +100,7 @@ class Resumer:
             endpoint = choice.endpoint
             tried.append(endpoint)
             trial.sent_to(endpoint)
-            async with self._endpoints.attempt(choice, state.request, client, self._internal_pool(endpoint)) as attempt:
+            with self._endpoints.attempt(choice, state.request, client, self._internal_pool(endpoint)) as attempt:
                 response = await self._send(attempt, body)
                 if isinstance(response, Connection):
                     self._metrics.resumes["resumed"] += 1

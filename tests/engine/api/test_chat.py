@@ -143,6 +143,6 @@ def test_a_repeated_prompt_reports_cached_tokens(server: ServerProcess) -> None:
     assert second.usage.prompt_tokens - cached <= 16
 
 
-@pytest.mark.parametrize("field", ["user", "metadata", "store", "service_tier", "reasoning_effort"])
+@pytest.mark.parametrize("field", ["user", "metadata", "store", "service_tier"])
 def test_bookkeeping_fields_are_ignored(server: ServerProcess, field: str) -> None:
     assert server.post("/v1/chat/completions", messages=HELLO, max_tokens=1, **{field: {}}).status_code == 200

@@ -12,11 +12,14 @@ import pytest
 from blade_llm.api.chat_request import ChatRequest
 from blade_llm.api.common.errors import ApiError
 from blade_llm.api.conversation import render
+from blade_llm.text.chat_template import ChatTemplate
 from blade_llm.text.errors import TemplatesBusyError
 
 
 class _Template:
     """Renders the name of the process."""
+
+    variables: frozenset[str] = frozenset()
 
     def __init__(self) -> None:
         self.threads: list[threading.Thread] = []
@@ -31,8 +34,12 @@ class _Busy:
         raise TemplatesBusyError("too many wait")
 
 
-def _context(template: _Template | None = None) -> Any:
-    model = SimpleNamespace(chat_template=template or _Template(), tokenizer=SimpleNamespace(special_tokens={}))
+def _context(template: _Template | ChatTemplate | None = None, **defaults: Any) -> Any:
+    model = SimpleNamespace(
+        chat_template=template or _Template(),
+        tokenizer=SimpleNamespace(special_tokens={}),
+        default_chat_template_kwargs=defaults,
+    )
     return SimpleNamespace(model=model, templates=_Busy(), max_model_len=2048)
 
 
@@ -65,3 +72,27 @@ async def test_a_template_that_has_to_wait_too_long_is_a_503() -> None:
         await render(_context(), _chat("hello", chat_template="{{ 1 }}"))
     assert caught.value.status == 503
     assert caught.value.headers["retry-after"]
+
+
+@pytest.mark.parametrize(
+    ("source", "fields", "text"),
+    [
+        ("{{ reasoning_effort }}", {"reasoning_effort": "high"}, "high"),
+        ("{{ reasoning_effort | default('unset') }}", {}, "unset"),
+        ("{{ reasoning_effort }}", {"reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": 3}}, "3"),
+        ("{{ enable_thinking is false }}", {"reasoning_effort": "none"}, "True"),
+        ("{{ thinking is false }}", {"reasoning_effort": "none"}, "True"),
+        ("{{ enable_thinking is defined }}", {"reasoning_effort": "low"}, "False"),
+        ("{{ enable_thinking }}", {"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": 1}}, "1"),
+        ("nothing", {"reasoning_effort": "max"}, "nothing"),
+    ],
+)
+async def test_reasoning_effort_reaches_templates_that_read_it(source: str, fields: dict[str, Any], text: str) -> None:
+    assert await render(_context(ChatTemplate(source, {})), _chat("hello", **fields)) == text
+
+
+async def test_defaults_of_the_server_for_the_templates_arguments() -> None:
+    context = _context(ChatTemplate("{{ enable_thinking }}", {}), enable_thinking=True)
+    assert await render(context, _chat("hello")) == "True"
+    assert await render(context, _chat("hello", reasoning_effort="none")) == "False"
+    assert await render(context, _chat("hello", chat_template_kwargs={"enable_thinking": 5})) == "5"

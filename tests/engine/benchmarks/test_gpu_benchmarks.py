@@ -13,7 +13,7 @@ import torch
 
 ROOT = Path(__file__).parents[3]
 EXPECTED = {
-    "kernels": ["attention_qwen2.5-7b_mixed_error", "top_k_top_p_2_time", "copy_bandwidth"],
+    "kernels": ["attention_qwen2.5-7b_mixed_error", "top_k_top_p_2_time", "experts_4_time", "copy_bandwidth"],
     "engine": [
         "tokens_right 1 share",
         "decode_b2_of_roofline",

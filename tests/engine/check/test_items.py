@@ -266,8 +266,8 @@ def test_each_broken_folder_has_its_own_message(tmp_path: Path) -> None:
     truncated = make_model(tmp_path / "truncated")
     (truncated / "model.safetensors").write_bytes((truncated / "model.safetensors").read_bytes()[:-7])
     assert "is truncated: its header describes" in failure(truncated)
-    assert "architecture 'BertModel' is not supported" in failure(
-        make_model(tmp_path / "bert", architectures=["BertModel"])
+    assert "architecture 'T5Model' is not supported" in failure(
+        make_model(tmp_path / "bert", architectures=["T5Model"])
     )
     norm = "model.norm.weight"
     assert f"1 of 26 tensors are missing: {norm}" in failure(make_model(tmp_path / "missing", drop=[norm]))
@@ -328,7 +328,7 @@ def test_what_the_service_brings_or_does_not_need_is_not_missed(tmp_path: Path) 
     ("wanted", "status", "says"),
     [
         (Wanted(chat_template="/none.jinja"), "FAILED", "--chat_template /none.jinja: no such file"),
-        (Wanted(tool_call_parser="pythonic"), "FAILED", "--tool_call_parser pythonic: unknown; known are hermes"),
+        (Wanted(tool_call_parser="magic"), "FAILED", "--tool_call_parser magic: unknown; known are hermes"),
         (Wanted(tool_call_parser="hermes"), "WARNING", "has no place for tools"),
         (Wanted(tool_call_parser="none", reasoning_parser="qwen3"), "PASS", "reasoning qwen3"),
         (Wanted(guided=True), "WARNING", "leave out --enable_json_warmup"),  # words, whose bytes nobody knows
@@ -343,10 +343,10 @@ def test_wishes_the_text_side_cannot_fulfil(tmp_path: Path, wanted: Wanted, stat
 def test_an_embedding_model_that_pools_otherwise_fails(tmp_path: Path) -> None:
     make_model(tmp_path)
     (tmp_path / "1_Pooling").mkdir()
-    (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
+    (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode_max_tokens": true}')
     item = check_model(tmp_path, Wanted(task="embed"))
     assert item.status == "FAILED"
-    assert "give --pooling last or mean" in item.detail
+    assert "give --pooling last, mean or cls" in item.detail
     assert check_model(tmp_path).status == "PASS"
 
 

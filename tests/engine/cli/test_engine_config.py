@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from blade_llm.cli.server import _engine_config
-from blade_llm.cli.server_flags import GROUPS
+from blade_llm.cli.server_flags import GROUPS, text_fields
 from blade_protocol import environment
 
 MODEL: Any = SimpleNamespace(names=("m",), tokenizer=SimpleNamespace(eos_token_id=None))
@@ -49,3 +49,9 @@ def test_priorities_are_taken_where_a_flag_or_the_operator_says_so(
     if variable is not None:
         monkeypatch.setenv(environment.ALLOW_CLIENT_PRIORITY, variable)
     assert _engine_config(flags(allow_client_priority=flag), Path("m"), MODEL).allow_client_priority
+
+
+def test_special_tokens_reach_the_text_side() -> None:
+    fields = text_fields(flags(tokenizer_special_tokens=["<a>", "eos_token=<b>"]))
+    assert fields["tokenizer_special_tokens"] == ("<a>", "eos_token=<b>")
+    assert text_fields(flags())["tokenizer_special_tokens"] == ()

@@ -92,6 +92,18 @@ def test_how_a_model_pools_comes_with_it(hub: FakeHub) -> None:
     assert pooling.resolve().parent.name == "blobs"
 
 
+@pytest.mark.parametrize("name", ["qwen.tiktoken", "tiktoken.model", "sentencepiece.bpe.model", "tekken.json"])
+def test_tokenizers_of_other_forms_come_with_it_and_complete_it(hub: FakeHub, name: str) -> None:
+    files = dict(hub.repositories[REPO])
+    content = files.pop("tokenizer.json")
+    hub.repositories[REPO] = {**files, name: content}
+    folder = resolve_model(REPO)
+    assert (folder / name).is_file()
+    num_requests = len(hub.requests)
+    assert resolve_model(REPO) == folder
+    assert len(hub.requests) == num_requests
+
+
 def test_the_hub_library_finds_the_snapshot(hub: FakeHub) -> None:
     from huggingface_hub import snapshot_download
 
@@ -249,11 +261,21 @@ def test_a_disk_that_fills_up_is_reported_as_that(hub: FakeHub, monkeypatch: pyt
         resolve_model(REPO)
 
 
-def test_a_repository_without_safetensors_is_refused_before_the_download(hub: FakeHub) -> None:
-    hub.add("acme/pickled", {"config.json": b"{}", "pytorch_model.bin": b"x"})
-    with pytest.raises(ModelFilesError, match=r"no \*\.safetensors"):
-        resolve_model("acme/pickled")
+def test_a_repository_without_weights_is_refused_before_the_download(hub: FakeHub) -> None:
+    hub.add("acme/bare", {"config.json": b"{}", "consolidated.00.pth": b"x"})
+    with pytest.raises(ModelFilesError, match=r"no \*\.safetensors and no pytorch_model\.bin"):
+        resolve_model("acme/bare")
     assert not hub.asked("/resolve/")
+
+
+def test_pickled_weights_are_fetched_where_there_are_no_others(hub: FakeHub) -> None:
+    hub.add("acme/pickled", {**hub.repositories[REPO], "pytorch_model.bin": b"x", "training_args.bin": b"x"})
+    files = hub.repositories["acme/pickled"]
+    assert "pytorch_model.bin" not in {path.name for path in resolve_model("acme/pickled").iterdir()}
+    without = {name: data for name, data in files.items() if "safetensors" not in name}
+    hub.add("acme/only-pickled", without)
+    assert {path.name for path in resolve_model("acme/only-pickled").iterdir()} >= {"pytorch_model.bin", "config.json"}
+    assert not hub.asked("training_args")
 
 
 def test_two_at_once_download_once(hub: FakeHub) -> None:

@@ -83,7 +83,7 @@ def test_a_path_that_does_not_exist_is_never_looked_up(path: str, hub: FakeHub) 
     ("text", "message"),
     [
         ("", "the model is empty"),
-        ("s3://bucket/model", "unknown scheme 's3'"),
+        ("gs://bucket/model", "unknown scheme 'gs'"),
         ("a/b/c", "neither a folder that exists nor a hub id"),
         ("hf://a b", "neither a folder that exists nor a hub id"),
         ("org/name@../../x", "not a branch, tag or commit"),

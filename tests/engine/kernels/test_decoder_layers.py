@@ -23,9 +23,10 @@ pytestmark = [needs_native, pytest.mark.skipif(torch_only(), reason="the environ
 BUILT_FOR = [isa for isa in ISAS if native.ISA_NAMES.index(isa) >= native.ISA_NAMES.index("avx2")]
 
 
-@pytest.fixture(scope="module", params=["qwen2", "llama", "qwen3-windows", "phi3-short"])
+@pytest.fixture(scope="module", params=["qwen2", "llama", "qwen3-windows", "phi3-short", "opt", "gemma", "bloom"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Biases and shared embeddings; neither; normalised heads and windows; dimensions that do not rotate."""
+    """Biases and shared embeddings; neither; normalised heads and windows; dimensions that do not rotate;
+    layer norms and no gate; norms of 1 + weight and a GELU gate; ALiBi."""
     folder = tmp_path_factory.mktemp(request.param)
     if request.param in ("qwen2", "llama"):
         save_model(folder, request.param, torch.bfloat16, tie_word_embeddings=request.param == "qwen2")

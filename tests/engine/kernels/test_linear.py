@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from blade_llm.kernels import native
-from blade_llm.kernels.backend import backend_of
 from blade_llm.kernels.linear import native as native_linear
 from blade_llm.kernels.linear import pack
 from blade_llm.kernels.linear import torch as reference
@@ -21,28 +17,6 @@ SHAPES = [(64, 64), (100, 70), (1, 32), (33, 31), (7, 5), (288, 224), (96, 1184)
 """Outputs and inputs; most are no multiples of the tile."""
 ROWS = [1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 65, 97, 257]
 QUANTS: list[Quantization] = ["none", "int8", "int4"]
-
-PATHS = ["amx", "avx512_bf16", "avx2", "torch"]
-
-
-@pytest.fixture(params=PATHS)
-def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """An instruction set for the native library, or ``torch`` for doing without."""
-    name: str = request.param
-    library = native.library()
-    if name == "torch":
-        monkeypatch.setattr(native_linear, "_functions", lambda: None)
-        yield name
-        return
-    level = native.ISA_NAMES.index(name)
-    if library is None or backend_of(torch.empty(0)) != "native" or library.blade_detect_isa() < level:
-        pytest.skip(f"no {name} here")
-    before = library.blade_isa()
-    library.blade_set_isa(level)
-    native_linear._functions.cache_clear()
-    yield name
-    library.blade_set_isa(before)
-    native_linear._functions.cache_clear()
 
 
 @pytest.fixture(params=QUANTS)

@@ -12,8 +12,6 @@ from blade_llm.kernels.rms_norm import native as norm
 from blade_llm.kernels.rms_norm import torch as norm_reference
 from blade_llm.kernels.rope_write_kv import native as rope
 from blade_llm.kernels.rope_write_kv import torch as rope_reference
-from blade_llm.kernels.silu_and_mul import native as gate
-from blade_llm.kernels.silu_and_mul import torch as gate_reference
 
 pytestmark = needs_native
 
@@ -38,13 +36,14 @@ def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 @DTYPES
+@pytest.mark.parametrize("unit_offset", [False, True])
 @pytest.mark.parametrize(("tokens", "hidden"), SIZES)
-def test_rms_norm(dtype: torch.dtype, tokens: int, hidden: int) -> None:
+def test_rms_norm(dtype: torch.dtype, tokens: int, hidden: int, unit_offset: bool) -> None:
     x, residual = (torch.randn(tokens, hidden).mul(3).to(dtype) for _ in range(2))
     weight = (torch.rand(hidden) + 0.5).to(dtype)
-    close(norm.rms_norm(x, weight, 1e-3), norm_reference.rms_norm(x, weight, 1e-3))
-    expected = norm_reference.add_rms_norm(x.clone(), residual, weight, 1e-6)
-    normed, total = norm.add_rms_norm(x, residual, weight, 1e-6)
+    close(norm.rms_norm(x, weight, 1e-3, unit_offset), norm_reference.rms_norm(x, weight, 1e-3, unit_offset))
+    expected = norm_reference.add_rms_norm(x.clone(), residual, weight, 1e-6, unit_offset)
+    normed, total = norm.add_rms_norm(x, residual, weight, 1e-6, unit_offset)
     assert torch.equal(total, expected[1])
     close(normed, expected[0])
 
@@ -55,24 +54,10 @@ def test_rms_norm_of_a_view_is_of_the_view() -> None:
 
 
 @DTYPES
-@pytest.mark.parametrize(("tokens", "inner"), SIZES)
-def test_silu_and_mul(dtype: torch.dtype, tokens: int, inner: int) -> None:
-    gate_up = (torch.randn(tokens, 2 * inner) * 8).to(dtype)
-    close(gate.silu_and_mul(gate_up.clone()), gate_reference.silu_and_mul(gate_up))
-
-
-def test_silu_of_extremes() -> None:
-    values = torch.tensor([-1e30, -200.0, -89.0, 0.0, 89.0, 200.0, 1e30, float("nan")])
-    gate_up = torch.cat((values, torch.ones(8))).unsqueeze(0)
-    torch.testing.assert_close(
-        gate.silu_and_mul(gate_up.clone()), gate_reference.silu_and_mul(gate_up), equal_nan=True, atol=1e-30, rtol=2e-6
-    )
-
-
-@DTYPES
+@pytest.mark.parametrize("unit_offset", [False, True])
 @pytest.mark.parametrize("normalised", [False, True], ids=["plain", "qk_norm"])
 @pytest.mark.parametrize("head_dim", [8, 64, 80, 96, 128, 256])
-def test_rope_write_kv(dtype: torch.dtype, normalised: bool, head_dim: int) -> None:
+def test_rope_write_kv(dtype: torch.dtype, normalised: bool, unit_offset: bool, head_dim: int) -> None:
     tokens, heads, kv_heads = 9, 7, 2
     qkv = torch.randn(tokens, (heads + 2 * kv_heads) * head_dim).to(dtype)
     angles = torch.randn(tokens, head_dim // 2)
@@ -82,7 +67,7 @@ def test_rope_write_kv(dtype: torch.dtype, normalised: bool, head_dim: int) -> N
     for implementation in (rope, rope_reference):
         caches = [torch.zeros(3, 16, kv_heads, head_dim, dtype=dtype) for _ in range(2)]
         q = implementation.rope_write_kv(
-            qkv.clone(), angles.cos(), angles.sin(), slot_mapping, *caches, heads, *norms, 1e-6
+            qkv.clone(), angles.cos(), angles.sin(), slot_mapping, *caches, heads, *norms, 1e-6, unit_offset
         )
         results.append((q, *caches))
     for actual, expected in zip(*results, strict=True):

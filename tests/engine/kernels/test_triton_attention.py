@@ -9,6 +9,7 @@ import pytest
 import torch
 from engine_support.attention_cases import AttentionCase, attention_case
 from engine_support.triton_interpreter import COMPILED, DEVICE
+from engine_support.triton_mixed_graph import in_graph
 
 import engine_support.triton_bf16  # noqa: F401  isort: skip
 from blade_llm.kernels.paged_attention import RaggedBatch
@@ -95,28 +96,6 @@ def test_sequences_without_tokens(segments: int) -> None:
     """Padding of a captured decode has a length of zero, of a prefill no new tokens; neither disturbs the others."""
     case = case_of([1, 1, 0, 20, 0], [90, 0, 0, 60, 33], 4, 2, 64, torch.float32)
     check(case, attend(case, segments=segments))
-
-
-def in_graph(case: AttentionCase, sequences: int, tokens: int, window: int = 0, **options: bool) -> torch.Tensor:
-    """Attention as the graph of a mixed step has it, for so many sequences and tokens: the kernels read everything,
-    also how many decodes there are, when they run."""
-    real, heads, table = len(case.batch.slots), case.q.shape[1], case.table
-    slots = torch.full((sequences,), len(table) - 1, device=DEVICE)
-    starts = torch.zeros(sequences + 1, dtype=torch.int64, device=DEVICE)
-    seq_lens, decodes = torch.zeros_like(slots), torch.zeros(1, dtype=torch.int64, device=DEVICE)
-    batch = RaggedBatch(slots, starts, seq_lens, [], [], decodes)
-    q = torch.zeros(tokens, *case.q.shape[1:], dtype=case.q.dtype, device=DEVICE)
-    step = kernels.prepare(batch, table, case.k_cache, heads, **options)
-    slots[:real].copy_(case.batch.slots)
-    starts[: real + 1].copy_(case.batch.query_starts)
-    starts[real + 1 :] = starts[real]
-    seq_lens[:real].copy_(case.batch.seq_lens)
-    counts = [*case.batch.host_query_lens, 0]
-    decodes.fill_(next(index for index, count in enumerate(counts) if count != 1))
-    q[: len(case.q)].copy_(case.q)
-    out = kernels.paged_attention(q, case.k_cache, case.v_cache, step, case.scale, window)
-    assert not out[len(case.q) :].any()
-    return out[: len(case.q)]
 
 
 @pytest.mark.parametrize(("sequences", "tokens"), [(6, 33), (6, 64), (40, 200)])

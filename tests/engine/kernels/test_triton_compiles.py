@@ -20,6 +20,7 @@ def test_attention_compiles(target: str, tmp_path: Path) -> None:
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": packages}
     environment.pop("TRITON_INTERPRET", None)
     forms = [f"{graph}{form}" for form in ("prefill", "decode", "combine") for graph in ("", "captured_")]
+    forms += [f"{kind}{form}" for kind in ("options_", "wide_", "latent_") for form in ("prefill", "decode", "combine")]
     command = [sys.executable, "-m", "engine_support.compile_attention", target, *forms]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

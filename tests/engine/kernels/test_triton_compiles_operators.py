@@ -14,7 +14,8 @@ import pytest
 
 KERNELS = {
     "_rms_norm_kernel",
-    "_silu_and_mul_kernel",
+    "_activate_kernel",
+    "_layer_norm_kernel",
     "_rope_write_kv_kernel",
     "_gather_inputs_kernel",
     "_penalties_kernel",
@@ -22,7 +23,13 @@ KERNELS = {
     "_best_of_piece_kernel",
     "_best_piece_kernel",
     "_mark_invalid_kernel",
+    "_route_kernel",
+    "sort_by_expert",
+    "grouped_linear",
+    "weighted_sum",
 }
+SHARED_MEMORY = {"hopper": 227 << 10, "mi300": 64 << 10}
+"""What a grouped product may have; the others make do with the smaller one on both."""
 
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
@@ -37,4 +44,7 @@ def test_operators_compile(target: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     compiled = [json.loads(line) for line in done.stdout.splitlines()]
     assert {kernel["kernel"] for kernel in compiled} == KERNELS
-    assert max(kernel["shared"] for kernel in compiled) <= 64 << 10
+    for kernel in compiled:
+        grouped = kernel["kernel"] == "grouped_linear"
+        assert kernel["tensor_cores"] == grouped
+        assert kernel["shared"] <= (SHARED_MEMORY[target] if grouped else 64 << 10)

@@ -10,8 +10,6 @@ from blade_llm.kernels.rms_norm import torch as rms_reference
 from blade_llm.kernels.rms_norm import triton as rms
 from blade_llm.kernels.rope_write_kv import torch as rope_reference
 from blade_llm.kernels.rope_write_kv import triton as rope
-from blade_llm.kernels.silu_and_mul import torch as silu_reference
-from blade_llm.kernels.silu_and_mul import triton as silu
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 TOLERANCE = {torch.bfloat16: 8e-3, torch.float16: 1e-3, torch.float32: 2e-6}
@@ -29,10 +27,11 @@ def random(*shape: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("unit_offset", [False, True])
 @pytest.mark.parametrize("hidden", [64, 100, 896, 1000, 3584, 8192])
-def test_rms_norm(hidden: int, dtype: torch.dtype) -> None:
+def test_rms_norm(hidden: int, unit_offset: bool, dtype: torch.dtype) -> None:
     x, weight = random(3, hidden, dtype=dtype) * 3, random(hidden, dtype=dtype, seed=1)
-    close(rms.rms_norm(x, weight, 1e-5), rms_reference.rms_norm(x, weight, 1e-5))
+    close(rms.rms_norm(x, weight, 1e-5, unit_offset), rms_reference.rms_norm(x, weight, 1e-5, unit_offset))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -53,24 +52,19 @@ def test_rms_norm_takes_statistics_in_fp32() -> None:
     close(rms.rms_norm(x, torch.ones_like(x[0]), 1e-6), torch.ones_like(x))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("inner", [1, 48, 1024, 4864, 1025])
-def test_silu_and_mul(inner: int, dtype: torch.dtype) -> None:
-    gate_up = random(3, 2 * inner, dtype=dtype) * 4
-    close(silu.silu_and_mul(gate_up), silu_reference.silu_and_mul(gate_up.clone()))
-
-
-@pytest.mark.parametrize("norm", [False, True], ids=["", "qk-norm"])
+@pytest.mark.parametrize("norm", ["", "qk-norm", "qk-norm, 1 + w"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "dim"), [(1, 1, 64), (14, 2, 64), (5, 5, 80), (6, 2, 96), (28, 4, 128), (8, 1, 256)]
 )
-def test_rope_write_kv(heads: int, kv_heads: int, dim: int, dtype: torch.dtype, norm: bool) -> None:
+def test_rope_write_kv(heads: int, kv_heads: int, dim: int, dtype: torch.dtype, norm: str) -> None:
     tokens = 5
     qkv = random(tokens, (heads + 2 * kv_heads) * dim, dtype=dtype)
     angles = random(tokens, dim // 2, dtype=torch.float32, seed=1)
     slot_mapping = torch.tensor([33, 1, 47, 0, 16], device=DEVICE)
-    weights = (random(dim, dtype=dtype, seed=2), random(dim, dtype=dtype, seed=3), 1e-5) if norm else ()
+    weights = (
+        (random(dim, dtype=dtype, seed=2), random(dim, dtype=dtype, seed=3), 1e-5, "1 + w" in norm) if norm else ()
+    )
     caches = [torch.full((2, 3, 16, kv_heads, dim), 7.0, dtype=dtype, device=DEVICE) for _ in range(2)]
     expected = rope_reference.rope_write_kv(
         qkv.clone(), angles.cos(), angles.sin(), slot_mapping, caches[0][0], caches[0][1], heads, *weights
@@ -114,7 +108,6 @@ def test_qk_norm_is_that_of_qwen3() -> None:
 def test_no_tokens_at_all() -> None:
     empty = torch.empty(0, 64, device=DEVICE)
     assert rms.rms_norm(empty, torch.ones(64, device=DEVICE), 1e-6).shape == (0, 64)
-    assert silu.silu_and_mul(empty).shape == (0, 32)
     cache = torch.zeros(1, 16, 1, 16, device=DEVICE)
     slot_mapping = torch.empty(0, dtype=torch.int64, device=DEVICE)
     assert rope.rope_write_kv(empty, empty, empty, slot_mapping, cache, cache.clone(), 2).shape == (0, 2, 16)

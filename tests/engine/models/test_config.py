@@ -178,3 +178,17 @@ def test_names_and_shapes_are_those_of_transformers(tmp_path: Path, architecture
         model = getattr(transformers, architecture)(config_class(**settings))
     theirs = {name: tuple(tensor.shape) for name, tensor in model.named_parameters()}
     assert expected_tensors(load_model_config(make_model(tmp_path, **raw))) == theirs
+
+
+def test_code_that_comes_with_a_model_is_named_and_never_run(tmp_path: Path) -> None:
+    folder = make_model(
+        tmp_path,
+        architectures=["OwnForCausalLM"],
+        auto_map={"AutoModelForCausalLM": "modeling_own.OwnForCausalLM"},
+    )
+    (folder / "modeling_own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    with pytest.raises(
+        UnsupportedModelError, match=r"config\.json: architecture 'OwnForCausalLM' .*'auto_map'\) is never run"
+    ):
+        load_model_config(folder)
+    assert not (tmp_path / "ran").exists()

@@ -19,10 +19,13 @@ from safetensors.torch import load_file, save_file
 
 from blade_llm.check.memory_fit import check_memory_fit
 from blade_llm.check.model import check_model
+from blade_llm.config import Task
 from blade_llm.engine.build import build_core
 from blade_llm.kernels import native
+from blade_llm.models import implementation
 from blade_llm.models.config import load_model_config
 from blade_llm.models.errors import ModelFilesError, UnsupportedModelError
+from blade_llm.models.families import registry
 from blade_llm.models.families.registry import FAMILIES
 from blade_llm.models.implementation import read_model_config, through_transformers
 from blade_llm.models.memory import weight_bytes
@@ -39,12 +42,19 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     return folder, save_row(folder, LLAMA)
 
 
+def forget_llama(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if no family was registered for it."""
+    others = {name: family for name, family in FAMILIES.items() if name != "LlamaForCausalLM"}
+    for module in (registry, implementation):
+        monkeypatch.setattr(module, "FAMILIES", others)
+
+
 def test_auto_takes_modules_where_no_family_is_registered(
     llama: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder, _ = llama
     assert not through_transformers(read_model_config(folder))
-    monkeypatch.delitem(FAMILIES, "LlamaForCausalLM")
+    forget_llama(monkeypatch)
     assert through_transformers(read_model_config(folder))
     with pytest.raises(UnsupportedModelError, match="'LlamaForCausalLM' is not supported; use a model of one of these"):
         read_model_config(folder, "blade")
@@ -64,7 +74,7 @@ def test_the_engine_knows_the_same_of_a_model_both_ways(llama: tuple[Path, Any])
     )
     for name in ("vocab_size", "hidden_size", "num_layers", "num_heads", "max_position_embeddings"):
         assert getattr(theirs, name) == getattr(ours, name), name
-    assert theirs.decoder.windows == ours.decoder.windows
+    assert theirs.decoder.windows == tuple(layer.attention.window for layer in ours.decoder.layers)
     assert theirs.decoder.widest >= ours.decoder.widest
     for quant in ("none", "int4"):
         assert weight_bytes(theirs, "bfloat16", quant) == weight_bytes(ours, "bfloat16", quant)
@@ -108,7 +118,7 @@ def test_tied_weights_are_one(extra: bool, tmp_path: Path, caplog: pytest.LogCap
         tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
         save_file(tensors, tmp_path / "model.safetensors")
     runner = build_runner(engine_config(tmp_path, model_impl="transformers"))
-    assert "not read" not in caplog.text
+    assert "not used" not in caplog.text
     model = runner.model
     [head] = [m for m in model._head.modules() if isinstance(m, Projection)]
     embedding = model._decoder.embed_tokens.weight
@@ -133,9 +143,7 @@ def test_wrong_tensors_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     path = tmp_path / "model.safetensors"
     save_file({**tensors, "model.layers.0.mlp.router.weight": torch.ones(3, 3)}, path)
     build_runner(config)
-    assert (
-        "1 tensors of the checkpoint are not read by LlamaForCausalLM: model.layers.0.mlp.router.weight" in caplog.text
-    )
+    assert "1 tensor(s) are not used: model.layers.0.mlp.router.weight" in caplog.text
     save_file({**tensors, "model.norm.weight": torch.ones(63)}, path)
     with pytest.raises(ModelFilesError, match=r"model.norm.weight is \[63\], config.json asks for \[64\]"):
         build_runner(config)
@@ -152,7 +160,6 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         "cannot build it with attention",
     ),
     "ALiBi": ("Bloom", {}, "takes no 'position_ids'"),
-    "soft caps": ("Gemma2", {"head_dim": 16}, "soft-capped attention scores"),
     "MLA": ("DeepseekV3", {"n_routed_experts": 4}, "latent attention"),
     "experts": ("Mixtral", {}, "has a mixture of experts"),
     "state": ("Mamba", {"state_size": 4}, "recurrent layers"),
@@ -185,7 +192,7 @@ def test_code_that_comes_with_a_model_is_not_run(tmp_path: Path) -> None:
     fields = {**SHAPE, "model_type": "evil", "architectures": ["EvilForCausalLM"]}
     fields["auto_map"] = {"AutoConfig": "evil.EvilConfig", "AutoModelForCausalLM": "evil.EvilForCausalLM"}
     (tmp_path / "config.json").write_text(json.dumps(fields))
-    with pytest.raises(UnsupportedModelError, match=r"'EvilForCausalLM' is not supported.*'auto_map'\) is not run"):
+    with pytest.raises(UnsupportedModelError, match=r"'EvilForCausalLM' is not supported.*'auto_map'\) is never run"):
         read_model_config(tmp_path)
 
 
@@ -216,3 +223,25 @@ def test_windows_are_those_of_the_layers(tmp_path: Path) -> None:
     decoder = read_model_config(tmp_path, "transformers").decoder
     assert isinstance(decoder, ModulesSpec)
     assert decoder.windows == (24, 24, 24, 0)
+
+
+def test_soft_caps_are_those_of_the_layers(tmp_path: Path) -> None:
+    save_row(tmp_path, ROWS["gemma2-modules"])
+    decoder = read_model_config(tmp_path, "transformers").decoder
+    assert isinstance(decoder, ModulesSpec)
+    assert decoder.softcaps == (3.0, 3.0, 3.0)
+    assert decoder.windows == (24, 0, 24)
+
+
+@pytest.mark.parametrize("task", ["embed", "score"])
+def test_other_tasks_are_refused_by_name(task: Task, llama: tuple[Path, Any]) -> None:
+    with pytest.raises(UnsupportedModelError, match=f"--task {task} is not served through transformers"):
+        read_model_config(llama[0], "transformers", task)
+
+
+def test_a_task_is_for_the_layers_that_serve_it(llama: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ``auto`` embeddings are of a family; without one the supported architectures are named."""
+    assert not read_model_config(llama[0], "auto", "embed").decoder.head
+    forget_llama(monkeypatch)
+    with pytest.raises(UnsupportedModelError, match=r"use a model of one of these: .*BertModel"):
+        read_model_config(llama[0], "auto", "embed")

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from engine_support.families import ROWS, save_row
 from engine_support.recording_graphs import RecordingGraphs, prepare_from_device
 from engine_support.runner_driver import Driver, prompt_of
 from engine_support.tiny_models import engine_config, reference_greedy, reference_logits, save_model
+from safetensors.torch import load_file, save_file
 
 from blade_llm.models.config import load_model_config
+from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.memory import SCORED_AT_ONCE
 from blade_llm.runner import build_runner
 from blade_llm.runner.torch_runner import TorchRunner
@@ -145,7 +149,7 @@ def test_few_rows_of_logits_exist_at_once(driver: Driver, runner: TorchRunner, m
     assert max(sizes) == SCORED_AT_ONCE
 
 
-@pytest.mark.parametrize("pooling", ["last", "mean"])
+@pytest.mark.parametrize("pooling", ["last", "mean", "cls"])
 @pytest.mark.parametrize("chunks", [[70], [1, 68, 1], [23, 47]], ids=str)
 def test_pooled_states_are_those_of_transformers(
     model: tuple[Path, Any], driver: Driver, pooling: Any, chunks: list[int]
@@ -161,7 +165,7 @@ def test_pooled_states_are_those_of_transformers(
         driver.step({0: 1, 2: count, **({1: 9, 5: 9} if number == len(chunks) - 1 else {})})
     for slot, tokens, kind in ((2, prompt, pooling), (1, short, "mean"), (5, short, "last")):
         states = hidden_states(model[0], tokens)
-        expected = states[-1] if kind == "last" else states.mean(0)
+        expected = {"last": states[-1], "mean": states.mean(0), "cls": states[0]}[kind]
         torch.testing.assert_close(driver.embeddings[slot], expected, atol=1e-4, rtol=1e-4)
     assert talking.tokens[12:] == reference_greedy(model[1], talking.tokens[:12], 1 + len(chunks))
 
@@ -210,3 +214,33 @@ def test_a_prompt_of_one_token_is_scored_from_a_graph(model: tuple[Path, Any], m
     check(driver.prompt_logprobs[0], model[1], prompt, 1)
     torch.testing.assert_close(driver.embeddings[1], hidden_states(model[0], [9])[0], atol=1e-4, rtol=1e-4)
     assert driver.live[2].tokens[1:] == reference_greedy(model[1], prompt[:1], 2)
+
+
+@pytest.mark.parametrize("architecture", ["Qwen3ForCausalLM", "Qwen3Model"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_model_for_embeddings_is_its_layers_alone(tmp_path: Path, architecture: str, dtype: str) -> None:
+    """Qwen3-Embedding: no ``lm_head``, names below ``model.``, and a server for embeddings reads no output matrix."""
+    save_row(tmp_path, ROWS["qwen3"])
+    tensors = load_file(tmp_path / "model.safetensors")
+    assert "lm_head.weight" in tensors
+    save_file(
+        {name.removeprefix("model."): tensor for name, tensor in tensors.items() if name != "lm_head.weight"},
+        tmp_path / "model.safetensors",
+    )
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": [architecture]}))
+    prompt = prompt_of(70, seed=5)
+    expected = hidden_states(tmp_path, prompt)[-1]
+    runner = build_runner(engine_config(tmp_path, task="embed", dtype=dtype))
+    assert runner.model.head is None
+    driver = Driver(runner)
+    driver.enter(2, prompt, pooling="last")
+    driver.step({2: 30})
+    driver.step({2: 40})
+    if dtype == "float32":
+        torch.testing.assert_close(driver.embeddings[2], expected, atol=1e-4, rtol=1e-4)
+    else:
+        assert float(torch.cosine_similarity(driver.embeddings[2], expected, dim=0)) > 0.999
+    message = "--task embed" if architecture == "Qwen3Model" else "lm_head.weight"
+    with pytest.raises(ModelFilesError, match=message):
+        build_runner(engine_config(tmp_path))

@@ -11,7 +11,7 @@ from engine_support.server_process import ServerProcess, running_server
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from blade_llm.cli.server import StartError, _access_rules, _host
+from blade_llm.cli.server import StartError, _host, _token_file
 from blade_llm.server.http.access import AccessControl, AccessRules, allowed_hosts
 from blade_protocol import environment, headers, paths
 
@@ -104,9 +104,10 @@ def test_the_image_opens_the_port_and_nothing_else_does(monkeypatch: pytest.Monk
 
 
 def test_no_start_with_a_required_token_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(environment.INTERNAL_TOKEN_FILE, raising=False)
     monkeypatch.setenv(environment.PUBLIC_TOKEN, "1")
     with pytest.raises(StartError, match=environment.INTERNAL_TOKEN_FILE):
-        _access_rules({}, None, None, None)  # type: ignore[arg-type]
+        _token_file()
 
 
 @pytest.mark.parametrize(

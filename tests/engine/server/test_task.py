@@ -18,7 +18,9 @@ from blade_llm.api.common.tasks import is_served
 from blade_llm.server.routes import ROUTES
 from blade_llm.text.errors import TokenizerFilesError
 
-GENERATING = [route.path for route in ROUTES if route.method == "POST" and not is_served(route.path, "embed")]
+GENERATING = [
+    route.path for route in ROUTES if is_served(route.path, "generate") and not is_served(route.path, "embed")
+]
 
 
 def _pools(folder: Path, **switches: Any) -> Path:
@@ -63,6 +65,8 @@ def test_the_folder_says_how_it_pools(tmp_path: Path) -> None:
     assert find_pooling(tmp_path) is None
     _pools(tmp_path / "1_Pooling", pooling_mode_mean_tokens=True, pooling_mode_cls_token=False)
     assert find_pooling(tmp_path) == "mean"
+    _pools(tmp_path / "1_Pooling", pooling_mode_mean_tokens=False, pooling_mode_cls_token=True)
+    assert find_pooling(tmp_path) == "cls"
     # modules.json wins where it names another folder.
     _pools(tmp_path / "2_Other", pooling_mode_lasttoken=True)
     modules = [
@@ -82,7 +86,7 @@ def test_the_folder_says_how_it_pools(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "switches",
     [
-        {"pooling_mode_cls_token": True},
+        {"pooling_mode_weightedmean_tokens": True},
         {"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": True},
     ],
 )
@@ -96,7 +100,7 @@ def test_a_way_of_pooling_that_is_not_here_is_refused_for_embeddings_only(
     def pooling(**fields: Any) -> str:
         return load_served_model(ModelSource(folder=str(folder), vocab_size=384, **fields)).pooling
 
-    with pytest.raises(TokenizerFilesError, match="--pooling last or mean"):
+    with pytest.raises(TokenizerFilesError, match="--pooling last, mean or cls"):
         pooling(task="embed")
     assert pooling(task="embed", pooling="mean") == "mean"
     assert pooling() == "last"
@@ -107,6 +111,8 @@ def test_a_model_that_looks_ahead_gives_no_embeddings(text_model: Path, tmp_path
     shutil.copytree(text_model, folder)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"is_causal": False}))
+    encoder = ModelSource(folder=str(folder), vocab_size=384, task="embed", bidirectional=True)
+    assert load_served_model(encoder).pooling == "cls"
     source = ModelSource(folder=str(folder), vocab_size=384, task="embed", pooling="mean")
     with pytest.raises(TokenizerFilesError, match="both directions"):
         load_served_model(source)

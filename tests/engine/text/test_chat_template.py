@@ -72,7 +72,7 @@ def test_a_template_that_does_not_parse_names_the_line(tmp_path: Path) -> None:
 
 
 def test_where_templates_are_found(tmp_path: Path) -> None:
-    def found(folder: Path, override: Path | None = None) -> str | None:
+    def found(folder: Path, override: str | None = None) -> str | None:
         template = load_chat_template(Tokenizer(folder), override)
         return None if template is None else template.render([{"role": "user", "content": "x"}])
 
@@ -86,9 +86,10 @@ def test_where_templates_are_found(tmp_path: Path) -> None:
     (folder / "chat_template.jinja").write_text("from the file")
     assert found(folder) == "from the file"
     (tmp_path / "mine.jinja").write_text("mine")
-    assert found(folder, tmp_path / "mine.jinja") == "mine"
+    assert found(folder, str(tmp_path / "mine.jinja")) == "mine"
     (folder / "chat_template.jinja").unlink()
     (folder / "tokenizer_config.json").write_text("{}")
     assert found(folder) is None
     with pytest.raises(TokenizerFilesError, match="no such file"):
-        found(folder, tmp_path / "missing.jinja")
+        found(folder, str(tmp_path / "missing.jinja"))
+    assert found(folder, "{{ messages[0].content }}!") == "x!", "the template itself"

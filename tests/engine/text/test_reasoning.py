@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blade_llm.text.output_parser import OutputParsing
-from blade_llm.text.reasoning import DEEPSEEK_R1, QWEN3, ReasoningForm, ThinkParser, detect_reasoning_parser
+from blade_llm.text.reasoning import DEEPSEEK_R1, MISTRAL, QWEN3, ReasoningForm, ThinkParser, detect_reasoning_parser
 from blade_llm.text.tokenizer import Tokenizer
 from blade_llm.text.tool_parsers import HERMES
 
@@ -37,9 +37,17 @@ from blade_llm.text.tool_parsers import HERMES
     ],
 )
 def test_think(inside: bool, text: str, expected_reasoning: str, expected_content: str) -> None:
-    events = check_cuts(lambda: ThinkParser(inside=inside), text, [2, 9])
+    events = check_cuts(lambda: ThinkParser(QWEN3, inside=inside), text, [2, 9])
     assert reasoning(events) == expected_reasoning
     assert content(events) == expected_content
+
+
+def test_mistrals_markers() -> None:
+    text = "[THINK]Hm <think> [/THIN[/THINK]\n\nYes. [THINK]"
+    events = check_cuts(lambda: ThinkParser(MISTRAL, inside=False), text, [2, 9])
+    assert (reasoning(events), content(events)) == ("Hm <think> [/THIN", "Yes. [THINK]")
+    assert MISTRAL.begins_inside("<s>[INST]x[/INST][THINK]")
+    assert not MISTRAL.begins_inside("<s>[INST]x[/INST]<think>")
 
 
 _PARTS = [
@@ -144,7 +152,7 @@ def test_an_output_without_reasoning_has_no_reasoning_tokens(tmp_path: Path) -> 
     ("begin", "inside"), [("", False), ("", True), ("<think>a", False), ("<think></think>", False)]
 )
 def test_white_space_without_end_is_read_once(begin: str, inside: bool) -> None:
-    parser = ThinkParser(inside=inside)
+    parser = ThinkParser(QWEN3, inside=inside)
     parser.add(begin)
     started = time.thread_time()
     for _ in range(8_000):

@@ -8,13 +8,16 @@ from pathlib import Path
 
 import numpy
 import pytest
+import torch
 from hub_support.tiny_model import make_model, tensors
 from safetensors.numpy import load_file, save_file
 
+from blade_llm.check.model import check_model
 from blade_llm.models.config import load_model_config
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.tensors import expected_tensors
-from blade_llm.weights.checkpoint import check_tensors, open_checkpoint
+from blade_llm.weights.checkpoint import check_tensors, open_checkpoint, unused_tensors
+from blade_llm.weights.sources import SafetensorsWeights
 
 
 def refused(folder: Path) -> str:
@@ -62,9 +65,9 @@ def test_missing_and_empty_folders(tmp_path: Path) -> None:
 
 def test_no_safetensors_names_what_is_there_instead(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    assert "holds no *.safetensors;" in refused(tmp_path)
-    (tmp_path / "pytorch_model.bin").touch()
-    assert "(found pytorch_model.bin, which is not read)" in refused(tmp_path)
+    assert "holds no *.safetensors and no pytorch_model.bin;" in refused(tmp_path)
+    (tmp_path / "consolidated.00.pth").touch()
+    assert "(found consolidated.00.pth, which is not read)" in refused(tmp_path)
 
 
 @pytest.mark.parametrize("left", [0, 5, 8, 100])
@@ -151,13 +154,13 @@ def test_an_index_that_names_a_missing_tensor(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{}", '{"weight_map": 1}', "[]"])
 def test_an_index_that_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(text)
-    assert "is not a safetensors index; download it again" in refused(tmp_path)
+    assert "is not an index of weight files; download it again" in refused(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["../secret.safetensors", "/etc/passwd", "x.bin"])
 def test_an_index_cannot_point_elsewhere(tmp_path: Path, name: str) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
-    assert "which is not a safetensors file beside it" in refused(tmp_path)
+    assert "which is not a *.safetensors file beside it" in refused(tmp_path)
 
 
 def test_a_tensor_stored_twice(tmp_path: Path) -> None:
@@ -208,3 +211,38 @@ def test_an_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Path, "read_text", forbidden)
     with pytest.raises(ModelFilesError, match=r"config\.json cannot be read: Permission denied"):
         load_model_config(tmp_path)
+
+
+def test_parts_that_were_swapped_are_noticed(tmp_path: Path) -> None:
+    make_model(tmp_path, shards=2)
+    one, two = (tmp_path / f"model-0000{number}-of-00002.safetensors" for number in (1, 2))
+    first, second = one.read_bytes(), two.read_bytes()
+    one.write_bytes(second)
+    two.write_bytes(first)
+    message = refused(tmp_path)
+    assert message.startswith(f"{tmp_path / 'model.safetensors.index.json'} says that tensor 'model.")
+    assert "where it is not; index and files belong to different downloads: download the model again" in message
+
+
+@pytest.mark.parametrize("value", [numpy.nan, numpy.inf])
+def test_a_tensor_of_nan_is_named_when_it_is_read(tmp_path: Path, value: float) -> None:
+    name = "model.layers.1.mlp.down_proj.weight"
+    broken = tensors()[name]
+    broken[3, 5] = value
+    folder = make_model(tmp_path, shards=2, replace={name: broken})
+    source = SafetensorsWeights(folder, load_model_config(folder), torch.device("cpu"), torch.float32)
+    source.tensor("model.layers.0.mlp.down_proj.weight")
+    with pytest.raises(ModelFilesError, match=rf"model-0000\d-of-00002.safetensors: tensor '{name}' holds NaN or inf"):
+        source.stacked([name])
+
+
+def test_tensors_that_nothing_takes_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    more = {name: numpy.zeros(2, dtype=numpy.float32) for name in ("model.vision.patch", "lm_head.weight")}
+    folder = make_model(tmp_path, replace=more)
+    config = load_model_config(folder)
+    assert unused_tensors(open_checkpoint(folder), expected_tensors(config)) == (
+        "1 tensor(s) are not used: model.vision.patch"
+    )
+    SafetensorsWeights(folder, config, torch.device("cpu"), torch.float32)
+    assert "model.vision.patch" in caplog.text
+    assert "model.vision.patch" in check_model(folder).detail

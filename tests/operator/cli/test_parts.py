@@ -15,7 +15,7 @@ import yaml
 from blade_operator.cli import manifests, report
 from blade_operator.cli.arguments import parse
 from blade_operator.cli.errors import CommandError
-from blade_operator.cli.prompt import embed, stream_chat
+from blade_operator.cli.prompt import embed, rerank, stream_chat
 from blade_operator.cli.tables import pod_status_text, render
 from blade_operator.cli.up import _Up
 from blade_operator.cluster.local.layout import Layout
@@ -152,7 +152,7 @@ async def _served(head: bytes, lines: list[bytes], how: Any = stream_chat) -> tu
         length = next(int(line.split(b":")[1]) for line in received.lower().split(b"\r\n") if b"content-length" in line)
         request["body"] = json.loads(await reader.readexactly(length))
         events = [b"data: " + line + b"\n\n" for line in lines]
-        writer.write(head + b"Connection: close\r\n\r\n" + b"".join(lines if how is embed else events))
+        writer.write(head + b"Connection: close\r\n\r\n" + b"".join(lines if how is not stream_chat else events))
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
@@ -176,6 +176,16 @@ async def test_a_response_is_printed_piece_by_piece() -> None:
     thought: list[Object] = [{"choices": [{"delta": {"reasoning_content": "Hm. "}}]}, *chunks]
     pieces, _, _ = await _served(_OK, [*(json.dumps(chunk).encode() for chunk in thought), b"[DONE]"])
     assert pieces == ["Hm. ", "It ", "counts."]
+
+
+async def test_a_score_is_printed() -> None:
+    body = {"results": [{"index": 0, "relevance_score": 0.75}], "usage": {"prompt_tokens": 7, "total_tokens": 7}}
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+    pieces, figures, request = await _served(head, [json.dumps(body).encode()], rerank)
+    assert "".join(pieces) == "0.7500"
+    assert figures.startswith("a score for 7 tokens, after ")
+    assert request["line"] == "POST /v1/rerank HTTP/1.1"
+    assert request["body"] == {"query": "Why?", "documents": ["Why?"]}
 
 
 async def test_an_embedding_is_printed_as_its_length() -> None:

@@ -23,12 +23,14 @@ from blade_llm.check.items import parse_items
 from blade_llm.cli.server_flags import GROUPS
 from blade_llm.text.reasoning import REASONING_PARSERS
 from blade_llm.text.tool_parsers import TOOL_PARSERS
+from blade_llm.vllm_options import VLLM_OPTIONS, VllmOption
 from blade_operator.cluster.local.fields import require_supported
 from blade_operator.model.objects import Object
 from blade_operator.render import pod_template, revision_of, spec_hash
 from blade_operator.render.engine import CHECK_ITEMS
 from blade_operator.spec import parse_service
 from blade_operator.spec.api_fields import Pooling, ReasoningParser, Task, ToolCallParser
+from blade_operator.spec.errors import SpecError
 from blade_operator.spec.fields import CheckItemName
 from blade_operator.spec.rules import OWNED_FLAGS
 from blade_protocol.labels import CHAT_TEMPLATE, RESTARTED_AT
@@ -155,6 +157,15 @@ def test_parsers_are_those_the_engine_has() -> None:
     assert set(get_args(ToolCallParser)) == {NO_PARSER, *TOOL_PARSERS}
     assert set(get_args(ReasoningParser)) == {NO_PARSER, *REASONING_PARSERS}
     assert (get_args(Task), get_args(Pooling)) == (get_args(served_model.Task), get_args(pooling.Pooling))
+
+
+@pytest.mark.parametrize(
+    "option", [option for option in VLLM_OPTIONS.values() if option.to in OWNED_FLAGS], ids=lambda option: option.name
+)
+def test_vllms_names_of_flags_with_a_field_are_refused_too(option: VllmOption) -> None:
+    for name in (option.name, option.name.replace("_", "-"), *([f"no-{option.name}"] if option.switch else [])):
+        with pytest.raises(SpecError, match="have a field of their own"):
+            parse_service(service({"engine": {"extraArgs": [f"--{name}", "1"]}}))
 
 
 def test_engine_flags_are_flags_the_server_has() -> None:

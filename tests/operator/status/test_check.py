@@ -135,7 +135,7 @@ def test_an_item_of_the_check_names_the_field(item: str, status: Literal["WARNIN
         ("--chat_template /etc/x.jinja, line 1: unexpected end", "--chat_template is spec.engine.chatTemplate"),
         ("no place for tools; leave out --tool_call_parser x", "--tool_call_parser is spec.engine.toolCallParser"),
         ("no end; leave out --enable_json_warmup", "--enable_json_warmup is spec.engine.jsonWarmup"),
-        ("the model pools by cls_token; give --pooling last or mean", "--pooling is spec.engine.pooling"),
+        ("the model pools by max_tokens; give --pooling last, mean or cls", "--pooling is spec.engine.pooling"),
     ],
 )
 def test_options_that_the_model_does_not_support_name_their_fields(words: str, note: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from router_support.engine import MockEngine
+from router_support.fairness import enter
 from router_support.serving import Running, eventually, question, raw_post, serving
 
 from blade_protocol.routing import EndpointConfig, ModelConfig, QueueConfig, RouterConfig
@@ -27,7 +28,8 @@ class AdmissionByKey:
     async def admit(self, request: ClientRequest, client: Client) -> Admission:
         admission = AdmissionWithPlace()
         key = request.header(b"x-key").decode()
-        admission.queued = await self._request_queues.queue().enter(key, 1.0, 0, len(request.body), 100, client, False)
+        queue = self._request_queues.queue()
+        admission.queued = await enter(queue, key, 1.0, 0, len(request.body), 100, client, streams=False)
         return admission
 
     async def wait_for_endpoint(self, request: ClientRequest, client: Client, admission: Admission) -> bool:

@@ -2,12 +2,12 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine
 from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from router_support.fairness import enter
 
 from blade_protocol.routing import EndpointConfig, QueueConfig
 from blade_router.admission.capacity.start_window import INITIAL
@@ -63,10 +63,8 @@ class Bench:
         streams: bool = False,
     ) -> tuple["asyncio.Task[QueuedRequest]", FakeClient]:
         client = FakeClient()
-        coroutine: Coroutine[Any, Any, QueuedRequest] = self.queue.enter(
-            key, weight, priority, size, tokens, cast(Client, client), streams
-        )
-        return asyncio.create_task(coroutine, name=key), client
+        entering = enter(self.queue, key, weight, priority, size, tokens, cast(Client, client), streams=streams)
+        return asyncio.create_task(entering, name=key), client
 
     async def enters(self, count: int, key: str = "a", **extra: Any) -> list["asyncio.Task[QueuedRequest]"]:
         tasks = [self.enter(key, **extra)[0] for _ in range(count)]

@@ -6,8 +6,8 @@ import pytest
 from router_support.requests import request
 
 from blade_router.admission.tokens import Estimate, given_tokens, text_bytes
-from blade_router.request.fields import parse_fields
 from blade_router.request.models import output_token_limit
+from blade_router.request.parse import parse_fields
 from blade_router.request.usage import Usage
 
 

@@ -1,13 +1,14 @@
 """Compiled modules are used for the sources they were made of, and for no others."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 from router_support.compiled import imported
 
 from blade_router.compiled import sources
-from blade_router.compiled.build import compilable, compiler
+from blade_router.compiled.build import BuildError, build, compilable, compiler
 from blade_router.compiled.sources import LIBRARY, SUFFIX, SWITCH, cache, find, folder_name, hot_sources
 
 HOT = (
@@ -31,6 +32,8 @@ def pretend_to_compile() -> Path:
     """An empty library for the sources as they are."""
     folder = cache() / folder_name()
     folder.mkdir(parents=True)
+    for each in (folder, folder.parent):
+        each.chmod(0o700)
     (folder / f"{LIBRARY}{SUFFIX}").touch()
     return folder
 
@@ -41,18 +44,38 @@ def test_modules_of_these_sources_are_found(empty_cache: Path) -> None:
     assert find() == folder
 
 
-def test_an_edited_source_is_never_shadowed(empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    edited = hot_sources()[0]
-    copy = tmp_path / edited.name
-    copy.write_bytes(edited.read_bytes())
-    names = {copy: sources.module_name(edited)}
-    of = sources.module_name
-    monkeypatch.setattr(sources, "hot_sources", lambda: [copy, *hot_sources()[1:]])
-    monkeypatch.setattr(sources, "module_name", lambda source: names.get(source) or of(source))
+@pytest.mark.parametrize("edited", ["blade_router/policies/auto.py", "blade_protocol/limits.py"])
+def test_an_edited_source_is_never_shadowed(
+    edited: str, empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is one that stays interpreted: its constants are in the compiled ones."""
+    copies = [shutil.copytree(package, tmp_path / "copy" / package.name) for package in sources.packages()]
+    monkeypatch.setattr(sources, "packages", lambda: copies)
     pretend_to_compile()
     assert find() is not None
-    copy.write_bytes(copy.read_bytes() + b"\n# edited\n")
+    with (tmp_path / "copy" / edited).open("a") as file:
+        file.write("\n# edited\n")
     assert find() is None
+
+
+def test_what_others_can_write_to_is_not_loaded(empty_cache: Path) -> None:
+    folder = pretend_to_compile()
+    for each in (folder, folder.parent):
+        each.chmod(0o777)
+        assert find() is None
+        each.chmod(0o700)
+    assert find() == folder
+
+
+def test_a_user_without_a_home_has_no_builds(monkeypatch: pytest.MonkeyPatch) -> None:
+    def home() -> Path:
+        raise RuntimeError("no home")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", home)
+    assert find() is None
+    with pytest.raises(BuildError, match="XDG_CACHE_HOME"):
+        build()
 
 
 @pytest.mark.parametrize(("broken", "why"), [(False, "were not compiled for this Python"), (True, "file too short")])

@@ -7,7 +7,7 @@ import pytest
 
 from blade_router.compiled import build
 from blade_router.compiled.build import BuildError
-from blade_router.compiled.hazards import bases, hazards, lost
+from blade_router.compiled.hazards import bases, hazards, heirs, lost
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ TRY = "async def f():\n    try:\n        {}\n    except E as e:\n        {}\n   
         (TRY.format("a", "b", "async for each in d: c"), 1),
         ("def f():\n    try:\n        yield 1\n    except E:\n        yield 2", 1),
         ("async def f():\n    async with asyncio.timeout(1):\n        await a", 0),
-        ("async def f():\n    async with endpoints.attempt(1) as attempt:\n        await a", 0),
+        ("async def f():\n    with endpoints.attempt(1) as attempt:\n        await a", 0),
         ("async def f():\n    async with a_manager():\n        await a", 1),
         ("async def f():\n    try: a\n    except E as e: b\n    try: a\n    except F as e: b", 1),
         ("async def f():\n    try: a\n    except E as e: b\n    try: a\n    except E as e: b", 0),
@@ -50,6 +50,19 @@ TRY = "async def f():\n    try:\n        {}\n    except E as e:\n        {}\n   
 )
 def test_what_would_crash_is_found(text: str, expected: int) -> None:
     assert len(hazards(ast.parse(text))) == expected
+
+
+@pytest.mark.parametrize(
+    ("parent", "expected"),
+    [
+        ("class A(Exception): pass", 1),
+        ("@mypyc_attr(allow_interpreted_subclasses=True)\nclass A: pass", 0),
+        ("class A(Protocol): pass", 0),
+    ],
+)
+def test_an_interpreted_class_with_a_compiled_parent_is_found(parent: str, expected: int) -> None:
+    child = ast.parse("class B(errors.A):\n    reason = 'a'")
+    assert len(heirs([child], [ast.parse(parent)])) == expected
 
 
 def test_the_hot_path_has_none() -> None:

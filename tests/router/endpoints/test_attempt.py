@@ -25,6 +25,9 @@ class RecordedChoice(Choice):
     def sent(self) -> None:
         self.events.append("sent")
 
+    def kept_waiting(self) -> None:
+        self.events.append("kept waiting")
+
     def ended(self, usage: Usage | None) -> None:
         self.events.append(usage)
 
@@ -34,6 +37,7 @@ class FakeClient:
 
     def __init__(self) -> None:
         self.detached = 0
+        self.slow = False
 
     def detach(self) -> None:
         self.detached += 1
@@ -59,7 +63,7 @@ async def test_an_attempt_gives_back_what_it_took(fails: bool) -> None:
     make_half_open(endpoint)
     attempt, choice, client = attempt_of(endpoint)
     with pytest.raises(RuntimeError) if fails else contextlib.nullcontext():
-        async with attempt:
+        with attempt:
             assert (endpoint.in_flight, endpoint.health.breaker.probing) == (1, True)
             assert not endpoint.health.breaker.allows(time.monotonic()), "one probe at a time"
             if fails:
@@ -70,16 +74,25 @@ async def test_an_attempt_gives_back_what_it_took(fails: bool) -> None:
 
 
 @pytest.mark.interpreted
+async def test_that_a_client_read_slowly_is_told_before_the_end() -> None:
+    (endpoint,) = endpoints(1)
+    attempt, choice, client = attempt_of(endpoint)
+    async with attempt:
+        client.slow = True
+    assert choice.events == ["sent", "kept waiting", REQUEST.usage]
+
+
+@pytest.mark.interpreted
 async def test_a_probe_that_is_judged_ends_once() -> None:
     (endpoint,) = endpoints(1)
     make_half_open(endpoint)
     breaker = endpoint.health.breaker
     first, _, _ = attempt_of(endpoint)
-    async with first:
+    with first:
         first.end_probe()
         assert breaker.allows(time.monotonic())
         second, _, _ = attempt_of(endpoint)
-        async with second:
+        with second:
             assert breaker.probing
             first.end_probe()
             assert breaker.probing, "the probe of another attempt"
@@ -96,6 +109,6 @@ async def test_a_choice_that_fails_leaves_nothing_in_flight() -> None:
     (endpoint,) = endpoints(1)
     attempt = Attempt(FailingChoice(endpoint), REQUEST, FakeClient())  # type: ignore[arg-type]
     with pytest.raises(KeyError, match="removed"):
-        async with attempt:
+        with attempt:
             raise AssertionError("not entered")
     assert endpoint.in_flight == 0

@@ -82,3 +82,14 @@ def test_other_routers_wait_there_as_well() -> None:
     clock = PrefillClock()
     clock.sent(100.0, 10.0, False)
     assert clock.wait(100.0, 3) == pytest.approx(3 * clock.wait(100.0, 1))
+
+
+def test_one_stream_that_took_long_moves_an_output_token_by_little() -> None:
+    clock = PrefillClock()
+    for _ in range(50):
+        clock.decoded(2.0, 100)
+        clock.ended(2.5)
+    clock.decoded(1800.0, 100)
+    clock.ended(1800.0)
+    assert clock.token < 0.023
+    assert clock.service < 2.8

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from operator import attrgetter
 
 import uvloop
 from hypothesis import HealthCheck, given, settings
@@ -17,6 +18,8 @@ from blade_router.http.listening import listen
 from blade_router.http.request_reader import HttpLimits
 from blade_router.http.server import Server
 
+CONTENT = attrgetter("method", "target", "headers", "http11", "keep_alive", "length", "chunked", "body")
+"""What a request says."""
 VALID = (
     post(),
     post(b"", b"x-empty:"),
@@ -91,7 +94,7 @@ def test_the_same_requests_are_read_however_they_are_split(requests: list[bytes]
 
     whole, split = uvloop.run(both())
     assert len(whole.requests) == len(requests) + 1
-    assert split.requests == whole.requests
+    assert list(map(CONTENT, split.requests)) == list(map(CONTENT, whole.requests))
     assert not whole.refusals
     assert not split.refusals
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from blade_router.request.fields import READ_AT_ONCE, parse_fields
+from blade_router.request.parse import READ_AT_ONCE, parse_fields
 from blade_router.request.prompt_text import BLOCK, Prompt
 
 LONG = "All work and no play makes Jack a dull boy. " * 40
@@ -134,7 +134,7 @@ def test_a_field_of_a_wrong_type_hides_nothing_else() -> None:
 
 def test_keys_are_the_same_in_every_process() -> None:
     code = (
-        "import sys; from blade_router.request.fields import parse_fields;"
+        "import sys; from blade_router.request.parse import parse_fields;"
         "from blade_router.request.prompt_text import Prompt;"
         "print(Prompt(parse_fields(sys.stdin.buffer.read())).key(2))"
     )

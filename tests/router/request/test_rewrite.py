@@ -8,8 +8,8 @@ import pytest
 
 from blade_protocol.routing import ModelConfig
 from blade_router.http.errors import Refused
-from blade_router.request.fields import parse_fields
 from blade_router.request.models import Target, prepare
+from blade_router.request.parse import parse_fields
 from blade_router.request.request import ClientRequest
 
 ALIAS = Target("", ModelConfig(name="m", aliases=("a",)))

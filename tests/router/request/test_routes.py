@@ -51,7 +51,8 @@ async def test_no_administration_of_an_engine_is_forwarded(kind: EngineKind) -> 
     ("method", "path"),
     [
         *(("POST", path) for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings")),
-        *(("POST", path) for path in ("/tokenize", "/detokenize", "/v1/score", "/v1/rerank", "/v1/messages")),
+        *(("POST", path) for path in ("/tokenize", "/detokenize", "/v1/score", "/score", "/v1/rerank", "/rerank")),
+        *(("POST", path) for path in ("/v1/classify", "/v1/messages")),
         *(("GET", path) for path in ("/v1/models", "/v1/models/org/name", "/v1/models/o%2Fn", "/version", "/docs")),
         *((method, "/v1/responses/resp_0-1.a") for method in ("GET", "DELETE")),
         ("POST", "/v1/responses/resp_1/cancel"),
@@ -80,17 +81,19 @@ def test_a_path_has_its_methods(method: str, path: str, allowed: str) -> None:
 
 
 def test_a_service_has_the_paths_of_all_its_engines() -> None:
-    check_kinds("/v1/score", {"vllm", "sglang"})
+    check_kinds("/v1/score", {"vllm", "sglang", "blade"})
+    check_kinds("/rerank", {"vllm", "blade"})
+    check_kinds("/v1/classify", {"vllm", "sglang"})
     check_kinds("/v1/completions", {"vllm", "blade"})
-    check_kinds("/v1/score", ())  # none is known yet: the request may wait for one
-    for path, kinds in (("/v1/score", {"vllm", "blade"}), ("/v1/tokenize", {"vllm"})):
+    check_kinds("/v1/classify", ())  # none is known yet: the request may wait for one
+    for path, kinds in (("/v1/classify", {"vllm", "blade"}), ("/v1/tokenize", {"vllm"}), ("/score", {"sglang"})):
         with pytest.raises(Refused, match=f"there is no {path} here"):
             check_kinds(path, kinds)
 
 
 async def test_what_other_engines_have_is_not_sent_to_this_one() -> None:
     async with MockEngine("a") as engine, serving(engine) as router:
-        response = await router.client.post("/v1/score", json={"model": "m"})
+        response = await router.client.post("/v1/classify", json={"model": "m"})
     assert (response.status_code, response.json()["error"]["code"]) == (404, "not_found")
     assert engine.received == []
 

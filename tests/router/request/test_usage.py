@@ -2,7 +2,8 @@
 
 import pytest
 
-from blade_router.request.usage import MAX_TOKENS, Usage, usage_of, usage_of_stream
+from blade_router.request.read_usage import MAX_TOKENS, usage_of, usage_of_stream
+from blade_router.request.usage import Usage
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from blade_llm.api.common.errors import CLIENT_CLOSED_REQUEST, ApiError, bad_request, shortened
 from blade_llm.api.common.json_faults import check_text, malformed
-
-MAX_BODY_BYTES: Final = 16 * 1024 * 1024
+from blade_llm.api.common.limits import MAX_BODY_BYTES
 
 
 async def read_json(request: Request, limit: int = MAX_BODY_BYTES) -> dict[str, Any]:

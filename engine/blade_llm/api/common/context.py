@@ -6,8 +6,8 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 
-from blade_llm.api.common.body import MAX_BODY_BYTES
 from blade_llm.api.common.errors import ApiError, draining, engine_dead
+from blade_llm.api.common.limits import MAX_BODY_BYTES
 from blade_llm.api.common.metrics import ServerMetrics
 from blade_llm.api.common.served_model import ServedModel
 from blade_llm.api.common.shared_stats import SharedStats

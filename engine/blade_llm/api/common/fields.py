@@ -26,7 +26,7 @@ IGNORED: Final[Mapping[str, str]] = {
     "safety_identifier": "nothing is kept about users",
     "prompt_cache_key": "the prefix cache finds equal prefixes by itself",
     "prompt_cache_retention": "blocks stay until others need the room",
-    "reasoning_effort": "a model's template takes such wishes through chat_template_kwargs",
+    "reasoning_effort": "prompts of completions are not rendered by a template",
     "verbosity": "a wish to OpenAI's own models",
     "spaces_between_special_tokens": "changes nothing with the tokenizers library",
 }

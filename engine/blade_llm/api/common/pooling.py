@@ -14,18 +14,22 @@ from typing import Final, Literal
 from blade_llm.text.errors import TokenizerFilesError
 from blade_llm.text.json_files import read_json_object
 
-Pooling = Literal["last", "mean"]
-"""The state of the last token, or the mean over all tokens."""
+Pooling = Literal["last", "mean", "cls"]
+"""The state of the last token, the mean over all tokens, or the state of the first token."""
 
-_WAYS: Final[dict[str, Pooling]] = {"pooling_mode_lasttoken": "last", "pooling_mode_mean_tokens": "mean"}
+_WAYS: Final[dict[str, Pooling]] = {
+    "pooling_mode_lasttoken": "last",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls",
+}
 _SWITCH: Final = "pooling_mode_"
 
 
 def find_pooling(folder: Path) -> Pooling | None:
     """What the model in ``folder`` was trained with; None when it does not say.
 
-    Raises :class:`TokenizerFilesError` for a way there is not here (the first token's state, weighted means, several
-    joined), and for broken files.
+    Raises :class:`TokenizerFilesError` for a way there is not here (weighted means, maxima, several joined),
+    and for broken files.
     """
     named = _pooling_folder(folder)
     config = folder / (named or "1_Pooling") / "config.json"
@@ -38,7 +42,8 @@ def find_pooling(folder: Path) -> Pooling | None:
     if len(on) > 1 or on[0] not in _WAYS:
         ways = " and ".join(name.removeprefix(_SWITCH) for name in on)
         raise TokenizerFilesError(
-            f"{config}: the model pools by {ways}, which is not available; give --pooling last or mean to do otherwise"
+            f"{config}: the model pools by {ways}, which is not available; "
+            "give --pooling last, mean or cls to do otherwise"
         )
     return _WAYS[on[0]]
 

@@ -129,6 +129,38 @@ class EmbeddingList(msgspec.Struct):
     usage: EmbeddingUsage
 
 
+class Score(msgspec.Struct):
+    index: int
+    object: Literal["score"]
+    score: float
+
+
+class ScoreList(msgspec.Struct):
+    id: str
+    object: Literal["list"]
+    created: int
+    model: str
+    data: list[Score]
+    usage: EmbeddingUsage
+
+
+class RankedDocument(msgspec.Struct):
+    text: str
+
+
+class RankedResult(msgspec.Struct):
+    index: int
+    relevance_score: float
+    document: RankedDocument | msgspec.UnsetType = msgspec.UNSET
+
+
+class Ranking(msgspec.Struct):
+    id: str
+    model: str
+    usage: EmbeddingUsage
+    results: list[RankedResult]
+
+
 class Tokens(msgspec.Struct):
     count: int
     max_model_len: int

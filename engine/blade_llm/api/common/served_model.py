@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from blade_llm.api.common.pooling import Pooling, find_pooling, require_causal
+from blade_llm.config import Task
 from blade_llm.sampling.parameters import SamplingParams
-from blade_llm.text.chat_template import ChatTemplate, load_chat_template
+from blade_llm.text.chat_template import RESERVED, ChatTemplate, load_chat_template
 from blade_llm.text.errors import TokenizerFilesError
 from blade_llm.text.json_files import read_json_object
 from blade_llm.text.reasoning import REASONING_PARSERS, ReasoningForm, detect_reasoning_parser
@@ -24,9 +25,6 @@ from blade_llm.text.tool_parsers import TOOL_PARSERS, CallForm, detect_tool_pars
 NO_PARSER: Final = "none"
 """Switches off a parser that the chat template would call for."""
 _Form = TypeVar("_Form", CallForm, ReasoningForm)
-
-Task = Literal["generate", "embed"]
-"""Text, and embeddings besides; or embeddings alone."""
 
 
 class SamplingDefaults(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +47,8 @@ class ServedModel:
     """Listed by ``/v1/models``; responses carry the first."""
     aliases: frozenset[str] = frozenset()
     """Further names requests may use (the path given to ``--model``)."""
+    default_chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments for the chat template where a request does not give them."""
     sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
     task: Task = "generate"
     pooling: Pooling = "last"
@@ -67,10 +67,15 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[str, ...] = ()
     aliases: frozenset[str] = frozenset()
     tokenizer_dir: str | None = None
+    tokenizer_special_tokens: tuple[str, ...] = ()
+    """Further special tokens, or ``NAME=TOKEN`` (:class:`~blade_llm.text.tokenizer.Tokenizer`)."""
     chat_template: str | None = None
+    default_chat_template_kwargs: dict[str, Any] = {}
     task: Task = "generate"
     pooling: Pooling | None = None
-    """None: as the model's folder says, else ``last``."""
+    """None: as the model's folder says, else ``last``, or of an encoder ``cls``."""
+    bidirectional: bool = False
+    """The model is an encoder."""
     tool_call_parser: str | None = None
     """A name of :data:`~blade_llm.text.tool_parsers.TOOL_PARSERS`, or ``none``; None: what the chat template shows."""
     reasoning_parser: str | None = None
@@ -84,13 +89,16 @@ def load_served_model(source: ModelSource) -> ServedModel:
     model does not have, and for a parser that is not known.
     """
     folder = Path(source.folder)
-    tokenizer = Tokenizer(folder if source.tokenizer_dir is None else Path(source.tokenizer_dir))
+    tokenizer_dir = folder if source.tokenizer_dir is None else Path(source.tokenizer_dir)
+    tokenizer = Tokenizer(tokenizer_dir, source.tokenizer_special_tokens)
     if tokenizer.largest_id >= source.vocab_size:
         raise TokenizerFilesError(
             f"{tokenizer.folder}: the tokenizer has token id {tokenizer.largest_id}, the model only "
             f"{source.vocab_size} ids; they do not belong together: give --tokenizer_dir the right folder"
         )
-    template = load_chat_template(tokenizer, None if source.chat_template is None else Path(source.chat_template))
+    if taken := RESERVED & source.default_chat_template_kwargs.keys():
+        raise TokenizerFilesError(f"--default_chat_template_kwargs may not set {sorted(taken)[0]!r}; leave it out")
+    template = load_chat_template(tokenizer, source.chat_template)
     text = "" if template is None else template.source
     return ServedModel(
         tokenizer=tokenizer,
@@ -98,6 +106,7 @@ def load_served_model(source: ModelSource) -> ServedModel:
         vocab_size=source.vocab_size,
         names=source.names,
         aliases=source.aliases,
+        default_chat_template_kwargs=source.default_chat_template_kwargs,
         sampling_defaults=_sampling_defaults(folder / "generation_config.json"),
         task=source.task,
         pooling=_pooling(source),
@@ -109,12 +118,14 @@ def load_served_model(source: ModelSource) -> ServedModel:
 
 
 def _pooling(source: ModelSource) -> Pooling:
-    if source.task == "embed":
+    if source.task == "embed" and not source.bidirectional:
         require_causal(Path(source.folder))
+    if source.task == "score":
+        return "cls" if source.bidirectional else "last"  # what the classifier was trained on
     if source.pooling is not None:
         return source.pooling
     try:
-        return find_pooling(Path(source.folder)) or "last"
+        return find_pooling(Path(source.folder)) or ("cls" if source.bidirectional else "last")
     except TokenizerFilesError:
         if source.task == "embed":
             raise

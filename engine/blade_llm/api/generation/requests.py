@@ -6,7 +6,7 @@ the decoder say the same.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -31,6 +31,7 @@ _Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
 _RepetitionPenalty = Annotated[float, msgspec.Meta(ge=1 / MAX_REPETITION_PENALTY, le=MAX_REPETITION_PENALTY)]
 _LengthPenalty = Annotated[float, msgspec.Meta(ge=-MAX_LENGTH_PENALTY, le=MAX_LENGTH_PENALTY)]
 _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 TopLogprobs = Annotated[int, msgspec.Meta(ge=0, le=20)]
 Priority = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
 _Biases = Annotated[

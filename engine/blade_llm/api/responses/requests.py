@@ -9,7 +9,7 @@ import msgspec
 
 from blade_llm.api.common.errors import bad_request
 from blade_llm.api.common.fields import Refusal, parse
-from blade_llm.api.generation.requests import SamplingFields
+from blade_llm.api.generation.requests import ReasoningEffort, SamplingFields
 
 LOGPROBS: Final = "message.output_text.logprobs"
 Include = Literal[
@@ -37,7 +37,7 @@ class TextOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class ReasoningOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    effort: ReasoningEffort | None = None
     """As ``reasoning_effort`` of a chat."""
     summary: Literal["auto", "concise", "detailed"] | None = None
     """Accepted; the reasoning comes as it is, not summarised."""

@@ -17,7 +17,7 @@ from blade_llm.api.tools.use import ToolUse
 from blade_llm.sampling.grammar_spec import GrammarSpec
 from blade_llm.sampling.guided.text import choices, literal, schema_of
 from blade_llm.text.output_parser import OutputParsing
-from blade_llm.text.reasoning.think import BEGIN, END
+from blade_llm.text.reasoning import ReasoningForm
 from blade_llm.text.tokenizer import Tokenizer
 from blade_llm.text.tool_parsers import CallForm
 
@@ -42,7 +42,7 @@ def output_structure(
     else:
         return content
     if parsing.reasoning is not None:
-        answer = grammar.reasoning(answer, inside=parsing.inside)
+        answer = grammar.reasoning(parsing.reasoning, answer, inside=parsing.inside)
     return GrammarSpec("grammar", grammar.text(answer))
 
 
@@ -56,12 +56,12 @@ class _Grammar:
     def text(self, start: str) -> str:
         return "\n".join([f"start: {start}", *self._rules, ""])
 
-    def reasoning(self, answer: str, *, inside: bool) -> str:
+    def reasoning(self, form: ReasoningForm, answer: str, *, inside: bool) -> str:
         """``answer`` behind the reasoning, which only an output that begins inside has to have."""
-        self._until("reasoning", END)
+        self._until("reasoning", form.end)
         self._rule("answer", answer)
         reasoning = f"reasoning {json.dumps(_AFTER_REASONING)}"
-        return f"{reasoning} answer" if inside else f"({self._marker(BEGIN)} {reasoning})? answer"
+        return f"{reasoning} answer" if inside else f"({self._marker(form.begin)} {reasoning})? answer"
 
     def structure(self, content: GrammarSpec) -> str:
         """A structure as part of a larger one."""

@@ -1,6 +1,5 @@
 """Decoder layers as one operator where all their operators are native: norm, fused QKV, rotation and cache write,
-attention, output projection, norm and gated MLP, with the residual in between. Heads of queries and keys may be
-normalised, and a layer may have a window.
+attention, output projection, norm and MLP, with the residual in between.
 
 What defines it is the layers themselves (:mod:`blade_llm.models.decoder_layer`); the results are the same bits.
 """
@@ -10,11 +9,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from blade_llm.kernels.activate.kinds import Activation
 from blade_llm.kernels.backend import backend_of
-from blade_llm.kernels.decoder_layers.weights import LayerWeights
+from blade_llm.kernels.decoder_layers.weights import DecoderShape, LayerWeights, NormKind
 
 if TYPE_CHECKING:
     from blade_llm.kernels.decoder_layers.native import NativeDecoder
+
+
+def serves(layers: Sequence[LayerWeights], head_dim: int) -> bool:
+    """Whether ``layers`` can be computed in one call.
+
+    They are on a CPU with native operators; their linear layers are packed for it, their norms contiguous bf16. Keys
+    and values have the same width, all dimensions of a head rotate as halves, or not at all with angles of zero, and
+    norms of queries and keys are of each head. Layers that compute attention and MLP side by side, or that normalise
+    what they add to the residual, are not of this form at all.
+    """
+    if not layers or backend_of(layers[0].input_norm) != "native":
+        return False
+    from blade_llm.kernels.decoder_layers import native
+
+    return all(native.serves(layer, head_dim) for layer in layers)
 
 
 def fuse(
@@ -23,16 +38,22 @@ def fuse(
     num_heads: int,
     num_kv_heads: int,
     head_dim: int,
-    scale: float,
     inner: int,
     eps: float,
+    scale: float | None = None,
+    norm: NormKind = "rms",
+    activation: Activation = "silu",
+    gated: bool = True,
 ) -> NativeDecoder | None:
-    """All ``layers`` for one call, or None where their operators are to be called one by one.
+    """All ``layers`` for one call, or None where their operators are to be called one by one (:func:`serves`).
 
-    ``scale``: of attention; ``inner``: width of the gated MLP; ``eps``: of all norms.
+    ``inner``: width of the MLP; ``eps``: of all norms; ``scale``: of attention, ``head_dim ** -0.5`` by default;
+    ``norm``: of all norms, those of queries and keys included, which are RMS norms whatever the others are.
     """
-    if not layers or backend_of(layers[0].input_norm) != "native":
+    if not serves(layers, head_dim):
         return None
     from blade_llm.kernels.decoder_layers import native
 
-    return native.fuse(layers, num_heads, num_kv_heads, head_dim, scale, inner, eps)
+    factor = head_dim**-0.5 if scale is None else scale
+    shape = DecoderShape(num_heads, num_kv_heads, head_dim, factor, inner, eps, norm, activation, gated)
+    return native.NativeDecoder(layers, shape)

@@ -14,19 +14,23 @@ constexpr int64_t MLP_TOKENS = 512;
 
 // As _Layer in native.py.
 struct Layer {
-    const bf16* input_norm;
+    const bf16 *input_norm, *input_norm_bias;  // biases may be null
     const Weight *qkv, *output;
-    const bf16* post_attention_norm;
+    const bf16 *post_attention_norm, *post_attention_norm_bias;
     const Weight *gate_up, *down;
     const bf16 *q_norm, *k_norm;  // both or neither
-    int64_t window;               // 0: all tokens
+    const blade::attention::Form* attention;
 };
+
+// The numbers are NORMS in weights.py.
+enum class NormKind : int64_t { rms = 0, rms_unit_offset = 1, layer = 2 };
 
 // As _Decoder in native.py.
 struct Decoder {
     const Layer* layers;
-    int64_t hidden, inner, heads, kv_heads, head_dim;
-    float eps, scale;
+    int64_t hidden, inner, heads, kv_heads, head_dim, formula, gated;
+    NormKind norm;
+    float eps;
 };
 
 // As _Step in native.py. What each array is wide enough for is said there.
@@ -40,26 +44,35 @@ struct Step {
     bf16 *normed, *projected, *gathered;
 };
 
+void norm(const Decoder& decoder, const bf16* x, const bf16* residual, bf16* total, const bf16* weight, const bf16* bias,
+          bf16* out, int64_t tokens) {
+    if (decoder.norm == NormKind::layer)
+        return blade_layer_norm(1, x, residual, total, weight, bias, out, tokens, decoder.hidden, decoder.eps);
+    blade_rms_norm(1, x, residual, total, weight, out, tokens, decoder.hidden, decoder.eps,
+                   decoder.norm == NormKind::rms_unit_offset);
+}
+
 }  // namespace
 
 BLADE_EXPORT void blade_decoder_layers(const Decoder* decoder, const Step* step, int64_t layers) {
-    const auto& [all, hidden, inner, heads, kv_heads, head_dim, eps, scale] = *decoder;
+    const auto& [all, hidden, inner, heads, kv_heads, head_dim, formula, gated, norm_kind, eps] = *decoder;
     const auto& [tokens, cosines, sines, slots, attention, caches, x, residual, normed, projected, gathered] = *step;
     const int64_t queries = heads * head_dim;
     for (int64_t i = 0; i < layers; i++) {
         const Layer& layer = all[i];
         bf16 *keys = caches[2 * i], *values = caches[2 * i + 1];
-        blade_rms_norm(1, i ? x : residual, i ? residual : nullptr, residual, layer.input_norm, normed, tokens, hidden, eps);
+        norm(*decoder, i ? x : residual, i ? residual : nullptr, residual, layer.input_norm, layer.input_norm_bias, normed,
+             tokens);
         blade_linear(layer.qkv, normed, tokens, hidden, projected);
         blade_rope_write_kv(1, projected, cosines, sines, slots, keys, values, gathered, tokens, heads, kv_heads, head_dim,
-                            layer.q_norm, layer.k_norm, eps);
-        blade_paged_attention(attention, gathered, queries, keys, values, normed, scale, layer.window);
+                            layer.q_norm, layer.k_norm, eps, norm_kind == NormKind::rms_unit_offset);
+        blade_paged_attention(attention, gathered, queries, keys, values, normed, layer.attention);
         blade_linear(layer.output, normed, tokens, queries, x);
-        blade_rms_norm(1, x, residual, residual, layer.post_attention_norm, normed, tokens, hidden, eps);
+        norm(*decoder, x, residual, residual, layer.post_attention_norm, layer.post_attention_norm_bias, normed, tokens);
         for (int64_t first = 0; first < tokens; first += MLP_TOKENS) {
             const int64_t some = std::min(MLP_TOKENS, tokens - first);
             blade_linear(layer.gate_up, normed + first * hidden, some, hidden, projected);
-            blade_silu_and_mul(1, projected, gathered, some, inner);
+            blade_activate(1, static_cast<int>(formula), static_cast<int>(gated), projected, gathered, some, inner);
             blade_linear(layer.down, gathered, some, inner, x + first * hidden);
         }
     }

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from blade_llm.kernels.decoder_layers.weights import LayerWeights
+from blade_llm.kernels.activate.kinds import FORMULAS, formula_of
+from blade_llm.kernels.decoder_layers.weights import NORMS, DecoderShape, LayerWeights
 from blade_llm.kernels.linear.native import NativeLinear
 from blade_llm.kernels.native.functions import bind
-from blade_llm.kernels.paged_attention.native import Prepared
+from blade_llm.kernels.paged_attention.native import Form, Prepared, form_of
 from blade_llm.kernels.rope_write_kv.native import MAX_HEAD_DIM
 
 MLP_TOKENS = 512
@@ -25,10 +26,12 @@ _POINTER, _SIZE = ctypes.c_void_p, ctypes.c_int64
 class _Layer(ctypes.Structure):
     """``Layer`` in native.cpp."""
 
-    _fields_ = (
-        *((name, _POINTER) for name in ("input_norm", "qkv", "output", "post_attention_norm", "gate_up", "down")),
-        *((name, _POINTER) for name in ("q_norm", "k_norm")),
-        ("window", _SIZE),
+    _fields_ = tuple(
+        (name, _POINTER)
+        for name in (
+            *("input_norm", "input_norm_bias", "qkv", "output", "post_attention_norm", "post_attention_norm_bias"),
+            *("gate_up", "down", "q_norm", "k_norm", "attention"),
+        )
     )
 
 
@@ -37,9 +40,8 @@ class _Decoder(ctypes.Structure):
 
     _fields_ = (
         ("layers", _POINTER),
-        *((name, _SIZE) for name in ("hidden", "inner", "heads", "kv_heads", "head_dim")),
+        *((name, _SIZE) for name in ("hidden", "inner", "heads", "kv_heads", "head_dim", "formula", "gated", "norm")),
         ("eps", ctypes.c_float),
-        ("scale", ctypes.c_float),
     )
 
 
@@ -56,42 +58,25 @@ class _Step(ctypes.Structure):
 class NativeDecoder:
     """Layers whose operators are called from C++."""
 
-    def __init__(
-        self,
-        layers: Sequence[LayerWeights],
-        packed: Sequence[Sequence[NativeLinear]],
-        num_heads: int,
-        num_kv_heads: int,
-        head_dim: int,
-        scale: float,
-        inner: int,
-        eps: float,
-    ) -> None:
-        """``packed``: each layer's qkv, output, gate_up and down."""
-        self._kept = list(layers), packed  # for their addresses
-        self._layers = (_Layer * len(layers))(
-            *(
-                _Layer(
-                    layer.input_norm.data_ptr(),
-                    qkv.address,
-                    output.address,
-                    layer.post_attention_norm.data_ptr(),
-                    gate_up.address,
-                    down.address,
-                    None if layer.q_norm is None else layer.q_norm.data_ptr(),
-                    None if layer.k_norm is None else layer.k_norm.data_ptr(),
-                    layer.window,
-                )
-                for layer, (qkv, output, gate_up, down) in zip(layers, packed, strict=True)
-            )
-        )
-        hidden, queries = layers[0].input_norm.shape[0], num_heads * head_dim
+    def __init__(self, layers: Sequence[LayerWeights], shape: DecoderShape) -> None:
+        """``layers``: such as are served."""
+        heads, kv_heads, head_dim, inner = shape.num_heads, shape.num_kv_heads, shape.head_dim, shape.inner
+        forms = [
+            form_of(shape.scale, layer.window, layer.variant, heads, head_dim, (0, kv_heads * head_dim, head_dim, 1))
+            for layer in layers
+        ]
+        self._kept = list(layers), forms  # for their addresses
+        self._layers = (_Layer * len(layers))(*(_layer(layer, form) for layer, form in zip(layers, forms, strict=True)))
+        hidden, queries = layers[0].input_norm.shape[0], heads * head_dim
+        formula, norm = FORMULAS[formula_of(shape.activation)], NORMS[shape.norm]
         self._decoder = _Decoder(
-            ctypes.addressof(self._layers), hidden, inner, num_heads, num_kv_heads, head_dim, eps, scale
+            ctypes.addressof(self._layers),
+            *(hidden, inner, heads, kv_heads, head_dim, formula, shape.gated, norm),
+            shape.eps,
         )
         self._address = ctypes.addressof(self._decoder)
-        self._widths = max(hidden, queries), queries + 2 * num_kv_heads * head_dim, queries
-        self._mlp_widths = 0, 2 * inner, inner
+        self._widths = max(hidden, queries), queries + 2 * kv_heads * head_dim, queries
+        self._mlp_widths = 0, (2 if shape.gated else 1) * inner, inner
 
     def __call__(
         self,
@@ -133,32 +118,37 @@ class NativeDecoder:
         return x, embedded
 
 
-def fuse(
-    layers: Sequence[LayerWeights],
-    num_heads: int,
-    num_kv_heads: int,
-    head_dim: int,
-    scale: float,
-    inner: int,
-    eps: float,
-) -> NativeDecoder | None:
-    """As :func:`blade_llm.kernels.decoder_layers.fuse`; None where an operator would not run in C++."""
-    packed = []
-    for layer in layers:
-        linears = [
-            each for each in (layer.qkv, layer.output, layer.gate_up, layer.down) if isinstance(each, NativeLinear)
-        ]
-        norms = [
-            norm
-            for norm in (layer.input_norm, layer.post_attention_norm, layer.q_norm, layer.k_norm)
-            if norm is not None
-        ]
-        if len(linears) < 4 or any(norm.dtype != torch.bfloat16 or not norm.is_contiguous() for norm in norms):
-            return None
-        packed.append(linears)
-    if head_dim % 2 or head_dim > MAX_HEAD_DIM:
-        return None
-    return NativeDecoder(layers, packed, num_heads, num_kv_heads, head_dim, scale, inner, eps)
+def serves(layer: LayerWeights, head_dim: int) -> bool:
+    """See :func:`blade_llm.kernels.decoder_layers.serves`."""
+    if not all(isinstance(each, NativeLinear) for each in (layer.qkv, layer.output, layer.gate_up, layer.down)):
+        return False
+    if any(norm.dtype != torch.bfloat16 or not norm.is_contiguous() for norm in layer.norms):
+        return False
+    by_head = all(norm is None or len(norm) == head_dim for norm in (layer.q_norm, layer.k_norm))
+    return by_head and head_dim % 2 == 0 and head_dim <= MAX_HEAD_DIM
+
+
+def _layer(layer: LayerWeights, form: Form) -> _Layer:
+    def address(tensor: Tensor | None) -> int | None:
+        return None if tensor is None else tensor.data_ptr()
+
+    def packed(linear: object) -> int:
+        assert isinstance(linear, NativeLinear)
+        return linear.address
+
+    return _Layer(
+        address(layer.input_norm),
+        address(layer.input_norm_bias),
+        packed(layer.qkv),
+        packed(layer.output),
+        address(layer.post_attention_norm),
+        address(layer.post_attention_norm_bias),
+        packed(layer.gate_up),
+        packed(layer.down),
+        address(layer.q_norm),
+        address(layer.k_norm),
+        form.address,
+    )
 
 
 @cache

@@ -32,7 +32,8 @@ Worker choose(const Job& job) {
     if (isa() < Isa::avx512_bf16) return choose_avx2<KIND>(job);
     const bool amx = isa() == Isa::amx, any_order = !job.weight->fixed_order;
     if constexpr (KIND == Kind::int8) {
-        const bool integers = any_order && job.rows <= INT8_ROWS && job.weight->inputs <= INT8_INPUTS;
+        const int most = amx ? INT8_ROWS : INT8_ONLY_DOT_ROWS;
+        const bool integers = any_order && job.rows <= most && job.weight->inputs <= INT8_INPUTS;
         if (integers) return amx && job.rows > INT8_DOT_ROWS ? multiply_int8_amx : multiply_int8_dot;
     } else if constexpr (KIND == Kind::int4) {
         if (any_order && job.rows <= (amx ? INT4_ROWS_AMX : INT4_ROWS)) return multiply_int4_dot;
@@ -51,6 +52,27 @@ Worker choose(const Job& job) {
 }
 
 thread_local Buffers buffers;
+
+// The inputs, filled up with zeros to whole steps where the weight's are no multiple of one. ``x_stride`` follows.
+const bf16* padded_inputs(const Weight& weight, const bf16* x, int64_t rows, int64_t& x_stride) {
+    const int64_t padded = weight.steps() * STEP;
+    if (padded == weight.inputs) return x;
+    bf16* copy = buffers.inputs.get(rows * padded * sizeof(bf16));
+    for (int64_t row = 0; row < rows; ++row) {
+        memcpy(copy + row * padded, x + row * x_stride, weight.inputs * sizeof(bf16));
+        memset(copy + row * padded + weight.inputs, 0, (padded - weight.inputs) * sizeof(bf16));
+    }
+    x_stride = padded;
+    return copy;
+}
+
+// A small layer is done before a second thread is awake.
+bool worth_sharing(int64_t panels, int64_t bytes, int64_t rows) {
+    return panels > 1 && bytes * std::min<int64_t>(rows, 16) > (1 << 18);
+}
+
+// Rows that take as long as one: the weight comes slower than it is multiplied with them.
+constexpr int64_t FREE_ROWS = 4;
 
 }  // namespace
 
@@ -73,24 +95,53 @@ BLADE_EXPORT void blade_linear_pack(const Weight* weight, const bf16* source) {
 // ``x``: [rows, inputs] bf16, rows ``x_stride`` apart; ``y``: [rows, outputs] bf16, contiguous.
 BLADE_EXPORT void blade_linear(const Weight* weight, const bf16* x, int64_t rows, int64_t x_stride, bf16* y) {
     if (rows == 0) return;
-    const int64_t panels = weight->panels(), padded = weight->steps() * STEP;
-    if (padded != weight->inputs) {
-        bf16* copy = buffers.inputs.get(rows * padded * sizeof(bf16));
-        for (int64_t row = 0; row < rows; ++row) {
-            memcpy(copy + row * padded, x + row * x_stride, weight->inputs * sizeof(bf16));
-            memset(copy + row * padded + weight->inputs, 0, (padded - weight->inputs) * sizeof(bf16));
-        }
-        x = copy;
-        x_stride = padded;
-    }
+    const int64_t panels = weight->panels();
+    x = padded_inputs(*weight, x, rows, x_stride);
     const Job job{weight, x, rows, x_stride, y, weight->outputs};
     const Worker worker = choose(job);
-    // A small layer is done before a second thread is awake.
-    const bool share = panels > 1 && panels * weight->panel_bytes() * std::min<int64_t>(rows, 16) > (1 << 18);
+    const bool share = worth_sharing(panels, panels * weight->panel_bytes(), rows);
 #pragma omp parallel if (share)
     {
         const int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
         const int64_t first = panels * thread / threads, last = panels * (thread + 1) / threads;
         if (first < last) worker(job, first, last, buffers);
+    }
+}
+
+// Several weights of one shape, each for its own rows: those of group g are [starts[g], starts[g + 1]). ``x``: [rows,
+// inputs] bf16, rows ``x_stride`` apart; ``y``: [rows, outputs] bf16, contiguous. Weights without rows are not touched.
+// Threads share the panels of all groups together, by what these cost.
+BLADE_EXPORT void blade_grouped_linear(
+    const Weight* const* weights, const int32_t* starts, int64_t groups, const bf16* x, int64_t x_stride, bf16* y) {
+    const int64_t rows = starts[groups];
+    if (rows == 0) return;
+    const Weight& shape = *weights[0];
+    const int64_t panels = shape.panels();
+    x = padded_inputs(shape, x, rows, x_stride);
+    const auto panel_cost = [&](int64_t group) {
+        const int64_t count = starts[group + 1] - starts[group];
+        return count ? std::max(count, FREE_ROWS) : 0;
+    };
+    int64_t total = 0;
+    for (int64_t group = 0; group < groups; ++group) total += panels * panel_cost(group);
+    const bool share = worth_sharing(panels, total / FREE_ROWS * shape.panel_bytes(), 1);
+#pragma omp parallel if (share)
+    {
+        const int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
+        const int64_t begin = total * thread / threads, end = total * (thread + 1) / threads;
+        int64_t before = 0;
+        for (int64_t group = 0; group < groups && before < end; ++group) {
+            const int64_t cost = panel_cost(group);
+            if (cost == 0) continue;
+            // The panels of which the beginning lies in this thread's share.
+            const auto place = [&](int64_t at) { return std::clamp<int64_t>((at - before + cost - 1) / cost, 0, panels); };
+            const int64_t first = place(begin), last = place(end);
+            before += panels * cost;
+            if (first >= last) continue;
+            const int64_t row = starts[group];
+            const Job job{weights[group], x + row * x_stride, starts[group + 1] - row, x_stride, y + row * shape.outputs,
+                          shape.outputs};
+            choose(job)(job, first, last, buffers);
+        }
     }
 }

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections.abc import Sequence
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,49 +41,64 @@ class _Weight(ctypes.Structure):
     )
 
 
+class Parts(NamedTuple):
+    """The tensors of a packed weight, row-major and aligned to 64 bytes; those that it does not need are empty."""
+
+    records: Tensor
+    """uint8, as ``layout.h`` says."""
+    scales: Tensor
+    """int8: [padded outputs] fp32."""
+    bias: Tensor
+    """[padded outputs] fp32."""
+
+
 class NativeLinear:
     """A weight packed for the native kernels."""
 
-    __slots__ = ("_inputs", "_multiply", "_outputs", "_tensors", "_weight", "address", "nbytes")
+    __slots__ = ("_multiply", "_weight", "address", "deterministic", "inputs", "kind", "nbytes", "outputs", "parts")
 
-    def __init__(
-        self, weight: Tensor, bias: Tensor | None, kind: int, deterministic: bool, arena: HugePageArena = _arena
-    ) -> None:
-        """``weight``: [out, in] bf16; ``bias``: [out]. ``arena``: where the packed weight is kept."""
+    def __init__(self, outputs: int, inputs: int, kind: int, deterministic: bool, parts: Parts) -> None:
         library = _functions()
         assert library is not None
-        outputs, inputs = weight.shape
-        panels, steps = -(-outputs // PANEL), -(-inputs // PANEL)
-        records = arena.empty(panels * steps * int(library.blade_linear_record_bytes(kind)))
-        scales = torch.zeros(panels * PANEL if kind == KINDS["int8"] else 0)
-        padded_bias = torch.zeros(panels * PANEL if bias is not None else 0)
-        if bias is not None:
-            padded_bias[:outputs] = bias
-        self._tensors = (records, scales, padded_bias)  # kept alive for their addresses
-        self._weight = _Weight(
-            kind,
-            deterministic,
-            outputs,
-            inputs,
-            records.data_ptr(),
-            scales.data_ptr(),
-            padded_bias.data_ptr() if bias is not None else None,
-            _levels().data_ptr(),
-        )
+        self.outputs, self.inputs, self.kind, self.deterministic = outputs, inputs, kind, deterministic
+        self._weight = _Weight(kind, deterministic, outputs, inputs, levels=_levels().data_ptr())
         self.address = ctypes.addressof(self._weight)
-        source = weight.contiguous()
-        library.blade_linear_pack(self.address, source.data_ptr())
-        self._inputs, self._outputs = inputs, outputs
         self._multiply = library.blade_linear
-        self.nbytes = sum(tensor.nbytes for tensor in self._tensors)
+        self.nbytes = sum(tensor.nbytes for tensor in parts)
+        self.place(parts)
+
+    def place(self, parts: Parts) -> None:
+        """Read the weight from another copy of its parts from now on."""
+        self.parts = parts  # kept alive for their addresses
+        self._weight.records = parts.records.data_ptr()
+        self._weight.scales = parts.scales.data_ptr()
+        self._weight.bias = parts.bias.data_ptr() if parts.bias.numel() else None
+
+    def pack_rows(self, first: int, count: int, source: int) -> None:
+        """Pack ``count`` outputs from address ``source`` into the records from output ``first`` on, the first of its
+        panel."""
+        library = _functions()
+        assert library is not None
+        record_bytes = int(library.blade_linear_record_bytes(self.kind))
+        records = first // PANEL * -(-self.inputs // PANEL) * record_bytes
+        part = _Weight(
+            self.kind,
+            self.deterministic,
+            count,
+            self.inputs,
+            self.parts.records.data_ptr() + records,
+            self.parts.scales.data_ptr() + first * self.parts.scales.itemsize,
+            levels=_levels().data_ptr(),
+        )
+        library.blade_linear_pack(ctypes.addressof(part), source)
 
     def __call__(self, x: Tensor) -> Tensor:
-        if x.shape[1] != self._inputs or x.dtype != torch.bfloat16:
-            raise ValueError(f"expected [tokens, {self._inputs}] bf16, got {list(x.shape)} {x.dtype}")
+        if x.shape[1] != self.inputs or x.dtype != torch.bfloat16:
+            raise ValueError(f"expected [tokens, {self.inputs}] bf16, got {list(x.shape)} {x.dtype}")
         if x.stride(1) != 1:
             x = x.contiguous()
         rows = x.shape[0]
-        y = torch.empty((rows, self._outputs), dtype=torch.bfloat16)
+        y = torch.empty((rows, self.outputs), dtype=torch.bfloat16)
         self._multiply(self.address, x.data_ptr(), rows, x.stride(0), y.data_ptr())
         return y
 
@@ -96,7 +112,39 @@ def pack(weight: Tensor, bias: Tensor | None, quant: Quantization, deterministic
     """As :func:`blade_llm.kernels.linear.pack`; None where these kernels cannot take it."""
     if weight.dtype != torch.bfloat16 or _functions() is None:
         return None
-    return NativeLinear(weight, bias, KINDS[quant], deterministic)
+    return _pack([weight], bias, KINDS[quant], deterministic, _arena)
+
+
+def pack_stacked(
+    weights: Sequence[Tensor], bias: Tensor | None, quant: Quantization, deterministic: bool
+) -> NativeLinear | None:
+    """As :func:`pack` of ``weights`` one above the other, which are not copied for it; None where their rows do not
+    fill panels."""
+    if _functions() is None or any(each.dtype != torch.bfloat16 or len(each) % PANEL for each in weights):
+        return None
+    return _pack(weights, bias, KINDS[quant], deterministic, _arena)
+
+
+def _pack(
+    weights: Sequence[Tensor], bias: Tensor | None, kind: int, deterministic: bool, arena: HugePageArena
+) -> NativeLinear:
+    """``weights``: [out, in] bf16, all but the last of whole panels; ``bias``: [all out]; ``arena``: for the result."""
+    library = _functions()
+    assert library is not None
+    outputs, inputs = sum(map(len, weights)), weights[0].shape[1]
+    panels, steps = -(-outputs // PANEL), -(-inputs // PANEL)
+    records = arena.empty(panels * steps * int(library.blade_linear_record_bytes(kind)))
+    scales = torch.zeros(panels * PANEL if kind == KINDS["int8"] else 0)
+    padded_bias = torch.zeros(panels * PANEL if bias is not None else 0)
+    if bias is not None:
+        padded_bias[:outputs] = bias
+    linear = NativeLinear(outputs, inputs, kind, deterministic, Parts(records, scales, padded_bias))
+    first = 0
+    for weight in weights:
+        source = weight.contiguous()
+        linear.pack_rows(first, len(weight), source.data_ptr())
+        first += len(weight)
+    return linear
 
 
 def measure_prefetch(quant: Quantization, rounds: int = 12) -> int:
@@ -108,7 +156,7 @@ def measure_prefetch(quant: Quantization, rounds: int = 12) -> int:
     functions = _functions()
     assert functions is not None
     weight = torch.zeros(32_768 if quant == "none" else 65_536, 1024, dtype=torch.bfloat16)
-    layer = NativeLinear(weight, None, KINDS[quant], deterministic=False, arena=HugePageArena())  # goes with it
+    layer = _pack([weight], None, KINDS[quant], False, HugePageArena())  # goes with it
     row = torch.zeros(1, 1024, dtype=torch.bfloat16)
     best = dict.fromkeys(PREFETCH_DISTANCES, float("inf"))
     before = functions.blade_linear_set_prefetch(0)

@@ -17,3 +17,12 @@ class PackedLinear(Protocol):
 
     def __call__(self, x: Tensor) -> Tensor:
         """[tokens, in] to [tokens, out], same type."""
+
+
+class Packer(Protocol):
+    """How weights are packed; :func:`blade_llm.kernels.linear.pack`, or one that keeps what it packed."""
+
+    def __call__(
+        self, weight: Tensor, bias: Tensor | None, quant: Quantization, *, deterministic: bool
+    ) -> PackedLinear | None:
+        """As :func:`blade_llm.kernels.linear.pack`."""

@@ -7,21 +7,31 @@ namespace blade {
 struct Weight;  // linear/layout.h
 namespace attention {
 struct Step;  // paged_attention/attend.h
+struct Form;
 }
 }  // namespace blade
 
 BLADE_EXPORT void blade_linear(const blade::Weight* weight, const blade::bf16* x, int64_t rows, int64_t x_stride,
                                blade::bf16* y);
 
+BLADE_EXPORT void blade_grouped_linear(const blade::Weight* const* weights, const int32_t* starts, int64_t groups,
+                                       const blade::bf16* x, int64_t x_stride, blade::bf16* y);
+
 BLADE_EXPORT void blade_rms_norm(int is_bf16, const void* x, const void* residual, void* total, const void* weight,
-                                 void* out, int64_t rows, int64_t hidden, float eps);
+                                 void* out, int64_t rows, int64_t hidden, float eps, int unit_offset);
 
 BLADE_EXPORT void blade_rope_write_kv(int is_bf16, const void* qkv, const float* cosines, const float* sines,
                                       const int64_t* slots, void* k_cache, void* v_cache, void* q_out, int64_t tokens,
                                       int64_t heads, int64_t kv_heads, int64_t head_dim, const void* q_norm,
-                                      const void* k_norm, float eps);
+                                      const void* k_norm, float eps, int unit_offset);
 
 BLADE_EXPORT void blade_paged_attention(const blade::attention::Step* step, const void* q, int64_t q_stride,
-                                        const void* k, const void* v, void* out, float scale, int64_t window);
+                                        const void* k, const void* v, void* out,
+                                        const blade::attention::Form* form);
 
-BLADE_EXPORT void blade_silu_and_mul(int is_bf16, const void* gate_up, void* out, int64_t rows, int64_t inner);
+BLADE_EXPORT void blade_layer_norm(int is_bf16, const void* x, const void* residual, void* total, const void* weight,
+                                   const void* bias, void* out, int64_t rows, int64_t hidden, float eps);
+
+// Formulas are numbered in activate/kinds.py.
+BLADE_EXPORT void blade_activate(int is_bf16, int formula, int gated, const void* x, void* out, int64_t rows,
+                                 int64_t inner);

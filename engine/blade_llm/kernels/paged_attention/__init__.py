@@ -15,8 +15,9 @@ from torch import Tensor
 from blade_llm.kernels.backend import Backend, backend_of
 from blade_llm.kernels.paged_attention import torch as _reference
 from blade_llm.kernels.paged_attention.batch import RaggedBatch
+from blade_llm.kernels.paged_attention.variant import PLAIN, AttentionVariant
 
-__all__ = ["PreparedAttention", "RaggedBatch", "paged_attention", "prepare", "warm"]
+__all__ = ["PLAIN", "AttentionVariant", "PreparedAttention", "RaggedBatch", "paged_attention", "prepare", "warm"]
 
 PreparedAttention: TypeAlias = Any
 """A step's shape as the implementation wants it; opaque to callers."""
@@ -28,7 +29,14 @@ class _Implementation(Protocol):
     ) -> PreparedAttention: ...
 
     def paged_attention(
-        self, q: Tensor, k_cache: Tensor, v_cache: Tensor, step: PreparedAttention, scale: float, window: int
+        self,
+        q: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        step: PreparedAttention,
+        scale: float,
+        window: int,
+        variant: AttentionVariant,
     ) -> Tensor: ...
 
 
@@ -54,31 +62,48 @@ def prepare(
 
 
 def paged_attention(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, step: PreparedAttention, scale: float, window: int = 0
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    step: PreparedAttention,
+    scale: float,
+    window: int = 0,
+    variant: AttentionVariant = PLAIN,
 ) -> Tensor:
-    """``softmax(scale * q k^T) v`` of each new token over its sequence up to itself.
+    """``softmax(scale * q k^T) v`` of each new token over its sequence up to itself, or as ``variant`` says.
 
     ``q``: [tokens, heads, head_dim]; ``heads`` is a multiple of ``kv_heads`` and consecutive query heads share one.
-    ``k_cache``, ``v_cache``: [blocks, block_size, kv_heads, head_dim], contiguous, the step's keys and values already
-    written; unused cache slots must be finite. ``window``: a token sees only so many, itself included; 0 for all.
-    Returns [tokens, heads * head_dim].
+    ``k_cache``: [blocks, block_size, kv_heads, head_dim], contiguous; ``v_cache``: [blocks, block_size, kv_heads,
+    v_dim], contiguous or the first elements of each head of ``k_cache`` (the latent vectors of DeepSeek-V2's attention,
+    arXiv 2405.04434, are both). The step's keys and values are already written; unused cache slots must be finite.
+    ``window``: a token sees only so many, itself included; 0 for all. Without causality all of a sequence must be
+    computed in one step. Returns [tokens, heads * v_dim].
+
+    Raises :class:`ValueError` for options that do not go together.
     """
     if isinstance(step, _reference.Prepared):
-        return _reference.paged_attention(q, k_cache, v_cache, step, scale, window)
-    return _implementation(backend_of(q)).paged_attention(q, k_cache, v_cache, step, scale, window)
+        return _reference.paged_attention(q, k_cache, v_cache, step, scale, window, variant)
+    return _implementation(backend_of(q)).paged_attention(q, k_cache, v_cache, step, scale, window, variant)
 
 
 def warm(
-    k_cache: Tensor, block_table: Tensor, num_heads: int, windows: tuple[int, ...] = (0,), deterministic: bool = False
+    k_cache: Tensor,
+    block_table: Tensor,
+    num_heads: int,
+    windows: tuple[int, ...] = (0,),
+    deterministic: bool = False,
+    variant: AttentionVariant = PLAIN,
+    v_cache: Tensor | None = None,
 ) -> None:
     """Compile every kernel that calls with these arguments can need, whatever the batch. Nothing to do but on a GPU.
 
-    ``windows``: each ``window`` that some layer has. The cache is read, not written.
+    ``windows``: each ``window`` that some layer with this ``variant`` has. ``v_cache``: where values are of another
+    width than keys, or part of them. The caches are read, not written.
     """
     if backend_of(k_cache) == "triton":
         import blade_llm.kernels.paged_attention.triton as kernels
 
-        kernels.warm(k_cache, block_table, num_heads, windows, deterministic)
+        kernels.warm(k_cache, block_table, num_heads, windows, deterministic, variant, v_cache)
 
 
 @cache

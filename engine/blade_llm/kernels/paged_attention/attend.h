@@ -13,6 +13,8 @@
 
 namespace blade::attention {
 
+constexpr float LOG2_E = 1.44269504f;
+
 // A step's shape; the same fields as `Prepared` in native.py.
 struct Step {
     int64_t sequences;
@@ -23,14 +25,31 @@ struct Step {
     int64_t table_stride, block_size, heads, kv_heads, head_dim, is_bf16;
 };
 
-// One layer's attention.
+// What one layer's attention is; the same fields as `_Form` in native.py. Zero or null: it has none.
+struct Form {
+    float scale, softcap;
+    int64_t window, chunk, bidirectional;
+    const float *slopes, *sinks;             // [heads]
+    int64_t v_dim, v_slot_size, v_head_size;  // a value's elements, and those between slots and between heads
+};
+
+// One layer's attention in a step.
 struct Call {
     const Step* step;
+    const Form* form;
     const void *q, *k, *v;
     void* out;
     int64_t q_stride;  // elements between tokens
-    float scale;       // times log2(e): the softmax is computed with powers of two
-    int64_t window;    // 0: none
+
+    // The softmax is computed with powers of two. Where scores are adjusted, that includes the scale.
+    bool adjusted() const { return form->softcap != 0 || form->slopes; }
+    float scale() const { return adjusted() ? 1.0f : form->scale * LOG2_E; }
+
+    // The first key that a query at `position` sees; never decreases with it.
+    int64_t first_key(int64_t position) const {
+        const int64_t low = form->window ? std::max<int64_t>(0, position + 1 - form->window) : 0;
+        return form->chunk ? std::max(low, position / form->chunk * form->chunk) : low;
+    }
 };
 
 // What one thread does at a time: rows of one sequence and key head against a range of keys.
@@ -55,24 +74,26 @@ struct KeyBlock {
 // Rows of a tile: each sees the keys [low, high).
 struct Limits {
     int32_t low[MAX_LANES], high[MAX_LANES];
+    float slopes[MAX_LANES], positions[MAX_LANES];  // set where attention has slopes, these times log2(e)
     int64_t min_low, max_low, min_high, max_high;
 };
 
 // A thread's memory for one unit; every pointer is aligned to 64 bytes.
 struct Workspace {
-    float *scores, *state;  // [MAX_KEYS, lanes]; [tiles][max, sum, output[head_dim]][lanes]
+    float *scores, *state;  // [MAX_KEYS, lanes]; [tiles][max, sum, output[v_dim]][lanes]
     void *weights;          // [MAX_KEYS, lanes] of at most two bytes
     void *queries, *keys, *values, *zeros;
     Limits* limits;
     const KeyBlock* next;  // block to load from memory meanwhile, or null
 
-    static Workspace of_thread(int64_t head_dim) {
+    static Workspace of_thread(int64_t key_dim, int64_t value_dim) {
         struct Owner {
             char* memory = nullptr;
             size_t size = 0;
             ~Owner() { std::free(memory); }
         };
         thread_local Owner owner;
+        const int64_t head_dim = std::max(key_dim, value_dim);
         int64_t tiles_floats = MAX_ROWS * (head_dim + 2) * 4;  // MAX_ROWS is a multiple of every tile
         int64_t block_bytes = MAX_KEYS * (head_dim + 16) * 4;
         // Tiles of four lanes are most: 64 of them.
@@ -102,15 +123,18 @@ inline void locate(const Call& call, const Unit& unit, int64_t first, int keys, 
     const Step& step = *call.step;
     const int32_t* table = step.block_table + step.rows[unit.sequence] * step.table_stride;
     int64_t stride = step.kv_heads * step.head_dim * element, offset = unit.kv_head * step.head_dim * element;
+    int64_t v_stride = call.form->v_slot_size * element, v_offset = unit.kv_head * call.form->v_head_size * element;
     block.first = first;
     block.count = static_cast<int>(std::min<int64_t>(keys, unit.key_end - first));
     block.k_stride = step.block_size % 16 == 0 && first % 16 == 0 ? stride : 0;
     int64_t index = first / step.block_size, within = first % step.block_size;
     for (int key = 0; key < block.count; index++, within = 0) {
-        int64_t at = (table[index] * step.block_size + within) * stride + offset;
-        for (; within < step.block_size && key < block.count; within++, key++, at += stride) {
-            block.k[key] = static_cast<const char*>(call.k) + at;
-            block.v[key] = static_cast<const char*>(call.v) + at;
+        int64_t slot = table[index] * step.block_size + within;
+        const char* k = static_cast<const char*>(call.k) + slot * stride + offset;
+        const char* v = static_cast<const char*>(call.v) + slot * v_stride + v_offset;
+        for (; within < step.block_size && key < block.count; within++, key++, k += stride, v += v_stride) {
+            block.k[key] = k;
+            block.v[key] = v;
         }
     }
     for (int key = block.count; key < (block.count + 31) / 32 * 32; key++) block.k[key] = block.v[key] = zeros;
@@ -118,29 +142,29 @@ inline void locate(const Call& call, const Unit& unit, int64_t first, int keys, 
 
 // Starts loading one key's and value's rows of a block from memory, whose blocks are too scattered for the CPU to
 // foresee. Called a row at a time between computations: many at once would only wait for each other.
-inline __attribute__((always_inline)) void prefetch(const KeyBlock* block, int key, int64_t row_bytes) {
+inline __attribute__((always_inline)) void prefetch(const KeyBlock* block, int key, int64_t k_bytes, int64_t v_bytes) {
     if (!block || key >= block->count) return;
-    for (int64_t at = 0; at < row_bytes; at += 64) {
-        __builtin_prefetch(static_cast<const char*>(block->k[key]) + at, 0, 2);
-        __builtin_prefetch(static_cast<const char*>(block->v[key]) + at, 0, 2);
-    }
+    for (int64_t at = 0; at < k_bytes; at += 64) __builtin_prefetch(static_cast<const char*>(block->k[key]) + at, 0, 2);
+    for (int64_t at = 0; at < v_bytes; at += 64) __builtin_prefetch(static_cast<const char*>(block->v[key]) + at, 0, 2);
 }
 
 // Computes a unit with Kernel, which has LANES, KEYS, Element and static functions:
-//   start(), stop() around a thread's units, pack_queries(rows, packed, head_dim), load(block, workspace, head_dim),
-//   tile(block, count, masked, limits, packed, state, workspace, head_dim, scale), merge(state, other, head_dim),
+//   start(), stop() around a thread's units, pack_queries(rows, packed, head_dim), load(call, block, workspace),
+//   tile(call, block, count, masked, limits, packed, state, workspace), merge(state, other, v_dim),
 //   finish(call, unit, state).
 template <class Kernel>
 void attend(const Call& call, const Unit& unit) {
     using Element = typename Kernel::Element;
     const Step& step = *call.step;
     constexpr int lanes = Kernel::LANES;
-    const int64_t head_dim = step.head_dim, share = step.heads / step.kv_heads;
-    Workspace workspace = Workspace::of_thread(head_dim);
+    const Form& form = *call.form;
+    const int64_t head_dim = step.head_dim, v_dim = form.v_dim, share = step.heads / step.kv_heads;
+    Workspace workspace = Workspace::of_thread(head_dim, v_dim);
     const int64_t token = step.query_starts[unit.sequence];
-    const int64_t start = step.seq_lens[unit.sequence] - (step.query_starts[unit.sequence + 1] - token);
+    const int64_t end = step.seq_lens[unit.sequence];
+    const int64_t start = end - (step.query_starts[unit.sequence + 1] - token);
     const int tiles = static_cast<int>((unit.rows + lanes - 1) / lanes);
-    const int64_t packed_size = Kernel::packed_bytes(head_dim), state_size = (head_dim + 2) * lanes;
+    const int64_t packed_size = Kernel::packed_bytes(head_dim), state_size = (v_dim + 2) * lanes;
 
     for (int tile = 0; tile < tiles; tile++) {
         const Element* rows[lanes];
@@ -148,8 +172,12 @@ void attend(const Call& call, const Unit& unit) {
         for (int lane = 0; lane < lanes; lane++) {
             int64_t row = std::min<int64_t>(tile * lanes + lane, unit.rows - 1) + unit.first_row;
             int64_t position = start + row / share;
-            limits.high[lane] = static_cast<int32_t>(position + 1);
-            limits.low[lane] = call.window ? static_cast<int32_t>(std::max<int64_t>(0, position + 1 - call.window)) : 0;
+            limits.high[lane] = static_cast<int32_t>(form.bidirectional ? end : position + 1);
+            limits.low[lane] = static_cast<int32_t>(call.first_key(position));
+            if (form.slopes) {
+                limits.slopes[lane] = form.slopes[unit.kv_head * share + row % share] * LOG2_E;
+                limits.positions[lane] = static_cast<float>(position);
+            }
             bool real = tile * lanes + lane < unit.rows;
             rows[lane] = static_cast<const Element*>(real ? call.q : workspace.zeros);
             if (real) rows[lane] += (token + row / share) * call.q_stride +
@@ -172,14 +200,15 @@ void attend(const Call& call, const Unit& unit) {
         if (first + Kernel::KEYS < unit.key_end)
             locate(call, unit, first + Kernel::KEYS, Kernel::KEYS, sizeof(Element), workspace.zeros, next);
         workspace.next = &next;
-        Kernel::load(block, workspace, head_dim);
+        Kernel::load(call, block, workspace);
         for (int tile = 0; tile < tiles; tile++) {
             const Limits& limits = workspace.limits[tile];
             if (limits.max_high <= first || limits.min_low >= first + block.count) continue;
             int count = static_cast<int>(std::min<int64_t>(block.count, limits.max_high - first));
             bool masked = first < limits.max_low || first + count > limits.min_high;
-            Kernel::tile(block, count, masked, limits, static_cast<char*>(workspace.queries) + tile * packed_size,
-                         workspace.state + tile * state_size, workspace, head_dim, call.scale);
+            Kernel::tile(call, block, count, masked, limits,
+                         static_cast<char*>(workspace.queries) + tile * packed_size,
+                         workspace.state + tile * state_size, workspace);
             workspace.next = nullptr;
         }
     }
@@ -197,7 +226,16 @@ inline Element* output_row(const Call& call, const Unit& unit, int64_t row) {
     int64_t share = step.heads / step.kv_heads;
     row += unit.first_row;
     int64_t token = step.query_starts[unit.sequence] + row / share;
-    return static_cast<Element*>(call.out) + (token * step.heads + unit.kv_head * share + row % share) * step.head_dim;
+    int64_t head = unit.kv_head * share + row % share;
+    return static_cast<Element*>(call.out) + (token * step.heads + head) * call.form->v_dim;
+}
+
+// The weight of a row's attention sink, a score whose value is zero (Xiao et al., arXiv 2309.17453), beside weights
+// that are relative to `maximum`.
+inline float sink_weight(const Call& call, const Unit& unit, int64_t row, float maximum) {
+    const int64_t share = call.step->heads / call.step->kv_heads;
+    const float sink = call.form->sinks[unit.kv_head * share + (row + unit.first_row) % share];
+    return std::exp2(std::min(sink * LOG2_E - maximum, 126.0f));
 }
 
 }  // namespace blade::attention

@@ -34,18 +34,16 @@ void run(const Call& call) {
     static thread_local std::vector<float> partials;
     units.clear(), merges.clear();
     int64_t total = 0, stored = 0;
-    const int64_t state = (step.head_dim + 2) * lanes;
+    const int64_t state = (call.form->v_dim + 2) * lanes;
     for (int64_t i = 0; i < step.sequences; i++) {
         const int64_t count = step.query_starts[i + 1] - step.query_starts[i], end = step.seq_lens[i];
         const int64_t rows = count * share, tiles = (rows + lanes - 1) / lanes;
-        const int64_t oldest = call.window ? std::max<int64_t>(0, end - count + 1 - call.window) : 0;
-        const bool decode = rows <= DECODE_ROWS;
+        const bool decode = rows <= DECODE_ROWS || (count == 1 && rows <= MAX_ROWS);
         const int64_t height = decode ? rows : share <= MAX_ROWS ? MAX_ROWS / share * share : MAX_ROWS;
         for (int64_t first = (rows - 1) / height * height; first >= 0; first -= height) {
             Unit unit{i, 0, first, std::min(height, rows - first), 0, 0, nullptr};
-            const int64_t last = end - count + (first + unit.rows - 1) / share + 1;
-            int64_t low = call.window ? std::max<int64_t>(0, end - count + first / share + 1 - call.window) : 0;
-            low = (decode ? oldest : low) / Kernel::KEYS * Kernel::KEYS;
+            const int64_t last = call.form->bidirectional ? end : end - count + (first + unit.rows - 1) / share + 1;
+            const int64_t low = call.first_key(end - count + first / share) / Kernel::KEYS * Kernel::KEYS;
             const int64_t begin = static_cast<int64_t>(units.size());
             int64_t parts = 0;
             // Heads innermost: their keys lie side by side in memory.
@@ -78,7 +76,7 @@ void run(const Call& call) {
         for (int64_t tile = 0; tile < (unit.rows + lanes - 1) / lanes; tile++)
             for (int64_t part = 1; part < merged.count; part++)
                 Kernel::merge(unit.partial + tile * state,
-                              todo[merged.first + part * merged.stride].partial + tile * state, step.head_dim);
+                              todo[merged.first + part * merged.stride].partial + tile * state, call.form->v_dim);
         Kernel::finish(call, unit, unit.partial);
     };
     const int threads = static_cast<int>(std::min<int64_t>({omp_get_max_threads(), count, 1 + total / WORTH_THREADS}));
@@ -106,13 +104,14 @@ void run_portable(const Call& call) {
 }  // namespace
 }  // namespace blade::attention
 
-// q: [tokens, heads, head_dim], q_stride elements between tokens; out: the same, contiguous.
+// q: [tokens, heads, head_dim], q_stride elements between tokens; out: [tokens, heads, v_dim], contiguous.
 BLADE_EXPORT void blade_paged_attention(const blade::attention::Step* step, const void* q, int64_t q_stride,
-                                        const void* k, const void* v, void* out, float scale, int64_t window) {
+                                        const void* k, const void* v, void* out,
+                                        const blade::attention::Form* form) {
     using namespace blade::attention;
-    const Call call{step, q, k, v, out, q_stride, scale * 1.44269504f, window};
+    const Call call{step, form, q, k, v, out, q_stride};
     if (!step->is_bf16) return run_portable<float>(call);
-    if (step->head_dim % 16 || blade::isa() < blade::Isa::avx512_bf16) return run_portable<blade::bf16>(call);
+    if (step->head_dim % 16 || form->v_dim % 16 || blade::isa() < blade::Isa::avx512_bf16) return run_portable<blade::bf16>(call);
     if (blade::isa() >= blade::Isa::amx) return run<TileKernel<true>>(call);
     run<TileKernel<false>>(call);
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from blade_llm.kernels.native.functions import bind
 from blade_llm.kernels.paged_attention import torch as _reference
 from blade_llm.kernels.paged_attention.batch import RaggedBatch
+from blade_llm.kernels.paged_attention.variant import PLAIN, AttentionVariant
 
 _DTYPES = (torch.float32, torch.bfloat16)
 _POINTER, _SIZE = ctypes.c_void_p, ctypes.c_int64
@@ -34,6 +35,27 @@ class _Step(ctypes.Structure):
         ("head_dim", _SIZE),
         ("is_bf16", _SIZE),
     )
+
+
+class _Form(ctypes.Structure):
+    """``Form`` in attend.h."""
+
+    _fields_ = (
+        ("scale", ctypes.c_float),
+        ("softcap", ctypes.c_float),
+        *((name, _SIZE) for name in ("window", "chunk", "bidirectional")),
+        *((name, _POINTER) for name in ("slopes", "sinks")),
+        *((name, _SIZE) for name in ("v_dim", "v_slot_size", "v_head_size")),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One layer's attention as the C++ code reads it, and the tensors it points to."""
+
+    form: _Form
+    address: int
+    tensors: tuple[Tensor | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +89,17 @@ def prepare(
     return Prepared(step, ctypes.addressof(step), k_cache.dtype, tensors)
 
 
-def paged_attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, step: Any, scale: float, window: int) -> Tensor:
+def paged_attention(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    step: Any,
+    scale: float,
+    window: int,
+    variant: AttentionVariant = PLAIN,
+) -> Tensor:
     if not isinstance(step, Prepared):
-        return _reference.paged_attention(q, k_cache, v_cache, step, scale, window)
+        return _reference.paged_attention(q, k_cache, v_cache, step, scale, window, variant)
     tokens, heads, head_dim = q.shape
     if q.dtype is not step.dtype:
         raise TypeError(f"queries are {q.dtype}, the KV cache is {step.dtype}: they must be the same")
@@ -77,12 +107,27 @@ def paged_attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, step: Any, scal
     if head_stride != head_dim or stride != 1:
         q = q.contiguous()
         token_stride = heads * head_dim
-    out = q.new_empty(tokens, heads * head_dim)
+    v_dim = v_cache.size(3)
+    form = form_of(scale, window, variant, heads, v_dim, v_cache.stride())
+    out = q.new_empty(tokens, heads * v_dim)
     pointers = q.data_ptr(), token_stride, k_cache.data_ptr(), v_cache.data_ptr(), out.data_ptr()
-    _attend()(step.address, *pointers, scale, window)
+    _attend()(step.address, *pointers, form.address)
     return out
+
+
+@lru_cache(maxsize=1024)
+def form_of(
+    scale: float, window: int, variant: AttentionVariant, heads: int, v_dim: int, v_strides: tuple[int, ...]
+) -> Form:
+    """A layer's attention; ``v_dim``, ``v_strides``: of its cache of values."""
+    variant.check(heads, window)
+    tensors = tuple(terms if terms is None else terms.contiguous() for terms in (variant.slopes, variant.sinks))
+    pointers = (terms if terms is None else terms.data_ptr() for terms in tensors)
+    sizes = v_dim, v_strides[1], v_strides[2]
+    form = _Form(scale, variant.softcap, window, variant.chunk, not variant.causal, *pointers, *sizes)
+    return Form(form, ctypes.addressof(form), tensors)
 
 
 @cache
 def _attend() -> Any:
-    return bind("paged_attention", "ppnpppfn")
+    return bind("paged_attention", "ppnpppp")

@@ -19,17 +19,22 @@ BLADE_INLINE void portable_pack_queries(const bf16* const* rows, float* packed, 
 }
 
 template <int W>
-BLADE_INLINE void portable_load(KeyBlock&, Workspace&, int64_t, const float*) {}
+BLADE_INLINE void portable_load(KeyBlock&, Workspace&, int64_t, int64_t, const float*) {}
+
+template <int W>
+BLADE_INLINE void widen(const bf16* from, float* to, int64_t count) {
+    int64_t d = 0;
+    for (; d + W <= count; d += W) store<W>(to + d, load<W>(from + d));
+    for (; d < count; d++) to[d] = to_float(from[d]);
+}
 
 // Products broadcast single elements of keys and values: they must be floats in memory.
 template <int W>
-BLADE_INLINE void portable_load(KeyBlock& block, Workspace& workspace, int64_t head_dim, const bf16*) {
+BLADE_INLINE void portable_load(KeyBlock& block, Workspace& workspace, int64_t head_dim, int64_t v_dim, const bf16*) {
     float *keys = static_cast<float*>(workspace.keys), *values = static_cast<float*>(workspace.values);
-    for (int key = 0; key < (block.count + 7) / 8 * 8; key++, keys += head_dim, values += head_dim) {
-        const bf16 *k = static_cast<const bf16*>(block.k[key]), *v = static_cast<const bf16*>(block.v[key]);
-        int64_t d = 0;
-        for (; d + W <= head_dim; d += W) store<W>(keys + d, load<W>(k + d)), store<W>(values + d, load<W>(v + d));
-        for (; d < head_dim; d++) keys[d] = to_float(k[d]), values[d] = to_float(v[d]);
+    for (int key = 0; key < (block.count + 7) / 8 * 8; key++, keys += head_dim, values += v_dim) {
+        widen<W>(static_cast<const bf16*>(block.k[key]), keys, head_dim);
+        widen<W>(static_cast<const bf16*>(block.v[key]), values, v_dim);
         block.k[key] = keys, block.v[key] = values;
     }
 }
@@ -49,10 +54,29 @@ BLADE_INLINE void portable_scores(const KeyBlock& block, int count, const float*
     }
 }
 
+// Scores as products of queries and keys to what the softmax takes, times log2(e): scaled, capped at
+// softcap * tanh(score / softcap) (Gemma 2, arXiv 2408.00118), and with a penalty for distance (ALiBi, arXiv 2108.12409).
+template <int W>
+BLADE_INLINE void adjust_scores(const Form& form, int64_t first, int count, const Limits& limits, float* scores) {
+    const bool capped = form.softcap != 0, sloped = form.slopes != nullptr;
+    const float scale = form.scale * LOG2_E * (capped ? 2.0f / form.softcap : 1.0f), cap = form.softcap * LOG2_E;
+    Float<W> slopes = {}, positions = {};
+    if (sloped) slopes = load<W>(limits.slopes), positions = load<W>(limits.positions);
+    for (int key = 0; key < count; key++) {
+        Float<W> score = load<W>(scores + key * W) * scale;
+        if (capped) {  // tanh(x) = 1 - 2 / (exp(2x) + 1)
+            Float<W> bounded = score > 126.0f ? Float<W>{} + 126.0f : score;
+            score = cap - 2.0f * cap / (exp2<W>(bounded) + 1.0f);
+        }
+        if (sloped) score += slopes * (static_cast<float>(first + key) - positions);
+        store<W>(scores + key * W, score);
+    }
+}
+
 // Scores to weights in place; rescales what the state has by the new maximum.
 template <int W>
 BLADE_INLINE void portable_softmax(int64_t first, int count, bool masked, const Limits& limits, float* scores,
-                                   float* state, int64_t head_dim, float scale) {
+                                   float* state, int64_t v_dim, float scale) {
     Float<W> largest = load<W>(state), best = Float<W>{} - INFINITY;
     const auto hidden = (typename Lanes<W>::Word)(Float<W>{} - INFINITY);
     typename Lanes<W>::Int low, high;
@@ -77,7 +101,7 @@ BLADE_INLINE void portable_softmax(int64_t first, int count, bool masked, const 
         total += weight;
     }
     store<W>(state, base), store<W>(state + W, total);
-    for (int64_t d = 2; d < head_dim + 2; d++) store<W>(state + d * W, load<W>(state + d * W) * factor);
+    for (int64_t d = 2; d < v_dim + 2; d++) store<W>(state + d * W, load<W>(state + d * W) * factor);
 }
 
 template <int W, int N>
@@ -93,34 +117,37 @@ BLADE_INLINE void portable_add_values(const KeyBlock& block, int count, const fl
 }
 
 template <int W>
-BLADE_INLINE void portable_tile(const KeyBlock& block, int count, bool masked, const Limits& limits,
-                                const float* queries, float* state, Workspace& workspace, int64_t head_dim,
-                                float scale) {
-    portable_scores<W>(block, count, queries, workspace.scores, head_dim);
-    portable_softmax<W>(block.first, count, masked, limits, workspace.scores, state, head_dim, scale);
+BLADE_INLINE void portable_tile(const Call& call, const KeyBlock& block, int count, bool masked, const Limits& limits,
+                                const float* queries, float* state, Workspace& workspace) {
+    const int64_t v_dim = call.form->v_dim;
+    portable_scores<W>(block, count, queries, workspace.scores, call.step->head_dim);
+    if (call.adjusted()) adjust_scores<W>(*call.form, block.first, count, limits, workspace.scores);
+    portable_softmax<W>(block.first, count, masked, limits, workspace.scores, state, v_dim, call.scale());
     int64_t d = 0;
-    for (; d + 8 <= head_dim; d += 8) portable_add_values<W, 8>(block, count, workspace.scores, state + 2 * W, d);
-    for (; d < head_dim; d++) portable_add_values<W, 1>(block, count, workspace.scores, state + 2 * W, d);
+    for (; d + 8 <= v_dim; d += 8) portable_add_values<W, 8>(block, count, workspace.scores, state + 2 * W, d);
+    for (; d < v_dim; d++) portable_add_values<W, 1>(block, count, workspace.scores, state + 2 * W, d);
 }
 
 // Adds the state of further keys to a state.
 template <int W>
-BLADE_INLINE void merge(float* state, const float* other, int64_t head_dim) {
+BLADE_INLINE void merge(float* state, const float* other, int64_t v_dim) {
     Float<W> base = max<W>(load<W>(state), load<W>(other));
     Float<W> mine = exp2<W>(load<W>(state) - base), theirs = exp2<W>(load<W>(other) - base);
     store<W>(state, base);
-    for (int64_t d = 1; d < head_dim + 2; d++)
+    for (int64_t d = 1; d < v_dim + 2; d++)
         store<W>(state + d * W, load<W>(state + d * W) * mine + load<W>(other + d * W) * theirs);
 }
 
 template <int W, class T>
 BLADE_INLINE void portable_finish(const Call& call, const Unit& unit, const float* state) {
-    const int64_t head_dim = call.step->head_dim;
+    const int64_t v_dim = call.form->v_dim;
     for (int64_t row = 0; row < unit.rows; row++) {
         T* out = output_row<T>(call, unit, row);
-        const float* lane = state + row / W * (head_dim + 2) * W + row % W;
-        float factor = 1.0f / std::max(lane[W], TINY);
-        for (int64_t d = 0; d < head_dim; d++) store_one(out + d, lane[(d + 2) * W] * factor);
+        const float* lane = state + row / W * (v_dim + 2) * W + row % W;
+        float total = lane[W];
+        if (call.form->sinks) total += sink_weight(call, unit, row, lane[0]);
+        float factor = 1.0f / std::max(total, TINY);
+        for (int64_t d = 0; d < v_dim; d++) store_one(out + d, lane[(d + 2) * W] * factor);
     }
 }
 
@@ -136,17 +163,17 @@ BLADE_INLINE void portable_finish(const Call& call, const Unit& unit, const floa
         TARGET static void pack_queries(const T* const* rows, void* packed, int64_t head_dim) {                       \
             portable_pack_queries<W>(rows, static_cast<float*>(packed), head_dim);                                    \
         }                                                                                                             \
-        TARGET static void load(KeyBlock& block, Workspace& workspace, int64_t head_dim) {                            \
-            for (int key = 0; key < KEYS; key++) prefetch(workspace.next, key, head_dim * int64_t(sizeof(T)));        \
-            portable_load<W>(block, workspace, head_dim, static_cast<const T*>(nullptr));                             \
+        TARGET static void load(const Call& call, KeyBlock& block, Workspace& workspace) {                            \
+            const int64_t head_dim = call.step->head_dim, v_dim = call.form->v_dim, size = sizeof(T);                 \
+            for (int key = 0; key < KEYS; key++) prefetch(workspace.next, key, head_dim * size, v_dim * size);        \
+            portable_load<W>(block, workspace, head_dim, v_dim, static_cast<const T*>(nullptr));                      \
         }                                                                                                             \
-        TARGET static void tile(const KeyBlock& block, int count, bool masked, const Limits& limits, const void* q,   \
-                                float* state, Workspace& workspace, int64_t head_dim, float scale) {                  \
-            portable_tile<W>(block, count, masked, limits, static_cast<const float*>(q), state, workspace, head_dim,  \
-                             scale);                                                                                  \
+        TARGET static void tile(const Call& call, const KeyBlock& block, int count, bool masked,                      \
+                                const Limits& limits, const void* q, float* state, Workspace& workspace) {            \
+            portable_tile<W>(call, block, count, masked, limits, static_cast<const float*>(q), state, workspace);     \
         }                                                                                                             \
-        TARGET static void merge(float* state, const float* other, int64_t head_dim) {                                \
-            attention::merge<W>(state, other, head_dim);                                                              \
+        TARGET static void merge(float* state, const float* other, int64_t v_dim) {                                   \
+            attention::merge<W>(state, other, v_dim);                                                                 \
         }                                                                                                             \
         TARGET static void finish(const Call& call, const Unit& unit, const float* state) {                           \
             portable_finish<W, T>(call, unit, state);                                                                 \

@@ -8,6 +8,7 @@
 
 #include "amx.h"
 #include "attend.h"
+#include "portable.h"
 #include "simd.h"
 
 // gcc 12 takes its own intrinsics for uses of an uninitialised variable.
@@ -89,20 +90,21 @@ struct TileKernel {
         }
     }
 
-    // Values transposed to [head_dim][KEYS]; keys copied only where they do not lie at equal distances.
-    BLADE_AVX512 static void load(KeyBlock& block, Workspace& workspace, int64_t head_dim) {
+    // Values transposed to [v_dim][KEYS]; keys copied only where they do not lie at equal distances.
+    BLADE_AVX512 static void load(const Call& call, KeyBlock& block, Workspace& workspace) {
+        const int64_t head_dim = call.step->head_dim, v_dim = call.form->v_dim;
         static const uint16_t low_order[32] = {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
                                                8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
         const __m512i low = _mm512_loadu_si512(low_order), high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
         bf16* values = static_cast<bf16*>(workspace.values);
         for (int key = 0; key < block.count; key += 32) {
             const KeyBlock* next = workspace.next;
-            for (int64_t d = 0; d < head_dim; d += 32) {
-                bool whole = d + 32 <= head_dim;
+            for (int64_t d = 0; d < v_dim; d += 32) {
+                bool whole = d + 32 <= v_dim;
                 __mmask32 mask = whole ? ~0u : 0xffffu;
                 __m512i first[16], second[16];
                 for (int i = 0; i < 16; i++) {
-                    if (d == 0) prefetch(next, key / 2 + i, head_dim * 2);
+                    if (d == 0) prefetch(next, key / 2 + i, head_dim * 2, v_dim * 2);
                     __m512i a = _mm512_maskz_loadu_epi16(mask, static_cast<const bf16*>(block.v[key + 2 * i]) + d);
                     __m512i b = _mm512_maskz_loadu_epi16(mask, static_cast<const bf16*>(block.v[key + 2 * i + 1]) + d);
                     first[i] = _mm512_permutex2var_epi16(a, low, b);
@@ -124,42 +126,50 @@ struct TileKernel {
         block.k_stride = head_dim * 2;
     }
 
-    BLADE_AVX512_BF16 static void tile(const KeyBlock& block, int count, bool masked, const Limits& limits,
-                                       const void* queries, float* state, Workspace& workspace, int64_t head_dim,
-                                       float scale) {
+    BLADE_AVX512_BF16 static void tile(const Call& call, const KeyBlock& block, int count, bool masked,
+                                       const Limits& limits, const void* queries, float* state,
+                                       Workspace& workspace) {
+        const int64_t head_dim = call.step->head_dim, v_dim = call.form->v_dim;
         int padded = (count + 31) / 32 * 32;
         if constexpr (AMX) {
             scores_amx(block, count, queries, workspace.scores, head_dim);
         } else {
             scores_dot(block, count, queries, workspace.scores, head_dim);
         }
+        if (call.adjusted()) adjust_scores<16>(*call.form, block.first, count, limits, workspace.scores);
         if (masked || padded != count) mask(block.first, padded, limits, workspace.scores);
-        softmax(padded, workspace, state, head_dim, scale);
+        softmax(padded, workspace, state, head_dim, v_dim, call.scale());
         const bf16* values = static_cast<const bf16*>(workspace.values);
         const uint32_t* weights = static_cast<const uint32_t*>(workspace.weights);
         float* out = state + 2 * 16;
         int64_t d = 0;
         if constexpr (AMX) {
-            for (; d + 64 <= head_dim; d += 64) add_values_amx<4>(padded, values + d * KEYS, weights, out + d * 16);
-            for (; d + 16 <= head_dim; d += 16) add_values_amx<1>(padded, values + d * KEYS, weights, out + d * 16);
+            for (; d + 64 <= v_dim; d += 64) add_values_amx<4>(padded, values + d * KEYS, weights, out + d * 16);
+            for (; d + 16 <= v_dim; d += 16) add_values_amx<1>(padded, values + d * KEYS, weights, out + d * 16);
         } else {
-            for (; d + 16 <= head_dim; d += 16) add_values_dot(padded, values + d * KEYS, weights, out + d * 16);
+            for (; d + 16 <= v_dim; d += 16) add_values_dot(padded, values + d * KEYS, weights, out + d * 16);
         }
     }
 
-    BLADE_AVX512 static void merge(float* state, const float* other, int64_t head_dim) {
-        attention::merge<16>(state, other, head_dim);
+    BLADE_AVX512 static void merge(float* state, const float* other, int64_t v_dim) {
+        attention::merge<16>(state, other, v_dim);
     }
 
     BLADE_AVX512_BF16 static void finish(const Call& call, const Unit& unit, const float* state) {
-        const int64_t head_dim = call.step->head_dim;
-        for (int64_t row = 0; row < unit.rows; row += 16, state += (head_dim + 2) * 16) {
-            __m512 sums = _mm512_max_ps(_mm512_load_ps(state + 16), _mm512_set1_ps(TINY));
-            __m512 factor = _mm512_div_ps(_mm512_set1_ps(1.0f), sums);
+        const int64_t v_dim = call.form->v_dim;
+        for (int64_t row = 0; row < unit.rows; row += 16, state += (v_dim + 2) * 16) {
+            __m512 sums = _mm512_load_ps(state + 16);
             int rows = static_cast<int>(std::min<int64_t>(16, unit.rows - row));
+            if (call.form->sinks) {
+                float sinks[16] = {};
+                for (int i = 0; i < rows; i++) sinks[i] = sink_weight(call, unit, row + i, state[i]);
+                sums = _mm512_add_ps(sums, _mm512_loadu_ps(sinks));
+            }
+            sums = _mm512_max_ps(sums, _mm512_set1_ps(TINY));
+            __m512 factor = _mm512_div_ps(_mm512_set1_ps(1.0f), sums);
             bf16* out[16];
             for (int i = 0; i < rows; i++) out[i] = output_row<bf16>(call, unit, row + i);
-            for (int64_t d = 0; d < head_dim; d += 16) {
+            for (int64_t d = 0; d < v_dim; d += 16) {
                 __m512i r[16];
                 for (int i = 0; i < 16; i++)
                     r[i] = _mm512_castps_si512(_mm512_mul_ps(_mm512_load_ps(state + (d + 2 + i) * 16), factor));
@@ -261,7 +271,7 @@ struct TileKernel {
     }
 
     BLADE_AVX512_BF16 static void softmax(int padded, const Workspace& workspace, float* state, int64_t head_dim,
-                                          float scale) {
+                                          int64_t v_dim, float scale) {
         const float* scores = workspace.scores;
         uint32_t* weights = static_cast<uint32_t*>(workspace.weights);
         __m512 best[4];
@@ -273,13 +283,13 @@ struct TileKernel {
         const __m512 base = _mm512_max_ps(old, _mm512_mul_ps(best[0], factor));
         if (_mm512_cmp_ps_mask(base, old, _CMP_NEQ_UQ)) {
             __m512 shrink = coarse_exp2(_mm512_sub_ps(old, base));
-            for (int64_t d = 1; d < head_dim + 2; d++)
+            for (int64_t d = 1; d < v_dim + 2; d++)
                 _mm512_store_ps(state + d * 16, _mm512_mul_ps(_mm512_load_ps(state + d * 16), shrink));
             _mm512_store_ps(state, base);
         }
         __m512 even = _mm512_load_ps(state + 16), odd = _mm512_setzero_ps();
         for (int key = 0; key < padded; key += 2) {
-            prefetch(workspace.next, KEYS / 2 + key / 2, head_dim * 2);
+            prefetch(workspace.next, KEYS / 2 + key / 2, head_dim * 2, v_dim * 2);
             __m512 a = coarse_exp2(_mm512_fmsub_ps(_mm512_load_ps(scores + key * 16), factor, base));
             __m512 b = coarse_exp2(_mm512_fmsub_ps(_mm512_load_ps(scores + (key + 1) * 16), factor, base));
             even = _mm512_add_ps(even, a), odd = _mm512_add_ps(odd, b);

@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from blade_llm.kernels.paged_attention.batch import RaggedBatch
+from blade_llm.kernels.paged_attention.scores import attend, first_key
+from blade_llm.kernels.paged_attention.variant import PLAIN, AttentionVariant
 
 QUERY_CHUNK = 256
 """Queries a prefill handles at once; half of the work above the diagonal of each chunk is wasted."""
@@ -58,6 +59,7 @@ class Prepared:
     causal: Tensor | None
     """[QUERY_CHUNK, longest] additive; its last columns are the causal triangle, so every chunk's mask is a slice of it
     that ends in the lower right corner."""
+    deterministic: bool
 
 
 def prepare(
@@ -80,25 +82,37 @@ def prepare(
     whole = token == len(batch.host_query_lens)
     groups = [_decode_group(group, whole, slots, block_table, block_size, k_cache.dtype) for group in lengthwise]
     longest = max((prefill.length for prefill in prefills), default=0)
-    return Prepared(groups, prefills, _causal_mask(longest, k_cache.dtype, k_cache.device) if longest else None)
+    mask = _causal_mask(longest, k_cache.dtype, k_cache.device) if longest else None
+    return Prepared(groups, prefills, mask, deterministic)
 
 
 def paged_attention(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, step: Prepared, scale: float, window: int = 0
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    step: Prepared,
+    scale: float,
+    window: int = 0,
+    variant: AttentionVariant = PLAIN,
 ) -> Tensor:
-    tokens, heads, head_dim = q.shape
+    tokens, heads, _ = q.shape
+    variant.check(heads, window)
+    if step.deterministic and not variant.causal:
+        raise ValueError("bidirectional attention has no deterministic form in torch; leave --deterministic out")
+    v_dim = v_cache.shape[3]
     if not step.prefills and len(step.decodes) == 1 and step.decodes[0].tokens is None:
-        return _decode(q, k_cache, v_cache, step.decodes[0], scale, window).reshape(tokens, heads * head_dim)
-    out = torch.empty(tokens, heads, head_dim, dtype=q.dtype, device=q.device)
+        attended = _decode(q, k_cache, v_cache, step.decodes[0], scale, window, variant)
+        return attended.reshape(tokens, heads * v_dim)
+    out = torch.empty(tokens, heads, v_dim, dtype=q.dtype, device=q.device)
     for group in step.decodes:
         assert group.tokens is not None
-        attended = _decode(q.index_select(0, group.tokens), k_cache, v_cache, group, scale, window)
-        out.index_copy_(0, group.tokens, attended.reshape(group.batch, heads, head_dim))
+        attended = _decode(q.index_select(0, group.tokens), k_cache, v_cache, group, scale, window, variant)
+        out.index_copy_(0, group.tokens, attended.reshape(group.batch, heads, v_dim))
     for prefill in step.prefills:
         assert step.causal is not None
         new = slice(prefill.first, prefill.first + prefill.count)
-        _prefill(q[new], k_cache, v_cache, prefill, step.causal, scale, window, out[new])
-    return out.view(tokens, heads * head_dim)
+        _prefill(q[new], k_cache, v_cache, prefill, step.causal, scale, window, variant, out[new])
+    return out.view(tokens, heads * v_dim)
 
 
 def _by_length(singles: list[tuple[int, int, int]]) -> list[list[tuple[int, int, int]]]:
@@ -131,17 +145,18 @@ def _decode_group(
         tokens, members = index[:, 1].contiguous(), slots[index[:, 0]]
     lengths = [single[0] for single in group]
     blocks = block_table[members, : -(-longest // block_size)].long().view(-1)
-    mask = _decode_mask(lengths, 0, 0, dtype, slots.device) if min(lengths) < longest else None
+    mask = _decode_mask(lengths, 0, 0, 0, dtype, slots.device) if min(lengths) < longest else None
     return DecodeGroup(tokens, len(group), blocks, lengths, mask)
 
 
-def _decode_mask(lengths: list[int], first: int, window: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """[batch, 1, 1, longest - first] additive: hides what is beyond each length and before each window."""
+def _decode_mask(
+    lengths: list[int], first: int, window: int, chunk: int, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """[batch, 1, 1, longest - first] additive: hides what is beyond each length and before each window or chunk."""
     positions = torch.arange(first, max(lengths), device=device)
-    ends = torch.tensor(lengths, device=device).unsqueeze(1)
-    hidden = positions >= ends
-    if window:
-        hidden |= positions < ends - window
+    starts = [first_key(length - 1, window, chunk) for length in lengths]
+    starts_and_ends = torch.tensor([starts, lengths], device=device).unsqueeze(2)
+    hidden = (positions < starts_and_ends[0]) | (positions >= starts_and_ends[1])
     mask = torch.zeros(hidden.shape, dtype=dtype, device=device)
     return mask.masked_fill_(hidden, float("-inf")).view(len(lengths), 1, 1, -1)
 
@@ -154,25 +169,39 @@ def _causal_mask(longest: int, dtype: torch.dtype, device: torch.device) -> Tens
     return mask
 
 
-def _decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, group: DecodeGroup, scale: float, window: int) -> Tensor:
-    """[batch, heads, head_dim] in, [batch, kv_heads, heads per kv head, head_dim] out."""
+def _decode(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    group: DecodeGroup,
+    scale: float,
+    window: int,
+    variant: AttentionVariant,
+) -> Tensor:
+    """[batch, heads, head_dim] in, [batch, kv_heads, heads per kv head, v_dim] out."""
     block_size, kv_heads, head_dim = k_cache.shape[1:]
     longest = max(group.lengths)
     blocks, first, mask = group.blocks, 0, group.mask
-    if window and window < longest:
+    if first_key(longest - 1, window, variant.chunk):
         # Blocks that are before every sequence's window are not even gathered.
-        skipped = max(0, min(group.lengths) - window) // block_size
+        skipped = min(first_key(max(0, length - 1), window, variant.chunk) for length in group.lengths) // block_size
         blocks, first = blocks.view(group.batch, -1)[:, skipped:].reshape(-1), skipped * block_size
-        mask = _decode_mask(group.lengths, first, window, q.dtype, q.device)
+        mask = _decode_mask(group.lengths, first, window, variant.chunk, q.dtype, q.device)
     keys, values = (
-        cache.index_select(0, blocks).view(group.batch, -1, kv_heads, head_dim)[:, : longest - first].transpose(1, 2)
+        cache.index_select(0, blocks)
+        .view(group.batch, -1, kv_heads, cache.shape[3])[:, : longest - first]
+        .transpose(1, 2)
         for cache in (k_cache, v_cache)
     )
     if mask is not None:  # what is hidden may be NaN, of another sequence: weighed by 0 it would be NaN all the same
         hidden = mask.isneginf().transpose(2, 3)
         keys, values = keys.masked_fill(hidden, 0.0), values.masked_fill(hidden, 0.0)
     folded = q.reshape(group.batch, kv_heads, -1, head_dim)
-    return F.scaled_dot_product_attention(folded, keys, values, attn_mask=mask, scale=scale)
+    distances = None
+    if variant.slopes is not None:
+        ends = torch.tensor(group.lengths, device=q.device).view(-1, 1, 1, 1)
+        distances = torch.arange(first, longest, device=q.device) - (ends - 1)
+    return attend(folded, keys, values, mask, scale, variant, distances, heads_last=True)
 
 
 def _prefill(
@@ -183,28 +212,38 @@ def _prefill(
     causal: Tensor,
     scale: float,
     window: int,
+    variant: AttentionVariant,
     out: Tensor,
 ) -> None:
-    """[count, heads, head_dim] in and into ``out``."""
+    """[count, heads, head_dim] in, [count, heads, v_dim] into ``out``."""
     kv_heads, head_dim = k_cache.shape[2:]
     share = q.shape[1] // kv_heads
     # [share, kv_heads, length, head_dim], the first dimension of stride zero
     keys, values = (
-        cache.index_select(0, prefill.blocks).view(-1, kv_heads, head_dim).transpose(0, 1).expand(share, -1, -1, -1)
+        cache.index_select(0, prefill.blocks)
+        .view(-1, kv_heads, cache.shape[3])
+        .transpose(0, 1)
+        .expand(share, -1, -1, -1)
         for cache in (k_cache, v_cache)
     )
     queries = q.view(-1, kv_heads, share, head_dim).permute(2, 1, 0, 3)  # [share, kv_heads, count, head_dim]
-    result = out.view(-1, kv_heads, share, head_dim).permute(2, 1, 0, 3)
+    result = out.view(-1, kv_heads, share, v_cache.shape[3]).permute(2, 1, 0, 3)
     start = prefill.length - prefill.count
     for begin in range(0, prefill.count, QUERY_CHUNK):
         end = min(begin + QUERY_CHUNK, prefill.count)
-        first = max(0, start + begin + 1 - window) if window else 0
-        seen = slice(first, start + end)
-        width = start + end - first
-        mask = causal[QUERY_CHUNK - (end - begin) :, causal.shape[1] - width :]
-        if window:
-            before = torch.ones(mask.shape, dtype=torch.bool, device=q.device).tril(start + begin - window - first)
-            mask = mask.masked_fill(before, float("-inf"))
-        result[:, :, begin:end] = F.scaled_dot_product_attention(
-            queries[:, :, begin:end], keys[:, :, seen], values[:, :, seen], attn_mask=mask, scale=scale
+        first = first_key(start + begin, window, variant.chunk)
+        stop = start + end if variant.causal else prefill.length
+        mask = causal[QUERY_CHUNK - (end - begin) :, causal.shape[1] - (stop - first) :] if variant.causal else None
+        at = torch.arange(start + begin, start + end, device=q.device).unsqueeze(1)
+        positions = torch.arange(first, stop, device=q.device)
+        if mask is not None and (window or variant.chunk):
+            mask = mask.masked_fill(positions < first_key(at, window, variant.chunk), float("-inf"))
+        result[:, :, begin:end] = attend(
+            queries[:, :, begin:end],
+            keys[:, :, first:stop],
+            values[:, :, first:stop],
+            mask,
+            scale,
+            variant,
+            positions - at if variant.slopes is not None else None,
         )

@@ -26,7 +26,10 @@ import triton
 from torch import Tensor
 
 from blade_llm.kernels.paged_attention.batch import RaggedBatch
-from blade_llm.kernels.paged_attention.triton_kernels import attend, combine
+from blade_llm.kernels.paged_attention.triton_combine import combine
+from blade_llm.kernels.paged_attention.triton_forms import Config, Widths, config_of, head_splits, widths_of
+from blade_llm.kernels.paged_attention.triton_kernels import attend
+from blade_llm.kernels.paged_attention.variant import PLAIN, AttentionVariant
 
 _LOG2_E = math.log2(math.e)
 _PROGRAMS_PER_PROCESSOR = 4
@@ -36,26 +39,6 @@ _MAX_FIXED_SEGMENTS = 32
 """Of a deterministic step: their buffers grow with the batch."""
 _MIN_FIXED_SEGMENT = 512
 _REDUCE_CHUNK = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Config:
-    """The form of one kernel."""
-
-    rows: int
-    """Query rows of a tile: tokens times query heads per KV head. At least 16, the least a tensor core takes."""
-    tile: int
-    """Keys a loop iteration takes."""
-    warps: int
-    stages: int
-
-
-_PREFILL = {64: Config(128, 64, 4, 5), 128: Config(128, 64, 8, 5), 256: Config(128, 32, 8, 5)}
-_DECODE = {64: Config(16, 64, 4, 5), 128: Config(16, 64, 4, 5), 256: Config(16, 32, 4, 5)}
-_SMALL = {64: Config(64, 64, 4, 5), 128: Config(64, 64, 4, 5), 256: Config(64, 32, 8, 5)}
-"""By head size, rounded up; for two-byte types. The small form is for prefills too short to fill the GPU with the large
-one, and for all of a deterministic step, where the bits must be the same. Five stages are what it takes to load keys
-and values of a tile while the one before is computed: their addresses are loaded too, a stage for each of theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,60 +76,95 @@ def prepare(
         segments = -(-longest // segment)
     else:
         least = 1 if captured else decodes
-        segments = segments_of(least, k_cache.shape[2], _processors(k_cache.device))
+        segments = segments_of(least, _programs_per_token(k_cache, num_heads), _processors(k_cache.device))
     return Prepared(
         batch.slots, batch.query_starts, batch.seq_lens, block_table, sequences, decodes, segments, segment,
-        batch.decodes, _part_programs(decodes, segments, k_cache, segment) if captured else 0,
+        batch.decodes, _part_programs(decodes, segments, k_cache, num_heads, segment) if captured else 0,
     )  # fmt: skip
 
 
-def _part_programs(decodes: int, segments: int, k_cache: Tensor, segment: int) -> int:
+def _part_programs(decodes: int, segments: int, k_cache: Tensor, heads: int, segment: int) -> int:
     """The most parts that up to ``decodes`` contexts are divided into, all together."""
     if segment:
         return decodes * segments
-    return max(decodes, min(decodes * segments, _programs(k_cache)))
+    return max(decodes, min(decodes * segments, _programs(k_cache, heads)))
 
 
-def _programs(k_cache: Tensor) -> int:
-    """Decode programs of each KV head that fill the GPU."""
-    return _PROGRAMS_PER_PROCESSOR * _processors(k_cache.device) // k_cache.shape[2]
+def _programs_per_token(k_cache: Tensor, heads: int) -> int:
+    """Programs of a decode that is not split along its context."""
+    kv_heads, head_dim = k_cache.shape[2:]
+    return kv_heads * head_splits(head_dim, heads // kv_heads)
+
+
+def _programs(k_cache: Tensor, heads: int) -> int:
+    """Parts of decodes that fill the GPU."""
+    return _PROGRAMS_PER_PROCESSOR * _processors(k_cache.device) // _programs_per_token(k_cache, heads)
 
 
 def segments_of(decodes: int, kv_heads: int, processors: int) -> int:
-    """Into how many parts each of ``decodes`` contexts is divided, a power of two."""
+    """Into how many parts each of ``decodes`` contexts is divided, a power of two; ``kv_heads``: programs of each
+    undivided one."""
     programs = triton.next_power_of_2(max(1, decodes)) * kv_heads
     wanted = min(_MAX_SEGMENTS, max(1, _PROGRAMS_PER_PROCESSOR * processors // programs))
     return 1 << (wanted.bit_length() - 1)
 
 
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """One layer's part of a call."""
+
+    k_cache: Tensor
+    v_cache: Tensor
+    widths: Widths
+    scale: float
+    window: int
+    variant: AttentionVariant
+
+
 def paged_attention(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, step: Prepared, scale: float, window: int = 0
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    step: Prepared,
+    scale: float,
+    window: int = 0,
+    variant: AttentionVariant = PLAIN,
 ) -> Tensor:
     """See :func:`blade_llm.kernels.paged_attention.paged_attention`."""
     tokens, heads, head_dim = q.shape
+    v_dim = v_cache.shape[3]
+    variant.check(heads, window)
+    layer = _Layer(k_cache, v_cache, widths_of(k_cache, v_cache), scale, window, variant)
     if q.stride(2) != 1 or q.stride(1) != head_dim:
         q = q.contiguous()
     # In a graph of mixed steps some tokens are padding, for which no program writes.
     empty = torch.zeros if step.device_decodes is not None else torch.empty
-    out = empty(tokens, heads * head_dim, dtype=q.dtype, device=q.device)
+    out = empty(tokens, heads * v_dim, dtype=q.dtype, device=q.device)
     if step.decodes:
         if step.segments > 1:
             programs = step.part_programs or step.decodes * step.segments
-            parts = torch.empty(programs, heads, head_dim, dtype=torch.float32, device=q.device)
+            parts = torch.empty(programs, heads, v_dim, dtype=torch.float32, device=q.device)
             weights = torch.empty(programs, heads, 2, dtype=torch.float32, device=q.device)
-            _launch(out, parts, weights, q, k_cache, v_cache, step, scale, window, decode=True)
-            _launch_reduce(out, parts, weights, step, k_cache, head_dim, window)
+            _launch(out, parts, weights, q, layer, step, decode=True)
+            _launch_reduce(out, parts, weights, layer, step)
         else:
-            _launch(out, out, out, q, k_cache, v_cache, step, scale, window, decode=True)
+            _launch(out, out, out, q, layer, step, decode=True)
     if step.decodes < step.sequences or step.device_decodes is not None:
-        _launch(out, out, out, q, k_cache, v_cache, step, scale, window, decode=False)
+        _launch(out, out, out, q, layer, step, decode=False)
     return out
 
 
 def warm(
-    k_cache: Tensor, block_table: Tensor, num_heads: int, windows: tuple[int, ...] = (0,), deterministic: bool = False
+    k_cache: Tensor,
+    block_table: Tensor,
+    num_heads: int,
+    windows: tuple[int, ...] = (0,),
+    deterministic: bool = False,
+    variant: AttentionVariant = PLAIN,
+    v_cache: Tensor | None = None,
 ) -> None:
     """See :func:`blade_llm.kernels.paged_attention.warm`."""
+    values = k_cache if v_cache is None else v_cache
     many = _processors(k_cache.device) * config_of(k_cache.shape[3], 1, 2, 1 << 20, "prefill").rows // num_heads + 1
     for window in {min(window, 1) for window in windows}:
         for counts in ([1], [2], [2] * many):  # a decode, a prefill that does not fill the GPU, and one that does
@@ -156,34 +174,7 @@ def warm(
             step = prepare(batch, block_table, k_cache, num_heads, deterministic)
             split = (1, 2) if counts == [1] and not deterministic else (step.segments,)
             for segments in split:
-                paged_attention(q, k_cache, k_cache, replace(step, segments=segments), 1.0, window)
-
-
-@cache
-def config_of(head_dim: int, group: int, element_size: int, shared_memory: int, form: str) -> Config:
-    """The form of a kernel: ``prefill``, ``decode`` or ``small``.
-
-    ``group``: query heads per KV head; ``shared_memory``: bytes a program may have, to which the loads in flight are
-    trimmed.
-    """
-    padded = _padded(head_dim)
-    table = {"prefill": _PREFILL, "decode": _DECODE, "small": _SMALL}[form]
-    config = table[min(size for size in table if size >= padded)] if padded <= max(table) else Config(16, 16, 4, 2)
-    if element_size > 2:
-        config = replace(config, tile=max(16, config.tile // 2), rows=max(16, config.rows // 2))
-    rows = max(config.rows, triton.next_power_of_2(group))
-    tile_bytes = 2 * config.tile * padded * element_size
-    spare = shared_memory - rows * padded * element_size - 1024
-    # What a compiler keeps of a tile's keys and values, at most: one more for every two stages.
-    stages = next(
-        count for count in range(config.stages, 0, -1) if count == 1 or (count + 1) // 2 * tile_bytes <= spare
-    )
-    return replace(config, rows=rows, stages=stages)
-
-
-def _padded(head_dim: int) -> int:
-    """What a tile takes: a power of two, at least 16."""
-    return max(16, triton.next_power_of_2(head_dim))
+                paged_attention(q, k_cache, values, replace(step, segments=segments), 1.0, window, variant)
 
 
 @cache
@@ -199,35 +190,28 @@ def _shared_memory(device: torch.device) -> int:
     return properties["max_shared_mem"]
 
 
-def _config(k_cache: Tensor, heads: int, step: Prepared, tokens: int, decode: bool) -> Config:
-    """The form for ``tokens`` of ``step``, its decodes or the rest."""
+def _config(k_cache: Tensor, heads: int, step: Prepared, tokens: int, decode: bool, v_dim: int | None = None) -> Config:
+    """The form for ``tokens`` of ``step``, its decodes or the rest. ``v_dim``: where it is not that of keys, 0 where
+    values are part of keys."""
     _, _, kv_heads, head_dim = k_cache.shape
     shape = head_dim, heads // kv_heads, k_cache.element_size(), _shared_memory(k_cache.device)
     if decode and not step.segment:
-        return config_of(*shape, "decode")
-    large = config_of(*shape, "prefill")
+        return config_of(*shape, "decode", v_dim)
+    large = config_of(*shape, "prefill", v_dim)
     fills = tokens * heads // large.rows >= _processors(k_cache.device)
-    return large if fills and not step.segment else config_of(*shape, "small")
+    return large if fills and not step.segment else config_of(*shape, "small", v_dim)
 
 
 def _launch(
-    out: Tensor,
-    parts: Tensor,
-    weights: Tensor,
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    step: Prepared,
-    scale: float,
-    window: int,
-    decode: bool,
+    out: Tensor, parts: Tensor, weights: Tensor, q: Tensor, layer: _Layer, step: Prepared, decode: bool
 ) -> None:
     tokens, heads, head_dim = q.shape
-    kv_heads = k_cache.shape[2]
+    k_cache, widths, variant = layer.k_cache, layer.widths, layer.variant
+    kv_heads = _programs_per_token(k_cache, heads)
     captured = step.device_decodes is not None
     first = 0 if decode or captured else step.decodes
     sequences = step.decodes if decode else step.sequences - first
-    config = _config(k_cache, heads, step, tokens - first, decode)
+    config = _config(k_cache, heads, step, tokens - first, decode, widths.v_loaded)
     segments = step.segments if decode else 1
     block_q = config.rows // (heads // kv_heads)
     blocks = sequences if decode else (tokens - first) // block_q + sequences
@@ -240,62 +224,78 @@ def _launch(
         weights,
         q,
         k_cache,
-        v_cache,
+        layer.v_cache,
         step.block_table,
         step.slots,
         step.query_starts,
         step.seq_lens,
         step.device_decodes if captured else step.seq_lens,
+        step.seq_lens if variant.slopes is None else variant.slopes,
+        step.seq_lens if variant.sinks is None else variant.sinks,
         q.stride(0),
         step.block_table.stride(0),
         first,
         sequences,
         segments,
-        _programs(k_cache),
-        window,
-        scale * _LOG2_E,
+        _programs(k_cache, heads),
+        layer.window,
+        layer.scale * (2.0 * _LOG2_E / variant.softcap if variant.softcap else _LOG2_E),
         HEADS=heads,
         KV_HEADS=kv_heads,
+        HEAD_SPLITS=kv_heads // k_cache.shape[2],
         HEAD_DIM=head_dim,
-        PADDED_DIM=_padded(head_dim),
+        PADDED_DIM=widths.padded,
+        REST_DIM=widths.rest,
+        V_SLOT_STRIDE=layer.v_cache.stride(1),
+        V_HEAD_STRIDE=layer.v_cache.stride(2),
+        V_DIM=widths.v_dim,
+        V_PADDED=widths.v_padded,
+        SHARED_KV=widths.shared,
         BLOCK_SIZE=k_cache.shape[1],
         BLOCK_M=config.rows,
         TILE=config.tile,
         SEGMENT_TILES=step.segment // config.tile,
+        SOFTCAP=variant.softcap * _LOG2_E,
+        LOCAL=variant.chunk,
+        ALIBI=variant.slopes is not None,
+        SINKS=variant.sinks is not None,
+        CAUSAL=variant.causal,
         DECODE=decode,
         SPLIT=segments > 1,
         CAPTURED=captured,
-        WINDOWED=window > 0,
+        WINDOWED=layer.window > 0,
         num_warps=config.warps,
         num_stages=config.stages,
         enable_fp_fusion=not step.segment,
     )
 
 
-def _launch_reduce(
-    out: Tensor, parts: Tensor, weights: Tensor, step: Prepared, k_cache: Tensor, head_dim: int, window: int
-) -> None:
+def _launch_reduce(out: Tensor, parts: Tensor, weights: Tensor, layer: _Layer, step: Prepared) -> None:
     heads = parts.shape[1]
+    k_cache, widths, variant = layer.k_cache, layer.widths, layer.variant
     captured = step.device_decodes is not None
-    tile = _config(k_cache, heads, step, step.decodes, decode=True).tile
+    tile = _config(k_cache, heads, step, step.decodes, True, widths.v_loaded).tile
     combine[(step.decodes * heads,)](
         out,
         parts,
         weights,
         step.seq_lens,
         step.device_decodes if captured else step.seq_lens,
+        step.seq_lens if variant.sinks is None else variant.sinks,
         step.segments,
-        _programs(k_cache),
-        window,
+        _programs(k_cache, heads),
+        layer.window,
         HEADS=heads,
-        HEAD_DIM=head_dim,
-        PADDED_DIM=_padded(head_dim),
+        V_DIM=widths.v_dim,
+        V_PADDED=widths.v_padded,
         TILE=tile,
         SEGMENT_TILES=step.segment // tile,
         # One at a time adds up in the order a deterministic prefill does.
         CHUNK=1 if step.segment else _REDUCE_CHUNK,
+        LOCAL=variant.chunk,
+        SINKS=variant.sinks is not None,
         CAPTURED=captured,
-        WINDOWED=window > 0,
+        WINDOWED=layer.window > 0,
         num_warps=2,
         enable_fp_fusion=not step.segment,
     )

@@ -13,9 +13,10 @@ struct Norm {
     void *total, *out;                  // total = x + residual, may be x
     int64_t hidden;
     float eps;
+    bool unit_offset;
 };
 
-template <int W, class T>
+template <int W, class T, bool UNIT_OFFSET>
 BLADE_INLINE void norm_rows(const Norm& norm, int64_t begin, int64_t end) {
     const int64_t hidden = norm.hidden, whole = hidden / W * W;
     const T* weight = static_cast<const T*>(norm.weight);
@@ -40,16 +41,23 @@ BLADE_INLINE void norm_rows(const Norm& norm, int64_t begin, int64_t end) {
         rest += sum<W>((squares[0] + squares[1]) + (squares[2] + squares[3]));
         const float factor = 1.0f / std::sqrt(rest / static_cast<float>(hidden) + norm.eps);
         T* out = static_cast<T*>(norm.out) + row * hidden;
-        for (d = 0; d < whole; d += W)
-            store<W>(out + d, rounded<W, T>(load<W>(x + d) * factor) * load<W>(weight + d));
-        for (; d < hidden; d++) store_one(out + d, rounded_one<T>(to_float(x[d]) * factor) * to_float(weight[d]));
+        for (d = 0; d < whole; d += W) {
+            Float<W> normed = load<W>(x + d) * factor, scale = load<W>(weight + d);
+            store<W>(out + d, UNIT_OFFSET ? normed * (1.0f + scale) : rounded<W, T>(normed) * scale);
+        }
+        for (; d < hidden; d++) {
+            float normed = to_float(x[d]) * factor, scale = to_float(weight[d]);
+            store_one(out + d, UNIT_OFFSET ? normed * (1.0f + scale) : rounded_one<T>(normed) * scale);
+        }
     }
 }
 
 template <int W>
 BLADE_INLINE void norm_kernel(const Norm& norm, int64_t begin, int64_t end) {
-    if (norm.is_bf16) return norm_rows<W, bf16>(norm, begin, end);
-    norm_rows<W, float>(norm, begin, end);
+    if (norm.is_bf16 && norm.unit_offset) return norm_rows<W, bf16, true>(norm, begin, end);
+    if (norm.is_bf16) return norm_rows<W, bf16, false>(norm, begin, end);
+    if (norm.unit_offset) return norm_rows<W, float, true>(norm, begin, end);
+    norm_rows<W, float, false>(norm, begin, end);
 }
 
 BLADE_FOR_EACH_ISA(norm, norm_kernel, Norm)
@@ -58,7 +66,7 @@ BLADE_FOR_EACH_ISA(norm, norm_kernel, Norm)
 }  // namespace blade
 
 BLADE_EXPORT void blade_rms_norm(int is_bf16, const void* x, const void* residual, void* total, const void* weight,
-                                 void* out, int64_t rows, int64_t hidden, float eps) {
-    const blade::Norm args{is_bf16 != 0, x, residual, weight, total, out, hidden, eps};
+                                 void* out, int64_t rows, int64_t hidden, float eps, int unit_offset) {
+    const blade::Norm args{is_bf16 != 0, x, residual, weight, total, out, hidden, eps, unit_offset != 0};
     blade::split(rows, rows * hidden, [&](int64_t begin, int64_t end) { blade::norm(args, begin, end); });
 }

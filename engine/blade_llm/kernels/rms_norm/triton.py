@@ -10,7 +10,15 @@ from torch import Tensor
 
 @triton.jit
 def _rms_norm_kernel(
-    x_ptr, residual_ptr, weight_ptr, out_ptr, eps, HIDDEN: tl.constexpr, BLOCK: tl.constexpr, ADD: tl.constexpr
+    x_ptr,
+    residual_ptr,
+    weight_ptr,
+    out_ptr,
+    eps,
+    HIDDEN: tl.constexpr,
+    BLOCK: tl.constexpr,
+    ADD: tl.constexpr,
+    UNIT_OFFSET: tl.constexpr,
 ):
     columns = tl.arange(0, BLOCK)
     inside = columns < HIDDEN
@@ -22,19 +30,22 @@ def _rms_norm_kernel(
         tl.store(x_ptr + at, x, inside)
     y = x.to(tl.float32)
     y *= 1.0 / tl.sqrt(tl.sum(y * y, 0) / HIDDEN + eps)
-    weight = tl.load(weight_ptr + columns, inside, 0.0)
-    tl.store(out_ptr + at, (y.to(x.dtype).to(tl.float32) * weight.to(tl.float32)).to(x.dtype), inside)
+    weight = tl.load(weight_ptr + columns, inside, 0.0).to(tl.float32)
+    y = y * (1.0 + weight) if UNIT_OFFSET else y.to(x.dtype).to(tl.float32) * weight
+    tl.store(out_ptr + at, y.to(x.dtype), inside)
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    return _launch(x, None, weight, eps)
+def rms_norm(x: Tensor, weight: Tensor, eps: float, unit_offset: bool = False) -> Tensor:
+    return _launch(x, None, weight, eps, unit_offset)
 
 
-def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    return _launch(x, residual, weight, eps), x
+def add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, unit_offset: bool = False
+) -> tuple[Tensor, Tensor]:
+    return _launch(x, residual, weight, eps, unit_offset), x
 
 
-def _launch(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> Tensor:
+def _launch(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, unit_offset: bool) -> Tensor:
     tokens, hidden = x.shape
     out = torch.empty_like(x)
     if tokens:
@@ -48,6 +59,7 @@ def _launch(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> T
             HIDDEN=hidden,
             BLOCK=block,
             ADD=residual is not None,
+            UNIT_OFFSET=unit_offset,
             num_warps=min(max(block // 512, 1), 16),
         )
     return out

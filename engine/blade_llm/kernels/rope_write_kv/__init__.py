@@ -2,9 +2,10 @@
 over the fused projection: both are small, both touch the same data. Models that normalise each head of queries and keys
 first (QK-norm: Henry et al., arXiv 2010.04245, with RMS as in Qwen3) do that here too."""
 
-from torch import Tensor
+from torch import Tensor, cat
 
 from blade_llm.kernels.backend import backend_of
+from blade_llm.kernels.rms_norm import rms_norm
 from blade_llm.kernels.rope_write_kv import torch as _reference
 
 
@@ -19,6 +20,8 @@ def rope_write_kv(
     q_norm: Tensor | None = None,
     k_norm: Tensor | None = None,
     eps: float = 1e-6,
+    *,
+    unit_offset: bool = False,
 ) -> Tensor:
     """Rotate queries and keys by their positions' angles, store keys and values, return the queries.
 
@@ -26,10 +29,15 @@ def rope_write_kv(
     halves are rotated against each other (``i`` with ``i + head_dim / 2``), as in Hugging Face checkpoints.
     ``slot_mapping``: [tokens] int64, ``block * block_size + offset``. ``k_cache``, ``v_cache``:
     [blocks, block_size, kv_heads, head_dim], contiguous, written in place. ``q_norm`` and ``k_norm``: [head_dim], both
-    or neither; with them each head is RMS normalised (``eps``) before the rotation. Returns
-    [tokens, num_heads, head_dim].
+    or neither; with them each head is RMS normalised (``eps``, ``unit_offset``: as in
+    :func:`~blade_llm.kernels.rms_norm.rms_norm`) before the rotation. As [num_heads * head_dim] and
+    [kv_heads * head_dim] they normalise all queries of a token together, and all keys (OLMo 2, arXiv 2501.00656).
+    Returns [tokens, num_heads, head_dim].
     """
-    arguments = qkv, cos, sin, slot_mapping, k_cache, v_cache, num_heads, q_norm, k_norm, eps
+    if q_norm is not None and k_norm is not None and len(q_norm) != k_cache.shape[3]:
+        qkv = _normalise_projections(qkv, q_norm, k_norm, eps, unit_offset)
+        q_norm, k_norm = None, None
+    arguments = qkv, cos, sin, slot_mapping, k_cache, v_cache, num_heads, q_norm, k_norm, eps, unit_offset
     backend = backend_of(qkv)
     if backend == "native":
         from blade_llm.kernels.rope_write_kv import native
@@ -40,3 +48,14 @@ def rope_write_kv(
 
         return triton.rope_write_kv(*arguments)
     return _reference.rope_write_kv(*arguments)
+
+
+def _normalise_projections(qkv: Tensor, q_norm: Tensor, k_norm: Tensor, eps: float, unit_offset: bool) -> Tensor:
+    """``qkv`` with all queries and all keys of each token normalised."""
+    first_key, first_value = len(q_norm), len(q_norm) + len(k_norm)
+    queries, keys, values = qkv[:, :first_key], qkv[:, first_key:first_value], qkv[:, first_value:]
+    normed = (
+        rms_norm(part.contiguous(), weight, eps, unit_offset=unit_offset)
+        for part, weight in ((queries, q_norm), (keys, k_norm))
+    )
+    return cat((*normed, values), dim=1)

@@ -19,16 +19,24 @@ struct Rope {
     int64_t heads, kv_heads, head_dim;
     const void *q_norm, *k_norm;  // both or neither
     float eps;
+    bool unit_offset;
 };
 
 template <int W, class T>
-BLADE_INLINE void normalise(const T* x, const T* weight, float eps, int64_t head_dim, float* out) {
+BLADE_INLINE void normalise(const T* x, const T* weight, float eps, bool unit_offset, int64_t head_dim, float* out) {
     float squares = 0;
     Float<W> lanes = {};
     const int64_t whole = head_dim / W * W;
     for (int64_t d = 0; d < whole; d += W) lanes += load<W>(x + d) * load<W>(x + d);
     for (int64_t d = whole; d < head_dim; d++) squares += to_float(x[d]) * to_float(x[d]);
     const float factor = 1.0f / std::sqrt((squares + sum<W>(lanes)) / static_cast<float>(head_dim) + eps);
+    if (unit_offset) {
+        for (int64_t d = 0; d < whole; d += W)
+            store<W>(out + d, rounded<W, T>(load<W>(x + d) * factor * (1.0f + load<W>(weight + d))));
+        for (int64_t d = whole; d < head_dim; d++)
+            out[d] = rounded_one<T>(to_float(x[d]) * factor * (1.0f + to_float(weight[d])));
+        return;
+    }
     for (int64_t d = 0; d < whole; d += W)
         store<W>(out + d, rounded<W, T>(rounded<W, T>(load<W>(x + d) * factor) * load<W>(weight + d)));
     for (int64_t d = whole; d < head_dim; d++)
@@ -68,7 +76,8 @@ BLADE_INLINE void rope_tokens(const Rope& rope, int64_t begin, int64_t end) {
                 continue;
             }
             float normed[MAX_HEAD_DIM];
-            normalise<W>(x, static_cast<const T*>(query ? rope.q_norm : rope.k_norm), rope.eps, dim, normed);
+            const T* weight = static_cast<const T*>(query ? rope.q_norm : rope.k_norm);
+            normalise<W>(x, weight, rope.eps, rope.unit_offset, dim, normed);
             rotate<W>(normed, cosines, sines, half, out);
         }
         memcpy(static_cast<T*>(rope.v_cache) + slot, x, rope.kv_heads * dim * sizeof(T));
@@ -90,9 +99,9 @@ BLADE_FOR_EACH_ISA(rope, rope_kernel, Rope)
 BLADE_EXPORT void blade_rope_write_kv(int is_bf16, const void* qkv, const float* cosines, const float* sines,
                                       const int64_t* slots, void* k_cache, void* v_cache, void* q_out, int64_t tokens,
                                       int64_t heads, int64_t kv_heads, int64_t head_dim, const void* q_norm,
-                                      const void* k_norm, float eps) {
+                                      const void* k_norm, float eps, int unit_offset) {
     const blade::Rope args{is_bf16 != 0, qkv,   cosines,  sines,    slots,  k_cache, v_cache,
-                           q_out,        heads, kv_heads, head_dim, q_norm, k_norm,  eps};
+                           q_out,        heads, kv_heads, head_dim, q_norm, k_norm,  eps,     unit_offset != 0};
     blade::split(tokens, tokens * (heads + 2 * kv_heads) * head_dim,
                  [&](int64_t begin, int64_t end) { blade::rope(args, begin, end); });
 }

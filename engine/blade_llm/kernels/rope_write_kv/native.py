@@ -24,21 +24,24 @@ def rope_write_kv(
     q_norm: Tensor | None,
     k_norm: Tensor | None,
     eps: float,
+    unit_offset: bool = False,
 ) -> Tensor:
     dtype = qkv.dtype
     is_bf16 = IS_BF16.get(dtype)
     _, _, kv_heads, head_dim = k_cache.shape
     if is_bf16 is None or k_cache.dtype != dtype or not qkv.is_contiguous() or head_dim > MAX_HEAD_DIM:
-        return _reference.rope_write_kv(qkv, cos, sin, slot_mapping, k_cache, v_cache, num_heads, q_norm, k_norm, eps)
+        return _reference.rope_write_kv(
+            qkv, cos, sin, slot_mapping, k_cache, v_cache, num_heads, q_norm, k_norm, eps, unit_offset
+        )
     tokens = qkv.shape[0]
     out = qkv.new_empty(tokens, num_heads, head_dim)
     norms = (None, None) if q_norm is None or k_norm is None else (q_norm.data_ptr(), k_norm.data_ptr())
     sources = qkv.data_ptr(), cos.data_ptr(), sin.data_ptr(), slot_mapping.data_ptr()
     targets = k_cache.data_ptr(), v_cache.data_ptr(), out.data_ptr()
-    _rope()(is_bf16, *sources, *targets, tokens, num_heads, kv_heads, head_dim, *norms, eps)
+    _rope()(is_bf16, *sources, *targets, tokens, num_heads, kv_heads, head_dim, *norms, eps, unit_offset)
     return out
 
 
 @cache
 def _rope() -> Any:
-    return bind("rope_write_kv", "ipppppppnnnnppf")
+    return bind("rope_write_kv", "ipppppppnnnnppfi")

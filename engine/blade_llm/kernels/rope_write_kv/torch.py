@@ -15,6 +15,7 @@ def rope_write_kv(
     q_norm: Tensor | None = None,
     k_norm: Tensor | None = None,
     eps: float = 1e-6,
+    unit_offset: bool = False,
 ) -> Tensor:
     _, _, kv_heads, head_dim = k_cache.shape
     heads = qkv.view(-1, num_heads + 2 * kv_heads, head_dim)
@@ -23,7 +24,7 @@ def rope_write_kv(
         weights = torch.cat((q_norm.expand(num_heads, -1), k_norm.expand(kv_heads, -1)))
         wide = turned.float()
         wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-        turned = wide.to(qkv.dtype) * weights
+        turned = (wide * (1.0 + weights.float())).to(qkv.dtype) if unit_offset else wide.to(qkv.dtype) * weights
     first, second = turned.chunk(2, dim=-1)
     cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
     rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(qkv.dtype)

@@ -30,6 +30,7 @@ def _rope_write_kv_kernel(
     BLOCK_HEADS: tl.constexpr,
     BLOCK_HALF: tl.constexpr,
     NORM: tl.constexpr,
+    UNIT_OFFSET: tl.constexpr,
 ):
     token = tl.program_id(0).to(tl.int64)
     heads = tl.program_id(1) * BLOCK_HEADS + tl.arange(0, BLOCK_HEADS)[:, None]
@@ -52,9 +53,13 @@ def _rope_write_kv_kernel(
         q_second = tl.load(q_norm_ptr + HALF + columns, inside, 0.0).to(tl.float32)
         k_first = tl.load(k_norm_ptr + columns, inside, 0.0).to(tl.float32)
         k_second = tl.load(k_norm_ptr + HALF + columns, inside, 0.0).to(tl.float32)
-        # Rounded to the storage type before and after the weight, as in the reference.
-        first = (first * scale).to(raw_first.dtype).to(tl.float32) * tl.where(is_query, q_first, k_first)
-        second = (second * scale).to(raw_first.dtype).to(tl.float32) * tl.where(is_query, q_second, k_second)
+        # Rounded to the storage type before the weight, unless that has an offset, and after it, as in the reference.
+        if UNIT_OFFSET:
+            first = first * scale * (1.0 + tl.where(is_query, q_first, k_first))
+            second = second * scale * (1.0 + tl.where(is_query, q_second, k_second))
+        else:
+            first = (first * scale).to(raw_first.dtype).to(tl.float32) * tl.where(is_query, q_first, k_first)
+            second = (second * scale).to(raw_first.dtype).to(tl.float32) * tl.where(is_query, q_second, k_second)
         first = first.to(raw_first.dtype).to(tl.float32)
         second = second.to(raw_first.dtype).to(tl.float32)
 
@@ -86,6 +91,7 @@ def rope_write_kv(
     q_norm: Tensor | None = None,
     k_norm: Tensor | None = None,
     eps: float = 1e-6,
+    unit_offset: bool = False,
 ) -> Tensor:
     tokens = qkv.shape[0]
     _, _, kv_heads, head_dim = k_cache.shape
@@ -112,6 +118,7 @@ def rope_write_kv(
         BLOCK_HEADS=heads,
         BLOCK_HALF=half,
         NORM=q_norm is not None,
+        UNIT_OFFSET=unit_offset,
         num_warps=4,
     )
     return out

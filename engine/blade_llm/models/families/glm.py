@@ -1,9 +1,11 @@
 """GLM-4 (GLM team, arXiv 2406.12793) in transformers' own form: neighbours rotate, in half of the dimensions; gate and
-up are one matrix. GLM-4-0414 normalises what attention and MLP add as well."""
+up are one matrix. GLM-4-0414 normalises what attention and MLP add as well. ChatGLM2 and ChatGLM3 (arXiv 2210.02414,
+2406.12793) are GLM-4's layers under other names."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from blade_llm.models.families.family import Family
 from blade_llm.models.families.llama import llama_like
@@ -28,6 +30,38 @@ def _glm4(raw: RawConfig) -> DecoderSpec:
     return replace(spec, layers=tuple(layers))
 
 
+def _chatglm(raw: RawConfig) -> DecoderSpec:
+    for name, value in (("rmsnorm", True), ("post_layer_norm", True), ("multi_query_attention", True)):
+        raw.require(name, value)
+    raw.require("add_bias_linear", False)
+    raw.require("apply_residual_connection_post_layernorm", False)
+    raw.require("rope_ratio", 1, 1.0)  # what it does differs between versions of the models' code
+    renamed: dict[str, Any] = {
+        "vocab_size": raw.positive("padded_vocab_size"),
+        "num_hidden_layers": raw.positive("num_layers"),
+        "num_key_value_heads": raw.positive("multi_query_group_num", 1),
+        "head_dim": raw.positive("kv_channels", 128),
+        "intermediate_size": raw.positive("ffn_hidden_size"),
+        "rms_norm_eps": raw.above_zero("layernorm_epsilon", 1e-5),
+        "max_position_embeddings": raw.positive("seq_length", 2048),
+        "attention_bias": raw.flag("add_qkv_bias"),
+    }
+    return _glm(RawConfig({**raw.fields, **renamed}))
+
+
 _NAMES = Names(up=("mlp.gate_up_proj",))
 GLM = Family(_glm, _NAMES)
 GLM4 = Family(_glm4, _NAMES)
+CHATGLM = Family(
+    _chatglm,
+    Names(
+        embedding="transformer.embedding.word_embeddings",
+        layer="transformer.encoder.layers.{}",
+        qkv=("self_attention.query_key_value",),
+        output="self_attention.dense",
+        up=("mlp.dense_h_to_4h",),
+        down="mlp.dense_4h_to_h",
+        final_norm="transformer.encoder.final_layernorm",
+        head="transformer.output_layer",
+    ),
+)

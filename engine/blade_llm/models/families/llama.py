@@ -4,6 +4,7 @@ on."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from blade_llm.models.families.family import Family
 from blade_llm.models.names import Names
@@ -64,6 +65,12 @@ def llama_like(
         max_positions=raw.positive("max_position_embeddings"),
         tied=raw.flag("tie_word_embeddings", tied),
     )
+
+
+def with_norms(spec: DecoderSpec, norm: NormSpec) -> DecoderSpec:
+    """``spec`` with other norms than RMS, before both halves of each layer and after the last."""
+    kinds = {layer: replace(layer, attention_norm=norm, mlp_norm=norm) for layer in set(spec.layers)}
+    return replace(spec, layers=tuple(kinds[layer] for layer in spec.layers), final_norm=norm)
 
 
 def _llama(raw: RawConfig) -> DecoderSpec:

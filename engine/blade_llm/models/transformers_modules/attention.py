@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from blade_llm.kernels.paged_attention import paged_attention
+from blade_llm.kernels.paged_attention import PLAIN, AttentionVariant, paged_attention
 from blade_llm.layers.step import StepMetadata
 from blade_llm.models.errors import UnsupportedModelError
 
@@ -48,8 +48,6 @@ def connect(model: nn.Module, attend: Attend) -> None:
 
 def unsupported(options: Mapping[str, Any]) -> str:
     """Why attention with these options is not what the paged cache computes; empty when it is."""
-    if options.get("softcap") is not None:
-        return "soft-capped attention scores ('softcap')"
     if options.get("is_causal") is False:
         return "attention to later tokens"
     tensors = [
@@ -58,11 +56,19 @@ def unsupported(options: Mapping[str, Any]) -> str:
     return f"attention with {tensors[0]!r}" if tensors else ""
 
 
+def softcap_of(options: Mapping[str, Any]) -> float:
+    """What attention scores are capped at (Gemma 2); 0: they stay."""
+    return float(options.get("softcap") or 0.0)
+
+
 class PagedAttention:
     """Writes keys and values to the cache of :attr:`step` and attends over it."""
 
-    step: StepMetadata | None = None
-    """Of the forward pass that is going on."""
+    def __init__(self) -> None:
+        self.step: StepMetadata | None = None
+        """Of the forward pass that is going on."""
+        self._variants: dict[float, AttentionVariant] = {0.0: PLAIN}
+        """By soft cap: an implementation keeps what it derives from one."""
 
     def __call__(
         self,
@@ -82,7 +88,9 @@ class PagedAttention:
             rows = new[0].transpose(0, 1).to(cache.dtype)
             cache.view(-1, kv_heads, head_dim).index_copy_(0, step.slot_mapping, rows)
         q = query[0].transpose(0, 1).to(k_cache.dtype).contiguous()
-        return paged_attention(q, k_cache, v_cache, step.attention, scale, window).view(1, *q.shape)
+        softcap = softcap_of(options)
+        variant = self._variants.setdefault(softcap, AttentionVariant(softcap=softcap))
+        return paged_attention(q, k_cache, v_cache, step.attention, scale, window, variant).view(1, *q.shape)
 
 
 def _attend(

@@ -26,8 +26,7 @@ def read_config(architecture: str, fields: Mapping[str, Any]) -> PretrainedConfi
     config_class: Any = CONFIG_MAPPING[model_type] if model_type in CONFIG_MAPPING else None  # noqa: SIM401
     model_class: Any = config_class and MODEL_FOR_CAUSAL_LM_MAPPING.get(config_class, None)
     if getattr(model_class, "__name__", "") != architecture:
-        hint = "; code that comes with a model ('auto_map') is not run" if fields.get("auto_map") else ""
-        hint += "" if model_type else "; config.json has no 'model_type'"
+        hint = "" if model_type else "; config.json has no 'model_type'"
         raise UnsupportedModelError(
             f"architecture {architecture!r} is not supported; use a model of one of these: {', '.join(FAMILIES)}; or "
             f"of another that transformers {transformers.__version__} has as a causal language model{hint}"

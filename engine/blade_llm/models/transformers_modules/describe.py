@@ -15,10 +15,10 @@ from transformers import PretrainedConfig
 from blade_llm.models.config import Description, KVSpec, require_plain_weights
 from blade_llm.models.errors import UnsupportedModelError
 from blade_llm.models.raw_config import RawConfig
-from blade_llm.models.transformers_modules.attention import connect, unsupported
+from blade_llm.models.transformers_modules.attention import connect, softcap_of, unsupported
 from blade_llm.models.transformers_modules.build import build_shapes, read_config
 from blade_llm.models.transformers_modules.modules import given_hidden, run_decoder
-from blade_llm.models.transformers_modules.tensors import modules_tensor_map, shared_names
+from blade_llm.models.transformers_modules.tensors import modules_tensor_map
 from blade_llm.spec.modules import ModulesSpec
 
 TOKENS = 8
@@ -33,6 +33,8 @@ class Recorder:
     shapes: set[tuple[int, int, int]] = field(default_factory=set)
     """Query heads, key heads, size of a head."""
     windows: list[int] = field(default_factory=list)
+    softcaps: dict[int, float] = field(default_factory=dict)
+    """By layer."""
 
     def __call__(
         self,
@@ -56,6 +58,7 @@ class Recorder:
         self.layers.append(layer)
         self.shapes.add((query.shape[1], key.shape[1], query.shape[3]))
         self.windows.append(window)
+        self.softcaps[layer] = softcap_of(options)
         return torch.empty_like(query).transpose(1, 2)
 
 
@@ -79,10 +82,10 @@ def describe_modules(architecture: str, raw: RawConfig) -> Description:
         vocab_size=model.get_input_embeddings().weight.shape[0],
         hidden_size=int(config.hidden_size),
         max_positions=int(config.max_position_embeddings),
-        shared_names=shared_names(model),
         tied=model.get_output_embeddings().weight is model.get_input_embeddings().weight,
         num_heads=heads,
         windows=windows,
+        softcaps=tuple(recorder.softcaps[layer] for layer in range(len(windows))),
         widest=_widest(model),
     )
     return spec, modules_tensor_map(model), KVSpec(len(windows), kv_heads, head_dim)

@@ -20,6 +20,8 @@ from blade_llm.spec.modules import ModulesSpec
 class TransformersModel:
     """Token ids in, hidden states out; :meth:`logits` of those that are sampled."""
 
+    classifier = None
+
     def __init__(
         self, spec: ModulesSpec, parameters: Parameters, device: torch.device, dtype: torch.dtype, method: LinearMethod
     ) -> None:

@@ -28,12 +28,6 @@ def modules_tensor_map(model: Any) -> TensorMap:
     return TensorMap(linears, tensors, optional_prefix=f"{model.base_model_prefix}.")
 
 
-def shared_names(model: Any) -> frozenset[str]:
-    """Further names of tensors that several modules share; a checkpoint may have them or not."""
-    every = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    return frozenset(every - {name for name, _ in model.named_parameters()})
-
-
 def is_linear(module: nn.Module) -> bool:
     """Whether it is nothing but ``x @ weight.T + bias``; a subclass may compute something else."""
     return type(module) is nn.Linear

@@ -51,5 +51,5 @@ def autotune_threads(runner: StartableRunner) -> None:
 
 def _dummy_batch_seconds(runner: StartableRunner) -> float:
     start = time.perf_counter()
-    run_dummy_batch(runner, DummyBatch(), [[short_prompt(runner)]])
+    run_dummy_batch(runner, DummyBatch(generates=runner.model_config.decoder.head), [[short_prompt(runner)]])
     return time.perf_counter() - start

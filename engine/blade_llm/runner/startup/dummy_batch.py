@@ -30,6 +30,7 @@ VARIETY: Final = (
     SamplingParams(temperature=0.0, logprobs=1, max_tokens=STEPS),
 )
 """Each stage of sampling alone, and several together."""
+_UNSAMPLED: Final = SamplingParams(temperature=0.0, max_tokens=1)
 _MASKED: Final = (0, 1)
 
 
@@ -41,8 +42,10 @@ def blocks_for(lengths: Sequence[int]) -> int:
 class DummyBatch:
     """Requests in slots 0, 1, ... and in blocks 0, 1, ...; request i samples by ``variants[i % len(variants)]``."""
 
-    def __init__(self, variants: Sequence[SamplingParams] = (ORDINARY,)) -> None:
-        self._variants = variants
+    def __init__(self, variants: Sequence[SamplingParams] = (ORDINARY,), *, generates: bool = True) -> None:
+        """``generates`` False: of a model without output matrix; states are pooled instead of tokens sampled."""
+        self._variants = variants if generates else (_UNSAMPLED,)
+        self.generates = generates
         self._lengths: list[int] = []
         self._blocks = 0
         self._steps = 0
@@ -59,10 +62,18 @@ class DummyBatch:
             sampling = self._variants[slot % len(self._variants)]
             masked = _MASKED if sampling.min_tokens else ()
             new_requests.append(
-                NewRequest(slot, f"dummy-{slot}", [0] * length, length, sampling, masked_until_min_tokens=masked)
+                NewRequest(
+                    slot,
+                    f"dummy-{slot}",
+                    [0] * length,
+                    length,
+                    sampling,
+                    masked_until_min_tokens=masked,
+                    pooling="" if self.generates else "mean",
+                )
             )
             updates.append(BlockUpdate(slot, 0, list(range(self._blocks, self._blocks + blocks))))
-            chunks.append(ScheduledChunk(slot, 0, length, True, f"dummy-{slot}"))
+            chunks.append(ScheduledChunk(slot, 0, length, self.generates, f"dummy-{slot}"))
             self._lengths.append(length)
             self._blocks += blocks
         self._steps += 1

@@ -51,7 +51,7 @@ def profile_gpu(runner: StartableRunner, free_at_start: int, max_model_len: int)
         torch.cuda.reset_peak_memory_stats(device)
         reserved = torch.cuda.memory_reserved(device)
         for lengths in steps:
-            run_dummy_batch(runner, DummyBatch([HEAVIEST]), [lengths])
+            run_dummy_batch(runner, DummyBatch([HEAVIEST], generates=runner.model_config.decoder.head), [lengths])
         peak = torch.cuda.max_memory_reserved(device) - reserved
         _release(device)
         free, total = torch.cuda.mem_get_info(device)

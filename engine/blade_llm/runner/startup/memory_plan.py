@@ -77,6 +77,8 @@ def plan_kv_cache(
     fit, and ``ValueError`` for one beyond the model's own.
     """
     block_bytes = kv_block_bytes(model, dtype)
+    if not block_bytes:
+        return _plan_whole_sequences(config, model)
     fitting = kv_cache_bytes // block_bytes
     if config.max_kv_blocks is not None:
         fitting = min(fitting, config.max_kv_blocks)
@@ -100,6 +102,32 @@ def plan_kv_cache(
         )
     blocks = min(fitting, config.max_num_seqs * needed)
     return plan_blocks(model, dtype, kv_cache_bytes=blocks * block_bytes, max_model_len=length)
+
+
+def _plan_whole_sequences(config: EngineConfig, model: ModelConfig) -> KVCachePlan:
+    """Of an encoder: blocks that take no memory, as many as all slots could use; one step holds a whole sequence."""
+    own, budget = model.max_position_embeddings, config.max_batch_tokens
+    length = config.max_model_len or min(own, budget)
+    if length > own:
+        raise ValueError(
+            f"--max_model_len {length} is more than the model's own length; lower it to at most {own} "
+            "('max_position_embeddings' in config.json)"
+        )
+    if length > budget:
+        raise ValueError(
+            f"one step of this model holds a whole text: raise --ragged_flash_max_batch_tokens to {length}, "
+            f"or lower --max_model_len to {budget}"
+        )
+    if config.max_model_len is None and length < own:
+        logger.warning(
+            "one step of this model holds a whole text: max_model_len is %d instead of the model's %d; "
+            "raise --ragged_flash_max_batch_tokens to %d for the full length",
+            length,
+            own,
+            own,
+        )
+    blocks = config.max_num_seqs * -(-length // BLOCK_SIZE)
+    return KVCachePlan(block_size=BLOCK_SIZE, block_bytes=0, blocks=blocks, max_model_len=length)
 
 
 def memory_plan(kv: KVCachePlan, *, weights: int, activation_peak: int, graphs: int = 0) -> MemoryPlan:

@@ -21,13 +21,14 @@ def warm_up(runner: StartableRunner, *, every_shape: bool = False) -> None:
     ``every_shape``: also steps of many shapes; once a process is enough.
     """
     runner.warm_kernels()
-    run_dummy_batch(runner, DummyBatch(), [[short_prompt(runner)]])
+    generates = runner.model_config.decoder.head
+    run_dummy_batch(runner, DummyBatch(generates=generates), [[short_prompt(runner)]])
     if not every_shape:
         return
     for counts in _batches(runner.config.max_num_seqs):
-        run_dummy_batch(runner, DummyBatch(VARIETY), groups_that_fit(runner, counts))
+        run_dummy_batch(runner, DummyBatch(VARIETY, generates=generates), groups_that_fit(runner, counts))
     for length in _powers(runner.config.max_batch_tokens):
-        run_dummy_batch(runner, DummyBatch(VARIETY), groups_that_fit(runner, [[length]]))
+        run_dummy_batch(runner, DummyBatch(VARIETY, generates=generates), groups_that_fit(runner, [[length]]))
 
 
 def run_dummy_batch(runner: StartableRunner, batch: DummyBatch, entering: Iterable[Sequence[int]]) -> None:
@@ -35,9 +36,9 @@ def run_dummy_batch(runner: StartableRunner, batch: DummyBatch, entering: Iterab
     all, and free their slots."""
     plans = 0
     for lengths in entering:
-        _run(runner, batch.step(lengths, decoding=len(batch.slots)))
+        _run(runner, batch.step(lengths, decoding=len(batch.slots) if batch.generates else 0))
         plans += 1
-    if plans and plans < STEPS and runner.max_model_len > STEPS:
+    if batch.generates and plans and plans < STEPS and runner.max_model_len > STEPS:
         _run(runner, batch.step(decoding=len(batch.slots)))
     for slot in batch.slots:
         runner.tables.free(slot)

@@ -1,7 +1,7 @@
 """llguidance's view of a model's tokenizer: for every token its bytes, in a trie.
 
-Read from ``tokenizer.json`` alone. A vocabulary of 150,000 tokens takes about a second, so it is built in a thread of
-:mod:`~blade_llm.sampling.guided.grammars`, never in the step loop.
+Read from ``tokenizer.json``, or what stands for it. A vocabulary of 150,000 tokens takes about a second, so it is built
+in a thread of :mod:`~blade_llm.sampling.guided.grammars`, never in the step loop.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import llguidance
 
 from blade_llm.sampling.guided.errors import GrammarSpecError, as_grammar_spec_error
+from blade_llm.tokenizer_files import read_tokenizer_json
 
 
 def load_vocabulary(folder: Path, vocab_size: int, eos_token_ids: Iterable[int]) -> llguidance.LLTokenizer:
@@ -25,7 +26,7 @@ def load_vocabulary(folder: Path, vocab_size: int, eos_token_ids: Iterable[int])
     try:
         if not eos:
             raise ValueError("the model names no end-of-sequence token")
-        text = _without_padding((folder / "tokenizer.json").read_text(encoding="utf-8"))
+        text = _without_padding(read_tokenizer_json(folder))
         return llguidance.LLTokenizer(text, n_vocab=vocab_size, eos_token=eos)
     except BaseException as error:
         reason = as_grammar_spec_error(error)

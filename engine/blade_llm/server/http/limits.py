@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from blade_llm.api.common.body import MAX_BODY_BYTES
+from blade_llm.api.common.limits import MAX_BODY_BYTES
 
 MAX_HEAD_BYTES: Final = 64 * 1024
 """Of a request's line and headers; also of chunk extensions and trailers, without a byte of a body between them."""

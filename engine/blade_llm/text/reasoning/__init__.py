@@ -11,12 +11,23 @@ QWEN3: Final = ReasoningForm(name="qwen3")
 """Thinks where the output begins with ``<think>``, or the prompt ends with it."""
 DEEPSEEK_R1: Final = ReasoningForm(name="deepseek_r1", always=True)
 """Always thinks; older templates do not say so."""
-REASONING_PARSERS: Final = {form.name: form for form in (QWEN3, DEEPSEEK_R1)}
+DEEPSEEK_V3: Final = ReasoningForm(name="deepseek_v3")
+"""DeepSeek-V3.1: thinks where the prompt ends with ``<think>``."""
+GLM45: Final = ReasoningForm(name="glm45")
+MISTRAL: Final = ReasoningForm(name="mistral", begin="[THINK]", end="[/THINK]")
+"""Magistral."""
+REASONING_PARSERS: Final = {form.name: form for form in (QWEN3, DEEPSEEK_R1, DEEPSEEK_V3, GLM45, MISTRAL)}
 """Reasoning forms by value of ``--reasoning_parser``."""
 
 
 def detect_reasoning_parser(template: str) -> ReasoningForm | None:
     """The form that a chat template shows; None: its model does not think."""
-    if "</think>" not in template and "<think>" not in template:
+    if MISTRAL.end in template:
+        return MISTRAL
+    if QWEN3.begin not in template and QWEN3.end not in template:
         return None
-    return DEEPSEEK_R1 if "\uff5cAssistant\uff5c" in template else QWEN3
+    if "<arg_key>" in template:
+        return GLM45
+    if "\uff5cAssistant\uff5c" in template:
+        return DEEPSEEK_V3 if "thinking" in template else DEEPSEEK_R1
+    return QWEN3

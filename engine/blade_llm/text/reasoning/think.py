@@ -1,15 +1,12 @@
-"""Reasoning between ``<think>`` and ``</think>`` at the beginning of an output, separated from the content after it."""
+"""Reasoning between two markers at the beginning of an output, separated from the content after it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
 from blade_llm.text.events import Content, Event, Reasoning
 from blade_llm.text.markers import WHITESPACE, HeldText, settled
-
-BEGIN: Final = "<think>"
-END: Final = "</think>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,13 +15,15 @@ class ReasoningForm:
 
     name: str
     """What ``--reasoning_parser`` calls it."""
+    begin: str = "<think>"
+    end: str = "</think>"
     always: bool = False
     """Outputs begin inside, also where neither prompt nor output says so."""
 
     @property
     def markers(self) -> tuple[str, str]:
         """Texts that the parser has to see even where they are special tokens."""
-        return BEGIN, END
+        return self.begin, self.end
 
     def begins_inside(self, prompt: str, generated: str = "") -> bool:
         """Whether the output for ``prompt`` continues in the middle of the reasoning.
@@ -32,23 +31,25 @@ class ReasoningForm:
         Args:
             generated: the end of the prompt that belongs to the output already.
         """
-        if BEGIN in generated or END in generated:
-            return generated.rfind(BEGIN) > generated.rfind(END)
-        end = prompt.rstrip(WHITESPACE).removesuffix(generated.rstrip(WHITESPACE)).rstrip(WHITESPACE)
-        return end.endswith(BEGIN) or (self.always and not end.endswith(END))
+        if self.begin in generated or self.end in generated:
+            return generated.rfind(self.begin) > generated.rfind(self.end)
+        text = prompt.rstrip(WHITESPACE).removesuffix(generated.rstrip(WHITESPACE)).rstrip(WHITESPACE)
+        return text.endswith(self.begin) or (self.always and not text.endswith(self.end))
 
 
 class ThinkParser:
     """Parses one output. The outcome does not depend on how the text is cut into pieces.
 
     Whitespace at both ends of the reasoning and before the content is dropped. An output that is cut short before
-    ``</think>`` is all reasoning.
+    the second marker is all reasoning.
 
     Args:
-        inside: the output begins in the middle of the reasoning (it may repeat ``<think>``).
+        form: the markers.
+        inside: the output begins in the middle of the reasoning (it may repeat the first marker).
     """
 
-    def __init__(self, *, inside: bool) -> None:
+    def __init__(self, form: ReasoningForm, *, inside: bool) -> None:
+        self._begin, self._end = form.markers
         self._inside = inside
         self._state: Literal["start", "reasoning", "gap", "content"] = "start"
         self._held = HeldText()
@@ -93,22 +94,22 @@ class ThinkParser:
 
     def _start(self, text: str) -> str:
         found = text.lstrip(WHITESPACE)
-        if len(found) < len(BEGIN) and BEGIN.startswith(found):
+        if len(found) < len(self._begin) and self._begin.startswith(found):
             self._held.hold(text)
             return ""
-        self.thinks = self._inside or found.startswith(BEGIN)
+        self.thinks = self._inside or found.startswith(self._begin)
         self._state = "reasoning" if self.thinks else "content"
-        return found.removeprefix(BEGIN) if self.thinks else text
+        return found.removeprefix(self._begin) if self.thinks else text
 
     def _reasoning(self, text: str, events: list[Event]) -> str:
-        end = text.find(END)
-        given = len(text[:end].rstrip(WHITESPACE)) if end >= 0 else settled(text, END)
+        end = text.find(self._end)
+        given = len(text[:end].rstrip(WHITESPACE)) if end >= 0 else settled(text, self._end)
         self._give(text[:given], events)
         if end < 0:
             self._held.hold(text[given:])
             return ""
         self._state = "gap"
-        return text[end + len(END) :]
+        return text[end + len(self._end) :]
 
     def _give(self, text: str, events: list[Event]) -> None:
         if not self._begun:

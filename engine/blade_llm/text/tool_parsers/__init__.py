@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from blade_llm.text.tool_parsers.calls import CallForm as CallForm
 from blade_llm.text.tool_parsers.calls import CallParser as CallParser
+from blade_llm.text.tool_parsers.calls import Parser as Parser
+from blade_llm.text.tool_parsers.named import DEEPSEEK_MARKERS, MISTRAL_MARKERS, DeepSeekReader, MistralReader
+from blade_llm.text.tool_parsers.pythonic import PYTHONIC_MARKERS, PythonicReader
+from blade_llm.text.tool_parsers.tagged import Glm45Reader, Qwen3CoderReader
 
 HERMES: Final = CallForm(
     name="hermes",
@@ -24,16 +29,44 @@ LLAMA3_JSON: Final = CallForm(
     around=" ",
 )
 """Llama 3.1, 3.2 and 3.3."""
-TOOL_PARSERS: Final = {form.name: form for form in (HERMES, LLAMA3_JSON)}
+MISTRAL: Final = CallForm(name="mistral", reader=MistralReader, special=MISTRAL_MARKERS, forced=LLAMA3_JSON)
+"""Mistral, Mixtral, Ministral, Devstral."""
+DEEPSEEK_V3: Final = CallForm(name="deepseek_v3", reader=DeepSeekReader, special=DEEPSEEK_MARKERS, forced=LLAMA3_JSON)
+"""DeepSeek-V3 and R1; what V3.1 writes, too."""
+DEEPSEEK_V31: Final = replace(DEEPSEEK_V3, name="deepseek_v31")
+QWEN3_CODER: Final = CallForm(
+    name="qwen3_coder", reader=Qwen3CoderReader, special=("<tool_call>", "</tool_call>"), forced=HERMES
+)
+"""Qwen3-Coder."""
+GLM45: Final = CallForm(
+    name="glm45",
+    reader=Glm45Reader,
+    special=("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+    forced=HERMES,
+)
+"""GLM-4.5 and later."""
+PYTHONIC: Final = CallForm(name="pythonic", reader=PythonicReader, special=PYTHONIC_MARKERS, forced=LLAMA3_JSON)
+"""Llama 3.2 of 1B and 3B, ToolACE, Llama 4."""
+TOOL_PARSERS: Final = {
+    form.name: form for form in (HERMES, LLAMA3_JSON, MISTRAL, DEEPSEEK_V3, DEEPSEEK_V31, QWEN3_CODER, GLM45, PYTHONIC)
+}
 """Call forms by value of ``--tool_call_parser``."""
 
 
 def detect_tool_parser(template: str) -> CallForm | None:
     """The form that a chat template teaches its model; None: none, or one that is not known."""
-    if "<function=" in template:  # Qwen3-Coder: the same markers around something that is not JSON
-        return None
+    if "<function=" in template:
+        return QWEN3_CODER if "<parameter=" in template else None
+    if "<arg_key>" in template:
+        return GLM45
     if HERMES.begin in template:
         return HERMES
     if LLAMA3_JSON.begin in template or '"parameters": dictionary of argument' in template:
         return LLAMA3_JSON
+    if MISTRAL_MARKERS[0] in template:
+        return MISTRAL
+    if DEEPSEEK_MARKERS[2] in template:
+        return DEEPSEEK_V3
+    if "<|python_start|>" in template or "[func_name1(params_name1=" in template:
+        return PYTHONIC
     return None

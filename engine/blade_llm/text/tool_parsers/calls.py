@@ -2,37 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 from blade_llm.text.events import Content, Event
 from blade_llm.text.markers import WHITESPACE, HeldText, settled
 from blade_llm.text.tool_parsers.call_object import CallObject
+from blade_llm.text.tool_parsers.reader import CallReader
+
+
+class Parser(Protocol):
+    """Parses one output; what comes out does not depend on how the text is cut into pieces."""
+
+    def add(self, piece: str) -> list[Event]: ...
+    def finish(self) -> list[Event]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallForm:
-    """How a model family writes calls: ``begin``, an object, ``end``; several with ``separator`` between."""
+    """How a model family writes calls.
+
+    Without a ``reader``: ``begin``, an object, ``end``; several with ``separator`` between.
+    """
 
     name: str
     """What ``--tool_call_parser`` calls it."""
-    begin: str
+    begin: str = ""
     """The marker before a call."""
     end: str = ""
     separator: str = ""
     """Between calls, apart from whitespace."""
     begins_bare: bool = False
     """An output, or what follows ``separator``, may begin with a call's object without ``begin``."""
-    arguments_key: str
+    arguments_key: str = "arguments"
     """``{"name": …, KEY: {…}}``, as the model is taught to write it."""
     around: str = ""
     """Whitespace between the markers and the object, and between a call and the next."""
+    reader: type[CallReader] | None = None
+    """Reads calls that are written in another way."""
+    special: tuple[str, ...] = ()
+    """Markers that the reader has to see."""
+    forced: CallForm | None = None
+    """The form of calls that a request requires, where this one has no grammar."""
 
     @property
     def markers(self) -> tuple[str, ...]:
         """Texts that the parser has to see even where they are special tokens."""
-        return tuple(marker for marker in (self.begin, self.end) if marker)
+        return tuple(marker for marker in (self.begin, self.end, *self.special) if marker)
+
+    def parser(self, names: Collection[str] = (), parameters: Mapping[str, Any] | None = None) -> Parser:
+        """A fresh one, for one output to a request that offers the functions ``names``.
+
+        Args:
+            parameters: function → JSON Schema of its parameters.
+        """
+        if self.reader is not None:
+            return self.reader(names, parameters)
+        return CallParser(self, names)
 
 
 class CallParser:

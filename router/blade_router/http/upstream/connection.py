@@ -160,6 +160,11 @@ class Connection:
             self._set_user_timeout(SLOW_AFTER)
             self._transport.writelines((head, body))
 
+    @property
+    def answered(self) -> bool:
+        """``status`` and ``headers`` are there."""
+        return self._head_complete
+
     async def response(self) -> None:
         """Wait until ``status`` and ``headers`` are there.
 
@@ -168,6 +173,10 @@ class Connection:
         """
         while not self._head_complete:
             await self._wait()
+
+    def read_now(self) -> bytes:
+        """The body bytes that have arrived; ``b""`` when there are none yet, or no more."""
+        return self._take() if self._chunks else b""
 
     async def read(self) -> bytes:
         """The body bytes that have arrived, waiting for at least one; ``b""`` at the end of the response.

@@ -65,7 +65,8 @@ class ConnectionPool:
             try:
                 attach(connection)
                 connection.send(head, body, first_byte_timeout, stall_timeout)
-                await connection.response()
+                if not connection.answered:
+                    await connection.response()
                 return connection
             except BaseException as failure:
                 self.discard(connection)

@@ -85,6 +85,7 @@ class TimedChoice(PrefixChoice):
         "_first_at",
         "_home",
         "_in_flight",
+        "_kept_waiting",
         "_policy",
         "_reference",
         "_sent_at",
@@ -127,6 +128,7 @@ class TimedChoice(PrefixChoice):
         self._sent_at = now
         self._reference = 0.0
         self._first_at = 0.0
+        self._kept_waiting = False
         self._waits = False
         self._clock = clock
         self._times = times
@@ -164,10 +166,13 @@ class TimedChoice(PrefixChoice):
         if self._insertion is not None:
             self._insertion.first_byte()
 
+    def kept_waiting(self) -> None:
+        self._kept_waiting = True
+
     def ended(self, usage: Usage | None) -> None:
         if self._waits:
             self.endpoint.prefill.failed(self._blocks, self._whole)
-        else:
+        elif not self._kept_waiting:  # else the time says how fast the client is
             now, prefill = self._clock(), self.endpoint.prefill
             prefill.ended(now - self._sent_at)
             if usage is not None and usage.completion_tokens >= LEAST_OUTPUT and not self._whole:

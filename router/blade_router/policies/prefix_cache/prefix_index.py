@@ -248,6 +248,8 @@ class PrefixIndex:
         are gone as well. The prompt itself is cached by now, whatever was reported.
         """
         cache, chain, age = recorded.cache, recorded.chain, recorded.age
+        if cache.removed:
+            return
         predicted = recorded.matched / len(chain) if chain else 0.0
         if share > MOST_SHARE:  # more than there is: a sum over requests, say
             cache.doubts = DOUBTS
@@ -271,7 +273,7 @@ class PrefixIndex:
             cache.capacity = min(self._limit, cache.capacity + cache.capacity // CAPACITY_STEP + 1)
         elif missing > slack and 2 * age >= size and age >= 0:
             cache.capacity = max(len(chain), size - size // CAPACITY_STEP - 1)
-            self._evict(cache, min(size - cache.capacity, EVICTION_BATCH))
+            self._evict(cache, max(0, min(size - cache.capacity, EVICTION_BATCH)))
 
     def _add(self, endpoint: Endpoint) -> EngineCache:
         bit = self._free_bits.pop() if self._free_bits else len(self._caches) + len(self._removed)
@@ -330,6 +332,7 @@ class PrefixIndex:
 
     def _evict(self, cache: EngineCache, count: int) -> None:
         blocks, leaving, pending = cache.blocks, cache.leaving, cache.pending
+        count = min(count, cache.size())
         self._size -= count
         for _ in range(count):
             if leaving:

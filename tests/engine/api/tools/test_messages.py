@@ -15,6 +15,8 @@ from blade_llm.api.tools.messages import with_calls
 from blade_llm.api.tools.requests import FunctionDefinition
 from blade_llm.api.tools.use import read_tools, template_arguments
 from blade_llm.text.errors import TokenizerFilesError
+from blade_llm.text.reasoning import REASONING_PARSERS
+from blade_llm.text.tool_parsers import TOOL_PARSERS
 
 FUNCTION = FunctionDefinition(name="f", description="F\u00fcr <b>", parameters={"type": "object"}, strict=True)
 
@@ -125,8 +127,15 @@ def test_a_plain_model_has_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "known"), [("tool_call_parser", "hermes, llama3_json"), ("reasoning_parser", "qwen3, deepseek_r1")]
+    ("option", "known"),
+    [("tool_call_parser", ", ".join(TOOL_PARSERS)), ("reasoning_parser", ", ".join(REASONING_PARSERS))],
 )
 def test_an_unknown_parser_is_refused_with_the_known_ones(tmp_path: Path, option: str, known: str) -> None:
     with pytest.raises(TokenizerFilesError, match=f"--{option} magic: unknown; known are {known} and none"):
         _served(write_model(tmp_path / "m"), **{option: "magic"})
+
+
+def test_defaults_of_template_arguments_may_not_take_the_place_of_messages(tmp_path: Path) -> None:
+    source = ModelSource(folder=str(write_model(tmp_path)), vocab_size=384, default_chat_template_kwargs={"tools": []})
+    with pytest.raises(TokenizerFilesError, match="may not set 'tools'"):
+        load_served_model(source)

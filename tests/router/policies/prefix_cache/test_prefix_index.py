@@ -381,3 +381,34 @@ def test_a_removed_endpoint_leaves_nothing_pending() -> None:
     assert [index.match([block], [one, two, three]) for block in (1, 7, 6)] == [[0] * 3, [0] * 3, [0, 0, 1]]
     assert len(index) == len(index._locations) == 3
     assert index._pending == 0
+
+
+def test_a_report_of_nothing_never_counts_blocks_that_are_not_there() -> None:
+    """A prompt longer than what its endpoint's cache holds now, reported as not cached again and again."""
+    several = endpoints(4)
+    index = index_of(400)
+    chain = list(range(150))
+    for endpoint in several * 2:
+        place(index, chain, endpoint, cached=1.0)
+    for number in range(40):
+        for endpoint in several:
+            place(index, [10_000 + number * 100 + at for at in range(60)], endpoint, cached=0.0)
+            assert place(index, chain, endpoint, cached=0.0)
+        assert index._size == sum(cache.size() for cache in index._caches.values())
+
+
+def test_a_report_of_a_removed_endpoint_changes_nothing() -> None:
+    first, second = endpoints(2)
+    index = index_of(400)
+    chain = list(range(50))
+    for _ in range(2):
+        place(index, chain, first, cached=1.0)
+    place(index, list(range(100, 200)), first, cached=0.0)
+    placement = index.sent(chain, first, 50)
+    placement.first_byte()
+    index.removed(first)
+    for _ in range(20):
+        place(index, [*range(1000, 1030)], second)
+    placement.ended(Usage(1000, 1, 0))
+    held = sum(cache.size() for cache in (*index._caches.values(), *index._removed))
+    assert index._size == held

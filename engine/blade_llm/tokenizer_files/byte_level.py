@@ -19,6 +19,7 @@ def _alphabet() -> dict[str, int]:
 
 
 CHARACTER_TO_BYTE: Final = _alphabet()
+BYTE_TO_CHARACTER: Final = {byte: character for character, byte in CHARACTER_TO_BYTE.items()}
 
 
 def token_to_bytes(token: str) -> bytes:
@@ -27,3 +28,8 @@ def token_to_bytes(token: str) -> bytes:
         return bytes([CHARACTER_TO_BYTE[character] for character in token])
     except KeyError:
         return token.encode("utf-8")
+
+
+def bytes_to_token(data: bytes) -> str:
+    """How a byte-level vocabulary spells ``data``."""
+    return "".join(BYTE_TO_CHARACTER[byte] for byte in data)

@@ -1,0 +1,88 @@
+// The experts of a mixture-of-experts layer: tokens sorted by expert, two grouped products with the gate between them,
+// and the weighted sum of each token's results.
+#include <cstring>
+
+#include "operators.h"
+#include "simd.h"
+
+namespace blade {
+namespace {
+
+constexpr int SILU = 0;  // of the formulas in activate/kinds.py
+
+// As _Experts in native.py.
+struct Experts {
+    int64_t experts, hidden, inner;
+    const Weight* const *gate_up, *const *down;
+};
+
+struct Sum {
+    const bf16* results;      // [pairs, hidden], sorted by expert
+    const int32_t* positions;  // [tokens, top_k]: where a pair's result is
+    const float* weights;
+    int64_t top_k, hidden;
+    bf16* out;
+};
+
+template <int W>
+BLADE_INLINE void sum_kernel(const Sum& args, int64_t begin, int64_t end) {
+    const int64_t hidden = args.hidden, whole = hidden / W * W;
+    for (int64_t token = begin; token < end; ++token) {
+        const int32_t* positions = args.positions + token * args.top_k;
+        const float* weights = args.weights + token * args.top_k;
+        bf16* out = args.out + token * hidden;
+        for (int64_t d = 0; d < whole; d += W) {
+            Float<W> total = {};
+            for (int64_t i = 0; i < args.top_k; ++i) total += load<W>(args.results + positions[i] * hidden + d) * weights[i];
+            store<W>(out + d, total);
+        }
+        for (int64_t d = whole; d < hidden; ++d) {
+            float total = 0;
+            for (int64_t i = 0; i < args.top_k; ++i) total += to_float(args.results[positions[i] * hidden + d]) * weights[i];
+            out[d] = to_bf16(total);
+        }
+    }
+}
+
+BLADE_FOR_EACH_ISA(sum_tokens, sum_kernel, Sum)
+
+// A stable counting sort: where each expert's pairs begin, and where each pair goes. False for an id that is none.
+bool sort_by_expert(const int32_t* ids, int64_t pairs, int64_t experts, int32_t* starts, int32_t* positions) {
+    memset(starts, 0, (experts + 1) * sizeof(int32_t));
+    for (int64_t pair = 0; pair < pairs; ++pair) {
+        if (static_cast<uint32_t>(ids[pair]) >= static_cast<uint32_t>(experts)) return false;
+        ++starts[ids[pair] + 1];
+    }
+    for (int64_t e = 0; e < experts; ++e) starts[e + 1] += starts[e];
+    for (int64_t pair = 0; pair < pairs; ++pair) positions[pair] = starts[ids[pair]]++;
+    for (int64_t e = experts; e > 0; --e) starts[e] = starts[e - 1];  // each had become the next one's
+    starts[0] = 0;
+    return true;
+}
+
+}  // namespace
+}  // namespace blade
+
+// ``x``: [tokens, hidden], rows ``x_stride`` apart. ``numbers``: int32 [experts + 1 + pairs]; ``sorted``: [pairs, hidden];
+// ``between``: [pairs, 3 * inner]; pairs are tokens * top_k. Returns 0, or 1 for an id that is none.
+BLADE_EXPORT int blade_experts(const blade::Experts* experts, const blade::bf16* x, int64_t x_stride, const int32_t* ids,
+                               const float* weights, int64_t tokens, int64_t top_k, int32_t* numbers, blade::bf16* sorted,
+                               blade::bf16* between, blade::bf16* out) {
+    using namespace blade;
+    const auto& [count, hidden, inner, gate_up, down] = *experts;
+    const int64_t pairs = tokens * top_k, row_bytes = hidden * static_cast<int64_t>(sizeof(bf16));
+    int32_t *starts = numbers, *positions = numbers + count + 1;
+    if (!sort_by_expert(ids, pairs, count, starts, positions)) return 1;
+    const int64_t width = hidden;  // a structured binding cannot be captured
+    split(pairs, pairs * width / 4, [&](int64_t begin, int64_t end) {
+        for (int64_t pair = begin; pair < end; ++pair)
+            memcpy(sorted + positions[pair] * width, x + pair / top_k * x_stride, row_bytes);
+    });
+    bf16* gated = between + pairs * 2 * inner;
+    blade_grouped_linear(gate_up, starts, count, sorted, hidden, between);
+    blade_activate(1, SILU, /*gated=*/1, between, gated, pairs, inner);
+    blade_grouped_linear(down, starts, count, gated, inner, sorted);
+    const Sum args{sorted, positions, weights, top_k, hidden, out};
+    split(tokens, pairs * width / 2, [&](int64_t begin, int64_t end) { sum_tokens(args, begin, end); });
+    return 0;
+}

@@ -1,0 +1,43 @@
+"""The reference: one expert after the other, each for the tokens that chose it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from blade_llm.kernels.activate.torch import activate
+from blade_llm.kernels.linear import torch as linear
+from blade_llm.kernels.linear.packed import PackedLinear, Quantization
+
+
+class TorchExperts:
+    """Experts as linear layers of :mod:`blade_llm.kernels.linear`."""
+
+    __slots__ = ("_experts", "nbytes")
+
+    def __init__(self, experts: Iterable[tuple[Tensor, Tensor]], quant: Quantization, deterministic: bool) -> None:
+        def pack(weight: Tensor) -> PackedLinear:
+            return linear.pack(weight, None, quant, deterministic) or linear.PlainLinear(weight, None)
+
+        self._experts = [(pack(gate_up), pack(down)) for gate_up, down in experts]
+        self.nbytes = sum(gate_up.nbytes + down.nbytes for gate_up, down in self._experts)
+
+    def __call__(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+        tokens, top_k = ids.shape
+        order = ids.flatten().argsort(stable=True)
+        counts = ids.flatten().bincount(minlength=len(self._experts)).tolist()
+        results = torch.empty(tokens * top_k, x.shape[1], dtype=x.dtype, device=x.device)
+        for pairs, (gate_up, down) in zip(torch.split(order, counts), self._experts, strict=True):
+            if len(pairs):
+                results[pairs] = down(activate(gate_up(x[pairs // top_k]), "silu", gated=True))
+        return weighted_sum(results.view(tokens, top_k, x.shape[1]), weights)
+
+
+def weighted_sum(results: Tensor, weights: Tensor) -> Tensor:
+    """[tokens, top_k, hidden] to [tokens, hidden], one expert after the other, so always in the same order."""
+    total = results[:, 0].float() * weights[:, :1]
+    for place in range(1, weights.shape[1]):
+        total += results[:, place].float() * weights[:, place, None]
+    return total.to(results.dtype)

@@ -1,0 +1,52 @@
+"""The part of the tensor map that mixture-of-experts layers have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blade_llm.spec.moe import MoESpec
+from blade_llm.spec.tensors import LinearMap, LinearPart, TensorPart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoENames:
+    """Modules of a mixture-of-experts layer, below its decoder layer; the defaults are Qwen's."""
+
+    router: str = "mlp.gate"
+    experts: str = "mlp.experts.{}"
+    shared: str = "mlp.shared_expert"
+    shared_gate: str = "mlp.shared_expert_gate"
+    up: tuple[str, str] = ("gate_proj", "up_proj")
+    """Gate and up, of an expert and of the shared one."""
+    down: str = "down_proj"
+
+
+def map_moe(
+    linears: dict[str, LinearMap],
+    tensors: dict[str, TensorPart],
+    place: str,
+    prefix: str,
+    spec: MoESpec,
+    hidden: int,
+    names: MoENames,
+) -> None:
+    """Add the layer at ``place``, whose modules begin with ``prefix``.
+
+    Below ``place``: ``experts.I.up`` (gate and up) and ``experts.I.down``, ``shared.up`` and ``shared.down``. Router
+    and shared gate, which are never quantised, are among the tensors: ``router``, ``shared_gate``.
+    """
+    count = spec.routing.num_experts
+    tensors[f"{place}.router"] = TensorPart(f"{prefix}.{names.router}.weight", (count, hidden))
+    for index in range(count):
+        module = f"{prefix}.{names.experts.format(index)}"
+        _expert(linears, f"{place}.experts.{index}", module, spec.inner, hidden, names)
+    if spec.shared is not None:
+        _expert(linears, f"{place}.shared", f"{prefix}.{names.shared}", spec.shared.inner, hidden, names)
+    if spec.shared_gate:
+        tensors[f"{place}.shared_gate"] = TensorPart(f"{prefix}.{names.shared_gate}.weight", (1, hidden))
+
+
+def _expert(linears: dict[str, LinearMap], place: str, module: str, inner: int, hidden: int, names: MoENames) -> None:
+    up = (LinearPart(f"{module}.{name}", inner, hidden) for name in names.up)
+    linears[f"{place}.up"] = LinearMap(tuple(up))
+    linears[f"{place}.down"] = LinearMap((LinearPart(f"{module}.{names.down}", hidden, inner),))

@@ -1,0 +1,84 @@
+"""The tensors of a GGUF file as a small JSON file beside a link to it, so that later readers need no parsing of a
+hundred thousand tokens, and no ``gguf`` package to judge shapes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from blade_llm.models.errors import ModelFilesError
+from blade_llm.weights.tensor_info import TensorInfo
+
+MODEL_NAME: Final = "model.gguf"
+INDEX_NAME: Final = "model.gguf.json"
+PLAIN: Final = ("F32", "F16", "BF16")
+"""Types that are stored as numbers, not as blocks with scales."""
+TYPES: Final = (*PLAIN, "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
+MISSING_PACKAGE: Final = "GGUF files need the gguf package: pip install 'bladellm[gguf]'"
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One tensor by its Hugging Face name."""
+
+    shape: tuple[int, ...]
+    type: str
+    """One of :data:`TYPES`."""
+    begin: int
+    """First byte in the file."""
+    nbytes: int
+    permuted_heads: int = 0
+    """See :func:`blade_llm.weights.gguf.names.permuted_heads`."""
+
+
+def read_gguf_header(file: Path) -> dict[str, TensorInfo]:
+    """The tensors of ``file``, whose index lies beside it. Raises :class:`ModelFilesError`."""
+    size = file.stat().st_size
+    tensors = {}
+    for name, entry in _read(file).items():
+        if entry.begin + entry.nbytes > size:
+            raise ModelFilesError(
+                f"{file.resolve()} is truncated: tensor {name!r} ends at byte {entry.begin + entry.nbytes}, the file "
+                f"has {size}; download it again"
+            )
+        tensors[name] = TensorInfo(name, entry.type, entry.shape, file, entry.begin, entry.begin + entry.nbytes)
+    return tensors
+
+
+class GgufFile:
+    """Reads tensors, dequantised to fp32 where they are stored in blocks."""
+
+    def __init__(self, file: Path) -> None:
+        try:
+            import gguf.quants
+        except ImportError:
+            raise ModelFilesError(f"{file}: {MISSING_PACKAGE}") from None
+        self._gguf: Any = gguf
+        self._index = _read(file)
+        self._data = np.memmap(file, mode="r")
+
+    def array(self, name: str) -> np.ndarray:
+        """The tensor in fp32, or in fp16 where it is stored so. Raises ``ValueError`` for data of another size."""
+        entry = self._index[name]
+        stored = self._gguf.GGMLQuantizationType[entry.type]
+        data = self._data[entry.begin : entry.begin + entry.nbytes]
+        rows = data.reshape(*entry.shape[:-1], -1)
+        if entry.type == "F16":
+            found = rows.view(np.float16)
+        elif entry.type == "F32":
+            found = rows.view(np.float32)
+        else:
+            found = self._gguf.quants.dequantize(rows, stored)
+        found = found.reshape(entry.shape)
+        if heads := entry.permuted_heads:
+            found = found.reshape(heads, -1, 2, *entry.shape[1:]).swapaxes(1, 2).reshape(entry.shape)
+        return np.array(found)  # a copy: the file stays mapped for reading alone
+
+
+def _read(file: Path) -> dict[str, Entry]:
+    try:
+        return msgspec.json.decode(file.with_name(INDEX_NAME).read_bytes(), type=dict[str, Entry])
+    except (OSError, msgspec.DecodeError) as error:
+        raise ModelFilesError(f"{file.with_name(INDEX_NAME)}: {error}; delete its folder, it is made anew") from None

@@ -1,0 +1,304 @@
+"""GGUF files made with the ``gguf`` package, loaded as the models they were made from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+gguf = pytest.importorskip("gguf")
+
+from hub_support.tiny_model import make_model  # noqa: E402
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers  # noqa: E402
+
+from blade_llm.api.common.served_model import ModelSource, load_served_model  # noqa: E402
+from blade_llm.hub.resolve import resolve_model  # noqa: E402
+from blade_llm.models.config import ModelConfig, load_model_config  # noqa: E402
+from blade_llm.models.errors import ModelFilesError  # noqa: E402
+from blade_llm.models.tensors import expected_tensors  # noqa: E402
+from blade_llm.text.tokenizer import Tokenizer as ModelTokenizer  # noqa: E402
+from blade_llm.weights.checkpoint import check_tensors, open_checkpoint  # noqa: E402
+from blade_llm.weights.gguf import index as gguf_index  # noqa: E402
+from blade_llm.weights.sources import SafetensorsWeights  # noqa: E402
+
+CPU = torch.device("cpu")
+NAMES = {
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+}  # fmt: skip
+SHAPE = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "vocab_size": 320}
+TEXTS = ["def add(a, b): return a + b  # 12345", "it's  two\n\nlines", "naïve 東京 🙂", " x"]
+TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+
+
+EPS = 2.0**-20
+"""The same number in the file's fp32."""
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def llama_cpp_name(name: str) -> str:
+    if not name.startswith("model.layers."):
+        return {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight"}.get(
+            name, "output.weight"
+        )
+    _, _, number, *middle, end = name.split(".")
+    return f"blk.{number}.{NAMES['.'.join(middle)]}.{end}"
+
+
+def for_llama_cpp(name: str, value: np.ndarray, config: ModelConfig) -> np.ndarray:
+    """llama.cpp rotates neighbours, so its converter deals the two halves of each head out in turns."""
+    for part, heads in (("q_proj", config.num_heads), ("k_proj", config.kv.num_heads)):
+        if config.architecture == "LlamaForCausalLM" and part in name:
+            half = len(value) // heads // 2
+            rows = [head * 2 * half + side * half + i for head in range(heads) for i in range(half) for side in (0, 1)]
+            return value[rows]
+    return value
+
+
+def byte_level() -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=310, initial_alphabet=alphabet, special_tokens=["<|end|>", "<|im_start|>", "<|im_end|>"]
+    )
+    tokenizer.train_from_iterator([*TEXTS, "the three hundred lines of text " * 20], trainer)
+    return tokenizer
+
+
+class Model:
+    """A random model as safetensors, and the same as GGUF."""
+
+    def __init__(self, folder: Path, architecture: str, **config: Any) -> None:
+        merged = {**SHAPE, "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": EPS, **config}
+        self.folder = make_model(folder / "hub", architectures=[architecture], **merged)
+        (self.folder / "model.safetensors").unlink()
+        self.config = load_model_config(self.folder)
+        random = np.random.default_rng(1)
+        self.tensors = {
+            name: random.standard_normal(shape, dtype=np.float32) / 16
+            for name, shape in expected_tensors(self.config).items()
+        }
+        self.file = folder / "tiny.gguf"
+
+    def write(
+        self, kind: str = "F32", raw: dict[str, tuple[np.ndarray, str]] | None = None, drop: str = "", **metadata: Any
+    ) -> Path:
+        """``kind``: of matrices; ``raw``: bytes and type of tensors by their name here."""
+        arch = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2"}.get(self.config.architecture, "?")
+        layer = self.config.decoder.layers[0]
+        rope = layer.attention.rope
+        assert rope is not None
+        config, writer = self.config, gguf.GGUFWriter(self.file, metadata.pop("arch", arch))
+        writer.add_context_length(config.max_position_embeddings)
+        writer.add_embedding_length(config.hidden_size)
+        writer.add_block_count(config.num_layers)
+        writer.add_feed_forward_length(layer.mlp.inner)
+        writer.add_head_count(config.num_heads)
+        writer.add_head_count_kv(config.kv.num_heads)
+        writer.add_layer_norm_rms_eps(layer.attention_norm.eps)
+        writer.add_rope_freq_base(rope.theta)
+        content = json.loads(byte_level().to_str())
+        vocabulary = sorted(content["model"]["vocab"].items(), key=lambda item: item[1])
+        special = {token["content"] for token in content["added_tokens"]}
+        writer.add_tokenizer_model(metadata.pop("tokenizer", "gpt2"))
+        writer.add_tokenizer_pre(metadata.pop("pre", "gpt-2"))
+        writer.add_token_list([token for token, _ in vocabulary])
+        writer.add_token_types([3 if token in special else 1 for token, _ in vocabulary])
+        writer.add_token_merges([" ".join(merge) for merge in content["model"]["merges"]])
+        writer.add_eos_token_id(2)
+        writer.add_chat_template(TEMPLATE)
+        for name, value in metadata.items():
+            writer.add_uint32(name.replace("__", "."), value)
+        for name, value in self.tensors.items():
+            if name == drop:
+                continue
+            if raw and name in raw:
+                data, raw_kind = raw[name]
+                writer.add_tensor(llama_cpp_name(name), data, raw_dtype=gguf.GGMLQuantizationType[raw_kind])
+                continue
+            stored = for_llama_cpp(name, value, config)
+            kept = "F32" if value.ndim == 1 else kind
+            quantized = gguf.quants.quantize(stored, gguf.GGMLQuantizationType[kept])
+            writer.add_tensor(llama_cpp_name(name), quantized, raw_dtype=gguf.GGMLQuantizationType[kept])
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return self.file
+
+
+@pytest.fixture(params=["LlamaForCausalLM", "Qwen2ForCausalLM"])
+def model(request: pytest.FixtureRequest, tmp_path: Path) -> Model:
+    return Model(tmp_path, request.param, tie_word_embeddings=request.param.startswith("Qwen"))
+
+
+def read(folder: Path) -> dict[str, np.ndarray]:
+    config = load_model_config(folder)
+    source = SafetensorsWeights(folder, config, CPU, torch.float32)
+    return {name: source.tensor(name).numpy() for name in expected_tensors(config)}
+
+
+def test_the_configuration_comes_from_the_metadata(model: Model) -> None:
+    found = load_model_config(resolve_model(str(model.write())))
+    expected = model.config
+    for field in ("architecture", "decoder", "kv"):
+        assert getattr(found, field) == getattr(expected, field), field
+    assert found.eos_token_ids == (2,)
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"), [("F32", 0.0), ("F16", 1e-3), ("BF16", 4e-3), ("Q8_0", 6e-3), ("Q4_0", 0.13)]
+)
+def test_every_tensor_is_that_of_the_model(model: Model, kind: str, error: float) -> None:
+    folder = resolve_model(str(model.write(kind)))
+    assert check_tensors(open_checkpoint(folder), expected_tensors(load_model_config(folder))) == []
+    for name, value in read(folder).items():
+        assert np.abs(value - model.tensors[name]).max() <= error * np.abs(model.tensors[name]).max(), name
+
+
+@pytest.mark.parametrize(("kind", "block_bytes"), [("Q4_K", 144), ("Q6_K", 210), ("Q5_K", 176)])
+def test_blocks_of_256_are_what_the_reference_makes_of_them(tmp_path: Path, kind: str, block_bytes: int) -> None:
+    model, name = Model(tmp_path, "Qwen2ForCausalLM"), "model.layers.1.mlp.down_proj.weight"
+    random = np.random.default_rng(2)
+    blocks = random.integers(0, 256, (256 * 2, block_bytes), dtype=np.uint8)
+    scale = np.float16(0.01).view(np.uint16).item().to_bytes(2, "little")
+    for place in {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}[kind]:
+        blocks[:, place : place + 2] = np.frombuffer(scale, dtype=np.uint8)
+    data = blocks.reshape(256, -1)
+    folder = resolve_model(str(model.write("Q8_0", raw={name: (data, kind)})))
+    expected = gguf.quants.dequantize(data, gguf.GGMLQuantizationType[kind])
+    assert np.array_equal(read(folder)[name], expected)
+    assert open_checkpoint(folder).tensors[name].dtype == kind
+
+
+def test_the_tokenizer_and_the_template_come_from_the_metadata(model: Model) -> None:
+    folder = resolve_model(str(model.write()))
+    found, expected = ModelTokenizer(folder), byte_level()
+    for text in TEXTS:
+        assert found.encode(text) == expected.encode(text).ids
+        assert found.decode(found.encode(text)) == text
+    assert found.encode("<|im_start|>x")[0] == 1
+    assert found.eos_token_id == 2
+    served = load_served_model(ModelSource(folder=str(folder), vocab_size=320))
+    assert served.chat_template is not None
+
+
+def test_sentence_piece_merges_follow_from_the_scores(tmp_path: Path) -> None:
+    from blade_llm.weights.gguf.tokenizer import tokenizer_of
+
+    pieces = [
+        ("<unk>", 0.0, 2),
+        ("<s>", 0.0, 3),
+        ("</s>", 0.0, 3),
+        *((f"<0x{byte:02X}>", 0.0, 6) for byte in range(256)),
+    ]
+    words = ["\u2581t", "he", "\u2581the", "in", "re", "\u2581", "t", "h", "e", "i", "n", "r"]
+    pieces += [(word, -float(rank), 1) for rank, word in enumerate(words)]
+    tokens, scores, types = (list(column) for column in zip(*pieces, strict=True))
+    tokenizer, config = tokenizer_of({
+        "tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.scores": scores,
+        "tokenizer.ggml.token_type": types, "tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2,
+    })  # fmt: skip
+    assert tokenizer.encode("the rein").tokens == ["<s>", "\u2581the", "\u2581", "re", "in"]
+    assert tokenizer.decode(tokenizer.encode("the é</s>").ids) == "the é"
+    assert config == {"bos_token": "<s>", "eos_token": "</s>"}
+
+
+def test_the_folder_is_made_once_for_each_content(model: Model) -> None:
+    first = resolve_model(str(model.write()))
+    assert resolve_model(str(model.file)) == first
+    assert resolve_model(str(model.file.parent)) == first, "the only GGUF of a folder"
+    assert resolve_model(str(model.write("F16"))) != first
+    assert not first.exists(), "that of the content before"
+
+
+def refused(file: Path) -> str:
+    with pytest.raises(ModelFilesError) as caught:
+        resolve_model(str(file))
+    return str(caught.value)
+
+
+def test_what_is_not_served_is_named(tmp_path: Path) -> None:
+    model, name = Model(tmp_path, "Qwen2ForCausalLM"), "model.layers.0.mlp.up_proj.weight"
+    assert "architecture 'mamba' is not supported in GGUF" in refused(model.write(arch="mamba"))
+    assert "splits words as 'tekken' (tokenizer.ggml.pre)" in refused(model.write(pre="tekken"))
+    assert "tokenizer 'bert' (tokenizer.ggml.model)" in refused(model.write(tokenizer="bert"))
+    assert "experts (qwen2.expert_count)" in refused(model.write(qwen2__expert_count=8))
+    blocks = np.zeros((512, 66), dtype=np.uint8)
+    message = refused(model.write(raw={name: (blocks, "IQ2_XXS")}))
+    assert "tensor 'blk.0.ffn_up.weight' is of type IQ2_XXS, which is not read; take a file of F16, Q8_0" in message
+    assert str(model.file) in message
+
+
+def test_a_type_that_nobody_knows(tmp_path: Path) -> None:
+    file = Model(tmp_path, "Qwen2ForCausalLM").write()
+    data = bytearray(file.read_bytes())
+    name = b"blk.0.ffn_up.weight"
+    place = data.index(name) + len(name) + 4 + 2 * 8
+    data[place : place + 4] = (99).to_bytes(4, "little")
+    file.write_bytes(data)
+    assert "or of a type that is not known" in refused(file)
+
+
+def test_files_that_are_cut_short_or_none(tmp_path: Path) -> None:
+    model = Model(tmp_path, "Qwen2ForCausalLM")
+    whole = model.write().read_bytes()
+    for length in (10, 1000, len(whole) // 2):
+        model.file.write_bytes(whole[:length])
+        assert "is truncated" in refused(model.file)
+    model.file.write_bytes(b"<html>")
+    assert "is not a GGUF file" in refused(model.file)
+    model.file.write_bytes(whole)
+    folder = resolve_model(str(model.file))
+    with model.file.open("r+b") as stream:
+        stream.truncate(len(whole) - 64)
+    with pytest.raises(ModelFilesError, match=r"tiny.gguf is truncated: tensor '.*' ends at byte"):
+        open_checkpoint(folder)
+
+
+def test_a_missing_tensor_is_named_as_the_hub_names_it(tmp_path: Path) -> None:
+    name = "model.layers.1.mlp.down_proj.weight"
+    folder = resolve_model(str(Model(tmp_path, "Qwen2ForCausalLM").write(drop=name)))
+    (problem,) = check_tensors(open_checkpoint(folder), expected_tensors(load_model_config(folder)))
+    assert name in problem
+
+
+def test_without_the_package_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = Model(tmp_path, "Qwen2ForCausalLM").write()
+    monkeypatch.setitem(__import__("sys").modules, "gguf", None)
+    assert gguf_index.MISSING_PACKAGE in refused(file)
+
+
+def test_factors_of_llama_3_become_its_rule(tmp_path: Path) -> None:
+    from blade_llm.weights.gguf.config import _scaling
+
+    wavelengths = 2 * np.pi * 500_000.0 ** (np.arange(0, 128, 2) / 128)
+    factors = np.ones(64)
+    for place, wavelength in enumerate(wavelengths):  # as the paper's code has it, case by case
+        if wavelength > 8192:
+            factors[place] = 32.0
+        elif wavelength >= 8192 / 4:
+            smooth = (8192 / wavelength - 1) / 3
+            factors[place] = 1 / ((1 - smooth) / 32.0 + smooth)
+    found = _scaling({}, "llama", factors.astype(np.float32), 500_000.0, 128)
+    assert found is not None
+    assert (found["rope_type"], found["factor"]) == ("llama3", 32.0)
+    with pytest.raises(ModelFilesError, match="rotary factors"):
+        _scaling({}, "llama", factors * 2, 500_000.0, 128)
+
+
+def test_several_files_in_a_folder_are_not_guessed_from(tmp_path: Path) -> None:
+    (tmp_path / "a.gguf").touch()
+    (tmp_path / "b.gguf").touch()
+    assert "holds several GGUF files (a.gguf, b.gguf); give one of them" in refused(tmp_path)
