@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -144,7 +144,7 @@ class Fleet:
             engine = sent.engine
             engine.open -= 1
             engine.held -= sent.blocks
-            _run(sent.attempt.__aexit__())
+            sent.attempt.__exit__()
             sent, first, end = self._send(next(jobs), done % self.routers)
             order += 2
             heapq.heappush(events, (end if whole else first, order, _FIRST_BYTE, sent))
@@ -177,7 +177,7 @@ class Fleet:
         hit, first, end = engine.serve(prompt.chain, prompt.blocks, job.decode * conditions.decode_seconds, now)
         sent = _Sent(None, engine, prompt.blocks, now, self._usage(engine, prompt.blocks, hit))  # type: ignore[arg-type]
         sent.attempt = Attempt(choice, sent, self._client)
-        _run(sent.attempt.__aenter__())
+        sent.attempt.__enter__()
         engine.open += 1
         engine.prefills += 1
         return sent, first, end
@@ -205,12 +205,3 @@ class Fleet:
             report.cache_tokens = engine.cache_blocks * BLOCK_TOKENS
             report.kv_usage = min(1.0, engine.held / engine.cache_blocks)
             report.reported_at = self.now
-
-
-def _run(coroutine: Coroutine[Any, Any, object]) -> None:
-    """Run what waits for nothing."""
-    try:
-        coroutine.send(None)
-    except StopIteration:
-        return
-    raise RuntimeError("it waits")

@@ -31,6 +31,19 @@ class VllmOption:
     """Takes no value; there is ``--no-NAME`` as well."""
     short: str = ""
     """vLLM's short form."""
+    secret: bool = False
+    """Its value is never shown."""
+    other_off: bool = False
+    """What :attr:`off` requests is vLLM's default and yet not what happens here: a warning says so."""
+
+    @property
+    def nothing(self) -> str:
+        """The warning where a value changes nothing."""
+        return f"changes nothing: {self.note}"
+
+    def refusal(self, spelled: str, given: str) -> str:
+        """The error for a value that is not taken; ``given``: the option with it."""
+        return f"{spelled if self.secret else given} is not taken: {self.note}"
 
 
 _INVERTED: Final = {"true": "false", "false": "true"}
@@ -65,12 +78,17 @@ def _ignored(why: str, *names: str, switch: bool = False, short: str = "") -> tu
 
 
 def _refused(
-    instead: str, *names: str, off: tuple[str, ...] = (), switch: bool = False, short: str = ""
+    instead: str,
+    *names: str,
+    off: tuple[str, ...] = (),
+    switch: bool = False,
+    short: str = "",
+    secret: bool = False,
+    other_off: bool = False,
 ) -> tuple[VllmOption, ...]:
     off = ("false",) if switch else off
-    return tuple(
-        VllmOption(name=name, status="refused", note=instead, off=off, switch=switch, short=short) for name in names
-    )
+    rest: dict[str, Any] = {"switch": switch, "short": short, "secret": secret, "other_off": other_off}
+    return tuple(VllmOption(name=name, status="refused", note=instead, off=off, **rest) for name in names)
 
 
 _OPTIONS: Final = (
@@ -105,13 +123,13 @@ _OPTIONS: Final = (
     *_refused("responses have the role assistant", "response_role", off=("assistant",)),
     *_refused("parsers are those of --tool_call_parser and --reasoning_parser",
               "tool_parser_plugin", "reasoning_parser_plugin", off=("",)),
-    *_refused("set the variable HF_TOKEN", "hf_token"),
+    *_refused("set the variable HF_TOKEN", "hf_token", secret=True),
     *_refused("set the variable HF_HUB_CACHE to this folder", "download_dir"),
     *_refused(_CONFIG, "hf_overrides", "rope_scaling", "rope_theta", "hf_config_path", off=("{}",)),
     *_refused("generation_config.json of the model's folder is used: edit it", "generation_config", off=("auto",)),
     *_refused("edit the model's generation_config.json", "override_generation_config", off=("{}",)),
-    *_refused("a quantised checkpoint says so in its config.json: leave it out; --quant int8 or int4 quantises while "
-              "loading", "quantization", off=("none",), short="-q"),
+    *_refused("quantised checkpoints are not supported yet; give the original and --quant", "quantization",
+              off=("none",), short="-q"),
     *_refused("the tokenizer is always needed", "skip_tokenizer_init", switch=True),
     *_refused("give --pooling last or --pooling mean", "pooler_config", "override_pooler_config"),
     *_refused("models are in the Hugging Face layout", "config_format", off=("auto", "hf")),
@@ -198,12 +216,12 @@ _OPTIONS: Final = (
     _renamed("shutdown_timeout", "drain_timeout"),
     _switch("disable_frontend_multiprocessing"),
     *_refused("keys are the router's (blade_router --keys FILE); on an engine BLADE_PUBLIC_TOKEN=1 with "
-              "BLADE_INTERNAL_TOKEN_FILE requires a token", "api_key"),
+              "BLADE_INTERNAL_TOKEN_FILE requires a token", "api_key", secret=True),
     *_refused(_TLS, "ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "ssl_ciphers"),
     *_refused(_TLS, "ssl_cert_reqs", off=("0",)),
     *_refused(_TLS, "enable_ssl_refresh", switch=True),
     *_refused("cross-origin requests are for the router to allow", "allowed_origins", "allowed_methods",
-              "allowed_headers", off=('["*"]', "*")),
+              "allowed_headers", off=('["*"]', "*"), other_off=True),
     *_refused("cross-origin requests are for the router to allow", "allow_credentials", switch=True),
     *_refused("it listens on --host and --port", "uds"),
     *_refused("put the path into the proxy", "root_path", off=("",)),
@@ -239,14 +257,33 @@ VLLM_OPTIONS: Final[Mapping[str, VllmOption]] = {option.name: option for option 
 
 _FIELDS: Final = frozenset(EngineConfig.__struct_fields__)
 _RENAMED_FIELDS: Final[Mapping[str, str]] = {"ragged_flash_max_batch_tokens": "max_batch_tokens"}
-_REQUESTS_NOTHING: Final = (None, False, 0, 1, "auto", "none", "no_quant", "normal")
+_REQUESTS_NOTHING: Final[Mapping[str, tuple[str, ...]]] = {
+    "task": ("generate",),
+    "tool_call_parser": ("none",),
+    "reasoning_parser": ("none",),
+    "kv_cache_quant": ("no_quant",),
+    "tensor_parallel_size": ("1",),
+    "pipeline_parallel_size": ("1",),
+    "nnodes": ("1",),
+    "node_rank": ("0",),
+    "enable_custom_allreduce": ("false",),
+    "gamma": ("4",),
+    "enable_lora": ("false",),
+    "max_lora_rank": ("16",),
+    "port": ("8081",),
+    "api_server_count": ("1",),
+    "log_level": ("INFO",),
+    "drain_timeout": ("30.0",),
+    "disable_frontend_multiprocessing": ("false",),
+}
+"""What flags that ``LLM(...)`` has no field for may be given: what the server has when they are left out."""
 
 
 def engine_fields(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Keyword arguments of ``LLM(...)`` as fields of :class:`~blade_llm.config.EngineConfig`, and warnings.
 
-    Names that neither the configuration nor vLLM has stay as they are. Raises ``ValueError`` for what is refused, and
-    for a feature that does not exist yet.
+    Names that neither the configuration nor vLLM has stay as they are; None for one of vLLM's is as good as nothing.
+    Raises ``ValueError`` for what is refused, and for a feature that does not exist yet.
     """
     fields: dict[str, Any] = {}
     warnings: list[str] = []
@@ -254,19 +291,23 @@ def engine_fields(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[st
         option = VLLM_OPTIONS.get(name)
         if option is None:
             fields[name] = value
+        elif value is None:
+            continue
         elif option.status == "ignored":
-            warnings.append(f"{name} changes nothing: {option.note}")
+            warnings.append(f"{name} {option.nothing}")
         elif option.status == "refused":
-            if value is not None and _text(value) not in option.off:
-                raise ValueError(f"{name}={value!r} is not taken: {option.note}")
+            if _text(value) not in option.off:
+                raise ValueError(option.refusal(name, f"{name}={value!r}"))
+            if option.other_off:
+                warnings.append(f"{name} {option.nothing}")
         else:
             ours = option.values.get(_text(value), value)
             target = _RENAMED_FIELDS.get(option.to, option.to)
             if target == "disable_prompt_cache":
-                fields["enable_prompt_cache"] = ours == "false"
+                fields["enable_prompt_cache"] = bool(value)
             elif target in _FIELDS:
                 fields[target] = ours
-            elif ours not in _REQUESTS_NOTHING:
+            elif _text(ours) not in _REQUESTS_NOTHING.get(target, ()):
                 raise ValueError(f"{name}={value!r} is not available in this version; leave it out")
     return fields, warnings
 

@@ -65,9 +65,8 @@ def check_model(model_dir: Path, wanted: Wanted | None = None, impl: ModelImpl =
     weights = model = None
     try:
         weights = open_checkpoint(model_dir)
-        problems += [
-            f"{model_dir}: {problem}" for problem in check_tensors(weights, expected_tensors(config, weights.tensors))
-        ]
+        expected = expected_tensors(config, weights.tensors)
+        problems += [f"{model_dir}: {problem}" for problem in check_tensors(weights, expected)]
     except ModelFilesError as error:
         problems.append(str(error))
     try:
@@ -81,7 +80,7 @@ def check_model(model_dir: Path, wanted: Wanted | None = None, impl: ModelImpl =
         f"{config.architecture}{through}, {config.num_layers} layers, {len(weights.tensors)} tensors, "
         f"{weights.total_bytes} bytes in {len(weights.files)} files, vocabulary {config.vocab_size}{_found(model)}"
     )
-    if unused := unused_tensors(weights, expected_tensors(config)):
+    if unused := unused_tensors(weights, expected):
         detail += f"; {unused}"
     missing = list(_missing(model, model_dir, config, wanted))
     return CheckItem(name=NAME, status="WARNING" if missing else "PASS", detail="; ".join([detail, *missing]))

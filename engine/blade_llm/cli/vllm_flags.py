@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -16,6 +17,7 @@ from blade_llm.vllm_options import VLLM_OPTIONS, VllmOption
 
 _NO: Final = ("--no-", "--no_")
 _BOOLEANS: Final = frozenset({"true", "false", "1", "0", "yes", "no", "on", "off"})
+_SHORT: Final = frozenset(option.short for option in VLLM_OPTIONS.values() if option.short)
 
 
 class ServerFlagParser(FlagParser):
@@ -32,14 +34,34 @@ class ServerFlagParser(FlagParser):
         self.epilog = "vLLM's flags are taken, too: docs/vllm-flags.md says what each becomes."
         self.warnings: list[str] = []
         """What was given and changes nothing."""
+        self._dotted: dict[str, list[str]] = {}
+        """Flag → how it was given, where that was with a part of its JSON: in order."""
         for option in VLLM_OPTIONS.values():
             self._add(option)
 
     def parse(self, argv: Sequence[str] | None = None) -> dict[str, Any]:
-        words = [_undotted(word) for word in (sys.argv[1:] if argv is None else argv)]
+        words = [self._undotted(word) for word in (sys.argv[1:] if argv is None else argv)]
         if not any(word.split("=")[0] == "--model" for word in words):
             words = self._without_swallowed_model(words)
-        return super().parse(words)
+        flags = super().parse(words)
+        if os.environ.get("VLLM_API_KEY"):  # it would serve anybody, where vLLM asks for the key
+            self.error(f"the variable VLLM_API_KEY is not taken, unset it: {VLLM_OPTIONS['api_key'].note}")
+        return flags
+
+    def spelled(self, option_string: str) -> str:
+        """How a flag was given."""
+        given = self._dotted.get(option_string)
+        return given.pop(0) if given else option_string
+
+    def _undotted(self, word: str) -> str:
+        """``--compilation-config.level`` as ``--compilation-config``: vLLM takes parts of JSON options so."""
+        name, dot, rest = word.partition(".")
+        known = name in _SHORT or (name.startswith("--") and name[2:].replace("-", "_") in VLLM_OPTIONS)
+        if not dot or not known:
+            return word
+        part, equals, value = rest.partition("=")
+        self._dotted.setdefault(name, []).append(f"{name}.{part}")
+        return f"{name}{equals}{value}"
 
     def _add(self, option: VllmOption) -> None:
         flag = self._flags.get(option.to)
@@ -96,17 +118,19 @@ class _VllmAction(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         assert isinstance(parser, ServerFlagParser)
-        spelled = option_string or self.option_strings[0]
+        spelled = parser.spelled(option_string or self.option_strings[0])
         texts = [str(value) for value in ([values] if isinstance(values, str) else values or [])]
         if self._option.switch:
             texts = [_boolean_text(self, spelled, texts)]
         match self._option.status:
             case "ignored":
-                parser.warnings.append(f"{spelled} changes nothing: {self._option.note}")
+                parser.warnings.append(f"{spelled} {self._option.nothing}")
             case "refused":
                 if not all(text in self._option.off for text in texts):
                     given = spelled if self._option.switch else f"{spelled} {' '.join(texts)}"
-                    parser.error(f"{given} is not taken: {self._option.note}")
+                    parser.error(self._option.refusal(spelled, given))
+                if self._option.other_off:
+                    parser.warnings.append(f"{spelled} {self._option.nothing}")
             case _:
                 self._set(namespace, texts)
 
@@ -144,15 +168,6 @@ def _spellings(name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((f"--{name.replace('_', '-')}", f"--{name}")))
 
 
-def _undotted(word: str) -> str:
-    """``--compilation-config.level`` as ``--compilation-config``: vLLM takes parts of JSON options so."""
-    name, dot, rest = word.partition(".")
-    if not dot or not name.startswith("--") or name[2:].replace("-", "_") not in VLLM_OPTIONS:
-        return word
-    _, equals, value = rest.partition("=")
-    return f"{name}{equals}{value}"
-
-
 _HEAD: Final = """# vLLM's flags
 
 What `blade_llm_server` and `LLM(...)` make of vLLM's options. Written by `python -m blade_llm.cli.vllm_flags` from the
@@ -165,7 +180,9 @@ table that both read.
 
 Dashes and underscores are the same, and a switch has its `--no-` form. A flag whose feature does not exist yet is
 refused under either name. Any flag that is not listed is refused with the nearest known name. In Python, `LLM(...)`
-takes the same names with underscores.
+takes the same names with underscores, and None for any of them.
+
+With `VLLM_API_KEY` in its environment the server does not start: it would answer anybody, where vLLM asks for the key.
 
 | vLLM | | here | |
 |---|---|---|---|

@@ -73,10 +73,17 @@ def _wait(seconds: float, stop: Event) -> None:
 
 
 def download(
-    file: RemoteFile, destination: Path, *, headers: dict[str, str], stop: Event, on_bytes: Callable[[int], None]
+    file: RemoteFile,
+    destination: Path,
+    *,
+    headers: dict[str, str],
+    stop: Event,
+    on_bytes: Callable[[int], None],
+    renew: Callable[[], None] | None = None,
 ) -> None:
     """Fetch ``file`` to ``destination`` through ``destination`` + ``.partial``, which a later call continues.
 
+    ``renew`` puts fresh credentials into ``headers`` when they are refused in mid-download.
     ``on_bytes`` gets every change of the number of bytes present, negative when some had to be thrown away. Raises
     :class:`ModelFilesError` when the content is wrong twice, the hub library's errors, ``OSError`` and
     ``InterruptedError`` once ``stop`` is set.
@@ -85,7 +92,7 @@ def download(
     if partial.exists():
         on_bytes(partial.stat().st_size)
     for last in (False, True):
-        _fetch(file, partial, headers, stop, on_bytes)
+        _fetch(file, partial, headers, stop, on_bytes, renew)
         found = content_digest(partial, file.digest)
         if found == file.digest:
             partial.replace(destination)
@@ -132,10 +139,15 @@ def _digest_of_parts(path: Path, part_bytes: int) -> str:
 
 
 def _fetch(
-    file: RemoteFile, partial: Path, headers: dict[str, str], stop: Event, on_bytes: Callable[[int], None]
+    file: RemoteFile,
+    partial: Path,
+    headers: dict[str, str],
+    stop: Event,
+    on_bytes: Callable[[int], None],
+    renew: Callable[[], None] | None,
 ) -> None:
     """Bring ``partial`` to ``file.size`` bytes, over as many connections as it takes."""
-    attempt = 0
+    attempt, renewed_at = 0, -1
     while True:
         before = partial.stat().st_size if partial.exists() else 0
         if before > file.size:
@@ -145,10 +157,14 @@ def _fetch(
         if before == file.size and partial.exists():
             return
         try:
-            _fetch_once(file.url, partial, before, headers, stop, on_bytes)
+            _fetch_once(file, partial, before, headers, stop, on_bytes)
             error: Exception = ModelFilesError(f"the hub sent less of {file.name} than its {file.size} bytes")
         except TransportError as raised:
             error = raised
+            if renew and renewed_at != before and getattr(getattr(raised, "response", None), "status_code", 0) == 401:
+                renewed_at = before  # once at each place: who is refused at once has no access
+                renew()
+                continue
         after = partial.stat().st_size if partial.exists() else 0
         if after < file.size:
             attempt = 1 if after > before else attempt + 1
@@ -156,24 +172,29 @@ def _fetch(
 
 
 def _fetch_once(
-    url: str, partial: Path, begin: int, headers: dict[str, str], stop: Event, on_bytes: Callable[[int], None]
+    file: RemoteFile, partial: Path, begin: int, headers: dict[str, str], stop: Event, on_bytes: Callable[[int], None]
 ) -> None:
     # Offsets count bytes of the file, so it must come uncompressed.
     request_headers = {**headers, "Accept-Encoding": "identity"}
     if begin:
         request_headers["Range"] = f"bytes={begin}-"
-    with get_session().stream("GET", url, headers=request_headers, timeout=TIMEOUT_S) as response:
+    with get_session().stream("GET", file.url, headers=request_headers, timeout=TIMEOUT_S) as response:
         hf_raise_for_status(response)
         resumed = begin > 0 and _continues(response, begin)
         if begin and not resumed:
             on_bytes(-begin)
+        left = file.size - begin if resumed else file.size
         with partial.open("ab" if resumed else "wb", buffering=CHUNK_BYTES) as stream:
             # Bytes as they come: gathering them into chunks would lose those of a chunk that is cut off.
             for chunk in response.iter_bytes():
                 if stop.is_set():
                     raise InterruptedError("the download was stopped")
+                chunk = chunk[:left]
                 stream.write(chunk)
                 on_bytes(len(chunk))
+                left -= len(chunk)
+                if not left:
+                    return  # a server that sends more must not fill the disk
 
 
 def _continues(response: Any, begin: int) -> bool:

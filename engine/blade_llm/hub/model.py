@@ -63,3 +63,5 @@ class Listing:
     files: list[RemoteFile]
     headers: dict[str, str]
     """Of every request for a file."""
+    renew: Callable[[], None] | None = None
+    """Puts fresh credentials into ``headers``."""

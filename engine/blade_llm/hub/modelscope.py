@@ -36,7 +36,12 @@ def list_modelscope(model: HubModel) -> Listing:
     def request() -> Any:
         response = get_session().get(url, headers=headers, timeout=TIMEOUT_S)
         hf_raise_for_status(response)
-        return response.json()
+        try:
+            return response.json()
+        except ValueError:
+            raise ModelFilesError(
+                f"{url} answers with something else than JSON; check MODELSCOPE_ENDPOINT, or a proxy before it"
+            ) from None
 
     content = with_retries(request, threading.Event())
     try:
@@ -50,7 +55,9 @@ def list_modelscope(model: HubModel) -> Listing:
             )
             for name in wanted_files(list(found), model)
         ]
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        if isinstance(error, ModelFilesError):
+            raise
         raise ModelFilesError(
             f"{endpoint()} does not tell files, sizes and checksums of model {model} ({error!r}); {ELSEWHERE}"
         ) from None

@@ -30,15 +30,21 @@ def list_registry(model: HubModel) -> Listing:
     registry, _, name = model.repo_id.partition("/")
     base, reference = f"{_scheme(registry)}://{registry}/v2/{name}", model.revision or DEFAULT_TAG
     headers: dict[str, str] = {}
+    challenge = ""
+
+    def renew() -> None:
+        headers.update(_authorize(challenge))
 
     def request() -> bytes:
+        nonlocal challenge
         url = f"{base}/manifests/{reference}"
-        response = get_session().get(url, headers={**headers, "Accept": _MANIFEST}, timeout=TIMEOUT_S)
-        if response.status_code == 401 and not headers:
-            headers.update(_authorize(response.headers.get("WWW-Authenticate", "")))
-            response = get_session().get(url, headers={**headers, "Accept": _MANIFEST}, timeout=TIMEOUT_S)
-        hf_raise_for_status(response)
-        return bytes(response.content)
+        with get_session().stream("GET", url, headers={**headers, "Accept": _MANIFEST}, timeout=TIMEOUT_S) as response:
+            if response.status_code != 401 or challenge:
+                return _manifest(model, response)
+            challenge = response.headers.get("WWW-Authenticate", "") or "none"
+        renew()
+        with get_session().stream("GET", url, headers={**headers, "Accept": _MANIFEST}, timeout=TIMEOUT_S) as response:
+            return _manifest(model, response)
 
     raw = with_retries(request, threading.Event())
     version = hashlib.sha256(raw).hexdigest()
@@ -51,15 +57,29 @@ def list_registry(model: HubModel) -> Listing:
         match = _DIGEST.fullmatch(str(digest))
         if match is None:
             raise ModelFilesError(f"model {model}: {title} has the digest {digest!r}, no sha256; push it anew")
-        files.append(RemoteFile(title, f"{base}/blobs/{digest}", int(layers[title]["size"]), match[1]))
-    return Listing(version, files, headers)
+        size = layers[title]["size"]
+        if type(size) is not int or size < 0:
+            raise ModelFilesError(f"model {model}: {title} has the size {size!r}, no number of bytes; push it anew")
+        files.append(RemoteFile(title, f"{base}/blobs/{digest}", size, match[1]))
+    return Listing(version, files, headers, renew)
+
+
+def _manifest(model: HubModel, response: Any) -> bytes:
+    """The body of a response, if it is a manifest and not endless."""
+    hf_raise_for_status(response)
+    raw = b""
+    for chunk in response.iter_bytes():
+        raw += chunk
+        if len(raw) > _MAX_MANIFEST_BYTES:
+            raise ModelFilesError(
+                f"model {model}: the registry sends a manifest of more than {_MAX_MANIFEST_BYTES} bytes; check its name"
+            )
+    return raw
 
 
 def _layers(model: HubModel, raw: bytes) -> dict[str, dict[str, Any]]:
     """The layers by the names of their files."""
     try:
-        if len(raw) > _MAX_MANIFEST_BYTES:
-            raise ValueError(f"{len(raw)} bytes")
         found = {layer["annotations"][TITLE]: layer for layer in json.loads(raw)["layers"] if layer.get("annotations")}
         named = {str(title): layer for title, layer in found.items() if {"digest", "size"} <= layer.keys()}
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -86,8 +106,12 @@ def _authorize(challenge: str) -> dict[str, str]:
     wanted = {name: fields[name] for name in ("service", "scope") if name in fields}
     response = get_session().get(fields["realm"], params=wanted, auth=credentials, timeout=TIMEOUT_S)
     hf_raise_for_status(response)
-    content = response.json()
-    return {"Authorization": f"Bearer {content.get('token') or content.get('access_token')}"}
+    try:
+        content = response.json()
+        token = content.get("token") or content["access_token"]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ModelFilesError(f"{fields['realm']} sends no token; check the registry's name, or its proxy") from None
+    return {"Authorization": f"Bearer {token}"}
 
 
 def _scheme(registry: str) -> str:

@@ -21,6 +21,7 @@ _REGISTRY: Final = re.compile(
 )
 _GGUF: Final = ".gguf"
 _REVISION: Final = re.compile(r"\w[\w./-]*")
+_TAG: Final = re.compile(r"\w[\w.-]*|sha256:[0-9a-f]{64}")
 
 
 def parse_model(model: str, revision: str | None = None) -> Path | HubModel:
@@ -71,7 +72,10 @@ def _elsewhere(model: str, rest: str, scheme: Literal["s3", "oss", "oci"], revis
     if scheme != "oci" and revision is not None:
         raise ModelFilesError(f"model {model!r}: a bucket has no revisions; name another prefix")
     found = match.groupdict()
-    return HubModel(match["id"], revision or found.get("tag") or found.get("digest"), scheme)
+    revision = revision or found.get("tag") or found.get("digest")
+    if revision is not None and (".." in revision or not _TAG.fullmatch(revision)):
+        raise ModelFilesError(f"model {model!r}: {revision!r} is neither a tag nor a digest (sha256:...)")
+    return HubModel(match["id"], revision, scheme)
 
 
 def resolve_model(model: str, *, revision: str | None = None, progress: ProgressCallback | None = None) -> Path:

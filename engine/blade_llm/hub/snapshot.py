@@ -6,6 +6,7 @@ files. Every failure says what to do next, because the first start of a new serv
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -20,7 +21,7 @@ from huggingface_hub.errors import HFValidationError
 from blade_llm.hub.download import TransportError, download
 from blade_llm.hub.failures import explain
 from blade_llm.hub.locking import locked
-from blade_llm.hub.model import HubModel, Progress, ProgressCallback, RemoteFile
+from blade_llm.hub.model import HubModel, Listing, Progress, ProgressCallback, RemoteFile
 from blade_llm.hub.origins import HEX, list_files
 from blade_llm.hub.wanted import ELSEWHERE, TOKENIZER
 from blade_llm.models.errors import ModelFilesError
@@ -36,8 +37,7 @@ def fetch_snapshot(model: HubModel, progress: ProgressCallback | None = None, ca
     ``cache`` replaces the hub library's own cache folder. Raises :class:`ModelFilesError`.
     """
     cache = cache or Path(constants.HF_HUB_CACHE)
-    prefix = "models" if model.origin == "hf" else model.origin
-    folder = f"{prefix}--{re.sub('[^A-Za-z0-9._-]', '--', model.repo_id)}"
+    folder = _folder_name(model)
     storage = cache / folder
     if snapshot := _cached_snapshot(storage, model):
         return snapshot
@@ -52,6 +52,14 @@ def fetch_snapshot(model: HubModel, progress: ProgressCallback | None = None, ca
             return _cached_snapshot(storage, model) or _download_snapshot(storage, model, progress)
     except (TransportError, HFValidationError, OSError) as error:
         raise explain(error, model, cache) from error
+
+
+def _folder_name(model: HubModel) -> str:
+    """The library's own name for a model of the hub; for others with a digest, as their ids hold more characters."""
+    name = re.sub("[^A-Za-z0-9._-]", "--", model.repo_id)
+    if model.origin == "hf":
+        return f"models--{name}"
+    return f"{model.origin}--{name}--{hashlib.sha256(model.repo_id.encode()).hexdigest()[:12]}"
 
 
 def _cached_snapshot(storage: Path, model: HubModel) -> Path | None:
@@ -85,7 +93,7 @@ def _download_snapshot(storage: Path, model: HubModel, progress: ProgressCallbac
     _require_space(blobs, sum(file.size for file in missing))
     size = sum(file.size for file in unique)
     there = Progress(size - sum(file.size for file in missing), size, "", len(unique) - len(missing), len(unique))
-    _download_all(missing, listing.headers, blobs, there, progress)
+    _download_all(missing, listing, blobs, there, progress)
     # The snapshot appears only now, config.json last: one that exists is complete.
     snapshot.mkdir(parents=True, exist_ok=True)
     for file in sorted(files, key=lambda file: file.name == "config.json"):
@@ -103,7 +111,7 @@ def _reference(model: HubModel) -> str:
 
 
 def _download_all(
-    files: list[RemoteFile], headers: dict[str, str], blobs: Path, there: Progress, progress: ProgressCallback | None
+    files: list[RemoteFile], listing: Listing, blobs: Path, there: Progress, progress: ProgressCallback | None
 ) -> None:
     """Several files at a time; the first failure (or Ctrl-C) stops the others, and their partial files stay.
 
@@ -123,7 +131,9 @@ def _download_all(
                     progress(Progress(done, there.total_bytes, file.name, files_done, there.files_total))
 
         try:
-            download(file, blobs / file.digest, headers=headers, stop=stop, on_bytes=on_bytes)
+            download(
+                file, blobs / file.digest, headers=listing.headers, stop=stop, on_bytes=on_bytes, renew=listing.renew
+            )
         except BaseException:
             stop.set()
             raise

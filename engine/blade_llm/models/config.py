@@ -20,6 +20,7 @@ from blade_llm.models.names import tensor_map
 from blade_llm.models.raw_config import RawConfig
 from blade_llm.spec.decoder import DecoderSpec
 from blade_llm.spec.modules import ModulesSpec
+from blade_llm.spec.rope import YarnScaling
 from blade_llm.spec.tensors import TensorMap
 
 __all__ = ["DTYPE_BYTES", "DTypeName", "KVSpec", "ModelConfig", "load_model_config", "read_json"]
@@ -98,7 +99,7 @@ def describe_family(architecture: str, raw: RawConfig, task: Task) -> Descriptio
     """As the registered family of ``architecture`` reads it. Raises as :func:`load_model_config` does."""
     family = family_of(architecture, task)
     require_plain_weights(raw)
-    decoder = family.decoder(raw)
+    decoder = _with_scaled_length(family.decoder(raw))
     if task != "generate":
         decoder = replace(decoder, head=False)
     if task == "score":
@@ -136,7 +137,7 @@ def load_model_config(model_dir: Path, task: Task = "generate", describe: Descri
         raise UnsupportedModelError(f"{path}: {error}{own_code}") from None
     except KeyError as error:
         raise ModelFilesError(f"{path}: {error} is missing") from None
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, ArithmeticError) as error:
         raise ModelFilesError(f"{path}: {error}") from None
 
 
@@ -154,6 +155,14 @@ def _build(
         eos_token_ids=tuple(token for token in eos_token_ids if 0 <= token < decoder.vocab_size),  # never sampled else
         bos_token_id=None if bos_token_id is None else int(bos_token_id),
     )
+
+
+def _with_scaled_length(decoder: DecoderSpec) -> DecoderSpec:
+    """YaRN as models publish it: ``max_position_embeddings`` stays the original length, the factor extends it."""
+    ropes = {layer.attention.rope for layer in decoder.layers} - {None}
+    scalings = [rope.scaling for rope in ropes if rope is not None and isinstance(rope.scaling, YarnScaling)]
+    lengths = [int(scaling.original_positions * scaling.factor) for scaling in scalings]
+    return replace(decoder, max_positions=max([decoder.max_positions, *lengths]))
 
 
 def read_json(model_dir: Path, name: str) -> dict[str, Any]:

@@ -20,6 +20,9 @@ ACTIVATIONS: Final[Mapping[str, Activation]] = {
     "relu2": "relu2",
 }
 """Names in configurations, and what is computed."""
+MAX_LAYERS: Final = 10_000
+"""Far more than any model has; each layer takes memory before a tensor of it is looked for."""
+_LAYER_COUNTS: Final = ("num_hidden_layers", "n_layer")
 
 
 class RawConfig:
@@ -39,6 +42,8 @@ class RawConfig:
         value = self.fields[name] if default is None else self.fields.get(name, default)
         if type(value) is not int or value < 1:
             raise ValueError(f"{name!r} must be a positive integer, not {value!r}")
+        if name in _LAYER_COUNTS and value > MAX_LAYERS:
+            raise ValueError(f"{name!r} must be at most {MAX_LAYERS}, not {value}")
         return value
 
     def above_zero(self, name: str, default: float | None = None) -> float:

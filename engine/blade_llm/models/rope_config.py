@@ -39,6 +39,8 @@ def read_rope(
     factor = float(parameters.get("partial_rotary_factor", raw.get("partial_rotary_factor", 1.0)))
     if not partial and factor != 1.0:
         raise UnsupportedModelError("'partial_rotary_factor' other than 1 is not supported for this architecture")
+    if not 0 < factor <= 1:
+        raise ValueError(f"'partial_rotary_factor' must be above 0 and at most 1, not {factor:g}")
     rotary_dim = int(head_dim * factor)
     if not 0 < rotary_dim <= head_dim or rotary_dim % 2:
         raise ValueError(f"'partial_rotary_factor' {factor:g} rotates {rotary_dim} of {head_dim} dimensions")
@@ -47,6 +49,8 @@ def read_rope(
         raise UnsupportedModelError(f"rope scaling {kind!r} is not supported; supported are {', '.join(SCALINGS)}")
     theta = RawConfig(parameters).above_zero("rope_theta", raw.above_zero("rope_theta", default_theta))
     scaling = SCALINGS[kind](RawConfig(parameters), raw, rotary_dim)
+    if isinstance(scaling, YarnScaling) and theta <= 1:
+        raise ValueError(f"'rope_theta' must be above 1 for yarn, not {theta:g}")
     return RopeSpec(theta=theta, rotary_dim=rotary_dim, scaling=scaling, pairing=pairing)
 
 
@@ -102,6 +106,8 @@ def _yarn(own: RawConfig, raw: RawConfig, _dim: int) -> YarnScaling:
 def _longrope(own: RawConfig, raw: RawConfig, dim: int) -> LongRopeScaling:
     original = _original_positions(own, raw)
     factor = own.above_zero("factor", raw.positive("max_position_embeddings") / original)
+    if original < 2:
+        raise ValueError("'original_max_position_embeddings' must be above 1 for longrope")
     attention = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
     lists = []
     for name in ("short_factor", "long_factor"):

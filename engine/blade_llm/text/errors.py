@@ -5,6 +5,10 @@ class TokenizerFilesError(ValueError):
     """Tokenizer or chat template files that are missing or unreadable; the message names the file and what to do."""
 
 
+class UnreadableTextError(ValueError):
+    """A text that the tokenizer's patterns give up on; the message is meant for the client."""
+
+
 class ChatTemplateError(ValueError):
     """A conversation the chat template cannot render (the template's own complaint, where it has one)."""
 

@@ -16,9 +16,9 @@ from typing import Any, Final
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as _Backend
 
-from blade_llm.text.errors import TokenizerFilesError
+from blade_llm.text.errors import TokenizerFilesError, UnreadableTextError
 from blade_llm.text.json_files import read_json_object
-from blade_llm.tokenizer_files import TokenizerFormatError, read_tokenizer_json
+from blade_llm.tokenizer_files import TokenizerFormatError, read_tokenizer_json, special_names
 from blade_llm.tokenizer_files.byte_level import token_to_bytes
 
 _SPECIAL_NAMES: Final = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -48,7 +48,7 @@ class Tokenizer:
         self._backend.no_padding()
         self.folder = folder
         self.config = read_json_object(folder / "tokenizer_config.json")
-        named = {**read_json_object(folder / "special_tokens_map.json"), **self.config}
+        named = {**special_names(folder), **read_json_object(folder / "special_tokens_map.json"), **self.config}
         self.special_tokens = {
             name: token for name in _SPECIAL_NAMES if (token := _token_text(named.get(name))) is not None
         }
@@ -102,8 +102,16 @@ class Tokenizer:
         return found
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of ``text``; with ``add_special_tokens`` the post-processor adds BOS and the like."""
-        ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        """Token ids of ``text``; with ``add_special_tokens`` the post-processor adds BOS and the like.
+
+        Raises :class:`UnreadableTextError` where a pattern that splits texts would try for too long.
+        """
+        try:
+            ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # a failed assertion in Rust, which is no Exception
+                raise
+            raise UnreadableTextError("the model's tokenizer gives up on this text; change or shorten it") from None
         return ids
 
     def encode_pair(self, first: str, second: str, limit: int | None = None) -> tuple[list[int], int]:

@@ -2,3 +2,4 @@
 
 from blade_llm.tokenizer_files.errors import TokenizerFormatError as TokenizerFormatError
 from blade_llm.tokenizer_files.read import read_tokenizer_json as read_tokenizer_json
+from blade_llm.tokenizer_files.read import special_names as special_names

@@ -9,19 +9,21 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, processors
 
-from blade_llm.tokenizer_files.errors import TokenizerFormatError
+from blade_llm.tokenizer_files.errors import MOST_UNNAMED, TokenizerFormatError
 
 
-def complete(tokenizer: Tokenizer, folder: Path, config: Mapping[str, Any]) -> Tokenizer:
-    """``tokenizer`` with the added tokens of the folder and with BOS and EOS where its configuration wants them.
+def complete(
+    tokenizer: Tokenizer, folder: Path, config: Mapping[str, Any], added: Mapping[int, AddedToken]
+) -> Tokenizer:
+    """``tokenizer`` with the ``added`` tokens by id, and with BOS and EOS where its configuration wants them.
 
-    Raises :class:`TokenizerFormatError` for tokens whose ids are not those that the next ones would get.
+    Raises :class:`TokenizerFormatError` for tokens whose ids others have, or that lie far beyond all others.
     """
-    for token_id, token in sorted(_added(folder, config).items()):
+    for token_id, token in sorted(added.items()):
         known = tokenizer.token_to_id(token.content)
         expected = tokenizer.get_vocab_size(with_added_tokens=True) if known is None else known
         if token_id != expected:
-            if known is None and token_id > expected:
+            if known is None and expected < token_id <= expected + MOST_UNNAMED:
                 tokenizer.add_special_tokens(
                     [
                         AddedToken(f"<|unused_{each}|>", special=True, normalized=False)
@@ -38,18 +40,21 @@ def complete(tokenizer: Tokenizer, folder: Path, config: Mapping[str, Any]) -> T
     return tokenizer
 
 
-def _added(folder: Path, config: Mapping[str, Any]) -> dict[int, AddedToken]:
+def decoder_tokens(config: Mapping[str, Any]) -> dict[int, AddedToken]:
+    """Those of ``tokenizer_config.json``, by id."""
     found: dict[int, AddedToken] = {}
     entries = config.get("added_tokens_decoder")
     for token_id, entry in entries.items() if isinstance(entries, dict) else ():
         if isinstance(entry, dict) and isinstance(entry.get("content"), str):
             options = {name: bool(entry.get(name, False)) for name in ("lstrip", "rstrip", "single_word", "special")}
             found[int(token_id)] = AddedToken(entry["content"], normalized=bool(entry.get("normalized")), **options)
-    path = folder / "added_tokens.json"
-    if path.is_file():
-        for content, token_id in json.loads(path.read_text(encoding="utf-8")).items():
-            found.setdefault(int(token_id), AddedToken(content, special=True, normalized=False))
     return found
+
+
+def more_tokens(path: Path) -> dict[int, AddedToken]:
+    """Those of an ``added_tokens.json``, by id."""
+    entries = json.loads(path.read_text(encoding="utf-8")).items()
+    return {int(token_id): AddedToken(content, special=True, normalized=False) for content, token_id in entries}
 
 
 def _surround(tokenizer: Tokenizer, config: Mapping[str, Any]) -> None:

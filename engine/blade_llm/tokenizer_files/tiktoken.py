@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from blade_llm.tokenizer_files.byte_level import bytes_to_token
-from blade_llm.tokenizer_files.errors import TokenizerFormatError
+from blade_llm.tokenizer_files.errors import MOST_UNNAMED, TokenizerFormatError
 
 _PATTERN: Final = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{DIGITS}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
@@ -21,6 +21,10 @@ _PATTERN: Final = (
 """How GPT-4's cl100k, Llama 3 and Qwen split text; they differ in how many digits make a piece."""
 _DIGITS: Final = {"QWenTokenizer": "{1}"}
 _KNOWN_CLASSES: Final = ("", "PreTrainedTokenizer", "TokenizersBackend", "LlamaTokenizer", "TikTokenTokenizer")
+
+TEKKEN_BOS: Final = "<s>"
+TEKKEN_EOS: Final = "</s>"
+"""What Mistral calls the two in every tekken.json; no field says which they are."""
 
 
 def convert_tiktoken(path: Path, config: Mapping[str, Any]) -> Tokenizer:
@@ -51,7 +55,10 @@ def convert_tiktoken(path: Path, config: Mapping[str, Any]) -> Tokenizer:
 
 
 def convert_tekken(path: Path) -> Tokenizer:
-    """From Mistral's tekken.json, whose special tokens come first. Raises :class:`TokenizerFormatError`."""
+    """From Mistral's tekken.json, whose special tokens come first. Raises :class:`TokenizerFormatError`.
+
+    It says nothing of what is put around texts: Mistral's models begin with :data:`TEKKEN_BOS`.
+    """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         config = data["config"]
@@ -62,9 +69,19 @@ def convert_tekken(path: Path) -> Tokenizer:
         pattern = str(config["pattern"])
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise TokenizerFormatError(f"{path} cannot be read as Mistral's tekken.json: {error!r}") from None
+    if not 0 <= num_special <= MOST_UNNAMED:
+        raise TokenizerFormatError(
+            f"{path}: default_num_special_tokens is {num_special}; it must be between 0 and {MOST_UNNAMED}"
+        )
     special = [named.get(rank, f"<SPECIAL_{rank}>") for rank in range(num_special)]
     tokenizer = _byte_level(ranks, pattern, str(path), special)
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+    if TEKKEN_BOS in special:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{TEKKEN_BOS}:0 $A:0",
+            pair=f"{TEKKEN_BOS}:0 $A:0 {TEKKEN_BOS}:1 $B:1",
+            special_tokens=[(TEKKEN_BOS, special.index(TEKKEN_BOS))],
+        )
     return tokenizer
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from blade_llm.models.errors import ModelFilesError
+from blade_llm.weights.gguf.index import INDEX_NAME as GGUF_INDEX_NAME
 from blade_llm.weights.gguf.index import MODEL_NAME as GGUF_NAME
 from blade_llm.weights.gguf.index import PLAIN, read_gguf_header
 from blade_llm.weights.gguf.index import TYPES as GGUF_TYPES
@@ -125,7 +126,7 @@ def _some(names: list[str], separator: str = ", ", limit: int = 3) -> str:
 
 def _weight_files(model_dir: Path) -> tuple[list[Path], dict[str, str], str]:
     """The files to read, and the index (tensor to file name; empty without one) with its name."""
-    if (model_dir / GGUF_NAME).is_file():
+    if (model_dir / GGUF_NAME).is_file() and (model_dir / GGUF_INDEX_NAME).is_file():  # a folder made for a GGUF file
         return [model_dir / GGUF_NAME], {}, ""
     safe = sorted(path for path in model_dir.glob("*.safetensors") if not path.name.startswith("consolidated"))
     for single, index_name in ((SINGLE_NAME, INDEX_NAME), (PICKLED_NAME, PICKLED_INDEX_NAME)):

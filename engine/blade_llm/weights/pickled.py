@@ -10,11 +10,12 @@ from __future__ import annotations
 import io
 import math
 import pickle
+import struct
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.weights.tensor_info import DTYPE_BITS, TensorInfo
@@ -25,6 +26,7 @@ _STORAGES: Final = {
     "BoolStorage": "BOOL",
 }  # fmt: skip
 _MAX_PICKLE_BYTES: Final = 100_000_000
+_MAX_DIMENSIONS: Final = 64
 _INSTEAD: Final = "use the model's safetensors files, or convert it on a machine where that code may run"
 
 
@@ -59,7 +61,7 @@ def read_pickle_header(file: Path) -> dict[str, TensorInfo]:
         if isinstance(error, ModelFilesError):
             raise
         raise ModelFilesError(f"{file}: corrupt pickle ({error}); download it again") from None
-    except (pickle.UnpicklingError, RecursionError, MemoryError) as error:
+    except (pickle.UnpicklingError, struct.error, AssertionError, RecursionError, MemoryError) as error:
         raise ModelFilesError(f"{file}: corrupt pickle ({error}); download it again") from None
 
 
@@ -83,13 +85,7 @@ def _read(file: Path, archive: zipfile.ZipFile) -> dict[str, TensorInfo]:
             raise ModelFilesError(
                 f"{file}: the data of tensor {name!r} is not there or not {needed} bytes long; download it again"
             )
-        last = tensor.offset + sum(
-            (extent - 1) * step for extent, step in zip(tensor.shape, tensor.stride, strict=True)
-        )
-        numbers = (*tensor.shape, *tensor.stride, tensor.offset)
-        if any(type(number) is not int or number < 0 for number in numbers) or (
-            math.prod(tensor.shape) and last >= tensor.storage.elements
-        ):
+        if _reaches_beyond(tensor):
             raise ModelFilesError(
                 f"{file}: tensor {name!r} of shape {list(tensor.shape)} reaches beyond its "
                 f"{tensor.storage.elements} stored elements; download it again"
@@ -100,8 +96,22 @@ def _read(file: Path, archive: zipfile.ZipFile) -> dict[str, TensorInfo]:
     return tensors
 
 
-class _StateDictReader(pickle.Unpickler):
-    """Makes descriptions of tensors, and nothing else."""
+def _reaches_beyond(tensor: _Tensor) -> bool:
+    """Whether an element lies beyond the storage."""
+    last = tensor.offset + sum((extent - 1) * step for extent, step in zip(tensor.shape, tensor.stride, strict=True))
+    return bool(math.prod(tensor.shape)) and last >= tensor.storage.elements
+
+
+class _StateDictReader(pickle._Unpickler):
+    """Makes descriptions of tensors, and nothing else.
+
+    The reader in Python, whose memo is a dict: the one in C makes a list as long as the largest number of an entry.
+    """
+
+    dispatch: ClassVar = {
+        code: load for code, load in pickle._Unpickler.dispatch.items() if code != pickle.BYTEARRAY8[0]
+    }
+    """Without the one that reserves memory for a length before it reads."""
 
     def __init__(self, file: Path, content: bytes) -> None:
         super().__init__(io.BytesIO(content))
@@ -119,9 +129,11 @@ class _StateDictReader(pickle.Unpickler):
 
     def persistent_load(self, pid: Any) -> _Storage:
         kind, storage_type, key, _, elements = pid
-        if kind != "storage" or not isinstance(storage_type, _StorageType) or type(elements) is not int:
-            raise pickle.UnpicklingError(f"unknown storage {pid!r}")
-        return _Storage(storage_type.dtype, str(key), elements)
+        if kind != "storage" or not isinstance(storage_type, _StorageType) or not isinstance(key, str):
+            raise pickle.UnpicklingError("unknown storage")
+        if not _are_counts((elements,)):
+            raise pickle.UnpicklingError("a storage whose length is no number of elements")
+        return _Storage(storage_type.dtype, key, elements)
 
 
 def _rebuild_tensor(
@@ -129,7 +141,15 @@ def _rebuild_tensor(
 ) -> _Tensor:
     if not isinstance(storage, _Storage):
         raise pickle.UnpicklingError("a tensor without storage")
-    return _Tensor(storage, offset, tuple(shape), tuple(stride))
+    if type(shape) is not tuple or type(stride) is not tuple or not len(shape) == len(stride) <= _MAX_DIMENSIONS:
+        raise pickle.UnpicklingError("a tensor without a shape")
+    if not _are_counts((offset, *shape, *stride)):
+        raise pickle.UnpicklingError("a tensor whose shape is not of numbers")
+    return _Tensor(storage, offset, shape, stride)
+
+
+def _are_counts(values: tuple[Any, ...]) -> bool:
+    return all(type(value) is int and 0 <= value < 1 << 63 for value in values)
 
 
 def _rebuild_parameter(tensor: _Tensor, *_: Any) -> _Tensor:

@@ -72,7 +72,8 @@ class SafetensorsWeights:
         if self._device.type == "cpu" and tensor is mapped:
             if tensor.nbytes < SMALL_BYTES:
                 return tensor.clone()
-            self._kept.append((self._checkpoint.tensors[name].file, tensor))
+            if self.is_mapped((name,)):  # one of another file would look as if the model needed it
+                self._kept.append((self._checkpoint.tensors[name].file, tensor))
         return tensor
 
     def stacked(self, names: list[str]) -> Tensor:
@@ -141,7 +142,8 @@ class SafetensorsWeights:
         """What reads a tensor of ``file`` by its name."""
         if file.suffix == ".bin":
             content = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
-            return lambda name: content[name].contiguous().to(self._device)
+            # Detached, as `content` keeps its own tensors: what is handed out must end with the last who needs it.
+            return lambda name: content[name].detach().contiguous().to(self._device)
         if file.suffix == ".gguf":
             gguf = GgufFile(file)
             return lambda name: torch.from_numpy(gguf.array(name)).to(self._device)
@@ -150,8 +152,10 @@ class SafetensorsWeights:
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    """Whether the tensor has neither NaN nor infinity; the largest number shows it in one fast pass."""
-    return not tensor.is_floating_point() or not tensor.numel() or bool(tensor.max().isfinite())
+    """Whether the tensor has neither NaN nor infinity; its ends show it in one fast pass."""
+    if not tensor.is_floating_point() or not tensor.numel():
+        return True
+    return all(bool(end.isfinite()) for end in tensor.aminmax())
 
 
 def _temporary(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -53,18 +53,21 @@ OWNED_FLAGS: Final[dict[str, str]] = {
     "drain_timeout": "spec.rollout.drainTimeout",
 }
 """Engine flags the operator sets, and what sets each."""
-OTHER_SPELLINGS: Final = (
-    "revision",
-    "gpu_memory_utilization",
-    "kv_cache_memory_bytes",
-    "(no_)?enforce_eager",
-    "cuda_?graph_(capture_)?sizes",
-    "max_cudagraph_capture_size",
-    "runner",
-    "shutdown_timeout",
-)
-"""Expressions for further flags that set the same: vLLM's names of them, mostly (docs/vllm-flags.md)."""
-_OWNED: Final = f"--({'|'.join((*OWNED_FLAGS, *OTHER_SPELLINGS))})(=.*)?".replace("_", "[_-]")
+OTHER_SPELLINGS: Final[dict[str, str]] = {
+    "revision": "spec.model.revision",
+    "gpu_memory_utilization": "spec.engine.memoryFraction",
+    "kv_cache_memory_bytes": "spec.engine.kvCacheBytes",
+    "enforce_eager": "spec.engine.cudaGraphs",
+    "no_enforce_eager": "spec.engine.cudaGraphs",
+    "cuda_graph_sizes": "spec.engine.cudaGraphs",
+    "cudagraph_capture_sizes": "spec.engine.cudaGraphs",
+    "max_cudagraph_capture_size": "spec.engine.cudaGraphs",
+    "runner": "spec.engine.task",
+    "shutdown_timeout": "spec.rollout.drainTimeout",
+}
+"""Further flags that set the same, and their owners: vLLM's names of them, mostly (docs/vllm-flags.md)."""
+_OWNERS: Final = OWNED_FLAGS | OTHER_SPELLINGS
+_OWNED: Final = f"--({'|'.join(_OWNERS)})(=.*)?".replace("_", "[_-]")
 
 
 def broken(rule: Rule, name: str, spec: LLMServiceSpec) -> bool:
@@ -243,7 +246,7 @@ RULES: Final[tuple[Rule, ...]] = (
         cel=f"!has(self.extraArgs) || !self.extraArgs.exists(a, a.matches('^{_OWNED}$'))",
         holds=lambda name, spec: not any(re.fullmatch(_OWNED, arg) for arg in spec.engine.extra_args),
         message="flags that have a field of their own are set there: "
-        + ", ".join(f"--{flag} by {owner}" for flag, owner in OWNED_FLAGS.items()),
+        + ", ".join(f"--{flag} by {owner}" for flag, owner in _OWNERS.items()),
     ),
     Rule(
         at=("spec", "engine"),

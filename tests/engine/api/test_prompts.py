@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 from engine_support.server_process import ServerProcess
 from engine_support.tiny_text import byte_level_tokenizer, write_tokenizer
-from tokenizers import AddedToken
+from tokenizers import AddedToken, Regex, pre_tokenizers
 
 from blade_llm.api.chat import _generated_text
 from blade_llm.api.chat_request import ChatRequest
+from blade_llm.api.common.errors import ApiError
+from blade_llm.api.generation.prompt_tokens import encode_text
 from blade_llm.text.infill import infill_of
 from blade_llm.text.tokenizer import Tokenizer
 
@@ -187,3 +190,16 @@ def test_stop_tokens_are_shown_where_requested(server: ServerProcess) -> None:
     assert free["text"].startswith(shown["text"])
     text = _complete(server, [40, 41], max_tokens=9, stop=[free["text"][2:4]])["choices"][0]
     assert text["stop_reason"] == free["text"][2:4]
+
+
+@pytest.mark.parametrize("length", [40, 30_000])
+def test_a_text_that_the_tokenizer_gives_up_on_is_refused(length: int, tmp_path: Path) -> None:
+    """Its library panics then, in the event loop or in a thread."""
+    backend = byte_level_tokenizer()
+    split = pre_tokenizers.Split(Regex("(a+)+(?!a)b"), "isolated")
+    backend.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    tokenizer = Tokenizer(write_tokenizer(tmp_path, backend))
+    text = "c" * (length - 40) + "a" * 40 + "c"
+    with pytest.raises(ApiError, match="prompt: the model's tokenizer gives up on this text") as caught:
+        asyncio.run(encode_text(tokenizer, text, add_special_tokens=True))
+    assert caught.value.status == 400

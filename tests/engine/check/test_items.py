@@ -11,6 +11,7 @@ from typing import Any
 import numpy
 import pytest
 from hub_support.tiny_model import make_model
+from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
@@ -21,6 +22,8 @@ from blade_llm.check.model import Wanted, check_model
 from blade_llm.check.pb_env import check_pb_env
 from blade_llm.check.shm import check_shm
 from blade_llm.config import EngineConfig
+from blade_llm.models.config import load_model_config
+from blade_llm.models.tensors import expected_tensors
 from blade_protocol.check import CheckItem
 
 GIB = 1 << 30
@@ -363,3 +366,16 @@ def test_chat_templates_in_the_tokenizer_configuration(tmp_path: Path, template:
     make_model(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
     assert check_model(tmp_path).status == status
+
+
+def test_check_model_knows_a_gpt2_checkpoint_without_the_prefix_of_its_names(tmp_path: Path) -> None:
+    shape = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64, "n_ctx": 64, "n_inner": None}
+    folder = make_model(tmp_path, architectures=["GPT2LMHeadModel"], activation_function="gelu_new", **shape)
+    expected = expected_tensors(load_model_config(folder))
+    save_file(
+        {name.removeprefix("transformer."): numpy.zeros(shape, numpy.float32) for name, shape in expected.items()},
+        folder / "model.safetensors",
+    )
+    item = check_model(folder)
+    assert item.status != "FAILED", item.detail
+    assert "not used" not in item.detail

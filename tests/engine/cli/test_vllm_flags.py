@@ -21,6 +21,7 @@ EXAMPLES = {
     "cudagraph_capture_sizes": ("8", [8]), "max_cudagraph_capture_size": ("64", 64), "num_speculative_tokens": ("4", 4),
     "uvicorn_log_level": ("trace", "DEBUG"), "shutdown_timeout": ("5", 5.0),
 }  # fmt: skip
+FIELDS = EngineConfig.__struct_fields__
 UNBUILT = {"speculative_model": "x", "disable_custom_all_reduce": "false"}
 """Renamed ones whose feature is refused under either name."""
 
@@ -108,7 +109,8 @@ def test_the_model_may_stand_alone(argv: list[str]) -> None:
      (["M", "--kv-cache-dtype", "fp8"], "--kv_cache_quant fp8_e4m3"), (["M", "-tp", "2"], "--tensor_parallel_size 2"),
      (["M", "--enforce-eager", "maybe"], "unexpected argument 'maybe'"),
      (["M", "--max-model-len", "1.5"], "like 4096"),
-     (["M", "--speculative-config.model", "x"], "--decode_algo sps"), (["M", "--port"], "--port")],
+     (["M", "--speculative-config.model", "x"], "--speculative-config.model x is not taken: give --decode_algo sps"),
+     (["M", "--port"], "--port")],
 )  # fmt: skip
 def test_what_cannot_be_used_names_its_flag(argv: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert says in _refused(capsys, *argv)
@@ -117,9 +119,38 @@ def test_what_cannot_be_used_names_its_flag(argv: list[str], says: str, capsys: 
 def test_numbers_of_tokens_and_parts_of_json_options() -> None:
     assert _parse("M", "--max-model-len", "32K")[0]["max_model_len"] == 32768
     assert _parse("M", "--max-model-len=1.5k")[0]["max_model_len"] == 1500
-    assert "--compilation-config changes nothing" in _parse("M", "--compilation-config.level", "3")[1][0]
+    for word in ("--compilation-config.level", "-cc.level"):
+        for argv in ([word, "3"], [f"{word}=3"]):
+            assert _parse("M", *argv)[1][0].startswith(f"{word} changes nothing")
     assert _parse("model.v1", "--served-model-name", "seed.x")[0]["served_model_name"] == ["seed.x"]
     assert "-O changes nothing" in _parse("M", "-O3")[1][0]
+
+
+@pytest.mark.parametrize("word", ["--api-key", "--api_key", "--hf-token"])
+def test_secrets_are_never_shown(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in ([word, "sk-1"], [f"{word}=sk-1"]):
+        line = _refused(capsys, "M", *argv)
+        assert f"{word} is not taken" in line
+        assert "sk-1" not in line
+    name = word.removeprefix("--").replace("-", "_")
+    with pytest.raises(ValueError, match=rf"^{name} is not taken"):
+        engine_fields({name: "sk-1"})
+
+
+def test_a_key_in_vllms_variable_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "sk-1")
+    line = _refused(capsys, "M")
+    assert "blade_router --keys" in line
+    assert "sk-1" not in line
+    monkeypatch.setenv("VLLM_API_KEY", "")
+    assert _parse("M")[1] == []
+
+
+def test_defaults_of_vllms_that_are_not_ours_are_warned_of() -> None:
+    (warning,) = _parse("M", "--allowed-origins", '["*"]')[1]
+    assert warning.startswith("--allowed-origins changes nothing: cross-origin requests are for the router")
 
 
 def test_arguments_of_templates(capsys: pytest.CaptureFixture[str]) -> None:
@@ -161,3 +192,49 @@ def test_arguments_of_llm() -> None:
         engine_fields({"tensor_parallel_size": 2})
     with pytest.raises(TypeError, match="mistaken"):
         EngineConfig(model="m", served_names=(), **fields)
+
+
+@pytest.mark.parametrize("option", VLLM_OPTIONS.values(), ids=lambda option: option.name)
+def test_llm_takes_of_a_flag_it_has_no_field_for_what_requests_nothing(option: VllmOption) -> None:
+    """What the server has when the flag is left out, and no other value: True is not 1, and 1 no default of all."""
+    if option.status not in ("same", "renamed"):
+        return
+    if (flag := FLAGS[option.to]).name in (*FIELDS, "disable_prompt_cache", "ragged_flash_max_batch_tokens"):
+        return
+    usual = {str(value).lower() for value in (flag.default, *(flag.accepts or ())) if value is not None}
+    theirs = {ours: theirs for theirs, ours in option.values.items()}
+    for text in usual:
+        assert engine_fields({option.name: theirs.get(text, flag.default)}) == ({}, [])
+    for value in (True, False, 0, 1, 77, "x"):
+        if option.values.get(str(value).lower(), str(value).lower()) not in usual:
+            with pytest.raises(ValueError, match="leave it out"):
+                engine_fields({option.name: value})
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"enable_lora": True}, {"num_speculative_tokens": 1}, {"tensor_parallel_size": True},
+     {"disable_custom_all_reduce": False}],
+)  # fmt: skip
+def test_llm_refuses_what_it_cannot_do(arguments: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="leave it out"):
+        engine_fields(arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fields"),
+    [({"enable_prefix_caching": None}, {}), ({"enable_prefix_caching": 1}, {"enable_prompt_cache": True}),
+     ({"enable_prefix_caching": False}, {"enable_prompt_cache": False}), ({"max_num_seqs": None}, {}),
+     ({"disable_custom_all_reduce": True}, {}), ({"trust_remote_code": None}, {}), ({"enable_lora": False}, {})],
+)  # fmt: skip
+def test_values_of_llm_that_request_nothing(arguments: dict[str, object], fields: dict[str, object]) -> None:
+    assert engine_fields(arguments) == (fields, [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "task"),
+    [({"task": "generate"}, "generate"), ({"task": "embed"}, "embed"), ({"runner": "auto"}, "generate"),
+     ({"runner": "pooling"}, "embed")],
+)  # fmt: skip
+def test_tasks_of_llm(arguments: dict[str, object], task: str) -> None:
+    assert engine_fields(arguments) == ({"task": task}, [])

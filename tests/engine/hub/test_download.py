@@ -17,7 +17,7 @@ from huggingface_hub import constants
 
 from blade_llm.api.common.pooling import find_pooling
 from blade_llm.hub import download as hub_download
-from blade_llm.hub.model import Progress
+from blade_llm.hub.model import Progress, RemoteFile
 from blade_llm.hub.resolve import resolve_model
 from blade_llm.models.errors import ModelFilesError
 
@@ -313,3 +313,12 @@ def test_the_environment_names_hub_cache_and_token(hub: FakeHub, tmp_path: Path)
     assert_complete(folder, hub)
     assert "6/6 files" in ran.stderr
     assert log.read_text().startswith('{"model":"acme/tiny","ready":true,')
+
+
+def test_a_server_that_sends_more_than_the_file_is_cut_off(hub: FakeHub, tmp_path: Path) -> None:
+    data = shard(hub)
+    file = RemoteFile("part", f"{hub.endpoint}{storage(hub)}", 100, sha256(data[:100]))
+    counts: list[int] = []
+    hub_download.download(file, tmp_path / "part", headers={}, stop=threading.Event(), on_bytes=counts.append)
+    assert (tmp_path / "part").read_bytes() == data[:100]
+    assert sum(counts) == 100

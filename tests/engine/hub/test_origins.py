@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ from huggingface_hub import constants
 from blade_llm.hub import download as hub_download
 from blade_llm.hub.model import HubModel
 from blade_llm.hub.resolve import parse_model, resolve_model
+from blade_llm.hub.snapshot import _folder_name
 from blade_llm.models.errors import ModelFilesError
 
 NAME = "acme/tiny"
@@ -203,3 +206,62 @@ def test_an_origin_that_cannot_be_reached(origins: FakeHub, monkeypatch: pytest.
         resolve_model(f"modelscope://{NAME}")
     with pytest.raises(ModelFilesError, match="check the registry's name"):
         resolve_model("oci://127.0.0.1:1/acme/tiny")
+
+
+def test_different_models_have_different_folders() -> None:
+    ids = {"s3": ["b/step=1000", "b/step/1000", "b/step--1000"], "oci": ["h:5000/x", "h/5000/x"]}
+    for origin, names in ids.items():
+        assert len({_folder_name(HubModel(name, None, origin)) for name in names}) == len(names)  # type: ignore[arg-type]
+    assert _folder_name(HubModel("acme/tiny")) == "models--acme--tiny", "as the hub library names it"
+
+
+def test_a_revision_of_a_registry_is_a_tag_or_a_digest() -> None:
+    digest = "sha256:" + "0" * 64
+    for revision in ("v1.0-b", digest):
+        assert parse_model("oci://h/x", revision) == HubModel("h/x", revision, "oci")
+    for revision in ("../../x", "a/b", "/etc", "..", "sha256:0"):
+        with pytest.raises(ModelFilesError, match="neither a tag nor a digest"):
+            parse_model("oci://h/x", revision)
+
+
+def test_a_token_that_expires_in_mid_download_is_fetched_again(
+    origins: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    origins.tokens[NAME] = "any"
+    monkeypatch.setenv("OCI_USERNAME", "me")
+    monkeypatch.setenv("OCI_PASSWORD", "secret")
+    _, digest = shard(origins)
+    origins.fault(f"blobs/sha256:{digest}", status=401)
+    assert_complete(resolve_model(uri(origins, "oci")), origins)
+    assert len(origins.asked("/token")) == 2
+
+
+def test_a_manifest_without_end_is_not_read_whole(origins: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("blade_llm.hub.registry._MAX_MANIFEST_BYTES", 100)
+    with pytest.raises(ModelFilesError, match="sends a manifest of more than 100 bytes"):
+        resolve_model(uri(origins, "oci"))
+
+
+def test_answers_that_are_no_json_are_named_with_their_address(
+    origins: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hub_support.fake_origins.json.dumps", lambda content: "<html>sign in</html>")
+    with pytest.raises(ModelFilesError, match=r"/repo/files.* answers with something else than JSON"):
+        resolve_model(f"modelscope://{NAME}")
+    origins.tokens[NAME] = "any"
+    monkeypatch.setenv("OCI_USERNAME", "me")
+    monkeypatch.setenv("OCI_PASSWORD", "secret")
+    with pytest.raises(ModelFilesError, match=r"/token sends no token"):
+        resolve_model(uri(origins, "oci"))
+
+
+@pytest.mark.parametrize("origin", ["modelscope", "oci"])
+def test_a_size_that_is_no_number_is_named(origins: FakeHub, monkeypatch: pytest.MonkeyPatch, origin: str) -> None:
+    dumps = json.dumps
+
+    def with_odd_sizes(content: object) -> str:
+        return re.sub(r'"([Ss]ize)": \d+', r'"\1": "x"', dumps(content))
+
+    monkeypatch.setattr("hub_support.fake_origins.json.dumps", with_odd_sizes)
+    with pytest.raises(ModelFilesError, match="has the size 'x'" if origin == "oci" else "does not tell files, sizes"):
+        resolve_model(uri(origins, origin))

@@ -192,3 +192,27 @@ def test_code_that_comes_with_a_model_is_named_and_never_run(tmp_path: Path) -> 
     ):
         load_model_config(folder)
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"rope_scaling": {"rope_type": "longrope", "original_max_position_embeddings": 1}},
+            "must be above 1 for long",
+        ),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}, "rope_theta": 1}, "'rope_theta' must be above 1"),
+        ({"partial_rotary_factor": float("inf"), "architectures": ["PhiForCausalLM"]}, "'partial_rotary_factor' must"),
+        ({"num_hidden_layers": 10**9}, "'num_hidden_layers' must be at most 10000"),
+        ({"vocab_size": 32, "rope_scaling": {"rope_type": "yarn", "factor": 1e308}}, "infinity"),
+    ],
+)
+def test_numbers_that_no_model_has(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+    assert message in refused(make_model(tmp_path, **changes))
+
+
+def test_yarn_extends_the_length_of_models_that_state_the_original_one(tmp_path: Path) -> None:
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}
+    assert load_model_config(make_model(tmp_path, rope_scaling=yarn)).max_position_embeddings == 1024
+    own = load_model_config(make_model(tmp_path, rope_scaling=yarn, max_position_embeddings=2000))
+    assert own.max_position_embeddings == 2000

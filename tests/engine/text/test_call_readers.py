@@ -110,7 +110,25 @@ OBJECT = '{"name": "add", "arguments": {"a": 1}}'
          [("get_weather", '{"when": null, "city": "\\ud83d"}')]),
         ("pythonic", "[add(a=1), other(b=2)]", "", [ADD, ("other", '{"b": 2}')]),
         ("pythonic", "[add(a=1, city='Os", "", [("add", '{"a": 1')]),
-        ("pythonic", "[add(5)]", "]", [("add", "")]),
+        ("pythonic", "[add(5)]", "[add(5)]", []),
+        ("pythonic", "[add(a=NaN)]", "[add(a=NaN)]", []),
+        ("pythonic", '[get_weather("Oslo")]', '[get_weather("Oslo")]', []),
+        ("pythonic", "[add(a=1), add(5)]", ", add(5)]", [ADD]),
+        ("pythonic", "[add(a=1), add(b='x", "", [ADD]),
+        ("pythonic", "[add (a=1)]", "", [ADD]),
+        ("qwen3_coder", "use <function=foo> here", "use <function=foo> here", []),
+        ("qwen3_coder", "<tool_call>\n<function=other>\n</function>\n</tool_call>", "", [("other", "{}")]),
+        ("glm45", "<tool_call>word\nand more", "<tool_call>word\nand more", []),
+        ("glm45", "<tool_call>other\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>", "",
+         [("other", '{"a": "1"}')]),
+        ("glm45", "<tool_call>add <arg_key>a</arg_key><arg_value>1</arg_value></tool_call>", "",
+         [("add", '{"a": "1"}')]),
+        ("mistral", f"[TOOL_CALLS][\t{OBJECT}]", "", [ADD]),
+        ("mistral", f"[TOOL_CALLS]\n[\r\n{OBJECT}]", "", [ADD]),
+        ("mistral", '[TOOL_CALLS]add\n[ARGS] {"a": 1}', "", [ADD]),
+        ("mistral", f'[TOOL_CALLS]add[CALL_ID]{"a" * 64}[ARGS]{{"a": 1}}', "", [ADD]),
+        ("mistral", f'[TOOL_CALLS]add[CALL_ID]{"a" * 65}[ARGS]{{}}', f'[TOOL_CALLS]add[CALL_ID]{"a" * 65}[ARGS]{{}}',
+         []),
         ("pythonic", "[print(1)]", "[print(1)]", []),
         ("pythonic", "I call [add(a=1)]", "I call [add(a=1)]", []),
         ("pythonic", "[1] says", "[1] says", []),
@@ -227,3 +245,19 @@ def test_white_space_without_end_is_read_once(name: str, begin: str) -> None:
     for _ in range(8_000):
         assert parser.add(" " * 64) == []
     assert time.thread_time() - started < 2  # about 0.01
+
+
+@pytest.mark.parametrize(
+    ("name", "begin"),
+    [("mistral", '[TOOL_CALLS][{"name": "add", "arguments": {"a": "'),
+     ("mistral", '[TOOL_CALLS][{"arguments": {"a": "'), ("mistral", "[TOOL_CALLS]add[CALL_ID]"),
+     ("pythonic", '[add(a="'), ("pythonic", "[add(b=1, a=[1, "),
+     ("qwen3_coder", "<tool_call><function=get_weather><parameter=days>")],
+)  # fmt: skip
+def test_what_was_read_is_not_copied_with_each_piece(name: str, begin: str) -> None:
+    """What the parser joins or keeps while it waits stays short, however much has come."""
+    parser = READERS[name].parser(NAMES, PARAMETERS)
+    parser.add(begin)
+    for _ in range(1_000):
+        parser.add("12345678")
+    assert len(parser._text) < 200  # type: ignore[attr-defined]

@@ -83,9 +83,29 @@ def test_tiktoken(form: str, count: int, tmp_path: Path) -> None:
     for text in nasty_texts(count):
         if any(token in text for token in ours.added_ids):
             continue
-        ids = ours.encode(text)
+        ids = ours.encode(text, add_special_tokens=False)
         assert [token_id - offset for token_id in ids] == theirs.encode(text, disallowed_special=()), text
         assert ours.decode(ids) == _incremental(ours, ids) == text
+
+
+def test_texts_begin_with_bos_and_turns_end_with_eos_where_tekken_is_all_there_is(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(write_tekken(tmp_path, byte_ranks(), ["<unk>", "<s>", "</s>", "[INST]"], 10))
+    assert tokenizer.special_tokens == {"bos_token": "<s>", "eos_token": "</s>"}
+    assert tokenizer.eos_token_id == 2
+    assert tokenizer.encode("[INST]") == [1, 3]
+    assert tokenizer.decode([1, *tokenizer.encode("hi", add_special_tokens=False), 2]) == "hi"
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [("[1]", "added_tokens.json cannot be read"), ("{", "added_tokens.json cannot be read"),
+     ('{"<x>": "y"}', "added_tokens.json cannot be read"), ('{"<x>": 2000000000}', "'<x>' has id 2000000000, but 9")],
+)  # fmt: skip
+def test_added_tokens_that_cannot_be_read_are_named(data: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.model").write_bytes(_model(*PIECES))
+    (tmp_path / "added_tokens.json").write_text(data)
+    with pytest.raises(TokenizerFilesError, match=says):
+        Tokenizer(tmp_path)
 
 
 def _field(number: int, data: bytes) -> bytes:
@@ -153,7 +173,21 @@ def test_guided_decoding_reads_a_converted_tokenizer(tmp_path: Path) -> None:
         ("x.tiktoken", b"", {}, "holds no tokens"),
         ("x.tiktoken", b"aA== 0", {"tokenizer_class": "OddTokenizer"}, "how OddTokenizer splits text"),
         ("x.tiktoken", b"aA== 0", {"pat_str": "("}, "its pattern cannot be read"),
+        ("x.tiktoken", b"aA== -5", {}, "x.tiktoken cannot be read"),
         ("tekken.json", b"{}", {}, "tekken.json"),
+        (
+            "tekken.json",
+            b'{"config": {"default_num_special_tokens": 2000000000, "default_vocab_size": 1, "pattern": "a"}, '
+            b'"vocab": []}',
+            {},
+            "default_num_special_tokens is 2000000000",
+        ),
+        (
+            "tokenizer.model",
+            _model(*PIECES),
+            {"added_tokens_decoder": {"x": {"content": "<x>"}}},
+            "_config.json cannot",
+        ),
         ("tokenizer.model", _model(*PIECES), {"added_tokens_decoder": {"3": {"content": "<x>"}}}, "has id 3, but 9"),
     ],
 )

@@ -224,7 +224,7 @@ def test_parts_that_were_swapped_are_noticed(tmp_path: Path) -> None:
     assert "where it is not; index and files belong to different downloads: download the model again" in message
 
 
-@pytest.mark.parametrize("value", [numpy.nan, numpy.inf])
+@pytest.mark.parametrize("value", [numpy.nan, numpy.inf, -numpy.inf])
 def test_a_tensor_of_nan_is_named_when_it_is_read(tmp_path: Path, value: float) -> None:
     name = "model.layers.1.mlp.down_proj.weight"
     broken = tensors()[name]
@@ -246,3 +246,9 @@ def test_tensors_that_nothing_takes_are_named(tmp_path: Path, caplog: pytest.Log
     SafetensorsWeights(folder, config, torch.device("cpu"), torch.float32)
     assert "model.vision.patch" in caplog.text
     assert "model.vision.patch" in check_model(folder).detail
+
+
+def test_a_gguf_copy_beside_the_weights_is_left_alone(tmp_path: Path) -> None:
+    folder = make_model(tmp_path)
+    (folder / "model.gguf").write_bytes(b"GGUF")
+    assert [file.name for file in open_checkpoint(folder).files] == ["model.safetensors"]

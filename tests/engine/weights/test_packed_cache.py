@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import gc
+import hashlib
 import os
 import threading
 from pathlib import Path
 
+import msgspec
 import numpy
 import pytest
 import torch
 from hub_support.tiny_model import make_model, tensors
+from safetensors.numpy import save_file
 
 from blade_llm.kernels.linear.native import NativeLinear
 from blade_llm.models.config import load_model_config
 from blade_llm.models.decoder import Decoder
+from blade_llm.models.tensors import expected_tensors
+from blade_llm.weights import sources
 from blade_llm.weights.loader import load_model
 from blade_llm.weights.packed_cache import file as packed_file
 from blade_llm.weights.packed_cache import folder, loading
@@ -361,3 +367,120 @@ def test_the_default_folder_is_no_temporary_one(monkeypatch: pytest.MonkeyPatch,
     assert packed_cache(None, 5) is None
     monkeypatch.setenv("HF_HOME", "/models")
     assert packed_cache(None, 5) == (Path("/models/bladellm/packed"), 5)
+
+
+def test_a_bin_checkpoint_is_written_once_and_not_what_is_packed_of_it_again(
+    model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, counted: list[str]
+) -> None:
+    monkeypatch.setattr(sources, "SMALL_BYTES", 0)
+    for file in model.glob("model*"):
+        file.unlink()
+    torch.save({name: torch.tensor(value).bfloat16() for name, value in tensors().items()}, model / "pytorch_model.bin")
+    expected = load(model, None)
+    load(model, cache)
+    (packed,) = files(cache)
+    names = {stored.names[0] for stored in packed_file.PackedFile(packed).directory.tensors}
+    assert names == {name for name in tensors() if "norm" in name or "embed" in name}
+    del counted[:]
+    assert_equal(load(model, cache), expected)
+    assert counted == []
+
+
+def test_a_file_that_a_process_has_mapped_is_not_deleted(tmp_path: Path, cache: Path) -> None:
+    models = [
+        make_model(tmp_path / str(number), replace={"model.norm.weight": numpy.full(16, number, numpy.float32)})
+        for number in range(3)
+    ]
+    limit = int(loading._MARGIN * 1.5)
+    load(models[0], cache)
+    (first,) = files(cache)
+    with first.open("r+b") as stream:  # as large as the limit, and whole
+        tail = stream.read()[-packed_file._TAIL :]
+        stream.truncate(limit)
+        directory = msgspec.msgpack.encode(packed_file.Directory((), (), ()))
+        stream.seek(limit)
+        stream.write(directory + hashlib.sha256(directory).digest() + limit.to_bytes(8, "little") + tail[-8:])
+    used = packed_file.PackedFile(first)
+    os.utime(first, (1, 1))
+    load(models[1], cache, limit=limit)
+    assert first in files(cache)
+    del used
+    os.utime(first, (1, 1))
+    load(models[2], cache, limit=limit)
+    assert first not in files(cache)
+
+
+def test_the_writer_of_a_file_keeps_it_too(model: Path, cache: Path) -> None:
+    used = load(model, cache)
+    (packed,) = files(cache)
+    folder._remove_unused(packed)
+    assert files(cache) == [packed]
+    del used
+    gc.collect()
+    folder._remove_unused(packed)
+    assert files(cache) == []
+
+
+def test_the_folder_is_the_users_alone(model: Path, cache: Path) -> None:
+    load(model, cache)
+    assert (cache.stat().st_mode & 0o777, (cache / "checksums").stat().st_mode & 0o777) == (0o700, 0o700)
+
+
+def test_a_file_that_may_not_be_read_costs_no_checksum(
+    model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(model, cache)
+    place = folder.Place(
+        cache, LIMIT, tuple(sorted(model.glob("*.safetensors"))), (repr(load_model_config(model)), "none", "False")
+    )
+    assert place.find() is not None
+    read: list[object] = []
+    monkeypatch.setattr(folder.identity, "read_content", lambda *of: read.append(of))
+    monkeypatch.setattr(folder.os, "access", lambda *_: False)
+    assert place.find() is None
+    assert read == []
+
+
+def test_what_cannot_be_deleted_is_not_said_to_be_written_anew(
+    model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    load(model, cache)
+    (packed,) = files(cache)
+    packed.write_bytes(b"")
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(1, "Operation not permitted", str(path))
+
+    place = folder.Place(
+        cache, LIMIT, tuple(sorted(model.glob("*.safetensors"))), (repr(load_model_config(model)), "none", "False")
+    )
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert place.find() is None
+    assert "they cannot be deleted: Operation not permitted" in caplog.text
+    assert "anew" not in caplog.text
+
+
+def test_without_a_home_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("HF_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    assert packed_cache(None, 5) is None
+
+
+def test_weights_that_are_transposed_are_the_same_with_and_without_a_folder(tmp_path: Path, cache: Path) -> None:
+    shape = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64, "n_ctx": 64, "n_inner": None}
+    model = make_model(tmp_path / "model", architectures=["GPT2LMHeadModel"], activation_function="gelu_new", **shape)
+    random = numpy.random.default_rng(5)
+    save_file(
+        {
+            name: random.standard_normal(shape, dtype=numpy.float32)
+            for name, shape in expected_tensors(load_model_config(model)).items()
+        },
+        model / "model.safetensors",
+    )
+    expected = load(model, None)
+    assert_equal(load(model, cache), expected)
+    assert_equal(load(model, cache), expected)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
+import resource
 import zipfile
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from blade_llm.models.config import load_model_config
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.tensors import expected_tensors
 from blade_llm.weights.checkpoint import check_tensors, open_checkpoint
+from blade_llm.weights.pickled import _rebuild_tensor, _Storage
 from blade_llm.weights.sources import SafetensorsWeights
 
 CPU = torch.device("cpu")
@@ -165,3 +168,33 @@ def test_an_index_that_names_a_missing_part(tmp_path: Path) -> None:
     (tmp_path / "pytorch_model-00002-of-00002.bin").unlink()
     message = refused(tmp_path)
     assert "pytorch_model-00002-of-00002.bin (named in pytorch_model.bin.index.json) is missing" in message
+
+
+def with_pickle(folder: Path, content: bytes) -> Path:
+    pickled(folder)
+    with zipfile.ZipFile(folder / "pytorch_model.bin", "w") as archive:
+        archive.writestr("archive/data.pkl", content)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"}r\x00\xc2\xeb\x0b.", b"\x80\x05\x96" + (1 << 33).to_bytes(8, "little") + b"."],
+    ids=["a memo of 200 million entries", "an array of 8 GiB"],
+)
+def test_a_short_pickle_takes_no_memory(tmp_path: Path, content: bytes) -> None:
+    folder = with_pickle(tmp_path, content)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with contextlib.suppress(ModelFilesError):
+        open_checkpoint(folder)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 18  # KiB
+
+
+@pytest.mark.parametrize("shape", [("ab", 2), (2.5, 2), (1 << 70, 2), (-1, 2)])
+def test_a_shape_of_other_things_than_counts(tmp_path: Path, shape: tuple[object, ...]) -> None:
+    stored = _Storage("F32", "0", 4)
+    for arguments in ((stored, 0, shape, (1, 1)), (stored, 0, (1, 1), shape), (stored, shape[0], (1,), (1,))):
+        with pytest.raises(pickle.UnpicklingError, match="not of numbers"):
+            _rebuild_tensor(*arguments)  # type: ignore[arg-type]
+    with pytest.raises(pickle.UnpicklingError, match="without a shape"):
+        _rebuild_tensor(stored, 0, (1, 2), (1,))

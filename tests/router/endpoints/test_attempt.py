@@ -77,7 +77,7 @@ async def test_an_attempt_gives_back_what_it_took(fails: bool) -> None:
 async def test_that_a_client_read_slowly_is_told_before_the_end() -> None:
     (endpoint,) = endpoints(1)
     attempt, choice, client = attempt_of(endpoint)
-    async with attempt:
+    with attempt:
         client.slow = True
     assert choice.events == ["sent", "kept waiting", REQUEST.usage]
 

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 from blade_llm.api.common.errors import ApiError, bad_request
 from blade_llm.api.common.fields import integral
+from blade_llm.text.errors import UnreadableTextError
 from blade_llm.text.infill import Infill
 from blade_llm.text.tokenizer import Tokenizer
 
@@ -43,13 +44,17 @@ async def encode_text(
         limit: tokens the context holds; None: what does not fit will be cut off.
         param: the field the text came in.
 
-    Raises :class:`ApiError` 400 for a text that surely has more than ``limit`` tokens.
+    Raises :class:`ApiError` 400 for a text that surely has more than ``limit`` tokens, or that the
+    tokenizer gives up on.
     """
     if limit is not None and len(text) > limit * tokenizer.longest_token:
         raise too_long(f"{len(text)} characters", limit, param)
-    if len(text) < _LONG_TEXT:
-        return tokenizer.encode(text, add_special_tokens=add_special_tokens)
-    return await in_tokenizer_thread(tokenizer.encode, text, add_special_tokens=add_special_tokens)
+    try:
+        if len(text) < _LONG_TEXT:
+            return tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        return await in_tokenizer_thread(tokenizer.encode, text, add_special_tokens=add_special_tokens)
+    except UnreadableTextError as error:
+        raise bad_request(f"{param}: {error}", param) from None
 
 
 def too_long(length: str, limit: int, param: str) -> ApiError:

@@ -18,6 +18,9 @@ DEEPSEEK_MARKERS: Final = (_CALLS, _CALLS_END, _CALL, _CALL_END, _SEPARATOR)
 _TOOL_CALLS: Final = "[TOOL_CALLS]"
 MISTRAL_MARKERS: Final = (_TOOL_CALLS, "[CALL_ID]", "[ARGS]")
 
+_LONGEST_ID: Final = 64
+"""Characters of a call's id."""
+
 
 class DeepSeekReader(CallReader):
     """Between markers of its own ``NAME`` and the object (V3.1), or ``function``, ``NAME`` and the object in a block
@@ -61,8 +64,8 @@ class MistralReader(CallReader):
     def _calls(self) -> Waiting:
         yield from self._one_of(_TOOL_CALLS)
         yield from self._space()
-        if (yield from self._one_of("[{", "[ ", "[\n", "{")) != "":
-            self._pos -= 1
+        if opened := (yield from self._one_of("[", "{")):
+            self._pos -= opened == "{"
             before = self._pos
             while (yield from self._object()):
                 yield from self._space()
@@ -71,11 +74,11 @@ class MistralReader(CallReader):
                     return
             self._pos = before
             return
-        found = yield from self._name("[ARGS]", "[CALL_ID]", "{", " ")
+        found = yield from self._name("[ARGS]", "[CALL_ID]", "{")
         if found is None:
             return
         name, ended = found
-        if ended == "[CALL_ID]" and (yield from self._until("[ARGS]")) is None:
+        if ended == "[CALL_ID]" and (yield from self._until("[ARGS]", most=_LONGEST_ID)) is None:
             return
         self._pos -= ended == "{"
         yield from self._space()
@@ -89,8 +92,13 @@ class MistralReader(CallReader):
         """One object of the list; whether it was a call."""
         yield from self._space()
         call = CallObject(self._index + 1)
+        read = [self._text[: self._pos]]
+        """What it was made of, in pieces, should it be no call."""
+        self._text, self._pos = self._text[self._pos :], 0
         while not (call.done or call.broken):
-            self._pos = call.add(self._text, self._pos, self._events)
+            end = call.add(self._text, 0, self._events)
+            read.append(self._text[:end])
+            self._text = self._text[end:]
             if call.begun and not self._open:
                 self._open = True
                 self._index += 1
@@ -99,4 +107,7 @@ class MistralReader(CallReader):
             elif not (call.done or call.broken):
                 yield from self._wait()
         self._open, self._after_call = False, self._after_call or call.begun
+        if not call.begun:
+            before = "".join(read)
+            self._text, self._pos = before + self._text, len(before)
         return call.begun

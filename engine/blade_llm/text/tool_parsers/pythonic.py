@@ -7,13 +7,15 @@ import re
 from collections.abc import Generator
 from typing import Final
 
-from blade_llm.text.tool_parsers.reader import CallReader, Waiting, literal_json
+from blade_llm.text.tool_parsers.reader import CallReader, Waiting, is_blank, literal_json, no_constant
 
 _STARTS: Final = ("<|python_start|>", "<|python_tag|>")
 _ENDS: Final = ("<|python_end|>", "<|eom|>")
 PYTHONIC_MARKERS: Final = (*_STARTS, "<|python_end|>")
 _KEY: Final = re.compile(r"\w{1,256}")
 _BRACKETS: Final = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}
+_ENDS_OF_TEXT: Final = "'\"()[]{}"
+"""Characters outside strings that tell where a value ends, apart from the comma."""
 
 
 class PythonicReader(CallReader):
@@ -34,30 +36,38 @@ class PythonicReader(CallReader):
         while True:
             self._content(self._text[self._pos :])
             self._text, self._pos = "", 0
-            yield from self._wait(blank=self._after_call)
+            yield from self._wait(is_blank if self._after_call else None)
 
     def _list(self) -> Waiting:
+        before = self._pos
         while True:
             yield from self._space()
             found = yield from self._name("(")
             if found is None or (self._index < 0 and found[0] not in self._names):
                 return
-            self._begin_call(found[0])
-            whole = yield from self._arguments()
+            whole = yield from self._arguments(found[0])
+            if not self._open:
+                cut_short = self._final and self._index >= 0
+                self._pos = len(self._text) if cut_short else before
+                return
             if whole:
                 self._close_arguments()
             self._end_call()
             yield from self._space()
+            before = self._pos
             if not whole or (yield from self._one_of(",", "]")) != ",":
                 break
         yield from self._space()
         yield from self._one_of(*_ENDS)
 
-    def _arguments(self) -> Generator[None, None, bool]:
-        """Those of one call; False: they are not what they should be, or not whole."""
+    def _arguments(self, name: str) -> Generator[None, None, bool]:
+        """Those of one call, which begins with the first that is one, or without any; False: they are not what they
+        should be, or not whole."""
         while True:
             yield from self._space()
             if (yield from self._one_of(")")):
+                if not self._open:
+                    self._begin_call(name)
                 return True
             found = yield from self._until("=", ")")
             if found is None or found[1] != "=" or not _KEY.fullmatch(key := found[0].strip()):
@@ -68,8 +78,11 @@ class PythonicReader(CallReader):
             value = _as_json(text)
             if value is None:
                 return False
+            if not self._open:
+                self._begin_call(name)
             self._write_key(key)
             self._write(value)
+            self._text, self._pos = self._text[self._pos :], 0
             yield from self._one_of(",")
 
     def _value(self) -> Generator[None, None, str | None]:
@@ -94,7 +107,10 @@ class PythonicReader(CallReader):
                 self._pos += 1
             if self._final:
                 return None
-            yield from self._wait()
+            if self._pos < len(self._text):  # a backslash: it takes what follows
+                yield from self._wait()
+            else:
+                yield from self._wait_for(f"{quote}\\" if quote else _ENDS_OF_TEXT if depth else f"{_ENDS_OF_TEXT},")
 
 
 def _as_json(text: str) -> str | None:
@@ -102,7 +118,7 @@ def _as_json(text: str) -> str | None:
     if (found := literal_json(text)) is not None:
         return found
     try:
-        json.loads(text.strip())
+        json.loads(text.strip(), parse_constant=no_constant)
         return text.strip()
     except (ValueError, RecursionError):
         return None

@@ -10,7 +10,7 @@ import ast
 import json
 import re
 import warnings
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from typing import Any, ClassVar, Final
 
 from blade_llm.text.events import Arguments, CallBegun, CallEnded, Content, Event
@@ -42,8 +42,10 @@ class CallReader:
         self._pos = 0
         """All before it was read."""
         self._final = False
-        self._blank: list[str] | None = None
-        """White space that came while it decides nothing; None: it may decide something."""
+        self._decides_nothing: Callable[[str], bool] | None = None
+        """Of a piece, while the script waits. None: any may decide something."""
+        self._pieces: list[str] = []
+        """Those that came and decided nothing: joined only when one does."""
         self._events: list[Event] = []
         self._index = -1
         self._open = False
@@ -56,8 +58,8 @@ class CallReader:
 
     def add(self, piece: str) -> list[Event]:
         """What ``piece`` brings."""
-        if self._blank is not None and not piece.strip(WHITESPACE):
-            self._blank.append(piece)
+        if self._decides_nothing is not None and self._decides_nothing(piece):
+            self._pieces.append(piece)
             return []
         return self._resume(piece)
 
@@ -71,8 +73,8 @@ class CallReader:
         return events
 
     def _resume(self, piece: str) -> list[Event]:
-        self._text = "".join([self._text, *(self._blank or ()), piece])
-        self._blank = None
+        self._text = "".join([self._text, *self._pieces, piece])
+        self._pieces, self._decides_nothing = [], None
         try:
             self._script.send(None)
         except StopIteration:
@@ -120,7 +122,7 @@ class CallReader:
             self._text, self._pos = text[keep:], 0
             if self._final:
                 return ""
-            yield from self._wait(blank=not self._text.strip(WHITESPACE))
+            yield from self._wait(is_blank if is_blank(self._text) else None)
 
     def _content(self, text: str) -> None:
         if self._after_call:
@@ -131,10 +133,14 @@ class CallReader:
 
     # Reading
 
-    def _wait(self, *, blank: bool = False) -> Waiting:
-        """For more text. ``blank``: white space at this place decides nothing."""
-        self._blank = [] if blank else None
+    def _wait(self, decides_nothing: Callable[[str], bool] | None = None) -> Waiting:
+        """For more text, and one that may decide something at this place."""
+        self._decides_nothing = decides_nothing
         yield
+
+    def _wait_for(self, characters: str) -> Waiting:
+        """For a piece with one of them."""
+        yield from self._wait(lambda piece: not any(character in piece for character in characters))
 
     def _space(self) -> Waiting:
         """Skip white space."""
@@ -143,7 +149,7 @@ class CallReader:
             if rest < len(self._text) or self._final:
                 self._pos = rest
                 return
-            yield from self._wait(blank=True)
+            yield from self._wait(is_blank)
 
     def _one_of(self, *options: str) -> Generator[None, None, str]:
         """Which of ``options`` stands here; it is read. ``""``: none."""
@@ -160,35 +166,48 @@ class CallReader:
                 return ""
             yield from self._wait()
 
-    def _until(self, *ends: str) -> Generator[None, None, tuple[str, str] | None]:
-        """The text before the first of ``ends``, and which; both are read. None: there is none."""
+    def _until(self, *ends: str, most: int | None = None) -> Generator[None, None, tuple[str, str] | None]:
+        """The text before the first of ``ends``, and which; both are read. None: there is none, or after more than
+        ``most`` characters."""
         searched = self._pos
         while True:
             found = [(at, end) for end in ends if (at := self._text.find(end, searched)) >= 0]
             if found:
                 at, end = min(found)
+                if most is not None and at - self._pos > most:
+                    return None
                 text, self._pos = self._text[self._pos : at], at + len(end)
                 return text, end
             if self._final:
                 self._pos = len(self._text) if self._open else self._pos  # cut short
                 return None
+            if most is not None:
+                if len(self._text) - self._pos >= most + max(map(len, ends)):
+                    return None
+                yield from self._wait()
+                continue
             searched = max(self._pos, len(self._text) - max(map(len, ends)) + 1)
-            yield from self._wait()
+            yield from self._wait_for("".join(end[-1] for end in ends))
 
     def _name(self, *ends: str) -> Generator[None, None, tuple[str, str] | None]:
-        """A function's name before one of ``ends``, and which. None: it is no name."""
+        """A function's name before one of ``ends``, and which, white space between them or not. None: it is no name.
+
+        An end that is white space itself is taken where none of the others stands behind it.
+        """
         while True:
             text = self._text[self._pos :]
             match = _NAME.match(text)
             rest = text[match.end() :] if match else text
-            for end in ends:
-                if match and rest.startswith(end):
-                    self._pos += match.end() + len(end)
+            after = rest.lstrip(WHITESPACE)
+            undecided = not text or (match is not None and any(end.startswith(after) for end in ends))
+            for end in ends if match else ():
+                tail = rest if end.isspace() else after
+                if match and tail.startswith(end) and not (end.isspace() and undecided and not self._final):
+                    self._pos += len(text) - len(tail) + len(end)
                     return match[0], end
-            undecided = not text or (match is not None and any(end.startswith(rest) for end in ends))
             if self._final or not undecided:
                 return None
-            yield from self._wait()
+            yield from self._wait(is_blank if rest and not after else None)
 
     # What was read
 
@@ -224,6 +243,15 @@ class CallReader:
             if value.done or self._final:
                 return
             yield from self._wait()
+
+
+def is_blank(text: str) -> bool:
+    return not text.strip(WHITESPACE)
+
+
+def no_constant(text: str) -> None:
+    """For ``json.loads``, which takes NaN and infinities that JSON has not."""
+    raise ValueError(text)
 
 
 def literal_json(text: str) -> str | None:

@@ -10,7 +10,7 @@ from collections.abc import Generator
 from typing import Any, Final
 
 from blade_llm.text.markers import partial_marker
-from blade_llm.text.tool_parsers.reader import CallReader, Waiting, literal_json
+from blade_llm.text.tool_parsers.reader import CallReader, Waiting, literal_json, no_constant
 
 _CALL: Final = "<tool_call>"
 _CALL_END: Final = "</tool_call>"
@@ -66,12 +66,12 @@ class Qwen3CoderReader(_TaggedReader):
     begins = (_CALL, "<function=")
 
     def _calls(self) -> Waiting:
-        yield from self._one_of(_CALL)
+        marked = yield from self._one_of(_CALL)
         yield from self._space()
         if not (yield from self._one_of("<function=")):
             return
         found = yield from self._name(">")
-        if found is None:
+        if found is None or (not marked and found[0] not in self._names):
             return
         name = found[0]
         self._begin_call(name)
@@ -102,8 +102,8 @@ class Glm45Reader(_TaggedReader):
     def _calls(self) -> Waiting:
         yield from self._one_of(_CALL)
         yield from self._space()
-        found = yield from self._name("\n", "<arg_key>", _CALL_END)
-        if found is None:
+        found = yield from self._name("<arg_key>", _CALL_END, "\n")
+        if found is None or (found[1] == "\n" and found[0] not in self._names):
             return
         name, ended = found
         self._begin_call(name)
@@ -144,15 +144,11 @@ def _as_json(text: str) -> str:
     """``text`` where it is JSON, the JSON of a Python literal, else a JSON string."""
     stripped = text.strip()
     try:
-        json.loads(stripped, parse_constant=_no_constant)
+        json.loads(stripped, parse_constant=no_constant)
         return stripped
     except (ValueError, RecursionError):
         pass
     return literal_json(stripped) or json.dumps(text, ensure_ascii=False)
-
-
-def _no_constant(text: str) -> None:
-    raise ValueError(text)
 
 
 def _quoted(text: str) -> str:

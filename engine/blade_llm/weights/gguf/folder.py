@@ -15,6 +15,7 @@ import numpy as np
 
 from blade_llm.models.errors import ModelFilesError, UnsupportedModelError
 from blade_llm.weights.gguf.config import config_of
+from blade_llm.weights.gguf.header import check_header
 from blade_llm.weights.gguf.index import INDEX_NAME, MISSING_PACKAGE, MODEL_NAME, TYPES, Entry
 from blade_llm.weights.gguf.names import ROPE_FACTORS, hub_name, permuted_heads
 from blade_llm.weights.gguf.tokenizer import tokenizer_of
@@ -30,7 +31,12 @@ def gguf_folder(file: Path, cache: Path | None = None) -> Path:
     Raises :class:`ModelFilesError` for a file that is no GGUF, is cut short or in parts, has tensors of a type that is
     not read, or an architecture or tokenizer that is not served, and without the ``gguf`` package.
     """
-    cache = cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bladellm" / "gguf"
+    try:
+        cache = cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bladellm" / "gguf"
+    except RuntimeError:
+        raise ModelFilesError(
+            f"{file}: there is no home folder to keep its configuration in; set HOME or XDG_CACHE_HOME"
+        ) from None
     try:
         status = file.stat()
         folder = cache / f"{file.stem}-{status.st_ino}-{status.st_size}-{status.st_mtime_ns}-{_VERSION}"
@@ -44,7 +50,8 @@ def gguf_folder(file: Path, cache: Path | None = None) -> Path:
                 (staging / name).write_text(text, encoding="utf-8")
             (staging / MODEL_NAME).symlink_to(file.resolve())
             for older in cache.glob(f"{glob.escape(file.stem)}-*"):
-                if (older / MODEL_NAME).resolve() == file.resolve():
+                # One of the new name is another process's, which was faster.
+                if older != folder and (older / MODEL_NAME).resolve() == file.resolve():
                     shutil.rmtree(older, ignore_errors=True)
             staging.rename(folder)
         except OSError:
@@ -60,7 +67,7 @@ def _contents(file: Path) -> dict[str, str]:
     """The text files of the folder by name."""
     reader = _reader(file)
     metadata = {name: field.contents() for name, field in reader.fields.items()}
-    if int(metadata.get("split.count", 1)) > 1:
+    if metadata.get("split.count") not in (None, 0, 1):
         raise UnsupportedModelError(
             f"{file} is one of {metadata['split.count']} parts; merge them (llama-gguf-split --merge)"
         )
@@ -71,10 +78,17 @@ def _contents(file: Path) -> dict[str, str]:
         tokenizer, tokenizer_config = tokenizer_of(metadata)
     except ModelFilesError as error:
         raise type(error)(f"{file}: {error}") from None
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError) as error:
+        raise ModelFilesError(f"{file}: metadata of another kind than expected ({error}); download it again") from None
     entries = {}
     for tensor in reader.tensors:
+        if tensor.name == ROPE_FACTORS:
+            continue  # part of the configuration
         if (name := hub_name(tensor.name)) is None:
-            continue
+            raise UnsupportedModelError(
+                f"{file}: tensor {tensor.name!r} is not known of architecture {config['model_type']!r}, and without "
+                "it outputs would be wrong; take a file of the model's own architecture"
+            )
         kind = str(tensor.tensor_type.name)
         if kind not in TYPES:
             raise UnsupportedModelError(
@@ -105,6 +119,7 @@ def _reader(file: Path) -> Any:
     except ImportError:
         raise ModelFilesError(f"{file}: {MISSING_PACKAGE}") from None
     try:
+        check_header(file)
         return GGUFReader(file)
     except (ValueError, IndexError, KeyError, TypeError, OverflowError, UnicodeDecodeError, MemoryError) as error:
         raise ModelFilesError(

@@ -5,6 +5,7 @@ data, each piece aligned to a page | directory (msgpack) | sha256 of it | its of
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import hashlib
@@ -58,7 +59,10 @@ class Directory(msgspec.Struct, frozen=True):
 
 
 class PackedFile:
-    """A complete file, mapped: its pages are those of the system's cache, shared with every other process."""
+    """A complete file, mapped: its pages are those of the system's cache, shared with every other process.
+
+    The mapping has a descriptor of its own, and with it a shared lock for as long as a tensor of the file is alive.
+    """
 
     def __init__(self, path: Path) -> None:
         """Raises ``OSError``, and ``ValueError`` for a file that is not whole, or not one of ours."""
@@ -69,6 +73,8 @@ class PackedFile:
             if status.st_uid not in (os.geteuid(), 0) or status.st_mode & 0o002:
                 raise ValueError(f"{path} belongs to another user, or all may write to it")
             self.directory, self._end = _read_directory(descriptor, status.st_size)
+            with contextlib.suppress(OSError):  # its writer still holds it, or the file system knows no locks
+                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
             self._data = _map(descriptor, self._end)
         finally:
             os.close(descriptor)
@@ -116,9 +122,11 @@ class PackedWriter:
         os.ftruncate(self._descriptor, self._position)
         write_all(self._descriptor, content + tail, self._position)
         os.fsync(self._descriptor)
+        with contextlib.suppress(OSError):
+            fcntl.flock(self._descriptor, fcntl.LOCK_SH)  # from now on a file like any that is read
 
     def close(self) -> None:
-        """Close the file, which gives up its lock; what was added stays mapped."""
+        """Close the file; what was added stays mapped, and locked for as long."""
         os.close(self._descriptor)
 
 
@@ -131,7 +139,7 @@ def write_all(descriptor: int, data: object, offset: int) -> None:
 
 
 def try_lock(descriptor: int) -> bool:
-    """Lock the file of ``descriptor`` for this process unless another one has; ended by closing it."""
+    """Lock the file of ``descriptor`` for this process unless another one has; ended by closing it and its mappings."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

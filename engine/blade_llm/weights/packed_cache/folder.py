@@ -52,7 +52,7 @@ class Place:
         if not self.folder.is_dir():
             return None
         packing = self._packing
-        if not any(self.folder.glob(f"{packing}-*{_SUFFIX}")):
+        if not any(os.access(each, os.R_OK) for each in self.folder.glob(f"{packing}-*{_SUFFIX}")):
             return None  # then nothing needs to be read for its checksum
         path = self._path(packing, identity.read_content(self.files, self._notes))
         try:
@@ -62,9 +62,12 @@ class Place:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, msgspec.DecodeError) as error:
-            logger.warning("packed weights in %s are not used: %s; they are written anew", path, error)
-            with contextlib.suppress(OSError):
+            try:
                 path.unlink()
+                then = "they are written anew"
+            except OSError as refusal:
+                then = f"they cannot be deleted: {refusal.strerror}"
+            logger.warning("packed weights in %s are not used: %s; %s", path, error, then)
             return None
         return found
 
@@ -74,7 +77,8 @@ class Place:
         if min(self.limit, shutil.disk_usage(_existing(self.folder)).free // 2) < capacity:
             logger.info("packed weights are not kept: %d bytes are too much for %s", capacity, self.folder)
             return None
-        self._notes.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # the mode is that of the last folder alone
+        self._notes.mkdir(mode=0o700, exist_ok=True)
         stamp = identity.stamp(self.files)
         partial = self.folder / f"{identity.digest(self._packing, stamp)}.partial"
         deadline = time.monotonic() + WAIT_S
@@ -108,15 +112,15 @@ class Place:
     def _prune(self, kept: Path) -> None:
         """Delete what has not been used for longest until the folder is within its limit, and what was left behind.
 
-        A file that a process still has mapped stays readable for it."""
+        A file that a process has mapped stays: on a volume of several machines its pages would be gone."""
         files = sorted(self.folder.glob(f"*{_SUFFIX}"), key=lambda file: -file.stat().st_mtime)
         total = kept.stat().st_size
         for file in files:
             if file != kept and (total := total + file.stat().st_size) > self.limit:
-                file.unlink(missing_ok=True)
+                _remove_unused(file)
         for file in self.folder.glob("*.partial"):
             if time.time() - file.stat().st_mtime > _STALE_S:
-                _remove_abandoned(file)
+                _remove_unused(file)
         for note in sorted(self._notes.iterdir(), key=lambda note: -note.stat().st_mtime)[_MOST_NOTES:]:
             note.unlink(missing_ok=True)
 
@@ -161,10 +165,13 @@ def packed_cache(folder: str | None, limit: int) -> tuple[Path, int] | None:
     if limit <= 0:
         return None
     if folder is not None:
-        return Path(folder).expanduser(), limit
+        return Path(os.path.expanduser(folder)), limit
     if home := os.environ.get("HF_HOME"):
-        return Path(home).expanduser() / "bladellm" / "packed", limit
-    found = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bladellm" / "packed"
+        return Path(os.path.expanduser(home)) / "bladellm" / "packed", limit
+    try:
+        found = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bladellm" / "packed"
+    except RuntimeError:  # a user without a home folder
+        return None
     return None if found.is_relative_to(tempfile.gettempdir()) else (found, limit)
 
 
@@ -180,8 +187,8 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return False
 
 
-def _remove_abandoned(file: Path) -> None:
-    """Delete ``file`` unless a process is writing it."""
+def _remove_unused(file: Path) -> None:
+    """Delete ``file`` unless a process is writing it or has it mapped."""
     with contextlib.suppress(OSError), file.open("rb") as stream:
         if try_lock(stream.fileno()):
             file.unlink()

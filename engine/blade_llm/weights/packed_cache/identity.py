@@ -20,7 +20,7 @@ from blade_llm.kernels import native
 from blade_llm.kernels.native.build import source_hash
 
 _ROOT: Final = Path(__file__).parents[2]
-_CODE: Final = ("kernels/linear", "layers", "models", "weights")
+_CODE: Final = ("kernels/linear", "layers", "models", "spec", "weights")
 """What decides which numbers are packed under which name."""
 _BLOB: Final = re.compile(r"[0-9a-f]{64}")
 _CHUNK: Final = 8 << 20
@@ -37,14 +37,8 @@ def packing(files: Sequence[Path], *settings: str) -> str:
     return digest(native.isa(), source_hash(), _code_hash(), *settings, *sizes)
 
 
-def noted_content(files: Sequence[Path], notes: Path) -> str | None:
-    """The content of ``files`` as far as it is known without reading them; ``notes``: folder of the notes."""
-    found = [_noted(file, notes) for file in files]
-    return None if None in found else digest(*(each for each in found if each))
-
-
 def read_content(files: Sequence[Path], notes: Path) -> str:
-    """The content of ``files``, read where it is not known, and noted. Raises ``OSError``."""
+    """The content of ``files``, read where it is not known, and noted in folder ``notes``. Raises ``OSError``."""
     with ThreadPoolExecutor(2, thread_name_prefix="checksum") as pool:
         return digest(*pool.map(lambda file: _noted(file, notes) or _read(file, notes), files))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from blade_llm.models.errors import ModelFilesError  # noqa: E402
 from blade_llm.models.tensors import expected_tensors  # noqa: E402
 from blade_llm.text.tokenizer import Tokenizer as ModelTokenizer  # noqa: E402
 from blade_llm.weights.checkpoint import check_tensors, open_checkpoint  # noqa: E402
+from blade_llm.weights.gguf import folder as gguf_folder_module  # noqa: E402
+from blade_llm.weights.gguf import header as gguf_header  # noqa: E402
 from blade_llm.weights.gguf import index as gguf_index  # noqa: E402
 from blade_llm.weights.sources import SafetensorsWeights  # noqa: E402
 
@@ -302,3 +305,58 @@ def test_several_files_in_a_folder_are_not_guessed_from(tmp_path: Path) -> None:
     (tmp_path / "a.gguf").touch()
     (tmp_path / "b.gguf").touch()
     assert "holds several GGUF files (a.gguf, b.gguf); give one of them" in refused(tmp_path)
+
+
+@pytest.mark.parametrize("count", [1 << 40, gguf_header.MAX_ELEMENTS + 1])
+def test_an_array_longer_than_the_file_is_refused_before_it_is_read(tmp_path: Path, count: int) -> None:
+    file = tmp_path / "bomb.gguf"
+    head = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 1) + b"a"
+    file.write_bytes(head + struct.pack("<IIQ", 9, 0, count) + b"\0" * 100)
+    assert f"an array of {count} elements" in refused(file)
+
+
+def test_an_array_of_arrays_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "deep.gguf"
+    head = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 1) + b"a"
+    file.write_bytes(head + struct.pack("<IIQ", 9, 9, 1) + struct.pack("<IQ", 9, 1) * 10)
+    assert "a field of type 9" in refused(file)
+
+
+def test_the_folder_that_another_start_just_made_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model(tmp_path, "Qwen2ForCausalLM")
+    file, contents = model.write(), gguf_folder_module._contents
+    faster: list[tuple[Path, int]] = []
+
+    def after_another_one(path: Path) -> dict[str, str]:
+        if not faster:
+            faster.append((Path(), 0))
+            made = resolve_model(str(path))
+            faster.append((made, made.stat().st_ino))
+        return contents(path)
+
+    monkeypatch.setattr(gguf_folder_module, "_contents", after_another_one)
+    folder = resolve_model(str(file))
+    assert (folder, folder.stat().st_ino) == faster[1]
+
+
+def test_without_a_home_the_error_says_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = Model(tmp_path, "Qwen2ForCausalLM").write()
+    monkeypatch.delenv("XDG_CACHE_HOME")
+
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    assert "no home folder to keep its configuration in; set HOME or XDG_CACHE_HOME" in refused(file)
+
+
+def test_metadata_of_another_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = Model(tmp_path, "Qwen2ForCausalLM").write()
+    monkeypatch.setattr(gguf_folder_module, "config_of", lambda *_: int([]))  # type: ignore[call-overload]
+    assert "metadata of another kind than expected" in refused(file)
+
+
+def test_a_tensor_that_the_architecture_does_not_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model(tmp_path, "Qwen2ForCausalLM")
+    monkeypatch.setitem(NAMES, "mlp.up_proj", "ffn_up_shexp")
+    assert "tensor 'blk.0.ffn_up_shexp.weight' is not known of architecture 'qwen2'" in refused(model.write())
