@@ -64,6 +64,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     does best."""
     deterministic: bool = False
     """Logits that do not depend on the batch: fixed split sizes, kernels chosen without regard to its size."""
+    model_impl: Literal["auto", "blade", "transformers"] = "auto"
+    """Who computes the model: our layers, or transformers' modules; ``auto``: those where we have no such family."""
     load_format: Literal["auto", "dummy"] = "auto"
     """``dummy``: random weights, for measurements."""
     packed_cache_dir: str | None = None

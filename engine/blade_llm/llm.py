@@ -23,9 +23,9 @@ from blade_llm.engine.core import EngineCore
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.engine.messages import RequestOutput as EngineOutput
 from blade_llm.hub.resolve import resolve_model
-from blade_llm.models.config import load_model_config
 from blade_llm.models.dtypes import DTYPE_ALIASES
 from blade_llm.models.errors import ModelFilesError
+from blade_llm.models.implementation import read_model_config
 from blade_llm.models.tensors import expected_tensors
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
 from blade_llm.text.chat_template import load_chat_template
@@ -108,7 +108,7 @@ class LLM:
         tokenizer_dir = tokenizer_dir or tokenizer
         self._seeds = None if seed is None else random.Random(seed)
         folder = resolve_model(str(model), revision=revision)
-        model_config = load_model_config(folder, config.get("task", "generate"))
+        model_config = read_model_config(folder, config.get("model_impl", "auto"), config.get("task", "generate"))
         if config.get("load_format", "auto") == "auto":
             checkpoint = open_checkpoint(folder)
             if problems := check_tensors(checkpoint, expected_tensors(model_config, checkpoint.tensors)):

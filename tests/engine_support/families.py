@@ -24,6 +24,8 @@ from safetensors.torch import load_file, save_file
 
 LONG = {"original_max_position_embeddings": 48}
 GPT2_SHAPE = {"vocab_size": 199, "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 1024}
+MODULES: dict[str, Any] = {"runner": {"model_impl": "transformers"}, "fused": False}
+"""Of a row that transformers' own modules compute."""
 GEMMA2_CAPS = {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 4.0}
 GEMMA3_ROPE = {
     "full_attention": {"rope_type": "linear", "rope_theta": 5e4, "factor": 8.0},
@@ -61,6 +63,11 @@ class Row:
     """Changes the random model before it is saved."""
     reference: Callable[[Any], None] | None = None
     """Changes transformers' model, where it computes almost the same."""
+
+    @property
+    def through(self) -> str:
+        """Whose layers compute it."""
+        return str(self.runner.get("model_impl", "blade"))
 
     @property
     def model_class(self) -> str:
@@ -297,6 +304,25 @@ ROWS: dict[str, Row] = {
         dict(head_dim=16, attention_bias=True, pad_token_id=0),
         becomes=("ChatGLMModel", as_chatglm),
     ),
+    "llama-modules": Row("Llama", "grouped-query attention, heads of their own size", {"head_dim": 16}, **MODULES),
+    "gpt2-modules": Row("GPT2", "matrices that are no linear layers", {}, "GPT2LMHeadModel", GPT2_SHAPE, **MODULES),
+    "gemma-modules": Row("Gemma", "scaled embeddings, norms around one", {"head_dim": 16}, **MODULES),
+    "gemma2-modules": Row(
+        "Gemma2", "soft caps, windows in every other layer",
+        dict(head_dim=16, sliding_window=24, query_pre_attn_scalar=5, **GEMMA2_CAPS), **MODULES
+    ),
+    "stablelm-modules": Row("StableLm", "partial rotation, biases", {"use_qkv_bias": True}, **MODULES),
+    "olmo-modules": Row("Olmo", "norms without weights, clipped queries and keys", {"clip_qkv": 0.3}, **MODULES),
+    "olmo2-modules": Row("Olmo2", "norms behind attention and MLP, and of whole queries and keys", **MODULES),
+    "cohere-modules": Row(
+        "Cohere", "side by side, normalised heads, scaled logits", dict(use_qk_norm=True, logit_scale=2.0), **MODULES
+    ),
+    "cohere2-modules": Row("Cohere2", "windows and rotation in three of four layers",
+        dict(num_hidden_layers=4, sliding_window=24, logit_scale=2.0), **MODULES),
+    "starcoder2-modules": Row("Starcoder2", "sliding window, biases, tied", {"sliding_window": 24}, **MODULES),
+    "nemotron-modules": Row("Nemotron", "squared ReLU, norms around one, partial rotation", **MODULES),
+    "smollm3-modules": Row("SmolLM3", "one in four layers without rotation",
+        dict(num_hidden_layers=4, pad_token_id=0), **MODULES),
 }  # fmt: skip
 
 

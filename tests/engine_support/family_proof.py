@@ -192,7 +192,7 @@ def bf16_noise(row: Row, folder: Path, reference: Any) -> tuple[float, bool]:
     """The root mean square of what bf16 changes in the logits of a prompt, as a multiple of what it changes in
     transformers; and whether the layers were one call."""
     runner = build_runner(engine_config(folder, dtype="bfloat16", **row.runner))
-    fused = runner.model.fused is not None
+    fused = getattr(runner.model, "fused", None) is not None  # transformers' modules have no such call
     compare = Comparison(runner, reference)
     tokens = prompt_of(PROMPT, seed=7)
     compare.enter(0, tokens)

@@ -22,7 +22,7 @@ def line(row: Row, proof: Proof) -> str:
 
 def start(row: Row) -> str:
     """The part of the line that does not depend on a run."""
-    return f"| `{row.architecture}` | {row.shows} | "
+    return f"| `{row.architecture}` | {row.shows} | {row.through} | "
 
 
 def main() -> int:
@@ -32,7 +32,7 @@ def main() -> int:
             proof = prove(row, Path(folder))
         print(f"{name}: fp32 {proof.deviation:.1e}, bf16 {proof.noise:.2f}", flush=True)
         lines.append(line(row, proof))
-    head = "| architecture | on in this row | fp32 | bf16 | one call on CPU |\n|---|---|---|---|---|\n"
+    head = "| architecture | on in this row | `--model_impl` | fp32 | bf16 | one call on CPU |\n" + "|---" * 6 + "|\n"
     text = PAGE.read_text(encoding="utf-8")
     before, rest = text.split(BEGIN)
     _, after = rest.split(END)

@@ -162,6 +162,7 @@ CASES: dict[str, dict[str, Any]] = {
             "gpus": {"count": 1},
             "memoryFraction": "0.85",
             "cudaGraphs": {"batchSizes": [1, 2, 4], "maxBatchSize": 4, "tokenSizes": [64, 256], "maxTokens": 0},
+            "modelImpl": "transformers",
             "quant": "int8",
             "deterministic": True,
         },

@@ -14,8 +14,9 @@ from typing import Final
 from blade_llm.cache.memory_limit import memory_limit_bytes
 from blade_llm.cache.sizing import KVCachePlan, default_kv_cache_bytes
 from blade_llm.config import EngineConfig
-from blade_llm.models.config import ModelConfig, load_model_config
+from blade_llm.models.config import ModelConfig
 from blade_llm.models.dtypes import DTypeName, resolve_dtype
+from blade_llm.models.implementation import read_model_config
 from blade_llm.models.memory import activation_bytes, layer_activation_bytes, weight_bytes
 from blade_llm.runner.startup.memory_plan import GpuMemory, plan_kv_cache
 from blade_protocol.check import CheckItem
@@ -47,7 +48,7 @@ def check_memory_fit(config: EngineConfig, limit: int | None = None, gpu: Gpu | 
     ``limit`` is the host's in bytes; without it nor a ``gpu`` both are found by themselves.
     """
     try:
-        model = load_model_config(config.model_dir, config.task)
+        model = read_model_config(config.model_dir, config.model_impl, config.task)
         found = _find_gpu() if limit is None and gpu is None else gpu
         if found is not None:
             return _judge_gpu(config, model, found)

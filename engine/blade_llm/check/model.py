@@ -14,8 +14,9 @@ import msgspec
 from blade_llm.api.common.pooling import Pooling
 from blade_llm.api.common.served_model import NO_PARSER, ModelSource, ServedModel, load_served_model
 from blade_llm.config import Task
-from blade_llm.models.config import ModelConfig, load_model_config
+from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import ModelFilesError
+from blade_llm.models.implementation import ModelImpl, read_model_config, through_transformers
 from blade_llm.models.tensors import expected_tensors
 from blade_llm.text.errors import TokenizerFilesError
 from blade_llm.weights.checkpoint import check_tensors, open_checkpoint, unused_tensors
@@ -49,7 +50,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def check_model(model_dir: Path, wanted: Wanted | None = None) -> CheckItem:
+def check_model(model_dir: Path, wanted: Wanted | None = None, impl: ModelImpl = "auto") -> CheckItem:
     """PASS when configuration, weights, tokenizer and chat template are in order, and do what is ``wanted``.
 
     WARNING without a chat template (completions work, chat does not) and for wishes that it or the tokenizer cannot
@@ -57,7 +58,7 @@ def check_model(model_dir: Path, wanted: Wanted | None = None) -> CheckItem:
     """
     wanted = wanted or Wanted()
     try:
-        config = load_model_config(model_dir, wanted.task)
+        config = read_model_config(model_dir, impl, wanted.task)
     except ModelFilesError as error:
         return CheckItem(name=NAME, status="FAILED", detail=str(error))
     problems: list[str] = []
@@ -74,8 +75,9 @@ def check_model(model_dir: Path, wanted: Wanted | None = None) -> CheckItem:
         problems.append(str(error))
     if problems or weights is None or model is None:
         return CheckItem(name=NAME, status="FAILED", detail="; ".join(problems))
+    through = ", served through transformers" if through_transformers(config) else ""
     detail = (
-        f"{config.architecture}, {config.num_layers} layers, {len(weights.tensors)} tensors, "
+        f"{config.architecture}{through}, {config.num_layers} layers, {len(weights.tensors)} tensors, "
         f"{weights.total_bytes} bytes in {len(weights.files)} files, vocabulary {config.vocab_size}{_found(model)}"
     )
     if unused := unused_tensors(weights, expected):

@@ -28,8 +28,9 @@ from blade_llm.engine.launch import BUILD, MAX_SOCKET_DIR_BYTES, EngineHandle
 from blade_llm.engine.messages import EngineReady
 from blade_llm.engine.start import LOG_FORMAT
 from blade_llm.hub.resolve import resolve_model
-from blade_llm.models.config import ModelConfig, load_model_config
+from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import ModelFilesError
+from blade_llm.models.implementation import read_model_config
 from blade_llm.models.tensors import expected_tensors
 from blade_llm.server.http.internal_token import InternalToken
 from blade_llm.server.http.sockets import share_port
@@ -219,7 +220,7 @@ def _find_model(flags: Mapping[str, Any]) -> tuple[Path, ModelConfig]:
     """Find the model and check its files, as the engine process will; in milliseconds and with better messages."""
     with download_progress() as progress:
         folder = resolve_model(flags["model"], revision=flags["revision"], progress=progress)
-    config = load_model_config(folder, flags["task"])
+    config = read_model_config(folder, flags["model_impl"], flags["task"])
     if flags["load_format"] == "auto":
         checkpoint = open_checkpoint(folder)
         if problems := check_tensors(checkpoint, expected_tensors(config, checkpoint.tensors)):

@@ -11,6 +11,7 @@ from blade_llm.api.common.served_model import NO_PARSER
 from blade_llm.cli.flags import Flag, boolean, byte_size, count, json_object, port, positive, seconds, share, tokens
 from blade_llm.config import PACKED_CACHE_BYTES, Task
 from blade_llm.models.dtypes import DTYPE_ALIASES
+from blade_llm.models.implementation import ModelImpl
 from blade_llm.text.reasoning import REASONING_PARSERS
 from blade_llm.text.tool_parsers import TOOL_PARSERS
 from blade_protocol import ports
@@ -73,6 +74,13 @@ _MODEL = (
     Flag(name="dtype", help="type of weights and activations", default="auto", choices=_DTYPES),
     Flag(name="max_model_len", help="most tokens of prompt and answer together (default: the model's)", kind=tokens),
     Flag(name="load_format", help="dummy: random weights, for measurements", default="auto", choices=("auto", "dummy")),
+    Flag(
+        name="model_impl",
+        help="who computes the model: this engine's layers, or transformers' own modules; auto: those where this "
+        "engine does not know the architecture",
+        default="auto",
+        choices=get_args(ModelImpl),
+    ),
     Flag(
         name="quant",
         help="quantise the weights of linear layers while loading",
@@ -254,6 +262,7 @@ MEMORY_FIELDS: Final[Mapping[str, str]] = {
     "kv_cache_bytes": "kv_cache_bytes",
     "max_kv_blocks": "max_kv_blocks",
     "quant": "quant",
+    "model_impl": "model_impl",
     "max_gpu_memory_utilization": "max_gpu_memory_utilization",
     "disable_cuda_graph": "disable_cuda_graph",
     "cuda_graph_max_batch_size": "cuda_graph_max_batch_size",

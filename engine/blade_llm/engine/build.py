@@ -8,7 +8,7 @@ from pathlib import Path
 
 from blade_llm.config import EngineConfig
 from blade_llm.engine.core import EngineCore, EngineInfo
-from blade_llm.models.config import load_model_config
+from blade_llm.models.implementation import log_implementation, read_model_config
 from blade_llm.runner import build_runner, preload
 from blade_llm.sampling.guided.grammars import CachingGrammarCompiler
 from blade_llm.sampling.guided.vocabulary import load_vocabulary
@@ -24,7 +24,8 @@ def build_core(config: EngineConfig) -> EngineCore:
 
     Raises :class:`~blade_llm.models.errors.ModelFilesError`, :class:`~blade_llm.models.errors.NotEnoughMemoryError`.
     """
-    model_config = load_model_config(config.model_dir, config.task)
+    model_config = read_model_config(config.model_dir, config.model_impl, config.task)
+    log_implementation(model_config)
     runner = build_runner(config, model_config)
     info = EngineInfo(
         model=config.served_names[0],

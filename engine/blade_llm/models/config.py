@@ -7,6 +7,7 @@ API server, the scheduler and ``blade_llm_check`` can.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from blade_llm.models.families.registry import CLASSIFIERS, family_of
 from blade_llm.models.names import tensor_map
 from blade_llm.models.raw_config import RawConfig
 from blade_llm.spec.decoder import DecoderSpec
+from blade_llm.spec.modules import ModulesSpec
 from blade_llm.spec.rope import YarnScaling
 from blade_llm.spec.tensors import TensorMap
 
@@ -44,7 +46,7 @@ class ModelConfig:
 
     architecture: str
     """First entry of ``architectures``, e.g. ``Qwen2ForCausalLM``."""
-    decoder: DecoderSpec
+    decoder: DecoderSpec | ModulesSpec
     tensors: TensorMap = field(repr=False)
     """Where a checkpoint has its tensors, which the architecture and ``decoder`` determine."""
     kv: KVSpec
@@ -66,12 +68,12 @@ class ModelConfig:
     @property
     def num_layers(self) -> int:
         """Decoder layers."""
-        return len(self.decoder.layers)
+        return self.kv.num_layers
 
     @property
     def num_heads(self) -> int:
         """Query heads, equal in all layers."""
-        return self.decoder.layers[0].attention.num_heads
+        return self.decoder.num_heads
 
     @property
     def max_position_embeddings(self) -> int:
@@ -79,37 +81,24 @@ class ModelConfig:
         return self.decoder.max_positions
 
 
-def load_model_config(model_dir: Path, task: Task = "generate") -> ModelConfig:
-    """Read ``config.json`` (and ``generation_config.json`` for end-of-sequence ids) in ``model_dir``.
-
-    ``task`` ``embed``: without the output matrix, which embeddings do not need; ``score``: with a classifier in its
-    place.
-
-    Raises :class:`ModelFilesError` when the folder or file is missing, is not JSON, or a field is missing or senseless,
-    and :class:`UnsupportedModelError` for what the model needs and no code here computes.
-    """
-    fields = read_json(model_dir, "config.json")
-    path = model_dir / "config.json"
-    architectures = fields.get("architectures") or []
-    if not isinstance(architectures, list) or not architectures:
-        raise ModelFilesError(f"{path}: 'architectures' is missing or empty")
-    try:
-        return _build(str(architectures[0]), RawConfig(fields), _eos_token_ids(model_dir, fields), task)
-    except UnsupportedModelError as error:
-        own_code = "; the code that comes with it ('auto_map') is never run" if fields.get("auto_map") else ""
-        raise UnsupportedModelError(f"{path}: {error}{own_code}") from None
-    except KeyError as error:
-        raise ModelFilesError(f"{path}: {error} is missing") from None
-    except (TypeError, ValueError, ArithmeticError) as error:
-        raise ModelFilesError(f"{path}: {error}") from None
-
-
-def _build(architecture: str, raw: RawConfig, eos_token_ids: tuple[int, ...], task: Task) -> ModelConfig:
-    family = family_of(architecture, task)
+def require_plain_weights(raw: RawConfig) -> None:
+    """Raises :class:`UnsupportedModelError` for a quantised checkpoint."""
     if raw.get("quantization_config"):
         raise UnsupportedModelError(
             "quantised checkpoints ('quantization_config') are not supported yet; use the original"
         )
+
+
+Description = tuple[DecoderSpec | ModulesSpec, TensorMap, KVSpec]
+"""What a model computes, where its tensors are, and what the KV cache holds."""
+Describe = Callable[[str, RawConfig, Task], Description]
+"""Makes it of an architecture, the fields of ``config.json`` and a task."""
+
+
+def describe_family(architecture: str, raw: RawConfig, task: Task) -> Description:
+    """As the registered family of ``architecture`` reads it. Raises as :func:`load_model_config` does."""
+    family = family_of(architecture, task)
+    require_plain_weights(raw)
     decoder = _with_scaled_length(family.decoder(raw))
     if task != "generate":
         decoder = replace(decoder, head=False)
@@ -122,12 +111,46 @@ def _build(architecture: str, raw: RawConfig, eos_token_ids: tuple[int, ...], ta
     if len(shapes) != 1:
         raise UnsupportedModelError("layers with different numbers of heads are not supported")
     _, kv_heads, head_dim = shapes.pop()
+    kv = KVSpec(0 if decoder.bidirectional else len(decoder.layers), kv_heads, head_dim)
+    return decoder, tensor_map(decoder, family.names), kv
+
+
+def load_model_config(model_dir: Path, task: Task = "generate", describe: Describe = describe_family) -> ModelConfig:
+    """Read ``config.json`` (and ``generation_config.json`` for end-of-sequence ids) in ``model_dir``.
+
+    ``task`` ``embed``: without the output matrix, which embeddings do not need; ``score``: with a classifier in its
+    place. ``describe``: what makes something of the fields, which
+    :func:`blade_llm.models.implementation.read_model_config` chooses.
+
+    Raises :class:`ModelFilesError` when the folder or file is missing, is not JSON, or a field is missing or senseless,
+    and :class:`UnsupportedModelError` for what the model needs and no code here computes.
+    """
+    fields = read_json(model_dir, "config.json")
+    path = model_dir / "config.json"
+    architectures = fields.get("architectures") or []
+    if not isinstance(architectures, list) or not architectures:
+        raise ModelFilesError(f"{path}: 'architectures' is missing or empty")
+    try:
+        return _build(str(architectures[0]), RawConfig(fields), _eos_token_ids(model_dir, fields), task, describe)
+    except UnsupportedModelError as error:
+        own_code = "; the code that comes with it ('auto_map') is never run" if fields.get("auto_map") else ""
+        raise UnsupportedModelError(f"{path}: {error}{own_code}") from None
+    except KeyError as error:
+        raise ModelFilesError(f"{path}: {error} is missing") from None
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise ModelFilesError(f"{path}: {error}") from None
+
+
+def _build(
+    architecture: str, raw: RawConfig, eos_token_ids: tuple[int, ...], task: Task, describe: Describe
+) -> ModelConfig:
+    decoder, tensors, kv = describe(architecture, raw, task)
     bos_token_id = raw.get("bos_token_id")
     return ModelConfig(
         architecture=architecture,
         decoder=decoder,
-        tensors=tensor_map(decoder, family.names),
-        kv=KVSpec(0 if decoder.bidirectional else len(decoder.layers), kv_heads, head_dim),
+        tensors=tensors,
+        kv=kv,
         dtype=parse_dtype(str(raw.get("dtype") or raw.get("torch_dtype") or "float32")),
         eos_token_ids=tuple(token for token in eos_token_ids if 0 <= token < decoder.vocab_size),  # never sampled else
         bos_token_id=None if bos_token_id is None else int(bos_token_id),

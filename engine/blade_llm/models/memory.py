@@ -7,8 +7,6 @@ from typing import Final
 
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.dtypes import DTYPE_BYTES, DTypeName
-from blade_llm.spec.mlp import MLPSpec
-from blade_llm.spec.moe import MoESpec
 
 BYTES_PER_WEIGHT: Final[Mapping[str, float]] = {"int8": 1.0, "int4": 0.5625}
 """Bytes per weight of quantised matrices; int4 with a 16-bit scale for each 32 weights."""
@@ -44,17 +42,4 @@ def layer_activation_bytes(config: ModelConfig, dtype: DTypeName, tokens: int) -
     Per token: residual, normed input, attention output, q, k, v, and the arrays of the MLP, of the widest layer (layers
     reuse them).
     """
-    widths = (
-        layer.attention.query_size + 2 * layer.attention.kv_size + _mlp_width(layer.mlp, config.hidden_size)
-        for layer in config.decoder.layers
-    )
-    return tokens * (4 * config.hidden_size + max(widths)) * DTYPE_BYTES[dtype]
-
-
-def _mlp_width(spec: MLPSpec | MoESpec, hidden: int) -> int:
-    """Numbers that a token takes between a layer's norm and its sum. Of experts, each that a token has reads its own
-    copy of the token and writes its own result; logits and scores of the router are in fp32."""
-    if isinstance(spec, MLPSpec):
-        return (2 + spec.gated) * spec.inner
-    shared = hidden + _mlp_width(spec.shared, hidden) if spec.shared is not None else 0
-    return spec.routing.top_k * (2 * hidden + 3 * spec.inner) + 4 * spec.routing.num_experts + shared
+    return tokens * (4 * config.hidden_size + config.decoder.widest) * DTYPE_BYTES[dtype]

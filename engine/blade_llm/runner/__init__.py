@@ -6,7 +6,7 @@ import time
 from functools import cache
 from typing import TYPE_CHECKING
 
-from blade_llm.models.config import load_model_config
+from blade_llm.models.implementation import read_model_config
 from blade_llm.runner.startup.host_memory import use_huge_pages
 from blade_llm.runner.startup.threads import spin_briefly
 
@@ -28,7 +28,7 @@ def build_runner(config: EngineConfig, model_config: ModelConfig | None = None) 
     """
     if model_config is None:
         # Before the import: bad files are reported at once.
-        model_config = load_model_config(config.model_dir, config.task)
+        model_config = read_model_config(config.model_dir, config.model_impl, config.task)
     imported = preload()
     from blade_llm.runner.torch_runner import TorchRunner
 

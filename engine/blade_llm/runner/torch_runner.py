@@ -21,16 +21,14 @@ from blade_llm.config import EngineConfig
 from blade_llm.kernels.backend import backend_of
 from blade_llm.kernels.gather_inputs import gather_inputs
 from blade_llm.kernels.paged_attention import PreparedAttention, RaggedBatch, prepare
-from blade_llm.kernels.paged_attention import warm as warm_attention
-from blade_llm.kernels.warm import warm_family, warm_layers, warm_step
-from blade_llm.layers.attention import variant_of
+from blade_llm.kernels.warm import warm_step
 from blade_llm.layers.step import KVCache, StepMetadata, WholeSequences
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.decoder import Decoder
 from blade_llm.models.dtypes import resolve_dtype
-from blade_llm.models.encoder import Encoder
 from blade_llm.models.errors import NotEnoughMemoryError
 from blade_llm.models.memory import activation_bytes
+from blade_llm.models.model import Model
 from blade_llm.runner.cuda_graphs import CudaGraphs, DecodeGraphs, GraphBackend, SizedGraphs, graph_batch_sizes
 from blade_llm.runner.device import TORCH_DTYPES, choose_attention, choose_device, describe, require_quantization
 from blade_llm.runner.inputs import StepInputs, send_inputs
@@ -41,6 +39,7 @@ from blade_llm.runner.prompt_outputs import PromptOutputResults, compute_prompt_
 from blade_llm.runner.startup.autotune import autotune_prefetch, autotune_threads
 from blade_llm.runner.startup.gpu_profile import capture_bytes, profile_gpu
 from blade_llm.runner.startup.host_memory import give_back_free_memory
+from blade_llm.runner.startup.kernels import warm_norms_and_gates, warm_paged_attention
 from blade_llm.runner.startup.memory_plan import memory_plan, plan_kv_cache
 from blade_llm.runner.startup.threads import requested_threads, usable_cores
 from blade_llm.runner.startup.warm_up import warm_up
@@ -49,7 +48,6 @@ from blade_llm.runner.tables import SlotTables
 from blade_llm.sampling.masks import TokenMasks
 from blade_llm.sampling.sampler import Sampler
 from blade_llm.scheduling.plan import PendingForward, StepPlan
-from blade_llm.spec.moe import MoESpec
 from blade_llm.weights.loader import load_model
 from blade_llm.weights.packed_cache.folder import packed_cache
 
@@ -200,40 +198,11 @@ class TorchRunner:
         if model.decoder.bidirectional:
             return
         k_cache = self._kv_cache[0][0]
-        heads, layers = model.num_heads, model.decoder.layers
-        mlps = {layer.mlp.shared if isinstance(layer.mlp, MoESpec) else layer.mlp for layer in layers}
-        gated = {mlp.inner for mlp in mlps if mlp is not None and mlp.gated and mlp.activation == "silu"}
-        attentions = [layer.attention for layer in layers]
-        of_heads = {a.head_norm.kind for a in attentions if a.head_norm is not None and not a.head_norm_whole}
-        warm_layers(
-            self.dtype,
-            k_cache,
-            hidden=model.hidden_size,
-            inner=sorted(gated),
-            num_heads=heads,
-            qk_norm=bool(of_heads),
-            unit_offset="rms_unit_offset" in of_heads,
-        )
+        warm_norms_and_gates(model.decoder, self.dtype, k_cache)
         if isinstance(self.model, Decoder):
             self.model.warm_experts()
-        norms = [norm for layer in layers for norm in layer.norms]
-        if model.decoder.final_norm is not None:
-            norms.append(model.decoder.final_norm)
-        warm_family(
-            self.dtype,
-            self.device,
-            hidden=model.hidden_size,
-            norms={norm.kind for norm in norms},
-            biases=any(norm.bias for norm in norms),
-            activations={(mlp.activation, mlp.gated, mlp.inner) for mlp in mlps if mlp is not None},
-        )
-        for width in {size for a in attentions if a.head_norm_whole for size in (a.query_size, a.kv_size)}:
-            warm_family(self.dtype, self.device, hidden=width, norms={"rms"})
         if not self._torch_attention:
-            for options in {(a.softcap, a.alibi_slopes) for a in attentions}:
-                alike = [a for a in attentions if (a.softcap, a.alibi_slopes) == options]
-                windows, variant = tuple(sorted({a.window for a in alike})), variant_of(alike[0], self.device)
-                warm_attention(k_cache, tables.block_table, heads, windows, self.config.deterministic, variant)
+            warm_paged_attention(model.decoder, k_cache, tables.block_table, self.config.deterministic)
 
     def detach(self) -> None:
         """Give back what :meth:`attach` allocated."""
@@ -327,7 +296,7 @@ class TorchRunner:
             config, model_config, self.dtype_name, memory.kv_cache_for(config.kv_cache_bytes), memory.enlarge
         )
 
-    def _load(self, max_positions: int) -> Decoder | Encoder:
+    def _load(self, max_positions: int) -> Model:
         start = time.perf_counter()
         model = load_model(
             self.config.model_dir,

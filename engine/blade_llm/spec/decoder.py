@@ -99,3 +99,25 @@ class DecoderSpec:
     classifier: ClassifierSpec | None = None
     bidirectional: bool = False
     """An encoder: each token sees its whole sequence, which one step must hold; nothing is kept between steps."""
+
+    @property
+    def num_heads(self) -> int:
+        """Query heads, equal in all layers."""
+        return self.layers[0].attention.num_heads
+
+    @property
+    def widest(self) -> int:
+        """Numbers that the widest layer makes of a token: queries, keys, values, and the arrays of the MLP."""
+        return max(
+            layer.attention.query_size + 2 * layer.attention.kv_size + _mlp_width(layer.mlp, self.hidden_size)
+            for layer in self.layers
+        )
+
+
+def _mlp_width(spec: MLPSpec | MoESpec, hidden: int) -> int:
+    """Numbers that a token takes between a layer's norm and its sum. Of experts, each that a token has reads its own
+    copy of the token and writes its own result; logits and scores of the router are in fp32."""
+    if isinstance(spec, MLPSpec):
+        return (2 + spec.gated) * spec.inner
+    shared = hidden + _mlp_width(spec.shared, hidden) if spec.shared is not None else 0
+    return spec.routing.top_k * (2 * hidden + 3 * spec.inner) + 4 * spec.routing.num_experts + shared

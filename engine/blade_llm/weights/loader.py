@@ -14,8 +14,10 @@ from blade_llm.models.config import ModelConfig
 from blade_llm.models.decoder import Decoder
 from blade_llm.models.encoder import Encoder
 from blade_llm.models.linear_method import PlainWeights
+from blade_llm.models.model import Model
 from blade_llm.models.parameters import Parameters
 from blade_llm.models.weight_source import WeightSource
+from blade_llm.spec.modules import ModulesSpec
 from blade_llm.spec.tensors import TensorMap
 from blade_llm.weights.packed_cache.loading import can_be_kept, load_with_packed
 from blade_llm.weights.sources import DummyWeights, SafetensorsWeights
@@ -32,18 +34,23 @@ def load_model(
     quant: Quantization = "none",
     deterministic: bool = False,
     packed_cache: tuple[Path, int] | None = None,
-) -> Decoder | Encoder:
+) -> Model:
     """The model with its weights on ``device`` in ``dtype``, for sequences of up to ``max_positions`` tokens.
 
     ``quant``: of all linear layers; the embedding table stays as it is. ``deterministic``: their results for a token do
-    not depend on the batch. ``packed_cache``: the folder where packed weights are kept, and the most bytes of it.
+    not depend on the batch. ``packed_cache``: the folder where packed weights are kept, and the most bytes of it;
+    those of transformers' modules are not.
 
     Raises :class:`~blade_llm.models.errors.ModelFilesError` for weights that are missing, truncated or of the wrong
     shape.
     """
 
-    def build(source: WeightSource, tensors: TensorMap, packer: Packer) -> Decoder | Encoder:
+    def build(source: WeightSource, tensors: TensorMap, packer: Packer) -> Model:
         method = PlainWeights(LinearOptions(quant, deterministic, packer))
+        if isinstance(config.decoder, ModulesSpec):
+            from blade_llm.models.transformers_modules.model import TransformersModel  # seconds to import
+
+            return TransformersModel(config.decoder, Parameters(source, tensors), device, dtype, method)
         if config.decoder.bidirectional:
             return Encoder(config.decoder, Parameters(source, tensors), method)
         return Decoder(config.decoder, Parameters(source, tensors), max_positions, method)
@@ -52,7 +59,7 @@ def load_model(
         return build(DummyWeights(config, device, dtype), config.tensors, pack)
     weights = SafetensorsWeights(model_dir, config, device, dtype)
     tensors = config.tensors.found_in(weights.names)
-    if packed_cache is None or not can_be_kept(device, dtype):
+    if packed_cache is None or isinstance(config.decoder, ModulesSpec) or not can_be_kept(device, dtype):
         return build(weights, tensors, pack)
     settings = (repr(config), quant, str(deterministic))
     return load_with_packed(*packed_cache, settings, weights, lambda source, packer: build(source, tensors, packer))

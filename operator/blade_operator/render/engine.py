@@ -275,6 +275,7 @@ def _memory_flags(service: LLMService) -> list[str]:
         + _flag("max_num_seqs", engine.max_num_seqs)
         + _flag("kv_cache_bytes", kv_cache)
         + _flag("max_gpu_memory_utilization", engine.memory_fraction)
+        + _flag("model_impl", None if engine.model_impl == "auto" else engine.model_impl)
         + _flag("quant", None if engine.quant == "none" else engine.quant)
         + _graph_flags(engine.cuda_graphs or CudaGraphs())
     )

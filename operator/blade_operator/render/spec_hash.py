@@ -31,6 +31,7 @@ BORN_WITH: Final[dict[str, dict[str, Any]]] = {
         "kvCacheBytes": None,
         "memoryFraction": None,
         "cudaGraphs": None,
+        "modelImpl": "auto",
         "quant": "none",
         "deterministic": False,
         "task": "generate",

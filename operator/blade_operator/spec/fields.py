@@ -90,6 +90,11 @@ class Engine(Record):
         "the KV cache gets what weights, activations and graphs leave. The engine's default, 0.9, when unset.",
     )
     cuda_graphs: CudaGraphs | None = Field(default=None, description="CUDA graphs.")
+    model_impl: Literal["auto", "blade", "transformers"] = Field(
+        default="auto",
+        description="Who computes the model (`--model_impl`): the engine's own layers (`blade`) or the modules of "
+        "`transformers`. `auto`: those where the engine does not know the architecture.",
+    )
     quant: Literal["none", "int8", "int4"] = Field(
         default="none", description="Quantise the weights of linear layers while loading (`--quant`); on CPU."
     )

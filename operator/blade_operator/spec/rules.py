@@ -40,6 +40,7 @@ OWNED_FLAGS: Final[dict[str, str]] = {
     "cuda_graph_max_batch_size": "spec.engine.cudaGraphs",
     "cuda_graph_token_sizes": "spec.engine.cudaGraphs",
     "cuda_graph_max_tokens": "spec.engine.cudaGraphs",
+    "model_impl": "spec.engine.modelImpl",
     "quant": "spec.engine.quant",
     "deterministic": "spec.engine.deterministic",
     "task": "spec.engine.task",

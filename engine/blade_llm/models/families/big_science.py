@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from blade_llm.models.alibi import alibi_slopes
 from blade_llm.models.families.family import Family
 from blade_llm.models.families.llama import llama_like, with_norms
 from blade_llm.models.names import Names
 from blade_llm.models.raw_config import RawConfig
+from blade_llm.spec.alibi import alibi_slopes
 from blade_llm.spec.attention import AttentionSpec
 from blade_llm.spec.decoder import DecoderSpec, LayerSpec
 from blade_llm.spec.mlp import MLPSpec

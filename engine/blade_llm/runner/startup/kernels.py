@@ -1,0 +1,70 @@
+"""What a model's steps can ask of the kernels, compiled before the first one comes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from blade_llm.kernels.paged_attention import AttentionVariant
+from blade_llm.kernels.paged_attention import warm as warm_attention
+from blade_llm.kernels.warm import warm_family, warm_layers
+from blade_llm.layers.attention import variant_of
+from blade_llm.spec.decoder import DecoderSpec
+from blade_llm.spec.modules import ModulesSpec
+from blade_llm.spec.moe import MoESpec
+
+
+def warm_norms_and_gates(spec: DecoderSpec | ModulesSpec, dtype: torch.dtype, k_cache: Tensor) -> None:
+    """Norms, activations, and rotation with cache write. None for transformers' modules, which call torch for them."""
+    if isinstance(spec, ModulesSpec):
+        return
+    hidden, layers = spec.hidden_size, spec.layers
+    mlps = {layer.mlp.shared if isinstance(layer.mlp, MoESpec) else layer.mlp for layer in layers}
+    gated = {mlp.inner for mlp in mlps if mlp is not None and mlp.gated and mlp.activation == "silu"}
+    attentions = [layer.attention for layer in layers]
+    of_heads = {a.head_norm.kind for a in attentions if a.head_norm is not None and not a.head_norm_whole}
+    warm_layers(
+        dtype,
+        k_cache,
+        hidden=hidden,
+        inner=sorted(gated),
+        num_heads=spec.num_heads,
+        qk_norm=bool(of_heads),
+        unit_offset="rms_unit_offset" in of_heads,
+    )
+    norms = [norm for layer in layers for norm in layer.norms]
+    if spec.final_norm is not None:
+        norms.append(spec.final_norm)
+    warm_family(
+        dtype,
+        k_cache.device,
+        hidden=hidden,
+        norms={norm.kind for norm in norms},
+        biases=any(norm.bias for norm in norms),
+        activations={(mlp.activation, mlp.gated, mlp.inner) for mlp in mlps if mlp is not None},
+    )
+    for width in {size for a in attentions if a.head_norm_whole for size in (a.query_size, a.kv_size)}:
+        warm_family(dtype, k_cache.device, hidden=width, norms={"rms"})
+
+
+def warm_paged_attention(
+    spec: DecoderSpec | ModulesSpec, k_cache: Tensor, block_table: Tensor, deterministic: bool
+) -> None:
+    """Attention with every option and window that some layer has."""
+    for variant, windows in _variants(spec, k_cache.device):
+        warm_attention(k_cache, block_table, spec.num_heads, windows, deterministic, variant)
+
+
+def _variants(spec: DecoderSpec | ModulesSpec, device: torch.device) -> list[tuple[AttentionVariant, tuple[int, ...]]]:
+    if isinstance(spec, ModulesSpec):
+        pairs = set(zip(spec.softcaps, spec.windows, strict=True))
+        return [
+            (AttentionVariant(softcap=cap), tuple(sorted(window for other, window in pairs if other == cap)))
+            for cap in sorted(set(spec.softcaps))
+        ]
+    found = []
+    attentions = [layer.attention for layer in spec.layers]
+    for options in {(a.softcap, a.alibi_slopes) for a in attentions}:
+        alike = [a for a in attentions if (a.softcap, a.alibi_slopes) == options]
+        found.append((variant_of(alike[0], device), tuple(sorted({a.window for a in alike}))))
+    return found
