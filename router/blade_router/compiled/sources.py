@@ -53,9 +53,13 @@ def folder_name() -> str:
 
 
 def packages() -> list[Path]:
-    """All that the hot path is compiled with: the router, and what it shares with the engine."""
+    """All that the hot path is compiled with: the router, and what it shares with the engine.
+
+    A wheel is built where nothing of this can be imported: then it is what lies beside it in the source tree.
+    """
     protocol = find_spec("blade_protocol")
-    return [_ROUTER, *(Path(place) for place in (protocol and protocol.submodule_search_locations) or ())]
+    places = protocol.submodule_search_locations if protocol is not None else None
+    return [_ROUTER, *map(Path, places or [_ROUTER.parents[1] / "engine" / "blade_protocol"])]
 
 
 def cache() -> Path:

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,6 +58,17 @@ def test_an_edited_source_is_never_shadowed(
     with (tmp_path / "copy" / edited).open("a") as file:
         file.write("\n# edited\n")
     assert find() is None
+
+
+def test_a_wheel_is_built_of_the_sources_that_were_compiled() -> None:
+    """Where nothing is installed, as in the build of a wheel."""
+    program = "import sys; sys.path.insert(0, sys.argv[1]); from blade_router.compiled import sources as s; "
+    program += "print(s.folder_name(), len(s.packages()))"
+    router = str(Path(sources.__file__).resolve().parents[2])
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-S", "-c", program, router]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd="/", check=False)
+    assert done.stdout.split() == [folder_name(), "2"], done.stderr
 
 
 def test_what_others_can_write_to_is_not_loaded(empty_cache: Path) -> None:
