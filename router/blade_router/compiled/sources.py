@@ -58,8 +58,9 @@ def packages() -> list[Path]:
     A wheel is built where nothing of this can be imported: then it is what lies beside it in the source tree.
     """
     protocol = find_spec("blade_protocol")
-    places = protocol.submodule_search_locations if protocol is not None else None
-    return [_ROUTER, *map(Path, places or [_ROUTER.parents[1] / "engine" / "blade_protocol"])]
+    if protocol is None or protocol.submodule_search_locations is None:
+        return [_ROUTER, _ROUTER.parents[1] / "engine" / "blade_protocol"]
+    return [_ROUTER, *map(Path, protocol.submodule_search_locations)]
 
 
 def cache() -> Path:
