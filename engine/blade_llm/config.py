@@ -62,6 +62,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     attn_cls: Literal["ragged_flash", "paged"] | None = None
     """Attention: one Triton kernel, or gathered blocks with torch (on CPU the native kernel); None: what the device
     does best."""
+    enable_triton_mla: bool = False
+    """Latent attention by Triton kernels alone: refused where ``attn_cls`` rules them out; without effect on a CPU."""
     deterministic: bool = False
     """Logits that do not depend on the batch: fixed split sizes, kernels chosen without regard to its size."""
     model_impl: Literal["auto", "blade", "transformers"] = "auto"

@@ -174,7 +174,7 @@ _OPTIONS: Final = (
     *_ignored("models are not compiled by torch", "compilation_config", short="-cc"),
     *_ignored("models are not compiled by torch", "optimization_level", short="-O"),
     *_ignored("the device is what the machine has; CUDA_VISIBLE_DEVICES hides a GPU", "device"),
-    *_refused("give --attn_cls ragged_flash or paged", "attention_backend"),
+    *_refused("give --attn_cls ragged_flash or paged, for TRITON_MLA --enable_triton_mla", "attention_backend"),
     # Parallelism
     _same("tensor_parallel_size", short="-tp"),
     _same("pipeline_parallel_size", short="-pp"),

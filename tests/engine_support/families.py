@@ -17,6 +17,7 @@ from engine_support.rewritten_families import (
     as_chatglm,
     as_qwen,
     with_alibi,
+    with_correction,
     with_unit_rows,
 )
 from engine_support.tiny_models import SHAPE, load_reference
@@ -39,6 +40,19 @@ PHI3_LONGROPE = {
     "short_factor": [1.0 + i / 10 for i in range(4)],
     "long_factor": [2.0 + i for i in range(4)],
 }
+
+DEEPSEEK: dict[str, Any] = {
+    "num_key_value_heads": 8,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+    "n_routed_experts": 16,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 48,
+}
+DEEPSEEK_YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "mscale_all_dim": 0.707, **LONG}
 
 
 @dataclass(frozen=True)
@@ -194,6 +208,41 @@ ROWS: dict[str, Row] = {
             use_sliding_window=True, sliding_window=24,
         ),
         fused=False,
+    ),
+    "deepseek-v2": Row(
+        "DeepseekV2",
+        "latent attention, latent queries, yarn of all dimensions, the best groups of experts and a shared one",
+        dict(
+            DEEPSEEK, n_shared_experts=2, first_k_dense_replace=1, topk_method="group_limited_greedy", n_group=4,
+            topk_group=2, routed_scaling_factor=16.0, rope_parameters=dict(DEEPSEEK_YARN, mscale=0.9),
+        ),
+        fused=False,
+    ),
+    "deepseek-v2-lite": Row(
+        "DeepseekV2",
+        "latent attention, plain queries, any experts, a plain MLP in two layers",
+        dict(DEEPSEEK, q_lora_rank=None, first_k_dense_replace=2),
+        fused=False,
+    ),
+    "deepseek-v3": Row(
+        "DeepseekV3",
+        "latent attention, sigmoid scores with a correction bias, groups by their two best, yarn",
+        dict(
+            DEEPSEEK, first_k_dense_replace=1, n_group=4, topk_group=2, routed_scaling_factor=2.5, num_mtp_layers=0,
+            rope_parameters=dict(DEEPSEEK_YARN, mscale=0.707),
+        ),
+        fused=False,
+        before=with_correction,
+    ),
+    "deepseek-v3-halves": Row(
+        "DeepseekV3",
+        "latent attention with biases, halves rotate, experts of one group, plain weights, no MLP alone",
+        dict(
+            DEEPSEEK, first_k_dense_replace=0, n_group=1, topk_group=1, norm_topk_prob=False, num_mtp_layers=0,
+            rope_interleave=False, attention_bias=True,
+        ),
+        fused=False,
+        before=with_correction,
     ),
     "phi3": Row("Phi3", "fused matrices", {"pad_token_id": 0, "sliding_window": 40}),
     "phi3-long": Row(

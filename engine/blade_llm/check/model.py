@@ -80,7 +80,7 @@ def check_model(model_dir: Path, wanted: Wanted | None = None, impl: ModelImpl =
         f"{config.architecture}{through}, {config.num_layers} layers, {len(weights.tensors)} tensors, "
         f"{weights.total_bytes} bytes in {len(weights.files)} files, vocabulary {config.vocab_size}{_found(model)}"
     )
-    if unused := unused_tensors(weights, expected):
+    if unused := unused_tensors(weights, expected, config.tensors.skipped):
         detail += f"; {unused}"
     missing = list(_missing(model, model_dir, config, wanted))
     return CheckItem(name=NAME, status="WARNING" if missing else "PASS", detail="; ".join([detail, *missing]))

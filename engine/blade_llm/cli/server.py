@@ -267,6 +267,7 @@ def _engine_config(flags: Mapping[str, Any], folder: Path, model: ServedModel) -
         preempt_strategy=flags["preempt_strategy"],
         num_threads=flags["num_threads"],
         deterministic=flags["deterministic"],
+        enable_triton_mla=flags["enable_triton_mla"],
         load_format=flags["load_format"],
         packed_cache_dir=flags["packed_cache_dir"],
         packed_cache_bytes=flags["packed_cache_bytes"],

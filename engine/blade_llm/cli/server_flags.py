@@ -116,7 +116,13 @@ _MODEL = (
         many=True,
         metavar="TOKEN",
     ),
-    _off("enable_triton_mla", "Triton kernels for multi-head latent attention"),
+    Flag(
+        name="enable_triton_mla",
+        help="multi-head latent attention (DeepSeek) by Triton kernels alone, which a GPU computes it with anyway but "
+        "for --attn_cls paged; without effect on a CPU",
+        kind=boolean,
+        default=False,
+    ),
     _off("with_visual", "load the vision tower"),
 )
 _SERVICE = (

@@ -39,10 +39,11 @@ class Decoder:
         self.positions = None if spec.positions is None else parameters.tensor("positions")[spec.positions.offset :]
         norm = spec.embedding_norm
         self.embedding_norm = None if norm is None else build_norm(norm, parameters, "embedding_norm")
-        ropes = list(dict.fromkeys((layer.attention.rope, layer.attention.head_dim) for layer in spec.layers))
+        rope_of = [(layer.attention.rope, layer.attention.rotary_width) for layer in spec.layers]
+        ropes = list(dict.fromkeys(rope_of))
         self.rotary = [RotaryTable(rope, dim, max_positions, self.embedding.device) for rope, dim in ropes]
         """One table for each kind of rotation."""
-        self._rope_of = [ropes.index((layer.attention.rope, layer.attention.head_dim)) for layer in spec.layers]
+        self._rope_of = [ropes.index(each) for each in rope_of]
         self.layers = [DecoderLayer(layer, parameters, index, method) for index, layer in enumerate(spec.layers)]
         self.fused = self._fuse()
         """All layers in one call; without it they compute the same one by one."""

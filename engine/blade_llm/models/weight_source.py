@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 
 class WeightSource(Protocol):
     """Gives a model its tensors by their names in the checkpoint."""
 
-    def tensor(self, name: str) -> Tensor:
-        """The tensor of this name."""
+    def tensor(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
+        """The tensor of this name; ``dtype``: another than the model's type."""
 
     def stacked(self, names: list[str]) -> Tensor:
         """Several tensors, concatenated along the first dimension."""

@@ -30,7 +30,14 @@ from blade_llm.models.errors import NotEnoughMemoryError
 from blade_llm.models.memory import activation_bytes
 from blade_llm.models.model import Model
 from blade_llm.runner.cuda_graphs import CudaGraphs, DecodeGraphs, GraphBackend, SizedGraphs, graph_batch_sizes
-from blade_llm.runner.device import TORCH_DTYPES, choose_attention, choose_device, describe, require_quantization
+from blade_llm.runner.device import (
+    TORCH_DTYPES,
+    choose_attention,
+    choose_device,
+    describe,
+    enable_triton_mla,
+    require_quantization,
+)
 from blade_llm.runner.inputs import StepInputs, send_inputs
 from blade_llm.runner.kv_cache import allocate_kv_cache, copy_blocks
 from blade_llm.runner.mixed_graphs import MixedGraphs, graph_token_sizes
@@ -82,6 +89,8 @@ class TorchRunner:
         require_quantization(config.quant, self.device, self.dtype_name)
         self.dtype = TORCH_DTYPES[self.dtype_name]
         self.attn_cls = choose_attention(config.attn_cls, self.device)
+        if config.enable_triton_mla:
+            logger.info("%s", enable_triton_mla(model_config.kv.value_part > 0, self.attn_cls, self.device))
         self._torch_attention = self.attn_cls == "paged" and self.device.type == "cuda"
         self._graph_backend = graph_backend
         if self.device.type == "cpu":
@@ -202,7 +211,7 @@ class TorchRunner:
         if isinstance(self.model, Decoder):
             self.model.warm_experts()
         if not self._torch_attention:
-            warm_paged_attention(model.decoder, k_cache, tables.block_table, self.config.deterministic)
+            warm_paged_attention(model.decoder, self._kv_cache[0], tables.block_table, self.config.deterministic)
 
     def detach(self) -> None:
         """Give back what :meth:`attach` allocated."""

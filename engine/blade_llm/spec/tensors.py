@@ -24,6 +24,8 @@ class TensorPart:
     """The checkpoint has [in, out] instead of [out, in]."""
     unit_rows: bool = False
     """Each row is divided by its Euclidean norm."""
+    float32: bool = False
+    """Read in fp32 whatever the model's type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,8 @@ class TensorMap:
     """All others: norms, tables."""
     optional_prefix: str = ""
     """Of most names. A checkpoint that was saved without the output matrix's module has none of them with it."""
+    skipped: tuple[str, ...] = ()
+    """What names of tensors begin with that are known and not computed: layers for multi-token prediction."""
 
     def found_in(self, names: Collection[str]) -> TensorMap:
         """The map for a checkpoint with tensors of these ``names``: without the optional prefix if none has it."""
@@ -106,7 +110,7 @@ class TensorMap:
             for place, linear in self.linears.items()
         }
         tensors = {place: replace(part, name=part.name.removeprefix(prefix)) for place, part in self.tensors.items()}
-        return TensorMap(linears, tensors)
+        return TensorMap(linears, tensors, skipped=tuple(name.removeprefix(prefix) for name in self.skipped))
 
     def expected(self) -> dict[str, tuple[int, ...]]:
         """Names and shapes of the checkpoint's tensors that the model needs."""

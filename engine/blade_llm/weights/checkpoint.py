@@ -112,11 +112,20 @@ def check_tensors(checkpoint: Checkpoint, expected: Mapping[str, tuple[int, ...]
     return problems
 
 
-def unused_tensors(checkpoint: Checkpoint, expected: Mapping[str, tuple[int, ...]]) -> str:
+def unused_tensors(
+    checkpoint: Checkpoint, expected: Mapping[str, tuple[int, ...]], skipped: tuple[str, ...] = ()
+) -> str:
     """The tensors that no part of the model takes, in words; empty without any. They do no harm, but may mean that
-    ``config.json`` is another model's. A tied head and tables of rotary frequencies are stored by habit."""
+    ``config.json`` is another model's. A tied head and tables of rotary frequencies are stored by habit. ``skipped``:
+    what names of layers for multi-token prediction begin with."""
     names = [name for name in checkpoint.tensors if name not in expected and not name.endswith(_HABITUAL)]
-    return f"{len(names)} tensor(s) are not used: {_some(names)}" if names else ""
+    known = [name for name in names if name.startswith(skipped)]
+    others = [name for name in names if not name.startswith(skipped)]
+    layers = [prefix.rstrip(".") for prefix in skipped if any(name.startswith(prefix) for name in known)]
+    said = [f"{len(others)} tensor(s) are not used: {_some(others)}"] if others else []
+    if known:
+        said.append(f"layers for multi-token prediction are skipped: {_some(layers)} ({len(known)} tensor(s))")
+    return "; ".join(said)
 
 
 def _some(names: list[str], separator: str = ", ", limit: int = 3) -> str:

@@ -47,7 +47,7 @@ class SafetensorsWeights:
         problems = check_tensors(self._checkpoint, expected)
         if problems:
             raise ModelFilesError(f"{model_dir}: {'; '.join(problems)}")
-        if unused := unused_tensors(self._checkpoint, expected):
+        if unused := unused_tensors(self._checkpoint, expected, config.tensors.skipped):
             logger.warning("%s: %s", model_dir, unused)
         self._device = device
         self._dtype = dtype
@@ -65,10 +65,10 @@ class SafetensorsWeights:
         """Of all tensors."""
         return self._checkpoint.tensors
 
-    def tensor(self, name: str) -> Tensor:
+    def tensor(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
         self._pages.release()
         mapped = self._mapped(name)
-        tensor = mapped.to(self._dtype)
+        tensor = mapped.to(dtype or self._dtype)
         if self._device.type == "cpu" and tensor is mapped:
             if tensor.nbytes < SMALL_BYTES:
                 return tensor.clone()
@@ -178,11 +178,11 @@ class DummyWeights:
         noise = torch.empty(min(longest, NOISE_LENGTH), device=device)
         self._noise = noise.normal_(0.0, 0.02, generator=generator).to(dtype)
 
-    def tensor(self, name: str) -> Tensor:
+    def tensor(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
         shape = self._shapes[name]
         if len(shape) == 1 and name.endswith(".weight"):  # of a norm
-            return torch.ones(shape, dtype=self._dtype, device=self._device)
-        tensor = torch.empty(shape, dtype=self._dtype, device=self._device)
+            return torch.ones(shape, dtype=dtype or self._dtype, device=self._device)
+        tensor = torch.empty(shape, dtype=dtype or self._dtype, device=self._device)
         flat, length = tensor.view(-1), len(self._noise)
         offset, position = zlib.crc32(name.encode()) % length, 0
         while position < len(flat):

@@ -20,6 +20,7 @@ from blade_llm.models.families.granite import GRANITE
 from blade_llm.models.families.internlm import INTERNLM2
 from blade_llm.models.families.llama import LLAMA
 from blade_llm.models.families.mistral import MISTRAL
+from blade_llm.models.families.mixtures.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from blade_llm.models.families.mixtures.mixtral import MIXTRAL
 from blade_llm.models.families.mixtures.qwen_moe import QWEN2_MOE, QWEN3_MOE
 from blade_llm.models.families.olmo import OLMO2
@@ -37,6 +38,8 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "MixtralForCausalLM": MIXTRAL,
     "Qwen2MoeForCausalLM": QWEN2_MOE,
     "Qwen3MoeForCausalLM": QWEN3_MOE,
+    "DeepseekV2ForCausalLM": DEEPSEEK_V2,
+    "DeepseekV3ForCausalLM": DEEPSEEK_V3,
     "Phi3ForCausalLM": PHI3,
     "InternLM2ForCausalLM": INTERNLM2,
     "GlmForCausalLM": GLM,

@@ -70,7 +70,9 @@ class WritingSource:
         self._linears: list[StoredLinear] = []
         self._failed = False
 
-    def tensor(self, name: str) -> Tensor:
+    def tensor(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
+        if dtype is not None:
+            return self._source.tensor(name, dtype)
         return self._handed.add((name,), self._source.tensor(name))
 
     def stacked(self, names: list[str]) -> Tensor:
@@ -163,7 +165,9 @@ class ReadingSource:
         for names in file.directory.elsewhere:
             self._shapes.pop(names, None)
 
-    def tensor(self, name: str) -> Tensor:
+    def tensor(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
+        if dtype is not None:
+            return self._source.tensor(name, dtype)
         return self._hand((name,), lambda: self._source.tensor(name))
 
     def stacked(self, names: list[str]) -> Tensor:

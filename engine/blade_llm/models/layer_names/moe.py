@@ -16,6 +16,7 @@ class MoENames:
     experts: str = "mlp.experts.{}"
     shared: str = "mlp.shared_expert"
     shared_gate: str = "mlp.shared_expert_gate"
+    correction_bias: str = "mlp.gate.e_score_correction_bias"
     up: tuple[str, str] = ("gate_proj", "up_proj")
     """Gate and up, of an expert and of the shared one."""
     down: str = "down_proj"
@@ -32,8 +33,8 @@ def map_moe(
 ) -> None:
     """Add the layer at ``place``, whose modules begin with ``prefix``.
 
-    Below ``place``: ``experts.I.up`` (gate and up) and ``experts.I.down``, ``shared.up`` and ``shared.down``. Router
-    and shared gate, which are never quantised, are among the tensors: ``router``, ``shared_gate``.
+    Below ``place``: ``experts.I.up`` (gate and up) and ``experts.I.down``, ``shared.up`` and ``shared.down``. What is
+    never quantised is among the tensors: ``router``, ``shared_gate``, ``correction_bias``.
     """
     count = spec.routing.num_experts
     tensors[f"{place}.router"] = TensorPart(f"{prefix}.{names.router}.weight", (count, hidden))
@@ -42,6 +43,9 @@ def map_moe(
         _expert(linears, f"{place}.experts.{index}", module, spec.inner, hidden, names)
     if spec.shared is not None:
         _expert(linears, f"{place}.shared", f"{prefix}.{names.shared}", spec.shared.inner, hidden, names)
+    if spec.correction_bias:
+        bias = f"{prefix}.{names.correction_bias}"
+        tensors[f"{place}.correction_bias"] = TensorPart(bias, (count,), float32=True)
     if spec.shared_gate:
         tensors[f"{place}.shared_gate"] = TensorPart(f"{prefix}.{names.shared_gate}.weight", (1, hidden))
 
