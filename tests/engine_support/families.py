@@ -214,7 +214,7 @@ ROWS: dict[str, Row] = {
         "latent attention, latent queries, yarn of all dimensions, the best groups of experts and a shared one",
         dict(
             DEEPSEEK, n_shared_experts=2, first_k_dense_replace=1, topk_method="group_limited_greedy", n_group=4,
-            topk_group=2, routed_scaling_factor=16.0, rope_parameters=dict(DEEPSEEK_YARN, mscale=0.9),
+            topk_group=2, routed_scaling_factor=3.0, rope_parameters=dict(DEEPSEEK_YARN, mscale=0.9),
         ),
         fused=False,
     ),
@@ -239,7 +239,7 @@ ROWS: dict[str, Row] = {
         "latent attention with biases, halves rotate, experts of one group, plain weights, no MLP alone",
         dict(
             DEEPSEEK, first_k_dense_replace=0, n_group=1, topk_group=1, norm_topk_prob=False, num_mtp_layers=0,
-            rope_interleave=False, attention_bias=True,
+            rope_interleave=False, attention_bias=True, routed_scaling_factor=1.0,
         ),
         fused=False,
         before=with_correction,

@@ -70,17 +70,16 @@ def warm_latent(dtype: torch.dtype, k_cache: Tensor, spec: LatentAttentionSpec) 
     device, slots = k_cache.device, k_cache.shape[0] * k_cache.shape[1]
     norm = torch.ones(spec.latent_dim, dtype=dtype, device=device)
     angles = torch.zeros(1, spec.rope_dim // 2, device=device)
-    # Of two tokens, because of one alone the distance to the next row is not that of the projection.
-    first, compressed = torch.zeros(2, spec.down_size, dtype=dtype, device=device).split(
-        (spec.down_size - spec.head_dim, spec.head_dim), dim=1
-    )
+    whole = torch.zeros(1, spec.down_size, dtype=dtype, device=device)
+    first, compressed = whole[:, : -spec.head_dim], whole[:, -spec.head_dim :]
     if spec.query_rank:
         rms_norm(first.contiguous(), torch.ones(spec.query_rank, dtype=dtype, device=device), 1e-6)
-        first = torch.zeros(2, spec.query_size, dtype=dtype, device=device)
-    queries = first[:1].unflatten(1, (spec.num_heads, -1))
+        first = torch.zeros(1, spec.query_size, dtype=dtype, device=device)
+    width = spec.nope_dim + spec.rope_dim
+    queries = first.as_strided((1, spec.num_heads, width), (first.stride(0), width, 1))
     rope_write_latent(
         queries,
-        compressed[:1],
+        compressed,
         norm,
         1e-6,
         angles,

@@ -8,9 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from blade_llm.kernels.linear.torch import CPU_ROWS, GPU_ROWS
-from blade_llm.kernels.paged_attention import paged_attention
+from blade_llm.kernels.paged_attention import PreparedAttention, paged_attention
 from blade_llm.kernels.rms_norm import rms_norm
 from blade_llm.kernels.rope_write_latent import rope_write_latent
+from blade_llm.layers.latent_prefill import ExpandedPrefills, attend_expanded
 from blade_llm.layers.linear import Linear
 from blade_llm.layers.step import Rotation, StepMetadata
 from blade_llm.spec.latent_attention import LatentAttentionSpec
@@ -19,7 +20,7 @@ from blade_llm.spec.latent_attention import LatentAttentionSpec
 class LatentAttention:
     """MLA of one layer over the paged cache of latent vectors, in its absorbed form (DeepSeek-V2, arXiv 2405.04434,
     2.1): the scores of a head are ``q . (K c) = (K^T q) . c`` for the latent vector ``c`` of each token, and the sum of
-    values ``V c`` is ``V`` times the sum of latent vectors."""
+    values ``V c`` is ``V`` times the sum of latent vectors. :mod:`~blade_llm.layers.latent_prefill` has the other."""
 
     __slots__ = (
         "deterministic",
@@ -52,12 +53,15 @@ class LatentAttention:
         self.layer = layer
         self.spec = spec
         self.down = down
-        self.query_norm, self.query_up = query or (None, None)
+        self.query_norm: Tensor | None = None
+        self.query_up: Linear | None = None
+        if query is not None:
+            self.query_norm, self.query_up = query
         self.latent_norm = latent_norm
         matrices = kv_up.view(spec.num_heads, spec.nope_dim + spec.value_dim, spec.latent_dim)
-        self.key_up = matrices[:, : spec.nope_dim]
+        self.key_up = matrices[:, : spec.nope_dim].contiguous()
         """[heads, nope_dim, latent_dim], multiplied into queries."""
-        self.value_up = matrices[:, spec.nope_dim :].transpose(1, 2)
+        self.value_up = matrices[:, spec.nope_dim :].transpose(1, 2).contiguous()
         """[heads, latent_dim, value_dim], multiplied into results."""
         self.output = output
         self.deterministic = deterministic
@@ -67,13 +71,15 @@ class LatentAttention:
     def __call__(self, x: Tensor, rotation: Rotation, step: StepMetadata, selected: Tensor | None = None) -> Tensor:
         """[tokens, hidden] to the same, or to [selected, hidden]: of those tokens alone ([selected] int64)."""
         spec = self.spec
-        cache, values = step.kv_cache[self.layer]
-        first, compressed = self.down(x, step).split((spec.down_size - spec.head_dim, spec.head_dim), dim=1)
+        cache, _ = step.kv_cache[self.layer]
+        whole = self.down(x, step)
+        first, compressed = whole[:, : -spec.head_dim], whole[:, -spec.head_dim :]
         if self.query_norm is not None and self.query_up is not None:
             first = self.query_up(rms_norm(first.contiguous(), self.query_norm, spec.latent_norm.eps), step)
-        queries = first.view(len(x), spec.num_heads, spec.nope_dim + spec.rope_dim)
+        width = spec.nope_dim + spec.rope_dim
+        # Not a view: that of a single token would have other strides, for which Triton compiles anew.
+        queries = first.as_strided((len(x), spec.num_heads, width), (first.stride(0), width, 1))
         over_latents = queries.new_empty(len(x), spec.num_heads, spec.head_dim)
-        self._by_head(queries[..., : spec.nope_dim], self.key_up, over_latents[..., : spec.latent_dim])
         rope_write_latent(
             queries,
             compressed,
@@ -86,13 +92,46 @@ class LatentAttention:
             over_latents,
             neighbours=spec.rope.pairing == "neighbours",
         )
-        attended = paged_attention(over_latents, cache, values, step.attention, spec.scale)
+        if step.expanded is not None:
+            result = self._expanded(step.expanded, queries, over_latents, step)
+            if selected is not None:
+                result = result.index_select(0, selected)
+            return self.output(result.flatten(1), step)
+        attended = self._over_latents(queries, over_latents, step.attention, step)
         if selected is not None:
             attended = attended.index_select(0, selected)
-        attended = attended.unflatten(1, (spec.num_heads, spec.latent_dim))
-        result = attended.new_empty(len(attended), spec.num_heads, spec.value_dim)
+        return self.output(self._values(attended).flatten(1), step)
+
+    def _over_latents(
+        self, queries: Tensor, over_latents: Tensor, attention: PreparedAttention, step: StepMetadata
+    ) -> Tensor:
+        """Sums of latent vectors, [tokens, heads, latent_dim]. ``over_latents``: its rotated part is there already."""
+        spec = self.spec
+        self._by_head(queries[..., : spec.nope_dim], self.key_up, over_latents[..., : spec.latent_dim])
+        attended = paged_attention(over_latents, *step.kv_cache[self.layer], attention, spec.scale)
+        return attended.view(len(queries), spec.num_heads, spec.latent_dim)
+
+    def _values(self, attended: Tensor) -> Tensor:
+        """[tokens, heads, latent_dim] to [tokens, heads, value_dim]."""
+        result = attended.new_empty(len(attended), self.spec.num_heads, self.spec.value_dim)
         self._by_head(attended, self.value_up, result)
-        return self.output(result.flatten(1), step)
+        return result
+
+    def _expanded(
+        self, expanded: ExpandedPrefills, queries: Tensor, over_latents: Tensor, step: StepMetadata
+    ) -> Tensor:
+        """[tokens, heads, value_dim] of a step with prefills in the expanded form."""
+        spec, (cache, _) = self.spec, step.kv_cache[self.layer]
+        result = queries.new_empty(len(queries), spec.num_heads, spec.value_dim)
+        for prefill in expanded.sequences:
+            some = prefill.tokens
+            turned = torch.cat((queries[some, :, : spec.nope_dim], over_latents[some, :, spec.latent_dim :]), dim=2)
+            result[some] = attend_expanded(spec, prefill, turned, cache, self.key_up, self.value_up)
+        if expanded.attention is not None:
+            others = expanded.others
+            few = queries.index_select(0, others), over_latents.index_select(0, others)
+            result[others] = self._values(self._over_latents(*few, expanded.attention, step))
+        return result
 
     def _by_head(self, x: Tensor, matrices: Tensor, out: Tensor) -> None:
         """``out[:, h] = x[:, h] @ matrices[h]``. [tokens, heads, in], [heads, in, out], [tokens, heads, out]."""

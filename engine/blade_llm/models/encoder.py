@@ -30,7 +30,8 @@ class EncoderLayer:
         def linear(name: str) -> Linear:
             return method.create(parameters, parameters.linear(f"{place}.{name}"))
 
-        self.attention = BidirectionalAttention(spec.attention, linear("attention.qkv"), linear("attention.output"))
+        qkv, output = linear("attention.qkv"), linear("attention.output")
+        self.attention = BidirectionalAttention(spec.grouped_attention, qkv, output)
         self.attention_norm = build_norm(spec.attention_norm, parameters, f"{place}.attention_norm")
         self.mlp = MLP(spec.mlp, linear("mlp.up"), linear("mlp.down"))
         self.mlp_norm = build_norm(spec.mlp_norm, parameters, f"{place}.mlp_norm")

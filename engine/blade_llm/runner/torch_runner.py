@@ -22,6 +22,7 @@ from blade_llm.kernels.backend import backend_of
 from blade_llm.kernels.gather_inputs import gather_inputs
 from blade_llm.kernels.paged_attention import PreparedAttention, RaggedBatch, prepare
 from blade_llm.kernels.warm import warm_step
+from blade_llm.layers.latent_prefill import ExpandedPrefills, expanded_prefills
 from blade_llm.layers.step import KVCache, StepMetadata, WholeSequences
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.decoder import Decoder
@@ -55,6 +56,8 @@ from blade_llm.runner.tables import SlotTables
 from blade_llm.sampling.masks import TokenMasks
 from blade_llm.sampling.sampler import Sampler
 from blade_llm.scheduling.plan import PendingForward, StepPlan
+from blade_llm.spec.latent_attention import LatentAttentionSpec
+from blade_llm.spec.modules import ModulesSpec
 from blade_llm.weights.loader import load_model
 from blade_llm.weights.packed_cache.folder import packed_cache
 
@@ -91,6 +94,8 @@ class TorchRunner:
         self.attn_cls = choose_attention(config.attn_cls, self.device)
         if config.enable_triton_mla:
             logger.info("%s", enable_triton_mla(model_config.kv.value_part > 0, self.attn_cls, self.device))
+        first = None if isinstance(model_config.decoder, ModulesSpec) else model_config.decoder.layers[0].attention
+        self._latent = first if isinstance(first, LatentAttentionSpec) else None
         self._torch_attention = self.attn_cls == "paged" and self.device.type == "cuda"
         self._graph_backend = graph_backend
         if self.device.type == "cpu":
@@ -253,6 +258,7 @@ class TorchRunner:
         )
         attention: PreparedAttention | WholeSequences
         token_types: Tensor | None = None
+        expanded: ExpandedPrefills | None = None
         if self.model_config.decoder.bidirectional:
             assert batch.host_query_lens == batch.host_seq_lens, "an encoder computes whole sequences"
             attention = WholeSequences(batch.host_query_lens)
@@ -271,7 +277,9 @@ class TorchRunner:
                 deterministic=self.config.deterministic,
                 reference=self._torch_attention,
             )
-        metadata = StepMetadata(positions, slot_mapping, attention, self._kv_cache, token_types)
+            if self._latent is not None and not self.config.deterministic:
+                expanded = expanded_prefills(self._latent, batch, tables.block_table, self._kv_cache[0][0])
+        metadata = StepMetadata(positions, slot_mapping, attention, self._kv_cache, token_types, expanded)
         return self.model(token_ids, metadata, selected)
 
     def _start_on_cpu(self) -> KVCachePlan:

@@ -38,6 +38,12 @@ class LayerSpec:
             raise ValueError("attention has a norm before it or after it")
 
     @property
+    def grouped_attention(self) -> AttentionSpec:
+        """Its attention, of a family that has no latent attention."""
+        assert isinstance(self.attention, AttentionSpec)
+        return self.attention
+
+    @property
     def norms(self) -> tuple[NormSpec, ...]:
         """All that the layer has."""
         norms = (
@@ -107,6 +113,12 @@ class DecoderSpec:
     def num_heads(self) -> int:
         """Query heads, equal in all layers."""
         return self.layers[0].attention.num_heads
+
+    @property
+    def expanded_width(self) -> int:
+        """Numbers that each token of a context takes where latent attention expands it; 0 without latent attention."""
+        attentions = (layer.attention for layer in self.layers)
+        return max((a.expanded_width for a in attentions if isinstance(a, LatentAttentionSpec)), default=0)
 
     @property
     def widest(self) -> int:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from blade_llm.spec.norm import NormSpec
 from blade_llm.spec.rope import RopeSpec
+
+EXPANDED_CONTEXT: Final = 8192
+"""Tokens of the longest sequence whose keys and values are made anew for a prefill, which bounds the memory for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +80,8 @@ class LatentAttentionSpec:
         """Numbers that attention makes of a token: projections, queries over latent vectors, results, values."""
         over_latents = self.num_heads * (self.head_dim + 2 * self.latent_dim)
         return self.down_size + self.query_size + over_latents + self.num_heads * self.value_dim
+
+    @property
+    def expanded_width(self) -> int:
+        """Numbers that each token of a context takes in a prefill that expands it: keys, values, and their parts."""
+        return self.head_dim + self.num_heads * (2 * self.nope_dim + self.rope_dim + 2 * self.value_dim)

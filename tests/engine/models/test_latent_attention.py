@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 
 from blade_llm.models.config import load_model_config
 from blade_llm.models.errors import ModelFilesError, UnsupportedSettingError
-from blade_llm.runner import build_runner
+from blade_llm.runner import build_runner, torch_runner
 from blade_llm.runner.device import enable_triton_mla
 from blade_llm.runner.kv_cache import allocate_kv_cache, copy_blocks
 from blade_llm.runner.startup.kernels import warm_norms_and_gates, warm_paged_attention
@@ -124,6 +124,7 @@ def test_triton_kernels_sample_the_same_and_compile_nothing_in_service(
     runner = build_runner(engine_config(tmp_path, max_model_len=128))
     expected = serve(Driver(runner))
     triton_interpreter.use_triton(monkeypatch)
+    monkeypatch.setattr(torch_runner, "expanded_prefills", lambda *arguments: None)  # as on a GPU
     variants = triton_interpreter.record_launches(monkeypatch)
     decoder, cache = runner.model_config.decoder, runner._kv_cache[0]
     warm_norms_and_gates(decoder, runner.dtype, cache[0])
@@ -164,7 +165,8 @@ def test_checkpoints_that_lack_a_tensor_or_have_more(tmp_path: Path, caplog: pyt
     save_row(tmp_path, replace(row, fields={**row.fields, "num_mtp_layers": 1}))
     tensors = load_file(tmp_path / "model.safetensors")
     config = load_model_config(tmp_path)
-    more = {name.replace("layers.2.", "layers.3."): tensor for name, tensor in tensors.items() if "layers.2." in name}
+    last = {name: tensor for name, tensor in tensors.items() if "layers.2." in name}
+    more = {name.replace("layers.2.", "layers.3."): tensor.clone() for name, tensor in last.items()}
     save_file({**tensors, **more}, tmp_path / "model.safetensors")
     with caplog.at_level(logging.WARNING):
         SafetensorsWeights(tmp_path, config, torch.device("cpu"), torch.float32)

@@ -30,7 +30,6 @@ def _attention(raw: RawConfig) -> LatentAttentionSpec:
     rank = 0 if "q_lora_rank" in raw.nulls else raw.positive("q_lora_rank", 1536)
     if bias and not rank:
         raise UnsupportedModelError("'attention_bias' without 'q_lora_rank' is not supported")
-    pairing = "neighbours" if raw.flag("rope_interleave", True) else "halves"
     return LatentAttentionSpec(
         num_heads=heads,
         latent_dim=raw.positive("kv_lora_rank", 512),
@@ -38,7 +37,7 @@ def _attention(raw: RawConfig) -> LatentAttentionSpec:
         rope_dim=rotated,
         value_dim=raw.positive("v_head_dim", 128),
         scale=(nope + rotated) ** -0.5 * softmax_factor(raw),
-        rope=read_rope(raw, rotated, pairing=pairing),
+        rope=read_rope(raw, rotated, pairing="neighbours" if raw.flag("rope_interleave", True) else "halves"),
         latent_norm=NormSpec(LATENT_EPS),
         query_rank=rank,
         down_bias=bias,
