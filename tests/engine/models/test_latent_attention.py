@@ -25,6 +25,8 @@ from blade_llm.runner.device import enable_triton_mla
 from blade_llm.runner.kv_cache import allocate_kv_cache, copy_blocks
 from blade_llm.runner.startup.kernels import warm_norms_and_gates, warm_paged_attention
 from blade_llm.runner.torch_runner import TorchRunner
+from blade_llm.weights.packed_cache import loading
+from blade_llm.weights.packed_cache.sources import WritingSource
 from blade_llm.weights.sources import SafetensorsWeights
 
 cpu_only = pytest.mark.skipif(triton_interpreter.COMPILED, reason="compares with torch operators on the CPU")
@@ -158,6 +160,30 @@ def test_the_correction_bias_is_not_rounded(model: tuple[Path, Any]) -> None:
     kept = runner.model.layers[2].mlp.correction_bias
     assert torch.equal(kept, stored)
     assert not torch.equal(kept, stored.bfloat16().float())
+
+
+@pytest.mark.skipif(not loading.can_be_kept(torch.device("cpu"), torch.bfloat16), reason="no native kernels here")
+@pytest.mark.parametrize("quant", ["none", "int4"])
+def test_a_second_start_takes_packed_weights(
+    model: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quant: str
+) -> None:
+    """What is multiplied by head is read from the checkpoint again, beside norms, routers and embedding."""
+    threads: list[Any] = []
+    finish = WritingSource.finish
+    monkeypatch.setattr(WritingSource, "finish", lambda source: threads.append(finish(source)))
+    monkeypatch.setattr(loading, "LEAST_BYTES", 0)
+    options = {"dtype": "bfloat16", "quant": quant, "packed_cache_dir": str(tmp_path), "packed_cache_bytes": 1 << 30}
+    config = engine_config(model[0], **options)
+    prompt = prompt_of(40)
+    first = Driver(build_runner(config)).generate(0, prompt, 5)
+    threads[0].join()
+    read: list[str] = []
+    mapped = SafetensorsWeights._mapped
+    monkeypatch.setattr(SafetensorsWeights, "_mapped", lambda self, name: read.append(name) or mapped(self, name))
+    assert Driver(build_runner(config)).generate(0, prompt, 5) == first
+    assert len(threads) == 1
+    assert "model.layers.2.self_attn.kv_b_proj.weight" in read
+    assert not [name for name in read if "experts" in name or name.endswith(("q_b_proj.weight", "o_proj.weight"))]
 
 
 def test_checkpoints_that_lack_a_tensor_or_have_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
