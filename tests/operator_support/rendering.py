@@ -42,6 +42,17 @@ CASES: dict[str, dict[str, Any]] = {
         },
         "security": {"networkPolicy": False},
     },
+    "bucket": {
+        "model": {
+            "uri": "s3://models/qwen/v1",
+            "cache": {"claimName": "models"},
+            "credentialsSecretRef": {"name": "bucket-reader"},
+        },
+        "engine": {"env": [{"name": "AWS_ENDPOINT_URL_S3", "value": "http://minio.storage:9000"}]},
+    },
+    "registry": {
+        "model": {"uri": "oci://registry.team:5000/acme/qwen:v1", "credentialsSecretRef": {"name": "registry-reader"}}
+    },
     "gpu_pvc": {
         "model": {"uri": "pvc://model-store/qwen/v1"},
         "engine": {
