@@ -112,7 +112,7 @@ def describe_family(architecture: str, raw: RawConfig, task: Task) -> Descriptio
         raise UnsupportedModelError("layers with different numbers of heads are not supported")
     _, kv_heads, head_dim = shapes.pop()
     kv = KVSpec(0 if decoder.bidirectional else len(decoder.layers), kv_heads, head_dim)
-    return decoder, tensor_map(decoder, family.names), kv
+    return decoder, tensor_map(decoder, family.names_of(raw)), kv
 
 
 def load_model_config(model_dir: Path, task: Task = "generate", describe: Describe = describe_family) -> ModelConfig:
