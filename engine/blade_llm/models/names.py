@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from blade_llm.models.moe_names import MoENames, map_moe
+from blade_llm.models.moe_names import MoENames, map_fused, map_moe
 from blade_llm.spec.attention import AttentionSpec
 from blade_llm.spec.decoder import DecoderSpec, LayerSpec
 from blade_llm.spec.mlp import MLPSpec
@@ -61,7 +61,9 @@ def tensor_map(spec: DecoderSpec, names: Names | None = None) -> TensorMap:
     tensors: dict[str, TensorPart] = {}
     tensors["embedding"] = TensorPart(f"{names.embedding}.weight", (spec.vocab_size, spec.hidden_size))
     if spec.positions is not None:
-        tensors["positions"] = TensorPart(f"{names.positions}.weight", (spec.positions.rows, spec.hidden_size))
+        count, first = spec.positions.rows, spec.positions.offset
+        rows = range(first, count) if first else None
+        tensors["positions"] = TensorPart(f"{names.positions}.weight", (count, spec.hidden_size), rows)
     if spec.token_types:
         tensors["token_types"] = TensorPart(f"{names.token_types}.weight", (spec.token_types, spec.hidden_size))
     if spec.embedding_norm is not None:
@@ -82,7 +84,18 @@ def tensor_map(spec: DecoderSpec, names: Names | None = None) -> TensorMap:
         linears["classifier.output"] = LinearMap((LinearPart(names.classifier, 1, size),), bias)
         if spec.classifier.dense:
             linears["classifier.dense"] = LinearMap((LinearPart(names.classifier_dense, size, size),), bias)
-    return TensorMap(linears, tensors, optional_prefix=names.embedding.partition(".")[0] + ".")
+    return TensorMap(linears, tensors, names.embedding.partition(".")[0] + ".", _fused(spec, names))
+
+
+def _fused(spec: DecoderSpec, names: Names) -> TensorMap | None:
+    """What differs in a checkpoint with one tensor for all experts of a layer."""
+    linears: dict[str, LinearMap] = {}
+    tensors: dict[str, TensorPart] = {}
+    for index, layer in enumerate(spec.layers):
+        if isinstance(layer.mlp, MoESpec):
+            prefix = names.layer.format(index)
+            map_fused(linears, tensors, f"layers.{index}.mlp", prefix, layer.mlp, spec.hidden_size, names.moe)
+    return TensorMap(linears, tensors) if linears else None
 
 
 class _HeadRows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from torch import Tensor
@@ -10,8 +11,11 @@ from torch import Tensor
 class WeightSource(Protocol):
     """Gives a model its tensors by their names in the checkpoint."""
 
-    def tensor(self, name: str) -> Tensor:
-        """The tensor of this name."""
+    def tensor(self, name: str, index: int | None = None) -> Tensor:
+        """The tensor of this name, or one along its first dimension."""
 
     def stacked(self, names: list[str]) -> Tensor:
         """Several tensors, concatenated along the first dimension."""
+
+    def made(self, keys: list[str], make: Callable[[], Tensor]) -> Tensor:
+        """What ``make`` makes of tensors of this source; ``keys`` say which and how."""

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+from array import array
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -24,6 +26,23 @@ class TensorPart:
     """The checkpoint has [in, out] instead of [out, in]."""
     unit_rows: bool = False
     """Each row is divided by its Euclidean norm."""
+    index: int | None = None
+    """Which of the matrices that lie one after the other in the tensor, along a dimension before those above."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether the tensor is wanted as it is in the checkpoint."""
+        return self.rows is None and self.index is None and not (self.transposed or self.unit_rows)
+
+    @property
+    def key(self) -> str:
+        """Names what is wanted of the tensor: other than its name where it is not plain."""
+        if self.plain:
+            return self.name
+        rows: object = self.rows
+        if rows is not None and not isinstance(rows, range):
+            rows = hashlib.sha256(array("q", rows)).hexdigest()
+        return f"{self.name} {self.index} {rows} {self.transposed} {self.unit_rows}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +57,16 @@ class LinearPart:
     """As in :class:`TensorPart`."""
     transposed: bool = False
     unit_rows: bool = False
+    one_of: tuple[int, int] | None = None
+    """Which of how many layers, where one tensor named ``module`` holds the weights of all."""
 
     @property
     def weight(self) -> TensorPart:
         """The plain weight."""
         shape = (self.inputs, self.outputs) if self.transposed else (self.outputs, self.inputs)
+        if self.one_of is not None:
+            index, count = self.one_of
+            return TensorPart(self.module, (count, *shape), self.rows, self.transposed, self.unit_rows, index)
         return TensorPart(f"{self.module}.weight", shape, self.rows, self.transposed, self.unit_rows)
 
     @property
@@ -93,10 +117,18 @@ class TensorMap:
     """All others: norms, tables."""
     optional_prefix: str = ""
     """Of most names. A checkpoint that was saved without the output matrix's module has none of them with it."""
+    variant: TensorMap | None = None
+    """Some of the places as other checkpoints have them."""
 
     def found_in(self, names: Collection[str]) -> TensorMap:
-        """The map for a checkpoint with tensors of these ``names``: without the optional prefix if none has it."""
+        """The map for a checkpoint with tensors of these ``names``: with the variant's places if it has any of its
+        weights, without the optional prefix if none has it."""
         prefix = self.optional_prefix
+        if self.variant is not None:
+            weights = {part.name for linear in self.variant.linears.values() for part in linear.weights}
+            found = any(name in names or name.removeprefix(prefix) in names for name in weights)
+            linears, tensors = (self.variant.linears, self.variant.tensors) if found else ({}, {})
+            return TensorMap({**self.linears, **linears}, {**self.tensors, **tensors}, prefix).found_in(names)
         if not prefix or any(name.startswith(prefix) for name in names):
             return self
         linears = {

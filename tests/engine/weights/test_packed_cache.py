@@ -97,7 +97,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the tensors that are read from the model's files."""
     read: list[str] = []
     mapped = SafetensorsWeights._mapped
-    monkeypatch.setattr(SafetensorsWeights, "_mapped", lambda self, name: read.append(name) or mapped(self, name))
+    monkeypatch.setattr(
+        SafetensorsWeights, "_mapped", lambda self, name, index=None: read.append(name) or mapped(self, name, index)
+    )
     return read
 
 

@@ -70,8 +70,12 @@ class WritingSource:
         self._linears: list[StoredLinear] = []
         self._failed = False
 
-    def tensor(self, name: str) -> Tensor:
-        return self._handed.add((name,), self._source.tensor(name))
+    def tensor(self, name: str, index: int | None = None) -> Tensor:
+        tensor = self._source.tensor(name, index)
+        return self._handed.add((name,), tensor) if index is None else tensor
+
+    def made(self, keys: list[str], make: Callable[[], Tensor]) -> Tensor:
+        return self._handed.add(tuple(keys), make())
 
     def stacked(self, names: list[str]) -> Tensor:
         """Matrices of whole panels have no data either: they are packed one by one, straight from the file."""
@@ -163,8 +167,13 @@ class ReadingSource:
         for names in file.directory.elsewhere:
             self._shapes.pop(names, None)
 
-    def tensor(self, name: str) -> Tensor:
+    def tensor(self, name: str, index: int | None = None) -> Tensor:
+        if index is not None:  # a piece of what `made` did not find
+            return self._source.tensor(name, index)
         return self._hand((name,), lambda: self._source.tensor(name))
+
+    def made(self, keys: list[str], make: Callable[[], Tensor]) -> Tensor:
+        return self._hand(tuple(keys), make)
 
     def stacked(self, names: list[str]) -> Tensor:
         return self._hand(tuple(names), lambda: self._source.stacked(names))
