@@ -25,6 +25,7 @@ from safetensors.torch import load_file, save_file
 
 LONG = {"original_max_position_embeddings": 48}
 GPT2_SHAPE = {"vocab_size": 199, "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 1024}
+FALCON_SHAPE = {name: SHAPE[name] for name in SHAPE if name not in ("intermediate_size", "num_key_value_heads")}
 MODULES: dict[str, Any] = {"runner": {"model_impl": "transformers"}, "fused": False}
 """Of a row that transformers' own modules compute."""
 GEMMA2_CAPS = {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 4.0}
@@ -138,6 +139,11 @@ def as_internlm2(folder: Path) -> None:
     config |= {"architectures": ["InternLM2ForCausalLM"], "model_type": "internlm2", "bias": True}
     del config["attention_bias"]
     (folder / "config.json").write_text(json.dumps(config))
+
+
+def with_sdpa(model: Any) -> None:
+    """Its eager attention adds ALiBi twice, to the mask and to the scores."""
+    model.config._attn_implementation = "sdpa"  # which its layers read at each call
 
 
 ROWS: dict[str, Row] = {
@@ -288,6 +294,25 @@ ROWS: dict[str, Row] = {
     ),
     "phi": Row("Phi", "attention and MLP side by side behind one norm", {"partial_rotary_factor": 0.5}, fused=False),
     "gpt-neox": Row("GPTNeoX", "side by side with a norm each, partial rotation", dict(rotary_pct=0.5), fused=False),
+    "gpt-j": Row(
+        "GPTJ", "side by side behind one norm, neighbours rotate in half of the dimensions",
+        shape=dict(GPT2_SHAPE, rotary_dim=8, bos_token_id=0, eos_token_id=1), fused=False,
+    ),
+    "falcon": Row("Falcon", "one key head, side by side behind one norm", shape=FALCON_SHAPE, fused=False),
+    "falcon-new": Row(
+        "Falcon", "key heads with their queries, side by side with a norm each, biases",
+        dict(new_decoder_architecture=True, num_kv_heads=2, bias=True, ffn_hidden_size=112), shape=FALCON_SHAPE,
+        fused=False,
+    ),
+    "falcon-2": Row(
+        "Falcon", "key heads with their queries, side by side behind one norm",
+        dict(new_decoder_architecture=True, num_kv_heads=4, num_ln_in_parallel_attn=1, tie_word_embeddings=False),
+        shape=FALCON_SHAPE, fused=False,
+    ),
+    "falcon-rw": Row(
+        "Falcon", "one matrix by head, ALiBi, one half after the other, biases",
+        dict(multi_query=False, parallel_attn=False, alibi=True, bias=True), shape=FALCON_SHAPE, reference=with_sdpa,
+    ),
     "opt": Row("OPT", "learned positions, layer norm, ReLU", dict(ffn_dim=112, pad_token_id=0, dropout=0.0)),
     "gpt2": Row(
         "GPT2", "transposed weights, GELU", {"scale_attn_by_inverse_layer_idx": True}, "GPT2LMHeadModel", GPT2_SHAPE,
@@ -402,3 +427,8 @@ def save_row(folder: Path, row: Row, dtype: torch.dtype = torch.float32) -> Any:
     if row.becomes is not None:
         row.becomes[1](folder)
     return reference
+
+
+def in_one_tensor(folder: Path, target: Path) -> None:
+    """The model of ``folder`` as transformers saves it when it keeps its own form: a tensor for all experts."""
+    load_reference(folder).save_pretrained(target, save_original_format=False)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from blade_llm.kernels.activate import Activation, activate
+from blade_llm.kernels.activate import activate
 from blade_llm.kernels.backend import backend_of
 from blade_llm.kernels.decoder_layers.weights import NormKind
 from blade_llm.kernels.experts.packed import PackedExperts
@@ -21,9 +21,9 @@ from blade_llm.kernels.penalties import RowMasks, SparseBias, apply_penalties
 from blade_llm.kernels.rms_norm import add_rms_norm, rms_norm
 from blade_llm.kernels.rope_write_kv import rope_write_kv
 from blade_llm.kernels.rope_write_latent import rope_write_latent
-from blade_llm.kernels.silu_and_mul import silu_and_mul
 from blade_llm.kernels.top_k_top_p import top_k_top_p_thresholds
 from blade_llm.spec.latent_attention import LatentAttentionSpec
+from blade_llm.spec.mlp import Activation
 from blade_llm.spec.moe import RoutingSpec
 
 
@@ -52,7 +52,7 @@ def warm_layers(
     rms_norm(x, weight, 1e-6)
     add_rms_norm(x, x.clone(), weight, 1e-6)
     for width in inner:
-        silu_and_mul(torch.zeros(1, 2 * width, dtype=dtype, device=device))
+        activate(torch.zeros(1, 2 * width, dtype=dtype, device=device), "silu", gated=True)
     if not num_heads:
         return
     angles = torch.zeros(1, head_dim // 2, device=device)

@@ -44,7 +44,7 @@ class MoE:
         rounding would send tokens to other experts. Raises ValueError for weights that are not ``spec``'s."""
         options = options or LinearOptions()
         _check(spec, weights)
-        exact = LinearOptions("none", options.deterministic)
+        exact = LinearOptions("none", options.deterministic, options.packer)
         router = weights.router.float() if spec.float32_router else weights.router
         bias = weights.correction_bias
         self.spec = spec

@@ -124,7 +124,7 @@ def describe_family(architecture: str, raw: RawConfig, task: Task) -> Descriptio
     first = attentions[0]
     latent = first.latent_dim if isinstance(first, LatentAttentionSpec) else 0
     kv = KVSpec(0 if decoder.bidirectional else len(decoder.layers), first.num_kv_heads, first.head_dim, latent)
-    return decoder, tensor_map(decoder, family.names), kv
+    return decoder, tensor_map(decoder, family.names_of(raw)), kv
 
 
 def load_model_config(model_dir: Path, task: Task = "generate", describe: Describe = describe_family) -> ModelConfig:

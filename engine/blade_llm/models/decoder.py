@@ -36,7 +36,7 @@ class Decoder:
         self.embedding = parameters.tensor("embedding")
         self._embedding_scale = torch.tensor(spec.embedding_scale, dtype=self.embedding.dtype).item()
         """Rounded as the models' own code does."""
-        self.positions = None if spec.positions is None else parameters.tensor("positions")[spec.positions.offset :]
+        self.positions = None if spec.positions is None else parameters.tensor("positions")
         norm = spec.embedding_norm
         self.embedding_norm = None if norm is None else build_norm(norm, parameters, "embedding_norm")
         rope_of = [(layer.attention.rope, layer.attention.rotary_width) for layer in spec.layers]

@@ -59,7 +59,7 @@ class Encoder:
         self.embedding = parameters.tensor("embedding")
         self.positions: Tensor | None = None
         if spec.positions is not None:
-            self.positions = parameters.tensor("positions")[spec.positions.offset :]
+            self.positions = parameters.tensor("positions")
         self.token_types = parameters.tensor("token_types") if spec.token_types else None
         assert spec.embedding_norm is not None
         assert spec.final_norm is None

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from blade_llm.models.layer_names.latent_attention import map_latent_attention
-from blade_llm.models.layer_names.moe import MoENames, map_moe
+from blade_llm.models.layer_names.moe import MoENames, map_fused, map_moe
 from blade_llm.spec.attention import AttentionSpec
 from blade_llm.spec.decoder import DecoderSpec, LayerSpec
 from blade_llm.spec.latent_attention import LatentAttentionSpec
@@ -64,7 +64,9 @@ def tensor_map(spec: DecoderSpec, names: Names | None = None) -> TensorMap:
     tensors: dict[str, TensorPart] = {}
     tensors["embedding"] = TensorPart(f"{names.embedding}.weight", (spec.vocab_size, spec.hidden_size))
     if spec.positions is not None:
-        tensors["positions"] = TensorPart(f"{names.positions}.weight", (spec.positions.rows, spec.hidden_size))
+        count, first = spec.positions.rows, spec.positions.offset
+        rows = range(first, count) if first else None
+        tensors["positions"] = TensorPart(f"{names.positions}.weight", (count, spec.hidden_size), rows)
     if spec.token_types:
         tensors["token_types"] = TensorPart(f"{names.token_types}.weight", (spec.token_types, spec.hidden_size))
     if spec.embedding_norm is not None:
@@ -91,7 +93,19 @@ def tensor_map(spec: DecoderSpec, names: Names | None = None) -> TensorMap:
             linears["classifier.dense"] = LinearMap((LinearPart(names.classifier_dense, size, size),), bias)
     after = range(len(spec.layers), len(spec.layers) + spec.prediction_layers)
     skipped = tuple(f"{names.layer.format(index)}." for index in after)
-    return TensorMap(linears, tensors, optional_prefix=names.embedding.partition(".")[0] + ".", skipped=skipped)
+    prefix = names.embedding.partition(".")[0] + "."
+    return TensorMap(linears, tensors, prefix, skipped, _fused(spec, names))
+
+
+def _fused(spec: DecoderSpec, names: Names) -> TensorMap | None:
+    """What differs in a checkpoint with one tensor for all experts of a layer."""
+    linears: dict[str, LinearMap] = {}
+    tensors: dict[str, TensorPart] = {}
+    for index, layer in enumerate(spec.layers):
+        if isinstance(layer.mlp, MoESpec):
+            prefix = names.layer.format(index)
+            map_fused(linears, tensors, f"layers.{index}.mlp", prefix, layer.mlp, spec.hidden_size, names.moe)
+    return TensorMap(linears, tensors) if linears else None
 
 
 class _HeadRows:

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+from array import array
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -24,8 +26,26 @@ class TensorPart:
     """The checkpoint has [in, out] instead of [out, in]."""
     unit_rows: bool = False
     """Each row is divided by its Euclidean norm."""
+    index: int | None = None
+    """Which of the matrices that lie one after the other in the tensor, along a dimension before those above."""
     float32: bool = False
     """Read in fp32 whatever the model's type."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether the tensor is wanted as it is in the checkpoint."""
+        changed = self.transposed or self.unit_rows or self.float32
+        return self.rows is None and self.index is None and not changed
+
+    @property
+    def key(self) -> str:
+        """Names what is wanted of the tensor: other than its name where it is not plain."""
+        if self.plain:
+            return self.name
+        rows: object = self.rows
+        if rows is not None and not isinstance(rows, range):
+            rows = hashlib.sha256(array("q", rows)).hexdigest()
+        return f"{self.name} {self.index} {rows} {self.transposed} {self.unit_rows} {self.float32}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +60,16 @@ class LinearPart:
     """As in :class:`TensorPart`."""
     transposed: bool = False
     unit_rows: bool = False
+    one_of: tuple[int, int] | None = None
+    """Which of how many layers, where one tensor named ``module`` holds the weights of all."""
 
     @property
     def weight(self) -> TensorPart:
         """The plain weight."""
         shape = (self.inputs, self.outputs) if self.transposed else (self.outputs, self.inputs)
+        if self.one_of is not None:
+            index, count = self.one_of
+            return TensorPart(self.module, (count, *shape), self.rows, self.transposed, self.unit_rows, index)
         return TensorPart(f"{self.module}.weight", shape, self.rows, self.transposed, self.unit_rows)
 
     @property
@@ -97,10 +122,19 @@ class TensorMap:
     """Of most names. A checkpoint that was saved without the output matrix's module has none of them with it."""
     skipped: tuple[str, ...] = ()
     """What names of tensors begin with that are known and not computed: layers for multi-token prediction."""
+    variant: TensorMap | None = None
+    """Some of the places as other checkpoints have them."""
 
     def found_in(self, names: Collection[str]) -> TensorMap:
-        """The map for a checkpoint with tensors of these ``names``: without the optional prefix if none has it."""
+        """The map for a checkpoint with tensors of these ``names``: with the variant's places if it has any of its
+        weights, without the optional prefix if none has it."""
         prefix = self.optional_prefix
+        if self.variant is not None:
+            weights = {part.name for linear in self.variant.linears.values() for part in linear.weights}
+            found = any(name in names or name.removeprefix(prefix) in names for name in weights)
+            linears, tensors = (self.variant.linears, self.variant.tensors) if found else ({}, {})
+            merged = TensorMap({**self.linears, **linears}, {**self.tensors, **tensors}, prefix, self.skipped)
+            return merged.found_in(names)
         if not prefix or any(name.startswith(prefix) for name in names):
             return self
         linears = {

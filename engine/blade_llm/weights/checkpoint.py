@@ -18,7 +18,7 @@ from typing import Any, Final
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.weights.gguf.index import INDEX_NAME as GGUF_INDEX_NAME
 from blade_llm.weights.gguf.index import MODEL_NAME as GGUF_NAME
-from blade_llm.weights.gguf.index import PLAIN, read_gguf_header
+from blade_llm.weights.gguf.index import PLAIN, linked_files, read_gguf_header
 from blade_llm.weights.gguf.index import TYPES as GGUF_TYPES
 from blade_llm.weights.pickled import read_pickle_header
 from blade_llm.weights.tensor_info import DTYPE_BITS, TensorInfo
@@ -100,13 +100,20 @@ def check_tensors(checkpoint: Checkpoint, expected: Mapping[str, tuple[int, ...]
         )
     present = [(checkpoint.tensors[name], shape) for name, shape in expected.items() if name in checkpoint.tensors]
     wrong = [
-        f"{tensor.name} is {list(tensor.shape)}, config.json asks for {list(shape)}"
+        f"{tensor.name} is {list(tensor.shape)} in {tensor.file.name}, config.json asks for {list(shape)}"
         for tensor, shape in present
         if tensor.shape != tuple(shape)
     ]
     if wrong:
-        problems.append(f"wrong shape: {_some(wrong, separator='; ')}; config.json and the weights do not match")
-    odd = [f"{tensor.name} is {tensor.dtype}" for tensor, _ in present if tensor.dtype not in WEIGHT_DTYPES]
+        problems.append(
+            f"wrong shape: {_some(wrong, separator='; ')}; config.json and the weights do not match: download the "
+            "model again into an empty folder"
+        )
+    odd = [
+        f"{tensor.name} is {tensor.dtype} in {tensor.file.name}"
+        for tensor, _ in present
+        if tensor.dtype not in WEIGHT_DTYPES
+    ]
     if odd:
         problems.append(f"unsupported weight type: {_some(odd)}; supported are BF16, F16, F32")
     return problems
@@ -136,7 +143,7 @@ def _some(names: list[str], separator: str = ", ", limit: int = 3) -> str:
 def _weight_files(model_dir: Path) -> tuple[list[Path], dict[str, str], str]:
     """The files to read, and the index (tensor to file name; empty without one) with its name."""
     if (model_dir / GGUF_NAME).is_file() and (model_dir / GGUF_INDEX_NAME).is_file():  # a folder made for a GGUF file
-        return [model_dir / GGUF_NAME], {}, ""
+        return linked_files(model_dir), {}, ""
     safe = sorted(path for path in model_dir.glob("*.safetensors") if not path.name.startswith("consolidated"))
     for single, index_name in ((SINGLE_NAME, INDEX_NAME), (PICKLED_NAME, PICKLED_INDEX_NAME)):
         if (model_dir / single).is_file():

@@ -91,11 +91,7 @@ def load_served_model(source: ModelSource) -> ServedModel:
     folder = Path(source.folder)
     tokenizer_dir = folder if source.tokenizer_dir is None else Path(source.tokenizer_dir)
     tokenizer = Tokenizer(tokenizer_dir, source.tokenizer_special_tokens)
-    if tokenizer.largest_id >= source.vocab_size:
-        raise TokenizerFilesError(
-            f"{tokenizer.folder}: the tokenizer has token id {tokenizer.largest_id}, the model only "
-            f"{source.vocab_size} ids; they do not belong together: give --tokenizer_dir the right folder"
-        )
+    tokenizer.require_within(source.vocab_size)
     if taken := RESERVED & source.default_chat_template_kwargs.keys():
         raise TokenizerFilesError(f"--default_chat_template_kwargs may not set {sorted(taken)[0]!r}; leave it out")
     template = load_chat_template(tokenizer, source.chat_template)

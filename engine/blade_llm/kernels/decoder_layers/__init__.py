@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from blade_llm.kernels.activate.kinds import Activation
 from blade_llm.kernels.backend import backend_of
 from blade_llm.kernels.decoder_layers.weights import DecoderShape, LayerWeights, NormKind
+from blade_llm.spec.mlp import Activation
 
 if TYPE_CHECKING:
     from blade_llm.kernels.decoder_layers.native import NativeDecoder

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from blade_llm.kernels.activate.kinds import FORMULAS, formula_of
+from blade_llm.kernels.activate.kinds import FORMULAS
 from blade_llm.kernels.decoder_layers.weights import NORMS, DecoderShape, LayerWeights
 from blade_llm.kernels.linear.native import NativeLinear
 from blade_llm.kernels.native.functions import bind
@@ -68,7 +68,7 @@ class NativeDecoder:
         self._kept = list(layers), forms  # for their addresses
         self._layers = (_Layer * len(layers))(*(_layer(layer, form) for layer, form in zip(layers, forms, strict=True)))
         hidden, queries = layers[0].input_norm.shape[0], heads * head_dim
-        formula, norm = FORMULAS[formula_of(shape.activation)], NORMS[shape.norm]
+        formula, norm = FORMULAS[shape.activation], NORMS[shape.norm]
         self._decoder = _Decoder(
             ctypes.addressof(self._layers),
             *(hidden, inner, heads, kv_heads, head_dim, formula, shape.gated, norm),

@@ -7,9 +7,9 @@ from typing import Final, Literal
 
 from torch import Tensor
 
-from blade_llm.kernels.activate.kinds import Activation
 from blade_llm.kernels.linear.packed import PackedLinear
 from blade_llm.kernels.paged_attention.variant import PLAIN, AttentionVariant
+from blade_llm.spec.mlp import Activation
 
 NormKind = Literal["rms", "rms_unit_offset", "layer"]
 NORMS: Final[dict[NormKind, int]] = {"rms": 0, "rms_unit_offset": 1, "layer": 2}

@@ -11,11 +11,12 @@ from blade_llm.models.families.baichuan import BAICHUAN
 from blade_llm.models.families.big_science import BLOOM, STARCODER2
 from blade_llm.models.families.cohere import COHERE
 from blade_llm.models.families.encoders.bert import BERT, ROBERTA
+from blade_llm.models.families.falcon import FALCON
 from blade_llm.models.families.family import Family
 from blade_llm.models.families.gemma import GEMMA, GEMMA2, GEMMA3
 from blade_llm.models.families.glm import CHATGLM, GLM, GLM4
 from blade_llm.models.families.gpt2 import GPT2
-from blade_llm.models.families.gpt_neox import GPT_NEOX
+from blade_llm.models.families.gpt_neox import GPT_J, GPT_NEOX
 from blade_llm.models.families.granite import GRANITE
 from blade_llm.models.families.internlm import INTERNLM2
 from blade_llm.models.families.llama import LLAMA
@@ -47,6 +48,8 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "GraniteForCausalLM": GRANITE,
     "PhiForCausalLM": PHI,
     "GPTNeoXForCausalLM": GPT_NEOX,
+    "GPTJForCausalLM": GPT_J,
+    "FalconForCausalLM": FALCON,
     "OPTForCausalLM": OPT,
     "GPT2LMHeadModel": GPT2,
     "GemmaForCausalLM": GEMMA,

@@ -20,6 +20,9 @@ class MoENames:
     up: tuple[str, str] = ("gate_proj", "up_proj")
     """Gate and up, of an expert and of the shared one."""
     down: str = "down_proj"
+    fused: tuple[str, str, str] = ("mlp.gate", "mlp.experts.gate_up_proj", "mlp.experts.down_proj")
+    """Router, and one tensor for gate and up of all experts and one for down: transformers' own names, which
+    ``save_pretrained(save_original_format=False)`` writes."""
 
 
 def map_moe(
@@ -54,3 +57,22 @@ def _expert(linears: dict[str, LinearMap], place: str, module: str, inner: int, 
     up = (LinearPart(f"{module}.{name}", inner, hidden) for name in names.up)
     linears[f"{place}.up"] = LinearMap(tuple(up))
     linears[f"{place}.down"] = LinearMap((LinearPart(f"{module}.{names.down}", hidden, inner),))
+
+
+def map_fused(
+    linears: dict[str, LinearMap],
+    tensors: dict[str, TensorPart],
+    place: str,
+    prefix: str,
+    spec: MoESpec,
+    hidden: int,
+    names: MoENames,
+) -> None:
+    """As :func:`map_moe`, the places that lie elsewhere where one tensor has all experts: [experts, out, in]."""
+    count = spec.routing.num_experts
+    router, up, down = (f"{prefix}.{name}" for name in names.fused)
+    tensors[f"{place}.router"] = TensorPart(f"{router}.weight", (count, hidden))
+    for index in range(count):
+        one_of = (index, count)
+        linears[f"{place}.experts.{index}.up"] = LinearMap((LinearPart(up, 2 * spec.inner, hidden, one_of=one_of),))
+        linears[f"{place}.experts.{index}.down"] = LinearMap((LinearPart(down, hidden, spec.inner, one_of=one_of),))

@@ -31,6 +31,19 @@ class Entry(msgspec.Struct, frozen=True):
     nbytes: int
     permuted_heads: int = 0
     """See :func:`blade_llm.weights.gguf.names.permuted_heads`."""
+    file: str = MODEL_NAME
+    """Which of the files of a model in parts."""
+
+
+def file_name(part: int) -> str:
+    """What the link to a part is called, counted from 0."""
+    return f"model-{part:05d}.gguf" if part else MODEL_NAME
+
+
+def linked_files(folder: Path) -> list[Path]:
+    """The links to all parts in the folder made for a GGUF file. Raises :class:`ModelFilesError`."""
+    names = {entry.file for entry in _read(folder / MODEL_NAME).values()} | {MODEL_NAME}
+    return [folder / name for name in sorted(names, key=lambda name: (name != MODEL_NAME, name))]
 
 
 def read_gguf_header(file: Path) -> dict[str, TensorInfo]:
@@ -38,6 +51,8 @@ def read_gguf_header(file: Path) -> dict[str, TensorInfo]:
     size = file.stat().st_size
     tensors = {}
     for name, entry in _read(file).items():
+        if entry.file != file.name:
+            continue
         if entry.begin + entry.nbytes > size:
             raise ModelFilesError(
                 f"{file.resolve()} is truncated: tensor {name!r} ends at byte {entry.begin + entry.nbytes}, the file "
