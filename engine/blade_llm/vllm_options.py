@@ -15,7 +15,6 @@ from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 import msgspec
 
 from blade_llm.config import EngineConfig
-from blade_llm.models.dtypes import DTYPE_ALIASES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,9 +323,6 @@ def engine_fields(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[st
 
 def _field(field: str, value: Any, name: str, given: Any) -> Any:
     """``value`` as ``field`` of the configuration has it; ``name`` and ``given``: as the caller wrote them."""
-    if field == "dtype":
-        spelt = str(value).removeprefix("torch.")
-        value = DTYPE_ALIASES.get(spelt, spelt)
     kind = _types()[field]
     try:
         return msgspec.convert(str(value) if isinstance(value, os.PathLike) else value, kind, strict=False)
