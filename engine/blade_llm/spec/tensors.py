@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from array import array
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 
@@ -109,6 +109,15 @@ class LinearMap:
 
 
 @dataclass(frozen=True, slots=True)
+class Variant:
+    """Some places of a map as other checkpoints of the same model have them."""
+
+    names: tuple[str, ...]
+    """Tensors that such a checkpoint has, one of them or all, and no other."""
+    make: Callable[[], TensorMap]
+
+
+@dataclass(frozen=True, slots=True)
 class TensorMap:
     """All tensors of a model, by their place in it, such as ``layers.3.attention.qkv``."""
 
@@ -117,18 +126,18 @@ class TensorMap:
     """All others: norms, tables."""
     optional_prefix: str = ""
     """Of most names. A checkpoint that was saved without the output matrix's module has none of them with it."""
-    variant: TensorMap | None = None
-    """Some of the places as other checkpoints have them."""
+    variant: Variant | None = field(default=None, compare=False)
 
     def found_in(self, names: Collection[str]) -> TensorMap:
-        """The map for a checkpoint with tensors of these ``names``: with the variant's places if it has any of its
-        weights, without the optional prefix if none has it."""
+        """The map for a checkpoint with tensors of these ``names``: with the variant's places if it has one of its
+        tensors, without the optional prefix if none has it."""
         prefix = self.optional_prefix
         if self.variant is not None:
-            weights = {part.name for linear in self.variant.linears.values() for part in linear.weights}
-            found = any(name in names or name.removeprefix(prefix) in names for name in weights)
-            linears, tensors = (self.variant.linears, self.variant.tensors) if found else ({}, {})
-            return TensorMap({**self.linears, **linears}, {**self.tensors, **tensors}, prefix).found_in(names)
+            other = TensorMap()
+            if any(name in names or name.removeprefix(prefix) in names for name in self.variant.names):
+                other = self.variant.make()
+            linears, tensors = {**self.linears, **other.linears}, {**self.tensors, **other.tensors}
+            return TensorMap(linears, tensors, prefix).found_in(names)
         if not prefix or any(name.startswith(prefix) for name in names):
             return self
         linears = {
