@@ -39,10 +39,12 @@ class TensorPart:
         """Names what is wanted of the tensor: other than its name where it is not plain."""
         if self.plain:
             return self.name
-        rows: object = self.rows
-        if rows is not None and not isinstance(rows, range):
-            rows = hashlib.sha256(array("q", rows)).hexdigest()
-        return f"{self.name} {self.index} {rows} {self.transposed} {self.unit_rows}"
+        rows = self.rows
+        if rows is None or isinstance(rows, range):
+            chosen = str(rows)
+        else:
+            chosen = hashlib.sha256(array("q", rows)).hexdigest()
+        return f"{self.name} {self.index} {chosen} {self.transposed} {self.unit_rows}"
 
 
 @dataclass(frozen=True, slots=True)
