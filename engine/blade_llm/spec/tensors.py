@@ -39,12 +39,9 @@ class TensorPart:
         """Names what is wanted of the tensor: other than its name where it is not plain."""
         if self.plain:
             return self.name
-        rows = self.rows
-        if rows is None or isinstance(rows, range):
-            chosen = str(rows)
-        else:
-            chosen = hashlib.sha256(array("q", rows)).hexdigest()
-        return f"{self.name} {self.index} {chosen} {self.transposed} {self.unit_rows}"
+        few = self.rows is None or isinstance(self.rows, range)
+        rows = str(self.rows) if few else hashlib.sha256(array("q", self.rows or ())).hexdigest()
+        return f"{self.name} {self.index} {rows} {self.transposed} {self.unit_rows}"
 
 
 @dataclass(frozen=True, slots=True)
