@@ -23,6 +23,7 @@ from blade_llm.engine.core import EngineCore
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.engine.messages import RequestOutput as EngineOutput
 from blade_llm.hub.resolve import resolve_model
+from blade_llm.models.dtypes import DTYPE_ALIASES
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.implementation import read_model_config
 from blade_llm.models.tensors import expected_tensors
@@ -100,6 +101,9 @@ class LLM:
         seed: int | None = None,
         **config: Any,
     ) -> None:
+        if (dtype := config.get("dtype")) is not None:
+            name = str(dtype).removeprefix("torch.")
+            config["dtype"] = DTYPE_ALIASES.get(name, name)
         config, warnings = engine_fields(config)
         for warning in warnings:
             _log.warning("%s", warning)

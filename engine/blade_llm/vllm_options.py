@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from blade_llm.config import EngineConfig
-from blade_llm.models.dtypes import DTYPE_ALIASES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,7 +265,6 @@ VLLM_OPTIONS: Final[Mapping[str, VllmOption]] = {option.name: option for option 
 """vLLM's options by name."""
 
 _FIELDS: Final = frozenset(EngineConfig.__struct_fields__)
-_TYPES: Final = get_type_hints(EngineConfig)
 _RENAMED_FIELDS: Final[Mapping[str, str]] = {"ragged_flash_max_batch_tokens": "max_batch_tokens"}
 _REQUESTS_NOTHING: Final[Mapping[str, tuple[str, ...]]] = {
     "tool_call_parser": ("none",),
@@ -324,17 +323,19 @@ def engine_fields(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[st
 
 def _field(field: str, value: Any, name: str, given: Any) -> Any:
     """``value`` as ``field`` of the configuration has it; ``name`` and ``given``: as the caller wrote them."""
-    if field == "dtype":
-        spelt = str(value).removeprefix("torch.")
-        value = DTYPE_ALIASES.get(spelt, spelt)
-    kind, choices = _TYPES[field], get_args(_TYPES[field])
+    kind = _types()[field]
     try:
         return msgspec.convert(str(value) if isinstance(value, os.PathLike) else value, kind, strict=False)
     except msgspec.ValidationError as error:
-        names = [choice for each in (kind, *choices) if get_origin(each) is Literal for choice in get_args(each)]
+        names = [choice for each in (kind, *get_args(kind)) if get_origin(each) is Literal for choice in get_args(each)]
         if not names:
             raise ValueError(f"{name}={given!r}: {error}") from None
         raise ValueError(f"{name}={given!r} is not available in this version; choose from {', '.join(names)}") from None
+
+
+@cache
+def _types() -> dict[str, Any]:
+    return get_type_hints(EngineConfig)
 
 
 def _text(value: Any) -> str:

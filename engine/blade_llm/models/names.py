@@ -13,7 +13,7 @@ from blade_llm.spec.latent_attention import LatentAttentionSpec
 from blade_llm.spec.mlp import MLPSpec
 from blade_llm.spec.moe import MoESpec
 from blade_llm.spec.norm import NormSpec
-from blade_llm.spec.tensors import LinearMap, LinearPart, TensorMap, TensorPart
+from blade_llm.spec.tensors import LinearMap, LinearPart, TensorMap, TensorPart, Variant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,15 +97,20 @@ def tensor_map(spec: DecoderSpec, names: Names | None = None) -> TensorMap:
     return TensorMap(linears, tensors, prefix, skipped, _fused(spec, names))
 
 
-def _fused(spec: DecoderSpec, names: Names) -> TensorMap | None:
-    """What differs in a checkpoint with one tensor for all experts of a layer."""
-    linears: dict[str, LinearMap] = {}
-    tensors: dict[str, TensorPart] = {}
-    for index, layer in enumerate(spec.layers):
-        if isinstance(layer.mlp, MoESpec):
-            prefix = names.layer.format(index)
-            map_fused(linears, tensors, f"layers.{index}.mlp", prefix, layer.mlp, spec.hidden_size, names.moe)
-    return TensorMap(linears, tensors) if linears else None
+def _fused(spec: DecoderSpec, names: Names) -> Variant | None:
+    """A checkpoint with one tensor for all experts of a layer."""
+    layers = {names.layer.format(i): (i, layer.mlp) for i, layer in enumerate(spec.layers)}
+    mixtures = {prefix: (i, mlp) for prefix, (i, mlp) in layers.items() if isinstance(mlp, MoESpec)}
+
+    def make() -> TensorMap:
+        linears: dict[str, LinearMap] = {}
+        tensors: dict[str, TensorPart] = {}
+        for prefix, (index, mlp) in mixtures.items():
+            map_fused(linears, tensors, f"layers.{index}.mlp", prefix, mlp, spec.hidden_size, names.moe)
+        return TensorMap(linears, tensors)
+
+    fused = tuple(f"{prefix}.{name}" for prefix in mixtures for name in names.moe.fused[1:])
+    return Variant(fused, make) if fused else None
 
 
 class _HeadRows:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from array import array
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 
@@ -42,9 +42,8 @@ class TensorPart:
         """Names what is wanted of the tensor: other than its name where it is not plain."""
         if self.plain:
             return self.name
-        rows: object = self.rows
-        if rows is not None and not isinstance(rows, range):
-            rows = hashlib.sha256(array("q", rows)).hexdigest()
+        few = self.rows is None or isinstance(self.rows, range)
+        rows = str(self.rows) if few else hashlib.sha256(array("q", self.rows or ())).hexdigest()
         return f"{self.name} {self.index} {rows} {self.transposed} {self.unit_rows} {self.float32}"
 
 
@@ -112,6 +111,15 @@ class LinearMap:
 
 
 @dataclass(frozen=True, slots=True)
+class Variant:
+    """Some places of a map as other checkpoints of the same model have them."""
+
+    names: tuple[str, ...]
+    """Tensors that such a checkpoint has, one of them or all, and no other."""
+    make: Callable[[], TensorMap]
+
+
+@dataclass(frozen=True, slots=True)
 class TensorMap:
     """All tensors of a model, by their place in it, such as ``layers.3.attention.qkv``."""
 
@@ -122,19 +130,18 @@ class TensorMap:
     """Of most names. A checkpoint that was saved without the output matrix's module has none of them with it."""
     skipped: tuple[str, ...] = ()
     """What names of tensors begin with that are known and not computed: layers for multi-token prediction."""
-    variant: TensorMap | None = None
-    """Some of the places as other checkpoints have them."""
+    variant: Variant | None = field(default=None, compare=False)
 
     def found_in(self, names: Collection[str]) -> TensorMap:
-        """The map for a checkpoint with tensors of these ``names``: with the variant's places if it has any of its
-        weights, without the optional prefix if none has it."""
+        """The map for a checkpoint with tensors of these ``names``: with the variant's places if it has one of its
+        tensors, without the optional prefix if none has it."""
         prefix = self.optional_prefix
         if self.variant is not None:
-            weights = {part.name for linear in self.variant.linears.values() for part in linear.weights}
-            found = any(name in names or name.removeprefix(prefix) in names for name in weights)
-            linears, tensors = (self.variant.linears, self.variant.tensors) if found else ({}, {})
-            merged = TensorMap({**self.linears, **linears}, {**self.tensors, **tensors}, prefix, self.skipped)
-            return merged.found_in(names)
+            other = TensorMap()
+            if any(name in names or name.removeprefix(prefix) in names for name in self.variant.names):
+                other = self.variant.make()
+            linears, tensors = {**self.linears, **other.linears}, {**self.tensors, **other.tensors}
+            return TensorMap(linears, tensors, prefix, self.skipped).found_in(names)
         if not prefix or any(name.startswith(prefix) for name in names):
             return self
         linears = {

@@ -150,10 +150,10 @@ class SafetensorsWeights:
         if file.suffix == ".gguf":
             gguf = GgufFile(file)
             return lambda name, index: _one(torch.from_numpy(gguf.array(name)), index).to(self._device)
-        whole = safe_open(file, framework="pt", device=str(self._device)).get_tensor
+        whole: Callable[[str], Tensor] = safe_open(file, framework="pt", device=str(self._device)).get_tensor
         if self._device.type == "cpu":
             return lambda name, index: _one(whole(name), index)
-        on_host = safe_open(file, framework="pt").get_tensor
+        on_host: Callable[[str], Tensor] = safe_open(file, framework="pt").get_tensor
         return lambda name, index: whole(name) if index is None else on_host(name)[index].to(self._device)
 
 

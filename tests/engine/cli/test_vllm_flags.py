@@ -205,7 +205,7 @@ def test_llm_takes_no_value_that_changes_nothing() -> None:
     for name, value in {**texts, **numbers}.items():
         with pytest.raises(ValueError, match=f"{name}=.*Expected"):
             engine_fields({name: value})
-    fields, _ = engine_fields({"dtype": "half", "cuda_graph_sizes": [8], "packed_cache_dir": Path("/x")})
+    fields, _ = engine_fields({"dtype": "float16", "cuda_graph_sizes": [8], "packed_cache_dir": Path("/x")})
     assert fields == {"dtype": "float16", "cuda_graph_batch_sizes": (8,), "packed_cache_dir": "/x"}
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -20,10 +20,8 @@ from blade_llm.text.errors import TokenizerFilesError
 from blade_llm.text.json_files import read_json_object
 from blade_llm.text.reasoning import REASONING_PARSERS, ReasoningForm, detect_reasoning_parser
 from blade_llm.text.tokenizer import Tokenizer
-from blade_llm.text.tool_parsers import TOOL_PARSERS, CallForm, detect_tool_parser
+from blade_llm.text.tool_parsers import NO_PARSER, TOOL_PARSERS, CallForm, detect_tool_parser
 
-NO_PARSER: Final = "none"
-"""Switches off a parser that the chat template would call for."""
 _Form = TypeVar("_Form", CallForm, ReasoningForm)
 
 

@@ -15,8 +15,8 @@ from blade_llm.models.families.falcon import FALCON
 from blade_llm.models.families.family import Family
 from blade_llm.models.families.gemma import GEMMA, GEMMA2, GEMMA3
 from blade_llm.models.families.glm import CHATGLM, GLM, GLM4
-from blade_llm.models.families.gpt2 import GPT2
-from blade_llm.models.families.gpt_neox import GPT_J, GPT_NEOX
+from blade_llm.models.families.gpt.gpt2 import GPT2
+from blade_llm.models.families.gpt.gpt_neox import GPT_J, GPT_NEOX
 from blade_llm.models.families.granite import GRANITE
 from blade_llm.models.families.internlm import INTERNLM2
 from blade_llm.models.families.llama import LLAMA

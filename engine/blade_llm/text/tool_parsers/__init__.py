@@ -47,6 +47,8 @@ GLM45: Final = CallForm(
 """GLM-4.5 and later."""
 PYTHONIC: Final = CallForm(name="pythonic", reader=PythonicReader, special=PYTHONIC_MARKERS, forced=LLAMA3_JSON)
 """Llama 3.2 of 1B and 3B, ToolACE, Llama 4."""
+NO_PARSER: Final = "none"
+"""In place of a parser's name, of tools or of reasoning: switches off one that the chat template would call for."""
 TOOL_PARSERS: Final = {
     form.name: form for form in (HERMES, LLAMA3_JSON, MISTRAL, DEEPSEEK_V3, DEEPSEEK_V31, QWEN3_CODER, GLM45, PYTHONIC)
 }

@@ -4,13 +4,15 @@ hundred thousand tokens, and no ``gguf`` package to judge shapes."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import numpy as np
 
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.weights.tensor_info import TensorInfo
+
+if TYPE_CHECKING:  # a tenth of a second, in a server that has no other use for it
+    import numpy as np
 
 MODEL_NAME: Final = "model.gguf"
 INDEX_NAME: Final = "model.gguf.json"
@@ -68,6 +70,7 @@ class GgufFile:
     def __init__(self, file: Path) -> None:
         try:
             import gguf.quants
+            import numpy as np
         except ImportError:
             raise ModelFilesError(f"{file}: {MISSING_PACKAGE}") from None
         self._gguf: Any = gguf
@@ -76,6 +79,8 @@ class GgufFile:
 
     def array(self, name: str) -> np.ndarray:
         """The tensor in fp32, or in fp16 where it is stored so. Raises ``ValueError`` for data of another size."""
+        import numpy as np
+
         entry = self._index[name]
         stored = self._gguf.GGMLQuantizationType[entry.type]
         data = self._data[entry.begin : entry.begin + entry.nbytes]
