@@ -18,6 +18,8 @@ from engine_support.runner_driver import GREEDY, Driver, prompt_of
 from engine_support.tiny_models import engine_config, reference_greedy, reference_logits
 from safetensors.torch import load_file, save_file
 
+from blade_llm.layers import latent_attention
+from blade_llm.layers.latent_prefill import attend_expanded, pays
 from blade_llm.models.config import load_model_config
 from blade_llm.models.errors import ModelFilesError, UnsupportedSettingError
 from blade_llm.runner import build_runner, torch_runner
@@ -25,6 +27,9 @@ from blade_llm.runner.device import enable_triton_mla
 from blade_llm.runner.kv_cache import allocate_kv_cache, copy_blocks
 from blade_llm.runner.startup.kernels import warm_norms_and_gates, warm_paged_attention
 from blade_llm.runner.torch_runner import TorchRunner
+from blade_llm.spec.latent_attention import EXPANDED_CONTEXT, LatentAttentionSpec
+from blade_llm.spec.norm import NormSpec
+from blade_llm.spec.rope import RopeSpec
 from blade_llm.weights.packed_cache import loading
 from blade_llm.weights.packed_cache.sources import WritingSource
 from blade_llm.weights.sources import SafetensorsWeights
@@ -104,6 +109,43 @@ def test_deterministic_logits_are_the_same_bits_in_any_batch(model: tuple[Path, 
     driver.step({1: 1, 2: 1, 3: 33, 7: 1})
     driver.decode([7, 3, 1], 2)
     assert torch.equal(driver.logits[7], alone)
+
+
+def test_which_form_multiplies_less() -> None:
+    """With DeepSeek's sizes: whole prompts and long chunks are expanded, decodes and short chunks are not."""
+    rope, norm = RopeSpec(1e4, 64), NormSpec(1e-6)
+    spec = LatentAttentionSpec(16, 512, 128, 64, 128, 192**-0.5, rope, norm)
+    assert pays(spec, 2, 2)
+    assert pays(spec, 256, 2048)
+    assert pays(spec, 2048, EXPANDED_CONTEXT)
+    assert not pays(spec, 1, 1)
+    assert not pays(spec, 64, 2048)
+    assert not pays(spec, 2048, EXPANDED_CONTEXT + 1)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_prefills_are_expanded_beside_decodes(
+    model: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch, deterministic: bool
+) -> None:
+    """In one step, with the same logits, but where each token must go the same way."""
+    taken: list[tuple[int, int]] = []
+
+    def recorded(spec: Any, prefill: Any, queries: torch.Tensor, *rest: Any) -> torch.Tensor:
+        taken.append((len(queries), prefill.length))
+        return attend_expanded(spec, prefill, queries, *rest)
+
+    driver = Driver(build_runner(engine_config(model[0], deterministic=deterministic)))
+    monkeypatch.setattr(latent_attention, "attend_expanded", recorded)
+    prompts = {slot: prompt_of(length, seed=slot) for slot, length in {0: 9, 1: 70, 2: 33}.items()}
+    for slot, prompt in prompts.items():
+        driver.enter(slot, prompt)
+    for counts in ({0: 9}, {1: 30, 0: 1}, {0: 1, 1: 35, 2: 33}, {1: 5, 2: 1}):
+        driver.step(counts)
+    for slot, logits in driver.logits.items():
+        exact = reference_logits(model[1], driver.live[slot].tokens[:-1])[-1]
+        torch.testing.assert_close(logits, exact, atol=1e-4, rtol=1e-4)
+    in_each_layer = [(9, 9)] * 3 + [(30, 30)] * 3 + [(35, 65), (33, 33)] * 3
+    assert taken == ([] if deterministic else in_each_layer)
 
 
 def serve(driver: Driver) -> dict[int, list[int]]:

@@ -53,10 +53,10 @@ def _rope_write_latent_kernel(
         # Rounded to the storage type before the weight, as in the reference.
         normed = wide.to(latent.dtype).to(tl.float32) * tl.load(norm_ptr + at, exists, 0.0).to(tl.float32)
         tl.store(row + at, normed.to(latent.dtype), exists)
-        first = tl.load(source + LATENT + first_at, inside, 0.0).to(tl.float32)
-        second = tl.load(source + LATENT + second_at, inside, 0.0).to(tl.float32)
-        tl.store(row + LATENT + columns, (first * cos - second * sin).to(latent.dtype), inside)
-        tl.store(row + LATENT + HALF + columns, (second * cos + first * sin).to(latent.dtype), inside)
+        key_first = tl.load(source + LATENT + first_at, inside, 0.0).to(tl.float32)
+        key_second = tl.load(source + LATENT + second_at, inside, 0.0).to(tl.float32)
+        tl.store(row + LATENT + columns, (key_first * cos - key_second * sin).to(latent.dtype), inside)
+        tl.store(row + LATENT + HALF + columns, (key_second * cos + key_first * sin).to(latent.dtype), inside)
     else:
         heads = (part - 1) * BLOCK_HEADS + tl.arange(0, BLOCK_HEADS)[:, None]
         present = inside & (heads < HEADS)
