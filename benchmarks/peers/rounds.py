@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import random
 import statistics
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.peers.model import KNOWN_TOKENS
 from benchmarks.peers.running import Running
+from benchmarks.peers.shapes import KNOWN_TOKENS
 
 Measure = Callable[[Running, random.Random], float]
 
@@ -66,4 +67,12 @@ def alternate(engines: Sequence[Running], measure: Measure, rounds: int, seed: i
         for engine in (*engines[turn:], *engines[:turn]):
             value = measure(engine, random.Random(f"{seed} {number}"))
             row.values.setdefault(engine.peer.name, []).append(value)
+    return row
+
+
+def measured(what: str, row: Row, unit: str) -> Row:
+    """Print a row with its spread, as it comes."""
+    for name, values in row.values.items():
+        low, high = min(values), max(values)
+        print(f"{what:24} {name:24} {statistics.median(values):8.1f} {unit} ({low:.1f} to {high:.1f})", file=sys.stderr)
     return row
