@@ -44,7 +44,7 @@ def main() -> int:
     model = random_model(peers.CACHE / "models" / QWEN2.name)
     rows = selected("ROWS", ROWS)
     figures: list[Figure] = []
-    for ours in dict.fromkeys(peer for peer, _ in RATES.values()):
+    for ours in (OURS, OURS_INT8, OURS_INT4):
         rates = {name: measure for name, (peer, measure) in RATES.items() if peer is ours and name in rows}
         if rates:
             figures += _rates(model, ours, earlier(ours, checkout), rates)

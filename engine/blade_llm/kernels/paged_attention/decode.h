@@ -44,21 +44,20 @@ struct DecodeKernel {
         std::fill(best, best + ROWS, NEVER), std::fill(total, total + ROWS, 0.0f);
         std::fill(out, out + ROWS * v_dim, 0.0f);
         const int64_t low = call.first_key(position);
-        KeyBlock blocks[2];
+        KeyBlock blocks[2] = {};
         int current = 0;
         locate(call, unit, unit.key_begin, KEYS, sizeof(bf16), workspace.zeros, blocks[0]);
         for (int64_t first = unit.key_begin; first < unit.key_end; first += KEYS, current ^= 1) {
-            const KeyBlock &block = blocks[current], &next = blocks[current ^ 1];
-            blocks[current ^ 1].count = 0;
-            if (first + KEYS < unit.key_end)
-                locate(call, unit, first + KEYS, KEYS, sizeof(bf16), workspace.zeros, blocks[current ^ 1]);
+            const bool more = first + KEYS < unit.key_end;
+            if (more) locate(call, unit, first + KEYS, KEYS, sizeof(bf16), workspace.zeros, blocks[current ^ 1]);
+            const KeyBlock &block = blocks[current], &next = blocks[more ? current ^ 1 : current];
             if (first + block.count <= low) continue;
             const int padded = (block.count + 31) / 32 * 32;
-            multiply_keys(block, &next, padded, queries, head_dim, v_dim, scores);
+            multiply_keys(block, next, padded, queries, head_dim, scores);
             for (int row = 0; row < ROWS; row++)
                 softmax(padded, static_cast<int>(std::max<int64_t>(low - first, 0)), block.count, scores + row * KEYS,
                         weights + row * KEYS, best[row], total[row], out + row * v_dim, v_dim, call.scale());
-            add_values(block, padded, weights, out, v_dim);
+            add_values(block, next, padded, weights, out, v_dim);
         }
         if (unit.partial) return store_partial(unit.partial, best, total, out, v_dim);
         for (int row = 0; row < ROWS; row++) {
@@ -72,14 +71,21 @@ struct DecodeKernel {
     }
 
    private:
+    // One line into L2. The next block's lines are fetched one by one between the products of this one's: many at once
+    // would wait for each other.
+    static inline __attribute__((always_inline)) void fetch(const void* row, int64_t element) {
+        __builtin_prefetch(static_cast<const bf16*>(row) + element, 0, 2);
+    }
+
     // scores[row][key]
-    BLADE_AVX512_BF16 static void multiply_keys(const KeyBlock& block, const KeyBlock* next, int padded,
-                                                const bf16* queries, int64_t head_dim, int64_t v_dim, float* scores) {
+    BLADE_AVX512_BF16 static void multiply_keys(const KeyBlock& block, const KeyBlock& next, int padded,
+                                                const bf16* queries, int64_t head_dim, float* scores) {
         for (int key = 0; key < padded; key += 16) {
             for (int row = 0; row < ROWS; row++) {
                 __m512 sums[16];
                 for (auto& sum : sums) sum = _mm512_setzero_ps();
                 for (int64_t d = 0; d < head_dim; d += 32) {
+                    for (int i = 16 * row / ROWS; i < 16 * (row + 1) / ROWS; i++) fetch(next.k[key + i], d);
                     const __m512i q = _mm512_loadu_si512(queries + row * head_dim + d);
                     for (int i = 0; i < 16; i++) {
                         const __m512i k = _mm512_loadu_si512(static_cast<const bf16*>(block.k[key + i]) + d);
@@ -88,7 +94,6 @@ struct DecodeKernel {
                 }
                 _mm512_store_ps(scores + row * KEYS + key, sums_of(sums));
             }
-            for (int i = 0; i < 16; i++) prefetch(next, key + i, head_dim * 2, v_dim * 2);
         }
     }
 
@@ -123,14 +128,15 @@ struct DecodeKernel {
     }
 
     // 32 elements of two neighbouring values at a time: pairs of the first and the second four of each eight.
-    BLADE_AVX512_BF16 static void add_values(const KeyBlock& block, int padded, const bf16* weights, float* out,
-                                             int64_t v_dim) {
+    BLADE_AVX512_BF16 static void add_values(const KeyBlock& block, const KeyBlock& next, int padded,
+                                             const bf16* weights, float* out, int64_t v_dim) {
         const __m512i first = _mm512_set_epi32(23, 22, 21, 20, 7, 6, 5, 4, 19, 18, 17, 16, 3, 2, 1, 0);
         const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
         for (int64_t d = 0; d < v_dim; d += 32) {
             __m512 low[ROWS], high[ROWS];
             for (int row = 0; row < ROWS; row++) low[row] = high[row] = _mm512_setzero_ps();
             for (int key = 0; key < padded; key += 2) {
+                fetch(next.v[key], d), fetch(next.v[key + 1], d);
                 const __m512i a = _mm512_loadu_si512(static_cast<const bf16*>(block.v[key]) + d);
                 const __m512i b = _mm512_loadu_si512(static_cast<const bf16*>(block.v[key + 1]) + d);
                 const __m512i lower = _mm512_unpacklo_epi16(a, b), upper = _mm512_unpackhi_epi16(a, b);
