@@ -91,7 +91,7 @@ demo-model: install ## train the demo model anew (under 3 minutes on 2 cores)
 	GOMP_SPINCOUNT=5000 $(BIN)/python -m examples.demo_model.train
 	$(BIN)/python -m examples.demo_model.measure
 
-bench: install ## the engine beside the best CPU engines; QUICK=1: OpenVINO and transformers only, under 10 minutes
+bench: install ## the engine beside the best CPU engines; QUICK=1: OpenVINO and transformers only; BEFORE=DIR: beside an earlier checkout
 	$(BIN)/python -m benchmarks.peers
 
 bench-engine: install ## the engine's parts: host's time a step, scheduling, API server, linear layers, experts, CPU operators, guided decoding, start-up, replicas

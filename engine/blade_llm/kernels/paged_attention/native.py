@@ -72,8 +72,8 @@ class Prepared:
 def prepare(
     batch: RaggedBatch, block_table: Tensor, k_cache: Tensor, num_heads: int, deterministic: bool
 ) -> Prepared | _reference.Prepared:
-    """A sequence's result never depends on the rest of its batch. ``deterministic``: nor, up to 512 keys, on how many of
-    its tokens are computed at once."""
+    """A sequence's result never depends on the rest of its batch. ``deterministic``: up to 512 keys, neither on how
+    many of its tokens are computed at once."""
     if k_cache.dtype not in _DTYPES:
         return _reference.prepare(batch, block_table, k_cache, num_heads, deterministic)
     _, block_size, kv_heads, head_dim = k_cache.shape
