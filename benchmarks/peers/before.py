@@ -1,7 +1,8 @@
 """This checkout's engine beside another's: ``make bench BEFORE=FOLDER``, where FOLDER is an earlier commit's checkout
 (``git worktree add --detach FOLDER COMMIT``). Both run on this environment's packages.
 
-They take turns as engines do (``rounds.py``), so a ratio's quartiles say how far to trust it. ``ROWS=decode,ready``
+They take turns as engines do (``rounds.py``), in shorter runs and more of them, so a ratio's quartiles say how far to
+trust it; the best runs of both, those that nothing disturbed, are compared as well. ``ROWS=decode,ready``
 measures some rows and keeps the other ones of the result's file; ``ROUNDS`` says how often.
 """
 
@@ -18,18 +19,18 @@ from benchmarks.figures import Figure, report
 from benchmarks.peers import peers
 from benchmarks.peers.model import random_model
 from benchmarks.peers.peers import OURS, OURS_INT4, OURS_INT8, Peer, earlier
-from benchmarks.peers.rounds import Measure, Row, alternate, decode, measured, prefill, throughput
+from benchmarks.peers.rounds import Measure, Row, alternate, measured, prefill, short_decode, short_throughput
 from benchmarks.peers.running import Running, worker_options
 from benchmarks.peers.selection import ROUNDS, selected
 from benchmarks.peers.shapes import QWEN2
 from blade_llm.kernels import native
 
 RATES: Final[dict[str, tuple[Peer, Measure]]] = {
-    "decode": (OURS, decode),
-    "throughput_16x128": (OURS, throughput),
+    "decode": (OURS, short_decode),
+    "throughput_16x64": (OURS, short_throughput),
     "prefill_1024": (OURS, prefill),
-    "decode_int8": (OURS_INT8, decode),
-    "decode_int4": (OURS_INT4, decode),
+    "decode_int8": (OURS_INT8, short_decode),
+    "decode_int4": (OURS_INT4, short_decode),
 }
 ROWS: Final = (*RATES, "ready", "peak_rss")
 AT_LEAST: Final = 0.99
@@ -84,6 +85,7 @@ def _figures(
     name: str, row: Row, ours: Peer, before: Peer, unit: str, relation: Literal[">=", "<="], target: float
 ) -> list[Figure]:
     ratios = row.ratios(ours.name, before.name)
+    best = max if relation == ">=" else min
     low, median, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
     return [
         Figure(f"{name}_now", row.median(ours.name), unit),
@@ -91,6 +93,7 @@ def _figures(
         Figure(f"{name}_now_vs_before", median, "x", relation, target),
         Figure(f"{name}_now_vs_before_first_quartile", low, "x"),
         Figure(f"{name}_now_vs_before_third_quartile", high, "x"),
+        Figure(f"{name}_best_now_vs_best_before", best(row.values[ours.name]) / best(row.values[before.name]), "x"),
         Figure(f"{name}_rounds", len(ratios), ""),
     ]
 

@@ -18,11 +18,11 @@ from benchmarks.peers.shapes import KNOWN_TOKENS
 Measure = Callable[[Running, random.Random], float]
 
 
-def decode(engine: Running, dice: random.Random) -> float:
-    """Tokens a second of one stream, 128 tokens after a prompt of 128."""
+def decode(engine: Running, dice: random.Random, tokens: int = 128) -> float:
+    """Tokens a second of one stream, so many after a prompt of 128."""
     prompt = [words(dice, 128)]
     first = engine.generate(prompt, 1).seconds
-    return 128 / (engine.generate(prompt, 129).seconds - first)
+    return tokens / (engine.generate(prompt, tokens + 1).seconds - first)
 
 
 def prefill(engine: Running, dice: random.Random) -> float:
@@ -33,6 +33,16 @@ def prefill(engine: Running, dice: random.Random) -> float:
 def throughput(engine: Running, dice: random.Random) -> float:
     """Output tokens a second of 16 requests at once, 128 in and 128 out, the prefill included."""
     return 16 * 128 / engine.generate([words(dice, 128) for _ in range(16)], 128).seconds
+
+
+def short_decode(engine: Running, dice: random.Random) -> float:
+    """As `decode`, 32 tokens: for many rounds, where other work on the machine comes and goes."""
+    return decode(engine, dice, 32)
+
+
+def short_throughput(engine: Running, dice: random.Random) -> float:
+    """As `throughput`, 16 in and 64 out."""
+    return 16 * 64 / engine.generate([words(dice, 16) for _ in range(16)], 64).seconds
 
 
 def words(dice: random.Random, count: int) -> list[int]:
