@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from blade_llm.kernels.experts import Expert, pack
+from blade_llm.kernels.experts.packed import MixtureWeights
 from blade_llm.kernels.moe_routing import route
 from blade_llm.kernels.warm import warm_moe
 from blade_llm.layers.linear import Linear, LinearOptions
@@ -73,6 +74,13 @@ class MoE:
         if self.shared_gate is not None:
             shared = shared.mul_(F.sigmoid(self.shared_gate(x)))
         return result.add_(shared)
+
+    @property
+    def fusable(self) -> MixtureWeights | None:
+        """The weights for the operator that computes whole layers; None where it does not know what the layer has."""
+        if self.shared is not None or self.spec.float32_router:
+            return None
+        return MixtureWeights(self.router.packed, self.experts, self.spec.routing, self.correction_bias)
 
     def logits(self, x: Tensor) -> Tensor:
         """The router's: [tokens, num_experts], fp32 with ``float32_router``."""

@@ -106,29 +106,30 @@ class Decoder:
         """The operator for whole layers, where it computes what all of them ask for."""
         weights = [layer.fusable for layer in self.layers]
         first = self.spec.layers[0]
-        mlp = first.mlp
-        if isinstance(mlp, MoESpec):
-            return None
+        mlps = [layer.mlp for layer in self.spec.layers if not isinstance(layer.mlp, MoESpec)]
         eps = {norm.eps for layer in self.spec.layers for norm in layer.norms}
-        alike = {(layer.attention.scale, layer.mlp) for layer in self.spec.layers}
+        scales = {layer.attention.scale for layer in self.spec.layers}
         kinds = {norm.kind for layer in self.spec.layers for norm in (layer.attention_norm, layer.mlp_norm) if norm}
-        if any(each is None for each in weights) or any(len(each) > 1 for each in (eps, alike, kinds, self.rotary)):
+        if any(each is None for each in weights) or any(
+            len(each) > 1 for each in (eps, scales, set(mlps), kinds, self.rotary)
+        ):
             return None
         (kind,) = kinds
         of_heads = "rms_unit_offset" if kind == "rms_unit_offset" else "rms"  # as the operator computes them
         if {each.attention.head_norm.kind for each in self.spec.layers if each.attention.head_norm} - {of_heads}:
             return None
+        mlp = mlps[0] if mlps else None
         return fuse(
             [each for each in weights if each is not None],
             num_heads=first.attention.num_heads,
             num_kv_heads=first.attention.num_kv_heads,
             head_dim=first.attention.head_dim,
             scale=first.attention.scale,
-            inner=mlp.inner,
+            inner=mlp.inner if mlp else 0,
             eps=eps.pop(),
             norm=kind,
-            activation=mlp.activation,
-            gated=mlp.gated,
+            activation=mlp.activation if mlp else "silu",
+            gated=mlp.gated if mlp else True,
         )
 
     def _count_bytes(self) -> int:

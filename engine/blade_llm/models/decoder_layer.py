@@ -129,7 +129,8 @@ class DecoderLayer:
         """The weights for the operator that computes whole layers; None where it does not know what the layer has."""
         attention, mlp = self.attention, self.mlp
         before, between = self.attention_norm, self.mlp_norm
-        if isinstance(mlp, MoE) or isinstance(attention, LatentAttention):
+        mixture = mlp.fusable if isinstance(mlp, MoE) else None
+        if isinstance(attention, LatentAttention) or (isinstance(mlp, MoE) and mixture is None):
             return None
         if not (isinstance(before, RMSNorm | LayerNorm) and isinstance(between, RMSNorm | LayerNorm)):
             return None
@@ -142,12 +143,13 @@ class DecoderLayer:
             attention.qkv.packed,
             attention.output.packed,
             between.weight,
-            mlp.up.packed,
-            mlp.down.packed,
+            None if isinstance(mlp, MoE) else mlp.up.packed,
+            None if isinstance(mlp, MoE) else mlp.down.packed,
             attention.q_norm,
             attention.k_norm,
             attention.spec.window,
             attention.variant,
             before.bias,
             between.bias,
+            mixture,
         )
