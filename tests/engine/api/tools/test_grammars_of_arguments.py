@@ -105,7 +105,7 @@ def _walks(
         assert mode == "auto" or content(events) == "", text
         for name, arguments in calls(events):
             value = json.loads(arguments)
-            jsonschema.validate(value, parameters if name == "f" else {"maxProperties": 0}), text
+            jsonschema.validate(value, parameters if name == "f" else {"maxProperties": 0})
             if name == "f":
                 found.append(value)
     return found

@@ -38,7 +38,7 @@ TEMPLATES = {
     "deepseek_v3": PLAIN + f"{{# {CALL}function{SEP}NAME\n```json #}}",
     "deepseek_v31": PLAIN + f"{{# {CALL}NAME{SEP} #}}",
     "qwen3_coder": QWEN25 + "{# <tool_call><function=NAME><parameter=KEY> #}",
-    "glm45": QWEN3 + "{# <tool_call>NAME<arg_key> #}",
+    "glm45": QWEN25 + "{# <tool_call>NAME<arg_key> #}",
     "pythonic": PLAIN + "{# put it in the format of [func_name1(params_name1=params_value1)] #}",
 }
 BEGINNINGS = {
@@ -129,13 +129,16 @@ def test_content_in_a_format_or_a_call(served: Served) -> None:
 def test_a_call_is_streamed_after_the_reasoning(served: Served) -> None:
     server, model = served
     thought = "<think>\nHm.\n</think>\n\n" if "<think>" in TEMPLATES[model.name] else ""
-    if model.name == "glm45":
-        thought = thought.removesuffix("\n")
     write_script(model, ("Weather?", thought + BEGINNINGS[model.name]))
     expected = '{"unit": "C", "days": [3]}'
-    for fields in ({"tool_choice": "required", "parallel_tool_calls": False}, {"tools": [STRICT]}, {"n": 2}):
+    cases: list[dict[str, Any]] = [
+        {"tool_choice": "required", "parallel_tool_calls": False}, {"tools": [STRICT]}, {"n": 2}
+    ]  # fmt: skip
+    for fields in cases:
         body = {"model": model.name, "messages": MESSAGES, "tools": [WEATHER], "max_tokens": 400, **fields}
-        arguments, reasoning, ends = {}, {}, {}
+        arguments: dict[int, str] = {}
+        reasoning: dict[int, str] = {}
+        ends: dict[int, str | None] = {}
         for chunk in server.client.chat.completions.create(**body, stream=True, logprobs=True):
             (choice,) = chunk.choices
             reasoning[choice.index] = reasoning.get(choice.index, "") + (

@@ -55,7 +55,8 @@ def test_calls_are_parsed_with_the_types_of_the_schema(server: ServerProcess, mo
 
 def test_a_required_call_is_written_as_the_model_was_taught(server: ServerProcess, model: Path) -> None:
     write_script(model, ("Oslo", CALL))
-    for fields in ({"tool_choice": "required"}, {"tools": [STRICT]}, {"parallel_tool_calls": False}):
+    cases: list[dict[str, Any]] = [{"tool_choice": "required"}, {"tools": [STRICT]}, {"parallel_tool_calls": False}]
+    for fields in cases:
         (choice,) = server.client.chat.completions.create(**_body(**fields)).choices
         assert [call.function.arguments for call in choice.message.tool_calls] == [ARGUMENTS]
         assert choice.finish_reason == "tool_calls"

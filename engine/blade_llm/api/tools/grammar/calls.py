@@ -75,7 +75,7 @@ def _between_text(rules: Rules, found: _Calls, use: ToolUse) -> str:
 
 def _function_rules(use: ToolUse, write: Callable[[int, FunctionDefinition], str]) -> str:
     """One of the functions, as ``write`` writes the one with an index."""
-    found = []
+    found: list[str] = []
     for index, function in enumerate(use.allowed):
         try:
             found.append(write(index, function))
@@ -179,7 +179,7 @@ def _tagged(rules: Rules, form: CallForm, use: ToolUse, content: str | None) -> 
 def _python(rules: Rules, form: CallForm, use: ToolUse, content: str | None) -> _Calls:
     """``[f(a=1), g()]``: Llama 3.2's and Llama 4's."""
     del form, content
-    first = []
+    first: list[str] = []
 
     def write(index: int, function: FunctionDefinition) -> str:
         arguments = rules.rule(f"arguments_{index}", f'{python_arguments(rules, index, use.schema(function))} ")"')

@@ -81,7 +81,8 @@ def _expressions(schema: dict[str, Any], place: str) -> list[str]:
 
 def _searched(pattern: str, place: str) -> str:
     """An expression for strings in which ``pattern`` is found somewhere."""
-    anchors, has_choice, position, depth, in_class = [], False, 0, 0, False
+    anchors: list[int] = []
+    has_choice, position, depth, in_class = False, 0, 0, False
     while position < len(pattern):
         character = pattern[position]
         if character == "\\":
