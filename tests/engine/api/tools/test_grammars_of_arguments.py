@@ -176,3 +176,15 @@ def test_anchors_inside_expressions_are_refused(engine: GrammarEngine, pattern: 
     parsing = OutputParsing(calls=TOOL_PARSERS["glm45"], names=frozenset("f"))
     with pytest.raises(ArgumentsError, match="#/properties/a/pattern"):
         output_structure(None, parsing, use, engine.tokenizer)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_many_functions_fit_into_one_grammar(engine: GrammarEngine, form: str) -> None:
+    properties = {f"key_{index}": {"type": "string"} for index in range(14)}
+    functions = [FunctionDefinition(name=f"f_{index}", parameters={"properties": properties, "required": ["key_0"]})
+                 for index in range(100)]  # fmt: skip
+    use = read_tools(functions, "required")
+    assert use is not None
+    structure = output_structure(None, OutputParsing(calls=TOOL_PARSERS[form], names=use.names), use, engine.tokenizer)
+    assert structure is not None
+    engine.start(structure)

@@ -63,8 +63,9 @@ def _joined(rules: Rules, name: str, pairs: list[tuple[str, bool]], other: str =
             first = f"({begin})?"
         if number <= first_required:
             first = rules.rule(f"{name}_from_{number}", first)
-        if number:
-            rest = rules.rule(f"{name}_after_{number}", f'(", " {pair}){"" if required else "?"} {rest}')
+        rest = f'(", " {pair}){"" if required else "?"} {rest}'
+        if 0 < number <= first_required + 1:  # else it is used once
+            rest = rules.rule(f"{name}_after_{number}", rest)
     return first
 
 

@@ -42,17 +42,19 @@ class Rules:
         self._rules = saved
 
     def terminal(self, name: str, *required: str, excluded: tuple[str, ...] = ()) -> str:
-        """Text that all regular expressions ``required`` match and none of ``excluded``."""
+        """Text that all regular expressions ``required`` match and none of ``excluded``; the same has one name."""
         parts = [*(f"/{expression}/" for expression in required), *(f"~/{expression}/" for expression in excluded)]
-        return self.rule(name, " & ".join(parts))
+        body = " & ".join(parts)
+        kind = name.partition("[")[2]
+        known = (other for other, found in self._rules.items() if found == body and other.partition("[")[2] == kind)
+        return next(known, None) or self.rule(name, body)
 
     def ending(self, name: str, *required: str, excluded: tuple[str, ...] = ()) -> str:
         """:meth:`terminal` for text that ends where it matches first.
 
         Not only shorter: llguidance fails where a lexeme that could go on is followed by a token that is no text.
         """
-        self.terminal(f"{name}[lazy]", *required, excluded=excluded)
-        return name
+        return self.terminal(f"{name}[lazy]", *required, excluded=excluded).removesuffix("[lazy]")
 
     def free_text(self, name: str, *excluded: str) -> str:
         """Any text but what ``excluded`` match."""

@@ -59,7 +59,7 @@ class _Writer:
             self._check_key(argument)
             name = f"{self._name}_{number}"
             body = self._pair(literal(argument.key), self._value(name, argument.schema, argument.place))
-            found.append(self._rules.rule(name, body) + ("" if argument.required else "?"))
+            found.append(body if argument.required else f"({body})?")
         if self._arguments.others is not False:
             name = f"{self._name}_other"
             listed = "|".join(escaped(argument.key) for argument in self._arguments.listed)
@@ -70,7 +70,7 @@ class _Writer:
                 value = self._text(f"{name.upper()}_TEXT", (ANYTHING,))
             else:
                 value = self._value(name, others, "#/additionalProperties")
-            found.append(self._rules.rule(name, self._pair(key, value)) + "*")
+            found.append(f"({self._pair(key, value)})*")
         return " ".join(found)
 
     def _check_key(self, argument: Argument) -> None:
