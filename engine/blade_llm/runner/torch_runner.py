@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import cast
 
 import msgspec
@@ -56,8 +57,10 @@ from blade_llm.runner.tables import SlotTables
 from blade_llm.sampling.masks import TokenMasks
 from blade_llm.sampling.sampler import Sampler
 from blade_llm.scheduling.plan import PendingForward, StepPlan
+from blade_llm.spec.decoder import DecoderSpec
 from blade_llm.spec.latent_attention import LatentAttentionSpec
 from blade_llm.spec.modules import ModulesSpec
+from blade_llm.spec.served_length import for_length
 from blade_llm.weights.loader import load_model
 from blade_llm.weights.packed_cache.folder import packed_cache
 
@@ -83,6 +86,9 @@ class TorchRunner:
         model's own.
         """
         self.config = config
+        if isinstance(model_config.decoder, DecoderSpec):
+            length = config.max_model_len or model_config.max_position_embeddings
+            model_config = replace(model_config, decoder=for_length(model_config.decoder, length))
         self.model_config = model_config
         self.timings: dict[str, float] = {}
         self.device = choose_device()

@@ -20,7 +20,7 @@ from blade_llm.text.errors import TokenizerFilesError
 from blade_llm.text.json_files import read_json_object
 from blade_llm.text.reasoning import REASONING_PARSERS, ReasoningForm, detect_reasoning_parser
 from blade_llm.text.tokenizer import Tokenizer
-from blade_llm.text.tool_parsers import NO_PARSER, TOOL_PARSERS, CallForm, detect_tool_parser
+from blade_llm.text.tool_parsers import NO_PARSER, TOOL_PARSERS, CallForm, as_taught, detect_tool_parser
 
 _Form = TypeVar("_Form", CallForm, ReasoningForm)
 
@@ -94,6 +94,7 @@ def load_served_model(source: ModelSource) -> ServedModel:
         raise TokenizerFilesError(f"--default_chat_template_kwargs may not set {sorted(taken)[0]!r}; leave it out")
     template = load_chat_template(tokenizer, source.chat_template)
     text = "" if template is None else template.source
+    call_form = _named("--tool_call_parser", source.tool_call_parser, TOOL_PARSERS, detect_tool_parser(text))
     return ServedModel(
         tokenizer=tokenizer,
         chat_template=template,
@@ -104,7 +105,7 @@ def load_served_model(source: ModelSource) -> ServedModel:
         sampling_defaults=_sampling_defaults(folder / "generation_config.json"),
         task=source.task,
         pooling=_pooling(source),
-        call_form=_named("--tool_call_parser", source.tool_call_parser, TOOL_PARSERS, detect_tool_parser(text)),
+        call_form=None if call_form is None else as_taught(call_form, text),
         reasoning_form=_named(
             "--reasoning_parser", source.reasoning_parser, REASONING_PARSERS, detect_reasoning_parser(text)
         ),
