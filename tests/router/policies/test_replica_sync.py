@@ -14,7 +14,7 @@ from blade_router.policies import PolicyOptions, make_policy
 from blade_router.policies.fleet_times import FleetTimes
 from blade_router.policies.prefix_cache.prefix_index import PrefixIndex
 from blade_router.policies.replica_sync import messages
-from blade_router.policies.replica_sync.siblings import MAX_OPEN, SILENT_SECONDS, Siblings
+from blade_router.policies.replica_sync.siblings import MAX_BATCHES, MAX_OPEN, SILENT_SECONDS, Siblings
 from blade_router.policies.sync_log import MAX_EVENTS, Event, SyncLog
 from blade_router.request.parse import parse_fields
 from blade_router.request.request import ClientRequest
@@ -148,6 +148,19 @@ def test_what_is_followed_is_bounded() -> None:
         own.apply(other.take(), sequence)
     assert own.endpoints[0].prefill.open == MAX_OPEN
     assert own.siblings.ignored == 11 + 11 * 500 - MAX_OPEN
+
+
+def test_a_flood_of_messages_is_not_read() -> None:
+    own, other = Fixture(), SyncLog()
+    other.active = True
+    for sequence in range(0, 4 * MAX_BATCHES, 2):  # with gaps
+        sent(other)
+        own.apply(other.take(), sequence)
+    assert own.siblings.received == MAX_BATCHES
+    own.now += 1.0
+    sent(other)
+    own.apply(other.take(), 4 * MAX_BATCHES)
+    assert own.siblings.received == MAX_BATCHES + 1
 
 
 def test_the_log_drops_the_oldest() -> None:

@@ -17,6 +17,8 @@ SILENT_SECONDS: Final = 1.0
 """Seconds without a message after which a sibling counts as gone, and its share is guessed again."""
 MAX_OPEN: Final = 4096
 """Requests of a sibling that are followed at a time."""
+MAX_BATCHES: Final = 100
+"""Batches of a sibling that are read in a second; it sends 33."""
 MAX_SIBLINGS: Final = 256
 LEAST_OUTPUT: Final = 8
 """Output tokens from which on a response says how long one takes."""
@@ -48,12 +50,23 @@ class OpenRequest:
 class Sibling:
     """Another process that sends to the same engines."""
 
-    __slots__ = ("heard_at", "open", "sequence")
+    __slots__ = ("batches", "heard_at", "open", "second", "sequence")
 
     def __init__(self, sequence: int) -> None:
         self.sequence = sequence
         self.heard_at = 0.0
+        self.second = 0.0
+        """When the counting of batches began ..."""
+        self.batches = 0
+        """... and how many there were."""
         self.open: dict[int, OpenRequest] = {}
+
+    def in_rate(self, now: float) -> bool:
+        """One more batch may be read."""
+        if now - self.second >= 1.0:
+            self.second, self.batches = now, 0
+        self.batches += 1
+        return self.batches <= MAX_BATCHES
 
 
 class Siblings:
@@ -90,12 +103,16 @@ class Siblings:
         sibling = self._siblings.get(batch.sender)
         if sibling is not None and batch.sequence <= sibling.sequence:
             return
-        if sibling is None or batch.sequence != sibling.sequence + 1:  # what ended meanwhile is not known
-            self._forget(batch.sender)
+        if sibling is None:
             if len(self._siblings) >= MAX_SIBLINGS:
                 self.ignored += len(batch.events)
                 return
             sibling = self._siblings[batch.sender] = Sibling(batch.sequence)
+        elif batch.sequence != sibling.sequence + 1:
+            _release(sibling)  # what ended meanwhile is not known
+        if not sibling.in_rate(now):
+            self.ignored += len(batch.events)  # the next one that is read sees a gap
+            return
         sibling.sequence, sibling.heard_at = batch.sequence, now
         self.log.synced = len(self._siblings)
         if self._index is not None and self._times is not None:
@@ -163,11 +180,17 @@ class Siblings:
             request.insertion.ended(usage)
 
     def _forget(self, sender: str) -> None:
-        """What is open of a sibling waits no longer; what it is known to have computed stays in the index."""
         sibling = self._siblings.pop(sender, None)
         self.log.synced = len(self._siblings)
-        for request in sibling.open.values() if sibling is not None else ():
-            if request.waits:
-                request.endpoint.prefill.failed(request.blocks, request.whole)
-            if request.insertion is not None:
-                request.insertion.ended(None)
+        if sibling is not None:
+            _release(sibling)
+
+
+def _release(sibling: Sibling) -> None:
+    """What is open of it waits no longer; what is known to have been computed stays in the index."""
+    for request in sibling.open.values():
+        if request.waits:
+            request.endpoint.prefill.failed(request.blocks, request.whole)
+        if request.insertion is not None:
+            request.insertion.ended(None)
+    sibling.open.clear()
