@@ -155,13 +155,14 @@ async def run(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The program ``blade_router``."""
+    is_program = arguments is None
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments[:1] == ["hash-key"]:
         hash_key.main(arguments[1:])
         return
     options = parse_arguments(arguments)
-    if options.replica_sync and options.peers is not None:
-        hash_seed.restart_with(token_file(), arguments)
+    if is_program and options.replica_sync and options.peers is not None:
+        hash_seed.restart_with(token_file())
     where = f"[{options.worker}] " if options.place is not None else ""
     logging.basicConfig(level=options.log_level, format=f"%(asctime)s %(levelname)s {where}%(name)s: %(message)s")
     raise_descriptor_limit()

@@ -9,7 +9,6 @@ import hmac
 import os
 import secrets
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 VARIABLE = "PYTHONHASHSEED"
@@ -25,7 +24,7 @@ def of_token(token: bytes) -> str:
     return str(int.from_bytes(hmac.digest(token, b"hash seed of router replicas", hashlib.sha256)[:4], "big"))
 
 
-def restart_with(token_file: Path | None, arguments: Sequence[str]) -> None:
+def restart_with(token_file: Path | None) -> None:
     """Start this program anew with the seed of the token, unless it has one; without a token nothing happens."""
     if VARIABLE in os.environ or token_file is None:
         return
@@ -35,4 +34,4 @@ def restart_with(token_file: Path | None, arguments: Sequence[str]) -> None:
         return
     if token:
         environment = os.environ | {VARIABLE: of_token(token)}
-        os.execve(sys.executable, [sys.executable, "-m", "blade_router.app", *arguments], environment)
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
