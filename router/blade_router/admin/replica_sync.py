@@ -197,8 +197,8 @@ class ReplicaSync:
     @property
     def dropped(self) -> int:
         """Events that found no room, and batches that a sibling did not take."""
-        links = [*self._replicas.values(), *([self._workers] if self._workers is not None else [])]
-        return self._dropped + self._log.dropped + sum(link.dropped for link in links)
+        workers = self._workers.dropped if self._workers is not None else 0
+        return self._dropped + self._log.dropped + workers + sum(link.dropped for link in self._replicas.values())
 
     def counts(self) -> tuple[dict[str, int], int]:
         """Events by what became of them, and the siblings whose events arrive."""
