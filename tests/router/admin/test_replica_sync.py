@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import httpx
 import msgspec
@@ -37,7 +38,12 @@ async def replicas(tmp_path: Path, *engines: MockEngine, replica_sync: bool = Tr
     peers = tmp_path / "my-router.json"
     write(peers, json.dumps({}))
     async with contextlib.AsyncExitStack() as stack:
-        flags = {"peers": peers, "replica_sync": replica_sync, "policy": "auto", "health_interval": 0.05}
+        flags: dict[str, Any] = {
+            "peers": peers,
+            "replica_sync": replica_sync,
+            "policy": "auto",
+            "health_interval": 0.05,
+        }
         routers = [await stack.enter_async_context(serving(*engines, **flags)) for _ in range(2)]
         for number, router in enumerate(routers):
             router.router.policy_options.rng.seed(number)
