@@ -99,6 +99,7 @@ SPECS: Spec = _object(
             maxTokens=_integer,
         ),
         quant=st.sampled_from(["none", "int8", "int4", "int2"]),
+        enableTritonMla=_mostly(st.booleans(), _junk),
         deterministic=_mostly(st.booleans(), _junk),
         task=_mostly(st.sampled_from(["generate", "embed", "score"]), _junk),
         pooling=_mostly(st.sampled_from(["last", "mean", "cls"]), _junk),

@@ -175,6 +175,7 @@ CASES: dict[str, dict[str, Any]] = {
             "cudaGraphs": {"batchSizes": [1, 2, 4], "maxBatchSize": 4, "tokenSizes": [64, 256], "maxTokens": 0},
             "modelImpl": "transformers",
             "quant": "int8",
+            "enableTritonMla": True,
             "deterministic": True,
         },
     },

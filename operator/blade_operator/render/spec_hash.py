@@ -39,6 +39,7 @@ BORN_WITH: Final[dict[str, dict[str, Any]]] = {
         "cudaGraphs": None,
         "modelImpl": "auto",
         "quant": "none",
+        "enableTritonMla": False,
         "deterministic": False,
         "task": "generate",
         "pooling": None,

@@ -42,6 +42,7 @@ OWNED_FLAGS: Final[dict[str, str]] = {
     "cuda_graph_max_tokens": "spec.engine.cudaGraphs",
     "model_impl": "spec.engine.modelImpl",
     "quant": "spec.engine.quant",
+    "enable_triton_mla": "spec.engine.enableTritonMla",
     "deterministic": "spec.engine.deterministic",
     "task": "spec.engine.task",
     "pooling": "spec.engine.pooling",
