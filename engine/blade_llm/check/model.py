@@ -54,8 +54,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 def check_model(model_dir: Path, wanted: Wanted | None = None, impl: ModelImpl = "auto") -> CheckItem:
     """PASS when configuration, weights, tokenizer and chat template are in order, and do what is ``wanted``.
 
-    WARNING without a chat template (completions work, chat does not) and for wishes that it or the tokenizer cannot
-    fulfil; FAILED otherwise, with every problem found.
+    A base model has no chat template: that is PASS, and the detail says that chat is refused. WARNING for wishes that
+    template or tokenizer cannot fulfil; FAILED otherwise, with every problem found.
     """
     wanted = wanted or Wanted()
     try:
@@ -83,7 +83,9 @@ def check_model(model_dir: Path, wanted: Wanted | None = None, impl: ModelImpl =
     )
     if unused := unused_tensors(weights, expected, config.tensors.skipped):
         detail += f"; {unused}"
-    missing = list(_missing(model, model_dir, config, wanted))
+    if model.task == "generate" and model.chat_template is None:
+        detail += "; no chat template: /v1/chat/completions answers 400 until --chat_template is given"
+    missing = list(_missing(model, config, wanted))
     return CheckItem(name=NAME, status="WARNING" if missing else "PASS", detail="; ".join([detail, *missing]))
 
 
@@ -95,16 +97,16 @@ def _found(model: ServedModel) -> str:
     return "".join(f", {what} {form.name}" for what, form in forms if form is not None)
 
 
-def _missing(model: ServedModel, model_dir: Path, config: ModelConfig, wanted: Wanted) -> Iterator[str]:
+def _missing(model: ServedModel, config: ModelConfig, wanted: Wanted) -> Iterator[str]:
+    """The wishes that cannot be fulfilled, and what to do instead."""
     if model.task != "generate":
         return
-    parser = wanted.tool_call_parser
-    if model.chat_template is None:
-        yield (f"no chat template: /v1/chat/completions needs chat_template.jinja in {model_dir} or --chat_template")
-    elif parser not in (None, NO_PARSER) and not model.chat_template.takes_tools:
+    parser, template = wanted.tool_call_parser, model.chat_template
+    if parser not in (None, NO_PARSER) and not (template and template.takes_tools):
+        without = "the chat template has no place for tools" if template else "there is no chat template for tools"
         yield (
-            f"the chat template has no place for tools, so the model never learns of them; give --chat_template one "
-            f"that has, or leave out --tool_call_parser {parser}"
+            f"{without}, so the model never learns of them; give --chat_template one with a place for them, or leave "
+            f"out --tool_call_parser {parser}"
         )
     if wanted.guided and (reason := _no_guided(model, config)):
         yield f"{reason}; leave out --enable_json_warmup, or use another model"

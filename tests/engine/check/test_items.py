@@ -306,12 +306,16 @@ def test_a_chat_template_that_does_not_compile(tmp_path: Path) -> None:
     assert "chat_template.jinja, line 1: " in failure(tmp_path)
 
 
-def test_without_a_chat_template_it_warns(tmp_path: Path) -> None:
+def test_a_base_model_without_a_chat_template_passes_and_the_detail_says_so(tmp_path: Path) -> None:
     make_model(tmp_path)
     (tmp_path / "tokenizer_config.json").unlink()
     item = check_model(tmp_path)
+    assert item.status == "PASS"
+    assert item.detail.endswith("; no chat template: /v1/chat/completions answers 400 until --chat_template is given")
+    assert "no chat template" not in check_model(tmp_path, Wanted(task="embed", pooling="mean")).detail
+    item = check_model(tmp_path, Wanted(tool_call_parser="hermes"))
     assert item.status == "WARNING"
-    assert "no chat template: /v1/chat/completions needs chat_template.jinja" in item.detail
+    assert "there is no chat template for tools" in item.detail
 
 
 def test_what_the_service_brings_or_does_not_need_is_not_missed(tmp_path: Path) -> None:
@@ -357,7 +361,7 @@ def test_an_embedding_model_that_pools_otherwise_fails(tmp_path: Path) -> None:
     ("template", "status"),
     [
         ([{"name": "tools", "template": "x"}, {"name": "default", "template": "{{ messages }}"}], "PASS"),
-        ([{"name": "tools", "template": "x"}], "WARNING"),
+        ([{"name": "tools", "template": "x"}], "PASS"),  # none of them is the one for chat
         ("{% for m in messages %}{% if m %}{% continue %}{% endif %}{% endfor %}", "PASS"),
         ("{{ messages", "FAILED"),
     ],

@@ -164,6 +164,12 @@ def test_model_adds_its_two_items(
     assert [entry["name"] for entry in json.loads(log.read_bytes())["items"]][3:] == ["check_memory_fit", "check_model"]
 
 
+def test_a_base_model_does_not_stop_a_service_that_enforces(statuses: dict[str, str], tmp_path: Path) -> None:
+    model = make_model(tmp_path / "model")
+    (model / "tokenizer_config.json").unlink()  # and the chat template with it
+    assert check.main(["--model", str(model), "--mode", "enforce"]) == 0
+
+
 def test_a_missing_model_fails_both_items(statuses: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     assert check.main(["--model", "/no/such"]) == 1
     lines = capsys.readouterr().out.splitlines()
