@@ -3,6 +3,10 @@
 Byte-level tokens are bytes, so an incremental UTF-8 decoder does it exactly, mostly at a dictionary look-up per token.
 Other tokenizers (SentencePiece with byte fallback) decode a short window of recent tokens, with and without the new
 ones, and give out the difference once it ends in a whole character.
+
+Decoding all tokens at once differs in one case: it writes a run of byte tokens as U+FFFD throughout if any byte in it
+is broken, be it after whole characters. Those were given out and stay; waiting for the end of every run would hold back
+languages and emoji that the vocabulary spells in bytes.
 """
 
 from __future__ import annotations
@@ -40,7 +44,8 @@ def make_detokenizer(
     """A fresh detokenizer for one output to ``prompt``, with the special tokens ``shown_ids`` in the text all the same.
 
     All pieces joined are what ``tokenizer.decode`` of prompt and output adds to that of the prompt: where decoding
-    strips a text's first space (Llama 2), that of an output in the middle of a text stays.
+    strips a text's first space (Llama 2), that of an output in the middle of a text stays. Whole characters in a run of
+    byte tokens stay too, whatever comes after them in that run.
     """
     skipped = tokenizer.special_ids - shown_ids if skip_special_tokens else frozenset()
     if tokenizer.is_byte_level:

@@ -80,6 +80,35 @@ def test_byte_fallback_text_comes_back(byte_fallback: Tokenizer, text: str) -> N
     assert "".join(_pieces(byte_fallback, ids)) == byte_fallback.decode(ids)
 
 
+_CHARACTERS = st.text(st.sampled_from("a \u00e9\u4e2d\ufffd\U0001f600"), min_size=1, max_size=4).map(str.encode)
+_BROKEN = st.lists(st.integers(0x80, 0xFF), min_size=1, max_size=6).map(bytes)
+
+
+def _byte_ids(tokenizer: Tokenizer, data: bytes) -> list[int]:
+    found = [tokenizer.token_id(f"<0x{byte:02X}>") for byte in data]
+    return [token_id for token_id in found if token_id is not None]
+
+
+@given(
+    runs=st.lists(st.one_of(_CHARACTERS, _BROKEN.filter(lambda run: not run.decode(errors="replace").strip("\ufffd"))))
+)
+def test_runs_of_byte_tokens_equal_decoding(byte_fallback: Tokenizer, runs: list[bytes]) -> None:
+    word = byte_fallback.token_id("hello")
+    assert word is not None
+    ids = [token_id for run in runs for token_id in (*_byte_ids(byte_fallback, run), word)]
+    assert len(ids) == len(b"".join(runs)) + len(runs)
+    assert "".join(_pieces(byte_fallback, ids)) == byte_fallback.decode(ids)
+
+
+def test_whole_characters_stay_where_a_broken_byte_follows(byte_fallback: Tokenizer) -> None:
+    """Decoding all at once takes them back; what a client has cannot be taken back."""
+    ids = _byte_ids(byte_fallback, "b\u00e9".encode() + b"\xff" + b"c")
+    pieces = _pieces(byte_fallback, ids)
+    assert pieces[:3] == ["b", "", "\u00e9"]
+    assert "".join(pieces[3:]).startswith("\ufffd")
+    assert byte_fallback.decode(ids) == "\ufffd" * 5
+
+
 def test_an_output_keeps_the_space_between_itself_and_the_prompt(byte_fallback: Tokenizer) -> None:
     ids = byte_fallback.encode("hello hello hello")
     assert "".join(_pieces(byte_fallback, ids)) == "hello hello hello", "the first space of a text is not its own"
