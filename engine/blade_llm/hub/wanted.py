@@ -14,7 +14,7 @@ from blade_llm.weights.gguf.parts import SUFFIX, models_among, parts_of, stem_of
 ELSEWHERE: Final = "download the folder elsewhere and pass MODEL=FOLDER (or --model FOLDER)"
 
 TOKENIZER: Final = re.compile(
-    r"(?:tokenizer|tekken)\.json|(?:tokenizer|tiktoken|spiece|sentencepiece\.bpe)\.model|[^/]+\.tiktoken"
+    r"(?:tokenizer|tekken)\.json|merges\.txt|(?:tokenizer|tiktoken|spiece|sentencepiece\.bpe)\.model|[^/]+\.tiktoken"
 )
 """Any of them is a tokenizer (:mod:`blade_llm.tokenizer_files`)."""
 _SIDE_FILES: Final = re.compile(rf"[^/]+\.(?:json|jinja)|{TOKENIZER.pattern}|[^/]*Pooling/config\.json")

@@ -1,4 +1,5 @@
-"""Find a folder's tokenizer: ``tokenizer.json``, else SentencePiece, tiktoken or tekken files, which are converted."""
+"""Find a folder's tokenizer: ``tokenizer.json``, else SentencePiece, tiktoken or tekken files, or
+``vocab.json`` and ``merges.txt``, which are converted."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from tokenizers import Tokenizer
 
 from blade_llm.tokenizer_files.added_tokens import complete, decoder_tokens, more_tokens
 from blade_llm.tokenizer_files.errors import TokenizerFormatError
+from blade_llm.tokenizer_files.merges import convert_merges
 from blade_llm.tokenizer_files.sentencepiece import convert_sentencepiece, is_sentencepiece
 from blade_llm.tokenizer_files.tiktoken import TEKKEN_BOS, TEKKEN_EOS, convert_tekken, convert_tiktoken
 
@@ -31,7 +33,7 @@ def read_tokenizer_json(folder: Path) -> str:
     if converted is None:
         raise TokenizerFormatError(
             f"{path} is missing; give --tokenizer_dir a folder with the model's tokenizer.json, tokenizer.model, "
-            "*.tiktoken or tekken.json"
+            "*.tiktoken, tekken.json, or vocab.json and merges.txt"
         )
     text: str = converted.to_str()
     return text
@@ -59,6 +61,9 @@ def _convert(folder: Path) -> Tokenizer | None:
             if is_sentencepiece(data):
                 return _completed(convert_sentencepiece(path, data, config), folder, config)
         ranks.append(path)
+    if not ranks and (merges := folder / "merges.txt").is_file():
+        with _named(merges):
+            return _completed(convert_merges(merges, config), folder, config)
     if not ranks:
         return None
     with _named(ranks[0]):

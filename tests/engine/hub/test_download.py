@@ -92,7 +92,9 @@ def test_how_a_model_pools_comes_with_it(hub: FakeHub) -> None:
     assert pooling.resolve().parent.name == "blobs"
 
 
-@pytest.mark.parametrize("name", ["qwen.tiktoken", "tiktoken.model", "sentencepiece.bpe.model", "tekken.json"])
+@pytest.mark.parametrize(
+    "name", ["qwen.tiktoken", "tiktoken.model", "sentencepiece.bpe.model", "tekken.json", "merges.txt"]
+)
 def test_tokenizers_of_other_forms_come_with_it_and_complete_it(hub: FakeHub, name: str) -> None:
     files = dict(hub.repositories[REPO])
     content = files.pop("tokenizer.json")

@@ -21,6 +21,8 @@ from engine_support.tokenizer_kinds import (
     write_tekken,
     write_tiktoken,
 )
+from examples.families.tokenizers import byte_level_tokenizer
+from transformers import AutoTokenizer
 
 from blade_llm.sampling.guided.vocabulary import load_vocabulary
 from blade_llm.text.detokenizer import make_detokenizer
@@ -86,6 +88,32 @@ def test_tiktoken(form: str, count: int, tmp_path: Path) -> None:
         ids = ours.encode(text, add_special_tokens=False)
         assert [token_id - offset for token_id in ids] == theirs.encode(text, disallowed_special=()), text
         assert ours.decode(ids) == _incremental(ours, ids) == text
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_merges(count: int, tmp_path: Path) -> None:
+    """As facebook/opt-125m has them, beside a tokenizer_config.json and nothing else."""
+    byte_level_tokenizer(("<s>", "<pad>", "</s>", "<unk>")).model.save(str(tmp_path))
+    token = {
+        "__type": "AddedToken",
+        "content": "</s>",
+        "normalized": True,
+        "lstrip": False,
+        "rstrip": False,
+        "single_word": False,
+    }
+    config = {
+        "tokenizer_class": "GPT2Tokenizer", "add_prefix_space": False, "add_bos_token": True, "errors": "replace",
+        "bos_token": token, "eos_token": token, "unk_token": token, "pad_token": "<pad>",
+    }  # fmt: skip
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    ours, theirs = Tokenizer(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    assert (ours.eos_token_id, ours.special_ids) == (2, {1, 2})
+    for text in ["one</s>two", *nasty_texts(count)]:
+        ids = ours.encode(text)
+        assert ids == theirs(text).input_ids, text
+        assert ids[0] == 2, text
+        assert _incremental(ours, ids) == ours.decode(ids), text
 
 
 def test_texts_begin_with_bos_and_turns_end_with_eos_where_tekken_is_all_there_is(tmp_path: Path) -> None:
@@ -164,7 +192,7 @@ def test_guided_decoding_reads_a_converted_tokenizer(tmp_path: Path) -> None:
     [
         ("tokenizer.json", b"{", {}, "tokenizer.json cannot be read"),
         ("tokenizer.json", b"\xff", {}, "tokenizer.json cannot be read"),
-        ("other", b"", {}, "tokenizer.model, \\*.tiktoken or tekken.json"),
+        ("other", b"", {}, "tokenizer.model, \\*.tiktoken, tekken.json, or vocab.json and merges.txt"),
         ("tokenizer.model", _model(*PIECES)[:-1], {}, "cannot be read as a SentencePiece model"),
         ("tokenizer.model", b"\n\x05\x0a\x03\xff\xfe\xfd", {}, "cannot be read as a SentencePiece model"),
         ("tokenizer.model", _model(*PIECES, trainer=b"\x18\x03"), {}, "words or characters"),
@@ -175,6 +203,8 @@ def test_guided_decoding_reads_a_converted_tokenizer(tmp_path: Path) -> None:
         ("x.tiktoken", b"aA== 0", {"pat_str": "("}, "its pattern cannot be read"),
         ("x.tiktoken", b"aA== -5", {}, "x.tiktoken cannot be read"),
         ("tekken.json", b"{}", {}, "tekken.json"),
+        ("merges.txt", b"#version: 0.2\n", {}, "merges.txt cannot be read"),  # without vocab.json
+        ("merges.txt", b"", {"tokenizer_class": "OddTokenizerFast"}, "how OddTokenizer splits text"),
         (
             "tekken.json",
             b'{"config": {"default_num_special_tokens": 2000000000, "default_vocab_size": 1, "pattern": "a"}, '
