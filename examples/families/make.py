@@ -33,12 +33,12 @@ class Family:
     """By role (``bos_token``, ``eos_token``, ``pad_token``)."""
     template: str = ""
     """The chat template; empty: it has none."""
+    tokenizer_class: str = "PreTrainedTokenizerFast"
+    """``GPT2Tokenizer``: the tokenizer is ``vocab.json`` and ``merges.txt``, and puts ``bos_token`` before a text."""
 
 
 def _opt_tokenizer() -> Tokenizer:
-    tokenizer = byte_level_tokenizer(("<s>", "<pad>", "</s>", "<unk>"))
-    tokenizer.post_processor = processors.TemplateProcessing(single="</s> $A", special_tokens=[("</s>", 2)])
-    return tokenizer
+    return byte_level_tokenizer(("<s>", "<pad>", "</s>", "<unk>"))
 
 
 def _mistral_tokenizer() -> Tokenizer:
@@ -63,7 +63,8 @@ FAMILIES: dict[str, Family] = {
             "dropout": 0.0,
         },
         _opt_tokenizer,
-        {"bos_token": "</s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"},
+        {"bos_token": "</s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "</s>"},
+        tokenizer_class="GPT2Tokenizer",
     ),
     # Qwen/Qwen3-0.6B: grouped queries with normalised heads larger than their share, tied; ChatML.
     "qwen3": Family(
@@ -127,8 +128,12 @@ def make(family: str, folder: Path) -> Path:
         model = getattr(transformers, f"{chosen.name}ForCausalLM")(config)
         randomize(model)
     model.save_pretrained(folder)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    settings = {**chosen.special, "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 512}
+    settings = {**chosen.special, "tokenizer_class": chosen.tokenizer_class, "model_max_length": 512}
+    if chosen.tokenizer_class == "GPT2Tokenizer":
+        tokenizer.model.save(str(folder))
+        settings |= {"add_bos_token": True, "add_prefix_space": False}
+    else:
+        tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
     if chosen.template:
         (folder / "chat_template.jinja").write_text(chosen.template, encoding="utf-8")
