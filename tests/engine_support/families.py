@@ -21,6 +21,7 @@ from engine_support.rewritten_families import (
     with_unit_rows,
 )
 from engine_support.tiny_models import SHAPE, load_reference
+from examples.families.weights import randomize
 from safetensors.torch import load_file, save_file
 
 LONG = {"original_max_position_embeddings": 48}
@@ -409,15 +410,7 @@ def save_row(folder: Path, row: Row, dtype: torch.dtype = torch.float32) -> Any:
     torch.manual_seed(20240607)
     config = getattr(transformers, f"{row.family}Config")(**{**row.shape, **copy.deepcopy(row.fields)})
     model = getattr(transformers, row.model_class)(config)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            # Away from the initial zeros and ones, so that a forgotten bias or norm weight shows.
-            if name.endswith("bias"):
-                parameter.normal_(0.0, 0.3)
-            elif "norm" in name or "ln_" in name:
-                parameter.uniform_(0.5, 1.5)
-            else:
-                parameter.normal_(0.0, 0.12)
+    randomize(model)
     if row.before is not None:
         row.before(model)
     copy.deepcopy(model).to(dtype).save_pretrained(folder)
