@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from blade_llm.kernels.paged_attention import PreparedAttention
+from blade_llm.layers.latent_prefill import ExpandedPrefills
 
 KVCache = list[tuple[Tensor, Tensor]]
 """For each layer keys and values, both [blocks, block_size, kv_heads, head_dim]."""
@@ -33,6 +34,8 @@ class StepMetadata:
     kv_cache: KVCache
     token_types: Tensor | None = None
     """[tokens] int64, of an encoder that tells a pair's second text (1) from its first (0); None: all are 0."""
+    expanded: ExpandedPrefills | None = None
+    """Of latent attention: prefills that are computed in the expanded form."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from engine_support.tiny_models import engine_config, save_model
 from blade_llm.kernels import native
 from blade_llm.kernels.backend import torch_only
 from blade_llm.kernels.decoder_layers.native import MLP_TOKENS
+from blade_llm.kernels.experts.native import CHUNK
 from blade_llm.kernels.linear import native as native_linear
 from blade_llm.runner import build_runner
 from blade_llm.runner.torch_runner import TorchRunner
@@ -23,10 +24,15 @@ pytestmark = [needs_native, pytest.mark.skipif(torch_only(), reason="the environ
 BUILT_FOR = [isa for isa in ISAS if native.ISA_NAMES.index(isa) >= native.ISA_NAMES.index("avx2")]
 
 
-@pytest.fixture(scope="module", params=["qwen2", "llama", "qwen3-windows", "phi3-short", "opt", "gemma", "bloom"])
+NAMES = ["qwen2", "llama", "qwen3-windows", "phi3-short", "opt", "gemma", "bloom", "qwen3-moe", "qwen3-moe-some"]
+LONG = max(MLP_TOKENS, CHUNK // 2) + 40
+"""More tokens than an MLP takes at once; two such prompts are more than experts do."""
+
+
+@pytest.fixture(scope="module", params=NAMES)
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Biases and shared embeddings; neither; normalised heads and windows; dimensions that do not rotate;
-    layer norms and no gate; norms of 1 + weight and a GELU gate; ALiBi."""
+    layer norms and no gate; norms of 1 + weight and a GELU gate; ALiBi; experts in each layer; an MLP in some."""
     folder = tmp_path_factory.mktemp(request.param)
     if request.param in ("qwen2", "llama"):
         save_model(folder, request.param, torch.bfloat16, tie_word_embeddings=request.param == "qwen2")
@@ -49,9 +55,10 @@ def steps(runner: TorchRunner) -> list[torch.Tensor]:
         driver.logits = {}
         driver.step(counts)
         seen += [driver.logits[slot] for slot in sorted(driver.logits)]
-    driver.enter(4, torch.randint(2, 199, (MLP_TOKENS + 40,), generator=generator).tolist())
-    driver.step({4: MLP_TOKENS + 40, 0: 1})  # more than the MLP takes at once
-    seen += [driver.logits[slot] for slot in (0, 4)]
+    for slot in (4, 5):
+        driver.enter(slot, torch.randint(2, 199, (LONG,), generator=generator).tolist())
+    driver.step({4: LONG, 0: 1, 5: LONG})
+    seen += [driver.logits[slot] for slot in (0, 4, 5)]
     return seen + [cache.clone() for pair in runner._kv_cache for cache in pair]
 
 

@@ -17,7 +17,8 @@ struct Layer {
     const bf16 *input_norm, *input_norm_bias;  // biases may be null
     const Weight *qkv, *output;
     const bf16 *post_attention_norm, *post_attention_norm_bias;
-    const Weight *gate_up, *down;
+    const Weight *gate_up, *down;     // null where there is a mixture of experts
+    const blade::Mixture* mixture;    // or null
     const bf16 *q_norm, *k_norm;  // both or neither
     const blade::attention::Form* attention;
 };
@@ -42,6 +43,7 @@ struct Step {
     bf16* const* caches;  // keys and values of each layer
     bf16 *x, *residual;   // what the last layer adds, and what it is added to: at first the embeddings
     bf16 *normed, *projected, *gathered;
+    char* mixture;
 };
 
 void norm(const Decoder& decoder, const bf16* x, const bf16* residual, bf16* total, const bf16* weight, const bf16* bias,
@@ -56,7 +58,8 @@ void norm(const Decoder& decoder, const bf16* x, const bf16* residual, bf16* tot
 
 BLADE_EXPORT void blade_decoder_layers(const Decoder* decoder, const Step* step, int64_t layers) {
     const auto& [all, hidden, inner, heads, kv_heads, head_dim, formula, gated, norm_kind, eps] = *decoder;
-    const auto& [tokens, cosines, sines, slots, attention, caches, x, residual, normed, projected, gathered] = *step;
+    const auto& [tokens, cosines, sines, slots, attention, caches, x, residual, normed, projected, gathered, mixture] =
+        *step;
     const int64_t queries = heads * head_dim;
     for (int64_t i = 0; i < layers; i++) {
         const Layer& layer = all[i];
@@ -69,6 +72,10 @@ BLADE_EXPORT void blade_decoder_layers(const Decoder* decoder, const Step* step,
         blade_paged_attention(attention, gathered, queries, keys, values, normed, layer.attention);
         blade_linear(layer.output, normed, tokens, queries, x);
         norm(*decoder, x, residual, residual, layer.post_attention_norm, layer.post_attention_norm_bias, normed, tokens);
+        if (layer.mixture) {
+            blade_mixture(layer.mixture, normed, tokens, mixture, x);
+            continue;
+        }
         for (int64_t first = 0; first < tokens; first += MLP_TOKENS) {
             const int64_t some = std::min(MLP_TOKENS, tokens - first);
             blade_linear(layer.gate_up, normed + first * hidden, some, hidden, projected);
