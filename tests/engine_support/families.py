@@ -180,9 +180,7 @@ ROWS: dict[str, Row] = {
     ),
     "mistral": Row("Mistral", "sliding window", {"sliding_window": 24}),
     "mistral-no-window": Row("Mistral", "no window", {"sliding_window": None}),
-    "mixtral": Row(
-        "Mixtral", "experts, sliding window", dict(num_local_experts=8, sliding_window=24), fused=False
-    ),
+    "mixtral": Row("Mixtral", "experts, sliding window", dict(num_local_experts=8, sliding_window=24)),
     "qwen2-moe": Row(
         "Qwen2Moe",
         "experts and a shared one behind a gate, windows",
@@ -205,7 +203,6 @@ ROWS: dict[str, Row] = {
         "Qwen3Moe",
         "experts, normalised heads",
         dict(num_experts=16, num_experts_per_tok=8, moe_intermediate_size=48, head_dim=16, norm_topk_prob=True),
-        fused=False,
     ),
     "qwen3-moe-some": Row(
         "Qwen3Moe",
@@ -214,7 +211,6 @@ ROWS: dict[str, Row] = {
             num_experts=16, num_experts_per_tok=3, moe_intermediate_size=48, mlp_only_layers=[1], attention_bias=True,
             use_sliding_window=True, sliding_window=24,
         ),
-        fused=False,
     ),
     "deepseek-v2": Row(
         "DeepseekV2",
