@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from blade_protocol.routing import EndpointConfig
 from blade_router.endpoints.endpoint import Endpoint
-from blade_router.policies import PolicyOptions, make_policy
+from blade_router.policies import Policy, PolicyOptions, make_policy
 from blade_router.policies.fleet_times import FleetTimes
 from blade_router.policies.prefix_cache.prefix_index import PrefixIndex
 from blade_router.policies.replica_sync import messages
 from blade_router.policies.replica_sync.siblings import MAX_BATCHES, MAX_OPEN, SILENT_SECONDS, Siblings
-from blade_router.policies.sync_log import MAX_EVENTS, Event, SyncLog
+from blade_router.policies.sync_log import MAX_EVENTS, EndedEvent, Event, SyncLog
 from blade_router.request.parse import parse_fields
 from blade_router.request.request import ClientRequest
 from blade_router.request.usage import Usage
@@ -188,16 +188,7 @@ def test_a_message_has_room_for_the_newest() -> None:
 
 def test_with_all_routers_in_sync_nothing_is_guessed() -> None:
     own = Fixture()
-    options = PolicyOptions(
-        index=own.index,
-        replicas=lambda: 2,
-        siblings=own.siblings,
-        clock=lambda: own.now,
-        rng=random.Random(1),
-    )
-    policy = make_policy("auto", options)
-    body = msgspec.json.encode({"model": "m", "messages": [{"role": "user", "content": "x" * 3000}], "stream": True})
-    request = ClientRequest("POST", "/v1/chat/completions", parse_fields(body), body, b"id")
+    policy, request = policy_of(own), stream("x" * 3000)
     assert policy.choose(own.endpoints, request).reason.endswith(" home")
     own.apply([])
     assert not policy.choose(own.endpoints, request).reason.endswith(" home")
@@ -206,6 +197,52 @@ def test_with_all_routers_in_sync_nothing_is_guessed() -> None:
     choice.first_byte()
     choice.ended(None)
     assert [type(event).__name__ for event in own.log.take()] == ["SentEvent", "FirstByteEvent", "EndedEvent"]
+
+
+def policy_of(own: Fixture, *, sync: bool = True) -> Policy:
+    """The policy of one of two routers."""
+    return make_policy(
+        "auto",
+        PolicyOptions(
+            index=own.index,
+            replicas=lambda: 2,
+            siblings=own.siblings if sync else None,
+            clock=lambda: own.now,
+            rng=random.Random(1),
+        ),
+    )
+
+
+def stream(text: str) -> ClientRequest:
+    message = {"model": "m", "messages": [{"role": "user", "content": text}], "stream": True}
+    body = msgspec.json.encode(message)
+    return ClientRequest("POST", "/v1/chat/completions", parse_fields(body), body, b"id")
+
+
+def test_a_request_that_ends_before_its_first_byte_was_not_decoding() -> None:
+    own, sibling = Fixture(), Fixture()
+    own.now = sibling.now = 1e6  # a machine that has been up for 11 days
+    choice = policy_of(own).choose(own.endpoints, stream("x" * 3000))
+    choice.sent()
+    own.now += 2.0
+    choice.ended(None)
+    events = own.log.take()
+    [_, ended] = events
+    assert isinstance(ended, EndedEvent)
+    assert (ended.seconds, ended.decoding) == (2.0, 0.0)
+    sibling.apply(events)
+    assert sibling.siblings.received == 2
+
+
+def test_no_event_costs_a_batch() -> None:
+    own, other = Fixture(), SyncLog()
+    other.active = True
+    other.sent(-1e9, "e" * 5000, 1e9, -1, False, CHAIN)
+    number = other.sent(float("nan"), "e0", float("nan"), 1 << 60, True, CHAIN * 1000)
+    other.first_byte(number, 1e12)
+    other.ended(number, 1e12, 1e9, float("inf"), Usage(1 << 60, -1, 1 << 60))
+    own.apply(other.take())
+    assert own.siblings.received == 4
 
 
 @given(st.lists(st.tuples(st.sampled_from("sfegdx"), st.integers(0, 7), st.integers(1, 6)), max_size=80))
