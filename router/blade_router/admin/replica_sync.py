@@ -21,6 +21,7 @@ from blade_router.admin.replica_links import ReplicaLink, WorkerLink
 from blade_router.config.internal_token import token_file
 from blade_router.config.token_header import TokenHeader
 from blade_router.policies.replica_sync import messages
+from blade_router.policies.replica_sync.outgoing import Outgoing
 from blade_router.policies.replica_sync.siblings import MAX_SIBLINGS, Siblings
 from blade_router.workers.supervisor import Worker
 
@@ -50,8 +51,6 @@ class ReplicaSync:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.siblings = siblings
-        self.sent = 0
-        """Events."""
         self.malformed = 0
         """Messages."""
         self._log = siblings.log
@@ -63,20 +62,25 @@ class ReplicaSync:
         self._replicas: dict[str, ReplicaLink] = {}
         self._workers: WorkerLink | None = None
         self._members_changed = asyncio.Event()
-        self._sequence = 0
+        self._outgoing = Outgoing(self._log, self._id, self.router)
         self._dropped = 0
-        """Events, and batches of links that are closed."""
+        """Batches of links that are closed."""
 
     @property
     def dropped(self) -> int:
         """Events that found no room, and batches that a sibling did not take."""
         workers = self._workers.dropped if self._workers is not None else 0
-        return self._dropped + self._log.dropped + workers + sum(link.dropped for link in self._replicas.values())
+        links = self._dropped + workers + sum(link.dropped for link in self._replicas.values())
+        return links + self._log.dropped + self._outgoing.dropped
 
     def counts(self) -> tuple[dict[str, int], int]:
         """Events by what became of them, and the siblings whose events arrive."""
         siblings = self.siblings
-        events = {"sent": self.sent, "received": siblings.received, "ignored": siblings.ignored + self.malformed}
+        events = {
+            "sent": self._outgoing.sent,
+            "received": siblings.received,
+            "ignored": siblings.ignored + self.malformed,
+        }
         return events | {"dropped": self.dropped}, self._log.synced
 
     def set_members(self, urls: Sequence[str]) -> None:
@@ -104,7 +108,8 @@ class ReplicaSync:
                         async with asyncio.timeout(IDLE_SECONDS if self._log.synced else None):
                             await self._members_changed.wait()
                     continue
-                self._log.active = True
+                if not self._log.active:
+                    self._log.active = self._log.lost = True
                 await self._exchange()
         finally:
             self._log.active = False
@@ -119,17 +124,10 @@ class ReplicaSync:
             await asyncio.sleep(INTERVAL)
             now = self._clock()
             self.siblings.expire()
-            events = self._log.take()
-            if not events and now - sent_at < HEARTBEAT:
+            if not self._log.events and now - sent_at < HEARTBEAT:
                 continue
             sent_at = now
-            packed, left_out = messages.pack(events, now)
-            self._dropped += left_out
-            self.sent += len(packed)
-            self._sequence += 1
-            message = messages.encode_batch(
-                messages.Batch(messages.VERSION, self._id, self.router, messages.SALT, self._sequence, packed)
-            )
+            message = messages.encode_batch(self._outgoing.batch(now))
             for link in self._replicas.values():
                 link.offer(message)
             if self._workers is not None:

@@ -108,7 +108,31 @@ async def test_one_replica_collects_and_sends_nothing(tmp_path: Path, engine: Mo
         for _ in range(3):
             await router.client.post("/v1/chat/completions", json=PROMPT)
         await asyncio.sleep(0.1)
-        assert (sync_of(router).sent, sync_of(router)._sequence, sync_of(router).siblings.log.active) == (0, 0, False)
+        sync = sync_of(router)
+        assert (sync.counts()[0]["sent"], sync._outgoing.sequence, sync.siblings.log.active) == (0, 0, False)
+
+
+@pytest.mark.interpreted
+async def test_members_that_come_back_see_that_they_missed_something(tmp_path: Path, engine: MockEngine) -> None:
+    """While a router has nobody to tell, nothing is collected: what siblings follow of it may have ended."""
+    async with replicas(tmp_path, engine) as (one, _):
+        sync = sync_of(one)
+        urls, sequences = list(sync._replicas), [sync._outgoing.sequence]
+        make = sync._outgoing.batch
+
+        def batch(now: float) -> messages.Batch:
+            made = make(now)
+            sequences.append(made.sequence)
+            return made
+
+        sync._outgoing.batch = batch  # type: ignore[method-assign]
+        sync.set_members([])
+        await eventually(lambda: not sync.siblings.log.active)
+        sync.set_members(urls)
+        told = len(sequences)
+        await eventually(lambda: len(sequences) > told + 2)
+        assert sequences[told:][1] - sequences[told:][0] == 1
+        assert sequences[told] - sequences[told - 1] == 2
 
 
 async def test_only_holders_of_the_token_may_report(

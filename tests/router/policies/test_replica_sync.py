@@ -14,6 +14,7 @@ from blade_router.policies import Policy, PolicyOptions, make_policy
 from blade_router.policies.fleet_times import FleetTimes
 from blade_router.policies.prefix_cache.prefix_index import PrefixIndex
 from blade_router.policies.replica_sync import messages
+from blade_router.policies.replica_sync.outgoing import Outgoing
 from blade_router.policies.replica_sync.siblings import MAX_BATCHES, MAX_OPEN, SILENT_SECONDS, Siblings
 from blade_router.policies.sync_log import MAX_EVENTS, EndedEvent, Event, SyncLog
 from blade_router.request.parse import parse_fields
@@ -59,17 +60,17 @@ def test_a_request_of_a_sibling_counts_like_an_own_one() -> None:
     own, other = Fixture(), SyncLog()
     other.active = True
     number = sent(other)
-    own.apply(other.take())
+    own.apply(other.take()[0])
     prefill = own.endpoints[0].prefill
     assert (own.matches(), prefill.open, own.log.synced) == ([3, 0], 1, 1)
     assert prefill.wait(own.now, 1) == pytest.approx(3 * prefill.block)
     own.now += 0.5
     other.first_byte(number, own.now)
-    own.apply(other.take(), 2)
+    own.apply(other.take()[0], 2)
     assert (prefill.open, prefill.wait(own.now, 1)) == (0, 0.0)
     own.now += 1.5
     other.ended(number, own.now, 2.0, 1.5, Usage(12, 100, 0))
-    own.apply(other.take(), 3)
+    own.apply(other.take()[0], 3)
     assert (prefill.service, prefill.token) == (2.0, 0.015)
     assert own.matches() == [3, 0]
 
@@ -78,7 +79,7 @@ def test_what_failed_elsewhere_leaves_nothing() -> None:
     own, other = Fixture(), SyncLog()
     other.active = True
     other.ended(sent(other), 100.0, 0.1, 0.0, None)
-    own.apply(other.take())
+    own.apply(other.take()[0])
     assert (own.matches(), own.endpoints[0].prefill.open) == ([0, 0], 0)
 
 
@@ -86,7 +87,7 @@ def test_a_batch_that_comes_twice_changes_nothing() -> None:
     own, other = Fixture(), SyncLog()
     other.active = True
     sent(other)
-    events = other.take()
+    events = other.take()[0]
     own.apply(events)
     own.apply(events)
     assert own.endpoints[0].prefill.open == 1
@@ -97,7 +98,7 @@ def test_a_gap_forgets_what_is_open(sequence: int) -> None:
     own, other = Fixture(), SyncLog()
     other.active = True
     sent(other)
-    own.apply(other.take())
+    own.apply(other.take()[0])
     own.apply([], sequence)
     assert (own.endpoints[0].prefill.open, own.matches(), own.log.synced) == (0, [0, 0], 1)
 
@@ -106,7 +107,7 @@ def test_a_silent_sibling_is_guessed_again() -> None:
     own, other = Fixture(), SyncLog()
     other.active = True
     sent(other)
-    own.apply(other.take())
+    own.apply(other.take()[0])
     own.now += SILENT_SECONDS / 2
     own.siblings.expire()
     assert own.log.synced == 1
@@ -119,7 +120,7 @@ def test_another_hash_key_teaches_times_only() -> None:
     own, other = Fixture(), SyncLog()
     other.active = True
     sent(other)
-    own.apply(other.take(), salt=[1, 2])
+    own.apply(other.take()[0], salt=[1, 2])
     assert (own.endpoints[0].prefill.open, own.matches()) == (1, [0, 0])
 
 
@@ -145,7 +146,7 @@ def test_what_is_followed_is_bounded() -> None:
         for _ in range(500):
             other.sent(100.0, "e0", 1.0, 0, False, [])
         sent(other, "unknown")
-        own.apply(other.take(), sequence)
+        own.apply(other.take()[0], sequence)
     assert own.endpoints[0].prefill.open == MAX_OPEN
     assert own.siblings.ignored == 11 + 11 * 500 - MAX_OPEN
 
@@ -155,22 +156,22 @@ def test_a_flood_of_messages_is_not_read() -> None:
     other.active = True
     for sequence in range(0, 4 * MAX_BATCHES, 2):  # with gaps
         sent(other)
-        own.apply(other.take(), sequence)
+        own.apply(other.take()[0], sequence)
     assert own.siblings.received == MAX_BATCHES
     own.now += 1.0
     sent(other)
-    own.apply(other.take(), 4 * MAX_BATCHES)
+    own.apply(other.take()[0], 4 * MAX_BATCHES)
     assert own.siblings.received == MAX_BATCHES + 1
 
 
 def test_the_log_drops_the_oldest() -> None:
     log = SyncLog()
     sent(log)
-    assert not log.take()  # nobody to tell it
+    assert not log.take()[0]  # nobody to tell it
     log.active = True
     for _ in range(MAX_EVENTS + 3):
         sent(log)
-    assert (log.dropped, len(log.take())) == (3, MAX_EVENTS)
+    assert (log.dropped, len(log.take()[0])) == (3, MAX_EVENTS)
 
 
 def test_a_message_has_room_for_the_newest() -> None:
@@ -179,7 +180,7 @@ def test_a_message_has_room_for_the_newest() -> None:
     for _ in range(200):
         log.sent(1.0, "e0", 1.0, 0, False, [7] * 4000)
     log.first_byte(9, 2.0)
-    packed, left_out = messages.pack(log.take(), 2.0)
+    packed, left_out = messages.pack(log.take()[0], 2.0)
     batch = messages.Batch(1, "a", "a", messages.SALT, 1, packed)
     assert len(messages.encode_batch(batch)) <= messages.MAX_BYTES
     assert left_out > 100
@@ -196,7 +197,7 @@ def test_with_all_routers_in_sync_nothing_is_guessed() -> None:
     choice.sent()
     choice.first_byte()
     choice.ended(None)
-    assert [type(event).__name__ for event in own.log.take()] == ["SentEvent", "FirstByteEvent", "EndedEvent"]
+    assert [type(event).__name__ for event in own.log.take()[0]] == ["SentEvent", "FirstByteEvent", "EndedEvent"]
 
 
 def policy_of(own: Fixture, *, sync: bool = True) -> Policy:
@@ -226,7 +227,7 @@ def test_a_request_that_ends_before_its_first_byte_was_not_decoding() -> None:
     choice.sent()
     own.now += 2.0
     choice.ended(None)
-    events = own.log.take()
+    events = own.log.take()[0]
     [_, ended] = events
     assert isinstance(ended, EndedEvent)
     assert (ended.seconds, ended.decoding) == (2.0, 0.0)
@@ -241,8 +242,40 @@ def test_no_event_costs_a_batch() -> None:
     number = other.sent(float("nan"), "e0", float("nan"), 1 << 60, True, CHAIN * 1000)
     other.first_byte(number, 1e12)
     other.ended(number, 1e12, 1e9, float("inf"), Usage(1 << 60, -1, 1 << 60))
-    own.apply(other.take())
+    own.apply(other.take()[0])
     assert own.siblings.received == 4
+
+
+def told(own: Fixture, outgoing: Outgoing) -> None:
+    own.siblings.apply(messages.decode_batch(messages.encode_batch(outgoing.batch(own.now))))
+
+
+@pytest.mark.parametrize("lost", ["overflow", "no room", "inactive"])
+def test_events_that_are_lost_before_they_are_sent_leave_nothing_open(lost: str) -> None:
+    """The sender stays alive, and all its requests end: it could not say so of each."""
+    own, other = Fixture(), SyncLog()
+    other.active = True
+    outgoing = Outgoing(other, "a", "a")
+    begun = [sent(other) for _ in range(50)]
+    told(own, outgoing)
+    assert own.endpoints[0].prefill.open == 50
+    other.active = lost != "inactive"
+    for number in begun:
+        other.ended(number, own.now, 1.0, 0.0, None)
+    other.active = True
+    more = []
+    if lost == "overflow":
+        more = [other.sent(own.now, "e0", 1.0, 0, False, []) for _ in range(MAX_EVENTS)]
+    elif lost == "no room":
+        more = [other.sent(own.now, "e0", 1.0, 0, False, [7] * 1000) for _ in range(50)]
+    told(own, outgoing)
+    for number in more:
+        other.ended(number, own.now, 1.0, 0.0, None)
+    told(own, outgoing)
+    (sibling,) = own.siblings._siblings.values()
+    assert (own.endpoints[0].prefill.open, sibling.open) == (0, {})
+    told(own, outgoing)
+    assert outgoing.sequence > 4, "a number is skipped"
 
 
 @given(st.lists(st.tuples(st.sampled_from("sfegdx"), st.integers(0, 7), st.integers(1, 6)), max_size=80))
@@ -267,7 +300,7 @@ def test_nothing_stays_behind_whatever_is_lost(steps: list[tuple[str, int, int]]
             own.siblings.expire()
         else:
             sequences[sender] += 1 + (blocks > 5)
-            own.apply(log.take(), sequences[sender], sender)
+            own.apply(log.take()[0], sequences[sender], sender)
         own.now += 0.05 * blocks
         waiting = sum(each.waits for one in own.siblings._siblings.values() for each in one.open.values())
         assert sum(endpoint.prefill.open for endpoint in own.endpoints) == waiting
