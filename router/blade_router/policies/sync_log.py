@@ -46,7 +46,7 @@ Event = SentEvent | FirstByteEvent | EndedEvent
 class SyncLog:
     """Collects events while there is a sibling to send them to."""
 
-    __slots__ = ("_number", "active", "dropped", "events", "lost", "synced")
+    __slots__ = ("_number", "active", "alike", "dropped", "events", "lost", "synced")
 
     def __init__(self) -> None:
         self.active = False
@@ -56,7 +56,9 @@ class SyncLog:
         self.lost = False
         """Events were lost since the last ``take``: siblings do not know what has become of requests they follow."""
         self.synced = 0
-        """Siblings whose events arrive."""
+        """Siblings whose events arrive, ..."""
+        self.alike = 0
+        """... and those of them whose block hashes mean something here."""
         self._number = 0
 
     def sent(self, at: float, endpoint: str, blocks: float, cached: int, whole: bool, chain: Sequence[int]) -> int:

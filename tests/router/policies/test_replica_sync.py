@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from blade_protocol.routing import EndpointConfig
 from blade_router.endpoints.endpoint import Endpoint
 from blade_router.policies import Policy, PolicyOptions, make_policy
+from blade_router.policies.auto import Auto
 from blade_router.policies.fleet_times import FleetTimes
 from blade_router.policies.prefix_cache.prefix_index import PrefixIndex
 from blade_router.policies.replica_sync import messages
@@ -276,6 +277,105 @@ def test_events_that_are_lost_before_they_are_sent_leave_nothing_open(lost: str)
     assert (own.endpoints[0].prefill.open, sibling.open) == (0, {})
     told(own, outgoing)
     assert outgoing.sequence > 4, "a number is skipped"
+
+
+def test_siblings_that_hash_otherwise_leave_homes_as_they_are_without_sync() -> None:
+    """Their queues are known, but not where they send which prompt."""
+    own, alone, other = Fixture(), Fixture(), SyncLog()
+    in_sync, without = policy_of(own), policy_of(alone, sync=False)
+    other.active = True
+    sent(other)
+    own.apply(other.take()[0], salt=[1, 2])
+    assert (own.log.synced, own.log.alike) == (1, 0)
+    for number in range(20):
+        request = stream(f"{number} " * 1000)
+        choice, expected = in_sync.choose(own.endpoints, request), without.choose(alone.endpoints, request)
+        assert choice.reason.endswith(" home")
+        assert choice.endpoint.name == expected.endpoint.name
+    own.now += 0.1
+    own.apply([], 2)
+    assert (own.log.synced, own.log.alike) == (1, 1)
+    assert not in_sync.choose(own.endpoints, stream("y" * 3000)).reason.endswith(" home")
+
+
+def test_the_queues_of_siblings_that_hash_otherwise_are_not_guessed() -> None:
+    own, other = Fixture(), SyncLog()
+    policy = policy_of(own)
+    other.active = True
+    sent(other)
+    own.apply(other.take()[0], salt=[1, 2])
+    prefill = own.endpoints[0].prefill
+    assert prefill.open == 1
+    scores = policy.scores(own.endpoints, stream("x"))
+    assert scores["e0"]["wait_ms"] == pytest.approx(prefill.wait(own.now, 1) * 1e3)
+
+
+def test_a_cut_prompt_says_nothing_of_the_size_of_a_cache() -> None:
+    """Of 2,000 blocks 1,000 were cached: of the first 1,024, which are known here, almost all."""
+    own, other = Fixture(), SyncLog()
+    other.active = True
+    for sequence in range(1, 4):
+        number = other.sent(own.now, "e0", 1000.0, 1000, False, range(2000))
+        other.first_byte(number, own.now)
+        other.ended(number, own.now, 1.0, 0.5, Usage(2000 * 64, 10, 1000 * 64))
+        own.apply(other.take()[0], sequence)
+    cache = own.index._caches[own.endpoints[0]]
+    assert own.index.match(range(1024), own.endpoints) == [1024, 0]
+    assert (cache.unit, cache.clock) == (0.0, 1024)
+
+
+def test_blocks_of_open_prompts_are_bounded() -> None:
+    own, other, chain = Fixture(), SyncLog(), list(range(1024))
+    other.active = True
+
+    def insertions() -> int:
+        return sum(each.insertion is not None for one in own.siblings._siblings.values() for each in one.open.values())
+
+    numbers: list[int] = []
+    for sender in "abcde":
+        for sequence in range(1, 27):
+            numbers += [other.sent(own.now, "e0", 1.0, 1023, False, chain) for _ in range(10)]
+            own.apply(other.take()[0], sequence, sender)
+        assert insertions() == min(256 * "_abcde".index(sender), 1024)
+    assert own.endpoints[0].prefill.open == len(numbers) == 1300
+    for number in numbers[:260]:
+        other.ended(number, own.now, 1.0, 0.0, None)
+    own.apply(other.take()[0], 27, "a")
+    assert (insertions(), own.siblings._siblings["a"].held) == (768, 0)
+    own.now += 2 * SILENT_SECONDS
+    own.siblings.expire()
+    assert (own.siblings._held, own.endpoints[0].prefill.open) == (0, 0)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_first_bytes_of_siblings_teach_no_rate(whole: bool) -> None:
+    own, other = Fixture(), SyncLog()
+    other.active = True
+    prefill = own.endpoints[0].prefill
+    for _ in range(10):
+        prefill.first_byte(own.now + 0.1, prefill.sent(own.now, 0.5, whole), 0.5, 0, whole)
+        own.now += 1.0
+    learned = (prefill.block, prefill.samples, prefill.fixed, prefill.delay)
+    for sequence in range(1, 10):
+        number = other.sent(own.now, "e0", 50.0, 0, whole, CHAIN)
+        own.apply(other.take()[0], 2 * sequence)
+        own.now += 0.8
+        other.first_byte(number, own.now)
+        own.apply(other.take()[0], 2 * sequence + 1)
+    assert (prefill.block, prefill.samples, prefill.fixed, prefill.delay) == learned
+    assert prefill.open == 0
+
+
+def test_of_two_the_one_that_warms_up_gets_its_share() -> None:
+    own = Fixture()
+    own.apply([])
+    policy = policy_of(own)
+    assert isinstance(policy, Auto)
+    slow, other = own.endpoints
+    slow.health.weight = 0.5
+    slow.prefill.placed, other.prefill.placed = 60.0, 100.0
+    chosen = [policy._less_placed_of_two([0, 1], own.endpoints) for _ in range(40)]
+    assert sum(chosen) > 20, "60 blocks are more than half of 100"
 
 
 @given(st.lists(st.tuples(st.sampled_from("sfegdx"), st.integers(0, 7), st.integers(1, 6)), max_size=80))
