@@ -2,7 +2,7 @@
 
 To other replicas over their internal routes, on connections that stay open; there one worker gets the message and
 passes it on. Between the workers of one router as datagrams. What a sibling does not take in time is dropped: it sees
-the gap in the sequence. With nobody to send to nothing is collected, and nothing runs.
+the gap in the sequence. With nobody to send to nothing is collected, and one looks for silent siblings now and then.
 """
 
 import asyncio
@@ -105,7 +105,7 @@ class ReplicaSync:
                     self._members_changed.clear()
                     self.siblings.expire()
                     with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(IDLE_SECONDS if self._log.synced else None):
+                        async with asyncio.timeout(IDLE_SECONDS):
                             await self._members_changed.wait()
                     continue
                 if not self._log.active:

@@ -18,6 +18,7 @@ from router_support.program import running
 from router_support.serving import Running, eventually, serving
 
 from blade_protocol import environment, paths
+from blade_router.admin import replica_sync as module
 from blade_router.admin.replica_sync import ReplicaSync
 from blade_router.policies.replica_sync import messages
 from blade_router.workers import hash_seed
@@ -99,6 +100,20 @@ async def test_a_replica_that_stops_is_guessed_again(tmp_path: Path, engine: Moc
         sync_of(other)._replicas.clear()
         await eventually(lambda: sync_of(one).siblings.log.synced == 0)
         assert "blade_router_replica_sync_siblings 0.0" in (await one.admin.get(paths.METRICS)).text
+
+
+async def test_a_sibling_that_is_heard_while_there_is_nobody_to_tell_is_forgotten_as_well(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: MockEngine
+) -> None:
+    monkeypatch.setattr(module, "IDLE_SECONDS", 0.05)
+    peers = tmp_path / "my-router.json"
+    write(peers, json.dumps({}))
+    async with serving(engine, peers=peers) as router:
+        sync = sync_of(router)
+        await asyncio.sleep(0.2)
+        sync.received(messages.encode_batch(messages.Batch(messages.VERSION, "a", "a", messages.SALT, 1, [])))
+        assert sync.siblings.log.synced == 1
+        await eventually(lambda: sync.siblings.log.synced == 0)
 
 
 async def test_one_replica_collects_and_sends_nothing(tmp_path: Path, engine: MockEngine) -> None:
