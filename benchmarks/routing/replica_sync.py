@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from blade_router.endpoints.endpoint import Endpoint
 from blade_router.policies.replica_sync import messages
+from blade_router.policies.replica_sync.outgoing import Outgoing
 from blade_router.policies.replica_sync.siblings import Siblings
 from blade_router.policies.sync_log import SyncLog
 
@@ -27,7 +28,7 @@ class Exchange:
         self._clock = clock
         self._routers = routers
         self._siblings: list[Siblings] = []
-        self._sequences = [0] * routers
+        self._outgoing: list[Outgoing] = []
         self._events: list[tuple[float, int, int, bytes]] = []
         """Time, order, router, and the message that arrives there; empty: it is to send one."""
         self._order = 0
@@ -38,6 +39,8 @@ class Exchange:
         """What the next router learns from the others."""
         log = SyncLog()
         log.active = self._routers > 1
+        name = f"router {len(self._siblings)}"
+        self._outgoing.append(Outgoing(log, name, name))
         self._siblings.append(Siblings(log, lambda: endpoints, self._clock))
         return self._siblings[-1]
 
@@ -54,13 +57,10 @@ class Exchange:
             siblings.apply(messages.decode_batch(message))
             return
         self._add(now + INTERVAL, router, b"")
-        events, _ = messages.pack(siblings.log.take(), now)
-        self._sequences[router] += 1
-        name = f"router {router}"
-        batch = messages.Batch(messages.VERSION, name, name, messages.SALT, self._sequences[router], events)
+        batch = messages.encode_batch(self._outgoing[router].batch(now))
         for other in range(self._routers):
             if other != router:
-                self._add(now + DELAY, other, messages.encode_batch(batch))
+                self._add(now + DELAY, other, batch)
 
     def _add(self, at: float, router: int, message: bytes) -> None:
         self._order += 1

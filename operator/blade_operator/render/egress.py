@@ -38,7 +38,8 @@ def engine_egress(service: LLMService) -> list[Object] | None:
         return None
     if not service.spec.model.downloaded:
         return [DNS]
-    ports, registry = outbound_ports(engine.env, engine.pod_template), registry_ports(service.spec.model.uri)
+    ports = outbound_ports(engine.env, engine.pod_template)
+    registry = registry_ports(service.spec.model.uri, engine.env, engine.pod_template)
     if ports is None or registry is None:
         return None
     return [DNS, {"to": _ANYWHERE, "ports": [tcp(port) for port in sorted({443, *ports, *registry})]}]

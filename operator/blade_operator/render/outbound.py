@@ -33,13 +33,10 @@ _OFF: Final = frozenset({"false", "disabled", "none"})
 
 def outbound_ports(env: Iterable[EnvVar], template: PodTemplate | None) -> set[int] | None:
     """Ports of the hubs and proxies that variables name; None where one of them cannot be known from the spec."""
-    entries: list[Any] = [{"name": each.name, "value": each.value} for each in env]
-    for container in _containers(template):
-        if container.get("envFrom"):
-            return None
-        entries += container.get("env") or ()
+    if any(container.get("envFrom") for container in _containers(template)):
+        return None
     ports: set[int] = set()
-    for entry in entries:
+    for entry in _variables(env, template):
         found = _ports_of_host(entry) if _names_a_host(entry["name"]) else _ports_of_url(entry)
         if found is None:
             return None
@@ -47,13 +44,26 @@ def outbound_ports(env: Iterable[EnvVar], template: PodTemplate | None) -> set[i
     return ports
 
 
-def registry_ports(uri: str) -> set[int] | None:
-    """The port of the registry in an ``oci://`` URI, which may send to others at 443; None where that is no port."""
+def registry_ports(uri: str, env: Iterable[EnvVar], template: PodTemplate | None) -> set[int] | None:
+    """Ports of the registry in an ``oci://`` URI, which may send to others at 443; None where its port is none.
+
+    One that may be asked without TLS (``OCI_PLAIN_HTTP``) is at 80 where the URI names no port.
+    """
     scheme, _, rest = uri.partition("://")
     if scheme != "oci":
         return set()
     _, port = _parsed(f"https://{rest}")
-    return None if port is None else {port}
+    if port is None:
+        return None
+    if urlsplit(f"https://{rest}").port is None and any(map(_asks_plainly, _variables(env, template))):
+        return {port, _PORTS["http"]}
+    return {port}
+
+
+def _asks_plainly(entry: Any) -> bool:
+    """Whether a variable says that registries have no TLS, or may say so: its value is elsewhere."""
+    value = str(entry.get("value") or "")
+    return entry["name"] == "OCI_PLAIN_HTTP" and (value == "1" or bool(entry.get("valueFrom")) or "$(" in value)
 
 
 def has_unknown_containers(template: PodTemplate | None, rendered: Sequence[str]) -> bool:
@@ -71,6 +81,14 @@ def _in_a_mesh(template: PodTemplate | None) -> bool:
     if any(name.startswith(_MESHES) and value.lower() in _OFF for name, value in switches.items()):
         return False
     return any(name.startswith(_MESHES) for name in marks)
+
+
+def _variables(env: Iterable[EnvVar], template: PodTemplate | None) -> Iterator[Any]:
+    """Those of the service and of its overlay, as containers have them."""
+    for each in env:
+        yield {"name": each.name, "value": each.value}
+    for container in _containers(template):
+        yield from container.get("env") or ()
 
 
 def _containers(template: PodTemplate | None) -> Iterator[Any]:

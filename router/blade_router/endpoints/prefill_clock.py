@@ -129,11 +129,12 @@ class PrefillClock:
                 self._short_samples += 1
                 self.fixed = max(0.0, self.fixed + (late - self.fixed) * max(STEADY, 1.0 / self._short_samples))
 
-    def first_byte_elsewhere(self, now: float, reference: float, blocks: float, cached: float, whole: bool) -> None:
+    def first_byte_elsewhere(self, now: float, reference: float, blocks: float, whole: bool) -> None:
         """The response begins to a prompt of another router, which reports it a little later: no sample of the rate."""
         self.open -= 1
         if whole:
-            self._whole_answered(now, reference, blocks, cached)
+            self._whole_pending -= 1
+            self._move(now - reference - self._shift - self.delay)
             return
         self._begun = max(self._begun, now)
         self._left(blocks)
@@ -168,6 +169,10 @@ class PrefillClock:
         else:
             self._short_samples += 1
             self.delay = max(0.0, self.delay + late * max(STEADY, 1.0 / self._short_samples))
+        self._move(late)
+
+    def _move(self, late: float) -> None:
+        """A response in one piece came so much later than expected: so will all that wait."""
         if self._short_samples > FIRST:
             self._shift += late
             self._until += late

@@ -8,8 +8,9 @@ its responses (``endpoints.prefill_clock``). ``pressure`` is higher where much w
 computing it again costs everybody, and not before; a popular one gets a second home when one engine cannot serve it.
 
 At about equal expectation a warm engine wins, then the one that got the least new blocks. Requests of other routers
-count like own ones where they report them (``replica_sync``). With routers that do not, a prompt that this one has not
-sent before is expected at its home, found by rendezvous hashing: others may have sent it there.
+count like own ones where they report them (``replica_sync``). With routers that do not, or whose block hashes mean
+nothing here, a prompt that this one has not sent before is expected at its home, found by rendezvous hashing: others
+may have sent it there.
 """
 
 from collections.abc import Sequence
@@ -75,8 +76,8 @@ class Auto(Policy):
             self._siblings.attach(index, self._times)
         self._seeds: dict[Endpoint, int] = {}
         self._now = 0.0
-        self._routers = 1
-        """Of the last ``_costs``, which comes before each ``_select``."""
+        self._strangers = 1
+        """``_unknown`` at the last ``_costs``, which comes before each ``_select``."""
 
     def choose(self, candidates: Sequence[Endpoint], request: ClientRequest) -> Choice:
         matched = self._index.match(request.prompt.chain, candidates)
@@ -89,11 +90,12 @@ class Auto(Policy):
         prompt = request.prompt
         blocks = prompt.blocks
         stream = bool(request.fields.stream)
-        self._routers = routers = self._unsynced()
+        routers = self._unsynced()
+        self._strangers = strangers = self._unknown()
         warmest = float(max(matched))
         aversion = AVERSION
         home: Endpoint | None = None
-        if routers > 1:
+        if strangers > 1:
             aversion = AVERSION_OF_SEVERAL
             if 2 * warmest <= len(prompt.chain):
                 home = self._home(candidates, prompt.key(int(warmest) + SHARED_BLOCKS))
@@ -158,14 +160,14 @@ class Auto(Policy):
                 cached = matched[at]
                 if cached >= deepest:
                     endpoint = candidates[at]
-                    placed = endpoint.prefill.placed / max(endpoint.health.weight, MIN_WEIGHT)
+                    placed = _placed(endpoint)
                     if cached > deepest or placed < least:
                         deepest, place, least = cached, at, placed
         home = False
-        if self._routers > 1 and 2 * deepest <= len(chain) and chain:
+        if self._strangers > 1 and 2 * deepest <= len(chain) and chain:
             place = costs.index(best)
             home = True
-        elif 2 * deepest <= len(chain) and self._siblings is not None and self._siblings.log.synced:
+        elif 2 * deepest <= len(chain) and self._siblings is not None and self._siblings.log.alike:
             place = self._less_placed_of_two(
                 [at for at, cost in enumerate(costs) if cost <= limit and matched[at] >= deepest], candidates
             )
@@ -192,7 +194,7 @@ class Auto(Policy):
         """Of two random places the one that got less: siblings that know the same must not all take the same one."""
         one = close[int(self._rng.random() * len(close))]
         other = close[int(self._rng.random() * len(close))]
-        return one if candidates[one].prefill.placed <= candidates[other].prefill.placed else other
+        return one if _placed(candidates[one]) <= _placed(candidates[other]) else other
 
     def _home(self, candidates: Sequence[Endpoint], key: int) -> Endpoint:
         """The endpoint all routers find for a key by rendezvous hashing."""
@@ -228,9 +230,19 @@ class Auto(Policy):
         }
 
     def _unsynced(self) -> int:
-        """The routers, this one included, of which nothing is known: what they send is guessed."""
+        """The routers, this one included, of which nothing is known: how much they send is guessed."""
         siblings = self._siblings
         return self._replicas() if siblings is None else max(1, self._replicas() - siblings.log.synced)
 
+    def _unknown(self) -> int:
+        """The routers, this one included, whose prompts are not known: where they send them is guessed."""
+        siblings = self._siblings
+        return self._replicas() if siblings is None else max(1, self._replicas() - siblings.log.alike)
+
     def removed(self, endpoint: Endpoint) -> None:
         self._seeds.pop(endpoint, None)
+
+
+def _placed(endpoint: Endpoint) -> float:
+    """Its new blocks; one that may take only a part counts as if it had got its share of them already."""
+    return endpoint.prefill.placed / max(endpoint.health.weight, MIN_WEIGHT)

@@ -46,15 +46,19 @@ Event = SentEvent | FirstByteEvent | EndedEvent
 class SyncLog:
     """Collects events while there is a sibling to send them to."""
 
-    __slots__ = ("_number", "active", "dropped", "events", "synced")
+    __slots__ = ("_number", "active", "alike", "dropped", "events", "lost", "synced")
 
     def __init__(self) -> None:
         self.active = False
         self.events: deque[Event] = deque()
         self.dropped = 0
-        """Events that reached no sibling."""
+        """Events that found no room."""
+        self.lost = False
+        """Events were lost since the last ``take``: siblings do not know what has become of requests they follow."""
         self.synced = 0
-        """Siblings whose events arrive."""
+        """Siblings whose events arrive, ..."""
+        self.alike = 0
+        """... and those of them whose block hashes mean something here."""
         self._number = 0
 
     def sent(self, at: float, endpoint: str, blocks: float, cached: int, whole: bool, chain: Sequence[int]) -> int:
@@ -69,16 +73,19 @@ class SyncLog:
     def ended(self, number: int, at: float, seconds: float, decoding: float, usage: Usage | None) -> None:
         self._add(EndedEvent(number, at, seconds, decoding, usage))
 
-    def take(self) -> list[Event]:
-        """The events since the last call."""
-        events = list(self.events)
+    def take(self) -> tuple[list[Event], bool]:
+        """The events since the last call, and whether others were lost since."""
+        events, lost = list(self.events), self.lost
         self.events.clear()
-        return events
+        self.lost = False
+        return events, lost
 
     def _add(self, event: Event) -> None:
         if not self.active:
+            self.lost = True
             return
         if len(self.events) >= MAX_EVENTS:
             self.events.popleft()
             self.dropped += 1
+            self.lost = True
         self.events.append(event)

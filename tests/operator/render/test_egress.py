@@ -82,6 +82,11 @@ def test_ports_of_a_mirror_and_of_proxies_are_let_out() -> None:
         ("oci://ghcr.io/acme/qwen:v1", None, "", [443]),
         ("oci://registry.team:5000/acme/qwen:v1", None, "", [443, 5000]),
         ("oci://registry.team:99999/acme/qwen", None, "", None),
+        ("oci://registry.team/acme/qwen:v1", "OCI_PLAIN_HTTP", "1", [80, 443]),
+        ("oci://registry.team/acme/qwen:v1", "OCI_PLAIN_HTTP", "$(PLAIN)", [80, 443]),
+        ("oci://registry.team/acme/qwen:v1", "OCI_PLAIN_HTTP", "0", [443]),
+        ("oci://registry.team:5000/acme/qwen:v1", "OCI_PLAIN_HTTP", "1", [443, 5000]),
+        ("hf://a/b", "OCI_PLAIN_HTTP", "1", [443]),
     ],
 )
 def test_ports_of_every_origin_are_let_out(
@@ -115,6 +120,15 @@ def test_routers_reach_the_api_server_their_engines_and_each_other_where_its_add
 
 def overlay(**container: Any) -> dict[str, Any]:
     return HUB | {"engine": {"podTemplate": {"spec": {"initContainers": [{"name": "fetch", **container}]}}}}
+
+
+@pytest.mark.parametrize(
+    "variable", [{"value": "1"}, {"valueFrom": {"configMapKeyRef": {"name": "registry", "key": "plain"}}}]
+)
+def test_a_registry_without_tls_is_let_out_wherever_the_variable_stands(variable: dict[str, Any]) -> None:
+    spec = overlay(env=[{"name": "OCI_PLAIN_HTTP", **variable}])
+    [_, registry] = egress(spec | {"model": {"uri": "oci://registry.team/acme/qwen"}}) or []
+    assert ports(registry) == [80, 443]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from router_support.program import running
 from router_support.serving import Running, eventually, serving
 
 from blade_protocol import environment, paths
+from blade_router.admin import replica_sync as module
 from blade_router.admin.replica_sync import ReplicaSync
 from blade_router.policies.replica_sync import messages
 from blade_router.workers import hash_seed
@@ -101,6 +102,20 @@ async def test_a_replica_that_stops_is_guessed_again(tmp_path: Path, engine: Moc
         assert "blade_router_replica_sync_siblings 0.0" in (await one.admin.get(paths.METRICS)).text
 
 
+async def test_a_sibling_that_is_heard_while_there_is_nobody_to_tell_is_forgotten_as_well(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: MockEngine
+) -> None:
+    monkeypatch.setattr(module, "IDLE_SECONDS", 0.05)
+    peers = tmp_path / "my-router.json"
+    write(peers, json.dumps({}))
+    async with serving(engine, peers=peers) as router:
+        sync = sync_of(router)
+        await asyncio.sleep(0.2)
+        sync.received(messages.encode_batch(messages.Batch(messages.VERSION, "a", "a", messages.SALT, 1, [])))
+        assert sync.siblings.log.synced == 1
+        await eventually(lambda: sync.siblings.log.synced == 0)
+
+
 async def test_one_replica_collects_and_sends_nothing(tmp_path: Path, engine: MockEngine) -> None:
     peers = tmp_path / "my-router.json"
     write(peers, json.dumps({}))
@@ -108,7 +123,31 @@ async def test_one_replica_collects_and_sends_nothing(tmp_path: Path, engine: Mo
         for _ in range(3):
             await router.client.post("/v1/chat/completions", json=PROMPT)
         await asyncio.sleep(0.1)
-        assert (sync_of(router).sent, sync_of(router)._sequence, sync_of(router).siblings.log.active) == (0, 0, False)
+        sync = sync_of(router)
+        assert (sync.counts()[0]["sent"], sync._outgoing.sequence, sync.siblings.log.active) == (0, 0, False)
+
+
+@pytest.mark.interpreted
+async def test_members_that_come_back_see_that_they_missed_something(tmp_path: Path, engine: MockEngine) -> None:
+    """While a router has nobody to tell, nothing is collected: what siblings follow of it may have ended."""
+    async with replicas(tmp_path, engine) as (one, _):
+        sync = sync_of(one)
+        urls, sequences = list(sync._replicas), [sync._outgoing.sequence]
+        make = sync._outgoing.batch
+
+        def batch(now: float) -> messages.Batch:
+            made = make(now)
+            sequences.append(made.sequence)
+            return made
+
+        sync._outgoing.batch = batch  # type: ignore[method-assign]
+        sync.set_members([])
+        await eventually(lambda: not sync.siblings.log.active)
+        sync.set_members(urls)
+        told = len(sequences)
+        await eventually(lambda: len(sequences) > told + 2)
+        assert sequences[told:][1] - sequences[told:][0] == 1
+        assert sequences[told] - sequences[told - 1] == 2
 
 
 async def test_only_holders_of_the_token_may_report(

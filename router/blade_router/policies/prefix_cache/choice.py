@@ -187,7 +187,10 @@ class TimedChoice(PrefixChoice):
                 self._times.decoded(prefill.token, usage.completion_tokens)
         if self._number and (log := self._times.log) is not None:
             now = self._clock()
-            seen = not self._kept_waiting
-            seconds, decoding = (now - self._sent_at, now - self._first_at) if seen else (0.0, 0.0)
+            seconds = decoding = 0.0
+            if not self._kept_waiting:
+                seconds = now - self._sent_at
+                if not self._waits:
+                    decoding = now - self._first_at
             log.ended(self._number, now, seconds, decoding, usage)
         super().ended(usage)

@@ -25,10 +25,15 @@ EVENT_BYTES = 80
 SALT = [*hash_blocks(b"router replica sync".ljust(256), hash(("", ""))), sys.hash_info.width]
 """Equal in processes that hash alike."""
 
-Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
-Blocks = Annotated[float, msgspec.Meta(ge=0.0, le=1e6)]
-Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=86_400.0)]
-Name = Annotated[str, msgspec.Meta(max_length=2048)]
+MAX_COUNT = 1 << 53
+MOST_BLOCKS = 1e6
+MAX_SECONDS = 86_400.0
+MAX_NAME = 2048
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
+Blocks = Annotated[float, msgspec.Meta(ge=0.0, le=MOST_BLOCKS)]
+Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=MAX_SECONDS)]
+Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
 Chain = Annotated[bytes, msgspec.Meta(max_length=MAX_CHAIN * 8)]
 
 
@@ -88,21 +93,24 @@ def decode_batch(message: bytes) -> Batch:
 
 
 def pack(events: Iterable[Event], now: float) -> tuple[list[Sent | FirstByte | Ended], int]:
-    """Events as they are sent, and how many of them, the oldest, found no room in the message."""
+    """Events as they are sent, and how many of them, the oldest, found no room in the message.
+
+    Numbers are brought within the bounds of messages: for one beyond them siblings would refuse the whole batch.
+    """
     packed: list[Sent | FirstByte | Ended] = []
     room = MAX_BYTES - 4096
     newest_first = list(events)[::-1]
     for event in newest_first:
-        age = max(0.0, now - event.at)
+        age = _seconds(now - event.at)
         if isinstance(event, SentEvent):
             chain = array("q", event.chain[:MAX_CHAIN]).tobytes()
-            name = event.endpoint[:2048]
+            name = event.endpoint[:MAX_NAME]
+            blocks = min(max(0.0, event.blocks), MOST_BLOCKS)
             room -= len(chain) + len(name.encode())
-            packed.append(Sent(event.number, age, name, event.blocks, event.cached, event.whole, chain))
+            packed.append(Sent(event.number, age, name, blocks, _count(event.cached), event.whole, chain))
         elif isinstance(event, EndedEvent):
-            usage = event.usage
-            tokens = (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) if usage is not None else None
-            packed.append(Ended(event.number, age, event.seconds, event.decoding, tokens))
+            seconds, decoding = _seconds(event.seconds), _seconds(event.decoding)
+            packed.append(Ended(event.number, age, seconds, decoding, _tokens(event.usage)))
         else:
             packed.append(FirstByte(event.number, age))
         room -= EVENT_BYTES
@@ -111,6 +119,21 @@ def pack(events: Iterable[Event], now: float) -> tuple[list[Sent | FirstByte | E
             break
     packed.reverse()
     return packed, len(newest_first) - len(packed)
+
+
+def _seconds(value: float) -> float:
+    return min(max(0.0, value), MAX_SECONDS)  # in this order NaN becomes 0
+
+
+def _count(value: int) -> int:
+    return min(max(0, value), MAX_COUNT)
+
+
+def _tokens(usage: Usage | None) -> tuple[int, int, int | None] | None:
+    if usage is None:
+        return None
+    cached = usage.cached_tokens
+    return _count(usage.prompt_tokens), _count(usage.completion_tokens), None if cached is None else _count(cached)
 
 
 def unpack_chain(chain: bytes) -> list[int]:

@@ -20,6 +20,9 @@ MAX_OPEN: Final = 4096
 MAX_BATCHES: Final = 100
 """Batches of a sibling that are read in a second; it sends 33."""
 MAX_SIBLINGS: Final = 256
+MAX_HELD: Final = 1 << 18
+"""Blocks of a sibling's open prompts; of one beyond it only the times are followed."""
+MAX_HELD_IN_ALL: Final = 1 << 20
 LEAST_OUTPUT: Final = 8
 """Output tokens from which on a response says how long one takes."""
 
@@ -27,12 +30,13 @@ LEAST_OUTPUT: Final = 8
 class OpenRequest:
     """A request of a sibling that has not ended."""
 
-    __slots__ = ("blocks", "cached", "endpoint", "insertion", "reference", "waits", "whole")
+    __slots__ = ("blocks", "cached", "cut", "endpoint", "held", "insertion", "reference", "waits", "whole")
 
     def __init__(
         self,
         endpoint: Endpoint,
         insertion: PrefixInsertion | None,
+        held: int,
         reference: float,
         blocks: float,
         cached: int,
@@ -40,6 +44,10 @@ class OpenRequest:
     ) -> None:
         self.endpoint = endpoint
         self.insertion = insertion
+        self.held = held
+        """Blocks of its prompt."""
+        self.cut = held >= messages.MAX_CHAIN
+        """They may be only the start of the prompt."""
         self.reference = reference
         self.blocks = blocks
         self.cached = cached
@@ -50,7 +58,7 @@ class OpenRequest:
 class Sibling:
     """Another process that sends to the same engines."""
 
-    __slots__ = ("batches", "heard_at", "open", "second", "sequence")
+    __slots__ = ("alike", "batches", "heard_at", "held", "open", "second", "sequence")
 
     def __init__(self, sequence: int) -> None:
         self.sequence = sequence
@@ -60,6 +68,10 @@ class Sibling:
         self.batches = 0
         """... and how many there were."""
         self.open: dict[int, OpenRequest] = {}
+        self.held = 0
+        """Blocks of their prompts."""
+        self.alike = False
+        """It hashes blocks as this process does."""
 
     def in_rate(self, now: float) -> bool:
         """One more batch may be read."""
@@ -89,6 +101,8 @@ class Siblings:
         self._index: PrefixCacheIndex | None = None
         self._times: FleetTimes | None = None
         self._siblings: dict[str, Sibling] = {}
+        self._held = 0
+        """Blocks of open prompts."""
 
     def attach(self, index: PrefixCacheIndex, times: FleetTimes) -> None:
         """A policy was made that learns from siblings' requests by these."""
@@ -109,12 +123,15 @@ class Siblings:
                 return
             sibling = self._siblings[batch.sender] = Sibling(batch.sequence)
         elif batch.sequence != sibling.sequence + 1:
-            _release(sibling)  # what ended meanwhile is not known
+            self._release(sibling)  # what ended meanwhile is not known
         if not sibling.in_rate(now):
             self.ignored += len(batch.events)  # the next one that is read sees a gap
             return
         sibling.sequence, sibling.heard_at = batch.sequence, now
-        self.log.synced = len(self._siblings)
+        alike = batch.salt == messages.SALT
+        if alike != sibling.alike or len(self._siblings) != self.log.synced:
+            sibling.alike = alike
+            self._count()
         if self._index is not None and self._times is not None:
             self._apply(batch, sibling, self._index, self._times, now)
 
@@ -131,7 +148,6 @@ class Siblings:
         services: dict[str, list[Endpoint]] = {}
         for endpoint in endpoints.values():
             services.setdefault(endpoint.config.service, []).append(endpoint)
-        alike = batch.salt == messages.SALT
         for event in batch.events:
             self.received += 1
             if isinstance(event, messages.Sent):
@@ -139,14 +155,18 @@ class Siblings:
                 if target is None or event.number in sibling.open or len(sibling.open) >= MAX_OPEN:
                     self.ignored += 1
                     continue
-                insertion = None
-                if alike and event.chain:
+                insertion, held = None, len(event.chain) // 8
+                if not sibling.alike or sibling.held + held > MAX_HELD or self._held + held > MAX_HELD_IN_ALL:
+                    held = 0
+                if held:
                     chain = messages.unpack_chain(event.chain)
+                    sibling.held += held
+                    self._held += held
                     insertion = index.sent(chain, target, index.match(chain, (target,))[0])
                 reference = target.prefill.sent(now - event.age, event.blocks, event.whole)
                 times.record(target.prefill, event.blocks, services[target.config.service])
                 sibling.open[event.number] = OpenRequest(
-                    target, insertion, reference, event.blocks, event.cached, event.whole
+                    target, insertion, held, reference, event.blocks, event.cached, event.whole
                 )
             elif isinstance(event, messages.FirstByte):
                 begun = sibling.open.get(event.number)
@@ -154,9 +174,7 @@ class Siblings:
                     self.ignored += 1
                     continue
                 begun.waits = False
-                begun.endpoint.prefill.first_byte_elsewhere(
-                    now - event.age, begun.reference, begun.blocks, begun.cached, begun.whole
-                )
+                begun.endpoint.prefill.first_byte_elsewhere(now - event.age, begun.reference, begun.blocks, begun.whole)
                 if begun.insertion is not None:
                     begun.insertion.first_byte()
             else:
@@ -164,6 +182,8 @@ class Siblings:
                 if ended is None:
                     self.ignored += 1
                     continue
+                sibling.held -= ended.held
+                self._held -= ended.held
                 self._ended(ended, event, times)
 
     def _ended(self, request: OpenRequest, event: messages.Ended, times: FleetTimes) -> None:
@@ -177,20 +197,26 @@ class Siblings:
                 prefill.decoded(event.decoding, usage.completion_tokens)
                 times.decoded(prefill.token, usage.completion_tokens)
         if request.insertion is not None:
-            request.insertion.ended(usage)
+            # What share of a prompt was cached says nothing of its start alone.
+            request.insertion.ended(None if request.cut else usage)
 
     def _forget(self, sender: str) -> None:
         sibling = self._siblings.pop(sender, None)
-        self.log.synced = len(self._siblings)
+        self._count()
         if sibling is not None:
-            _release(sibling)
+            self._release(sibling)
 
+    def _count(self) -> None:
+        self.log.synced = len(self._siblings)
+        self.log.alike = sum([each.alike for each in self._siblings.values()])
 
-def _release(sibling: Sibling) -> None:
-    """What is open of it waits no longer; what is known to have been computed stays in the index."""
-    for request in sibling.open.values():
-        if request.waits:
-            request.endpoint.prefill.failed(request.blocks, request.whole)
-        if request.insertion is not None:
-            request.insertion.ended(None)
-    sibling.open.clear()
+    def _release(self, sibling: Sibling) -> None:
+        """What is open of it waits no longer; what is known to have been computed stays in the index."""
+        for request in sibling.open.values():
+            if request.waits:
+                request.endpoint.prefill.failed(request.blocks, request.whole)
+            if request.insertion is not None:
+                request.insertion.ended(None)
+        sibling.open.clear()
+        self._held -= sibling.held
+        sibling.held = 0
