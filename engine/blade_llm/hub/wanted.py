@@ -22,8 +22,19 @@ _SHARD: Final = re.compile(r"model-\d+-of-\d+\.safetensors")
 _PICKLED_SHARD: Final = re.compile(r"pytorch_model-\d+-of-\d+\.bin")
 
 
+ADAPTER_CONFIG: Final = "adapter_config.json"
+ADAPTER_WEIGHTS: Final = ("adapter_model.safetensors", "adapter_model.bin")
+"""Of a LoRA adapter, the first that is there."""
+
+
 def wanted_files(names: Sequence[str], model: HubModel) -> list[str]:
-    """Those of ``names`` that the engine needs, sorted. Raises :class:`ModelFilesError` where it cannot work."""
+    """Those of ``names`` that the engine needs, sorted: of a model, or of a LoRA adapter. Raises
+    :class:`ModelFilesError` where it cannot work."""
+    if ADAPTER_CONFIG in names and "config.json" not in names:
+        weights = [name for name in ADAPTER_WEIGHTS if name in names][:1]
+        if not weights:
+            raise ModelFilesError(f"adapter {model} has neither {' nor '.join(ADAPTER_WEIGHTS)} on the hub")
+        return sorted([ADAPTER_CONFIG, *weights])
     wanted = [name for name in names if _SIDE_FILES.fullmatch(name)] + _weights(list(names), model)
     if "config.json" not in wanted:
         raise ModelFilesError(f"model {model} has no config.json on the hub; it is not in the Hugging Face layout")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from blade_llm.kernels.lora import AdapterBatch
 from blade_llm.kernels.paged_attention import PreparedAttention
 
 KVCache = list[tuple[Tensor, Tensor]]
@@ -33,6 +34,14 @@ class StepMetadata:
     kv_cache: KVCache
     token_types: Tensor | None = None
     """[tokens] int64, of an encoder that tells a pair's second text (1) from its first (0); None: all are 0."""
+    adapters: AdapterBatch | None = None
+    """The tokens that use LoRA adapters; None: no token does."""
+    selected_adapters: AdapterBatch | None = None
+    """Those of the tokens that the last layer goes on with, counted among these."""
+
+    def of_selected(self) -> StepMetadata:
+        """The step for linear layers, from where on only the selected tokens are computed."""
+        return self if self.adapters is None else replace(self, adapters=self.selected_adapters)
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,7 @@ class DecoderLayer:
         attended = self._added(self.attention(x, rotation, step, selected), self.attention_output_norm)
         if selected is not None:
             residual = residual.index_select(0, selected)
+            step = step.of_selected()
         if self.spec.parallel:
             if self.mlp_norm is not None:
                 x = self.mlp_norm(residual)
@@ -128,4 +129,5 @@ class DecoderLayer:
             attention.variant,
             before.bias,
             between.bias,
+            tuple(linear.adapters for linear in (attention.qkv, attention.output, mlp.up, mlp.down)),
         )

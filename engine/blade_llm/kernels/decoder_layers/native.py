@@ -13,6 +13,8 @@ from torch import Tensor
 from blade_llm.kernels.activate.kinds import FORMULAS, formula_of
 from blade_llm.kernels.decoder_layers.weights import NORMS, DecoderShape, LayerWeights
 from blade_llm.kernels.linear.native import NativeLinear
+from blade_llm.kernels.lora import AdapterBatch
+from blade_llm.kernels.lora.native import NativeTable, batch_address, serves_batch
 from blade_llm.kernels.native.functions import bind
 from blade_llm.kernels.paged_attention.native import Form, Prepared, form_of
 from blade_llm.kernels.rope_write_kv.native import MAX_HEAD_DIM
@@ -31,6 +33,7 @@ class _Layer(ctypes.Structure):
         for name in (
             *("input_norm", "input_norm_bias", "qkv", "output", "post_attention_norm", "post_attention_norm_bias"),
             *("gate_up", "down", "q_norm", "k_norm", "attention"),
+            *("qkv_adapters", "output_adapters", "gate_up_adapters", "down_adapters"),
         )
     )
 
@@ -51,7 +54,7 @@ class _Step(ctypes.Structure):
     _fields_ = (
         ("tokens", _SIZE),
         *((name, _POINTER) for name in ("cosines", "sines", "slot_mapping", "attention", "caches")),
-        *((name, _POINTER) for name in ("x", "residual", "normed", "projected", "gathered")),
+        *((name, _POINTER) for name in ("x", "residual", "normed", "projected", "gathered", "adapters")),
     )
 
 
@@ -66,6 +69,11 @@ class NativeDecoder:
             for layer in layers
         ]
         self._kept = list(layers), forms  # for their addresses
+        tables = [table for layer in layers for table in layer.adapters]
+        self._adapters: NativeTable | None = None
+        """One of the tables, which all have adapters of one type in a slot; None: not all are there."""
+        if all(table is not None and table.native is not None for table in tables):
+            self._adapters = tables[0].native if tables[0] is not None else None
         self._layers = (_Layer * len(layers))(*(_layer(layer, form) for layer, form in zip(layers, forms, strict=True)))
         hidden, queries = layers[0].input_norm.shape[0], heads * head_dim
         formula, norm = FORMULAS[formula_of(shape.activation)], NORMS[shape.norm]
@@ -78,6 +86,10 @@ class NativeDecoder:
         self._widths = max(hidden, queries), queries + 2 * kv_heads * head_dim, queries
         self._mlp_widths = 0, (2 if shape.gated else 1) * inner, inner
 
+    def serves_adapters(self, batch: AdapterBatch, tokens: int) -> bool:
+        """Whether a step of so many tokens with these adapters can be computed in the call."""
+        return self._adapters is not None and tokens <= MLP_TOKENS and serves_batch(self._adapters, batch)
+
     def __call__(
         self,
         embedded: Tensor,
@@ -87,11 +99,13 @@ class NativeDecoder:
         attention: Prepared,
         kv_cache: Sequence[tuple[Tensor, Tensor]],
         layers: int,
+        adapters: AdapterBatch | None = None,
     ) -> tuple[Tensor, Tensor]:
         """The first ``layers`` layers: what the last of them adds, and the residual that it is to be added to.
 
         ``embedded``: [tokens, hidden] bf16, contiguous, becomes the residual. ``cos``, ``sin`` and ``slot_mapping`` as
         :func:`~blade_llm.kernels.rope_write_kv.rope_write_kv` takes them, ``kv_cache`` in the order of the layers.
+        ``adapters``: such as :meth:`serves_adapters`.
         """
         if attention.dtype is not torch.bfloat16:
             raise TypeError(f"the layers are bfloat16, the KV cache is {attention.dtype}: they must be the same")
@@ -113,6 +127,7 @@ class NativeDecoder:
             x.data_ptr(),
             embedded.data_ptr(),
             *(piece.data_ptr() for piece in scratch),
+            None if adapters is None else batch_address(adapters),
         )
         _decode()(self._address, ctypes.addressof(step), layers)
         return x, embedded
@@ -148,6 +163,7 @@ def _layer(layer: LayerWeights, form: Form) -> _Layer:
         address(layer.q_norm),
         address(layer.k_norm),
         form.address,
+        *(None if table is None else table.native.address for table in layer.adapters),
     )
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from blade_llm.kernels.activate.kinds import Activation
 from blade_llm.kernels.linear.packed import PackedLinear
+from blade_llm.kernels.lora import FactorTable
 from blade_llm.kernels.paged_attention.variant import PLAIN, AttentionVariant
 
 NormKind = Literal["rms", "rms_unit_offset", "layer"]
@@ -35,6 +36,8 @@ class LayerWeights:
     variant: AttentionVariant = PLAIN
     input_norm_bias: Tensor | None = None
     post_attention_norm_bias: Tensor | None = None
+    adapters: tuple[FactorTable | None, ...] = (None, None, None, None)
+    """Of ``qkv``, ``output``, ``gate_up`` and ``down``."""
 
     @property
     def norms(self) -> tuple[Tensor, ...]:
