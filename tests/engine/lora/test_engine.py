@@ -20,6 +20,7 @@ from blade_llm.engine.core import EngineCore, EngineInfo
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.lora.reader import read_adapter
 from blade_llm.runner import build_runner
+from blade_llm.runner.torch_runner import TorchRunner
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
 from blade_llm.scheduling.request import RequestRefusedError
 
@@ -52,6 +53,10 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def build_core(config: EngineConfig) -> EngineCore:
     """As the engine process does, with grammars that need no tokenizer."""
+    return build_with_runner(config)[0]
+
+
+def build_with_runner(config: EngineConfig) -> tuple[EngineCore, TorchRunner]:
     runner = build_runner(config)
     info = EngineInfo(
         model="tiny",
@@ -70,7 +75,7 @@ def build_core(config: EngineConfig) -> EngineCore:
             lambda folder: read_adapter(folder, adapters.targets, max_rank=limit, dtype=dtype),
             cast("Any", adapters.loaded),
         )
-    return core
+    return core, runner
 
 
 def core_of(folders: Path, names: Iterable[int] = range(len(RANKS)), **options: Any) -> EngineCore:
@@ -282,3 +287,30 @@ def test_without_an_adapter_nothing_changes(folders: Path) -> None:
     assert one is not None
     assert other is not None
     assert (one == other).all()
+
+
+def test_one_call_for_all_layers_gives_the_same_bits(folders: Path) -> None:
+    """In bf16 on a CPU, steps with adapters are one native call too."""
+    requests = [
+        GenerateRequest(
+            request_id=str(number),
+            prompt_token_ids=prompt(number),
+            sampling=msgspec.structs.replace(GREEDY, logprobs=2),
+            adapter=adapter,
+        )
+        for number, adapter in enumerate(["a2", "", "a6", "a2"])
+    ]
+    modules = tuple((f"a{name}", str(folders / str(name))) for name in (2, 6))
+    config = engine_config(
+        folders / "base", enable_lora=True, max_lora_rank=256, dtype="bfloat16", lora_modules=modules, max_model_len=256
+    )
+    fused, one_by_one = build_with_runner(config), build_with_runner(config)
+    model: Any = fused[1].model
+    if model.fused is None:
+        pytest.skip("this CPU has no native call")
+    assert fused[1].adapters is not None
+    cast("Any", one_by_one[1].model).fused = None
+    expected = run(one_by_one[0], requests)
+    for name, got in run(fused[0], requests).items():
+        assert got.tokens == expected[name].tokens
+        assert [each.chosen for each in got.logprobs] == [each.chosen for each in expected[name].logprobs]
