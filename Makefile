@@ -91,18 +91,21 @@ demo-model: install ## train the demo model anew (under 3 minutes on 2 cores)
 	GOMP_SPINCOUNT=5000 $(BIN)/python -m examples.demo_model.train
 	$(BIN)/python -m examples.demo_model.measure
 
-bench: install ## the engine beside the best CPU engines; QUICK=1: OpenVINO and transformers only, under 10 minutes
+bench: install ## the engine beside the best CPU engines; QUICK=1: OpenVINO and transformers only; BEFORE=DIR: beside an earlier checkout
 	$(BIN)/python -m benchmarks.peers
 
-bench-engine: install ## the engine's parts: host's time a step, scheduling, API server, linear layers, experts, CPU operators, guided decoding, start-up, replicas
+bench-engine: install ## the engine's parts: host's time a step, scheduling, API server, linear layers, experts, latent attention, CPU operators, attention of decodes, long contexts, guided decoding, start-up, replicas
 	$(BIN)/python -m benchmarks.engine.host_step
 	$(BIN)/python -m benchmarks.engine.scheduling
 	$(BIN)/python -m benchmarks.engine.api_server
 	$(BIN)/python -m benchmarks.engine.linear
 	$(BIN)/python -m benchmarks.engine.moe
 	$(BIN)/python -m benchmarks.engine.lora
+	$(BIN)/python -m benchmarks.engine.latent_attention
 	$(BIN)/python -m benchmarks.engine.cpu_ops
+	$(BIN)/python -m benchmarks.engine.decode_attention
 	$(BIN)/python -m benchmarks.engine.step_profile
+	$(BIN)/python -m benchmarks.engine.long_context
 	$(BIN)/python -m benchmarks.engine.guided
 	$(BIN)/python -m benchmarks.engine.startup
 	$(BIN)/python -m benchmarks.engine_replicas

@@ -36,16 +36,22 @@ class Figure:
         return f"figure {self.name} {self.value:.7g} {self.unit}{goal}"
 
 
-def report(benchmark: str, figures: Sequence[Figure], **about: str) -> int:
+def report(benchmark: str, figures: Sequence[Figure], *, keep: bool = False, **about: str) -> int:
     """Print the figures, write ``results/<benchmark>.json``; the exit code: 1 when a target is missed.
 
-    ``about`` is what else a reader needs to know of the machine.
+    ``about`` is what else a reader needs to know of the machine. ``keep``: figures of other names that the file has
+    stay in it, those of an earlier run that measured other rows.
     """
     print(*figures, sep="\n")
     RESULTS.mkdir(exist_ok=True)
+    file = RESULTS / f"{benchmark}.json"
     values = [asdict(figure) for figure in figures]
+    if keep and file.exists():
+        measured = {figure.name for figure in figures}
+        before = json.loads(file.read_text(encoding="utf-8"))["figures"]
+        values = [each for each in before if each["name"] not in measured] + values
     content = {"benchmark": benchmark, "quick": QUICK, "machine": machine() | about, "figures": values}
-    (RESULTS / f"{benchmark}.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     return 0 if all(figure.reached for figure in figures) else 1
 
 

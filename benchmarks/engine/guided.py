@@ -18,8 +18,9 @@ import numpy as np
 
 from benchmarks.engine.wide_tokenizer import wide_tokenizer
 from benchmarks.figures import QUICK, Figure, report
-from benchmarks.peers.model import CONFIG, KNOWN_TOKENS, random_model
+from benchmarks.peers.model import random_model
 from benchmarks.peers.peers import CACHE
+from benchmarks.peers.shapes import KNOWN_TOKENS, QWEN2
 from blade_llm.config import EngineConfig
 from blade_llm.engine.build import build_core
 from blade_llm.engine.core import EngineCore
@@ -54,7 +55,7 @@ def schema(number: int = 0) -> dict[str, Any]:
 def main() -> int:
     model = random_model(CACHE / "models" / "qwen2-0.5b")
     folder = wide_tokenizer(CACHE / "models" / "wide-tokenizer")
-    vocab_size = CONFIG["vocab_size"]
+    vocab_size = QWEN2.config["vocab_size"]
     started = time.perf_counter()
     vocabulary = load_vocabulary(folder, vocab_size, [KNOWN_TOKENS])
     figures = [Figure("vocabulary", time.perf_counter() - started, "s")]

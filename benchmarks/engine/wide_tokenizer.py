@@ -17,8 +17,8 @@ from typing import Final
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from benchmarks.peers.model import KNOWN_TOKENS
-from blade_llm.text.byte_level import CHARACTER_TO_BYTE
+from benchmarks.peers.shapes import KNOWN_TOKENS
+from blade_llm.tokenizer_files.byte_level import CHARACTER_TO_BYTE
 
 WIDTH: Final = 151_643
 _END: Final = "<|endoftext|>"

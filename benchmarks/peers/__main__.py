@@ -6,42 +6,36 @@ A speed counts only for outputs that are right: the perplexity of a text is comp
 from __future__ import annotations
 
 import os
-import statistics
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-import torch
-
 from benchmarks.figures import QUICK, Figure, report
-from benchmarks.peers import peers
+from benchmarks.peers import before, families, peers
 from benchmarks.peers.model import random_model
 from benchmarks.peers.peers import OURS, OURS_INT4, OURS_INT8, Peer
 from benchmarks.peers.quality import perplexity_figures
 from benchmarks.peers.roofline import read_bandwidth, weight_bytes
-from benchmarks.peers.rounds import Row, alternate, decode, prefill, throughput
-from benchmarks.peers.running import Running
+from benchmarks.peers.rounds import Row, alternate, decode, measured, prefill, throughput
+from benchmarks.peers.running import Running, worker_options
+from benchmarks.peers.selection import ROUNDS
+from benchmarks.peers.shapes import QWEN2
 from benchmarks.peers.stalls import stall_figures
 from blade_llm.kernels import native
-from blade_llm.runner.startup.threads import usable_cores
 
-ROUNDS = int(os.environ.get("ROUNDS") or (3 if QUICK else 5))
-KV_BYTES = 512 << 20
-OPTIONS = {
-    "threads": usable_cores(),
-    "kv_bytes": KV_BYTES,
-    "kv_tokens": KV_BYTES // 12_288,  # bytes of keys and values a token in bf16
-    "max_length": 4096,
-    "dtype": "auto",
-    # torch's engines multiply with oneDNN, which has bf16 only where the CPU has instructions for it
-    "peer_dtype": "bfloat16" if torch.ops.mkldnn._is_mkldnn_bf16_supported() else "float32",
-    "quant": "none",
-}
+OPTIONS = worker_options(QWEN2)
 
 
 def main() -> int:
-    model = random_model(peers.CACHE / "models" / "qwen2-0.5b")
+    if os.environ.get("BEFORE"):
+        return before.main()
+    return max(qwen2(), families.main())
+
+
+def qwen2() -> int:
+    """The rows that have targets beside each peer; the exit code."""
+    model = random_model(peers.CACHE / "models" / QWEN2.name)
     figures = perplexity_figures()
     figures += stall_figures(model, threads=OPTIONS["threads"])
     with ExitStack() as stack:
@@ -58,7 +52,7 @@ def main() -> int:
 def _compared(model: Path, engines: Sequence[Running]) -> list[Figure]:
     named = {engine.peer.name: engine for engine in engines}
     ours, openvino, vllm = OURS.name, peers.OPENVINO.name, peers.VLLM.name
-    single = _measured("decode", alternate(engines, decode, ROUNDS), "tok/s")
+    single = measured("decode", alternate(engines, decode, ROUNDS), "tok/s")
     bandwidth = read_bandwidth()
     share = single.median(ours) * weight_bytes(model) / bandwidth
     # The target is 1.1 times OpenVINO, or 0.9 of the memory bandwidth where that is nearer.
@@ -69,10 +63,10 @@ def _compared(model: Path, engines: Sequence[Running]) -> list[Figure]:
         Figure("decode_share_of_read_bandwidth", share, "x"),
         Figure("decode_vs_openvino", single.ratio(ours, openvino), "x", *target),
     ]
-    many = _measured("16x128", alternate(engines, throughput, ROUNDS), "tok/s")
+    many = measured("16x128", alternate(engines, throughput, ROUNDS), "tok/s")
     figures += [*_absolute("throughput_16x128", many, "tok/s")]
     figures += [Figure("throughput_16x128_vs_openvino", many.ratio(ours, openvino), "x", ">=", 1.1)]
-    prompt = _measured("prefill", alternate(engines, prefill, ROUNDS), "tok/s")
+    prompt = measured("prefill", alternate(engines, prefill, ROUNDS), "tok/s")
     best = max((name for name in (openvino, vllm) if name in named), key=prompt.median)
     figures += _absolute("prefill_1024", prompt, "tok/s")
     figures += [Figure(f"prefill_1024_vs_{best}", prompt.ratio(ours, best), "x", ">=", 1.05)]
@@ -88,7 +82,7 @@ def _compared(model: Path, engines: Sequence[Running]) -> list[Figure]:
 
 def _quantised(model, ours: Peer, theirs: Peer) -> list[Figure]:
     with Running(ours, model, **OPTIONS) as mine, Running(theirs, model, **OPTIONS) as other:
-        row = _measured(f"{ours.name} decode", alternate([mine, other], decode, ROUNDS), "tok/s")
+        row = measured(f"{ours.name} decode", alternate([mine, other], decode, ROUNDS), "tok/s")
     name = f"decode_{ours.name.rpartition('-')[2]}"
     return [
         *_absolute(name, row, "tok/s"),
@@ -98,14 +92,6 @@ def _quantised(model, ours: Peer, theirs: Peer) -> list[Figure]:
 
 def _absolute(what: str, row: Row, unit: str) -> list[Figure]:
     return [Figure(f"{what}_{name}", row.median(name), unit) for name in row.values]
-
-
-def _measured(what: str, row: Row, unit: str) -> Row:
-    """Print a row with its spread, as it comes."""
-    for name, values in row.values.items():
-        low, high = min(values), max(values)
-        print(f"{what:24} {name:24} {statistics.median(values):8.1f} {unit} ({low:.1f} to {high:.1f})", file=sys.stderr)
-    return row
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -159,3 +159,10 @@ LLAMA_Q4: Final = Peer("llama.cpp-q4_0", "llama_batch.py", "llama", _gguf("Q4_0"
 OURS: Final = Peer("bladellm", "ours.py", options={"quant": "none"})
 OURS_INT8: Final = Peer("bladellm-int8", "ours.py", options={"quant": "int8"})
 OURS_INT4: Final = Peer("bladellm-int4", "ours.py", options={"quant": "int4"})
+
+
+def earlier(ours: Peer, checkout: Path) -> Peer:
+    """``ours`` as another checkout of this repository has it, on the packages of this one's environment."""
+    folders = [str(checkout / program) for program in ("engine", "router", "operator")]
+    paths = os.pathsep.join([*folders, *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    return replace(ours, name=f"{ours.name}-before", variables=lambda: {"PYTHONPATH": paths.rstrip(os.pathsep)})

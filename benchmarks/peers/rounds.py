@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import random
 import statistics
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.peers.model import KNOWN_TOKENS
 from benchmarks.peers.running import Running
+from benchmarks.peers.shapes import KNOWN_TOKENS
 
 Measure = Callable[[Running, random.Random], float]
 
 
-def decode(engine: Running, dice: random.Random) -> float:
-    """Tokens a second of one stream, 128 tokens after a prompt of 128."""
+def decode(engine: Running, dice: random.Random, tokens: int = 128) -> float:
+    """Tokens a second of one stream, so many after a prompt of 128."""
     prompt = [words(dice, 128)]
     first = engine.generate(prompt, 1).seconds
-    return 128 / (engine.generate(prompt, 129).seconds - first)
+    return tokens / (engine.generate(prompt, tokens + 1).seconds - first)
 
 
 def prefill(engine: Running, dice: random.Random) -> float:
@@ -32,6 +33,16 @@ def prefill(engine: Running, dice: random.Random) -> float:
 def throughput(engine: Running, dice: random.Random) -> float:
     """Output tokens a second of 16 requests at once, 128 in and 128 out, the prefill included."""
     return 16 * 128 / engine.generate([words(dice, 128) for _ in range(16)], 128).seconds
+
+
+def short_decode(engine: Running, dice: random.Random) -> float:
+    """As `decode`, 32 tokens: for many rounds, where other work on the machine comes and goes."""
+    return decode(engine, dice, 32)
+
+
+def short_throughput(engine: Running, dice: random.Random) -> float:
+    """As `throughput`, 16 in and 64 out."""
+    return 16 * 64 / engine.generate([words(dice, 16) for _ in range(16)], 64).seconds
 
 
 def words(dice: random.Random, count: int) -> list[int]:
@@ -66,4 +77,12 @@ def alternate(engines: Sequence[Running], measure: Measure, rounds: int, seed: i
         for engine in (*engines[turn:], *engines[:turn]):
             value = measure(engine, random.Random(f"{seed} {number}"))
             row.values.setdefault(engine.peer.name, []).append(value)
+    return row
+
+
+def measured(what: str, row: Row, unit: str) -> Row:
+    """Print a row with its spread, as it comes."""
+    for name, values in row.values.items():
+        low, high = min(values), max(values)
+        print(f"{what:24} {name:24} {statistics.median(values):8.1f} {unit} ({low:.1f} to {high:.1f})", file=sys.stderr)
     return row

@@ -9,11 +9,30 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
+
+import torch
 
 from benchmarks.peers.peers import CACHE, Peer, install
+from benchmarks.peers.shapes import Shape
+from blade_llm.runner.startup.threads import usable_cores
 
 _WORKERS = Path(__file__).parent / "workers"
+KV_BYTES: Final = 512 << 20
+
+
+def worker_options(shape: Shape) -> dict[str, Any]:
+    """What every worker is told; its peer adds to it."""
+    return {
+        "threads": usable_cores(),
+        "kv_bytes": KV_BYTES,
+        "kv_tokens": KV_BYTES // shape.kv_token_bytes,
+        "max_length": 4096,
+        "dtype": "auto",
+        # torch's engines multiply with oneDNN, which has bf16 only where the CPU has instructions for it
+        "peer_dtype": "bfloat16" if torch.ops.mkldnn._is_mkldnn_bf16_supported() else "float32",
+        "quant": "none",
+    }
 
 
 @dataclass(frozen=True)
@@ -34,14 +53,14 @@ class Running:
             RuntimeError: it ended before; the message names its log.
         """
         install(peer.environment)
-        worker_options = {**options, **peer.options, **peer.prepare(model)}
+        given = {**options, **peer.options, **peer.prepare(model)}
         self._log = CACHE / "logs" / f"{peer.name}.log"
         self._log.parent.mkdir(parents=True, exist_ok=True)
         environment = {**os.environ, "OMP_NUM_THREADS": str(options["threads"]), **peer.variables()}
         begin = time.perf_counter()
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
-                [peer.python, _WORKERS / peer.worker, json.dumps(worker_options)],
+                [peer.python, _WORKERS / peer.worker, json.dumps(given)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment, text=True,
             )  # fmt: skip
         self._read()

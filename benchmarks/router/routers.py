@@ -197,9 +197,17 @@ class Router:
         return [self._handle, *self._handle.children(recursive=True)]
 
     def cpu(self) -> float:
-        """Seconds of CPU it has used, its children included."""
-        times = [process.cpu_times() for process in self._all()]
-        return float(sum(each.user + each.system for each in times))
+        """Seconds of CPU its threads have used, its children's included.
+
+        As the scheduler has counted them: the times that all systems have come in steps of 10 ms, a tenth of what a
+        short run of streams takes.
+        """
+        used = 0
+        for process in self._all():
+            for task in Path(f"/proc/{process.pid}/task").iterdir():
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+                    used += int((task / "schedstat").read_text(encoding="ascii").split()[0])
+        return used * 1e-9
 
     def rss(self) -> float:
         """Resident memory in MiB, its children included."""

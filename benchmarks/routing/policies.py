@@ -20,6 +20,7 @@ from blade_router.policies.prefix_cache.prefix_index import PrefixIndex
 Make = Callable[[Fleet, random.Random], Policy]
 
 OURS = "auto"
+ALONE = "auto, no sync"
 ORACLE = "oracle"
 _NOTHING = PrefixInsertion()
 
@@ -39,11 +40,16 @@ class EngineCaches:
     def removed(self, endpoint: Endpoint) -> None: ...
 
 
-def _ours(name: PolicyName) -> Make:
+def _ours(name: PolicyName, *, sync: bool = False) -> Make:
     def make(fleet: Fleet, rng: random.Random) -> Policy:
         exact = EngineCaches(fleet) if name == "kv-aware" else None
         options = PolicyOptions(
-            index=PrefixIndex(), exact=exact, rng=rng, replicas=lambda: fleet.routers, clock=fleet.clock
+            index=PrefixIndex(),
+            exact=exact,
+            rng=rng,
+            replicas=lambda: fleet.routers,
+            clock=fleet.clock,
+            siblings=fleet.sync() if sync else None,
         )
         return make_policy(name, options)
 
@@ -51,7 +57,8 @@ def _ours(name: PolicyName) -> Make:
 
 
 POLICIES: Mapping[str, Make] = {
-    OURS: _ours("auto"),
+    OURS: _ours("auto", sync=True),
+    ALONE: _ours("auto"),
     "kv-aware": _ours("kv-aware"),
     "sglang": lambda fleet, rng: CacheAware(64, 1.5, 0.3),
     "smg": lambda fleet, rng: CacheAware(32, 1.1, 0.5),
@@ -62,5 +69,5 @@ POLICIES: Mapping[str, Make] = {
     "round-robin": lambda fleet, rng: RoundRobin(),
     ORACLE: lambda fleet, rng: Oracle(fleet),
 }
-NOT_PEERS = (OURS, "kv-aware", ORACLE)
+NOT_PEERS = (OURS, ALONE, "kv-aware", ORACLE)
 PEERS = tuple(name for name in POLICIES if name not in NOT_PEERS)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from benchmarks.routing.engine import BLOCK_TOKENS, Engine
+from benchmarks.routing.replica_sync import Exchange
 from benchmarks.routing.workload import Job, Trace
 from blade_protocol.routing import EndpointConfig
 from blade_router.endpoints.attempt import Attempt
@@ -17,6 +18,7 @@ from blade_router.endpoints.endpoint import Endpoint
 from blade_router.endpoints.endpoint_set import EndpointSet
 from blade_router.http.client import Client, FlowControl
 from blade_router.policies import Policy
+from blade_router.policies.replica_sync.siblings import Siblings
 from blade_router.request.usage import Usage
 
 Reported = Literal["exact", "absent", "zero", "cumulative", "foreign"]
@@ -74,7 +76,7 @@ class _Sent:
 
 
 class Fleet:
-    """Engines, and routers in front that know nothing of each other.
+    """Engines, and routers in front that know nothing of each other, unless their policy has them ``sync``.
 
     Args:
         make: makes the policy of one router of this fleet.
@@ -109,12 +111,23 @@ class Fleet:
             self.views.append(endpoints.all)
             self.place |= {endpoint: at for at, endpoint in enumerate(endpoints.all)}
         rng = random.Random(seed)
-        self.policies = [make(self, random.Random(rng.random())) for _ in range(routers)]
+        self._exchange: Exchange | None = None
+        self.policies: list[Policy] = []
+        for _ in range(routers):
+            self.policies.append(make(self, random.Random(rng.random())))
         self._client = Client(FlowControl(cast(Any, None)))
         """Nothing is written to it."""
         self._next_report = 0.0
         self._next_restart = self.now + conditions.restart_every if conditions.restart_every else math.inf
         self._restarted = 0
+
+    def sync(self) -> Siblings | None:
+        """What the router whose policy is made now learns from the others; None: there are none."""
+        if self.routers == 1:
+            return None
+        if self._exchange is None:
+            self._exchange = Exchange(self.clock, self.now, self.routers)
+        return self._exchange.join(self.views[len(self.policies)])
 
     def clock(self) -> float:
         return self.now
@@ -134,6 +147,10 @@ class Fleet:
             heapq.heappush(events, (end, order + 1, _END, sent))
         done = 0
         while done < count:
+            if (exchange := self._exchange) is not None and exchange.next_at <= events[0][0]:
+                self.now = exchange.next_at
+                exchange.step()
+                continue
             self.now, _, kind, sent = heapq.heappop(events)
             if kind == _FIRST_BYTE:
                 waits.append(self.now - sent.sent_at)

@@ -31,18 +31,40 @@ class Image:
     arguments: tuple[tuple[str, str], ...] = ()
     """Build arguments of this Dockerfile alone."""
     entrypoint: tuple[str, ...] = ()
+    extras: tuple[str, ...] = ()
+    """Of the package; all they require has to be installed."""
 
     @property
     def dockerfile(self) -> str:
         return f"Dockerfile.{self.name}"
 
+    @property
+    def requirements(self) -> list[str]:
+        """What ``pyproject.toml`` requires for the image's programs."""
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        extras = project["optional-dependencies"]
+        return [*project["dependencies"], *(line for extra in self.extras for line in extras[extra])]
+
 
 OPERATOR = Image(
-    "operator", ("engine/blade_protocol", "router", "operator"), limit=250 * 10**6, torch=False, compiled=True
+    "operator",
+    ("engine/blade_protocol", "router", "operator"),
+    limit=250 * 10**6,
+    torch=False,
+    compiled=True,
+    extras=("operator", "router"),
 )
 # ``TORCH_INDEX`` in the environment: a further package index, where the CPU build of torch can come from.
 CPU = (("EXPECT_CPU", "1"), ("TORCH_INDEX", os.environ.get("TORCH_INDEX", "")))
-ENGINE = Image("engine", ("engine",), limit=None, torch=True, arguments=CPU, entrypoint=("blade_llm_server",))
+ENGINE = Image(
+    "engine",
+    ("engine",),
+    limit=None,
+    torch=True,
+    arguments=CPU,
+    entrypoint=("blade_llm_server",),
+    extras=("engine", "gguf", "oss", "s3"),
+)
 IMAGES = {image.name: image for image in (OPERATOR, ENGINE)}
 
 
@@ -103,6 +125,7 @@ def _build(image: Image, tag: str, path: Path) -> int:
             torch=image.torch,
             compiled=image.compiled,
             entrypoint=image.entrypoint,
+            requirements=image.requirements,
         )
         partial.rename(path)
     finally:

@@ -9,6 +9,8 @@ from e2e.images.errors import ImageError
 USER = "65532:65532"
 LABELS = tuple(f"org.opencontainers.image.{name}" for name in ("title", "description", "version", "licenses"))
 TORCH = r"/site-packages/(torch|nvidia|triton)/"
+INSTALLED = re.compile(r"/site-packages/([^/]+)-[^/-]+\.dist-info/METADATA$")
+PROJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 COMPILED = r"/blade_router/compiled/modules/[^/]+/blade_router__mypyc\.[^/]+\.so$"
 LEFTOVERS = {
     "a compiler": r"(^|/)bin/([a-z0-9_-]+-)?(gcc|g\+\+|cc|c\+\+|clang|make)(-[0-9.]+)?$",
@@ -20,7 +22,13 @@ LEFTOVERS = {
 
 
 def check(
-    contents: Contents, *, limit: int | None, torch: bool, compiled: bool = False, entrypoint: tuple[str, ...] = ()
+    contents: Contents,
+    *,
+    limit: int | None,
+    torch: bool,
+    compiled: bool = False,
+    entrypoint: tuple[str, ...] = (),
+    requirements: Iterable[str] = (),
 ) -> int:
     """Check the layers above the base; return their size in bytes.
 
@@ -30,6 +38,7 @@ def check(
         torch: whether torch belongs in it.
         compiled: whether the router's hot path has to be in it, compiled.
         entrypoint: what the arguments of ``docker run`` go to.
+        requirements: packages that have to be installed, as ``pyproject.toml`` names them.
 
     Raises:
         ImageError: names everything that is wrong.
@@ -43,6 +52,9 @@ def check(
         wrong.append(f"it must not contain {found}" if found else "torch is missing")
     if compiled and not first(COMPILED, names):
         wrong.append("the router's hot path is not compiled in it")
+    installed = {normalized(match[1]) for name in names if (match := INSTALLED.search(name))}
+    if lacking := sorted({normalized(PROJECT.match(line)[0]) for line in requirements} - installed):  # type: ignore[index]
+        wrong.append(f"packages are missing: {', '.join(lacking)}")
     for what, pattern in LEFTOVERS.items():
         if found := first(pattern, names):
             wrong.append(f"{what} stayed in it: {found}")
@@ -55,6 +67,11 @@ def check(
     if wrong:
         raise ImageError(f"{', '.join(contents.tags) or 'the image'}: " + "; ".join(wrong))
     return size
+
+
+def normalized(name: str) -> str:
+    """A package's name as all spellings of it compare (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def first(pattern: str, names: Iterable[str]) -> str | None:

@@ -18,7 +18,7 @@ FAKE_HUB: Final = Path(__file__).resolve().parents[2] / "tests" / "hub_support" 
 MAIN: Final = """
 import signal, sys, time
 from pathlib import Path
-import fake_hub
+from hub_support import fake_hub
 endpoint, port, bytes_per_second, token = sys.argv[1:]
 with fake_hub.running_hub("0.0.0.0", int(port)) as hub:
     hub.endpoint, hub.bytes_per_second = endpoint, float(bytes_per_second)
@@ -35,6 +35,22 @@ with fake_hub.running_hub("0.0.0.0", int(port)) as hub:
 """Prints every request."""
 
 
+ORIGINS_MAIN: Final = """
+import sys, time
+from pathlib import Path
+from hub_support import fake_hub, fake_origins
+endpoint, port = sys.argv[1:]
+with fake_hub.running_hub("0.0.0.0", int(port), fake_origins.OriginsHandler) as hub:
+    hub.endpoint = endpoint
+    hub.add("acme/demo", Path("/models/model"), token="ms-token")
+    hub.add("models/demo", Path("/models/model"))
+    hub.tokens["models"] = "bucket-key"
+    print("ready", flush=True)
+    while True:
+        time.sleep(3600)
+"""
+
+
 class Hub:
     """A hub in ``namespace`` with the repository ``acme/demo``; its files come from the claim `CLAIM`."""
 
@@ -44,8 +60,11 @@ class Hub:
 
     def start(self, image: str, bytes_per_second: int, token: str = "") -> None:
         """Returns once it responds."""
-        code = {"fake_hub.py": FAKE_HUB.read_text(), "main.py": MAIN}
-        arguments = [self.endpoint, str(PORT), str(bytes_per_second), token]
+        self._start(image, [FAKE_HUB], MAIN, [self.endpoint, str(PORT), str(bytes_per_second), token])
+
+    def _start(self, image: str, modules: list[Path], main: str, arguments: list[str]) -> None:
+        code = {**{path.name: path.read_text() for path in modules}, "main.py": main}
+        files = [{"key": path.name, "path": f"{path.parent.name}/{path.name}"} for path in modules]
         pod = restricted_pod(
             NAME,
             image,
@@ -53,7 +72,7 @@ class Hub:
             volumeMounts=[{"name": "code", "mountPath": "/code"}, {"name": "models", "mountPath": "/models"}],
         )
         pod["spec"]["volumes"] = [
-            {"name": "code", "configMap": {"name": NAME}},
+            {"name": "code", "configMap": {"name": NAME, "items": [*files, {"key": "main.py", "path": "main.py"}]}},
             {"name": "models", "persistentVolumeClaim": {"claimName": CLAIM, "readOnly": True}},
         ]
         config: Object = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NAME}, "data": code}
@@ -79,8 +98,29 @@ class Hub:
         return [{"name": "HF_ENDPOINT", "value": self.endpoint}, {"name": "OMP_NUM_THREADS", "value": "1"}]
 
 
+class Origins(Hub):
+    """ModelScope and a registry with ``acme/demo``, and a bucket ``models`` with ``demo``; all ask for credentials."""
+
+    def run(self, image: str) -> None:
+        """Returns once it responds."""
+        self._start(image, [FAKE_HUB, FAKE_HUB.with_name("fake_origins.py")], ORIGINS_MAIN, [self.endpoint, str(PORT)])
+
+    def secrets(self) -> list[Object]:
+        """Secrets ``scope``, ``bucket`` and ``registry`` with what it asks for."""
+        host = self.endpoint.removeprefix("http://")
+        login = {"auths": {host: {"username": "me", "password": "secret"}}}
+        return [
+            secret_of("scope", {"token": "ms-token"}),
+            secret_of("bucket", {"AWS_ACCESS_KEY_ID": "bucket-key", "AWS_SECRET_ACCESS_KEY": "any"}),
+            secret_of("registry", {".dockerconfigjson": json.dumps(login)}, "kubernetes.io/dockerconfigjson"),
+        ]
+
+
+def secret_of(name: str, values: dict[str, str], kind: str = "Opaque") -> Object:
+    """A Secret with ``values``."""
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "type": kind, "stringData": values}
+
+
 def secret(name: str, token: str) -> str:
     """A Secret with a hub's token, as JSON."""
-    return json.dumps(
-        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": {"token": token}}
-    )
+    return json.dumps(secret_of(name, {"token": token}))

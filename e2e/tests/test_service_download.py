@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from e2e.cluster.base import Cluster
-from e2e.support.hub_pod import Hub, secret
+from e2e.support.hub_pod import Hub, Origins, secret
 from e2e.support.images import Images
 from e2e.support.load import chat, client
 from e2e.support.service import DEMO_MODEL, Service, names
@@ -80,3 +80,42 @@ def test_a_download_is_reported_and_kept_as_the_cache_says(
     claim = kept.json("get", "pvc", "kept-models")
     assert claim["metadata"]["ownerReferences"][0]["uid"] == kept.get()["metadata"]["uid"]
     kept.delete()
+
+
+def test_models_of_modelscope_a_bucket_and_a_registry(cluster: Cluster, private: Service, images: Images) -> None:
+    namespace = private.namespace
+    origins = Origins(cluster, namespace)
+    origins.run(images.operator)
+    cluster.apply(*origins.secrets(), namespace=namespace)
+    host = origins.endpoint.removeprefix("http://")
+    models: dict[str, dict[str, Any]] = {
+        "scope": {"uri": "modelscope://acme/demo", "revision": "v1", "tokenSecretRef": {"name": "scope"}},
+        "bucket": {"uri": "s3://models/demo", "credentialsSecretRef": {"name": "bucket"}},
+        "registry": {"uri": f"oci://{host}/acme/demo:v1", "credentialsSecretRef": {"name": "registry"}},
+    }
+    addresses = {
+        "scope": {"MODELSCOPE_ENDPOINT": origins.endpoint},
+        "bucket": {"AWS_ENDPOINT_URL_S3": origins.endpoint},
+        "registry": {"OCI_PLAIN_HTTP": "1"},
+    }
+    services = {name: Service(cluster, namespace, name) for name in models}
+    for name, service in services.items():
+        variables = {"OMP_NUM_THREADS": "1", **addresses[name]}
+        env = [{"name": key, "value": value} for key, value in variables.items()]
+        service.apply(model=models[name], engine={"env": env})
+    for name, service in services.items():
+        service.wait_ready()
+        check_chat(service)
+        cached = service.condition("ModelCached")
+        assert (cached["status"], cached["reason"]) == ("True", "Downloaded"), cached
+        assert cached["message"].startswith(f"{models[name]['uri']} is in the cache"), cached
+
+    wrong = Service(cluster, namespace, "wrong")
+    env = [{"name": "AWS_ENDPOINT_URL_S3", "value": origins.endpoint}]
+    wrong.apply(model={"uri": "s3://models/demo"}, engine={"env": env})
+    until(lambda: wrong.condition("ModelCached").get("reason") == "DownloadFailed", 120, "a refused download")
+    message = wrong.condition("ModelCached")["message"]
+    assert "answered 403" in message, message
+    assert message.endswith("(AWS_ACCESS_KEY_ID is spec.model.credentialsSecretRef)"), message
+    for service in (*services.values(), wrong):
+        service.delete()

@@ -14,6 +14,11 @@ Task = Literal["generate", "embed", "score"]
 """Text, and embeddings besides; embeddings alone; or scores of pairs of texts alone."""
 
 
+ModelImpl = Literal["auto", "blade", "transformers"]
+"""Who computes a model. ``auto``: this engine's layers where the architecture's family is registered, else
+transformers' modules."""
+
+
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What an engine process needs to start. Crosses the process boundary as msgpack."""
 
@@ -62,10 +67,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     attn_cls: Literal["ragged_flash", "paged"] | None = None
     """Attention: one Triton kernel, or gathered blocks with torch (on CPU the native kernel); None: what the device
     does best."""
+    enable_triton_mla: bool = False
+    """Latent attention by Triton kernels alone: refused where ``attn_cls`` rules them out; without effect on a CPU."""
     deterministic: bool = False
     """Logits that do not depend on the batch: fixed split sizes, kernels chosen without regard to its size."""
-    model_impl: Literal["auto", "blade", "transformers"] = "auto"
-    """Who computes the model: our layers, or transformers' modules; ``auto``: those where we have no such family."""
+    model_impl: ModelImpl = "auto"
     load_format: Literal["auto", "dummy"] = "auto"
     """``dummy``: random weights, for measurements."""
     packed_cache_dir: str | None = None

@@ -94,7 +94,8 @@ class LLM:
 
     Raises:
         ModelFilesError, TokenizerFilesError, NotEnoughMemoryError: the message says what to change.
-        ValueError: an argument of vLLM's that is refused here; the message says what to do instead.
+        ValueError: an argument of vLLM's that is refused here, or a value that is not taken; the message says what to
+            do instead.
         TypeError: an unknown argument.
     """
 
@@ -110,11 +111,12 @@ class LLM:
         seed: int | None = None,
         **config: Any,
     ) -> None:
+        if (dtype := config.get("dtype")) is not None:
+            name = str(dtype).removeprefix("torch.")
+            config["dtype"] = DTYPE_ALIASES.get(name, name)
         config, warnings = engine_fields(config)
         for warning in warnings:
             _log.warning("%s", warning)
-        if isinstance(dtype := config.get("dtype"), str):
-            config["dtype"] = DTYPE_ALIASES.get(dtype, dtype)
         tokenizer_dir = tokenizer_dir or tokenizer
         self._seeds = None if seed is None else random.Random(seed)
         folder = resolve_model(str(model), revision=revision)
@@ -124,6 +126,7 @@ class LLM:
             if problems := check_tensors(checkpoint, expected_tensors(model_config, checkpoint.tensors)):
                 raise ModelFilesError(f"{folder}: {'; '.join(problems)}")
         self.tokenizer = Tokenizer(Path(tokenizer_dir or folder), tokenizer_special_tokens)
+        self.tokenizer.require_within(model_config.vocab_size)
         template = load_chat_template(self.tokenizer, None if chat_template is None else str(chat_template))
         self._chat_template = template
         eos = self.tokenizer.eos_token_id

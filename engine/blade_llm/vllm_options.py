@@ -6,9 +6,13 @@ warning), or is refused with what to do instead. ``docs/vllm-flags.md`` is writt
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from functools import cache
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
 
 from blade_llm.config import EngineConfig
 
@@ -131,6 +135,7 @@ _OPTIONS: Final = (
     *_refused("quantised checkpoints are not supported yet; give the original and --quant", "quantization",
               off=("none",), short="-q"),
     *_refused("the tokenizer is always needed", "skip_tokenizer_init", switch=True),
+    *_refused("give --task", "convert", off=("auto", "none")),
     *_refused("give --pooling last or --pooling mean", "pooler_config", "override_pooler_config"),
     *_refused("models are in the Hugging Face layout", "config_format", off=("auto", "hf")),
     *_ignored("only one copy of the weights is fetched", "ignore_patterns"),
@@ -138,14 +143,15 @@ _OPTIONS: Final = (
               "max_parallel_loading_workers"),
     *_ignored("progress shows on a terminal", "use_tqdm_on_load", switch=True),
     # Memory and scheduling
-    _renamed("gpu_memory_utilization", "max_gpu_memory_utilization"),
+    _renamed("gpu_memory_utilization", "max_gpu_memory_utilization", "on a CPU give `--kv_cache_bytes`"),
     _renamed("kv_cache_memory_bytes", "kv_cache_bytes"),
     _renamed("num_gpu_blocks_override", "max_kv_blocks", "blocks of 16 tokens; an upper bound"),
     _renamed("kv_cache_dtype", "kv_cache_quant", values={"auto": "no_quant", "fp8": "fp8_e4m3"}),
     _same("max_num_seqs", "64 when left out"),
     _renamed("max_num_batched_tokens", "ragged_flash_max_batch_tokens", "2048 when left out"),
     _renamed("enable_prefix_caching", "disable_prompt_cache", "on by default", values=_INVERTED, switch=True),
-    _renamed("preemption_mode", "preempt_strategy", values={"recompute": "RECOMPUTE", "swap": "SWAP"}),
+    _renamed("preemption_mode", "preempt_strategy", "`SWAP` is refused: preempted requests are computed anew",
+             values={"recompute": "RECOMPUTE", "swap": "SWAP"}),
     *_ignored("prompts are always computed in chunks", "enable_chunked_prefill", switch=True),
     *_ignored("chunks follow the token budget of a step", "max_num_partial_prefills", "max_long_partial_prefills",
               "long_prefill_token_threshold"),
@@ -161,6 +167,8 @@ _OPTIONS: Final = (
     *_ignored("events are sent as tokens come", "stream_interval"),
     *_refused("weights stay on the device: give --quant or a smaller model", "cpu_offload_gb", off=("0", "0.0")),
     *_refused("requests may ask for at most 20 log-probabilities", "max_logprobs", off=("20",)),
+    *_refused("log-probabilities are those of the model's own logits", "logprobs_mode", off=("raw_logprobs",)),
+    *_refused("prompts are text or token ids", "enable_prompt_embeds", switch=True),
     *_refused("sampling is by the fields of requests", "logits_processors", "logits_processor_pattern"),
     *_refused("there is one scheduler", "scheduler_cls"),
     *_refused("attention is as the model's config.json says", "disable_sliding_window",
@@ -170,11 +178,12 @@ _OPTIONS: Final = (
     _renamed("cuda_graph_sizes", "cuda_graph_batch_sizes"),
     _renamed("cudagraph_capture_sizes", "cuda_graph_batch_sizes"),
     _renamed("max_cudagraph_capture_size", "cuda_graph_max_batch_size"),
+    *_ignored("attention has one form", "disable_cascade_attn", switch=True),
     *_ignored("graphs are chosen by the size of a batch, not by lengths", "max_seq_len_to_capture"),
     *_ignored("models are not compiled by torch", "compilation_config", short="-cc"),
     *_ignored("models are not compiled by torch", "optimization_level", short="-O"),
     *_ignored("the device is what the machine has; CUDA_VISIBLE_DEVICES hides a GPU", "device"),
-    *_refused("give --attn_cls ragged_flash or paged", "attention_backend"),
+    *_refused("give --attn_cls ragged_flash or paged, for TRITON_MLA --enable_triton_mla", "attention_backend"),
     # Parallelism
     _same("tensor_parallel_size", short="-tp"),
     _same("pipeline_parallel_size", short="-pp"),
@@ -259,7 +268,6 @@ VLLM_OPTIONS: Final[Mapping[str, VllmOption]] = {option.name: option for option 
 _FIELDS: Final = frozenset(EngineConfig.__struct_fields__)
 _RENAMED_FIELDS: Final[Mapping[str, str]] = {"ragged_flash_max_batch_tokens": "max_batch_tokens"}
 _REQUESTS_NOTHING: Final[Mapping[str, tuple[str, ...]]] = {
-    "task": ("generate",),
     "tool_call_parser": ("none",),
     "reasoning_parser": ("none",),
     "kv_cache_quant": ("no_quant",),
@@ -282,14 +290,15 @@ def engine_fields(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[st
     """Keyword arguments of ``LLM(...)`` as fields of :class:`~blade_llm.config.EngineConfig`, and warnings.
 
     Names that neither the configuration nor vLLM has stay as they are; None for one of vLLM's is as good as nothing.
-    Raises ``ValueError`` for what is refused, and for a feature that does not exist yet.
+    Raises ``ValueError`` for what is refused, for a feature that does not exist yet, and for a value that a field does
+    not take.
     """
     fields: dict[str, Any] = {}
     warnings: list[str] = []
     for name, value in arguments.items():
         option = VLLM_OPTIONS.get(name)
         if option is None:
-            fields[name] = value
+            fields[name] = _field(name, value, name, value) if name in _FIELDS else value
         elif value is None:
             continue
         elif option.status == "ignored":
@@ -303,12 +312,29 @@ def engine_fields(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[st
             ours = option.values.get(_text(value), value)
             target = _RENAMED_FIELDS.get(option.to, option.to)
             if target == "disable_prompt_cache":
-                fields["enable_prompt_cache"] = bool(value)
+                fields["enable_prompt_cache"] = _field("enable_prompt_cache", value, name, value)
             elif target in _FIELDS:
-                fields[target] = ours
+                fields[target] = _field(target, ours, name, value)
             elif _text(ours) not in _REQUESTS_NOTHING.get(target, ()):
                 raise ValueError(f"{name}={value!r} is not available in this version; leave it out")
     return fields, warnings
+
+
+def _field(field: str, value: Any, name: str, given: Any) -> Any:
+    """``value`` as ``field`` of the configuration has it; ``name`` and ``given``: as the caller wrote them."""
+    kind = _types()[field]
+    try:
+        return msgspec.convert(str(value) if isinstance(value, os.PathLike) else value, kind, strict=False)
+    except msgspec.ValidationError as error:
+        names = [choice for each in (kind, *get_args(kind)) if get_origin(each) is Literal for choice in get_args(each)]
+        if not names:
+            raise ValueError(f"{name}={given!r}: {error}") from None
+        raise ValueError(f"{name}={given!r} is not available in this version; choose from {', '.join(names)}") from None
+
+
+@cache
+def _types() -> dict[str, Any]:
+    return get_type_hints(EngineConfig)
 
 
 def _text(value: Any) -> str:

@@ -19,6 +19,7 @@ from blade_protocol import environment, paths
 from blade_router.admission import hash_key
 from blade_router.arguments import Options, parse_arguments
 from blade_router.compiled import finder
+from blade_router.config.internal_token import token_file
 from blade_router.config.parsing import ConfigError
 from blade_router.http.accept.descriptors import connections_for, descriptor_limit, raise_descriptor_limit
 from blade_router.http.body_budget import BodyBudget
@@ -27,6 +28,7 @@ from blade_router.http.request_reader import HttpLimits
 from blade_router.http.server import Server
 from blade_router.http.tls import Certificate
 from blade_router.router import Router
+from blade_router.workers import hash_seed
 from blade_router.workers.supervisor import Supervisor, unblock_signals
 
 logger = logging.getLogger("blade_router")
@@ -153,11 +155,14 @@ async def run(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The program ``blade_router``."""
+    is_program = arguments is None
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments[:1] == ["hash-key"]:
         hash_key.main(arguments[1:])
         return
     options = parse_arguments(arguments)
+    if is_program and options.replica_sync and options.peers is not None:
+        hash_seed.restart_with(token_file())
     where = f"[{options.worker}] " if options.place is not None else ""
     logging.basicConfig(level=options.log_level, format=f"%(asctime)s %(levelname)s {where}%(name)s: %(message)s")
     raise_descriptor_limit()

@@ -3,6 +3,7 @@ the configuration means to each part."""
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import NoReturn, Self
@@ -12,6 +13,7 @@ import msgspec
 from blade_protocol import paths
 from blade_protocol.routing import RouterConfig
 from blade_router.admin.lending import ReplicaLending
+from blade_router.admin.replica_sync import ReplicaSync
 from blade_router.admin.sibling_workers import SiblingWorkers
 from blade_router.admission.controller import AdmissionController
 from blade_router.admission.key_sources import Keys, SecretKeys, WatchedKeys
@@ -44,6 +46,8 @@ from blade_router.observability.signals import router_signals
 from blade_router.observability.tracing import Tracer
 from blade_router.policies import PolicyOptions, make_policy
 from blade_router.policies.prefix_cache.prefix_index import PrefixIndex
+from blade_router.policies.replica_sync.siblings import Siblings
+from blade_router.policies.sync_log import SyncLog
 from blade_router.proxy.model_list import ModelList
 from blade_router.proxy.proxy import Proxy
 from blade_router.resume import Resumer
@@ -107,12 +111,19 @@ class Router:
         self._replica_source = make_replica_source(options)
         self.prefixes = PrefixIndex(options.prefix_index_bytes)
         self._kv_index = KvIndex(self.prefixes, options.kv_index_bytes)
+        self._sync: ReplicaSync | None = None
+        has_peers = self._replica_source is not None or isinstance(options.peers, tuple)
+        if options.replica_sync and (has_peers or options.place is not None):
+            siblings = Siblings(SyncLog(), lambda: self.endpoints.all, time.monotonic)
+            self._sync = ReplicaSync(siblings, token, options.place)
+            self.metrics.replica_sync = self._sync.counts
         self.policy_options = PolicyOptions(
             index=self.prefixes,
             exact=self._kv_index,
             cost=options.cost,
             state_interval=options.health_interval,
             replicas=lambda: self._replicas * options.workers,
+            siblings=self._sync.siblings if self._sync is not None else None,
         )
         try:
             policy = make_policy(config.policy, self.policy_options, config.canary)
@@ -152,7 +163,7 @@ class Router:
                 options.place, self.metrics.render, lambda: self.metrics.in_flight, self._signals
             )
         self._lending: ReplicaLending | None = None
-        if self._replica_source is not None or isinstance(options.peers, tuple):
+        if has_peers:
             shared = (self.admission.quotas, self.request_queues)
             self._lending = ReplicaLending(shared, token, self.workers, options.worker)
             self.admission.borrow = self.request_queues.borrow = self._lending.borrow
@@ -169,6 +180,7 @@ class Router:
             debug_routes=options.debug_routes,
             quotas=self._lending.reply if self._lending is not None else None,
             as_key=self.admission.dry_run,
+            sync=self._sync if has_peers else None,
         )
         self.engine_watchers = EngineWatchers(cleared=self.prefixes.removed, token=token)
         self._health = HealthChecker(options.health_interval, on_up=self.engine_watchers.wake)
@@ -268,6 +280,8 @@ class Router:
                 group.create_task(_restarted("the router replicas", lambda: replicas.watch(self._set_replicas)))
             if self._lending is not None and (exchange := self._lending.exchange) is not None:
                 group.create_task(_restarted("the shares of limits", exchange.follow))
+            if self._sync is not None:
+                group.create_task(_restarted("the sync of replicas", self._sync.follow))
             if self._shared_health is not None:
                 group.create_task(_restarted("the other workers", self._shared_health.follow))
             if self._shared_quarantine is not None:
@@ -277,6 +291,8 @@ class Router:
         """Share every limit with the replicas that have these URLs; this one may not be among them yet."""
         if self._lending is not None:
             self._lending.set_members(urls)
+        if self._sync is not None:
+            self._sync.set_members(urls)
         self._split_limits(max(1, len(urls)))
 
     def _split_limits(self, count: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ from engine_support.server_process import running_server
 from blade_llm import LLM, SamplingParams
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.sampling.grammar_spec import GrammarSpec
+from blade_llm.text.errors import TokenizerFilesError
 
 OPTIONS = {"load_format": "dummy", "dtype": "float32", "kv_cache_bytes": 32 << 20, "num_threads": 1, "max_num_seqs": 8}
 GREEDY = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
@@ -186,6 +188,15 @@ def test_embeddings(llm: LLM) -> None:
     with pytest.raises(ValueError, match="may have 2048"):
         llm.embed([[5] * 2049])
     assert len(llm.embed([[5] * 2048])[0]) == 64, "the prompt may fill the model"
+
+
+def test_a_vocabulary_that_is_larger_than_the_embedding(text_model: Path, tmp_path: Path) -> None:
+    """Else a prompt would read beyond the table."""
+    folder = shutil.copytree(text_model, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "vocab_size": 100}))
+    with pytest.raises(TokenizerFilesError, match=r"token id \d+, the model only 100 ids; they do not belong together"):
+        LLM(folder, **OPTIONS)
 
 
 def test_a_missing_model(tmp_path: Path) -> None:

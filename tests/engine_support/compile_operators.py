@@ -15,6 +15,9 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
 from blade_llm.kernels.activate.kinds import FORMULAS
+from blade_llm.spec.latent_attention import LatentAttentionSpec
+from blade_llm.spec.norm import NormSpec
+from blade_llm.spec.rope import RopeSpec
 
 TARGETS = {"hopper": GPUTarget("cuda", 90, 32), "mi300": GPUTarget("hip", "gfx942", 64)}
 SHARED_MEMORY = {"hopper": 227 << 10, "mi300": 64 << 10}
@@ -23,6 +26,7 @@ TYPES |= {torch.int8: "i8", torch.uint8: "u8"}
 OPERATORS = [
     "rms_norm",
     "rope_write_kv",
+    "rope_write_latent",
     "activate",
     "layer_norm",
     "gumbel_argmax",
@@ -81,7 +85,16 @@ def main(target: str) -> None:
     )
     tokens, blocks = torch.zeros(3, 4097, dtype=torch.int32), torch.zeros(3, 257, dtype=torch.int32)
     warm.warm_step(tokens, blocks, 16, torch.zeros(1, 152_064, dtype=torch.bfloat16))
+    compile_latent(warm)
     compile_moe(warm, SHARED_MEMORY[target])
+
+
+def compile_latent(warm: Any) -> None:
+    """DeepSeek-V3's latent attention, and V2-Lite's, whose queries have no latent vector."""
+    rope, norm = RopeSpec(1e4, 64, pairing="neighbours"), NormSpec(1e-6)
+    for heads, rank in ((128, 1536), (16, 0)):
+        spec = LatentAttentionSpec(heads, 512, 128, 64, 128, 192**-0.5, rope, norm, query_rank=rank)
+        warm.warm_latent(torch.bfloat16, torch.zeros(2, 16, 1, 576, dtype=torch.bfloat16), spec)
 
 
 def compile_moe(warm: Any, shared_memory: int) -> None:

@@ -17,6 +17,7 @@ from engine_support.rewritten_families import (
     as_chatglm,
     as_qwen,
     with_alibi,
+    with_correction,
     with_unit_rows,
 )
 from engine_support.tiny_models import SHAPE, load_reference
@@ -24,6 +25,7 @@ from safetensors.torch import load_file, save_file
 
 LONG = {"original_max_position_embeddings": 48}
 GPT2_SHAPE = {"vocab_size": 199, "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 1024}
+FALCON_SHAPE = {name: SHAPE[name] for name in SHAPE if name not in ("intermediate_size", "num_key_value_heads")}
 MODULES: dict[str, Any] = {"runner": {"model_impl": "transformers"}, "fused": False}
 """Of a row that transformers' own modules compute."""
 GEMMA2_CAPS = {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 4.0}
@@ -39,6 +41,19 @@ PHI3_LONGROPE = {
     "short_factor": [1.0 + i / 10 for i in range(4)],
     "long_factor": [2.0 + i for i in range(4)],
 }
+
+DEEPSEEK: dict[str, Any] = {
+    "num_key_value_heads": 8,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+    "n_routed_experts": 16,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 48,
+}
+DEEPSEEK_YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "mscale_all_dim": 0.707, **LONG}
 
 
 @dataclass(frozen=True)
@@ -126,6 +141,11 @@ def as_internlm2(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config))
 
 
+def with_sdpa(model: Any) -> None:
+    """Its eager attention adds ALiBi twice, to the mask and to the scores."""
+    model.config._attn_implementation = "sdpa"  # which its layers read at each call
+
+
 ROWS: dict[str, Row] = {
     "llama": Row("Llama", "grouped-query attention, heads of their own size", {"head_dim": 16}),
     "llama-biases": Row("Llama", "biases, tied", dict(attention_bias=True, mlp_bias=True, tie_word_embeddings=True)),
@@ -195,6 +215,41 @@ ROWS: dict[str, Row] = {
         ),
         fused=False,
     ),
+    "deepseek-v2": Row(
+        "DeepseekV2",
+        "latent attention, latent queries, yarn of all dimensions, the best groups of experts and a shared one",
+        dict(
+            DEEPSEEK, n_shared_experts=2, first_k_dense_replace=1, topk_method="group_limited_greedy", n_group=4,
+            topk_group=2, routed_scaling_factor=3.0, rope_parameters=dict(DEEPSEEK_YARN, mscale=0.9),
+        ),
+        fused=False,
+    ),
+    "deepseek-v2-lite": Row(
+        "DeepseekV2",
+        "latent attention, plain queries, any experts, a plain MLP in two layers",
+        dict(DEEPSEEK, q_lora_rank=None, first_k_dense_replace=2),
+        fused=False,
+    ),
+    "deepseek-v3": Row(
+        "DeepseekV3",
+        "latent attention, sigmoid scores with a correction bias, groups by their two best, yarn",
+        dict(
+            DEEPSEEK, first_k_dense_replace=1, n_group=4, topk_group=2, routed_scaling_factor=2.5, num_mtp_layers=0,
+            rope_parameters=dict(DEEPSEEK_YARN, mscale=0.707),
+        ),
+        fused=False,
+        before=with_correction,
+    ),
+    "deepseek-v3-halves": Row(
+        "DeepseekV3",
+        "latent attention with biases, halves rotate, experts of one group, plain weights, no MLP alone",
+        dict(
+            DEEPSEEK, first_k_dense_replace=0, n_group=1, topk_group=1, norm_topk_prob=False, num_mtp_layers=0,
+            rope_interleave=False, attention_bias=True, routed_scaling_factor=1.0,
+        ),
+        fused=False,
+        before=with_correction,
+    ),
     "phi3": Row("Phi3", "fused matrices", {"pad_token_id": 0, "sliding_window": 40}),
     "phi3-long": Row(
         "Phi3",
@@ -239,6 +294,25 @@ ROWS: dict[str, Row] = {
     ),
     "phi": Row("Phi", "attention and MLP side by side behind one norm", {"partial_rotary_factor": 0.5}, fused=False),
     "gpt-neox": Row("GPTNeoX", "side by side with a norm each, partial rotation", dict(rotary_pct=0.5), fused=False),
+    "gpt-j": Row(
+        "GPTJ", "side by side behind one norm, neighbours rotate in half of the dimensions",
+        shape=dict(GPT2_SHAPE, rotary_dim=8, bos_token_id=0, eos_token_id=1), fused=False,
+    ),
+    "falcon": Row("Falcon", "one key head, side by side behind one norm", shape=FALCON_SHAPE, fused=False),
+    "falcon-new": Row(
+        "Falcon", "key heads with their queries, side by side with a norm each, biases",
+        dict(new_decoder_architecture=True, num_kv_heads=2, bias=True, ffn_hidden_size=112), shape=FALCON_SHAPE,
+        fused=False,
+    ),
+    "falcon-2": Row(
+        "Falcon", "key heads with their queries, side by side behind one norm",
+        dict(new_decoder_architecture=True, num_kv_heads=4, num_ln_in_parallel_attn=1, tie_word_embeddings=False),
+        shape=FALCON_SHAPE, fused=False,
+    ),
+    "falcon-rw": Row(
+        "Falcon", "one matrix by head, ALiBi, one half after the other, biases",
+        dict(multi_query=False, parallel_attn=False, alibi=True, bias=True), shape=FALCON_SHAPE, reference=with_sdpa,
+    ),
     "opt": Row("OPT", "learned positions, layer norm, ReLU", dict(ffn_dim=112, pad_token_id=0, dropout=0.0)),
     "gpt2": Row(
         "GPT2", "transposed weights, GELU", {"scale_attn_by_inverse_layer_idx": True}, "GPT2LMHeadModel", GPT2_SHAPE,
@@ -353,3 +427,8 @@ def save_row(folder: Path, row: Row, dtype: torch.dtype = torch.float32) -> Any:
     if row.becomes is not None:
         row.becomes[1](folder)
     return reference
+
+
+def in_one_tensor(folder: Path, target: Path) -> None:
+    """The model of ``folder`` as transformers saves it when it keeps its own form: a tensor for all experts."""
+    load_reference(folder).save_pretrained(target, save_original_format=False)

@@ -144,3 +144,10 @@ def with_alibi(model: Any) -> None:
     model.set_attn_implementation("llama_with_alibi")
     model.model.rotary_emb.inv_freq.zero_()
     model.model.rotary_emb.original_inv_freq.zero_()
+
+
+def with_correction(model: Any) -> None:
+    """A bias that changes which experts tokens go to; transformers begins with zeros."""
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            buffer.uniform_(-0.2, 0.2)

@@ -9,6 +9,8 @@ from typing import Any
 from engine_support.tiny_text import CONFIG, byte_level_tokenizer, write_tokenizer
 from tokenizers import AddedToken
 
+from blade_llm.text.tool_parsers.named import DEEPSEEK_MARKERS, MISTRAL_MARKERS
+
 _HERMES_TOOLS = """\
 {%- if tools %}<|im_start|>system
 {% if messages[0].role == 'system' %}{{ messages[0].content + '\\n' }}{% endif %}
@@ -66,6 +68,10 @@ LLAMA3 = """\
 SPECIAL_MARKERS = ("<tool_call>", "</tool_call>", "<|python_tag|>")
 """Tokens that ``skip_special_tokens`` leaves out; ``<think>`` is one that it does not."""
 ADDED_MARKERS = ("<think>", "</think>")
+MARKERS_OF_FAMILIES = (
+    "<|python_start|>", "<|python_end|>", *MISTRAL_MARKERS, *DEEPSEEK_MARKERS, "<arg_key>", "</arg_key>",
+    "<arg_value>", "</arg_value>",
+)  # fmt: skip
 
 
 def write_tool_model(folder: Path, template: str = QWEN3, *, markers: bool = True, **config: Any) -> Path:
@@ -74,6 +80,8 @@ def write_tool_model(folder: Path, template: str = QWEN3, *, markers: bool = Tru
     if markers:
         backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_MARKERS])
         backend.add_tokens([AddedToken(token, special=False, normalized=False) for token in ADDED_MARKERS])
+        more = [AddedToken(token, special=True, normalized=False) for token in MARKERS_OF_FAMILIES]
+        backend.add_special_tokens(more)
     write_tokenizer(folder, backend, chat_template=template)
     (folder / "config.json").write_text(json.dumps({**CONFIG, **config}), encoding="utf-8")
     return folder

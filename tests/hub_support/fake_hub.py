@@ -84,7 +84,7 @@ class FakeHub:
 
 
 def is_large(name: str) -> bool:
-    return name.endswith(".safetensors")
+    return name.endswith((".safetensors", ".gguf"))
 
 
 def sha256(data: bytes) -> str:

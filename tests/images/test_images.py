@@ -166,6 +166,15 @@ class TestCheck:
         contents = archive.read(image(tmp_path / "y.tar", [[library]]))
         assert check.check(contents, limit=None, torch=False, compiled=True) > 0
 
+    def test_refuses_an_image_without_a_required_package(self, tmp_path: Path) -> None:
+        packages = "opt/bladellm/lib/python3.11/site-packages"
+        names = [f"{packages}/minio-7.2.20.dist-info/METADATA", f"{packages}/huggingface_hub-1.2.dist-info/METADATA"]
+        contents = archive.read(image(tmp_path / "x.tar", [names]))
+        there = ["minio>=7.2.16", "huggingface-hub>=1.0"]
+        assert check.check(contents, limit=None, torch=False, requirements=there) > 0
+        with pytest.raises(ImageError, match=r"packages are missing: gguf$"):
+            check.check(contents, limit=None, torch=False, requirements=[*there, "gguf>=0.17"])
+
     def test_refuses_another_entry_point(self, tmp_path: Path) -> None:
         config = {**GOOD, "Entrypoint": ["blade_llm_server"]}
         contents = archive.read(image(tmp_path / "x.tar", [["opt/a"]], config))

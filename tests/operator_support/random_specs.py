@@ -33,7 +33,12 @@ _object_name = _mostly(
     st.sampled_from(["models", "a.b-c", "x"]), st.sampled_from(["Models", "-a", "a_b", "", "a" * 254])
 )
 _uri = _mostly(
-    st.sampled_from(["file:///m", "hf://a/b", "hf://Qwen/Qwen3-8B", "hf://a/b", "pvc://models/a/b.c", "pvc://m"]),
+    st.sampled_from(
+        [
+            *("file:///m", "hf://a/b", "hf://Qwen/Qwen3-8B", "pvc://models/a/b.c", "pvc://m"),
+            *("modelscope://a/b", "s3://m.x/a/step=1/", "oss://m1/a", "oci://h:5000/a/b:v1"),
+        ]
+    ),
     st.sampled_from(
         ["file://m", "hf://a", "hf://a/b/c", "pvc:///x", "pvc://m/..", "pvc://m/", "s3://x", "hf://é/b", "file:///"]
     ),
@@ -41,7 +46,8 @@ _uri = _mostly(
 _words = st.lists(st.sampled_from(["a", "qwen3:8b", "x/y", "b", "", "é", "a b"]), max_size=3)
 _env = st.lists(
     _object(
-        {"name": st.sampled_from(["A", "B_1", "HF_TOKEN", "BLADE_X", "1A", "é"])}, value=st.sampled_from(["", "x", 1])
+        {"name": st.sampled_from(["A", "B_1", "HF_TOKEN", "AWS_ACCESS_KEY_ID", "BLADE_X", "1A", "é"])},
+        value=st.sampled_from(["", "x", 1]),
     ),
     max_size=2,
 )
@@ -74,6 +80,7 @@ SPECS: Spec = _object(
             servedNames=_words,
             cache=_cache,
             tokenSecretRef=_object({"name": _object_name}, key=st.sampled_from(["token", "a.b", "a b", ""])),
+            credentialsSecretRef=_object({"name": _object_name}),
         )
     },
     engine=_object(
@@ -92,6 +99,7 @@ SPECS: Spec = _object(
             maxTokens=_integer,
         ),
         quant=st.sampled_from(["none", "int8", "int4", "int2"]),
+        enableTritonMla=_mostly(st.booleans(), _junk),
         deterministic=_mostly(st.booleans(), _junk),
         task=_mostly(st.sampled_from(["generate", "embed", "score"]), _junk),
         pooling=_mostly(st.sampled_from(["last", "mean", "cls"]), _junk),

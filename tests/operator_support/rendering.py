@@ -42,6 +42,17 @@ CASES: dict[str, dict[str, Any]] = {
         },
         "security": {"networkPolicy": False},
     },
+    "bucket": {
+        "model": {
+            "uri": "s3://models/qwen/v1",
+            "cache": {"claimName": "models"},
+            "credentialsSecretRef": {"name": "bucket-reader"},
+        },
+        "engine": {"env": [{"name": "AWS_ENDPOINT_URL_S3", "value": "http://minio.storage:9000"}]},
+    },
+    "registry": {
+        "model": {"uri": "oci://registry.team:5000/acme/qwen:v1", "credentialsSecretRef": {"name": "registry-reader"}}
+    },
     "gpu_pvc": {
         "model": {"uri": "pvc://model-store/qwen/v1"},
         "engine": {
@@ -164,6 +175,7 @@ CASES: dict[str, dict[str, Any]] = {
             "cudaGraphs": {"batchSizes": [1, 2, 4], "maxBatchSize": 4, "tokenSizes": [64, 256], "maxTokens": 0},
             "modelImpl": "transformers",
             "quant": "int8",
+            "enableTritonMla": True,
             "deterministic": True,
         },
     },

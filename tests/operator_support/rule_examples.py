@@ -7,6 +7,9 @@ from typing import Any
 
 HUB = "hf://Qwen/Qwen3-8B"
 FILE = "file:///m"
+MODELSCOPE = "modelscope://Qwen/Qwen3-8B"
+S3 = "s3://models/qwen/v1"
+OCI = "oci://registry.team:5000/acme/qwen:v1"
 OWN = "serving.bladellm.io/name"
 
 
@@ -59,6 +62,53 @@ EXAMPLES: tuple[Example, ...] = (
         "qwen",
         _spec(HUB, model={"tokenSecretRef": {"name": "hf"}}, engine={"env": [{"name": "HF_TOKEN", "value": "x"}]}),
     ),
+    Example(
+        "",
+        "qwen",
+        _spec(
+            MODELSCOPE,
+            model={"tokenSecretRef": {"name": "ms"}, "revision": "master", "cache": {"size": 1}},
+            engine={"env": [{"name": "HF_TOKEN", "value": "x"}]},
+        ),
+    ),
+    Example(
+        "spec.model.tokenSecretRef.name",
+        "qwen",
+        _spec(
+            MODELSCOPE,
+            model={"tokenSecretRef": {"name": "ms"}},
+            engine={"env": [{"name": "MODELSCOPE_API_TOKEN", "value": "x"}]},
+        ),
+    ),
+    *(
+        Example("", "qwen", _spec(uri, model={"credentialsSecretRef": {"name": "keys"}, "cache": {"claimName": "m"}}))
+        for uri in (S3, "oss://models/qwen", OCI)
+    ),
+    Example(
+        "",
+        "qwen",
+        _spec(
+            S3,
+            model={"credentialsSecretRef": {"name": "keys"}},
+            engine={"env": [{"name": "AWS_ENDPOINT_URL_S3", "value": "http://minio:9000"}]},
+        ),
+    ),
+    *(
+        Example(
+            "spec.model.credentialsSecretRef.name",
+            "qwen",
+            _spec(
+                uri,
+                model={"credentialsSecretRef": {"name": "keys"}},
+                engine={"env": [{"name": name, "value": "x"}]},
+            ),
+        )
+        for uri, name in ((S3, "AWS_SECRET_ACCESS_KEY"), ("oss://models/q", "OSS_ACCESS_KEY_ID"), (OCI, "OCI_USERNAME"))
+    ),
+    Example("spec.model.credentialsSecretRef", "qwen", _spec(HUB, model={"credentialsSecretRef": {"name": "keys"}})),
+    Example("spec.model.credentialsSecretRef", "qwen", _spec(model={"credentialsSecretRef": {"name": "keys"}})),
+    Example("spec.model.tokenSecretRef", "qwen", _spec(S3, model={"tokenSecretRef": {"name": "hf"}})),
+    Example("spec.model.revision", "qwen", _spec(OCI, model={"revision": "v1"})),
     Example("", "qwen", _spec(HUB, model={"cache": {"size": "20Gi", "accessModes": ["ReadWriteMany"]}})),
     Example("", "qwen", _spec(HUB, model={"cache": {"claimName": "models", "accessModes": []}})),
     Example(

@@ -14,7 +14,7 @@ def load():
     model = llama_cpp.llama_model_load_from_file(wanted["gguf"].encode(), llama_cpp.llama_model_default_params())
     vocabulary = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
     params = llama_cpp.llama_context_default_params()
-    params.n_ctx = wanted["max_length"] * 16
+    params.n_ctx = wanted["kv_tokens"]
     params.n_batch = params.n_ubatch = 2048
     params.n_seq_max = 16
     params.n_threads = params.n_threads_batch = wanted["threads"]

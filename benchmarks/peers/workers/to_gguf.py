@@ -1,4 +1,4 @@
-"""``python to_gguf.py MODEL FILE KIND``: a Qwen2 checkpoint as GGUF, BF16 or quantised by llama.cpp itself."""
+"""``python to_gguf.py MODEL FILE KIND``: a checkpoint of Qwen2, Qwen3 or Qwen3-MoE as GGUF, quantised by llama.cpp."""
 
 import json
 import sys
@@ -15,6 +15,9 @@ NAMES = {
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate": "ffn_gate_inp",
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
@@ -35,13 +38,20 @@ def main(model: Path, file: Path, kind: str) -> None:
 def write(model: Path, file: Path) -> None:
     config = json.loads((model / "config.json").read_text())
     tokenizer = json.loads((model / "tokenizer.json").read_text())["model"]
-    writer = gguf.GGUFWriter(file, "qwen2")
+    writer = gguf.GGUFWriter(file, {"qwen3_moe": "qwen3moe"}.get(config["model_type"], config["model_type"]))
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(config["num_key_value_heads"])
+    if "head_dim" in config:
+        writer.add_key_length(config["head_dim"])
+        writer.add_value_length(config["head_dim"])
+    if "num_experts" in config:
+        writer.add_expert_count(config["num_experts"])
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     writer.add_rope_freq_base(config["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     words = sorted(tokenizer["vocab"], key=tokenizer["vocab"].get)
@@ -52,15 +62,27 @@ def write(model: Path, file: Path) -> None:
     writer.add_token_types([gguf.TokenType.NORMAL] * len(words))
     writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge) for merge in tokenizer["merges"]])
     writer.add_eos_token_id(config["eos_token_id"])
+    experts = {}
     for name, words in bf16_tensors(model / "model.safetensors"):
-        if words.ndim == 1:
+        if ".experts." in name:
+            prefix, _, expert = name.partition(".experts.")
+            number, _, matrix = expert.partition(".")
+            experts.setdefault(f"{prefix}.{matrix}", {})[int(number)] = words
+        elif words.ndim == 1 or name.endswith(".mlp.gate.weight"):  # llama.cpp wants routers in fp32
             writer.add_tensor(renamed(name), (words.astype(numpy.uint32) << 16).view(numpy.float32))
         else:
-            writer.add_tensor(renamed(name), words.view(numpy.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)
+            add_bf16(writer, renamed(name), words)
+    for name, matrices in experts.items():
+        stacked = numpy.stack([matrices[number] for number in range(len(matrices))])
+        add_bf16(writer, renamed(name).replace(".weight", "_exps.weight"), stacked)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def add_bf16(writer, name: str, words) -> None:
+    writer.add_tensor(name, words.view(numpy.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)
 
 
 def bf16_tensors(file: Path):

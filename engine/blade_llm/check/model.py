@@ -12,13 +12,14 @@ from typing import Any, Final
 import msgspec
 
 from blade_llm.api.common.pooling import Pooling
-from blade_llm.api.common.served_model import NO_PARSER, ModelSource, ServedModel, load_served_model
-from blade_llm.config import Task
+from blade_llm.api.common.served_model import ModelSource, ServedModel, load_served_model
+from blade_llm.config import ModelImpl, Task
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import ModelFilesError
-from blade_llm.models.implementation import ModelImpl, read_model_config, through_transformers
+from blade_llm.models.implementation import read_model_config, through_transformers
 from blade_llm.models.tensors import expected_tensors
 from blade_llm.text.errors import TokenizerFilesError
+from blade_llm.text.tool_parsers import NO_PARSER
 from blade_llm.weights.checkpoint import check_tensors, open_checkpoint, unused_tensors
 from blade_protocol.check import CheckItem
 
@@ -80,7 +81,7 @@ def check_model(model_dir: Path, wanted: Wanted | None = None, impl: ModelImpl =
         f"{config.architecture}{through}, {config.num_layers} layers, {len(weights.tensors)} tensors, "
         f"{weights.total_bytes} bytes in {len(weights.files)} files, vocabulary {config.vocab_size}{_found(model)}"
     )
-    if unused := unused_tensors(weights, expected):
+    if unused := unused_tensors(weights, expected, config.tensors.skipped):
         detail += f"; {unused}"
     missing = list(_missing(model, model_dir, config, wanted))
     return CheckItem(name=NAME, status="WARNING" if missing else "PASS", detail="; ".join([detail, *missing]))

@@ -1,8 +1,8 @@
-"""``blade_llm_server``: check everything that can be checked at once, start the engine process, serve.
+"""``blade_llm_server``: check everything that can be checked at once, let the engine process load the model, serve.
 
 What a user can put right (a port in use, a folder without a model, too little memory) ends with one line and status 1,
-before the engine starts wherever that is possible; wrong flags end with status 2. The engine process loads the model
-while this process imports the HTTP stack and the tokenizer.
+before the model is loaded wherever that is possible; wrong flags end with status 2. The engine process imports torch
+while this process imports what reads models, and loads the model while this one imports the HTTP stack.
 """
 
 from __future__ import annotations
@@ -27,19 +27,15 @@ from blade_llm.config import EngineConfig
 from blade_llm.engine.launch import BUILD, MAX_SOCKET_DIR_BYTES, EngineHandle
 from blade_llm.engine.messages import EngineReady
 from blade_llm.engine.start import LOG_FORMAT
-from blade_llm.hub.resolve import resolve_model
-from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import ModelFilesError
-from blade_llm.models.implementation import read_model_config
-from blade_llm.models.tensors import expected_tensors
 from blade_llm.server.http.internal_token import InternalToken
 from blade_llm.server.http.sockets import share_port
 from blade_llm.text.errors import TokenizerFilesError
-from blade_llm.weights.checkpoint import check_tensors, open_checkpoint
 from blade_protocol import environment, ports
 
-if TYPE_CHECKING:  # tokenizer and HTTP stack are imported while the engine process starts
+if TYPE_CHECKING:  # what reads models, tokenizer and HTTP stack are imported while the engine process starts
     from blade_llm.api.common.served_model import ModelSource, ServedModel
+    from blade_llm.models.config import ModelConfig
     from blade_llm.server.http.access import AccessRules
 
 PROGRAM: Final = "blade_llm_server"
@@ -80,11 +76,11 @@ def _run(flags: Mapping[str, Any], build: str, started: float) -> int:
     _check_adapter_flags(flags)
     token_file = _token_file()
     public, internal = _bind_ports(flags, loopback_only=token_file is None)
-    folder, config = _find_model(flags)
     engine = EngineHandle(
         build=build, log_level=flags["log_level"], socket_dir=_socket_dir(flags["worker_socket_path"])
     )
     try:
+        folder, config = _find_model(flags)
         from blade_llm.api.common.served_model import load_served_model
 
         source = _model_source(flags, folder, config)
@@ -229,6 +225,11 @@ def _token_file() -> str | None:
 
 def _find_model(flags: Mapping[str, Any]) -> tuple[Path, ModelConfig]:
     """Find the model and check its files, as the engine process will; in milliseconds and with better messages."""
+    from blade_llm.hub.resolve import resolve_model
+    from blade_llm.models.implementation import read_model_config
+    from blade_llm.models.tensors import expected_tensors
+    from blade_llm.weights.checkpoint import check_tensors, open_checkpoint
+
     with download_progress() as progress:
         folder = resolve_model(flags["model"], revision=flags["revision"], progress=progress)
     config = read_model_config(folder, flags["model_impl"], flags["task"])
@@ -280,6 +281,7 @@ def _engine_config(flags: Mapping[str, Any], folder: Path, model: ServedModel) -
         preempt_strategy=flags["preempt_strategy"],
         num_threads=flags["num_threads"],
         deterministic=flags["deterministic"],
+        enable_triton_mla=flags["enable_triton_mla"],
         load_format=flags["load_format"],
         packed_cache_dir=flags["packed_cache_dir"],
         packed_cache_bytes=flags["packed_cache_bytes"],

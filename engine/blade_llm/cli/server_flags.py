@@ -7,7 +7,6 @@ from typing import Any, Final, get_args
 
 from blade_llm.api.common.limits import MAX_BODY_BYTES
 from blade_llm.api.common.pooling import Pooling
-from blade_llm.api.common.served_model import NO_PARSER
 from blade_llm.cli.flags import (
     Flag,
     boolean,
@@ -21,11 +20,10 @@ from blade_llm.cli.flags import (
     share,
     tokens,
 )
-from blade_llm.config import PACKED_CACHE_BYTES, Task
+from blade_llm.config import PACKED_CACHE_BYTES, ModelImpl, Task
 from blade_llm.models.dtypes import DTYPE_ALIASES
-from blade_llm.models.implementation import ModelImpl
 from blade_llm.text.reasoning import REASONING_PARSERS
-from blade_llm.text.tool_parsers import TOOL_PARSERS
+from blade_llm.text.tool_parsers import NO_PARSER, TOOL_PARSERS
 from blade_protocol import ports
 
 _KV_QUANT: Final = (
@@ -128,7 +126,13 @@ _MODEL = (
         many=True,
         metavar="TOKEN",
     ),
-    _off("enable_triton_mla", "Triton kernels for multi-head latent attention"),
+    Flag(
+        name="enable_triton_mla",
+        help="multi-head latent attention (DeepSeek) by Triton kernels alone, which a GPU computes it with anyway but "
+        "for --attn_cls paged; without effect on a CPU",
+        kind=boolean,
+        default=False,
+    ),
     _off("with_visual", "load the vision tower"),
 )
 _SERVICE = (

@@ -45,14 +45,14 @@ _CREDENTIALS: Final = {
     "modelscope": "MODELSCOPE_API_TOKEN",
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
     "oss": "OSS_ACCESS_KEY_ID and OSS_ACCESS_KEY_SECRET",
-    "oci": "OCI_USERNAME and OCI_PASSWORD",
+    "oci": "OCI_USERNAME and OCI_PASSWORD, or DOCKER_AUTH_CONFIG,",
 }
 _NETWORK: Final = {
     "hf": "set HF_ENDPOINT to a mirror that this machine reaches",
     "modelscope": "set MODELSCOPE_ENDPOINT to a mirror that this machine reaches",
     "s3": "set AWS_ENDPOINT_URL_S3 to the address of the bucket's server",
     "oss": "set OSS_ENDPOINT to the address of the bucket's region",
-    "oci": "check the registry's name",
+    "oci": "check the registry's name (and set OCI_PLAIN_HTTP=1 for one without TLS)",
 }
 
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from blade_llm.hub.locking import locked
 from blade_llm.hub.model import HubModel, ProgressCallback
-from blade_llm.hub.resolve import parse_model
+from blade_llm.hub.resolve import as_folder, parse_model
 from blade_llm.models.config import read_json
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.weights.checkpoint import open_checkpoint
@@ -59,7 +59,7 @@ def _place_from_hub(model: HubModel, output_dir: Path, name: str, progress: Prog
 
     own_cache = not ({"HF_HOME", "HF_HUB_CACHE"} & os.environ.keys())
     cache = output_dir.parent / f".{output_dir.name}.download" if own_cache else None
-    _place(fetch_snapshot(model, progress, cache), output_dir, name, link=True)
+    _place(as_folder(fetch_snapshot(model, progress, cache)), output_dir, name, link=True)
     if cache is not None:
         shutil.rmtree(cache, ignore_errors=True)
 

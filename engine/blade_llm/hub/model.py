@@ -36,10 +36,14 @@ class HubModel:
     revision: str | None = None
     """Branch, tag or commit of a hub, tag or digest of a registry; ``None`` for the default one."""
     origin: Origin = "hf"
+    gguf: str = ""
+    """The GGUF file that is wanted of it, or the kind of its weights (``Q4_K_M``); empty for safetensors."""
 
     def __str__(self) -> str:
         scheme = "" if self.origin == "hf" else f"{self.origin}://"
-        return scheme + self.repo_id + (f"@{self.revision}" if self.revision else "")
+        separator = "/" if self.gguf.endswith(".gguf") else ":"
+        wanted = separator + self.gguf if self.gguf else ""
+        return scheme + self.repo_id + wanted + (f"@{self.revision}" if self.revision else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from huggingface_hub.utils import get_session, hf_raise_for_status
 
+from blade_llm.hub.docker_config import registry_credentials
 from blade_llm.hub.download import TIMEOUT_S, with_retries
 from blade_llm.hub.model import HubModel, Listing, RemoteFile
 from blade_llm.hub.wanted import wanted_files
@@ -33,7 +34,7 @@ def list_registry(model: HubModel) -> Listing:
     challenge = ""
 
     def renew() -> None:
-        headers.update(_authorize(challenge))
+        headers.update(_authorize(challenge, registry_credentials(model.repo_id)))
 
     def request() -> bytes:
         nonlocal challenge
@@ -92,14 +93,12 @@ def _layers(model: HubModel, raw: bytes) -> dict[str, dict[str, Any]]:
     return named
 
 
-def _authorize(challenge: str) -> dict[str, str]:
-    """The headers that answer a registry's challenge, with the credentials of the environment."""
-    username, password = os.environ.get("OCI_USERNAME", ""), os.environ.get("OCI_PASSWORD", "")
-    credentials = (username, password) if username else None
+def _authorize(challenge: str, credentials: tuple[str, str] | None) -> dict[str, str]:
+    """The headers that answer a registry's challenge."""
     if challenge.lower().startswith("basic") and credentials:
         import base64
 
-        return {"Authorization": "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode()}
+        return {"Authorization": "Basic " + base64.b64encode(":".join(credentials).encode()).decode()}
     fields = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
     if "realm" not in fields:
         return {}
@@ -115,7 +114,9 @@ def _authorize(challenge: str) -> dict[str, str]:
 
 
 def _scheme(registry: str) -> str:
-    """Registries on this machine need no certificate."""
+    """Registries on this machine need no certificate, and none does where ``OCI_PLAIN_HTTP`` is 1."""
+    if os.environ.get("OCI_PLAIN_HTTP") == "1":
+        return "http"
     host = registry.rpartition(":")[0] or registry
     try:
         local = ipaddress.ip_address(host).is_loopback

@@ -13,8 +13,12 @@ from typing import Final, Literal, get_args
 
 from blade_llm.hub.model import HubModel, Origin, ProgressCallback
 from blade_llm.models.errors import ModelFilesError
+from blade_llm.weights.gguf.parts import models_among
 
-_HUB_ID: Final = re.compile(r"(?P<id>[A-Za-z0-9][\w.-]*(?:/[A-Za-z0-9][\w.-]*)?)(?:@(?P<revision>.+))?")
+_HUB_ID: Final = re.compile(
+    r"(?P<id>[A-Za-z0-9][\w.-]*(?:/[A-Za-z0-9][\w.-]*)?)(?:/(?P<file>(?:[\w.+-]+/)*[\w.+-]+\.gguf)|:(?P<kind>\w[\w.-]*))?"
+    r"(?:@(?P<revision>.+))?"
+)
 _BUCKET: Final = re.compile(r"(?P<id>[a-z0-9][a-z0-9.-]+/[\w.=+-]+(?:/[\w.=+-]+)*)/?")
 _REGISTRY: Final = re.compile(
     r"(?P<id>[\w.-]+(?::\d+)?/[a-z0-9._-]+(?:/[a-z0-9._-]+)*)(?::(?P<tag>[\w.-]+)|@(?P<digest>sha256:[0-9a-f]{64}))?"
@@ -25,7 +29,8 @@ _TAG: Final = re.compile(r"\w[\w.-]*|sha256:[0-9a-f]{64}")
 
 
 def parse_model(model: str, revision: str | None = None) -> Path | HubModel:
-    """What ``model`` means: a folder or ``*.gguf`` file that exists, or a hub id (``org/name``, ``hf://org/name@revision``).
+    """What ``model`` means: a folder or ``*.gguf`` file that exists, or a hub id (``org/name``, ``hf://org/name@revision``;
+    with a GGUF file of it: ``org/name:Q4_K_M``, ``org/name/file.gguf``).
 
     Raises :class:`ModelFilesError` for a path without a folder and for any other scheme. What looks like a path is
     never looked up on the hub.
@@ -60,7 +65,9 @@ def parse_model(model: str, revision: str | None = None) -> Path | HubModel:
     if revision is not None and (".." in revision or not _REVISION.fullmatch(revision)):
         raise ModelFilesError(f"model {model!r}: {revision!r} is not a branch, tag or commit")
     on_modelscope = scheme == "modelscope" or (not separator and os.environ.get("MODELSCOPE") == "1")
-    return HubModel(match["id"], revision, "modelscope" if on_modelscope else "hf")
+    return HubModel(
+        match["id"], revision, "modelscope" if on_modelscope else "hf", match["file"] or match["kind"] or ""
+    )
 
 
 def _elsewhere(model: str, rest: str, scheme: Literal["s3", "oss", "oci"], revision: str | None) -> HubModel:
@@ -86,21 +93,26 @@ def resolve_model(model: str, *, revision: str | None = None, progress: Progress
     """
     found = parse_model(model, revision)
     if isinstance(found, Path):
-        if found.suffix != _GGUF or not found.is_file():
-            return found
-        from blade_llm.weights.gguf.folder import gguf_folder
-
-        return gguf_folder(found)
+        return as_folder(found)
     from blade_llm.hub.snapshot import fetch_snapshot
 
-    return fetch_snapshot(found, progress)
+    return as_folder(fetch_snapshot(found, progress))
+
+
+def as_folder(found: Path) -> Path:
+    """A folder as it is, that made for a GGUF file."""
+    if found.suffix != _GGUF or not found.is_file():
+        return found
+    from blade_llm.weights.gguf.folder import gguf_folder
+
+    return gguf_folder(found)
 
 
 def _only_gguf(folder: Path) -> Path | None:
     """The GGUF file that is all there is of a model in ``folder``. Raises :class:`ModelFilesError` for several."""
-    if (folder / "config.json").exists() or not (found := sorted(folder.glob(f"*{_GGUF}"))):
+    if (folder / "config.json").exists() or not (found := models_among([file.name for file in folder.glob("*.gguf")])):
         return None
     if len(found) > 1:
-        names = ", ".join(file.name for file in found)
+        names = ", ".join(found)
         raise ModelFilesError(f"{folder} holds several GGUF files ({names}); give one of them")
-    return found[0]
+    return folder / found[0]

@@ -23,16 +23,17 @@ from blade_llm.hub.failures import explain
 from blade_llm.hub.locking import locked
 from blade_llm.hub.model import HubModel, Listing, Progress, ProgressCallback, RemoteFile
 from blade_llm.hub.origins import HEX, list_files
-from blade_llm.hub.wanted import ADAPTER_CONFIG, ADAPTER_WEIGHTS, ELSEWHERE, TOKENIZER
+from blade_llm.hub.wanted import ADAPTER_CONFIG, ADAPTER_WEIGHTS, ELSEWHERE, TOKENIZER, gguf_files
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.weights.checkpoint import open_checkpoint
+from blade_llm.weights.gguf.parts import SUFFIX
 
 PARALLEL_FILES: Final = 4
 
 
 def fetch_snapshot(model: HubModel, progress: ProgressCallback | None = None, cache: Path | None = None) -> Path:
-    """The folder of ``model`` in the cache, downloaded when it is not complete there; see
-    :func:`~blade_llm.hub.resolve.resolve_model`.
+    """The folder of ``model`` in the cache, downloaded when it is not complete there, or the GGUF file that is wanted
+    of it; see :func:`~blade_llm.hub.resolve.resolve_model`.
 
     ``cache`` replaces the hub library's own cache folder. Raises :class:`ModelFilesError`.
     """
@@ -72,6 +73,12 @@ def _cached_snapshot(storage: Path, model: HubModel) -> Path | None:
         except OSError:
             return None
     snapshot = storage / "snapshots" / commit
+    if model.gguf:
+        there = [str(path.relative_to(snapshot)) for path in snapshot.rglob(f"*{SUFFIX}") if path.is_file()]
+        try:
+            return snapshot / gguf_files(there, model)[0]
+        except ModelFilesError:
+            return None
     names = {path.name for path in snapshot.glob("*") if path.is_file()}
     if ADAPTER_CONFIG in names and "config.json" not in names:
         return snapshot if names & set(ADAPTER_WEIGHTS) else None
@@ -104,7 +111,7 @@ def _download_snapshot(storage: Path, model: HubModel, progress: ProgressCallbac
     if reference.name != commit:
         reference.parent.mkdir(parents=True, exist_ok=True)
         reference.write_text(commit, encoding="utf-8")
-    return snapshot
+    return snapshot / gguf_files([file.name for file in files], model)[0] if model.gguf else snapshot
 
 
 def _reference(model: HubModel) -> str:
@@ -170,7 +177,7 @@ def _require_space(folder: Path, needed: int) -> None:
 
 
 def _link(blob: Path, pointer: Path) -> None:
-    pointer.parent.mkdir(exist_ok=True)
+    pointer.parent.mkdir(parents=True, exist_ok=True)
     pointer.unlink(missing_ok=True)
     try:
         pointer.symlink_to(os.path.relpath(blob, pointer.parent))

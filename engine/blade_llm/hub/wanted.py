@@ -9,6 +9,7 @@ from typing import Final
 from blade_llm.hub.model import HubModel
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.weights.checkpoint import INDEX_NAME, PICKLED_INDEX_NAME, PICKLED_NAME, SINGLE_NAME
+from blade_llm.weights.gguf.parts import SUFFIX, models_among, parts_of, stem_of
 
 ELSEWHERE: Final = "download the folder elsewhere and pass MODEL=FOLDER (or --model FOLDER)"
 
@@ -30,15 +31,39 @@ ADAPTER_WEIGHTS: Final = ("adapter_model.safetensors", "adapter_model.bin")
 def wanted_files(names: Sequence[str], model: HubModel) -> list[str]:
     """Those of ``names`` that the engine needs, sorted: of a model, or of a LoRA adapter. Raises
     :class:`ModelFilesError` where it cannot work."""
+    if model.gguf:
+        return gguf_files(names, model)
     if ADAPTER_CONFIG in names and "config.json" not in names:
-        weights = [name for name in ADAPTER_WEIGHTS if name in names][:1]
-        if not weights:
+        files = [name for name in ADAPTER_WEIGHTS if name in names][:1]
+        if not files:
             raise ModelFilesError(f"adapter {model} has neither {' nor '.join(ADAPTER_WEIGHTS)} on the hub")
-        return sorted([ADAPTER_CONFIG, *weights])
-    wanted = [name for name in names if _SIDE_FILES.fullmatch(name)] + _weights(list(names), model)
+        return sorted([ADAPTER_CONFIG, *files])
+    weights = _weights(list(names), model)
+    wanted = [name for name in names if _SIDE_FILES.fullmatch(name)] + weights
     if "config.json" not in wanted:
         raise ModelFilesError(f"model {model} has no config.json on the hub; it is not in the Hugging Face layout")
     return sorted(wanted)
+
+
+def gguf_files(names: Sequence[str], model: HubModel) -> list[str]:
+    """The file that ``model`` asks for, or all its parts, the first one first. Raises :class:`ModelFilesError`."""
+    there = [name for name in models_among(names) if not name.rpartition("/")[2].startswith("mmproj")]  # of images
+    if model.gguf.endswith(SUFFIX):
+        found = [model.gguf] if model.gguf in names else []
+    else:
+        # Q4_K_M ends the name of the file, or is the folder it is in.
+        kind = re.compile(rf"(?:.*[-._/])?{re.escape(model.gguf)}(?:/.*)?", re.IGNORECASE)
+        found = [name for name in there if kind.fullmatch(stem_of(name))]
+    if len(found) != 1:
+        listed = ", ".join(found or there) or "none"
+        raise ModelFilesError(
+            f"model {model}: {'several files' if found else 'no file'} of that name; GGUF files there: {listed}; give "
+            f"{model.repo_id}/FILE.gguf"
+        )
+    parts = parts_of(found[0])
+    if missing := [part for part in parts if part not in names]:
+        raise ModelFilesError(f"model {model}: {', '.join(missing)}, of {len(parts)} parts, is missing there")
+    return parts
 
 
 def _weights(names: list[str], model: HubModel) -> list[str]:
@@ -56,6 +81,9 @@ def _weights(names: list[str], model: HubModel) -> list[str]:
     shards = [name for name in names if _PICKLED_SHARD.fullmatch(name)]
     if PICKLED_INDEX_NAME in names and shards:
         return shards
+    there = models_among(names)
+    instead = f"name one of its GGUF files, as {model.repo_id}:Q4_K_M or {model.repo_id}/{there[0]}" if there else ""
     raise ModelFilesError(
-        f"model {model} has no *.safetensors and no {PICKLED_NAME} on the hub; use a repository that offers them"
+        f"model {model} has no *.safetensors and no {PICKLED_NAME} on the hub; "
+        + (instead or "use a repository that offers them")
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from blade_llm.kernels.activate import Activation, activate
+from blade_llm.kernels.activate import activate
 from blade_llm.kernels.backend import backend_of
 from blade_llm.kernels.decoder_layers.weights import NormKind
 from blade_llm.kernels.experts.packed import PackedExperts
@@ -20,8 +20,10 @@ from blade_llm.kernels.moe_routing import route
 from blade_llm.kernels.penalties import RowMasks, SparseBias, apply_penalties
 from blade_llm.kernels.rms_norm import add_rms_norm, rms_norm
 from blade_llm.kernels.rope_write_kv import rope_write_kv
-from blade_llm.kernels.silu_and_mul import silu_and_mul
+from blade_llm.kernels.rope_write_latent import rope_write_latent
 from blade_llm.kernels.top_k_top_p import top_k_top_p_thresholds
+from blade_llm.spec.latent_attention import LatentAttentionSpec
+from blade_llm.spec.mlp import Activation
 from blade_llm.spec.moe import RoutingSpec
 
 
@@ -38,7 +40,8 @@ def warm_layers(
     """Norm, gate, and rotation with cache write. Nothing to do but on a GPU.
 
     ``dtype``: of the activations. ``k_cache``: [blocks, block_size, kv_heads, head_dim], any layer's; its last slot is
-    overwritten. ``inner``: of the MLPs with a SiLU gate. ``unit_offset``: of the norms of queries and keys.
+    overwritten. ``inner``: of the MLPs with a SiLU gate. ``num_heads``: 0 for latent attention, which has
+    :func:`warm_latent`. ``unit_offset``: of the norms of queries and keys.
     """
     if backend_of(k_cache) != "triton":
         return
@@ -49,12 +52,43 @@ def warm_layers(
     rms_norm(x, weight, 1e-6)
     add_rms_norm(x, x.clone(), weight, 1e-6)
     for width in inner:
-        silu_and_mul(torch.zeros(1, 2 * width, dtype=dtype, device=device))
+        activate(torch.zeros(1, 2 * width, dtype=dtype, device=device), "silu", gated=True)
+    if not num_heads:
+        return
     angles = torch.zeros(1, head_dim // 2, device=device)
     slot_mapping = torch.full((1,), k_cache.shape[0] * block_size - 1, device=device)
     qkv = torch.zeros(1, (num_heads + 2 * kv_heads) * head_dim, dtype=dtype, device=device)
     norm = torch.ones(head_dim, dtype=dtype, device=device) if qk_norm else None
     rope_write_kv(qkv, angles, angles, slot_mapping, k_cache, k_cache, num_heads, norm, norm, unit_offset=unit_offset)
+
+
+def warm_latent(dtype: torch.dtype, k_cache: Tensor, spec: LatentAttentionSpec) -> None:
+    """What latent attention has beside attention itself. Nothing to do but on a GPU. Arguments as of
+    :func:`warm_layers`."""
+    if backend_of(k_cache) != "triton":
+        return
+    device, slots = k_cache.device, k_cache.shape[0] * k_cache.shape[1]
+    norm = torch.ones(spec.latent_dim, dtype=dtype, device=device)
+    angles = torch.zeros(1, spec.rope_dim // 2, device=device)
+    whole = torch.zeros(1, spec.down_size, dtype=dtype, device=device)
+    first, compressed = whole[:, : -spec.head_dim], whole[:, -spec.head_dim :]
+    if spec.query_rank:
+        rms_norm(first.contiguous(), torch.ones(spec.query_rank, dtype=dtype, device=device), 1e-6)
+        first = torch.zeros(1, spec.query_size, dtype=dtype, device=device)
+    width = spec.nope_dim + spec.rope_dim
+    queries = first.as_strided((1, spec.num_heads, width), (first.stride(0), width, 1))
+    rope_write_latent(
+        queries,
+        compressed,
+        norm,
+        1e-6,
+        angles,
+        angles,
+        torch.full((1,), slots - 1, device=device),
+        k_cache,
+        torch.zeros(1, spec.num_heads, spec.head_dim, dtype=dtype, device=device),
+        neighbours=spec.rope.pairing == "neighbours",
+    )
 
 
 def warm_moe(

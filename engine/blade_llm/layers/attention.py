@@ -12,12 +12,12 @@ from blade_llm.layers.step import Rotation, StepMetadata
 from blade_llm.spec.attention import AttentionSpec
 
 
-def variant_of(spec: AttentionSpec, device: torch.device) -> AttentionVariant:
-    """The options that the operator takes for ``spec``."""
-    if not spec.softcap and not spec.alibi_slopes:
+def variant_of(softcap: float, alibi_slopes: tuple[float, ...], device: torch.device) -> AttentionVariant:
+    """The options that the operator takes for these of a spec."""
+    if not softcap and not alibi_slopes:
         return PLAIN
-    slopes = torch.tensor(spec.alibi_slopes, dtype=torch.float32, device=device) if spec.alibi_slopes else None
-    return AttentionVariant(softcap=spec.softcap, slopes=slopes)
+    slopes = torch.tensor(alibi_slopes, dtype=torch.float32, device=device) if alibi_slopes else None
+    return AttentionVariant(softcap=softcap, slopes=slopes)
 
 
 class Attention:
@@ -46,7 +46,12 @@ class Attention:
             self.q_norm, self.k_norm = head_norms
         self.norm_eps = 0.0 if spec.head_norm is None else spec.head_norm.eps
         self.norm_offset = spec.head_norm is not None and spec.head_norm.kind == "rms_unit_offset"
-        self.variant = variant_of(spec, device)
+        self.variant = variant_of(spec.softcap, spec.alibi_slopes, device)
+
+    @property
+    def nbytes(self) -> int:
+        """Of both linear layers."""
+        return self.qkv.nbytes + self.output.nbytes
 
     def __call__(self, x: Tensor, rotation: Rotation, step: StepMetadata, selected: Tensor | None = None) -> Tensor:
         """[tokens, hidden] to the same, or to [selected, hidden]: of those tokens alone ([selected] int64)."""

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from blade_llm.kernels.experts import Expert, pack
+from blade_llm.kernels.experts.packed import MixtureWeights
 from blade_llm.kernels.moe_routing import route
 from blade_llm.kernels.warm import warm_moe
 from blade_llm.layers.linear import Linear, LinearOptions
@@ -44,7 +45,7 @@ class MoE:
         rounding would send tokens to other experts. Raises ValueError for weights that are not ``spec``'s."""
         options = options or LinearOptions()
         _check(spec, weights)
-        exact = LinearOptions("none", options.deterministic)
+        exact = LinearOptions("none", options.deterministic, options.packer)
         router = weights.router.float() if spec.float32_router else weights.router
         bias = weights.correction_bias
         self.spec = spec
@@ -73,6 +74,13 @@ class MoE:
         if self.shared_gate is not None:
             shared = shared.mul_(F.sigmoid(self.shared_gate(x)))
         return result.add_(shared)
+
+    @property
+    def fusable(self) -> MixtureWeights | None:
+        """The weights for the operator that computes whole layers; None where it does not know what the layer has."""
+        if self.shared is not None or self.spec.float32_router:
+            return None
+        return MixtureWeights(self.router.packed, self.experts, self.spec.routing, self.correction_bias)
 
     def logits(self, x: Tensor) -> Tensor:
         """The router's: [tokens, num_experts], fp32 with ``float32_router``."""

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from blade_llm.kernels.lora import AdapterBatch
 from blade_llm.kernels.paged_attention import PreparedAttention
+from blade_llm.layers.latent_prefill import ExpandedPrefills
 
 KVCache = list[tuple[Tensor, Tensor]]
 """For each layer keys and values, both [blocks, block_size, kv_heads, head_dim]."""
@@ -34,6 +35,8 @@ class StepMetadata:
     kv_cache: KVCache
     token_types: Tensor | None = None
     """[tokens] int64, of an encoder that tells a pair's second text (1) from its first (0); None: all are 0."""
+    expanded: ExpandedPrefills | None = None
+    """Of latent attention: prefills that are computed in the expanded form."""
     adapters: AdapterBatch | None = None
     """The tokens that use LoRA adapters; None: no token does."""
     selected_adapters: AdapterBatch | None = None

@@ -59,6 +59,10 @@ class _WithAdapters:
             made.adapters = self._slots.table(place)
         return made
 
+    @property
+    def deterministic(self) -> bool:
+        return self._method.deterministic
+
     def moe(self, parameters: Parameters, place: str, spec: MoESpec) -> MoE:
         return self._method.moe(parameters, place, spec)
 

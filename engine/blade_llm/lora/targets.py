@@ -60,8 +60,9 @@ class Targets:
                 return self._by_module[name]
         if any(name in self._others for name in (module, self._prefix + module)):
             raise AdapterError(
-                f"{module} takes no adapter: only linear layers of attention and MLP do, experts, routers, embeddings "
-                "and output matrix do not; merge the adapter into its model and serve that"
+                f"{module} takes no adapter: only linear layers of attention and MLP do; experts, shared ones too, "
+                "routers, embeddings, output matrix and kv_b_proj of latent attention do not; merge the adapter into "
+                "its model and serve that"
             )
         if ".experts." in f".{module}." or module.endswith((".gate", ".router")):
             raise AdapterError(f"{module}: experts and routers take no adapter; merge it into its model and serve that")
@@ -69,5 +70,6 @@ class Targets:
 
 
 def _is_served(place: str) -> bool:
-    """Layers that are called with all tokens of a step: those inside of decoder layers, but of experts."""
+    """Layers that are called with all tokens of a step: those inside of decoder layers, but of experts. (The matrix
+    that expands latent vectors is none: it is multiplied into queries and results, head by head.)"""
     return _IN_LAYER.search(place) is not None and _EXPERTS.search(place) is None

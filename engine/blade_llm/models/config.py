@@ -19,6 +19,7 @@ from blade_llm.models.families.registry import CLASSIFIERS, family_of
 from blade_llm.models.names import tensor_map
 from blade_llm.models.raw_config import RawConfig
 from blade_llm.spec.decoder import DecoderSpec
+from blade_llm.spec.latent_attention import LatentAttentionSpec
 from blade_llm.spec.modules import ModulesSpec
 from blade_llm.spec.rope import YarnScaling
 from blade_llm.spec.tensors import TensorMap
@@ -33,11 +34,18 @@ class KVSpec:
     num_layers: int
     num_heads: int
     head_dim: int
+    value_part: int = 0
+    """Values are the first so many elements of keys (latent attention); 0: they are beside them, as wide."""
+
+    @property
+    def tensors(self) -> int:
+        """How many are kept of each layer: keys and values, or keys alone."""
+        return 1 if self.value_part else 2
 
     @property
     def token_elements(self) -> int:
         """Numbers that one token takes in all layers."""
-        return 2 * self.num_layers * self.num_heads * self.head_dim
+        return self.tensors * self.num_layers * self.num_heads * self.head_dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +91,12 @@ class ModelConfig:
 
 def require_plain_weights(raw: RawConfig) -> None:
     """Raises :class:`UnsupportedModelError` for a quantised checkpoint."""
-    if raw.get("quantization_config"):
+    if found := raw.get("quantization_config"):
+        method = found.get("quant_method") if isinstance(found, dict) else None
+        kind = f" of kind {method!r}" if method else ""
         raise UnsupportedModelError(
-            "quantised checkpoints ('quantization_config') are not supported yet; use the original"
+            f"quantised checkpoints{kind} ('quantization_config') are not supported yet; use the original, or one "
+            "converted to bf16"
         )
 
 
@@ -107,12 +118,13 @@ def describe_family(architecture: str, raw: RawConfig, task: Task) -> Descriptio
         if labels != 1:
             raise UnsupportedModelError(f"a cross-encoder has one label, not {labels} ('id2label')")
         decoder = replace(decoder, classifier=CLASSIFIERS[architecture][1])
-    shapes = {(a.num_heads, a.num_kv_heads, a.head_dim) for a in (layer.attention for layer in decoder.layers)}
-    if len(shapes) != 1:
+    attentions = [layer.attention for layer in decoder.layers]
+    if len({(a.num_heads, a.num_kv_heads, a.head_dim) for a in attentions}) != 1:
         raise UnsupportedModelError("layers with different numbers of heads are not supported")
-    _, kv_heads, head_dim = shapes.pop()
-    kv = KVSpec(0 if decoder.bidirectional else len(decoder.layers), kv_heads, head_dim)
-    return decoder, tensor_map(decoder, family.names), kv
+    first = attentions[0]
+    latent = first.latent_dim if isinstance(first, LatentAttentionSpec) else 0
+    kv = KVSpec(0 if decoder.bidirectional else len(decoder.layers), first.num_kv_heads, first.head_dim, latent)
+    return decoder, tensor_map(decoder, family.names_of(raw)), kv
 
 
 def load_model_config(model_dir: Path, task: Task = "generate", describe: Describe = describe_family) -> ModelConfig:

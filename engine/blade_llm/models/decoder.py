@@ -36,13 +36,14 @@ class Decoder:
         self.embedding = parameters.tensor("embedding")
         self._embedding_scale = torch.tensor(spec.embedding_scale, dtype=self.embedding.dtype).item()
         """Rounded as the models' own code does."""
-        self.positions = None if spec.positions is None else parameters.tensor("positions")[spec.positions.offset :]
+        self.positions = None if spec.positions is None else parameters.tensor("positions")
         norm = spec.embedding_norm
         self.embedding_norm = None if norm is None else build_norm(norm, parameters, "embedding_norm")
-        ropes = list(dict.fromkeys((layer.attention.rope, layer.attention.head_dim) for layer in spec.layers))
+        rope_of = [(layer.attention.rope, layer.attention.rotary_width) for layer in spec.layers]
+        ropes = list(dict.fromkeys(rope_of))
         self.rotary = [RotaryTable(rope, dim, max_positions, self.embedding.device) for rope, dim in ropes]
         """One table for each kind of rotation."""
-        self._rope_of = [ropes.index((layer.attention.rope, layer.attention.head_dim)) for layer in spec.layers]
+        self._rope_of = [ropes.index(each) for each in rope_of]
         self.layers = [DecoderLayer(layer, parameters, index, method) for index, layer in enumerate(spec.layers)]
         self.fused = self._fuse()
         """All layers in one call; without it they compute the same one by one."""
@@ -106,29 +107,30 @@ class Decoder:
         """The operator for whole layers, where it computes what all of them ask for."""
         weights = [layer.fusable for layer in self.layers]
         first = self.spec.layers[0]
-        mlp = first.mlp
-        if isinstance(mlp, MoESpec):
-            return None
+        mlps = [layer.mlp for layer in self.spec.layers if not isinstance(layer.mlp, MoESpec)]
         eps = {norm.eps for layer in self.spec.layers for norm in layer.norms}
-        alike = {(layer.attention.scale, layer.mlp) for layer in self.spec.layers}
+        scales = {layer.attention.scale for layer in self.spec.layers}
         kinds = {norm.kind for layer in self.spec.layers for norm in (layer.attention_norm, layer.mlp_norm) if norm}
-        if any(each is None for each in weights) or any(len(each) > 1 for each in (eps, alike, kinds, self.rotary)):
+        if any(each is None for each in weights) or any(
+            len(each) > 1 for each in (eps, scales, set(mlps), kinds, self.rotary)
+        ):
             return None
         (kind,) = kinds
         of_heads = "rms_unit_offset" if kind == "rms_unit_offset" else "rms"  # as the operator computes them
         if {each.attention.head_norm.kind for each in self.spec.layers if each.attention.head_norm} - {of_heads}:
             return None
+        mlp = mlps[0] if mlps else None
         return fuse(
             [each for each in weights if each is not None],
             num_heads=first.attention.num_heads,
             num_kv_heads=first.attention.num_kv_heads,
             head_dim=first.attention.head_dim,
             scale=first.attention.scale,
-            inner=mlp.inner,
+            inner=mlp.inner if mlp else 0,
             eps=eps.pop(),
             norm=kind,
-            activation=mlp.activation,
-            gated=mlp.gated,
+            activation=mlp.activation if mlp else "silu",
+            gated=mlp.gated if mlp else True,
         )
 
     def _count_bytes(self) -> int:

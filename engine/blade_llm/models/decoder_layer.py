@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from blade_llm.kernels.decoder_layers.weights import LayerWeights
 from blade_llm.layers.attention import Attention
+from blade_llm.layers.latent_attention import LatentAttention
 from blade_llm.layers.linear import Linear
 from blade_llm.layers.mlp import MLP
 from blade_llm.layers.moe import MoE
@@ -13,7 +15,9 @@ from blade_llm.layers.norm import LayerNorm, NoNorm, Norm, RMSNorm
 from blade_llm.layers.step import Rotation, StepMetadata
 from blade_llm.models.linear_method import LinearMethod
 from blade_llm.models.parameters import Parameters
+from blade_llm.spec.attention import AttentionSpec
 from blade_llm.spec.decoder import LayerSpec
+from blade_llm.spec.latent_attention import LatentAttentionSpec
 from blade_llm.spec.moe import MoESpec
 from blade_llm.spec.norm import NormSpec
 
@@ -24,6 +28,31 @@ def build_norm(spec: NormSpec, parameters: Parameters, place: str) -> RMSNorm | 
     if spec.kind != "layer":
         return RMSNorm(weight, spec.eps, spec.kind == "rms_unit_offset")
     return LayerNorm(weight, parameters.tensor(f"{place}.bias") if spec.bias else None, spec.eps)
+
+
+def build_attention(
+    index: int,
+    spec: AttentionSpec | LatentAttentionSpec,
+    parameters: Parameters,
+    method: LinearMethod,
+    device: torch.device,
+) -> Attention | LatentAttention:
+    """The attention of layer ``index``."""
+    place = f"layers.{index}.attention"
+
+    def linear(name: str) -> Linear:
+        return method.create(parameters, parameters.linear(f"{place}.{name}"))
+
+    def weight(name: str) -> Tensor:
+        return parameters.tensor(f"{place}.{name}.weight")
+
+    if isinstance(spec, LatentAttentionSpec):
+        query = (weight("query_norm"), linear("query_up")) if spec.query_rank else None
+        kv_up = parameters.tensor(f"{place}.kv_up")
+        down, output, norm = linear("down"), linear("output"), weight("latent_norm")
+        return LatentAttention(index, spec, down, query, norm, kv_up, output, method.deterministic)
+    norms = None if spec.head_norm is None else (weight("q_norm"), weight("k_norm"))
+    return Attention(index, spec, linear("qkv"), linear("output"), norms, device)
 
 
 class DecoderLayer:
@@ -38,12 +67,6 @@ class DecoderLayer:
         def norm(name: str, wanted: NormSpec | None) -> RMSNorm | LayerNorm | None:
             return None if wanted is None else build_norm(wanted, parameters, f"{place}.{name}")
 
-        norms: tuple[Tensor, Tensor] | None = None
-        if spec.attention.head_norm is not None:
-            norms = (
-                parameters.tensor(f"{place}.attention.q_norm.weight"),
-                parameters.tensor(f"{place}.attention.k_norm.weight"),
-            )
         assert not spec.norms_after, "of encoders"
         self.spec = spec
         before, after = (
@@ -53,8 +76,7 @@ class DecoderLayer:
         some = before or after
         assert some is not None
         self.attention_norm = before or NoNorm()
-        qkv, output = linear("attention.qkv"), linear("attention.output")
-        self.attention = Attention(index, spec.attention, qkv, output, norms, some.weight.device)
+        self.attention = build_attention(index, spec.attention, parameters, method, some.weight.device)
         self.attention_output_norm = after
         self.mlp_norm = norm("mlp_norm", spec.mlp_norm) or (None if spec.parallel else NoNorm())
         self.mlp: MLP | MoE
@@ -101,14 +123,15 @@ class DecoderLayer:
     def nbytes(self) -> int:
         """Of all linear layers and experts."""
         mlp = self.mlp.nbytes if isinstance(self.mlp, MoE) else self.mlp.up.nbytes + self.mlp.down.nbytes
-        return self.attention.qkv.nbytes + self.attention.output.nbytes + mlp
+        return self.attention.nbytes + mlp
 
     @property
     def fusable(self) -> LayerWeights | None:
         """The weights for the operator that computes whole layers; None where it does not know what the layer has."""
         attention, mlp = self.attention, self.mlp
         before, between = self.attention_norm, self.mlp_norm
-        if isinstance(mlp, MoE):
+        mixture = mlp.fusable if isinstance(mlp, MoE) else None
+        if isinstance(attention, LatentAttention) or (isinstance(mlp, MoE) and mixture is None):
             return None
         if not (isinstance(before, RMSNorm | LayerNorm) and isinstance(between, RMSNorm | LayerNorm)):
             return None
@@ -116,18 +139,21 @@ class DecoderLayer:
             return None
         if self.attention_output_norm or self.mlp_output_norm or self.spec.residual_scale != 1.0:
             return None
+        linears = [attention.qkv, attention.output, *(() if isinstance(mlp, MoE) else (mlp.up, mlp.down))]
+        adapters = [linear.adapters for linear in linears] + [None] * (4 - len(linears))
         return LayerWeights(
             before.weight,
             attention.qkv.packed,
             attention.output.packed,
             between.weight,
-            mlp.up.packed,
-            mlp.down.packed,
+            None if isinstance(mlp, MoE) else mlp.up.packed,
+            None if isinstance(mlp, MoE) else mlp.down.packed,
             attention.q_norm,
             attention.k_norm,
             attention.spec.window,
             attention.variant,
             before.bias,
             between.bias,
-            tuple(linear.adapters for linear in (attention.qkv, attention.output, mlp.up, mlp.down)),
+            mixture,
+            tuple(adapters),
         )

@@ -30,7 +30,8 @@ class EncoderLayer:
         def linear(name: str) -> Linear:
             return method.create(parameters, parameters.linear(f"{place}.{name}"))
 
-        self.attention = BidirectionalAttention(spec.attention, linear("attention.qkv"), linear("attention.output"))
+        qkv, output = linear("attention.qkv"), linear("attention.output")
+        self.attention = BidirectionalAttention(spec.grouped_attention, qkv, output)
         self.attention_norm = build_norm(spec.attention_norm, parameters, f"{place}.attention_norm")
         self.mlp = MLP(spec.mlp, linear("mlp.up"), linear("mlp.down"))
         self.mlp_norm = build_norm(spec.mlp_norm, parameters, f"{place}.mlp_norm")
@@ -58,7 +59,7 @@ class Encoder:
         self.embedding = parameters.tensor("embedding")
         self.positions: Tensor | None = None
         if spec.positions is not None:
-            self.positions = parameters.tensor("positions")[spec.positions.offset :]
+            self.positions = parameters.tensor("positions")
         self.token_types = parameters.tensor("token_types") if spec.token_types else None
         assert spec.embedding_norm is not None
         assert spec.final_norm is None

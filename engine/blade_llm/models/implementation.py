@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Literal
 
-from blade_llm.config import Task
+from blade_llm.config import ModelImpl, Task
 from blade_llm.models.config import Description, ModelConfig, describe_family, load_model_config
 from blade_llm.models.errors import UnsupportedModelError
 from blade_llm.models.families.registry import CLASSIFIERS, EMBEDDING_ONLY, FAMILIES
 from blade_llm.models.raw_config import RawConfig
 from blade_llm.spec.modules import ModulesSpec
-
-ModelImpl = Literal["auto", "blade", "transformers"]
-"""``auto``: this engine's layers where the architecture's family is registered, else transformers' modules."""
 
 logger = logging.getLogger(__name__)
 

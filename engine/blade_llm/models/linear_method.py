@@ -24,6 +24,10 @@ class LinearMethod(Protocol):
     def create(self, parameters: Parameters, linear: LinearMap) -> Linear:
         """The layer whose weights ``linear`` describes."""
 
+    @property
+    def deterministic(self) -> bool:
+        """A row's result must not depend on the other rows."""
+
     def moe(self, parameters: Parameters, place: str, spec: MoESpec) -> MoE:
         """The mixture-of-experts layer at ``place``."""
 
@@ -41,6 +45,10 @@ class PlainWeights:
         bias = parameters.read(linear.biases) if linear.bias else None
         return Linear(parameters.read(linear.weights), bias, self._options)
 
+    @property
+    def deterministic(self) -> bool:
+        return self._options.deterministic
+
     def moe(self, parameters: Parameters, place: str, spec: MoESpec) -> MoE:
         def expert(name: str) -> tuple[Tensor, Tensor]:
             up, down = (parameters.linear(f"{place}.{name}.{part}") for part in ("up", "down"))
@@ -51,6 +59,7 @@ class PlainWeights:
             experts=(expert(f"experts.{index}") for index in range(spec.routing.num_experts)),
             shared=expert("shared") if spec.shared_inner else None,
             shared_gate=parameters.tensor(f"{place}.shared_gate") if spec.shared_gate else None,
+            correction_bias=parameters.tensor(f"{place}.correction_bias") if spec.correction_bias else None,
         )
         return MoE(spec, weights, self._options)
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.dtypes import DTYPE_BYTES, DTypeName
+from blade_llm.spec.latent_attention import EXPANDED_CONTEXT
 
 BYTES_PER_WEIGHT: Final[Mapping[str, float]] = {"int8": 1.0, "int4": 0.5625}
 """Bytes per weight of quantised matrices; int4 with a 16-bit scale for each 32 weights."""
@@ -29,11 +30,14 @@ def weight_bytes(config: ModelConfig, dtype: DTypeName, quant: str = "none") -> 
 def activation_bytes(config: ModelConfig, dtype: DTypeName, *, max_batch_tokens: int, max_num_seqs: int) -> int:
     """Upper estimate of the working memory of one step, in bytes.
 
-    That of its layers, and per sequence, or per position of a prompt that is scored: a row of logits, its noise and its
-    probabilities in fp32.
+    That of its layers, that of a context that latent attention expands, and per sequence, or per position of a prompt
+    that is scored: a row of logits, its noise and its probabilities in fp32.
     """
     rows = max(max_num_seqs, min(SCORED_AT_ONCE, max_batch_tokens))
-    return layer_activation_bytes(config, dtype, max_batch_tokens) + rows * 3 * config.vocab_size * 4
+    expanded = (
+        min(EXPANDED_CONTEXT, config.max_position_embeddings) * config.decoder.expanded_width * DTYPE_BYTES[dtype]
+    )
+    return layer_activation_bytes(config, dtype, max_batch_tokens) + expanded + rows * 3 * config.vocab_size * 4
 
 
 def layer_activation_bytes(config: ModelConfig, dtype: DTypeName, tokens: int) -> int:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from blade_llm.models.moe_names import MoENames, map_moe
+from blade_llm.models.layer_names.latent_attention import map_latent_attention
+from blade_llm.models.layer_names.moe import MoENames, map_fused, map_moe
 from blade_llm.spec.attention import AttentionSpec
 from blade_llm.spec.decoder import DecoderSpec, LayerSpec
+from blade_llm.spec.latent_attention import LatentAttentionSpec
 from blade_llm.spec.mlp import MLPSpec
 from blade_llm.spec.moe import MoESpec
 from blade_llm.spec.norm import NormSpec
-from blade_llm.spec.tensors import LinearMap, LinearPart, TensorMap, TensorPart
+from blade_llm.spec.tensors import LinearMap, LinearPart, TensorMap, TensorPart, Variant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,24 +56,31 @@ def tensor_map(spec: DecoderSpec, names: Names | None = None) -> TensorMap:
     of layer ``i``, below ``layers.i.``: ``attention_norm``,
     ``attention.qkv``, ``attention.q_norm``, ``attention.k_norm``, ``attention.output``, ``attention_output_norm``,
     ``mlp_norm``, ``mlp.up`` (gate and up where there is a gate), ``mlp.down``, ``mlp_output_norm``. A norm has
-    ``.weight`` and perhaps ``.bias`` below it. :func:`map_moe` says what mixtures of experts have below ``mlp``.
+    ``.weight`` and perhaps ``.bias`` below it. :func:`map_moe` says what mixtures of experts have below ``mlp``,
+    :func:`map_latent_attention` what latent attention has below ``attention``.
     """
     names = names or Names()
     linears: dict[str, LinearMap] = {}
     tensors: dict[str, TensorPart] = {}
     tensors["embedding"] = TensorPart(f"{names.embedding}.weight", (spec.vocab_size, spec.hidden_size))
     if spec.positions is not None:
-        tensors["positions"] = TensorPart(f"{names.positions}.weight", (spec.positions.rows, spec.hidden_size))
+        count, first = spec.positions.rows, spec.positions.offset
+        rows = range(first, count) if first else None
+        tensors["positions"] = TensorPart(f"{names.positions}.weight", (count, spec.hidden_size), rows)
     if spec.token_types:
         tensors["token_types"] = TensorPart(f"{names.token_types}.weight", (spec.token_types, spec.hidden_size))
     if spec.embedding_norm is not None:
         _norm(tensors, "embedding_norm", names.embedding_norm, spec.embedding_norm, spec.hidden_size)
     orders: dict[AttentionSpec, _HeadRows] = {}
     for index, layer in enumerate(spec.layers):
-        if layer.attention not in orders:
-            orders[layer.attention] = _HeadRows(layer.attention, names)
-        place, prefix = f"layers.{index}", names.layer.format(index)
-        _layer(linears, tensors, place, prefix, layer, spec.hidden_size, names, orders[layer.attention])
+        place, prefix, attention = f"layers.{index}", names.layer.format(index), layer.attention
+        _layer(linears, tensors, place, prefix, layer, spec.hidden_size, names)
+        if isinstance(attention, LatentAttentionSpec):
+            map_latent_attention(linears, tensors, f"{place}.attention", prefix, attention, spec.hidden_size)
+            continue
+        if attention not in orders:
+            orders[attention] = _HeadRows(attention, names)
+        _attention(linears, tensors, place, prefix, attention, spec.hidden_size, names, orders[attention])
     if spec.final_norm is not None:
         _norm(tensors, "norm", names.final_norm, spec.final_norm, spec.hidden_size)
     if spec.head and not spec.tied:
@@ -82,7 +91,26 @@ def tensor_map(spec: DecoderSpec, names: Names | None = None) -> TensorMap:
         linears["classifier.output"] = LinearMap((LinearPart(names.classifier, 1, size),), bias)
         if spec.classifier.dense:
             linears["classifier.dense"] = LinearMap((LinearPart(names.classifier_dense, size, size),), bias)
-    return TensorMap(linears, tensors, optional_prefix=names.embedding.partition(".")[0] + ".")
+    after = range(len(spec.layers), len(spec.layers) + spec.prediction_layers)
+    skipped = tuple(f"{names.layer.format(index)}." for index in after)
+    prefix = names.embedding.partition(".")[0] + "."
+    return TensorMap(linears, tensors, prefix, skipped, _fused(spec, names))
+
+
+def _fused(spec: DecoderSpec, names: Names) -> Variant | None:
+    """A checkpoint with one tensor for all experts of a layer."""
+    layers = {names.layer.format(i): (i, layer.mlp) for i, layer in enumerate(spec.layers)}
+    mixtures = {prefix: (i, mlp) for prefix, (i, mlp) in layers.items() if isinstance(mlp, MoESpec)}
+
+    def make() -> TensorMap:
+        linears: dict[str, LinearMap] = {}
+        tensors: dict[str, TensorPart] = {}
+        for prefix, (index, mlp) in mixtures.items():
+            map_fused(linears, tensors, f"layers.{index}.mlp", prefix, mlp, spec.hidden_size, names.moe)
+        return TensorMap(linears, tensors)
+
+    fused = tuple(f"{prefix}.{name}" for prefix in mixtures for name in names.moe.fused[1:])
+    return Variant(fused, make) if fused else None
 
 
 class _HeadRows:
@@ -128,9 +156,9 @@ def _layer(
     layer: LayerSpec,
     hidden: int,
     names: Names,
-    rows: _HeadRows,
 ) -> None:
-    attention, mlp = layer.attention, layer.mlp
+    """All but the attention."""
+    mlp = layer.mlp
     norms = {
         "attention_norm": (names.attention_norm, layer.attention_norm),
         "attention_output_norm": (names.attention_output_norm, layer.attention_output_norm),
@@ -140,6 +168,24 @@ def _layer(
     for what, (name, spec) in norms.items():
         if spec is not None:
             _norm(tensors, f"{place}.{what}", f"{prefix}.{name}", spec, hidden)
+    if isinstance(mlp, MoESpec):
+        map_moe(linears, tensors, f"{place}.mlp", prefix, mlp, hidden, names.moe)
+        return
+    linears[f"{place}.mlp.up"] = LinearMap(_up(prefix, mlp, hidden, names), mlp.bias)
+    down = LinearPart(f"{prefix}.{names.down}", hidden, mlp.inner, transposed=names.transposed)
+    linears[f"{place}.mlp.down"] = LinearMap((down,), mlp.bias)
+
+
+def _attention(
+    linears: dict[str, LinearMap],
+    tensors: dict[str, TensorPart],
+    place: str,
+    prefix: str,
+    attention: AttentionSpec,
+    hidden: int,
+    names: Names,
+    rows: _HeadRows,
+) -> None:
     linears[f"{place}.attention.qkv"] = LinearMap(_qkv(prefix, attention, hidden, names, rows), attention.qkv_bias)
     if attention.head_norm is not None:
         for what, name in zip(("q_norm", "k_norm"), names.head_norms, strict=True):
@@ -152,12 +198,6 @@ def _layer(
             tensors[f"{place}.attention.{what}.weight"] = norm
     output = LinearPart(f"{prefix}.{names.output}", hidden, attention.query_size, transposed=names.transposed)
     linears[f"{place}.attention.output"] = LinearMap((output,), attention.output_bias)
-    if isinstance(mlp, MoESpec):
-        map_moe(linears, tensors, f"{place}.mlp", prefix, mlp, hidden, names.moe)
-        return
-    linears[f"{place}.mlp.up"] = LinearMap(_up(prefix, mlp, hidden, names), mlp.bias)
-    down = LinearPart(f"{prefix}.{names.down}", hidden, mlp.inner, transposed=names.transposed)
-    linears[f"{place}.mlp.down"] = LinearMap((down,), mlp.bias)
 
 
 def _qkv(prefix: str, spec: AttentionSpec, hidden: int, names: Names, rows: _HeadRows) -> tuple[LinearPart, ...]:

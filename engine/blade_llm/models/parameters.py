@@ -30,13 +30,18 @@ class Parameters:
 
     def read(self, parts: Sequence[TensorPart]) -> Tensor:
         """Parts of the checkpoint, one under the other."""
-        if all(part.rows is None and not (part.transposed or part.unit_rows) for part in parts):
+        if all(part.plain for part in parts):
             return self.source.stacked([part.name for part in parts])
-        pieces = [self._piece(part) for part in parts]
-        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+        def make() -> Tensor:
+            pieces = [self._piece(part) for part in parts]
+            return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+        return self.source.made([part.key for part in parts], make)
 
     def _piece(self, part: TensorPart) -> Tensor:
-        tensor = self.source.tensor(part.name)
+        dtype = torch.float32 if part.float32 else None
+        tensor = self.source.tensor(part.name, part.index, dtype)
         if part.transposed:
             tensor = tensor.t()
         if isinstance(part.rows, range) and part.rows.step == 1:

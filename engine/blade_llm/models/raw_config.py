@@ -46,6 +46,13 @@ class RawConfig:
             raise ValueError(f"{name!r} must be at most {MAX_LAYERS}, not {value}")
         return value
 
+    def count(self, name: str, default: int) -> int:
+        """A whole number, 0 or above. Raises ``ValueError``."""
+        value = self.fields.get(name, default)
+        if type(value) is not int or value < 0:
+            raise ValueError(f"{name!r} must be a whole number of at least 0, not {value!r}")
+        return value
+
     def above_zero(self, name: str, default: float | None = None) -> float:
         """A finite number above 0. Without ``default`` it must be there (``KeyError``); raises ``ValueError``."""
         value = self.fields[name] if default is None else self.fields.get(name, default)

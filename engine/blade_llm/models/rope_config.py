@@ -54,6 +54,20 @@ def read_rope(
     return RopeSpec(theta=theta, rotary_dim=rotary_dim, scaling=scaling, pairing=pairing)
 
 
+def softmax_factor(raw: RawConfig) -> float:
+    """What the scale of attention is multiplied by, beside the factor of cosines and sines: ``mscale_all_dim`` of
+    DeepSeek's checkpoints, whose YaRN makes all dimensions' products larger, and not those alone that rotate."""
+    parameters = RawConfig(_parameters(raw))
+    weight = parameters.get("mscale_all_dim")
+    if not weight or parameters.get("rope_type", parameters.get("type", "default")) == "default":
+        return 1.0
+    return _mscale(parameters.above_zero("factor"), parameters.above_zero("mscale_all_dim")) ** 2
+
+
+def _mscale(factor: float, weight: float) -> float:
+    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
 def _parameters(raw: RawConfig) -> dict[str, Any]:
     parameters = dict(raw.get("rope_parameters") or raw.get("rope_scaling") or {})
     if any(isinstance(value, dict) for value in parameters.values()):
@@ -87,12 +101,10 @@ def _llama3(own: RawConfig, _raw: RawConfig, _dim: int) -> Llama3Scaling:
 def _yarn(own: RawConfig, raw: RawConfig, _dim: int) -> YarnScaling:
     original = _original_positions(own, raw)
     factor = own.above_zero("factor", raw.positive("max_position_embeddings") / original)
-
-    def mscale(weight: float) -> float:
-        return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
-
     own_weight, all_weight = own.get("mscale"), own.get("mscale_all_dim")
-    attention = mscale(own_weight) / mscale(all_weight) if own_weight and all_weight else mscale(1.0)
+    attention = _mscale(factor, 1.0)
+    if own_weight and all_weight:
+        attention = _mscale(factor, own_weight) / _mscale(factor, all_weight)
     return YarnScaling(
         factor,
         original,

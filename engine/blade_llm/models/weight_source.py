@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 
 class WeightSource(Protocol):
     """Gives a model its tensors by their names in the checkpoint."""
 
-    def tensor(self, name: str) -> Tensor:
-        """The tensor of this name."""
+    def tensor(self, name: str, index: int | None = None, dtype: torch.dtype | None = None) -> Tensor:
+        """The tensor of this name, or one along its first dimension; ``dtype``: another than the model's type."""
 
     def stacked(self, names: list[str]) -> Tensor:
         """Several tensors, concatenated along the first dimension."""
+
+    def made(self, keys: list[str], make: Callable[[], Tensor]) -> Tensor:
+        """What ``make`` makes of tensors of this source; ``keys`` say which and how."""

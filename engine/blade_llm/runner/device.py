@@ -42,6 +42,23 @@ def choose_attention(requested: AttentionClass | None, device: torch.device) -> 
     return requested or ("ragged_flash" if triton else "paged")
 
 
+def enable_triton_mla(latent: bool, attention: AttentionClass, device: torch.device) -> str:
+    """What ``--enable_triton_mla`` comes to, in words. ``latent``: the model has latent attention.
+
+    Raises :class:`~blade_llm.models.errors.UnsupportedSettingError` where ``attention`` rules Triton's kernels out.
+    """
+    if not latent:
+        return "--enable_triton_mla changes nothing: the model has no multi-head latent attention"
+    if device.type == "cpu":
+        return "--enable_triton_mla changes nothing on a CPU: the native kernels compute multi-head latent attention"
+    if attention == "paged":
+        raise UnsupportedSettingError(
+            "--enable_triton_mla goes with --attn_cls ragged_flash alone, and that needs Triton; leave one of "
+            "--enable_triton_mla and --attn_cls paged out, or install Triton"
+        )
+    return "multi-head latent attention is computed by Triton kernels"
+
+
 def require_quantization(quant: Quantization, device: torch.device, dtype: DTypeName) -> None:
     """Refuse ``--quant`` where only the reference would compute it, unless the environment asks for the reference.
 

@@ -19,7 +19,8 @@ _COPIED_AT_ONCE: Final = 32
 def allocate_kv_cache(
     spec: KVSpec, num_blocks: int, block_size: int, device: torch.device, dtype: torch.dtype
 ) -> KVCache:
-    """For each layer keys and values, [num_blocks + 1, block_size, kv_heads, head_dim], all zero.
+    """For each layer keys and values, [num_blocks + 1, block_size, kv_heads, head_dim], all zero. Values that are part
+    of the keys are a view of them.
 
     The block after the last is never given out: what pads a batch to the size of a CUDA graph is written there.
     Attention reads whole blocks and masks what is not filled yet, so every slot must be finite from the start. On CPU
@@ -27,12 +28,14 @@ def allocate_kv_cache(
     """
     if not spec.num_layers:
         return []
-    shape = (spec.num_layers, 2, num_blocks + 1, block_size, spec.num_heads, spec.head_dim)
+    shape = (spec.num_layers, spec.tensors, num_blocks + 1, block_size, spec.num_heads, spec.head_dim)
     if device.type == "cpu":
         cache = HugePageArena().empty(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
     else:
         cache = torch.zeros(shape, dtype=dtype, device=device)
-    return [(layer[0], layer[1]) for layer in cache]
+    if spec.value_part:
+        return [(keys, keys[..., : spec.value_part]) for (keys,) in cache]
+    return [(keys, values) for keys, values in cache]
 
 
 def copy_blocks(cache: KVCache, sources: Tensor, targets: Tensor) -> None:
@@ -41,8 +44,9 @@ def copy_blocks(cache: KVCache, sources: Tensor, targets: Tensor) -> None:
     ``cache``: from :func:`allocate_kv_cache`, whose layers lie one after another. No target may be a source of a later
     copy.
     """
-    first = cache[0][0]
-    whole = first.as_strided((2 * len(cache), *first.shape), (first.numel(), *first.stride()))
+    first, values = cache[0]
+    tensors = len(cache) if values.data_ptr() == first.data_ptr() else 2 * len(cache)
+    whole = first.as_strided((tensors, *first.shape), (first.numel(), *first.stride()))
     for begin in range(0, len(sources), _COPIED_AT_ONCE):
         some = slice(begin, begin + _COPIED_AT_ONCE)
         whole.index_copy_(1, targets[some], whole.index_select(1, sources[some]))

@@ -23,6 +23,7 @@ from blade_llm.kernels.backend import backend_of
 from blade_llm.kernels.gather_inputs import gather_inputs
 from blade_llm.kernels.paged_attention import PreparedAttention, RaggedBatch, prepare
 from blade_llm.kernels.warm import warm_step
+from blade_llm.layers.latent_prefill import ExpandedPrefills, expanded_prefills
 from blade_llm.layers.step import KVCache, StepMetadata, WholeSequences
 from blade_llm.lora.memory import adapter_bytes
 from blade_llm.lora.targets import Targets
@@ -34,7 +35,14 @@ from blade_llm.models.memory import activation_bytes
 from blade_llm.models.model import Model
 from blade_llm.runner.adapters import RunnerAdapters, StepAdapters
 from blade_llm.runner.cuda_graphs import CudaGraphs, DecodeGraphs, GraphBackend, SizedGraphs, graph_batch_sizes
-from blade_llm.runner.device import TORCH_DTYPES, choose_attention, choose_device, describe, require_quantization
+from blade_llm.runner.device import (
+    TORCH_DTYPES,
+    choose_attention,
+    choose_device,
+    describe,
+    enable_triton_mla,
+    require_quantization,
+)
 from blade_llm.runner.inputs import StepInputs, send_inputs
 from blade_llm.runner.kv_cache import allocate_kv_cache, copy_blocks
 from blade_llm.runner.mixed_graphs import MixedGraphs, graph_token_sizes
@@ -52,6 +60,10 @@ from blade_llm.runner.tables import SlotTables
 from blade_llm.sampling.masks import TokenMasks
 from blade_llm.sampling.sampler import Sampler
 from blade_llm.scheduling.plan import PendingForward, StepPlan
+from blade_llm.spec.decoder import DecoderSpec
+from blade_llm.spec.latent_attention import LatentAttentionSpec
+from blade_llm.spec.modules import ModulesSpec
+from blade_llm.spec.served_length import for_length
 from blade_llm.weights.loader import load_model
 from blade_llm.weights.packed_cache.folder import packed_cache
 
@@ -77,6 +89,9 @@ class TorchRunner:
         model's own.
         """
         self.config = config
+        if isinstance(model_config.decoder, DecoderSpec):
+            length = config.max_model_len or model_config.max_position_embeddings
+            model_config = replace(model_config, decoder=for_length(model_config.decoder, length))
         self.model_config = model_config
         self.timings: dict[str, float] = {}
         self.device = choose_device()
@@ -86,6 +101,10 @@ class TorchRunner:
         require_quantization(config.quant, self.device, self.dtype_name)
         self.dtype = TORCH_DTYPES[self.dtype_name]
         self.attn_cls = choose_attention(config.attn_cls, self.device)
+        if config.enable_triton_mla:
+            logger.info("%s", enable_triton_mla(model_config.kv.value_part > 0, self.attn_cls, self.device))
+        first = None if isinstance(model_config.decoder, ModulesSpec) else model_config.decoder.layers[0].attention
+        self._latent = first if isinstance(first, LatentAttentionSpec) else None
         self._torch_attention = self.attn_cls == "paged" and self.device.type == "cuda"
         self._graph_backend = graph_backend
         self.adapters: RunnerAdapters | None = None
@@ -215,7 +234,7 @@ class TorchRunner:
         if isinstance(self.model, Decoder):
             self.model.warm_experts()
         if not self._torch_attention:
-            warm_paged_attention(model.decoder, k_cache, tables.block_table, self.config.deterministic)
+            warm_paged_attention(model.decoder, self._kv_cache[0], tables.block_table, self.config.deterministic)
 
     def detach(self) -> None:
         """Give back what :meth:`attach` allocated."""
@@ -269,6 +288,7 @@ class TorchRunner:
         )
         attention: PreparedAttention | WholeSequences
         token_types: Tensor | None = None
+        expanded: ExpandedPrefills | None = None
         if self.model_config.decoder.bidirectional:
             assert batch.host_query_lens == batch.host_seq_lens, "an encoder computes whole sequences"
             attention = WholeSequences(batch.host_query_lens)
@@ -287,7 +307,9 @@ class TorchRunner:
                 deterministic=self.config.deterministic,
                 reference=self._torch_attention,
             )
-        metadata = StepMetadata(positions, slot_mapping, attention, self._kv_cache, token_types)
+            if self._latent is not None and not self.config.deterministic:
+                expanded = expanded_prefills(self._latent, batch, tables.block_table, self._kv_cache[0][0])
+        metadata = StepMetadata(positions, slot_mapping, attention, self._kv_cache, token_types, expanded)
         if adapters is not None:
             metadata = replace(metadata, adapters=adapters.tokens, selected_adapters=adapters.selected)
         return self.model(token_ids, metadata, selected)

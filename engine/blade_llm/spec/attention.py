@@ -55,3 +55,13 @@ class AttentionSpec:
     def kv_size(self) -> int:
         """Outputs of the key projection, and of the value projection."""
         return self.num_kv_heads * self.head_dim
+
+    @property
+    def rotary_width(self) -> int:
+        """Dimensions that the tables of angles cover."""
+        return self.head_dim
+
+    @property
+    def width(self) -> int:
+        """Numbers that attention makes of a token: queries, keys, values."""
+        return self.query_size + 2 * self.kv_size

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from blade_llm.spec.attention import AttentionSpec
+from blade_llm.spec.latent_attention import LatentAttentionSpec
 from blade_llm.spec.mlp import MLPSpec
 from blade_llm.spec.moe import MoESpec
 from blade_llm.spec.norm import NormSpec
@@ -14,7 +15,7 @@ from blade_llm.spec.norm import NormSpec
 class LayerSpec:
     """``x += attention(norm(x))``, then ``x += mlp(norm(x))``; or both at once of the same ``x``, when ``parallel``."""
 
-    attention: AttentionSpec
+    attention: AttentionSpec | LatentAttentionSpec
     mlp: MLPSpec | MoESpec
     attention_norm: NormSpec | None
     """None where only what attention adds is normalised."""
@@ -35,6 +36,12 @@ class LayerSpec:
             raise ValueError("a layer whose halves follow each other has a norm for each")
         if self.attention_norm is None and (self.attention_output_norm is None or self.parallel):
             raise ValueError("attention has a norm before it or after it")
+
+    @property
+    def grouped_attention(self) -> AttentionSpec:
+        """Its attention, of a family that has no latent attention."""
+        assert isinstance(self.attention, AttentionSpec)
+        return self.attention
 
     @property
     def norms(self) -> tuple[NormSpec, ...]:
@@ -97,6 +104,8 @@ class DecoderSpec:
     token_types: int = 0
     """Rows of a table that tells the first text of a pair from the second; 0 for none."""
     classifier: ClassifierSpec | None = None
+    prediction_layers: int = 0
+    """Layers for multi-token prediction that a checkpoint may have after the others; they are not computed."""
     bidirectional: bool = False
     """An encoder: each token sees its whole sequence, which one step must hold; nothing is kept between steps."""
 
@@ -106,12 +115,15 @@ class DecoderSpec:
         return self.layers[0].attention.num_heads
 
     @property
+    def expanded_width(self) -> int:
+        """Numbers that each token of a context takes where latent attention expands it; 0 without latent attention."""
+        attentions = (layer.attention for layer in self.layers)
+        return max((a.expanded_width for a in attentions if isinstance(a, LatentAttentionSpec)), default=0)
+
+    @property
     def widest(self) -> int:
-        """Numbers that the widest layer makes of a token: queries, keys, values, and the arrays of the MLP."""
-        return max(
-            layer.attention.query_size + 2 * layer.attention.kv_size + _mlp_width(layer.mlp, self.hidden_size)
-            for layer in self.layers
-        )
+        """Numbers that the widest layer makes of a token: those of attention, and the arrays of the MLP."""
+        return max(layer.attention.width + _mlp_width(layer.mlp, self.hidden_size) for layer in self.layers)
 
 
 def _mlp_width(spec: MLPSpec | MoESpec, hidden: int) -> int:

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2"]
-"""As :mod:`blade_llm.kernels.activate` computes them."""
+"""``gelu`` by the error function (Hendrycks & Gimpel, arXiv 1606.08415), ``gelu_tanh`` by its approximation with tanh
+(``gelu_new`` in configurations, too), ``quick_gelu`` by ``x * sigmoid(1.702 x)``; ``relu2`` is the square of ``relu``
+(So et al., arXiv 2109.08668)."""
 
 
 @dataclass(frozen=True, slots=True)

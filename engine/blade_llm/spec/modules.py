@@ -26,6 +26,7 @@ class ModulesSpec:
     """Upper estimate of the numbers that the widest layer makes of a token."""
     softcaps: tuple[float, ...]
     """Of each layer's attention scores; 0: they stay."""
+    expanded_width: ClassVar[int] = 0
     head: ClassVar[bool] = True
     bidirectional: ClassVar[bool] = False
     token_types: ClassVar[int] = 0

@@ -71,6 +71,8 @@ class MoESpec:
     """Whether the shared expert's result is multiplied with a sigmoid of the input (Qwen2-MoE)."""
     float32_router: bool = False
     """Whether logits are computed in fp32 whatever the model's type (DeepSeek)."""
+    correction_bias: bool = False
+    """Whether scores get a bias for the choice of experts (DeepSeek-V3)."""
 
     @property
     def shared(self) -> MLPSpec | None:

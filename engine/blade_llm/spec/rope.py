@@ -44,7 +44,7 @@ class LongRopeScaling:
     short: tuple[float, ...]
     long: tuple[float, ...]
     original_positions: int
-    """An engine whose longest sequence has more takes ``long`` for all of them, else ``short``."""
+    """An engine that is to serve longer sequences takes ``long`` for all of them, else ``short``."""
     attention_factor: float
     """Of cosines and sines."""
 

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 
@@ -24,6 +26,25 @@ class TensorPart:
     """The checkpoint has [in, out] instead of [out, in]."""
     unit_rows: bool = False
     """Each row is divided by its Euclidean norm."""
+    index: int | None = None
+    """Which of the matrices that lie one after the other in the tensor, along a dimension before those above."""
+    float32: bool = False
+    """Read in fp32 whatever the model's type."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether the tensor is wanted as it is in the checkpoint."""
+        changed = self.transposed or self.unit_rows or self.float32
+        return self.rows is None and self.index is None and not changed
+
+    @property
+    def key(self) -> str:
+        """Names what is wanted of the tensor: other than its name where it is not plain."""
+        if self.plain:
+            return self.name
+        few = self.rows is None or isinstance(self.rows, range)
+        rows = str(self.rows) if few else hashlib.sha256(array("q", self.rows or ())).hexdigest()
+        return f"{self.name} {self.index} {rows} {self.transposed} {self.unit_rows} {self.float32}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +59,16 @@ class LinearPart:
     """As in :class:`TensorPart`."""
     transposed: bool = False
     unit_rows: bool = False
+    one_of: tuple[int, int] | None = None
+    """Which of how many layers, where one tensor named ``module`` holds the weights of all."""
 
     @property
     def weight(self) -> TensorPart:
         """The plain weight."""
         shape = (self.inputs, self.outputs) if self.transposed else (self.outputs, self.inputs)
+        if self.one_of is not None:
+            index, count = self.one_of
+            return TensorPart(self.module, (count, *shape), self.rows, self.transposed, self.unit_rows, index)
         return TensorPart(f"{self.module}.weight", shape, self.rows, self.transposed, self.unit_rows)
 
     @property
@@ -85,6 +111,15 @@ class LinearMap:
 
 
 @dataclass(frozen=True, slots=True)
+class Variant:
+    """Some places of a map as other checkpoints of the same model have them."""
+
+    names: tuple[str, ...]
+    """Tensors that such a checkpoint has, one of them or all, and no other."""
+    make: Callable[[], TensorMap]
+
+
+@dataclass(frozen=True, slots=True)
 class TensorMap:
     """All tensors of a model, by their place in it, such as ``layers.3.attention.qkv``."""
 
@@ -93,10 +128,20 @@ class TensorMap:
     """All others: norms, tables."""
     optional_prefix: str = ""
     """Of most names. A checkpoint that was saved without the output matrix's module has none of them with it."""
+    skipped: tuple[str, ...] = ()
+    """What names of tensors begin with that are known and not computed: layers for multi-token prediction."""
+    variant: Variant | None = field(default=None, compare=False)
 
     def found_in(self, names: Collection[str]) -> TensorMap:
-        """The map for a checkpoint with tensors of these ``names``: without the optional prefix if none has it."""
+        """The map for a checkpoint with tensors of these ``names``: with the variant's places if it has one of its
+        tensors, without the optional prefix if none has it."""
         prefix = self.optional_prefix
+        if self.variant is not None:
+            other = TensorMap()
+            if any(name in names or name.removeprefix(prefix) in names for name in self.variant.names):
+                other = self.variant.make()
+            linears, tensors = {**self.linears, **other.linears}, {**self.tensors, **other.tensors}
+            return TensorMap(linears, tensors, prefix, self.skipped).found_in(names)
         if not prefix or any(name.startswith(prefix) for name in names):
             return self
         linears = {
@@ -106,7 +151,7 @@ class TensorMap:
             for place, linear in self.linears.items()
         }
         tensors = {place: replace(part, name=part.name.removeprefix(prefix)) for place, part in self.tensors.items()}
-        return TensorMap(linears, tensors)
+        return TensorMap(linears, tensors, skipped=tuple(name.removeprefix(prefix) for name in self.skipped))
 
     def expected(self) -> dict[str, tuple[int, ...]]:
         """Names and shapes of the checkpoint's tensors that the model needs."""

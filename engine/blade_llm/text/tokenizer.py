@@ -71,6 +71,14 @@ class Tokenizer:
         """Cache of the detokenizers of byte-level outputs, for each set of ids they leave out: token id →
         its text between whole characters."""
 
+    def require_within(self, vocab_size: int) -> None:
+        """Raises :class:`TokenizerFilesError` for ids that a model of so many does not have."""
+        if self.largest_id >= vocab_size:
+            raise TokenizerFilesError(
+                f"{self.folder}: the tokenizer has token id {self.largest_id}, the model only {vocab_size} ids; they "
+                "do not belong together: give --tokenizer_dir the right folder"
+            )
+
     def _add_special_tokens(self, given: Sequence[str]) -> None:
         for entry in given:
             name, equals, value = entry.partition("=")

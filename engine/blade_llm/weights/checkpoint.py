@@ -18,7 +18,7 @@ from typing import Any, Final
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.weights.gguf.index import INDEX_NAME as GGUF_INDEX_NAME
 from blade_llm.weights.gguf.index import MODEL_NAME as GGUF_NAME
-from blade_llm.weights.gguf.index import PLAIN, read_gguf_header
+from blade_llm.weights.gguf.index import PLAIN, linked_files, read_gguf_header
 from blade_llm.weights.gguf.index import TYPES as GGUF_TYPES
 from blade_llm.weights.pickled import read_pickle_header
 from blade_llm.weights.tensor_info import DTYPE_BITS, TensorInfo
@@ -109,23 +109,39 @@ def check_tensors(checkpoint: Checkpoint, expected: Mapping[str, tuple[int, ...]
         )
     present = [(checkpoint.tensors[name], shape) for name, shape in expected.items() if name in checkpoint.tensors]
     wrong = [
-        f"{tensor.name} is {list(tensor.shape)}, config.json asks for {list(shape)}"
+        f"{tensor.name} is {list(tensor.shape)} in {tensor.file.name}, config.json asks for {list(shape)}"
         for tensor, shape in present
         if tensor.shape != tuple(shape)
     ]
     if wrong:
-        problems.append(f"wrong shape: {_some(wrong, separator='; ')}; config.json and the weights do not match")
-    odd = [f"{tensor.name} is {tensor.dtype}" for tensor, _ in present if tensor.dtype not in WEIGHT_DTYPES]
+        problems.append(
+            f"wrong shape: {_some(wrong, separator='; ')}; config.json and the weights do not match: download the "
+            "model again into an empty folder"
+        )
+    odd = [
+        f"{tensor.name} is {tensor.dtype} in {tensor.file.name}"
+        for tensor, _ in present
+        if tensor.dtype not in WEIGHT_DTYPES
+    ]
     if odd:
         problems.append(f"unsupported weight type: {_some(odd)}; supported are BF16, F16, F32")
     return problems
 
 
-def unused_tensors(checkpoint: Checkpoint, expected: Mapping[str, tuple[int, ...]]) -> str:
+def unused_tensors(
+    checkpoint: Checkpoint, expected: Mapping[str, tuple[int, ...]], skipped: tuple[str, ...] = ()
+) -> str:
     """The tensors that no part of the model takes, in words; empty without any. They do no harm, but may mean that
-    ``config.json`` is another model's. A tied head and tables of rotary frequencies are stored by habit."""
+    ``config.json`` is another model's. A tied head and tables of rotary frequencies are stored by habit. ``skipped``:
+    what names of layers for multi-token prediction begin with."""
     names = [name for name in checkpoint.tensors if name not in expected and not name.endswith(_HABITUAL)]
-    return f"{len(names)} tensor(s) are not used: {_some(names)}" if names else ""
+    known = [name for name in names if name.startswith(skipped)]
+    others = [name for name in names if not name.startswith(skipped)]
+    layers = [prefix.rstrip(".") for prefix in skipped if any(name.startswith(prefix) for name in known)]
+    said = [f"{len(others)} tensor(s) are not used: {_some(others)}"] if others else []
+    if known:
+        said.append(f"layers for multi-token prediction are skipped: {_some(layers)} ({len(known)} tensor(s))")
+    return "; ".join(said)
 
 
 def _some(names: list[str], separator: str = ", ", limit: int = 3) -> str:
@@ -136,7 +152,7 @@ def _some(names: list[str], separator: str = ", ", limit: int = 3) -> str:
 def _weight_files(model_dir: Path) -> tuple[list[Path], dict[str, str], str]:
     """The files to read, and the index (tensor to file name; empty without one) with its name."""
     if (model_dir / GGUF_NAME).is_file() and (model_dir / GGUF_INDEX_NAME).is_file():  # a folder made for a GGUF file
-        return [model_dir / GGUF_NAME], {}, ""
+        return linked_files(model_dir), {}, ""
     safe = sorted(path for path in model_dir.glob("*.safetensors") if not path.name.startswith("consolidated"))
     for single, index_name in ((SINGLE_NAME, INDEX_NAME), (PICKLED_NAME, PICKLED_INDEX_NAME)):
         if (model_dir / single).is_file():

@@ -47,11 +47,11 @@ class SafetensorsWeights:
         problems = check_tensors(self._checkpoint, expected)
         if problems:
             raise ModelFilesError(f"{model_dir}: {'; '.join(problems)}")
-        if unused := unused_tensors(self._checkpoint, expected):
+        if unused := unused_tensors(self._checkpoint, expected, config.tensors.skipped):
             logger.warning("%s: %s", model_dir, unused)
         self._device = device
         self._dtype = dtype
-        self._open: dict[Path, Callable[[str], Tensor]] = {}
+        self._open: dict[Path, Callable[[str, int | None], Tensor]] = {}
         self._check_values = True
 
     def __del__(self) -> None:
@@ -65,14 +65,14 @@ class SafetensorsWeights:
         """Of all tensors."""
         return self._checkpoint.tensors
 
-    def tensor(self, name: str) -> Tensor:
+    def tensor(self, name: str, index: int | None = None, dtype: torch.dtype | None = None) -> Tensor:
         self._pages.release()
-        mapped = self._mapped(name)
-        tensor = mapped.to(self._dtype)
+        mapped = self._mapped(name, index)
+        tensor = mapped.to(dtype or self._dtype)
         if self._device.type == "cpu" and tensor is mapped:
             if tensor.nbytes < SMALL_BYTES:
                 return tensor.clone()
-            if self.is_mapped((name,)):  # one of another file would look as if the model needed it
+            if index is None and self.is_mapped((name,)):  # one of another file would look as if the model needed it
                 self._kept.append((self._checkpoint.tensors[name].file, tensor))
         return tensor
 
@@ -85,6 +85,9 @@ class SafetensorsWeights:
         torch.cat(parts, out=whole)
         self._pages.release()
         return whole
+
+    def made(self, keys: list[str], make: Callable[[], Tensor]) -> Tensor:
+        return make()
 
     def parts(self, names: Sequence[str]) -> list[Tensor]:
         """The tensors as they are in their files where the type allows it: good until the next call."""
@@ -107,20 +110,20 @@ class SafetensorsWeights:
 
     def is_mapped(self, names: tuple[str, ...]) -> bool:
         """Whether :meth:`tensor` or :meth:`stacked` gives this tensor as it is in its file."""
-        tensors = [self._checkpoint.tensors[name] for name in names]
+        tensors = [self._checkpoint.tensors[name] for name in names if name in self._checkpoint.tensors]
         return (
-            len(tensors) == 1
+            len(tensors) == len(names) == 1
             and tensors[0].file.suffix == ".safetensors"
             and tensors[0].dtype == _FILE_DTYPES.get(self._dtype)
         )
 
-    def _mapped(self, name: str) -> Tensor:
-        """The tensor as it is in its file."""
+    def _mapped(self, name: str, index: int | None = None) -> Tensor:
+        """The tensor as it is in its file, or one along its first dimension."""
         file = self._checkpoint.tensors[name].file
         try:
             if file not in self._open:
                 self._open[file] = self._open_file(file)
-            tensor: Tensor = self._open[file](name)
+            tensor: Tensor = self._open[file](name, index)
         except (SafetensorError, OSError, pickle.UnpicklingError, RuntimeError, KeyError, ValueError) as error:
             if isinstance(error, torch.OutOfMemoryError | ModelFilesError):
                 raise
@@ -138,17 +141,24 @@ class SafetensorsWeights:
         """Do not look for NaN: the same files have been loaded before."""
         self._check_values = False
 
-    def _open_file(self, file: Path) -> Callable[[str], Tensor]:
-        """What reads a tensor of ``file`` by its name."""
+    def _open_file(self, file: Path) -> Callable[[str, int | None], Tensor]:
+        """What reads a tensor of ``file`` by its name, or one along its first dimension."""
         if file.suffix == ".bin":
             content = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
             # Detached, as `content` keeps its own tensors: what is handed out must end with the last who needs it.
-            return lambda name: content[name].detach().contiguous().to(self._device)
+            return lambda name, index: _one(content[name], index).detach().contiguous().to(self._device)
         if file.suffix == ".gguf":
             gguf = GgufFile(file)
-            return lambda name: torch.from_numpy(gguf.array(name)).to(self._device)
-        get_tensor: Callable[[str], Tensor] = safe_open(file, framework="pt", device=str(self._device)).get_tensor
-        return get_tensor
+            return lambda name, index: _one(torch.from_numpy(gguf.array(name)), index).to(self._device)
+        whole: Callable[[str], Tensor] = safe_open(file, framework="pt", device=str(self._device)).get_tensor
+        if self._device.type == "cpu":
+            return lambda name, index: _one(whole(name), index)
+        on_host: Callable[[str], Tensor] = safe_open(file, framework="pt").get_tensor
+        return lambda name, index: whole(name) if index is None else on_host(name)[index].to(self._device)
+
+
+def _one(tensor: Tensor, index: int | None) -> Tensor:
+    return tensor if index is None else tensor[index]
 
 
 def _is_finite(tensor: Tensor) -> bool:
@@ -178,11 +188,18 @@ class DummyWeights:
         noise = torch.empty(min(longest, NOISE_LENGTH), device=device)
         self._noise = noise.normal_(0.0, 0.02, generator=generator).to(dtype)
 
-    def tensor(self, name: str) -> Tensor:
+    def tensor(self, name: str, index: int | None = None, dtype: torch.dtype | None = None) -> Tensor:
+        tensor = self._random(name, dtype)
+        return tensor if index is None else tensor[index]
+
+    def made(self, keys: list[str], make: Callable[[], Tensor]) -> Tensor:
+        return make()
+
+    def _random(self, name: str, dtype: torch.dtype | None) -> Tensor:
         shape = self._shapes[name]
         if len(shape) == 1 and name.endswith(".weight"):  # of a norm
-            return torch.ones(shape, dtype=self._dtype, device=self._device)
-        tensor = torch.empty(shape, dtype=self._dtype, device=self._device)
+            return torch.ones(shape, dtype=dtype or self._dtype, device=self._device)
+        tensor = torch.empty(shape, dtype=dtype or self._dtype, device=self._device)
         flat, length = tensor.view(-1), len(self._noise)
         offset, position = zlib.crc32(name.encode()) % length, 0
         while position < len(flat):

@@ -71,7 +71,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     source = up.add_mutually_exclusive_group()
     source.add_argument("-f", "--filename", action="append", default=[], metavar="FILE", help="apply these manifests")
-    source.add_argument("--model", help="serve this model: a folder, or a hub id such as Qwen/Qwen2.5-0.5B-Instruct")
+    source.add_argument(
+        "--model",
+        help="serve this model: a folder, a hub id such as Qwen/Qwen2.5-0.5B-Instruct, or a URI as in spec.model.uri",
+    )
     up.add_argument("--replicas", type=_count, help="engines for --model (default 1)")
     up.add_argument("--ask", metavar="QUESTION", help="when ready, ask this and print the answer as it comes")
     up.set_defaults(run=_command("up"))

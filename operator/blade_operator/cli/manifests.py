@@ -15,11 +15,13 @@ from blade_operator.cli.errors import CommandError
 from blade_operator.cluster.local.layout import Layout
 from blade_operator.model.objects import Object
 from blade_operator.spec import SpecError, apply_defaults, parse_service
+from blade_operator.spec.model_fields import HUBS, STORES, URI
 from blade_protocol.labels import API_VERSION, KIND
 
 _APPLIED = (KIND, "Secret", "ConfigMap")
 CACHE_CLAIM = "bladellm-models"
 """The claim that keeps downloads for later services, whatever their names."""
+_DOWNLOADED = tuple(f"{scheme}://" for scheme in (*HUBS, *STORES))
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -125,7 +127,7 @@ def _not_strings(value: Any, path: str) -> Iterator[str]:
 
 
 def for_model(model: str, replicas: int) -> Object:
-    """An LLMService for a model: a folder, or the id of a model on the hub.
+    """An LLMService for a model: a folder, the id of a model on the hub, or the URI of one to download.
 
     Raises:
         CommandError: it is neither.
@@ -135,12 +137,15 @@ def for_model(model: str, replicas: int) -> Object:
         folder = folder.resolve()
         uri = f"file://{folder}"
         name = folder.parent.name if folder.name == "model" else folder.name
-    elif _HUB_ID.fullmatch(model.removeprefix("hf://")):
-        uri = f"hf://{model.removeprefix('hf://')}"
-        name = uri.rpartition("/")[2]
+    elif _HUB_ID.fullmatch(model) or (model.startswith(_DOWNLOADED) and re.fullmatch(URI.strip("^$"), model)):
+        uri = model if "://" in model else f"hf://{model}"
+        name = re.split("[:@]", uri.rstrip("/").rpartition("/")[2])[0]
         cache = {"cache": {"claimName": CACHE_CLAIM}}
     else:
-        raise CommandError(f"--model {model}: there is no such folder, and it is no hub id such as Qwen/Qwen2.5-0.5B")
+        raise CommandError(
+            f"--model {model}: there is no such folder, and it is no hub id such as Qwen/Qwen2.5-0.5B, nor hf://, "
+            "modelscope://, s3://, oss:// or oci:// with what belongs behind it"
+        )
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,

@@ -1,8 +1,8 @@
 """What engines and routers may connect to, as rules of their NetworkPolicies; None where that cannot be known.
 
-An engine makes no outbound connection. Its pod downloads an ``hf://`` model before, from a hub anywhere on the internet
-or in the cluster, through a proxy or not: these ports are in its spec. A router needs the API server, whose address no
-selector can match: it is restricted where the installation says what that is.
+An engine makes no outbound connection. Its pod downloads the model before, from a hub, bucket or registry anywhere on
+the internet or in the cluster, through a proxy or not: these ports are in its spec. A router needs
+the API server, whose address no selector can match: it is restricted where the installation says what that is.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import Final
 from blade_operator.model.objects import Object
 from blade_operator.model.pods import CHECK, ENGINE, FETCH, ROUTER
 from blade_operator.render.meta import selector
-from blade_operator.render.outbound import has_unknown_containers, outbound_ports
-from blade_operator.render.storage import is_hub
+from blade_operator.render.outbound import has_unknown_containers, outbound_ports, registry_ports
 from blade_operator.spec.parse import LLMService
 from blade_protocol.labels import ROLE_ENGINE, ROLE_ROUTER
 from blade_protocol.ports import ENGINE_PORT, INTERNAL_PORT_OFFSET, ROUTER_ADMIN_PORT
@@ -37,12 +36,12 @@ def engine_egress(service: LLMService) -> list[Object] | None:
     engine = service.spec.engine
     if has_unknown_containers(engine.pod_template, (ENGINE, CHECK, FETCH)):
         return None
-    if not is_hub(service):
+    if not service.spec.model.downloaded:
         return [DNS]
-    ports = outbound_ports(engine.env, engine.pod_template)
-    if ports is None:
+    ports, registry = outbound_ports(engine.env, engine.pod_template), registry_ports(service.spec.model.uri)
+    if ports is None or registry is None:
         return None
-    return [DNS, {"to": _ANYWHERE, "ports": [tcp(port) for port in sorted({443, *ports})]}]
+    return [DNS, {"to": _ANYWHERE, "ports": [tcp(port) for port in sorted({443, *ports, *registry})]}]
 
 
 def router_egress(service: LLMService, api_server: Sequence[tuple[str, int]]) -> list[Object] | None:

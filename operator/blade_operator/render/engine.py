@@ -1,7 +1,7 @@
 """Engine objects: the pod template a revision stands for, its Deployment, and the Service that finds all engines.
 
-A pod fetches the model (``hf://`` only), checks the environment, then serves. The template carries no revision yet:
-the revision is the template's own hash, put in when a Deployment is made of it.
+A pod fetches the model (unless the engine reads it where it is), checks the environment, then serves. The template
+carries no revision yet: the revision is the template's own hash, put in when a Deployment is made of it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from blade_operator.render.meta import (
 )
 from blade_operator.render.network import INTERNAL_PORT
 from blade_operator.render.overlay import lay_over
-from blade_operator.render.storage import hub_env, is_hub, model_argument, model_mounts, model_volumes, one_machine
+from blade_operator.render.storage import download_env, model_argument, model_mounts, model_volumes, one_machine
 from blade_operator.render.token_secret import engine_token_env, token_env, token_mounts, token_volumes
 from blade_operator.spec.fields import CheckItemName, CudaGraphs
 from blade_operator.spec.parse import LLMService
@@ -63,7 +63,7 @@ CHECK_ITEMS: dict[CheckItemName, str] = {
 def pod_template(service: LLMService, defaults: Defaults, claim: Object | None = None) -> Object:
     """The engine's pod template; what changes it is a new revision. ``claim``: the operator's own, if it is there."""
     spec = service.spec
-    init = ([_fetch(service, defaults)] if is_hub(service) else []) + (
+    init = ([_fetch(service, defaults)] if service.spec.model.downloaded else []) + (
         [_check(service, defaults)] if spec.check.mode != "Off" else []
     )
     metadata: Object = {"labels": labels(service, ROLE_ENGINE)}
@@ -145,6 +145,7 @@ def _engine(service: LLMService, defaults: Defaults) -> Object:
     args += ["--host", "$(BLADE_HOST)", "--port", "$(BLADE_HTTP_PORT)", "--internal_port", "$(BLADE_INTERNAL_PORT)"]
     args += ["--drain_timeout", str(parse_duration(service.spec.rollout.drain_timeout))]
     args += _flag("dtype", None if engine.dtype == "auto" else engine.dtype) + _memory_flags(service)
+    args += ["--enable_triton_mla=true"] if engine.enable_triton_mla else []
     args += ["--deterministic=true"] if engine.deterministic else []
     args += _text_flags(service)
     args += _flag("max_waiting_requests", engine.max_waiting_requests)
@@ -163,7 +164,7 @@ def _engine(service: LLMService, defaults: Defaults) -> Object:
             **engine_token_env(service, defaults),
             # Its routers bound priorities. Not a flag, so that an older image starts, too.
             environment.ALLOW_CLIENT_PRIORITY: "1",
-            **hub_env(service, offline=True),
+            **download_env(service, offline=True),
         },
         mounts=[*template_mounts(service), *token_mounts(defaults)],
         ports=[
@@ -190,7 +191,7 @@ def _fetch(service: LLMService, defaults: Defaults) -> Object:
             "BLADE_HOST": "0.0.0.0",
             "BLADE_INTERNAL_PORT": str(INTERNAL_PORT),
             **token_env(defaults),
-            **hub_env(service, offline=False),
+            **download_env(service, offline=False),
         },
         mounts=token_mounts(defaults),
         **resources(service.spec.engine.resources),
@@ -203,7 +204,7 @@ def _check(service: LLMService, defaults: Defaults) -> Object:
     args += ["--mode", check.mode.lower()]
     args += _flag("dtype", None if engine.dtype == "auto" else engine.dtype) + _memory_flags(service)
     args += _text_flags(service)
-    env = hub_env(service, offline=True)
+    env = download_env(service, offline=True)
     # The engine's limits and devices: a pod's request is the larger of both, so the check costs no other GPU.
     return _container(
         service,

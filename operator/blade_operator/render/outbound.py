@@ -19,6 +19,15 @@ _MESHES: Final = (
     "consul.hashicorp.com/",
 )
 """Beginnings of labels and annotations by which a service mesh puts a sidecar of its own into a pod."""
+_ENDPOINTS: Final = {
+    "HF_ENDPOINT": "http",
+    "MODELSCOPE_ENDPOINT": "https",
+    "MODELSCOPE_DOMAIN": "https",
+    "AWS_ENDPOINT_URL": "https",
+    "AWS_ENDPOINT_URL_S3": "https",
+    "OSS_ENDPOINT": "https",
+}
+"""Variables with the address of a hub or bucket, and its scheme where the address has none."""
 _OFF: Final = frozenset({"false", "disabled", "none"})
 
 
@@ -36,6 +45,15 @@ def outbound_ports(env: Iterable[EnvVar], template: PodTemplate | None) -> set[i
             return None
         ports |= found
     return ports
+
+
+def registry_ports(uri: str) -> set[int] | None:
+    """The port of the registry in an ``oci://`` URI, which may send to others at 443; None where that is no port."""
+    scheme, _, rest = uri.partition("://")
+    if scheme != "oci":
+        return set()
+    _, port = _parsed(f"https://{rest}")
+    return None if port is None else {port}
 
 
 def has_unknown_containers(template: PodTemplate | None, rendered: Sequence[str]) -> bool:
@@ -64,7 +82,7 @@ def _containers(template: PodTemplate | None) -> Iterator[Any]:
 def _names_a_host(variable: str) -> bool:
     """Whether a variable holds the address of a proxy or hub, with a scheme or without."""
     name = variable.upper()
-    return name == "HF_ENDPOINT" or (name.endswith("_PROXY") and name != "NO_PROXY")
+    return name in _ENDPOINTS or (name.endswith("_PROXY") and name != "NO_PROXY")
 
 
 def _ports_of_host(entry: Any) -> set[int] | None:
@@ -74,7 +92,8 @@ def _ports_of_host(entry: Any) -> set[int] | None:
         return None
     if not text:
         return set()
-    _, port = _parsed(text if "://" in text else f"http://{text}")
+    scheme = _ENDPOINTS.get(entry["name"].upper(), "http")
+    _, port = _parsed(text if "://" in text else f"{scheme}://{text}")
     return None if port is None else {port}
 
 

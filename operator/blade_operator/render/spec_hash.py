@@ -19,7 +19,13 @@ from blade_protocol.labels import RESTARTED_AT
 
 BORN_WITH: Final[dict[str, dict[str, Any]]] = {
     "LLMServiceSpec": {"engine": {}, "check": {}},
-    "Model": {"revision": None, "servedNames": [], "cache": None, "tokenSecretRef": None},
+    "Model": {
+        "revision": None,
+        "servedNames": [],
+        "cache": None,
+        "tokenSecretRef": None,
+        "credentialsSecretRef": None,
+    },
     "ModelCache": {"claimName": None, "size": None, "storageClassName": None, "accessModes": []},
     "SecretKeyRef": {"key": "token"},
     "Engine": {
@@ -33,6 +39,7 @@ BORN_WITH: Final[dict[str, dict[str, Any]]] = {
         "cudaGraphs": None,
         "modelImpl": "auto",
         "quant": "none",
+        "enableTritonMla": False,
         "deterministic": False,
         "task": "generate",
         "pooling": None,

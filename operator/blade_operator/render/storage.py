@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from blade_operator.model.objects import Object
 from blade_operator.render.meta import make
@@ -12,11 +12,24 @@ from blade_protocol.labels import ROLE_ENGINE
 
 MODELS_PATH = "/models"
 VOLUME = "models"
-
-
-def is_hub(service: LLMService) -> bool:
-    """Whether the model has to be downloaded."""
-    return service.spec.model.uri.startswith("hf://")
+_TOKENS: Final = {"hf": "HF_TOKEN", "modelscope": "MODELSCOPE_API_TOKEN"}
+_CREDENTIALS: Final[dict[str, dict[str, tuple[str, bool]]]] = {
+    "s3": {
+        "AWS_ACCESS_KEY_ID": ("AWS_ACCESS_KEY_ID", True),
+        "AWS_SECRET_ACCESS_KEY": ("AWS_SECRET_ACCESS_KEY", True),
+        "AWS_SESSION_TOKEN": ("AWS_SESSION_TOKEN", False),
+        "AWS_REGION": ("AWS_REGION", False),
+    },
+    "oss": {
+        "OSS_ACCESS_KEY_ID": ("OSS_ACCESS_KEY_ID", True),
+        "OSS_ACCESS_KEY_SECRET": ("OSS_ACCESS_KEY_SECRET", True),
+        "OSS_SESSION_TOKEN": ("OSS_SESSION_TOKEN", False),
+        "OSS_REGION": ("OSS_REGION", False),
+    },
+    # The key of a Secret of type kubernetes.io/dockerconfigjson, and the variable Docker's own client reads it from.
+    "oci": {"DOCKER_AUTH_CONFIG": (".dockerconfigjson", True)},
+}
+"""By scheme and variable of the download: the key of the Secret, and whether it has to be there."""
 
 
 def model_argument(service: LLMService) -> str:
@@ -30,16 +43,25 @@ def model_argument(service: LLMService) -> str:
     return f"{model.uri}@{model.revision}" if model.revision else model.uri
 
 
-def hub_env(service: LLMService, *, offline: bool) -> dict[str, Any]:
-    """Environment for reading the hub's cache; only the download (not ``offline``) contacts the hub with its token."""
-    if not is_hub(service):
+def download_env(service: LLMService, *, offline: bool) -> dict[str, Any]:
+    """Environment for reading the cache of downloads; only the download (not ``offline``) makes connections, with what
+    the service's Secret has for them."""
+    model = service.spec.model
+    if not model.downloaded:
         return {}
     env: dict[str, Any] = {"HF_HOME": MODELS_PATH}
     if offline:
         return env | {"HF_HUB_OFFLINE": "1"}
-    if token := service.spec.model.token_secret_ref:
-        env["HF_TOKEN"] = {"secretKeyRef": {"name": token.name, "key": token.key}}
+    if token := model.token_secret_ref:
+        env[_TOKENS[model.scheme]] = _secret_key(token.name, token.key)
+    if credentials := model.credentials_secret_ref:
+        for variable, (key, required) in _CREDENTIALS[model.scheme].items():
+            env[variable] = _secret_key(credentials.name, key, required=required)
     return env
+
+
+def _secret_key(name: str, key: str, *, required: bool = True) -> Object:
+    return {"secretKeyRef": {"name": name, "key": key, **({} if required else {"optional": True})}}
 
 
 def model_volumes(service: LLMService) -> list[Object]:
@@ -48,7 +70,7 @@ def model_volumes(service: LLMService) -> list[Object]:
     if uri.startswith("pvc://"):
         claim = uri.removeprefix("pvc://").partition("/")[0]
         return [{"name": VOLUME, "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}]
-    if not is_hub(service):
+    if not service.spec.model.downloaded:
         return []
     if claim := cache.claim_name or (claim_name(service) if cache.size is not None else ""):
         return [{"name": VOLUME, "persistentVolumeClaim": {"claimName": claim}}]

@@ -98,6 +98,11 @@ class Engine(Record):
     quant: Literal["none", "int8", "int4"] = Field(
         default="none", description="Quantise the weights of linear layers while loading (`--quant`); on CPU."
     )
+    enable_triton_mla: bool = Field(
+        default=False,
+        description="Multi-head latent attention (DeepSeek) by Triton kernels alone (`--enable_triton_mla`); a GPU "
+        "computes it with them anyway unless `extraArgs` has `--attn_cls paged`. Without effect on a CPU.",
+    )
     deterministic: bool = Field(
         default=False,
         description="The same tokens whatever else is computed in the batch, at some cost (`--deterministic`).",

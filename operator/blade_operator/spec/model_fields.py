@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, StringConstraints
 
@@ -13,6 +13,24 @@ ServedName = Annotated[
     StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]*$", min_length=1, max_length=128),
     Hint("a name of letters, digits and . _ / : -"),
 ]
+_REPOSITORY: Final = "[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*"
+_PREFIX: Final = r"[a-z0-9](\.?[a-z0-9-])+(/[A-Za-z0-9_=+-]+(\.[A-Za-z0-9_=+-]+)*)+/?"
+_ARTIFACT: Final = (
+    r"[A-Za-z0-9](\.?[A-Za-z0-9-])*(:[0-9]{1,5})?(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)+"
+    r"(:[A-Za-z0-9_](\.?[A-Za-z0-9_-])*|@sha256:[0-9a-f]{64})?"
+)
+URI: Final = (
+    "^(file:///.+"
+    f"|(hf|modelscope)://{_REPOSITORY}"
+    f"|(s3|oss)://{_PREFIX}"
+    f"|oci://{_ARTIFACT}"
+    "|pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*)$"
+)
+"""What the engine's programs read as a model, without what `..` would make of it."""
+HUBS: Final = ("hf", "modelscope")
+"""Schemes of models with revisions, downloaded with a token."""
+STORES: Final = ("s3", "oss", "oci")
+"""Schemes of models in buckets and registries, downloaded with credentials of two parts."""
 AccessMode = Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"]
 
 
@@ -48,22 +66,29 @@ class SecretKeyRef(Record):
     key: SecretKey = Field(default="token", description="Key of the Secret that holds the value.")
 
 
+class CredentialsSecret(Record):
+    """A Secret with several keys."""
+
+    name: ObjectName = Field(description="Name of the Secret, in the service's namespace.")
+
+
 class Model(Record):
     """Which model is served, and under which names."""
 
     uri: Annotated[
         str,
-        StringConstraints(
-            pattern=r"^(file:///.+"
-            r"|hf://[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*"
-            r"|pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*)$",
-            max_length=1024,
+        StringConstraints(pattern=URI, max_length=1024),
+        Hint(
+            "hf://organisation/name, modelscope://organisation/name, s3://bucket/prefix, oss://bucket/prefix, "
+            "oci://registry/name:tag, pvc://claim/folder or file:///absolute/folder"
         ),
-        Hint("file:///absolute/folder, hf://organisation/name or pvc://claim/folder"),
     ] = Field(
         description="`file:///folder`: an absolute path the engine can read (in its image, or on this machine under "
-        "the local runtime). `hf://organisation/name`: a model of the Hugging Face hub, downloaded into the cache. "
-        "`pvc://claim/folder`: a folder of a PersistentVolumeClaim in the service's namespace, mounted read-only."
+        "the local runtime). `pvc://claim/folder`: a folder of a PersistentVolumeClaim in the service's namespace, "
+        "mounted read-only. The others are downloaded into the cache. `hf://organisation/name`, "
+        "`modelscope://organisation/name`: a model of the Hugging Face hub or of ModelScope. `s3://bucket/prefix`, "
+        "`oss://bucket/prefix`: the files below a prefix of a bucket. `oci://registry/name:tag` or "
+        "`oci://registry/name@sha256:digest`: an artifact of files in a registry; `latest` without a tag."
     )
     revision: (
         Annotated[
@@ -73,7 +98,9 @@ class Model(Record):
         ]
         | None
     ) = Field(
-        default=None, description="Branch, tag or commit of an `hf://` model; the hub's default branch when unset."
+        default=None,
+        description="Branch, tag or commit of an `hf://` or `modelscope://` model; the hub's default branch when "
+        "unset.",
     )
     served_names: Annotated[
         tuple[ServedName, ...],
@@ -87,11 +114,29 @@ class Model(Record):
     )
     cache: ModelCache | None = Field(
         default=None,
-        description="Where an `hf://` model is kept. Unset: every pod downloads it anew, also one that replaces "
+        description="Where a downloaded model is kept. Unset: every pod downloads it anew, also one that replaces "
         "another.",
     )
     token_secret_ref: SecretKeyRef | None = Field(
         default=None,
-        description="Secret with the hub's access token, for gated and private `hf://` models. Only the download sees "
-        "it; the operator never reads it.",
+        description="Secret with the hub's access token, for gated and private `hf://` and `modelscope://` models. "
+        "Only the download sees it; the operator never reads it.",
     )
+    credentials_secret_ref: CredentialsSecret | None = Field(
+        default=None,
+        description="Secret with credentials for an `s3://`, `oss://` or `oci://` model, in keys called like the "
+        "variables of their clients. `s3://`: `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY`, and if it has them "
+        "`AWS_SESSION_TOKEN` and `AWS_REGION`. `oss://`: the same with `OSS_`: `OSS_ACCESS_KEY_ID`, "
+        "`OSS_ACCESS_KEY_SECRET`, `OSS_SESSION_TOKEN`, `OSS_REGION`. `oci://`: `.dockerconfigjson`, as in an "
+        "imagePullSecret. Only the download sees them; the operator never reads them.",
+    )
+
+    @property
+    def scheme(self) -> str:
+        """What the URI begins with."""
+        return self.uri.partition("://")[0]
+
+    @property
+    def downloaded(self) -> bool:
+        """Whether the model has to be fetched before an engine can read it."""
+        return self.scheme in (*HUBS, *STORES)

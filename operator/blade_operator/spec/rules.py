@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from blade_operator.spec.fields import CudaGraphs, Engine, LLMServiceSpec
-from blade_operator.spec.model_fields import ModelCache
+from blade_operator.spec.model_rules import MODEL_RULES
 from blade_operator.spec.pod_fields import PodMetadata, PodTemplate
 from blade_operator.spec.quantity import parse_duration
 from blade_operator.spec.router_rules import ROUTER_RULES
@@ -42,6 +42,7 @@ OWNED_FLAGS: Final[dict[str, str]] = {
     "cuda_graph_max_tokens": "spec.engine.cudaGraphs",
     "model_impl": "spec.engine.modelImpl",
     "quant": "spec.engine.quant",
+    "enable_triton_mla": "spec.engine.enableTritonMla",
     "deterministic": "spec.engine.deterministic",
     "task": "spec.engine.task",
     "pooling": "spec.engine.pooling",
@@ -73,10 +74,6 @@ _OWNED: Final = f"--({'|'.join(_OWNERS)})(=.*)?".replace("_", "[_-]")
 def broken(rule: Rule, name: str, spec: LLMServiceSpec) -> bool:
     """Whether a service of this name and spec breaks ``rule``."""
     return not rule.holds(name, spec)
-
-
-def _cache(spec: LLMServiceSpec) -> ModelCache:
-    return spec.model.cache or ModelCache()
 
 
 def _graphs(spec: LLMServiceSpec) -> CudaGraphs:
@@ -147,44 +144,7 @@ RULES: Final[tuple[Rule, ...]] = (
         message=f"must be at most {NAME_MAX} lower case letters, digits and '-', starting with a letter, "
         "ending with a letter or digit",
     ),
-    Rule(
-        at=("spec", "model"),
-        field="spec.model.revision",
-        cel="!has(self.revision) || self.uri.startsWith('hf://')",
-        holds=lambda name, spec: spec.model.revision is None or spec.model.uri.startswith("hf://"),
-        message="only an hf:// model has a revision; remove it",
-    ),
-    Rule(
-        at=("spec", "model"),
-        field="spec.model.cache",
-        cel="!has(self.cache) || self.uri.startsWith('hf://')",
-        holds=lambda name, spec: spec.model.cache is None or spec.model.uri.startswith("hf://"),
-        message="only an hf:// model is cached; remove it",
-    ),
-    Rule(
-        at=("spec", "model"),
-        field="spec.model.tokenSecretRef",
-        cel="!has(self.tokenSecretRef) || self.uri.startsWith('hf://')",
-        holds=lambda name, spec: spec.model.token_secret_ref is None or spec.model.uri.startswith("hf://"),
-        message="only an hf:// model is downloaded with a token; remove it",
-    ),
-    Rule(
-        at=("spec", "model"),
-        field="spec.model.cache.size",
-        cel="!has(self.cache) || !has(self.cache.claimName) || !has(self.cache.size)",
-        holds=lambda name, spec: _cache(spec).claim_name is None or _cache(spec).size is None,
-        message="claimName names a claim of yours, size makes one: set only one of them",
-    ),
-    Rule(
-        at=("spec", "model"),
-        field="spec.model.cache.storageClassName",
-        cel="!has(self.cache) || has(self.cache.size) || (!has(self.cache.storageClassName) "
-        "&& (!has(self.cache.accessModes) || size(self.cache.accessModes) == 0))",
-        holds=lambda name, spec: (
-            _cache(spec).size is not None or (_cache(spec).storage_class_name is None and not _cache(spec).access_modes)
-        ),
-        message="storageClassName and accessModes are of the claim that the operator makes: set size, or remove them",
-    ),
+    *MODEL_RULES,
     Rule(
         at=("spec", "engine"),
         field="spec.engine.gpus.count",
@@ -231,16 +191,6 @@ RULES: Final[tuple[Rule, ...]] = (
     *_not_ours("router", lambda spec: spec.router.pod_template),
     *ROUTER_RULES,
     Rule(
-        at=("spec",),
-        field="spec.model.tokenSecretRef.name",
-        cel="!has(self.model.tokenSecretRef) || !has(self.engine) || !has(self.engine.env) "
-        "|| !self.engine.env.exists(e, e.name == 'HF_TOKEN')",
-        holds=lambda name, spec: (
-            spec.model.token_secret_ref is None or not any(variable.name == "HF_TOKEN" for variable in spec.engine.env)
-        ),
-        message="HF_TOKEN comes from this Secret: remove it from spec.engine.env",
-    ),
-    Rule(
         at=("spec", "engine"),
         field="spec.engine.extraArgs",
         cel=f"!has(self.extraArgs) || !self.extraArgs.exists(a, a.matches('^{_OWNED}$'))",
@@ -254,19 +204,6 @@ RULES: Final[tuple[Rule, ...]] = (
         cel="!has(self.env) || !self.env.exists(e, e.name.startsWith('BLADE_'))",
         holds=lambda name, spec: not any(variable.name.startswith("BLADE_") for variable in spec.engine.env),
         message="names that start with BLADE_ are set by the operator; use another name",
-    ),
-    Rule(
-        at=("spec",),
-        field="spec.model.cache.accessModes",
-        cel="!has(self.model.cache) || !has(self.model.cache.accessModes) "
-        "|| !('ReadWriteOncePod' in self.model.cache.accessModes) "
-        "|| (size(self.model.cache.accessModes) == 1 && self.replicas <= 1 && self.rollout.maxSurge == 0)",
-        holds=lambda name, spec: (
-            "ReadWriteOncePod" not in _cache(spec).access_modes
-            or (len(_cache(spec).access_modes) == 1 and spec.replicas <= 1 and spec.rollout.max_surge == 0)
-        ),
-        message="ReadWriteOncePod lets one pod mount the claim: it must be the only mode, with replicas at most 1 and "
-        "rollout.maxSurge 0",
     ),
     Rule(
         at=("spec", "rollout"),

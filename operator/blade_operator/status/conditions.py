@@ -33,7 +33,14 @@ _PLAIN_ENDS = frozenset({"", "Completed", "Error"})
 _OWNERS = {
     **{f"--{flag}": owner for flag, owner in OWNED_FLAGS.items() if owner.startswith("spec.")},
     "HF_TOKEN": "spec.model.tokenSecretRef",
+    "MODELSCOPE_API_TOKEN": "spec.model.tokenSecretRef",
+    "AWS_ACCESS_KEY_ID": "spec.model.credentialsSecretRef",
+    "OSS_ACCESS_KEY_ID": "spec.model.credentialsSecretRef",
+    "OCI_USERNAME": "spec.model.credentialsSecretRef",
     "HF_ENDPOINT": "spec.engine.env",
+    "MODELSCOPE_ENDPOINT": "spec.engine.env",
+    "AWS_ENDPOINT_URL_S3": "spec.engine.env",
+    "OSS_ENDPOINT": "spec.engine.env",
     "HF_HOME": "spec.model.cache",
 }
 """Fields that set the flags and variables which engine, check and download name in their messages."""
@@ -96,10 +103,10 @@ def spec_valid(inputs: StatusInputs) -> Condition:
 
 def model_cached(inputs: StatusInputs, failures: Sequence[Failure], model: dict[str, Any] | None) -> Condition:
     """Whether the model is on the engines' volume."""
-    uri = inputs.service.spec.model.uri if inputs.service else ""
-    if not uri:
+    if inputs.service is None:
         return _unknown("ModelCached", inputs)
-    if not uri.startswith("hf://"):
+    uri = inputs.service.spec.model.uri
+    if not inputs.service.spec.model.downloaded:
         return Condition("ModelCached", "True", "NoDownload", f"{uri} is read where it is")
     fetches = [(pod, state) for pod in inputs.current_pods if (state := podutil.container(pod, FETCH))]
     for pod, state in fetches:
@@ -331,7 +338,11 @@ def _why_failed(pod: Object, exit_code: int) -> str:
 
 def with_fields(text: str, field: str = "") -> str:
     """``text`` followed by the fields that set the flags and variables it names, or by ``field`` if it names none."""
-    owners = {word: _OWNERS[word] for word in re.findall(r"--\w+|HF_\w+", text) if word in _OWNERS}
+    owners = {
+        word: _OWNERS[word]
+        for word in re.findall(r"--\w+|\b(?:HF|MODELSCOPE|AWS|OSS|OCI)_\w+", text)
+        if word in _OWNERS
+    }
     note = ", ".join(f"{word} is {owner}" for word, owner in owners.items()) or field
     return f"{text} ({note})" if note else text
 

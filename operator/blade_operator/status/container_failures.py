@@ -112,7 +112,7 @@ def _describe(pod: Object, state: ContainerState, termination: Termination | Non
         return _image(pod, state, part)
     if termination is None:
         cause = _IDS.sub("", _CHAIN.sub("", state.waiting_message)) or state.waiting
-        return with_hint(f"{state.name} cannot start: {cause}", _start_hint(state, part))
+        return with_hint(f"{state.name} cannot start: {cause}", _start_hint(pod, state, part))
     times = _times(state)
     if termination.reason in _NEVER_RAN:
         cause = _CHAIN.sub("", termination.message) or termination.reason
@@ -153,12 +153,14 @@ def _image(pod: Object, state: ContainerState, part: str) -> str:
     return with_hint(f"image {image} {verb}{f': {cause}' if cause else ''}", field)
 
 
-def _start_hint(state: ContainerState, part: str) -> str:
+def _start_hint(pod: Object, state: ContainerState, part: str) -> str:
     cause = state.waiting_message.lower()
     if "run as root" in cause or state.waiting in ("RunContainerError", "CreateContainerError"):
         return f"spec.{part}.image"
     if state.name == FETCH and "secret" in cause:
-        return "spec.model.tokenSecretRef"
+        variables = podutil.container_spec(pod, FETCH).get("env") or []
+        tokens = [entry for entry in variables if entry["name"] in ("HF_TOKEN", "MODELSCOPE_API_TOKEN")]
+        return "spec.model.tokenSecretRef" if tokens else "spec.model.credentialsSecretRef"
     return f"spec.{part}.podTemplate" if "secret" in cause or "configmap" in cause else ""
 
 

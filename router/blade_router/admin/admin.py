@@ -16,6 +16,7 @@ from blade_protocol import paths
 from blade_router.admin.access import require_token
 from blade_router.admin.debug import AsKey, add_debug_route
 from blade_router.admin.quotas import add_quotas_route
+from blade_router.admin.replica_sync import ReplicaSync, add_sync_route
 from blade_router.admin.sibling_workers import SiblingWorkers
 from blade_router.config.internal_token import token_file
 from blade_router.http.errors import error_body
@@ -85,6 +86,7 @@ def make_admin(
     debug_routes: bool = False,
     quotas: Callable[[bytes], Awaitable[bytes]] | None = None,
     as_key: AsKey | None = None,
+    sync: ReplicaSync | None = None,
 ) -> FastAPI:
     """Create the ASGI application for every page of the router's own. The caller keeps ``models`` up to date."""
     # No redirects: they would go wherever the client's Host says.
@@ -169,5 +171,7 @@ def make_admin(
 
     if quotas is not None:
         add_quotas_route(app, quotas)
+    if sync is not None:
+        add_sync_route(app, sync)
     add_debug_route(app, proxy, open_to_all=debug_routes, as_key=as_key)
     return app

@@ -14,6 +14,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
+from blade_router.compiled.attributes import mypyc_attr
+
 QUANTUM = 256.0
 """Tokens a key of weight 1 may spend in each round."""
 LEAST_WEIGHT = 1e-3
@@ -23,6 +25,7 @@ MOST_COST = 1 << 40
 """Tokens: the most an item costs. Beyond what a float holds its turn could not be computed."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Waiting:
     """An item that can wait in a ``FairQueue``; to be subclassed.
 

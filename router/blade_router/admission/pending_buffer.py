@@ -8,19 +8,25 @@ import asyncio
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from blade_protocol.routing import HoldConfig
 from blade_router.admission.fair_queue import FairQueue
-from blade_router.admission.request_queue import RETRY_MOST, UNQUEUED, QueuedRequest
+from blade_router.admission.request_queue import RETRY_MOST, UNQUEUED, QueuedRequest, WaitingClient
 from blade_router.endpoints.endpoint_set import EndpointSet
-from blade_router.http.client import Client
 from blade_router.http.errors import Refused
 
 START_SECONDS = 10.0
 """How long an engine is assumed to take to become ready, before one has been seen to do so."""
 RECHECK_SECONDS = 1.0
 """Seconds between two checks while requests are pending: the end of an ejection is notified to nobody."""
+
+
+class PendingClient(WaitingClient, Protocol):
+    """The client of a request that waits for an endpoint."""
+
+    def heartbeat(self, comment: bytes) -> Awaitable[None]: ...
 
 
 class PendingRequest(QueuedRequest):
@@ -105,7 +111,7 @@ class PendingBuffer:
         queued: QueuedRequest,
         service: str,
         size: int,
-        client: Client,
+        client: PendingClient,
         streams: bool,
         *,
         key: str = "",
@@ -223,6 +229,9 @@ class PendingBuffer:
         self.arrivals[pending.service] = self.arrivals.get(pending.service, 0) + 1
         if self._age_timer is None or pending.since < self._timer_since:
             self._set_age_timer(pending.since)
+        self._recheck_later()
+
+    def _recheck_later(self) -> None:
         if self._recheck_timer is None:
             self._recheck_timer = asyncio.get_running_loop().call_later(RECHECK_SECONDS, self._recheck)
 
@@ -242,8 +251,8 @@ class PendingBuffer:
         self._recheck_timer = None
         if any(self._endpoints.usable_count(service) for service in {pending.service for pending in self._pending}):
             self._endpoints.notify()
-        if self._pending and self._recheck_timer is None:
-            self._recheck_timer = asyncio.get_running_loop().call_later(RECHECK_SECONDS, self._recheck)
+        if self._pending:
+            self._recheck_later()
 
     def _retry_after(self) -> int:
         """Seconds until an engine should be there, judged by how long the last start took."""
@@ -266,7 +275,7 @@ class PendingBuffer:
         for pending in [pending for pending in self._pending if now - pending.since >= limit]:
             message = f"no engine became ready within {limit:g} s, which is the limit; try again later"
             self.refuse(pending, Refused(503, message, code="hold_timeout", retry_after=self._retry_after()))
-        if self._pending and self._age_timer is None:
+        if self._pending:
             self._set_age_timer(min(pending.since for pending in self._pending))
 
 

@@ -12,6 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Protocol
 
 from blade_protocol.routing import QueueConfig
 from blade_router.admission.capacity.slots import WIDTH, Slots
@@ -20,7 +21,7 @@ from blade_router.admission.fair_queue import FairQueue, Waiting
 from blade_router.admission.queue_state import QueueState
 from blade_router.endpoints.endpoint import UNLIMITED
 from blade_router.endpoints.endpoint_set import EndpointSet
-from blade_router.http.client import Client
+from blade_router.http.client import Abortable
 from blade_router.http.errors import Refused
 from blade_router.statistics.distribution import Distribution
 from blade_router.statistics.rates import Rate
@@ -33,6 +34,14 @@ REFRESH_SECONDS = 0.05
 """Seconds after which the engines' load reports are read again."""
 RETRY_MOST = 60
 """Seconds; the longest ``Retry-After``."""
+
+
+class WaitingClient(Protocol):
+    """The client of a request that waits."""
+
+    def attach(self, work: Abortable) -> None: ...
+
+    def detach(self) -> None: ...
 
 
 class QueuedRequest(Waiting):
@@ -193,7 +202,7 @@ class RequestQueue:
             queued.start = self.window.begin(streams)
         return queued
 
-    async def wait(self, queued: QueuedRequest, client: Client) -> None:
+    async def wait(self, queued: QueuedRequest, client: WaitingClient) -> None:
         """Wait for a place with the engines; only for one that ``waits``.
 
         Raises:
@@ -305,6 +314,9 @@ class RequestQueue:
         self.slots.wait(queued.key, queued.weight)
         if self._age_timer is None:
             self._set_age_timer()
+        self._refresh_later()
+
+    def _refresh_later(self) -> None:
         if self._refresh_timer is None:
             self._refresh_timer = asyncio.get_running_loop().call_later(REFRESH_SECONDS, self._refresh)
 
@@ -362,8 +374,8 @@ class RequestQueue:
         """Look for slots while requests wait: other processes and engines tell nobody that some are free."""
         self._refresh_timer = None
         self.update_capacity()
-        if self._arrived and self._refresh_timer is None:
-            self._refresh_timer = asyncio.get_running_loop().call_later(REFRESH_SECONDS, self._refresh)
+        if self._arrived:
+            self._refresh_later()
 
     def _forget(self, queued: QueuedRequest) -> None:
         del self._arrived[queued]

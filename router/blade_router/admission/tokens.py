@@ -9,9 +9,9 @@ import re
 import msgspec
 
 from blade_protocol import paths
-from blade_router.request.fields import count
 from blade_router.request.message import ABSENT
 from blade_router.request.models import WITHOUT_OUTPUT, output_token_limit
+from blade_router.request.output_size import count, outputs, token_limit
 from blade_router.request.request import ClientRequest
 from blade_router.request.usage import Usage
 
@@ -74,8 +74,8 @@ class Estimate:
                 self._tokens = self._tokens * _FORGET + usage.prompt_tokens
                 self._bytes = self._bytes * _FORGET + size
                 self._per_byte = self._tokens / self._bytes
-        if request.path not in WITHOUT_OUTPUT and fields.token_limit is None:
-            self._output_tokens = self._output_tokens * _FORGET + usage.completion_tokens / fields.outputs
+        if request.path not in WITHOUT_OUTPUT and token_limit(fields) is None:
+            self._output_tokens = self._output_tokens * _FORGET + usage.completion_tokens / outputs(fields)
             self._count = self._count * _FORGET + 1
             self._output = int(self._output_tokens / self._count)
 

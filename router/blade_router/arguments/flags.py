@@ -104,6 +104,12 @@ def _add_routing(group: argparse._ArgumentGroup) -> None:
         "every client why a request went where it did",
     )
     group.add_argument(
+        "--replica_sync",
+        action=argparse.BooleanOptionalAction,
+        default=DEFAULTS.replica_sync,
+        help="router replica sync: the replicas of --peers, and --workers, tell each other what they have sent where",
+    )
+    group.add_argument(
         "--max_tries",
         type=value_types.at_least_one,
         default=DEFAULTS.max_tries,

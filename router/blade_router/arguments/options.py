@@ -41,6 +41,8 @@ class Options:
     peers: Path | str | tuple[str, ...] | None = None
     """The replicas of this router, which share every limit: a file with them, the name of their Service in ``cluster``,
     or the base URLs of their internal routes, this router's among them."""
+    replica_sync: bool = True
+    """Replicas and workers tell each other what they have sent where."""
     replicas: int = 1
     """Routers that share every limit, where there are no ``peers`` to count."""
     allow_client_priority: bool = False

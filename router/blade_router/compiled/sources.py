@@ -21,10 +21,14 @@ SWITCH: Final = "BLADE_ROUTER_COMPILED"
 Otherwise the modules are used where there are some."""
 
 _ROUTER: Final = Path(__file__).resolve().parent.parent
-_PACKAGES: Final = ("endpoints", "http", "policies", "proxy", "request", "resume", "statistics")
+_PACKAGES: Final = (
+    *("admission/capacity", "endpoints", "http", "policies", "proxy", "request", "resume", "statistics"),
+)
 """Folders of the hot path; all in them, so that a new module is compiled, too."""
 _MODULES: Final = (
-    *("admission/controller.py", "admission/interface.py", "admission/limits.py"),
+    *("admission/controller.py", "admission/fair_queue.py", "admission/interface.py", "admission/limits.py"),
+    *("admission/pending_buffer.py", "admission/request_queue.py", "admission/request_queues.py"),
+    "config/token_header.py",
     *("observability/accounts.py", "observability/metrics.py", "observability/outcome.py"),
 )
 """The hot path in other folders."""

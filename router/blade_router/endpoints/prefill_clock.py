@@ -129,6 +129,15 @@ class PrefillClock:
                 self._short_samples += 1
                 self.fixed = max(0.0, self.fixed + (late - self.fixed) * max(STEADY, 1.0 / self._short_samples))
 
+    def first_byte_elsewhere(self, now: float, reference: float, blocks: float, cached: float, whole: bool) -> None:
+        """The response begins to a prompt of another router, which reports it a little later: no sample of the rate."""
+        self.open -= 1
+        if whole:
+            self._whole_answered(now, reference, blocks, cached)
+            return
+        self._begun = max(self._begun, now)
+        self._left(blocks)
+
     def failed(self, blocks: float, whole: bool) -> None:
         """There will be no first byte: its prompt is not computed."""
         self.open -= 1

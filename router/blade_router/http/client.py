@@ -7,12 +7,12 @@ the moment the client's goes, whether the response streams or not.
 import asyncio
 import time
 from collections.abc import Awaitable, Generator
-from typing import Protocol
+from typing import Final, Protocol
 
 from blade_router.http import response_head
 from blade_router.http.errors import ClientGone, Headers, Refused
 
-COPY_LIMIT = 64 * 1024
+COPY_LIMIT: Final = 64 * 1024
 """Bytes up to which copying a body costs less than sending it in parts."""
 HEARTBEAT_HEADERS: Headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
 
@@ -32,7 +32,7 @@ class _Done:
         yield from ()
 
 
-_DONE = _Done()
+_DONE: Final = _Done()
 
 
 class FlowControl:

@@ -1,22 +1,23 @@
 """Serialisation of a response's head."""
 
 from http import HTTPStatus
+from typing import Final
 
 from blade_router.http.errors import Headers
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 BODILESS = frozenset((204, 304))
 """Statuses whose responses have no body."""
-LAST_CHUNK = b"0\r\n\r\n"
+LAST_CHUNK: Final = b"0\r\n\r\n"
 
-_LINES = {status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus}
+_LINES: Final = {status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus}
 
-_SIZES = [b"%x\r\n" % size for size in range(2048)]
+_SIZES: Final = [b"%x\r\n" % size for size in range(2048)]
 
 
 def chunk_size(size: int) -> bytes:
     """The line before a chunk of so many bytes."""
-    return _SIZES[size] if size < len(_SIZES) else b"%x\r\n" % size
+    return _SIZES[size] if size < 2048 else b"%x\r\n" % size
 
 
 def status_line(status: int) -> bytes:

@@ -17,7 +17,8 @@ import msgspec
 
 from blade_router.config.parsing import ConfigError
 from blade_router.http.errors import header_of
-from blade_router.http.upstream.connection import Connection, connect
+from blade_router.http.upstream.connect import connect
+from blade_router.http.upstream.connection import Connection
 from blade_router.http.upstream.errors import UpstreamError
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")

@@ -16,7 +16,7 @@ import msgspec
 
 from blade_router.http.head import RawRequest
 from blade_router.http.trace_context import Span, join
-from blade_router.http.upstream.connection import connect
+from blade_router.http.upstream.connect import connect
 from blade_router.http.upstream.errors import UpstreamError
 from blade_router.observability.outcome import MAX_PATH_BYTES, Outcome
 

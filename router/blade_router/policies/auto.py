@@ -7,8 +7,9 @@ its responses (``endpoints.prefill_clock``). ``pressure`` is higher where much w
 ``crowd`` that waits there and is served later. So a prompt leaves its engine when waiting there costs more than
 computing it again costs everybody, and not before; a popular one gets a second home when one engine cannot serve it.
 
-At about equal expectation a warm engine wins, then the one that got the least new blocks. With several routers a prompt
-that this one has not sent before is expected at its home, found by rendezvous hashing: others may have sent it there.
+At about equal expectation a warm engine wins, then the one that got the least new blocks. Requests of other routers
+count like own ones where they report them (``replica_sync``). With routers that do not, a prompt that this one has not
+sent before is expected at its home, found by rendezvous hashing: others may have sent it there.
 """
 
 from collections.abc import Sequence
@@ -58,7 +59,7 @@ class Auto(Policy):
 
     Args:
         index: the prefix-cache index.
-        options: of them ``replicas``, ``state_interval``, ``clock`` and ``rng``.
+        options: of them ``replicas``, ``siblings``, ``state_interval``, ``clock`` and ``rng``.
     """
 
     def __init__(self, index: PrefixCacheIndex, options: PolicyOptions, *, name: str = "auto") -> None:
@@ -69,6 +70,9 @@ class Auto(Policy):
         self._clock = options.clock
         self._rng = options.rng
         self._times = FleetTimes()
+        self._siblings = options.siblings
+        if self._siblings is not None:
+            self._siblings.attach(index, self._times)
         self._seeds: dict[Endpoint, int] = {}
         self._now = 0.0
         self._routers = 1
@@ -85,7 +89,7 @@ class Auto(Policy):
         prompt = request.prompt
         blocks = prompt.blocks
         stream = bool(request.fields.stream)
-        self._routers = routers = self._replicas()
+        self._routers = routers = self._unsynced()
         warmest = float(max(matched))
         aversion = AVERSION
         home: Endpoint | None = None
@@ -161,6 +165,10 @@ class Auto(Policy):
         if self._routers > 1 and 2 * deepest <= len(chain) and chain:
             place = costs.index(best)
             home = True
+        elif 2 * deepest <= len(chain) and self._siblings is not None and self._siblings.log.synced:
+            place = self._less_placed_of_two(
+                [at for at, cost in enumerate(costs) if cost <= limit and matched[at] >= deepest], candidates
+            )
         cached = matched[place]
         uncached = blocks - cached
         return TimedChoice(
@@ -179,6 +187,12 @@ class Auto(Policy):
             self._times,
             candidates,
         )
+
+    def _less_placed_of_two(self, close: Sequence[int], candidates: Sequence[Endpoint]) -> int:
+        """Of two random places the one that got less: siblings that know the same must not all take the same one."""
+        one = close[int(self._rng.random() * len(close))]
+        other = close[int(self._rng.random() * len(close))]
+        return one if candidates[one].prefill.placed <= candidates[other].prefill.placed else other
 
     def _home(self, candidates: Sequence[Endpoint], key: int) -> Endpoint:
         """The endpoint all routers find for a key by rendezvous hashing."""
@@ -200,7 +214,7 @@ class Auto(Policy):
         prompt = request.prompt
         matched = self._index.match(prompt.chain, candidates)
         costs = self._costs(candidates, matched, request)
-        now, routers = self._clock(), self._replicas()
+        now, routers = self._clock(), self._unsynced()
         return {
             endpoint.name: {
                 "score": cost * 1e3,
@@ -212,6 +226,11 @@ class Auto(Policy):
             }
             for endpoint, cached, cost in zip(candidates, matched, costs, strict=True)
         }
+
+    def _unsynced(self) -> int:
+        """The routers, this one included, of which nothing is known: what they send is guessed."""
+        siblings = self._siblings
+        return self._replicas() if siblings is None else max(1, self._replicas() - siblings.log.synced)
 
     def removed(self, endpoint: Endpoint) -> None:
         self._seeds.pop(endpoint, None)

@@ -5,6 +5,7 @@ from typing import Final
 
 from blade_router.endpoints.endpoint import Endpoint
 from blade_router.endpoints.prefill_clock import PrefillClock
+from blade_router.policies.sync_log import SyncLog
 
 HISTORY_BLOCKS: Final = 400.0
 """New blocks per engine after which earlier ones count half."""
@@ -22,9 +23,11 @@ LEAST_PLACED: Final = 0.05
 class FleetTimes:
     """Averages over the engines of one policy. All times are seconds."""
 
-    __slots__ = ("_turn", "block", "output", "placed", "token", "work")
+    __slots__ = ("_turn", "block", "log", "output", "placed", "token", "work")
 
     def __init__(self) -> None:
+        self.log: SyncLog | None = None
+        """Where choices report to siblings; None: there are none."""
         self.block = 0.0
         """Prefill of a block; 0 while it is unknown. It stands for engines that have not answered yet."""
         self.work = LEAST_WORK

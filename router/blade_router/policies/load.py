@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from blade_router.endpoints.endpoint import Endpoint
+from blade_router.request.output_size import samples, token_limit
 from blade_router.request.request import ClientRequest
 
 STALE = 3
@@ -49,8 +50,8 @@ def reported_kv_usage(endpoint: Endpoint, now: float) -> float:
 def expected_tokens(request: ClientRequest) -> int:
     """Tokens a request may take: the prompt's estimated size, and the request's own limit for the output."""
     fields = request.fields
-    limit = fields.token_limit
-    return request.prompt.tokens + fields.samples * (DEFAULT_OUTPUT_TOKENS if limit is None else limit)
+    limit = token_limit(fields)
+    return request.prompt.tokens + samples(fields) * (DEFAULT_OUTPUT_TOKENS if limit is None else limit)
 
 
 def load_limit(candidates: Sequence[Endpoint], factor: float, least: int = 4) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from blade_router.endpoints.endpoint import Endpoint
 from blade_router.policies.prefix_cache.interface import PrefixCacheIndex
+from blade_router.policies.replica_sync.siblings import Siblings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,8 @@ class PolicyOptions:
     rng: random.Random = field(default_factory=random.Random)
     clock: Callable[[], float] = time.monotonic
     """Seconds; the time of load reports."""
+    siblings: Siblings | None = None
+    """What other routers have sent, for policies that choose by expected time; None: nothing is known of it."""
 
     def removed(self, endpoint: Endpoint) -> None:
         """Forget an endpoint that will not come back."""

@@ -28,10 +28,10 @@ from blade_router.observability.metrics import Metrics
 from blade_router.observability.outcome import Observe, Outcome
 from blade_router.policies import Choice, Policy
 from blade_router.policies.load import with_room
-from blade_router.proxy.relay import EVENT_END, BufferedResponse, buffer_head, forward
-from blade_router.proxy.response_headers import REDIRECTS, forwardable, redirected
+from blade_router.proxy.relay import BufferedResponse, begin, buffer_head, forward, send_whole
+from blade_router.proxy.response_headers import REDIRECTS, redirected
 from blade_router.proxy.retry_state import RETRIABLE, RetryState, refuses_token
-from blade_router.request.read_usage import TAIL, usage_of, usage_of_stream
+from blade_router.request.read_usage import usage_of_stream
 from blade_router.request.request import REQUEST_ID, ClientRequest, read_request
 from blade_router.resume import ResumableStream, Resumer, read_resume_state, resume_headers, supports_resume
 
@@ -198,12 +198,26 @@ class Proxy:
                         self._stall_timeout,
                     )
                     response = await buffer_head(connection)
-                    if response.status < 300:
-                        admission.first_byte()
-                        attempt.first_byte()
-                        if index is not None:
-                            index.learn(request.prompt.chain, header_of(connection.headers, _KV_BLOCKS))
-                    if response.status in RETRIABLE and response.complete:
+                    finished: Awaitable[None] | None = None
+                    whole = response.complete and response.status == 200
+                    try:
+                        if whole:  # it is sent at once: what follows keeps no client waiting
+                            finished = send_whole(response, added, request, client)
+                    finally:
+                        if whole:
+                            retries.succeeded(endpoint, 200)
+                            request.usage = response.usage()
+                        if response.status < 300:
+                            admission.first_byte()
+                            attempt.first_byte()
+                            if index is not None:
+                                index.learn(request.prompt.chain, header_of(connection.headers, _KV_BLOCKS))
+                    if finished is not None:
+                        attempt.end_probe()
+                        await finished
+                        lost = None
+                        answered = True
+                    elif response.status in RETRIABLE and response.complete:
                         retries.rejected(endpoint, response, added)
                         engine_lost = is_engine_dead(response.status, response.body)
                     elif refuses_token(endpoint, response):
@@ -323,22 +337,14 @@ class Proxy:
         client: Client,
     ) -> UpstreamError | None:
         """Send what was buffered, then stream the rest; returns why it broke off, if it did."""
-        request.status = response.status
-        whole = response.complete and response.status not in (204, 304)
-        headers = forwardable(response.headers, len(response.body) if whole else None)
-        if response.events is not None and not whole:  # token ids are taken out, so the engine's length is wrong
-            headers = [header for header in headers if header[0] != b"content-length"]
-        await client.start(response.status, headers + added)
-        request.first_byte_at = time.perf_counter()
-        request.streamed = response.events is not None
-        if response.events is not None:
-            request.events = response.body.count(EVENT_END)
         if response.complete or connection is None:
-            request.usage = (
-                usage_of(response.body) if response.events is None else usage_of_stream(response.body[-TAIL:])
-            )
-            await client.finish(response.body)
+            try:
+                finished = send_whole(response, added, request, client)
+            finally:
+                request.usage = response.usage()
+            await finished
             return None
+        await begin(response, added, request, client)
         await client.write(response.body)
         return await forward(connection, response.events, request, client)
 

@@ -1,14 +1,17 @@
 """The relay of a response: buffering its head at first, then streaming the rest to the client."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable
 
 from blade_router.http.client import Client
 from blade_router.http.errors import Headers
-from blade_router.http.upstream.connection import Connection
+from blade_router.http.upstream.connection import Connection, Sink
 from blade_router.http.upstream.errors import EngineShutdown, UpstreamError
-from blade_router.request.read_usage import usage_of_stream
+from blade_router.proxy.response_headers import forwardable
+from blade_router.request.read_usage import TAIL, usage_of, usage_of_stream
 from blade_router.request.request import ClientRequest
-from blade_router.resume import EventStream, event_stream
+from blade_router.request.usage import Usage
+from blade_router.resume import EventStream, ResumableStream, event_stream
 
 MAX_BUFFERED = 8 << 20
 """Bytes of a unary response that are buffered so that it can be retried elsewhere; a longer one is streamed."""
@@ -31,8 +34,41 @@ class BufferedResponse:
         self.events = events
         """Set for a server-sent-event stream."""
 
+    def usage(self) -> Usage | None:
+        """What a complete response says it used."""
+        return usage_of(self.body) if self.events is None else usage_of_stream(self.body[-TAIL:])
 
-class _Relay:
+
+def begin(response: BufferedResponse, added: Headers, request: ClientRequest, client: Client) -> Awaitable[None]:
+    """Begin the client's response with the head of this one, and the headers that are ``added``.
+
+    Raises:
+        ClientGone: the client left.
+    """
+    request.status = response.status
+    whole = response.complete and response.status not in (204, 304)
+    headers = forwardable(response.headers, len(response.body) if whole else None)
+    if response.events is not None and not whole:  # token ids are taken out, so the engine's length is wrong
+        headers = [header for header in headers if header[0] != b"content-length"]
+    started = client.start(response.status, headers + added)
+    request.first_byte_at = time.perf_counter()
+    request.streamed = response.events is not None
+    if response.events is not None:
+        request.events = response.body.count(EVENT_END)
+    return started
+
+
+def send_whole(response: BufferedResponse, added: Headers, request: ClientRequest, client: Client) -> Awaitable[None]:
+    """Send a complete response, at once as far as the client reads; the result waits for the rest.
+
+    Raises:
+        ClientGone: the client left.
+    """
+    begin(response, added, request, client)
+    return client.finish(response.body)
+
+
+class _Relay(Sink):
     """What each piece of a response passes on its way to the client."""
 
     __slots__ = ("_client", "_events", "_progressed", "_request", "lost")
@@ -51,9 +87,9 @@ class _Relay:
         self._client = client
         self._progressed = progressed
 
-    def put(self, chunk: bytes) -> bool:
+    def put(self, part: bytes) -> bool:
         """Write a piece; False when no more is to come for now."""
-        return self._client.put(self.whole_events(chunk)) and not self.lost
+        return self._client.put(self.whole_events(part)) and not self.lost
 
     def whole_events(self, chunk: bytes) -> bytes:
         """What of it may be sent now."""
@@ -62,7 +98,7 @@ class _Relay:
             return chunk
         chunk = events.feed(chunk)
         self.lost = events.lost
-        self._request.events += chunk.count(EVENT_END)
+        self._request.events += events.count
         if self._progressed is not None and chunk:
             self._progressed()
         return chunk
@@ -85,10 +121,11 @@ async def forward(
     """
 
     relay = _Relay(events, request, client, progressed)
-    put = relay.put
+    if isinstance(events, ResumableStream):  # one of ours
+        connection.acknowledge_less()
     try:
         while not (connection.complete or relay.lost):
-            await connection.stream_to(put)
+            await connection.stream_to(relay)
             if not client.ready:
                 await client.drained()
         chunk = b"" if relay.lost else relay.whole_events(await connection.read())

@@ -4,7 +4,6 @@ What it cannot judge (an unknown model, a wrong type) it leaves to the engine, w
 long is not decoded: ``Raw`` is a view of the JSON, and whoever reads it bounds the work.
 """
 
-import re
 import secrets
 from functools import lru_cache
 from typing import Any
@@ -16,9 +15,6 @@ from blade_router.request.message import ABSENT, Message
 
 MAX_NUMBER = 1024
 """Bytes of a number, however it is written."""
-MAX_COUNTED = 16 << 10
-"""Elements of a list that are counted one by one."""
-_CHUNK = 64 << 10
 
 
 class RoutingFields(msgspec.Struct, frozen=True):
@@ -51,28 +47,6 @@ class RoutingFields(msgspec.Struct, frozen=True):
         """It is a conversation."""
         return self.chat is not None or given(self.messages)
 
-    @property
-    def token_limit(self) -> int | None:
-        """The most tokens one output may have, where the request says it; of several the highest, as APIs differ."""
-        limit = self.max_completion_tokens
-        for other in (self.max_tokens, self.max_output_tokens):
-            if other is not None and (limit is None or other > limit):
-                limit = other
-        return limit if limit is None or limit > 0 else 0
-
-    @property
-    def samples(self) -> int:
-        """How many outputs are generated for each prompt, those of a beam search included that are not shown."""
-        return max(1, self.n or 1, self.best_of or 1, self.beam_width or 1)
-
-    @property
-    def outputs(self) -> int:
-        """How many outputs are generated for all prompts; at least so many, where their list is long."""
-        prompts = 1
-        if self.prompt and _PROMPTS.match(self.prompt):
-            prompts = _length(self.prompt)
-        return prompts * self.samples
-
 
 class _ChatFields(RoutingFields, frozen=True):
     """The same with its messages read. No body has the name that is in the way."""
@@ -81,10 +55,6 @@ class _ChatFields(RoutingFields, frozen=True):
     chat: list[Message] | None = msgspec.field(default=None, name="messages")
 
 
-_PROMPTS = re.compile(rb"\s*\[\s*[\"\[]")
-"""A list of texts, or of lists of tokens; one of numbers is a single prompt."""
-_LISTS = re.compile(rb"\s*\[\s*\[")
-_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 decode = msgspec.json.Decoder(RoutingFields).decode
 decode_chat = msgspec.json.Decoder(_ChatFields).decode
 _decode_as = msgspec.json.decode
@@ -114,24 +84,6 @@ def _raw_decoder(names: tuple[str, ...]) -> msgspec.json.Decoder[Any]:
 def given(value: msgspec.Raw) -> bool:
     """The field is there and not null."""
     return bool(value) and not (len(value) == 4 and bytes(value) == b"null")
-
-
-def _length(values: msgspec.Raw) -> int:
-    """Elements of a list of texts or of lists; an upper bound, where they are too many to be counted."""
-    if len(values) > MAX_COUNTED:
-        if _LISTS.match(values):
-            bound = count(values, b"[") - 1
-        else:
-            bound = min(count(values, b",") + 1, count(values, b'"') // 2)
-        if bound > MAX_COUNTED:
-            return bound
-    return len(_decode_list(values))
-
-
-def count(value: msgspec.Raw, byte: bytes) -> int:
-    """How often a byte occurs in a value, without a copy of it."""
-    view = memoryview(value)
-    return sum(bytes(view[start : start + _CHUNK]).count(byte) for start in range(0, len(view), _CHUNK))
 
 
 def each_by_itself(body: bytes) -> RoutingFields:

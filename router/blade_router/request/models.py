@@ -16,6 +16,7 @@ from blade_protocol.routing import EngineKind, Limits, ModelConfig
 from blade_router.endpoints.endpoint_set import EndpointSet
 from blade_router.http.errors import Refused
 from blade_router.request.fields import RoutingFields, given, not_json, raw_fields
+from blade_router.request.output_size import outputs, token_limit
 from blade_router.request.request import ClientRequest
 from blade_router.request.rewrite import insert_text, set_fields
 from blade_router.request.routes import MESSAGES, SCORING, check_kinds
@@ -167,7 +168,7 @@ def prepare(
         if isinstance(own, int) and own < least_priority:
             changes["priority"] = least_priority
     if model is not None:
-        requested = fields.token_limit
+        requested = token_limit(fields)
         if model.max_tokens and requested is not None and requested > model.max_tokens:
             raise Refused(
                 400,
@@ -240,7 +241,7 @@ def _missing(
 
 def output_token_limit(fields: RoutingFields, default: int) -> int:
     """How many tokens a request's outputs may have together; ``default`` for one output that has no limit."""
-    limit = fields.token_limit
+    limit = token_limit(fields)
     if limit is None:
         limit = default
-    return limit * fields.outputs
+    return limit * outputs(fields)

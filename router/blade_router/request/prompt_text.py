@@ -82,9 +82,9 @@ class Prompt:
     @property
     def chain(self) -> list[int]:
         """A number for each full block, at most ``MAX_BLOCKS``: a hash of it, of all before it, and of what else keeps
-        caches apart (the adapter's name and the salt). Differs from process to process."""
+        caches apart (the adapter's name and the salt). The same in processes with the same ``PYTHONHASHSEED``."""
         if self._chain is None:
-            self._chain = hash_blocks(self.text, hash(self._seed))
+            self._chain = hash_blocks(self.text, hash((self._seed[0] or "", self._seed[1] or "")))
         return self._chain
 
     @property

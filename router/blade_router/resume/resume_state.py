@@ -10,6 +10,7 @@ from blade_protocol import paths
 from blade_protocol.resume import ResumeRequest
 from blade_router.endpoints.endpoint import Endpoint
 from blade_router.http.errors import Headers
+from blade_router.request.output_size import samples
 from blade_router.request.request import REQUEST_ID, ClientRequest
 
 _PATHS = frozenset((paths.CHAT_COMPLETIONS, paths.COMPLETIONS, paths.RESPONSES))
@@ -23,7 +24,7 @@ _DIGEST = names.PROMPT_DIGEST.encode()
 def resume_headers(request: ClientRequest) -> bytes:
     """The header lines that request token ids; empty for a response that cannot be resumed anyway."""
     fields = request.fields
-    if not fields.stream or request.path not in _PATHS or fields.samples > 1:
+    if not fields.stream or request.path not in _PATHS or samples(fields) > 1:
         return b""
     return _IDS if fields.seed is not None else _IDS_AND_SEED % random.getrandbits(63)
 

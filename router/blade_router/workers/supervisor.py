@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blade_router.http.listening import listen
+from blade_router.workers import hash_seed
 
 logger = logging.getLogger("blade_router.workers")
 
@@ -116,6 +117,7 @@ class Supervisor:
         for child in self._children:
             self._listen(child)
         self._folder = Path(tempfile.mkdtemp(prefix="blade-router-"))
+        self._hash_seed = hash_seed.random()
         self._shared = os.memfd_create("blade_router")
         os.ftruncate(self._shared, SHARED_BYTES)
         self._parent_pipe, self._parent_pipe_end = os.pipe()
@@ -178,7 +180,7 @@ class Supervisor:
         worker = Worker(child.index, public, admin, self._shared, self._parent_pipe, self._folder)
         child.process = subprocess.Popen(
             self._command,
-            env=os.environ | {VARIABLE: worker.encode()},
+            env={hash_seed.VARIABLE: self._hash_seed} | os.environ | {VARIABLE: worker.encode()},
             pass_fds=(public, admin, worker.shared, worker.parent, *self._pass_fds),
         )
         child.started = time.monotonic()

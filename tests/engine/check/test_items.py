@@ -275,7 +275,7 @@ def test_each_broken_folder_has_its_own_message(tmp_path: Path) -> None:
     norm = "model.norm.weight"
     assert f"1 of 26 tensors are missing: {norm}" in failure(make_model(tmp_path / "missing", drop=[norm]))
     wrong = {norm: numpy.zeros((4, 4), dtype=numpy.float32)}
-    assert "model.norm.weight is [4, 4], config.json asks for [16]" in failure(
+    assert "model.norm.weight is [4, 4] in model.safetensors, config.json asks for [16]" in failure(
         make_model(tmp_path / "shape", replace=wrong)
     )
 

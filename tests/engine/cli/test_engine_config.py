@@ -55,3 +55,8 @@ def test_special_tokens_reach_the_text_side() -> None:
     fields = text_fields(flags(tokenizer_special_tokens=["<a>", "eos_token=<b>"]))
     assert fields["tokenizer_special_tokens"] == ("<a>", "eos_token=<b>")
     assert text_fields(flags())["tokenizer_special_tokens"] == ()
+
+
+def test_triton_mla_reaches_the_engine() -> None:
+    assert _engine_config(flags(enable_triton_mla=True), Path("m"), MODEL).enable_triton_mla
+    assert not _engine_config(flags(), Path("m"), MODEL).enable_triton_mla

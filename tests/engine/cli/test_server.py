@@ -6,6 +6,8 @@ import json
 import re
 import shutil
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -197,3 +199,13 @@ def test_what_only_the_engine_finds_out(
     assert main(argv, build="engine_support.fake_engine:paced") == 1
     error = capfd.readouterr().err
     assert error == "blade_llm_server: error: one request needs 128 blocks; raise --max_kv_blocks to 128\n"
+
+
+def test_the_engine_process_is_started_before_what_reads_models_is_imported() -> None:
+    """It imports torch meanwhile, which is the longest part of a start."""
+    code = """
+import sys, blade_llm.cli.server
+late = ("numpy", "jinja2", "tokenizers", "uvloop", "blade_llm.models.config", "blade_llm.weights.checkpoint")
+print([name for name in late if name in sys.modules])
+"""
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

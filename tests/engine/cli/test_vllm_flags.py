@@ -194,6 +194,21 @@ def test_arguments_of_llm() -> None:
         EngineConfig(model="m", served_names=(), **fields)
 
 
+def test_llm_takes_no_value_that_changes_nothing() -> None:
+    assert engine_fields({"preemption_mode": "recompute"})[0] == {"preempt_strategy": "RECOMPUTE"}
+    with pytest.raises(ValueError, match="preemption_mode='swap' is not available in this version; choose from AUTO"):
+        engine_fields({"preemption_mode": "swap"})
+    for arguments in ({"dtype": "int7"}, {"attn_cls": "flash"}, {"load_format": "tensorizer"}, {"model_impl": "terra"}):
+        with pytest.raises(ValueError, match=f"{next(iter(arguments))}='.*choose from"):
+            engine_fields(arguments)
+    texts, numbers = {"max_model_len": "32k", "enforce_eager": "yes"}, {"enable_prefix_caching": 2, "max_num_seqs": 1.5}
+    for name, value in {**texts, **numbers}.items():
+        with pytest.raises(ValueError, match=f"{name}=.*Expected"):
+            engine_fields({name: value})
+    fields, _ = engine_fields({"dtype": "float16", "cuda_graph_sizes": [8], "packed_cache_dir": Path("/x")})
+    assert fields == {"dtype": "float16", "cuda_graph_batch_sizes": (8,), "packed_cache_dir": "/x"}
+
+
 @pytest.mark.parametrize("option", VLLM_OPTIONS.values(), ids=lambda option: option.name)
 def test_llm_takes_of_a_flag_it_has_no_field_for_what_requests_nothing(option: VllmOption) -> None:
     """What the server has when the flag is left out, and no other value: True is not 1, and 1 no default of all."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +17,9 @@ from hub_support.tiny_model import make_model
 from huggingface_hub import constants
 
 from blade_llm.hub import download as hub_download
+from blade_llm.hub.docker_config import registry_credentials
 from blade_llm.hub.model import HubModel
+from blade_llm.hub.registry import _scheme
 from blade_llm.hub.resolve import parse_model, resolve_model
 from blade_llm.hub.snapshot import _folder_name
 from blade_llm.models.errors import ModelFilesError
@@ -26,8 +30,9 @@ PREFIX = "models/qwen/tiny"
 
 @pytest.fixture
 def origins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
-    for name in ("MODELSCOPE", "MODELSCOPE_API_TOKEN", "OCI_USERNAME", "AWS_PROFILE"):
+    for name in ("MODELSCOPE", "MODELSCOPE_API_TOKEN", "OCI_USERNAME", "DOCKER_AUTH_CONFIG", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "none"))
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(hub_download, "_wait", lambda seconds, stop: None)
@@ -183,7 +188,9 @@ def test_without_the_client_the_error_names_the_extra(
 def test_a_registry_with_a_token_a_tag_and_a_digest(origins: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     model = uri(origins, "oci")
     origins.tokens[NAME] = "any"
-    with pytest.raises(ModelFilesError, match=r"may not be read .*401.*OCI_USERNAME and OCI_PASSWORD"):
+    with pytest.raises(
+        ModelFilesError, match=r"may not be read .*401.*OCI_USERNAME and OCI_PASSWORD, or DOCKER_AUTH_CONFIG, to"
+    ):
         resolve_model(model)
     monkeypatch.setenv("OCI_USERNAME", "me")
     monkeypatch.setenv("OCI_PASSWORD", "secret")
@@ -192,6 +199,54 @@ def test_a_registry_with_a_token_a_tag_and_a_digest(origins: FakeHub, monkeypatc
     assert resolve_model(f"{model}@sha256:{sha256(manifest(origins.repositories[NAME]))}") == folder
     with pytest.raises(ModelFilesError, match="does not exist"):
         resolve_model(f"{model}:v9")
+
+
+def test_a_registry_with_the_credentials_of_a_docker_configuration(
+    origins: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    model = uri(origins, "oci")
+    origins.tokens[NAME] = "any"
+    host = origins.endpoint.removeprefix("http://")
+    other, right = ({"auth": base64.b64encode(pair).decode()} for pair in (b"you:guess", b"me:secret"))
+    for auths in (
+        {host: right, "ghcr.io": other},
+        {f"https://{host}/v2/": {"username": "me", "password": "secret"}},
+        {host: other, f"{host}/acme": right, f"{host}/acm": other, f"{host}/acme/tiny/x": other},
+    ):
+        folder = tmp_path / "docker"
+        folder.mkdir(exist_ok=True)
+        (folder / "config.json").write_text(json.dumps({"auths": auths}))
+        for name, value in (("DOCKER_AUTH_CONFIG", json.dumps({"auths": auths})), ("DOCKER_CONFIG", str(folder))):
+            with monkeypatch.context() as patch:
+                patch.setenv(name, value)
+                patch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / name))
+                assert_complete(resolve_model(model), origins)
+                shutil.rmtree(tmp_path / name)
+    for text, said in (
+        ("{", "DOCKER_AUTH_CONFIG is no Docker configuration"),
+        ("[]", "DOCKER_AUTH_CONFIG is no Docker configuration"),
+        (json.dumps({"auths": {host: {"auth": "é"}}}), "without user and password"),
+        (json.dumps({"auths": {host: {}}}), r"answered 401\); set OCI_USERNAME"),
+        (json.dumps({"auths": {"ghcr.io": right}}), r"answered 401\); set OCI_USERNAME"),
+    ):
+        monkeypatch.setenv("DOCKER_AUTH_CONFIG", text)
+        with pytest.raises(ModelFilesError, match=said):
+            resolve_model(model)
+
+
+def test_docker_hub_has_several_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OCI_USERNAME", raising=False)
+    auths = {"https://index.docker.io/v1/": {"auth": base64.b64encode(b"me:a:b").decode()}}
+    monkeypatch.setenv("DOCKER_AUTH_CONFIG", json.dumps({"auths": auths}))
+    assert registry_credentials("registry-1.docker.io/acme/tiny") == ("me", "a:b")
+    assert registry_credentials("docker.io.example.com/acme/tiny") is None
+
+
+def test_a_registry_without_tls_has_to_be_named_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OCI_PLAIN_HTTP", raising=False)
+    assert [_scheme("registry.team:5000"), _scheme("127.0.0.1:5000")] == ["https", "http"]
+    monkeypatch.setenv("OCI_PLAIN_HTTP", "1")
+    assert _scheme("registry.team:5000") == "http"
 
 
 def test_an_image_is_no_artifact_of_files(origins: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:

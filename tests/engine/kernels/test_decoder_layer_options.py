@@ -10,7 +10,7 @@ import torch
 from engine_support.native_isa import ISAS, limited_to, needs_native
 
 from blade_llm.kernels import native as native_library
-from blade_llm.kernels.activate import Activation, activate
+from blade_llm.kernels.activate import activate
 from blade_llm.kernels.backend import torch_only
 from blade_llm.kernels.decoder_layers import fuse, serves
 from blade_llm.kernels.decoder_layers.weights import LayerWeights, NormKind
@@ -20,6 +20,7 @@ from blade_llm.kernels.linear.packed import PackedLinear
 from blade_llm.kernels.paged_attention import PLAIN, AttentionVariant, RaggedBatch, paged_attention, prepare
 from blade_llm.kernels.rms_norm import add_rms_norm, rms_norm
 from blade_llm.kernels.rope_write_kv import rope_write_kv
+from blade_llm.spec.mlp import Activation
 
 pytestmark = [needs_native, pytest.mark.skipif(torch_only(), reason="the environment keeps operators on torch")]
 BUILT_FOR = [isa for isa in ISAS if native_library.ISA_NAMES.index(isa) >= native_library.ISA_NAMES.index("avx2")]

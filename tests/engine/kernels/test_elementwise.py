@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from blade_llm.kernels.activate import activate
 from blade_llm.kernels.rms_norm import add_rms_norm, rms_norm
 from blade_llm.kernels.rope_write_kv import rope_write_kv
-from blade_llm.kernels.silu_and_mul import silu_and_mul
 
 
 def test_rms_norm() -> None:
@@ -29,10 +29,10 @@ def test_add_rms_norm_returns_the_sum_too() -> None:
     torch.testing.assert_close(normed, rms_norm(total, weight, 1e-6))
 
 
-def test_silu_and_mul() -> None:
+def test_silu_as_a_gate() -> None:
     gate, up = torch.randn(7, 12), torch.randn(7, 12)
     expected = gate / (1 + (-gate).exp()) * up
-    torch.testing.assert_close(silu_and_mul(torch.cat((gate, up), -1)), expected)
+    torch.testing.assert_close(activate(torch.cat((gate, up), -1), "silu", gated=True), expected)
 
 
 def test_rope_write_kv_rotates_pairs_and_fills_only_its_slots() -> None:

@@ -113,6 +113,29 @@ def test_a_sequence_does_not_depend_on_its_batch_or_on_threads(isa: str, dtype: 
         assert torch.equal(alone[0], together[i]), length
 
 
+@pytest.mark.parametrize("heads", [(rows * 2, 2) for rows in range(1, 10)], ids=str)
+@pytest.mark.parametrize("head_dim", [32, 64, 96, 128, 256])
+@pytest.mark.parametrize("window", [0, 70])
+def test_decodes_of_few_query_heads(isa: str, heads: tuple[int, int], head_dim: int, window: int) -> None:
+    """Every number of heads that have a kernel of their own, and one more; contexts that end anywhere in a block of
+    keys, and of several parts."""
+    lengths = [1, 2, 16, 17, 63, 64, 65, 300, 512, 600, 1100]
+    check(attention_case([1] * 11, lengths, *heads, head_dim, torch.bfloat16, window=window, poison=1e4), window)
+
+
+def test_deterministic_decodes_have_the_bits_of_prefills(isa: str) -> None:
+    """Of a context of one part: a decode, and the same token as the last of several."""
+    case = attention_case([5], [300], 14, 2, 64, torch.bfloat16)
+    alone = RaggedBatch.of(case.batch.slots, [1], [300])
+    results = [
+        native.paged_attention(
+            q, case.k_cache, case.v_cache, native.prepare(batch, case.table, case.k_cache, 14, True), case.scale, 0
+        )[-1]
+        for q, batch in ((case.q, case.batch), (case.q[-1:], alone))
+    ]
+    assert torch.equal(*results)
+
+
 def test_queries_may_be_part_of_a_larger_tensor(isa: str) -> None:
     case = attention_case(*MIXTURE, 14, 2, 64, torch.bfloat16)
     fused = torch.cat((case.q, torch.full_like(case.q, 9.0)), dim=1)[:, :14]

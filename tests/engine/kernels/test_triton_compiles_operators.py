@@ -17,6 +17,7 @@ KERNELS = {
     "_activate_kernel",
     "_layer_norm_kernel",
     "_rope_write_kv_kernel",
+    "_rope_write_latent_kernel",
     "_gather_inputs_kernel",
     "_penalties_kernel",
     "_thresholds_kernel",

@@ -38,6 +38,11 @@ SAVED: dict[str, tuple[str, dict[str, Any]]] = {
     "one matrix by head": ("gpt-neox", {**PLAIN, "target_modules": ["query_key_value", "dense_h_to_4h"]}),
     "one matrix by head, ALiBi": ("bloom", {**PLAIN, "target_modules": ["query_key_value"]}),
     "beside experts": ("mixtral", PLAIN),
+    "latent attention": (
+        "deepseek-v2",
+        {**PLAIN, "target_modules": ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "o_proj"]},
+    ),
+    "latent attention, plain queries": ("deepseek-v2-lite", {**PLAIN, "target_modules": ["q_proj", "o_proj"]}),
 }
 
 
@@ -185,6 +190,19 @@ def test_experts_are_refused_by_name(tmp_path: Path) -> None:
     adapter = write_adapter(tmp_path / "adapter", targets)
     _add_pair("model.layers.0.block_sparse_moe.experts.1.w1", 64, 112)(adapter)
     with pytest.raises(AdapterError, match=r"experts\.1\.w1.*experts"):
+        read_adapter(adapter, targets, max_rank=16, dtype=torch.float32)
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["self_attn.kv_b_proj", "mlp.shared_experts.up_proj", "mlp.experts.1.up_proj", "mlp.experts", "mlp.gate"],
+)
+def test_what_deepseek_has_beside_linear_layers_is_refused_by_name(module: str, tmp_path: Path) -> None:
+    save_row(tmp_path / "base", ROWS["deepseek-v2"])
+    targets = targets_of(tmp_path / "base")
+    adapter = write_adapter(tmp_path / "adapter", targets)
+    _add_pair(f"model.layers.1.{module}", 64, 64)(adapter)
+    with pytest.raises(AdapterError, match=rf"model\.layers\.1\.{module}\b.* takes? no adapter.*merge"):
         read_adapter(adapter, targets, max_rank=16, dtype=torch.float32)
 
 

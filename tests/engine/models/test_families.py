@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 from engine_support import family_table
-from engine_support.families import ROWS, Row, save_row
+from engine_support.families import ROWS, Row, in_one_tensor, save_row
 from engine_support.family_proof import SCENARIOS, Comparison, bf16_noise
 from engine_support.tiny_models import engine_config
 from safetensors.torch import load_file, save_file
 
 from blade_llm.kernels import native
 from blade_llm.kernels.linear import native as native_linear
+from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.families.registry import FAMILIES
 from blade_llm.models.implementation import read_model_config
 from blade_llm.runner import build_runner
@@ -60,6 +61,37 @@ def test_a_checkpoint_of_the_layers_alone(name: str, prefix: str, tmp_path: Path
     save_file({key.removeprefix(prefix): tensor for key, tensor in tensors.items()}, tmp_path / "model.safetensors")
     compare = Comparison(build_runner(engine_config(tmp_path)), reference)
     SCENARIOS["prefill_and_decode"](compare)
+
+
+MIXTURES = [name for name, row in ROWS.items() if "experts" in row.shows and row.through == "blade"]
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_a_checkpoint_with_all_experts_in_one_tensor(name: str, tmp_path: Path) -> None:
+    reference = save_row(tmp_path / "many", ROWS[name])
+    in_one_tensor(tmp_path / "many", tmp_path / "one")
+    checkpoint = open_checkpoint(tmp_path / "one")
+    assert any(tensor.endswith("mlp.experts.gate_up_proj") for tensor in checkpoint.tensors)
+    expected = read_model_config(tmp_path / "one").tensors.found_in(checkpoint.tensors).expected()
+    assert check_tensors(checkpoint, expected) == []
+    assert set(checkpoint.tensors) == set(expected)
+    SCENARIOS["prefill_and_decode"](Comparison(build_runner(engine_config(tmp_path / "one")), reference))
+
+
+def test_experts_in_one_tensor_that_are_missing_or_of_another_form_are_named(tmp_path: Path) -> None:
+    save_row(tmp_path / "many", ROWS["mixtral"])
+    in_one_tensor(tmp_path / "many", tmp_path / "one")
+    file, name = tmp_path / "one" / "model.safetensors", "model.layers.1.mlp.experts.{}"
+    tensors = load_file(file)
+    del tensors[name.format("down_proj")]
+    tensors[name.format("gate_up_proj")] = tensors[name.format("gate_up_proj")].transpose(1, 2).contiguous()
+    save_file(tensors, file)
+    with pytest.raises(ModelFilesError) as caught:
+        build_runner(engine_config(tmp_path / "one"))
+    shape = list(tensors[name.format("gate_up_proj")].shape)
+    assert f"1 of 30 tensors are missing: {name.format('down_proj')}" in str(caught.value)
+    wrong = f"{name.format('gate_up_proj')} is {shape} in model.safetensors, config.json asks for "
+    assert f"{wrong}{[shape[0], *shape[:0:-1]]}" in str(caught.value)
 
 
 def test_each_family_has_a_row() -> None:

@@ -145,7 +145,9 @@ def test_wrong_tensors_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     build_runner(config)
     assert "1 tensor(s) are not used: model.layers.0.mlp.router.weight" in caplog.text
     save_file({**tensors, "model.norm.weight": torch.ones(63)}, path)
-    with pytest.raises(ModelFilesError, match=r"model.norm.weight is \[63\], config.json asks for \[64\]"):
+    with pytest.raises(
+        ModelFilesError, match=r"model.norm.weight is \[63\] in model.safetensors, config.json asks for \[64\]"
+    ):
         build_runner(config)
     del tensors["model.layers.1.self_attn.k_proj.weight"]
     save_file(tensors, path)

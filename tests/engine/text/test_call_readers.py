@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blade_llm.text.events import Arguments, CallBegun, CallEnded, Content, Event
-from blade_llm.text.tool_parsers import TOOL_PARSERS, detect_tool_parser
+from blade_llm.text.tool_parsers import TOOL_PARSERS, as_taught, detect_tool_parser
 from blade_llm.text.tool_parsers.named import DEEPSEEK_MARKERS
 
 NAMES = ("get_weather", "add")
@@ -21,8 +21,10 @@ PARAMETERS: dict[str, Any] = {
         "type": "object",
         "properties": {
             "city": {"type": "string"}, "unit": {"enum": ["C", "F"]}, "days": {"type": "integer"},
+            "place": {"$ref": "#/$defs/place"}, "level": {"$ref": "#/$defs/level"},
             "when": {"type": ["string", "null"]}, "x": {"anyOf": [{"type": "object"}, {"type": "array"}]},
         },
+        "$defs": {"place": {"enum": ["5", "6"]}, "level": {"type": "integer"}},
     }
 }  # fmt: skip
 READERS = {name: form for name, form in TOOL_PARSERS.items() if form.reader is not None}
@@ -116,6 +118,18 @@ OBJECT = '{"name": "add", "arguments": {"a": 1}}'
         ("pythonic", "[add(a=1), add(5)]", ", add(5)]", [ADD]),
         ("pythonic", "[add(a=1), add(b='x", "", [ADD]),
         ("pythonic", "[add (a=1)]", "", [ADD]),
+        ("qwen3_coder", _coder("get_weather", x='["</parameter>", "\\"</parameter>"]', city="a"), "",
+         [("get_weather", '{"x": ["</parameter>", "\\"</parameter>"], "city": "a"}')]),
+        ("qwen3_coder", _coder("get_weather", x='["a', city='b"]'), "",
+         [("get_weather", '{"x": "[\\"a", "city": "b\\"]"}')]),
+        ("glm45", _glm("get_weather", x='{"a": "</arg_value>"}', when="</arg"), "",
+         [("get_weather", '{"x": {"a": "</arg_value>"}, "when": "</arg"}')]),
+        ("glm45", "<tool_call>get_weather<arg_key>x</arg_key><arg_value>[\"a</arg_value><arg_key>when</arg_key>"
+         "<arg_value>b\"</arg_value></tool_call>", "", [("get_weather", '{"x": "[\\"a", "when": "b\\""}')]),
+        ("glm45", _glm("get_weather", when="5"), "", [("get_weather", '{"when": "5"}')]),
+        ("qwen3_coder", _coder("get_weather", when=" None "), "", [("get_weather", '{"when": null}')]),
+        ("qwen3_coder", _coder("get_weather", place="5", level="5"), "",
+         [("get_weather", '{"place": "5", "level": 5}')]),
         ("qwen3_coder", "use <function=foo> here", "use <function=foo> here", []),
         ("qwen3_coder", "<tool_call>\n<function=other>\n</function>\n</tool_call>", "", [("other", "{}")]),
         ("glm45", "<tool_call>word\nand more", "<tool_call>word\nand more", []),
@@ -224,13 +238,23 @@ def test_any_text_is_read_alike_however_it_is_cut(name: str, parts: list[str], b
     [
         ("<tool_call>\n<function=example>\n<parameter=a>", "qwen3_coder"),
         ("<tool_call>{function-name}\n<arg_key>", "glm45"),
-        (f"{{{{ '{CALLS}{CALL}' }}}}", "deepseek_v3"),
+        (f"{{{{ '{CALLS}{CALL}' + type + '```json' }}}}", "deepseek_v3"),
+        (f"{{{{ '{CALLS}{CALL}' }}}}", "deepseek_v31"),
         ("{{ '[TOOL_CALLS][' }}", "mistral"),
         ("put it in the format of [func_name1(params_name1=params_value1)]", "pythonic"),
     ],
 )
 def test_the_template_shows_the_form(template: str, name: str) -> None:
     assert detect_tool_parser(template) is TOOL_PARSERS[name]
+
+
+def test_the_template_shows_how_mistrals_calls_are_written() -> None:
+    newer, older = detect_tool_parser("[TOOL_CALLS]NAME[ARGS]"), detect_tool_parser("[TOOL_CALLS][")
+    assert newer is not None
+    assert older is not None
+    assert (newer.name, newer.written, older.written) == ("mistral", "named", "list")
+    assert as_taught(TOOL_PARSERS["mistral"], "[ARGS]") is newer
+    assert as_taught(TOOL_PARSERS["hermes"], "[ARGS]") is TOOL_PARSERS["hermes"]
 
 
 @pytest.mark.parametrize(

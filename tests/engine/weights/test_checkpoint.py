@@ -191,13 +191,15 @@ def test_an_untied_head_must_be_there(tmp_path: Path) -> None:
 def test_a_wrong_shape_says_both(tmp_path: Path) -> None:
     wrong = {"model.norm.weight": numpy.zeros(17, dtype=numpy.float32)}
     (found,) = problems(make_model(tmp_path, replace=wrong))
-    assert found.startswith("wrong shape: model.norm.weight is [17], config.json asks for [16];")
+    assert found.startswith("wrong shape: model.norm.weight is [17] in model.safetensors, config.json asks for [16];")
 
 
 def test_a_quantised_weight_is_refused(tmp_path: Path) -> None:
     wrong = {"model.norm.weight": numpy.zeros(16, dtype=numpy.int8)}
     (found,) = problems(make_model(tmp_path, replace=wrong))
-    assert found == "unsupported weight type: model.norm.weight is I8; supported are BF16, F16, F32"
+    assert (
+        found == "unsupported weight type: model.norm.weight is I8 in model.safetensors; supported are BF16, F16, F32"
+    )
 
 
 def test_an_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

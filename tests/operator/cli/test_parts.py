@@ -47,6 +47,10 @@ def test_mistakes_in_options(argv: list[str], message: str, capsys: pytest.Captu
     [
         ("Qwen/Qwen2.5-0.5B-Instruct", "hf://Qwen/Qwen2.5-0.5B-Instruct", "qwen2-5-0-5b-instruct"),
         ("hf://a/b", "hf://a/b", "b"),
+        ("modelscope://a/B.1", "modelscope://a/B.1", "b-1"),
+        ("s3://models/qwen/v1/", "s3://models/qwen/v1/", "v1"),
+        ("oci://127.0.0.1:5000/acme/tiny:v1", "oci://127.0.0.1:5000/acme/tiny:v1", "tiny"),
+        ("oci://ghcr.io/acme/tiny@sha256:" + "0" * 64, "oci://ghcr.io/acme/tiny@sha256:" + "0" * 64, "tiny"),
         ("FOLDER/My_Model.v2", "file://FOLDER/My_Model.v2", "my-model-v2"),
         ("FOLDER/demo/model", "file://FOLDER/demo/model", "demo"),
     ],
@@ -58,7 +62,7 @@ def test_a_model_becomes_a_valid_manifest_that_can_be_edited(tmp_path: Path, mod
     assert (made["metadata"]["name"], made["spec"]["replicas"]) == (name, 2)
     assert made["spec"]["model"]["uri"] == uri.replace("FOLDER", str(tmp_path))
     # What is downloaded is kept for the next time, whatever the service is called then.
-    kept = {"claimName": "bladellm-models"} if uri.startswith("hf://") else None
+    kept = None if uri.startswith("file://") else {"claimName": "bladellm-models"}
     assert made["spec"]["model"].get("cache") == kept
     manifests.admit(made)
     path = manifests.save(made, Layout(tmp_path / "state"))
@@ -66,8 +70,9 @@ def test_a_model_becomes_a_valid_manifest_that_can_be_edited(tmp_path: Path, mod
 
 
 def test_a_model_that_is_nothing_is_refused() -> None:
-    with pytest.raises(CommandError, match="no such folder"):
-        manifests.for_model("/nowhere/at/all", 1)
+    for model in ("/nowhere/at/all", "s3://bucket", "pvc://claim/folder", "gs://models/x"):
+        with pytest.raises(CommandError, match="no such folder"):
+            manifests.for_model(model, 1)
 
 
 def _pod(init: list[Object], main: Object, **metadata: Any) -> Object:

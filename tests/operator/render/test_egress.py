@@ -67,6 +67,31 @@ def test_ports_of_a_mirror_and_of_proxies_are_let_out() -> None:
     assert ports(hub) == [80, 443, 8000]
 
 
+@pytest.mark.parametrize(
+    ("uri", "variable", "value", "expected"),
+    [
+        ("modelscope://a/b", None, "", [443]),
+        ("modelscope://a/b", "MODELSCOPE_DOMAIN", "www.modelscope.ai", [443]),
+        ("modelscope://a/b", "MODELSCOPE_ENDPOINT", "http://mirror.team:8080", [443, 8080]),
+        ("s3://models/qwen", None, "", [443]),
+        ("s3://models/qwen", "AWS_ENDPOINT_URL_S3", "http://minio.team:9000", [443, 9000]),
+        ("s3://models/qwen", "AWS_ENDPOINT_URL", "minio.team:9000", [443, 9000]),
+        ("s3://models/qwen", "AWS_ENDPOINT_URL_S3", "$(ENDPOINT)", None),
+        ("oss://models/qwen", "OSS_ENDPOINT", "s3.oss-cn-beijing-internal.aliyuncs.com", [443]),
+        ("oss://models/qwen", "OSS_ENDPOINT", "http://s3.oss-cn-beijing-internal.aliyuncs.com", [80, 443]),
+        ("oci://ghcr.io/acme/qwen:v1", None, "", [443]),
+        ("oci://registry.team:5000/acme/qwen:v1", None, "", [443, 5000]),
+        ("oci://registry.team:99999/acme/qwen", None, "", None),
+    ],
+)
+def test_ports_of_every_origin_are_let_out(
+    uri: str, variable: str | None, value: str, expected: list[int] | None
+) -> None:
+    env = [{"name": variable, "value": value}] if variable else []
+    rules = egress({"model": {"uri": uri}, "engine": {"env": env}})
+    assert (None if rules is None else ports(rules[1])) == expected
+
+
 @pytest.mark.parametrize("field", ["containers", "initContainers"])
 def test_what_containers_of_the_users_own_need_is_not_known(field: str) -> None:
     overlay = {"podTemplate": {"spec": {field: [{"name": "own", "image": "i"}]}}}

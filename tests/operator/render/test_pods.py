@@ -123,6 +123,48 @@ def test_only_the_download_sees_the_hubs_token() -> None:
         assert tokens == ([reference] if name == "fetch" else [])
 
 
+@pytest.mark.parametrize(
+    ("uri", "required", "optional"),
+    [
+        (
+            "s3://models/qwen",
+            {name: name for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")},
+            {"AWS_SESSION_TOKEN", "AWS_REGION"},
+        ),
+        (
+            "oss://models/qwen",
+            {name: name for name in ("OSS_ACCESS_KEY_ID", "OSS_ACCESS_KEY_SECRET")},
+            {"OSS_SESSION_TOKEN", "OSS_REGION"},
+        ),
+        ("oci://registry.team:5000/acme/qwen:v1", {"DOCKER_AUTH_CONFIG": ".dockerconfigjson"}, set()),
+    ],
+)
+def test_only_the_download_sees_credentials(uri: str, required: dict[str, str], optional: set[str]) -> None:
+    spec = pod({"model": {"uri": uri, "credentialsSecretRef": {"name": "keys"}, "cache": {"claimName": "kept"}}})
+    assert list(containers(spec)) == ["fetch", "check", "engine"]
+    for name, container in containers(spec).items():
+        found = {
+            entry["name"]: entry["valueFrom"]["secretKeyRef"] for entry in container["env"] if "valueFrom" in entry
+        }
+        expected = {variable: {"name": "keys", "key": key} for variable, key in required.items()}
+        expected |= {variable: {"name": "keys", "key": variable, "optional": True} for variable in optional}
+        assert found == (expected if name == "fetch" else {})
+        values = {entry["name"]: entry.get("value") for entry in container["env"]}
+        assert (values["HF_HOME"], values.get("HF_HUB_OFFLINE")) == ("/models", None if name == "fetch" else "1")
+        assert container["args"][container["args"].index("--model") + 1] == uri
+        assert {"name": "models", "mountPath": "/models"} in container["volumeMounts"]
+    assert named(spec["volumes"], "models")["persistentVolumeClaim"] == {"claimName": "kept"}
+
+
+def test_a_model_of_modelscope_has_a_revision_and_a_token() -> None:
+    spec = pod({"model": {"uri": "modelscope://a/b", "revision": "v2", "tokenSecretRef": {"name": "ms"}}})
+    for name, container in containers(spec).items():
+        tokens = [entry for entry in container["env"] if entry["name"] == "MODELSCOPE_API_TOKEN"]
+        reference = {"name": "MODELSCOPE_API_TOKEN", "valueFrom": {"secretKeyRef": {"name": "ms", "key": "token"}}}
+        assert tokens == ([reference] if name == "fetch" else [])
+        assert container["args"][container["args"].index("--model") + 1] == "modelscope://a/b@v2"
+
+
 def test_engine_and_check_get_the_same_device_and_the_download_none() -> None:
     gpus = {"count": 1, "resource": "amd.com/gpu"}
     spec = pod(hub() | {"engine": {"gpus": gpus, "resources": {"limits": {"memory": "8Gi"}}}})

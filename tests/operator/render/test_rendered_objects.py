@@ -18,11 +18,10 @@ from operator_support.mini_cluster import service
 from operator_support.rendering import CASES, DEFAULTS, WITH_KEY, args, containers, render, render_case
 
 from blade_llm.api.common import pooling, served_model
-from blade_llm.api.common.served_model import NO_PARSER
 from blade_llm.check.items import parse_items
 from blade_llm.cli.server_flags import GROUPS
 from blade_llm.text.reasoning import REASONING_PARSERS
-from blade_llm.text.tool_parsers import TOOL_PARSERS
+from blade_llm.text.tool_parsers import NO_PARSER, TOOL_PARSERS
 from blade_llm.vllm_options import VLLM_OPTIONS, VllmOption
 from blade_operator.cluster.local.fields import require_supported
 from blade_operator.model.objects import Object

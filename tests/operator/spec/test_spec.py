@@ -14,11 +14,17 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from blade_llm.hub.model import HubModel
+from blade_llm.hub.resolve import parse_model
 from blade_operator.spec import SpecError, apply_defaults, parse_service
 from blade_operator.spec.crd.printer_columns import age, lookup
 from blade_operator.spec.quantity import format_bytes, parse_bytes, parse_duration, parse_quantity
 
 ROOT = Path(__file__).parents[3]
+URIS = (
+    "hf://organisation/name, modelscope://organisation/name, s3://bucket/prefix, oss://bucket/prefix, "
+    "oci://registry/name:tag, pvc://claim/folder or file:///absolute/folder"
+)
 
 
 def manifest(**spec: Any) -> dict[str, Any]:
@@ -34,6 +40,38 @@ def problems(obj: Any) -> list[str]:
     with pytest.raises(SpecError) as caught:
         parse_service(obj)
     return [str(problem) for problem in caught.value.problems]
+
+
+@pytest.mark.parametrize(
+    ("uri", "origin"),
+    [
+        ("hf://Qwen/Qwen3-0.6B", "hf"),
+        ("modelscope://Qwen/Qwen3-0.6B", "modelscope"),
+        ("s3://a.team-models/llama_3/step=1000/v1.2+x/", "s3"),
+        ("oss://models/qwen", "oss"),
+        ("oci://ghcr.io/acme/llama-3.1__8b/q.8", "oci"),
+        ("oci://registry.team:5000/acme/tiny:v1.0-rc", "oci"),
+        ("oci://10.0.0.1:5000/tiny@sha256:" + "0f" * 32, "oci"),
+    ],
+)
+def test_models_to_download_are_what_the_engine_reads(uri: str, origin: str) -> None:
+    parsed = parse_service(manifest(model={"uri": uri}))
+    read = parse_model(uri)
+    assert isinstance(read, HubModel)
+    assert (parsed.spec.model.scheme, parsed.spec.model.downloaded, read.origin) == (origin, True, origin)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        *("s3://models", "s3://m/x", "S3://models/x", "s3://models/a..b", "s3://models//x", "s3://models/.x"),
+        *("oci://registry", "oci://registry/Name", "oci://r/n:a..b", "oci://r/n:v1@sha256:" + "0" * 64, "oci:///n"),
+        *("modelscope://a/b@v1", "hf://a/b@v1", "gs://models/x", "https://example.com/model"),
+    ],
+)
+def test_other_uris_are_refused(uri: str) -> None:
+    [problem] = problems(manifest(model={"uri": uri}))
+    assert problem.startswith(f"spec.model.uri: must be {URIS}, not the string ")
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.name)
@@ -148,12 +186,12 @@ def test_defaults_filled_in_by_the_store_are_those_of_the_models() -> None:
         ({"model": {}}, "spec.model.uri: is required"),
         (
             {"model": {"uri": "./model"}},
-            "spec.model.uri: must be file:///absolute/folder, hf://organisation/name or pvc://claim/folder, "
+            f"spec.model.uri: must be {URIS}, "
             'not the string "./model"',
         ),
         (
             {"model": {"uri": "file://model"}},
-            "spec.model.uri: must be file:///absolute/folder, hf://organisation/name or pvc://claim/folder, "
+            f"spec.model.uri: must be {URIS}, "
             'not the string "file://model"',
         ),
         (
@@ -177,7 +215,7 @@ def test_defaults_filled_in_by_the_store_are_those_of_the_models() -> None:
         ),
         (
             {"model": {"uri": "pvc://models/../etc"}},
-            "spec.model.uri: must be file:///absolute/folder, hf://organisation/name or pvc://claim/folder, "
+            f"spec.model.uri: must be {URIS}, "
             'not the string "pvc://models/../etc"',
         ),
         (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -102,6 +102,13 @@ def test_a_download_that_runs_fails_and_succeeds() -> None:
     [
         ("set HF_TOKEN to a token that may read it", "HF_TOKEN is spec.model.tokenSecretRef"),
         ("model a/b has no revision 'v9' on https://huggingface.co", "spec.model.revision"),
+        ("set MODELSCOPE_API_TOKEN to credentials", "MODELSCOPE_API_TOKEN is spec.model.tokenSecretRef"),
+        (
+            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to others",
+            "AWS_ACCESS_KEY_ID is spec.model.credentialsSecretRef",
+        ),
+        ("set OCI_USERNAME and OCI_PASSWORD, or", "OCI_USERNAME is spec.model.credentialsSecretRef"),
+        ("x; check AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL_S3 is spec.engine.env"),
         ("set HF_ENDPOINT to a mirror, not http://x?HF_ENDPOINTS", "HF_ENDPOINT is spec.engine.env"),
     ],
 )
@@ -110,6 +117,24 @@ def test_a_failed_download_names_the_field(words: str, field: str) -> None:
     report = FetchReport(model="a/b", ready=False, message=words)
     cluster.terminate_container(cluster.engine_pods[0], "fetch", 1, msgspec.json.encode(report).decode())
     assert condition(reconciled_status(cluster), "ModelCached")[2].endswith(f": {words} ({field})")
+
+
+@pytest.mark.parametrize(
+    ("model", "field"),
+    [
+        ({"uri": "modelscope://a/b", "tokenSecretRef": {"name": "nope"}}, "spec.model.tokenSecretRef"),
+        ({"uri": "s3://models/b", "credentialsSecretRef": {"name": "nope"}}, "spec.model.credentialsSecretRef"),
+        ({"uri": "oci://ghcr.io/a/b", "credentialsSecretRef": {"name": "nope"}}, "spec.model.credentialsSecretRef"),
+    ],
+)
+def test_a_missing_secret_names_its_field(model: dict[str, Any], field: str) -> None:
+    cluster = starting({"model": model})
+    [fetch, *_] = cluster.engine_pods[0]["status"]["initContainerStatuses"]
+    waiting = {"message": 'secret "nope" not found', "reason": "CreateContainerConfigError"}
+    fetch |= {"ready": False, "state": {"waiting": waiting}}
+    said = condition(reconciled_status(cluster), "ModelCached")
+    assert said[:2] == ("False", "CreateContainerConfigError")
+    assert said[2].endswith(f'fetch cannot start: secret "nope" not found ({field})')
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,7 @@ def test_a_request_that_was_not_let_in_counts_nowhere() -> None:
     assert take(found, 10, NOW)
 
 
+@pytest.mark.interpreted
 def test_a_place_is_free_again_whatever_settling_comes_to(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(estimate: Estimate, request: ClientRequest, usage: Usage) -> None:
         raise OverflowError

@@ -36,6 +36,7 @@ def slots_of(serving: list[Engine], config: QueueConfig | None = None) -> Slots:
     return slots
 
 
+@pytest.mark.interpreted
 def test_requests_on_an_engine_that_serves_no_more_take_no_slot_of_another() -> None:
     for config in (QueueConfig(), QueueConfig(endpoint_requests=16)):
         idle, hanging = Engine().reports(16), Engine().reports(16)
@@ -57,6 +58,7 @@ def test_requests_on_an_engine_that_serves_no_more_take_no_slot_of_another() -> 
         assert slots.free() == 16
 
 
+@pytest.mark.interpreted
 def test_an_engine_that_has_yet_to_report_is_not_sent_everything() -> None:
     serving = [Engine().reports(16), Engine().reports(8)]
     slots = slots_of(serving)
@@ -123,6 +125,7 @@ def test_a_confined_key_has_a_slot_of_each_of_many_routers() -> None:
     assert slots.admits("bad", 1.0, slots.free())
 
 
+@pytest.mark.interpreted
 def test_what_a_report_says_of_others_outlives_neither_its_requests_nor_itself() -> None:
     engine = Engine(in_flight=16)
     endpoints = SimpleNamespace(serving=lambda service: [engine], confinement=Confinement())

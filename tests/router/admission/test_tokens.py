@@ -7,6 +7,7 @@ from router_support.requests import request
 
 from blade_router.admission.tokens import Estimate, given_tokens, text_bytes
 from blade_router.request.models import output_token_limit
+from blade_router.request.output_size import token_limit
 from blade_router.request.parse import parse_fields
 from blade_router.request.usage import Usage
 
@@ -90,7 +91,7 @@ def test_numbers_are_read_however_they_are_written(written: str, read: int | Non
 
 
 def test_of_several_lengths_the_highest_counts() -> None:
-    assert request(max_completion_tokens=1, max_tokens=50, max_output_tokens=2).fields.token_limit == 50
+    assert token_limit(request(max_completion_tokens=1, max_tokens=50, max_output_tokens=2).fields) == 50
 
 
 def test_pictures_are_not_text() -> None:

@@ -1,12 +1,13 @@
 """Pieces of a response that are handed on as they come: all of them, once, in order, however the taker falters."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blade_router.http.upstream.connection import Connection
+from blade_router.http.upstream.connection import Connection, Sink
 from blade_router.http.upstream.errors import ConnectionLost
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -30,6 +31,14 @@ class FakeTransport(asyncio.Transport):
 
     def abort(self) -> None:
         self.aborted = True
+
+
+class Taker(Sink):
+    def __init__(self, take: Callable[[bytes], bool]) -> None:
+        self.take = take
+
+    def put(self, part: bytes) -> bool:
+        return self.take(part)
 
 
 def exchange() -> tuple[Connection, FakeTransport]:
@@ -65,7 +74,7 @@ def test_nothing_is_lost_or_given_twice(
 
     async def read(connection: Connection) -> None:
         while not connection.complete:
-            await connection.stream_to(sink)
+            await connection.stream_to(Taker(sink))
             await asyncio.sleep(0)
         got.append(await connection.read())
 
@@ -91,7 +100,7 @@ def test_nothing_is_lost_or_given_twice(
 async def test_pieces_reach_the_sink_without_waking_a_task() -> None:
     connection, _ = exchange()
     got: list[bytes] = []
-    streaming = asyncio.create_task(connection.stream_to(lambda part: not got.append(part)))
+    streaming = asyncio.create_task(connection.stream_to(Taker(lambda part: not got.append(part))))
     await asyncio.sleep(0)
     for number in range(3):
         connection.data_received(chunk(b"%d" % number))
@@ -104,7 +113,7 @@ async def test_pieces_reach_the_sink_without_waking_a_task() -> None:
 
 async def test_who_has_enough_makes_the_engine_wait() -> None:
     connection, transport = exchange()
-    streaming = asyncio.create_task(connection.stream_to(lambda part: False))
+    streaming = asyncio.create_task(connection.stream_to(Taker(lambda part: False)))
     await asyncio.sleep(0)
     connection.data_received(chunk(b"first"))
     await streaming
@@ -113,7 +122,7 @@ async def test_who_has_enough_makes_the_engine_wait() -> None:
         connection.data_received(chunk(large))
     assert not transport.reading
     got: list[bytes] = []
-    streaming = asyncio.create_task(connection.stream_to(lambda part: not got.append(part)))
+    streaming = asyncio.create_task(connection.stream_to(Taker(lambda part: not got.append(part))))
     await asyncio.sleep(0)
     assert transport.reading
     assert got == [large * 2]
@@ -126,7 +135,7 @@ async def test_an_error_of_the_sink_ends_the_exchange() -> None:
     def sink(part: bytes) -> bool:
         raise LookupError("nobody there")
 
-    streaming = asyncio.create_task(connection.stream_to(sink))
+    streaming = asyncio.create_task(connection.stream_to(Taker(sink)))
     await asyncio.sleep(0)
     connection.data_received(chunk(b"first"))
     with pytest.raises(LookupError, match="nobody there"):
@@ -137,7 +146,7 @@ async def test_an_error_of_the_sink_ends_the_exchange() -> None:
 async def test_a_lost_engine_is_noticed() -> None:
     connection, _ = exchange()
     got: list[bytes] = []
-    streaming = asyncio.create_task(connection.stream_to(lambda part: not got.append(part)))
+    streaming = asyncio.create_task(connection.stream_to(Taker(lambda part: not got.append(part))))
     await asyncio.sleep(0)
     connection.data_received(chunk(b"first"))
     connection.connection_lost(None)

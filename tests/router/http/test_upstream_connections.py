@@ -116,6 +116,16 @@ async def test_tcp_keepalive_detects_an_engine_whose_machine_is_gone() -> None:
         ConnectionPool.discard(connection)
 
 
+async def test_acknowledgements_are_delayed_where_that_is_asked_for() -> None:
+    async with MockEngine("a") as engine:
+        connection = await ConnectionPool("127.0.0.1", engine.port).connect()
+        sock = connection._transport.get_extra_info("socket")  # type: ignore[union-attr]
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) == 1
+        connection.acknowledge_less()
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) == 0
+        ConnectionPool.discard(connection)
+
+
 async def test_refused_connection_is_reported() -> None:
     async with MockEngine("a") as engine:
         port = engine.port

@@ -1,6 +1,7 @@
 """Taking token ids out of a stream: whatever the network cuts it into, what is sent and what is known go together."""
 
 import itertools
+import re
 
 import msgspec
 import pytest
@@ -76,3 +77,33 @@ def test_only_an_engine_that_announces_ids_is_read_this_way() -> None:
     assert isinstance(event_stream([(b"x-blade-prompt-digest", b"0")]), ResumableStream)
     other = event_stream([(b"content-type", b"text/event-stream")])
     assert other.feed(b"data: 1\n\n: 5\n\n") == b"data: 1\n\n: 5\n\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        (b"data: one\n\n: 5\n\n", 1),
+        (b"data: one\n\n: 5,6,7\n\ndata: two\n\n: 8\n\n", 2),
+        (b"event: x\ndata: one\n\n: 5\n\n", 1),
+        (b"data: role\n\ndata: one\n\n: 5\n\n", 2),
+        (b"data: one\n\n: \n\n", 1),
+        (b"data: one\n\n: " + b"12345," * 40 + b"1\n\n", 1),
+        (b"data: one\n\n: 5\n\n: lost\n\n", 1),
+    ],
+)
+def test_events_that_come_with_ids_are_counted(text: bytes, count: int) -> None:
+    stream = ResumableStream()
+    assert stream.feed(text).count(b"\n\n") == stream.count == count
+    assert stream.lost == text.endswith(b": lost\n\n")
+    ids = re.findall(rb"\n\n: ([\d,]*)(?=\n\n)", text)
+    assert stream.token_ids == [[int(each) for each in group.split(b",") if each] for group in ids]
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [(b"data: 1\n\n", 1), (b"data: 1\n\ndata: 2\n\n", 2), (b"event: x\ndata: 1\n\n", 1), (b"data", 0)],
+)
+def test_events_without_ids_are_counted(text: bytes, count: int) -> None:
+    stream = event_stream([])
+    stream.feed(text)
+    assert stream.count == count

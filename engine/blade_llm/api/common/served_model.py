@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -20,10 +20,8 @@ from blade_llm.text.errors import TokenizerFilesError
 from blade_llm.text.json_files import read_json_object
 from blade_llm.text.reasoning import REASONING_PARSERS, ReasoningForm, detect_reasoning_parser
 from blade_llm.text.tokenizer import Tokenizer
-from blade_llm.text.tool_parsers import TOOL_PARSERS, CallForm, detect_tool_parser
+from blade_llm.text.tool_parsers import NO_PARSER, TOOL_PARSERS, CallForm, as_taught, detect_tool_parser
 
-NO_PARSER: Final = "none"
-"""Switches off a parser that the chat template would call for."""
 _Form = TypeVar("_Form", CallForm, ReasoningForm)
 
 
@@ -97,15 +95,12 @@ def load_served_model(source: ModelSource) -> ServedModel:
     folder = Path(source.folder)
     tokenizer_dir = folder if source.tokenizer_dir is None else Path(source.tokenizer_dir)
     tokenizer = Tokenizer(tokenizer_dir, source.tokenizer_special_tokens)
-    if tokenizer.largest_id >= source.vocab_size:
-        raise TokenizerFilesError(
-            f"{tokenizer.folder}: the tokenizer has token id {tokenizer.largest_id}, the model only "
-            f"{source.vocab_size} ids; they do not belong together: give --tokenizer_dir the right folder"
-        )
+    tokenizer.require_within(source.vocab_size)
     if taken := RESERVED & source.default_chat_template_kwargs.keys():
         raise TokenizerFilesError(f"--default_chat_template_kwargs may not set {sorted(taken)[0]!r}; leave it out")
     template = load_chat_template(tokenizer, source.chat_template)
     text = "" if template is None else template.source
+    call_form = _named("--tool_call_parser", source.tool_call_parser, TOOL_PARSERS, detect_tool_parser(text))
     return ServedModel(
         tokenizer=tokenizer,
         chat_template=template,
@@ -118,7 +113,7 @@ def load_served_model(source: ModelSource) -> ServedModel:
         sampling_defaults=_sampling_defaults(folder / "generation_config.json"),
         task=source.task,
         pooling=_pooling(source),
-        call_form=_named("--tool_call_parser", source.tool_call_parser, TOOL_PARSERS, detect_tool_parser(text)),
+        call_form=None if call_form is None else as_taught(call_form, text),
         reasoning_form=_named(
             "--reasoning_parser", source.reasoning_parser, REASONING_PARSERS, detect_reasoning_parser(text)
         ),

@@ -9,7 +9,7 @@ import msgspec
 from blade_llm.api.common.errors import bad_request
 from blade_llm.api.common.served_model import ServedModel
 from blade_llm.api.generation.structured_outputs import check_structure
-from blade_llm.api.tools.grammar import output_structure
+from blade_llm.api.tools.grammar import ArgumentsError, output_structure
 from blade_llm.api.tools.requests import Tool, ToolChoice
 from blade_llm.api.tools.use import ToolUse, read_tools
 from blade_llm.sampling.grammar_spec import GrammarSpec
@@ -17,7 +17,7 @@ from blade_llm.sampling.guided.validation import Validator
 from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.text.output_parser import OutputParsing
 from blade_llm.text.tokenizer import Tokenizer
-from blade_llm.text.tool_parsers import TOOL_PARSERS, CallForm
+from blade_llm.text.tool_parsers import TOOL_PARSERS
 
 
 def offered_tools(
@@ -58,19 +58,13 @@ def output_parsing(model: ServedModel, use: ToolUse | None, prompt: str, generat
     if use is None and model.reasoning_form is None:
         return None
     return OutputParsing(
-        calls=None if use is None else _call_form(model, use),
+        calls=None if use is None else model.call_form,
         names=frozenset() if use is None else use.names,
         parameters={} if use is None else {function.name: function.parameters for function in use.functions},
         named=use is not None and use.mode == "named",
         reasoning=model.reasoning_form,
         inside=model.reasoning_form is not None and model.reasoning_form.begins_inside(prompt, generated),
     )
-
-
-def _call_form(model: ServedModel, use: ToolUse) -> CallForm | None:
-    """The form of the calls; those that a request requires may be guided by a grammar of another."""
-    form = model.call_form
-    return form if form is None or use.mode == "auto" else form.forced or form
 
 
 async def guided(
@@ -87,33 +81,18 @@ async def guided(
     """
     if parsing is None:
         return sampling
-    if use is not None and parsing.calls is not None and parsing.calls.reader is not None:
-        _require_free(sampling, parsing.calls, use)
-    structure = output_structure(sampling.grammar_spec, parsing, use, tokenizer)
-    if structure is None or structure == sampling.grammar_spec:
-        return sampling
-    if use is not None:
+    calls = use is not None and parsing.calls is not None and (use.guided or sampling.grammar_spec is not None)
+    if use is not None and calls:
         for index, function in enumerate(use.functions):
             if function.name in use.names:
                 schema = msgspec.json.encode(use.schema(function)).decode()
                 await check_structure(GrammarSpec("json", schema), validator, f"tools.{index}.function.parameters")
-    await check_structure(structure, validator, "response_format" if use is None else "tools")
+    try:
+        structure = output_structure(sampling.grammar_spec, parsing, use, tokenizer)
+    except ArgumentsError as error:
+        index = [function.name for function in use.functions].index(error.function) if use is not None else 0
+        raise bad_request(f"tools.{index}.function.parameters: {error}", "tools", "unsupported") from None
+    if structure is None or structure == sampling.grammar_spec:
+        return sampling
+    await check_structure(structure, validator, "tools" if calls else "response_format")
     return msgspec.structs.replace(sampling, grammar_spec=structure)
-
-
-def _require_free(sampling: SamplingParams, form: CallForm, use: ToolUse) -> None:
-    """Calls without a grammar cannot be held to anything, nor stand beside content that is."""
-    wishes = {
-        "response_format": sampling.grammar_spec is not None,
-        "parallel_tool_calls": use.single,
-        "tools": use.guided,
-    }
-    for param, wished in wishes.items():
-        if wished:
-            what = {"tools": "strict functions", "parallel_tool_calls": "parallel_tool_calls false"}.get(param, param)
-            raise bad_request(
-                f"{what} with tool_choice auto needs a grammar of the calls, which the parser {form.name} has not; "
-                "send tool_choice required, or leave it out",
-                param,
-                "unsupported",
-            )

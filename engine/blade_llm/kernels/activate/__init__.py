@@ -4,10 +4,9 @@ arXiv 2002.05202)."""
 from torch import Tensor
 
 from blade_llm.kernels.activate import torch as _reference
-from blade_llm.kernels.activate.kinds import Activation, formula_of
+from blade_llm.kernels.activate.kinds import FORMULAS
 from blade_llm.kernels.backend import backend_of
-
-__all__ = ["Activation", "activate"]
+from blade_llm.spec.mlp import Activation
 
 
 def activate(x: Tensor, kind: Activation, *, gated: bool) -> Tensor:
@@ -17,14 +16,15 @@ def activate(x: Tensor, kind: Activation, *, gated: bool) -> Tensor:
     Computed in fp32 and rounded to the type of ``x`` before the product. May overwrite ``x``. Raises
     :class:`ValueError` for another kind.
     """
-    formula = formula_of(kind)
+    if kind not in FORMULAS:
+        raise ValueError(f"activation {kind!r} is not one of {', '.join(FORMULAS)}")
     backend = backend_of(x)
     if backend == "native":
         from blade_llm.kernels.activate import native
 
-        return native.activate(x, formula, gated)
+        return native.activate(x, kind, gated)
     if backend == "triton":
         from blade_llm.kernels.activate import triton
 
-        return triton.activate(x, formula, gated)
-    return _reference.activate(x, formula, gated)
+        return triton.activate(x, kind, gated)
+    return _reference.activate(x, kind, gated)

@@ -6,24 +6,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from blade_llm.kernels.activate.kinds import Formula
+from blade_llm.spec.mlp import Activation
 
 
-def activate(x: Tensor, formula: Formula, gated: bool) -> Tensor:
+def activate(x: Tensor, kind: Activation, gated: bool) -> Tensor:
     if not gated:
-        return _activate(x, formula)
+        return _activate(x, kind)
     gate, up = x.chunk(2, dim=-1)
-    return _activate(gate, formula).mul_(up)
+    return _activate(gate, kind).mul_(up)
 
 
-def _activate(x: Tensor, formula: Formula) -> Tensor:
-    if formula == "silu":
+def _activate(x: Tensor, kind: Activation) -> Tensor:
+    if kind == "silu":
         return F.silu(x)
-    if formula == "gelu":
+    if kind == "gelu":
         return F.gelu(x)
-    if formula == "gelu_tanh":
+    if kind == "gelu_tanh":
         return F.gelu(x, approximate="tanh")
-    if formula == "quick_gelu":
+    if kind == "quick_gelu":
         wide = x.float()
         return (wide * torch.sigmoid(1.702 * wide)).to(x.dtype)
-    return F.relu(x) if formula == "relu" else F.relu(x).square_()
+    return F.relu(x) if kind == "relu" else F.relu(x).square_()

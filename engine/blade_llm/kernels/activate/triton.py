@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from blade_llm.kernels.activate.kinds import Formula
+from blade_llm.spec.mlp import Activation
 
 _BLOCK = 1024
 
@@ -42,11 +42,11 @@ def _activate_kernel(
     tl.store(out_ptr + token * INNER + columns, y, inside)
 
 
-def activate(x: Tensor, formula: Formula, gated: bool) -> Tensor:
+def activate(x: Tensor, kind: Activation, gated: bool) -> Tensor:
     tokens, width = x.shape
     inner = width // 2 if gated else width
     out = torch.empty(tokens, inner, dtype=x.dtype, device=x.device)
     if tokens:
         grid = (tokens, triton.cdiv(inner, _BLOCK))
-        _activate_kernel[grid](x, out, INNER=inner, BLOCK=_BLOCK, FORMULA=formula, GATED=gated, num_warps=4)
+        _activate_kernel[grid](x, out, INNER=inner, BLOCK=_BLOCK, FORMULA=kind, GATED=gated, num_warps=4)
     return out

@@ -1,5 +1,5 @@
 """Decoder layers as one operator where all their operators are native: norm, fused QKV, rotation and cache write,
-attention, output projection, norm and MLP, with the residual in between.
+attention, output projection, norm and MLP or experts, with the residual in between.
 
 What defines it is the layers themselves (:mod:`blade_llm.models.decoder_layer`); the results are the same bits.
 """
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from blade_llm.kernels.activate.kinds import Activation
 from blade_llm.kernels.backend import backend_of
 from blade_llm.kernels.decoder_layers.weights import DecoderShape, LayerWeights, NormKind
+from blade_llm.spec.mlp import Activation
 
 if TYPE_CHECKING:
     from blade_llm.kernels.decoder_layers.native import NativeDecoder
@@ -22,8 +22,8 @@ def serves(layers: Sequence[LayerWeights], head_dim: int) -> bool:
 
     They are on a CPU with native operators; their linear layers are packed for it, their norms contiguous bf16. Keys
     and values have the same width, all dimensions of a head rotate as halves, or not at all with angles of zero, and
-    norms of queries and keys are of each head. Layers that compute attention and MLP side by side, or that normalise
-    what they add to the residual, are not of this form at all.
+    norms of queries and keys are of each head. Experts have no shared one beside them. Layers that compute attention
+    and MLP side by side, or that normalise what they add to the residual, are not of this form at all.
     """
     if not layers or backend_of(layers[0].input_norm) != "native":
         return False
@@ -47,8 +47,8 @@ def fuse(
 ) -> NativeDecoder | None:
     """All ``layers`` for one call, or None where their operators are to be called one by one (:func:`serves`).
 
-    ``inner``: width of the MLP; ``eps``: of all norms; ``scale``: of attention, ``head_dim ** -0.5`` by default;
-    ``norm``: of all norms, those of queries and keys included, which are RMS norms whatever the others are.
+    ``inner``: width of the MLPs, 0 without; ``eps``: of all norms; ``scale``: of attention, ``head_dim ** -0.5`` by
+    default; ``norm``: of all norms, those of queries and keys included, which are RMS norms whatever the others are.
     """
     if not serves(layers, head_dim):
         return None

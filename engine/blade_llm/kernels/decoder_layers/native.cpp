@@ -18,7 +18,8 @@ struct Layer {
     const bf16 *input_norm, *input_norm_bias;  // biases may be null
     const Weight *qkv, *output;
     const bf16 *post_attention_norm, *post_attention_norm_bias;
-    const Weight *gate_up, *down;
+    const Weight *gate_up, *down;     // null where there is a mixture of experts
+    const blade::Mixture* mixture;    // or null
     const bf16 *q_norm, *k_norm;  // both or neither
     const blade::attention::Form* attention;
     const Factors *const *qkv_adapters, *const *output_adapters, *const *gate_up_adapters, *const *down_adapters;
@@ -44,6 +45,7 @@ struct Step {
     bf16* const* caches;  // keys and values of each layer
     bf16 *x, *residual;   // what the last layer adds, and what it is added to: at first the embeddings
     bf16 *normed, *projected, *gathered;
+    char* mixture;
     const blade::lora::Batch* adapters;  // null: no token uses any; else there are at most MLP_TOKENS
 };
 
@@ -65,7 +67,8 @@ void norm(const Decoder& decoder, const bf16* x, const bf16* residual, bf16* tot
 
 BLADE_EXPORT void blade_decoder_layers(const Decoder* decoder, const Step* step, int64_t layers) {
     const auto& [all, hidden, inner, heads, kv_heads, head_dim, formula, gated, norm_kind, eps] = *decoder;
-    const auto& [tokens, cosines, sines, slots, attention, caches, x, residual, normed, projected, gathered, adapters] =
+    const auto& [tokens, cosines, sines, slots, attention, caches, x, residual, normed, projected, gathered, mixture,
+                 adapters] =
         *step;
     const int64_t queries = heads * head_dim;
     for (int64_t i = 0; i < layers; i++) {
@@ -79,6 +82,10 @@ BLADE_EXPORT void blade_decoder_layers(const Decoder* decoder, const Step* step,
         blade_paged_attention(attention, gathered, queries, keys, values, normed, layer.attention);
         linear(layer.output, layer.output_adapters, adapters, normed, tokens, queries, hidden, x);
         norm(*decoder, x, residual, residual, layer.post_attention_norm, layer.post_attention_norm_bias, normed, tokens);
+        if (layer.mixture) {
+            blade_mixture(layer.mixture, normed, tokens, mixture, x);
+            continue;
+        }
         for (int64_t first = 0; first < tokens; first += MLP_TOKENS) {
             const int64_t some = std::min(MLP_TOKENS, tokens - first);
             linear(layer.gate_up, layer.gate_up_adapters, adapters, normed + first * hidden, some, hidden,

@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from blade_llm.kernels.activate.kinds import FORMULAS, formula_of
+from blade_llm.kernels.activate.kinds import FORMULAS
 from blade_llm.kernels.decoder_layers.weights import NORMS, DecoderShape, LayerWeights
+from blade_llm.kernels.experts.mixture import NativeMixture
+from blade_llm.kernels.experts.mixture import serves as serves_mixture
 from blade_llm.kernels.linear.native import NativeLinear
 from blade_llm.kernels.lora import AdapterBatch
 from blade_llm.kernels.lora.native import NativeTable, batch_address, serves_batch
@@ -32,7 +34,7 @@ class _Layer(ctypes.Structure):
         (name, _POINTER)
         for name in (
             *("input_norm", "input_norm_bias", "qkv", "output", "post_attention_norm", "post_attention_norm_bias"),
-            *("gate_up", "down", "q_norm", "k_norm", "attention"),
+            *("gate_up", "down", "mixture", "q_norm", "k_norm", "attention"),
             *("qkv_adapters", "output_adapters", "gate_up_adapters", "down_adapters"),
         )
     )
@@ -54,7 +56,7 @@ class _Step(ctypes.Structure):
     _fields_ = (
         ("tokens", _SIZE),
         *((name, _POINTER) for name in ("cosines", "sines", "slot_mapping", "attention", "caches")),
-        *((name, _POINTER) for name in ("x", "residual", "normed", "projected", "gathered", "adapters")),
+        *((name, _POINTER) for name in ("x", "residual", "normed", "projected", "gathered", "mixture", "adapters")),
     )
 
 
@@ -68,15 +70,17 @@ class NativeDecoder:
             form_of(shape.scale, layer.window, layer.variant, heads, head_dim, (0, kv_heads * head_dim, head_dim, 1))
             for layer in layers
         ]
+        mixtures = [None if layer.mixture is None else NativeMixture(layer.mixture) for layer in layers]
         self._kept = list(layers), forms  # for their addresses
-        tables = [table for layer in layers for table in layer.adapters]
+        tables = [table for layer in layers for table in layer.wrapped]
         self._adapters: NativeTable | None = None
         """One of the tables, which all have adapters of one type in a slot; None: not all are there."""
         if all(table is not None and table.native is not None for table in tables):
             self._adapters = tables[0].native if tables[0] is not None else None
-        self._layers = (_Layer * len(layers))(*(_layer(layer, form) for layer, form in zip(layers, forms, strict=True)))
+        self._mixtures = [each for each in mixtures if each is not None]
+        self._layers = (_Layer * len(layers))(*map(_layer, layers, mixtures, forms))
         hidden, queries = layers[0].input_norm.shape[0], heads * head_dim
-        formula, norm = FORMULAS[formula_of(shape.activation)], NORMS[shape.norm]
+        formula, norm = FORMULAS[shape.activation], NORMS[shape.norm]
         self._decoder = _Decoder(
             ctypes.addressof(self._layers),
             *(hidden, inner, heads, kv_heads, head_dim, formula, shape.gated, norm),
@@ -116,6 +120,8 @@ class NativeDecoder:
             embedded.new_empty(max(tokens * width, in_mlp * mlp_width))
             for width, mlp_width in zip(self._widths, self._mlp_widths, strict=True)
         ]
+        between = max((each.scratch_bytes(tokens) for each in self._mixtures), default=0)
+        mixture = torch.empty(between, dtype=torch.uint8)
         caches = (_POINTER * (2 * len(kv_cache)))(*(cache.data_ptr() for pair in kv_cache for cache in pair))
         step = _Step(
             tokens,
@@ -127,6 +133,7 @@ class NativeDecoder:
             x.data_ptr(),
             embedded.data_ptr(),
             *(piece.data_ptr() for piece in scratch),
+            mixture.data_ptr(),
             None if adapters is None else batch_address(adapters),
         )
         _decode()(self._address, ctypes.addressof(step), layers)
@@ -135,7 +142,10 @@ class NativeDecoder:
 
 def serves(layer: LayerWeights, head_dim: int) -> bool:
     """See :func:`blade_llm.kernels.decoder_layers.serves`."""
-    if not all(isinstance(each, NativeLinear) for each in (layer.qkv, layer.output, layer.gate_up, layer.down)):
+    linears = [layer.qkv, layer.output, *(() if layer.mixture else (layer.gate_up, layer.down))]
+    if not all(isinstance(each, NativeLinear) for each in linears):
+        return False
+    if layer.mixture is not None and not serves_mixture(layer.mixture):
         return False
     if any(norm.dtype != torch.bfloat16 or not norm.is_contiguous() for norm in layer.norms):
         return False
@@ -143,7 +153,7 @@ def serves(layer: LayerWeights, head_dim: int) -> bool:
     return by_head and head_dim % 2 == 0 and head_dim <= MAX_HEAD_DIM
 
 
-def _layer(layer: LayerWeights, form: Form) -> _Layer:
+def _layer(layer: LayerWeights, mixture: NativeMixture | None, form: Form) -> _Layer:
     def address(tensor: Tensor | None) -> int | None:
         return None if tensor is None else tensor.data_ptr()
 
@@ -158,8 +168,9 @@ def _layer(layer: LayerWeights, form: Form) -> _Layer:
         packed(layer.output),
         address(layer.post_attention_norm),
         address(layer.post_attention_norm_bias),
-        packed(layer.gate_up),
-        packed(layer.down),
+        packed(layer.gate_up) if mixture is None else None,
+        packed(layer.down) if mixture is None else None,
+        None if mixture is None else mixture.address,
         address(layer.q_norm),
         address(layer.k_norm),
         form.address,

@@ -7,10 +7,11 @@ from typing import Final, Literal
 
 from torch import Tensor
 
-from blade_llm.kernels.activate.kinds import Activation
+from blade_llm.kernels.experts.packed import MixtureWeights
 from blade_llm.kernels.linear.packed import PackedLinear
 from blade_llm.kernels.lora import FactorTable
 from blade_llm.kernels.paged_attention.variant import PLAIN, AttentionVariant
+from blade_llm.spec.mlp import Activation
 
 NormKind = Literal["rms", "rms_unit_offset", "layer"]
 NORMS: Final[dict[NormKind, int]] = {"rms": 0, "rms_unit_offset": 1, "layer": 2}
@@ -36,8 +37,15 @@ class LayerWeights:
     variant: AttentionVariant = PLAIN
     input_norm_bias: Tensor | None = None
     post_attention_norm_bias: Tensor | None = None
+    mixture: MixtureWeights | None = None
+    """Experts in the place of the MLP, whose two weights are None then."""
     adapters: tuple[FactorTable | None, ...] = (None, None, None, None)
     """Of ``qkv``, ``output``, ``gate_up`` and ``down``."""
+
+    @property
+    def wrapped(self) -> tuple[FactorTable | None, ...]:
+        """``adapters`` of the linear layers that there are."""
+        return self.adapters if self.mixture is None else self.adapters[:2]
 
     @property
     def norms(self) -> tuple[Tensor, ...]:
@@ -57,7 +65,7 @@ class DecoderShape:
     scale: float
     """Of the products of queries and keys."""
     inner: int
-    """Width of the MLP."""
+    """Width of the MLP; 0 where every layer has experts."""
     eps: float
     """Of all norms."""
     norm: NormKind = "rms"

@@ -1,6 +1,8 @@
 // The experts of a mixture-of-experts layer: tokens sorted by expert, two grouped products with the gate between them,
-// and the weighted sum of each token's results.
+// and the weighted sum of each token's results. At the end the layer as a whole, its router before the experts.
+#include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "operators.h"
 #include "simd.h"
@@ -9,6 +11,7 @@ namespace blade {
 namespace {
 
 constexpr int SILU = 0;  // of the formulas in activate/kinds.py
+constexpr int64_t CHUNK = 1024;  // as in native.py
 
 // As _Experts in native.py.
 struct Experts {
@@ -85,4 +88,64 @@ BLADE_EXPORT int blade_experts(const blade::Experts* experts, const blade::bf16*
     const Sum args{sorted, positions, weights, top_k, hidden, out};
     split(tokens, pairs * width / 2, [&](int64_t begin, int64_t end) { sum_tokens(args, begin, end); });
     return 0;
+}
+
+namespace blade {
+
+// As _Mixture in mixture.py.
+struct Mixture {
+    const Experts* experts;
+    const Weight* router;
+    const float* bias;  // or null
+    int64_t top_k, sigmoid, renormalize, groups, top_groups;
+    float scale;
+};
+
+namespace {
+
+// Where a layer keeps what lies between its operators; each part on lines of its own.
+struct Scratch {
+    bf16* logits;  // those of the router, of all tokens
+    int32_t* ids;
+    float* weights;
+    int32_t* numbers;  // from here on of a chunk
+    bf16 *sorted, *between;
+    int64_t bytes = 0;
+
+    Scratch(const Mixture& mixture, int64_t tokens, char* at) {
+        const int64_t experts = mixture.experts->experts, pairs = tokens * mixture.top_k;
+        const int64_t chunk_pairs = std::min(tokens, CHUNK) * mixture.top_k;
+        const auto take = [&](auto*& part, int64_t count) {
+            part = reinterpret_cast<std::remove_reference_t<decltype(part)>>(at + bytes);
+            bytes += (count * static_cast<int64_t>(sizeof *part) + 63) & ~int64_t{63};
+        };
+        take(logits, tokens * experts);
+        take(ids, pairs);
+        take(weights, pairs);
+        take(numbers, experts + 1 + chunk_pairs);
+        take(sorted, chunk_pairs * mixture.experts->hidden);
+        take(between, chunk_pairs * 3 * mixture.experts->inner);
+    }
+};
+
+}  // namespace
+}  // namespace blade
+
+BLADE_EXPORT int64_t blade_mixture_scratch(const blade::Mixture* mixture, int64_t tokens) {
+    return blade::Scratch(*mixture, tokens, nullptr).bytes;
+}
+
+// ``x`` and ``out``: [tokens, hidden]; ``scratch``: as many bytes as blade_mixture_scratch says.
+BLADE_EXPORT void blade_mixture(
+    const blade::Mixture* mixture, const blade::bf16* x, int64_t tokens, char* scratch, blade::bf16* out) {
+    using namespace blade;
+    const auto& [experts, router, bias, top_k, sigmoid, renormalize, groups, top_groups, scale] = *mixture;
+    const Scratch at(*mixture, tokens, scratch);
+    const int64_t hidden = experts->hidden;
+    blade_linear(router, x, tokens, hidden, at.logits);
+    blade_moe_route(1, at.logits, bias, tokens, experts->experts, top_k, sigmoid != 0, renormalize != 0, scale, groups,
+                    top_groups, at.ids, at.weights);
+    for (int64_t first = 0; first < tokens; first += CHUNK)
+        blade_experts(experts, x + first * hidden, hidden, at.ids + first * top_k, at.weights + first * top_k,
+                      std::min(CHUNK, tokens - first), top_k, at.numbers, at.sorted, at.between, out + first * hidden);
 }

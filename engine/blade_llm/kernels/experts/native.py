@@ -33,7 +33,7 @@ class _Experts(ctypes.Structure):
 class NativeExperts:
     """Experts packed for the native kernels, bf16."""
 
-    __slots__ = ("_address", "_arrays", "_hidden", "_inner", "_linears", "_struct", "nbytes")
+    __slots__ = ("_arrays", "_hidden", "_inner", "_linears", "_struct", "address", "nbytes")
 
     def __init__(
         self, experts: Iterable[tuple[Tensor, Tensor]], quant: Quantization, deterministic: bool, packer: Packer
@@ -50,7 +50,7 @@ class NativeExperts:
         self._hidden, self._inner = pairs[0][0].inputs, pairs[0][1].inputs
         gate_up, down = (array.data_ptr() for array in self._arrays)
         self._struct = _Experts(len(pairs), self._hidden, self._inner, gate_up, down)
-        self._address = ctypes.addressof(self._struct)
+        self.address = ctypes.addressof(self._struct)
         self.nbytes = sum(packed.nbytes for pair in pairs for packed in pair)
 
     def __call__(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ class NativeExperts:
         for start in range(0, tokens, CHUNK):
             some = min(CHUNK, tokens - start)
             wrong = _experts()(
-                self._address,
+                self.address,
                 x.data_ptr() + start * x.stride(0) * 2,
                 x.stride(0),
                 ids.data_ptr() + start * top_k * 4,

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
+
+from blade_llm.kernels.linear.packed import PackedLinear
+from blade_llm.spec.moe import RoutingSpec
 
 
 class PackedExperts(Protocol):
@@ -18,3 +22,15 @@ class PackedExperts(Protocol):
 
         ``ids``: [tokens, top_k] int32, those of a token all different; ``weights``: [tokens, top_k] fp32.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureWeights:
+    """A whole mixture-of-experts layer, without shared experts."""
+
+    router: PackedLinear | None
+    """None where it is not packed."""
+    experts: PackedExperts
+    routing: RoutingSpec
+    correction_bias: Tensor | None = None
+    """[num_experts] fp32."""

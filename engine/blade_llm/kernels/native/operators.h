@@ -4,7 +4,8 @@
 #include "bf16.h"
 
 namespace blade {
-struct Weight;  // linear/layout.h
+struct Weight;   // linear/layout.h
+struct Mixture;  // experts/native.cpp
 namespace lora {
 struct Factors;  // lora/native.cpp
 struct Batch;
@@ -42,3 +43,10 @@ BLADE_EXPORT void blade_layer_norm(int is_bf16, const void* x, const void* resid
 // Formulas are numbered in activate/kinds.py.
 BLADE_EXPORT void blade_activate(int is_bf16, int formula, int gated, const void* x, void* out, int64_t rows,
                                  int64_t inner);
+
+BLADE_EXPORT void blade_moe_route(int is_bf16, const void* logits, const float* bias, int64_t tokens, int64_t experts,
+                                  int64_t top_k, int sigmoid, int renormalize, float scale, int64_t groups,
+                                  int64_t top_groups, int32_t* ids, float* weights);
+
+BLADE_EXPORT void blade_mixture(const blade::Mixture* mixture, const blade::bf16* x, int64_t tokens, char* scratch,
+                                blade::bf16* out);

@@ -23,6 +23,7 @@ struct Step {
     const int64_t* seq_lens;      // [sequences]
     const int32_t* block_table;
     int64_t table_stride, block_size, heads, kv_heads, head_dim, is_bf16;
+    int64_t fixed_order;  // a token's result does not depend on how many tokens of its sequence are computed with it
 };
 
 // What one layer's attention is; the same fields as `_Form` in native.py. Zero or null: it has none.

@@ -1,14 +1,16 @@
 // Paged attention of a ragged batch: how its work is split among threads. What a unit of it computes is in attend.h,
-// how, in portable.h and tiles.h.
+// how, in portable.h, tiles.h and decode.h.
 //
 // A sequence with few rows (a decode) is split along its keys at fixed positions, so that one long sequence keeps all
 // threads busy and its result never depends on threads or on the rest of the batch; its parts are merged in order. One
 // with many rows (a prefill) is split along its queries, later ones first: they take longest.
 #include <atomic>
+#include <type_traits>
 #include <vector>
 
 #include <omp.h>
 
+#include "decode.h"
 #include "operators.h"
 #include "portable.h"
 #include "tiles.h"
@@ -84,7 +86,14 @@ void run(const Call& call) {
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
         Kernel::start();
-        for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) attend<Kernel>(call, todo[i]);
+        for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) {
+            if constexpr (std::is_same_v<Kernel, TileKernel<false>>)
+                if (is_plain_decode(call, todo[i])) {
+                    attend_decode(call, todo[i]);
+                    continue;
+                }
+            attend<Kernel>(call, todo[i]);
+        }
         Kernel::stop();
         if (merge_count) {
 #pragma omp barrier

@@ -34,6 +34,7 @@ class _Step(ctypes.Structure):
         ("kv_heads", _SIZE),
         ("head_dim", _SIZE),
         ("is_bf16", _SIZE),
+        ("fixed_order", _SIZE),
     )
 
 
@@ -71,7 +72,8 @@ class Prepared:
 def prepare(
     batch: RaggedBatch, block_table: Tensor, k_cache: Tensor, num_heads: int, deterministic: bool
 ) -> Prepared | _reference.Prepared:
-    """``deterministic`` changes nothing: a sequence's result never depends on the rest of its batch."""
+    """A sequence's result never depends on the rest of its batch. ``deterministic``: up to 512 keys, neither on how
+    many of its tokens are computed at once."""
     if k_cache.dtype not in _DTYPES:
         return _reference.prepare(batch, block_table, k_cache, num_heads, deterministic)
     _, block_size, kv_heads, head_dim = k_cache.shape
@@ -85,6 +87,7 @@ def prepare(
         kv_heads,
         head_dim,
         k_cache.dtype == torch.bfloat16,
+        deterministic,
     )
     return Prepared(step, ctypes.addressof(step), k_cache.dtype, tensors)
 

@@ -25,7 +25,7 @@ def _baichuan(raw: RawConfig) -> DecoderSpec:
     if not alibi:
         return spec
     slopes = alibi_slopes(raw.positive("num_attention_heads"))
-    layers = (replace(x, attention=replace(x.attention, rope=None, alibi_slopes=slopes)) for x in spec.layers)
+    layers = (replace(x, attention=replace(x.grouped_attention, rope=None, alibi_slopes=slopes)) for x in spec.layers)
     return replace(spec, layers=tuple(layers))
 
 

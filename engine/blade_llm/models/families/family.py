@@ -17,5 +17,9 @@ class Family:
     decoder: Callable[[RawConfig], DecoderSpec]
     """The specs that ``config.json`` asks for. Raises ``KeyError``, ``TypeError`` or ``ValueError`` for what is missing
     or senseless, :class:`~blade_llm.models.errors.UnsupportedModelError` for what is not computed."""
-    names: Names
-    """What its checkpoints call the tensors."""
+    names: Names | Callable[[RawConfig], Names]
+    """What its checkpoints call the tensors, where that depends on the configuration, too."""
+
+    def names_of(self, raw: RawConfig) -> Names:
+        """What a checkpoint with this configuration calls the tensors."""
+        return self.names if isinstance(self.names, Names) else self.names(raw)

@@ -48,7 +48,7 @@ def _gemma2_like(
     cap = _cap(raw, "attn_logit_softcapping", softcap)
 
     def layer(of: LayerSpec) -> LayerSpec:
-        attention = replace(of.attention, scale=scale, softcap=cap)
+        attention = replace(of.grouped_attention, scale=scale, softcap=cap)
         norm = of.attention_norm
         return replace(of, attention=attention, attention_output_norm=norm, mlp_output_norm=norm)
 
@@ -79,7 +79,7 @@ def _gemma3(raw: RawConfig) -> DecoderSpec:
 
     def layer(of: LayerSpec) -> LayerSpec:
         rope = local if of.attention.window else full
-        return replace(of, attention=replace(of.attention, rope=rope, head_norm=of.attention_norm))
+        return replace(of, attention=replace(of.grouped_attention, rope=rope, head_norm=of.attention_norm))
 
     return replace(spec, layers=tuple(layer(each) for each in spec.layers))
 

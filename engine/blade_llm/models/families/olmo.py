@@ -19,7 +19,7 @@ def _olmo2(raw: RawConfig) -> DecoderSpec:
     norm = spec.final_norm
 
     def layer(of: LayerSpec) -> LayerSpec:
-        attention = replace(of.attention, head_norm_whole=True)
+        attention = replace(of.grouped_attention, head_norm_whole=True)
         return LayerSpec(attention, of.mlp, None, None, attention_output_norm=norm, mlp_output_norm=norm)
 
     return replace(spec, layers=tuple(layer(each) for each in spec.layers))

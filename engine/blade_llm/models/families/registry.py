@@ -11,15 +11,17 @@ from blade_llm.models.families.baichuan import BAICHUAN
 from blade_llm.models.families.big_science import BLOOM, STARCODER2
 from blade_llm.models.families.cohere import COHERE
 from blade_llm.models.families.encoders.bert import BERT, ROBERTA
+from blade_llm.models.families.falcon import FALCON
 from blade_llm.models.families.family import Family
 from blade_llm.models.families.gemma import GEMMA, GEMMA2, GEMMA3
 from blade_llm.models.families.glm import CHATGLM, GLM, GLM4
-from blade_llm.models.families.gpt2 import GPT2
-from blade_llm.models.families.gpt_neox import GPT_NEOX
+from blade_llm.models.families.gpt.gpt2 import GPT2
+from blade_llm.models.families.gpt.gpt_neox import GPT_J, GPT_NEOX
 from blade_llm.models.families.granite import GRANITE
 from blade_llm.models.families.internlm import INTERNLM2
 from blade_llm.models.families.llama import LLAMA
 from blade_llm.models.families.mistral import MISTRAL
+from blade_llm.models.families.mixtures.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from blade_llm.models.families.mixtures.mixtral import MIXTRAL
 from blade_llm.models.families.mixtures.qwen_moe import QWEN2_MOE, QWEN3_MOE
 from blade_llm.models.families.olmo import OLMO2
@@ -37,6 +39,8 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "MixtralForCausalLM": MIXTRAL,
     "Qwen2MoeForCausalLM": QWEN2_MOE,
     "Qwen3MoeForCausalLM": QWEN3_MOE,
+    "DeepseekV2ForCausalLM": DEEPSEEK_V2,
+    "DeepseekV3ForCausalLM": DEEPSEEK_V3,
     "Phi3ForCausalLM": PHI3,
     "InternLM2ForCausalLM": INTERNLM2,
     "GlmForCausalLM": GLM,
@@ -44,6 +48,8 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "GraniteForCausalLM": GRANITE,
     "PhiForCausalLM": PHI,
     "GPTNeoXForCausalLM": GPT_NEOX,
+    "GPTJForCausalLM": GPT_J,
+    "FalconForCausalLM": FALCON,
     "OPTForCausalLM": OPT,
     "GPT2LMHeadModel": GPT2,
     "GemmaForCausalLM": GEMMA,

@@ -7,9 +7,11 @@ from torch import Tensor
 
 from blade_llm.kernels.paged_attention import AttentionVariant
 from blade_llm.kernels.paged_attention import warm as warm_attention
-from blade_llm.kernels.warm import warm_family, warm_layers
+from blade_llm.kernels.warm import warm_family, warm_latent, warm_layers
 from blade_llm.layers.attention import variant_of
+from blade_llm.spec.attention import AttentionSpec
 from blade_llm.spec.decoder import DecoderSpec
+from blade_llm.spec.latent_attention import LatentAttentionSpec
 from blade_llm.spec.modules import ModulesSpec
 from blade_llm.spec.moe import MoESpec
 
@@ -22,13 +24,14 @@ def warm_norms_and_gates(spec: DecoderSpec | ModulesSpec, dtype: torch.dtype, k_
     mlps = {layer.mlp.shared if isinstance(layer.mlp, MoESpec) else layer.mlp for layer in layers}
     gated = {mlp.inner for mlp in mlps if mlp is not None and mlp.gated and mlp.activation == "silu"}
     attentions = [layer.attention for layer in layers]
+    latent = [a for a in attentions if isinstance(a, LatentAttentionSpec)]
     of_heads = {a.head_norm.kind for a in attentions if a.head_norm is not None and not a.head_norm_whole}
     warm_layers(
         dtype,
         k_cache,
         hidden=hidden,
         inner=sorted(gated),
-        num_heads=spec.num_heads,
+        num_heads=0 if latent else spec.num_heads,
         qk_norm=bool(of_heads),
         unit_offset="rms_unit_offset" in of_heads,
     )
@@ -43,16 +46,20 @@ def warm_norms_and_gates(spec: DecoderSpec | ModulesSpec, dtype: torch.dtype, k_
         biases=any(norm.bias for norm in norms),
         activations={(mlp.activation, mlp.gated, mlp.inner) for mlp in mlps if mlp is not None},
     )
-    for width in {size for a in attentions if a.head_norm_whole for size in (a.query_size, a.kv_size)}:
+    for a in dict.fromkeys(latent):
+        warm_latent(dtype, k_cache, a)
+    whole = [a for a in attentions if isinstance(a, AttentionSpec) and a.head_norm_whole]
+    for width in {size for a in whole for size in (a.query_size, a.kv_size)}:
         warm_family(dtype, k_cache.device, hidden=width, norms={"rms"})
 
 
 def warm_paged_attention(
-    spec: DecoderSpec | ModulesSpec, k_cache: Tensor, block_table: Tensor, deterministic: bool
+    spec: DecoderSpec | ModulesSpec, cache: tuple[Tensor, Tensor], block_table: Tensor, deterministic: bool
 ) -> None:
-    """Attention with every option and window that some layer has."""
+    """Attention with every option and window that some layer has. ``cache``: keys and values of any layer."""
+    k_cache, v_cache = cache
     for variant, windows in _variants(spec, k_cache.device):
-        warm_attention(k_cache, block_table, spec.num_heads, windows, deterministic, variant)
+        warm_attention(k_cache, block_table, spec.num_heads, windows, deterministic, variant, v_cache)
 
 
 def _variants(spec: DecoderSpec | ModulesSpec, device: torch.device) -> list[tuple[AttentionVariant, tuple[int, ...]]]:
@@ -66,5 +73,5 @@ def _variants(spec: DecoderSpec | ModulesSpec, device: torch.device) -> list[tup
     attentions = [layer.attention for layer in spec.layers]
     for options in {(a.softcap, a.alibi_slopes) for a in attentions}:
         alike = [a for a in attentions if (a.softcap, a.alibi_slopes) == options]
-        found.append((variant_of(alike[0], device), tuple(sorted({a.window for a in alike}))))
+        found.append((variant_of(*options, device), tuple(sorted({a.window for a in alike}))))
     return found

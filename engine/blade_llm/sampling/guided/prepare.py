@@ -34,7 +34,7 @@ _DAY: Final = r"((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[
 _DATE: Final = f"({_YEAR}-{_DAY}|{_LEAP_YEAR}-02-29)"
 _HOUR: Final = r"([01][0-9]|2[0-3]):[0-5][0-9]"
 _TIME: Final = rf"{_HOUR}:[0-5][0-9](\.[0-9]{{1,9}})?(Z|[+-]{_HOUR})"
-_EXACT: Final[dict[str, dict[str, Any]]] = {
+EXACT_FORMATS: Final[dict[str, dict[str, Any]]] = {
     "date": {"pattern": f"^{_DATE}$"},
     "time": {"pattern": f"^{_TIME}$"},
     "date-time": {"pattern": f"^{_DATE}T{_TIME}$"},
@@ -80,10 +80,10 @@ def _exact(value: Any, *, names: bool) -> Any:
         if names or key != "uniqueItems"  # was false
     }
     name = None if names else made.get("format")
-    if isinstance(name, str) and name in _EXACT:
+    if isinstance(name, str) and name in EXACT_FORMATS:
         del made["format"]
         parts = made.get("allOf", [])
-        made["allOf"] = [*(parts if isinstance(parts, list) else []), _EXACT[name]]
+        made["allOf"] = [*(parts if isinstance(parts, list) else []), EXACT_FORMATS[name]]
     return made
 
 

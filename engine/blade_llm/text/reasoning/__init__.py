@@ -11,10 +11,10 @@ QWEN3: Final = ReasoningForm(name="qwen3")
 """Thinks where the output begins with ``<think>``, or the prompt ends with it."""
 DEEPSEEK_R1: Final = ReasoningForm(name="deepseek_r1", always=True)
 """Always thinks; older templates do not say so."""
-DEEPSEEK_V3: Final = ReasoningForm(name="deepseek_v3")
+DEEPSEEK_V3: Final = ReasoningForm(name="deepseek_v3", gap="")
 """DeepSeek-V3.1: thinks where the prompt ends with ``<think>``."""
-GLM45: Final = ReasoningForm(name="glm45")
-MISTRAL: Final = ReasoningForm(name="mistral", begin="[THINK]", end="[/THINK]")
+GLM45: Final = ReasoningForm(name="glm45", before="\n", gap="\n")
+MISTRAL: Final = ReasoningForm(name="mistral", begin="[THINK]", end="[/THINK]", gap="")
 """Magistral."""
 REASONING_PARSERS: Final = {form.name: form for form in (QWEN3, DEEPSEEK_R1, DEEPSEEK_V3, GLM45, MISTRAL)}
 """Reasoning forms by value of ``--reasoning_parser``."""

@@ -17,6 +17,10 @@ class ReasoningForm:
     """What ``--reasoning_parser`` calls it."""
     begin: str = "<think>"
     end: str = "</think>"
+    before: str = ""
+    """What may stand before the beginning, as some models write it."""
+    gap: str = "\n\n"
+    """Between the end and the content, as the model is taught to write it."""
     always: bool = False
     """Outputs begin inside, also where neither prompt nor output says so."""
 

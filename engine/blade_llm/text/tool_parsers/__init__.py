@@ -29,24 +29,28 @@ LLAMA3_JSON: Final = CallForm(
     around=" ",
 )
 """Llama 3.1, 3.2 and 3.3."""
-MISTRAL: Final = CallForm(name="mistral", reader=MistralReader, special=MISTRAL_MARKERS, forced=LLAMA3_JSON)
-"""Mistral, Mixtral, Ministral, Devstral."""
-DEEPSEEK_V3: Final = CallForm(name="deepseek_v3", reader=DeepSeekReader, special=DEEPSEEK_MARKERS, forced=LLAMA3_JSON)
-"""DeepSeek-V3 and R1; what V3.1 writes, too."""
-DEEPSEEK_V31: Final = replace(DEEPSEEK_V3, name="deepseek_v31")
+MISTRAL: Final = CallForm(name="mistral", reader=MistralReader, special=MISTRAL_MARKERS, written="list")
+"""Mistral, Mixtral, Ministral."""
+_MISTRAL_NAMED: Final = replace(MISTRAL, written="named")
+"""Since Mistral Small 3.1: Devstral, Magistral."""
+DEEPSEEK_V3: Final = CallForm(name="deepseek_v3", reader=DeepSeekReader, special=DEEPSEEK_MARKERS, written="fenced")
+"""DeepSeek-V3 and R1; what V3.1 writes is read, too."""
+DEEPSEEK_V31: Final = replace(DEEPSEEK_V3, name="deepseek_v31", written="named")
 QWEN3_CODER: Final = CallForm(
-    name="qwen3_coder", reader=Qwen3CoderReader, special=("<tool_call>", "</tool_call>"), forced=HERMES
+    name="qwen3_coder", reader=Qwen3CoderReader, special=("<tool_call>", "</tool_call>"), written="parameters"
 )
 """Qwen3-Coder."""
 GLM45: Final = CallForm(
     name="glm45",
     reader=Glm45Reader,
     special=("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
-    forced=HERMES,
+    written="pairs",
 )
 """GLM-4.5 and later."""
-PYTHONIC: Final = CallForm(name="pythonic", reader=PythonicReader, special=PYTHONIC_MARKERS, forced=LLAMA3_JSON)
+PYTHONIC: Final = CallForm(name="pythonic", reader=PythonicReader, special=PYTHONIC_MARKERS, written="python")
 """Llama 3.2 of 1B and 3B, ToolACE, Llama 4."""
+NO_PARSER: Final = "none"
+"""In place of a parser's name, of tools or of reasoning: switches off one that the chat template would call for."""
 TOOL_PARSERS: Final = {
     form.name: form for form in (HERMES, LLAMA3_JSON, MISTRAL, DEEPSEEK_V3, DEEPSEEK_V31, QWEN3_CODER, GLM45, PYTHONIC)
 }
@@ -64,9 +68,14 @@ def detect_tool_parser(template: str) -> CallForm | None:
     if LLAMA3_JSON.begin in template or '"parameters": dictionary of argument' in template:
         return LLAMA3_JSON
     if MISTRAL_MARKERS[0] in template:
-        return MISTRAL
+        return as_taught(MISTRAL, template)
     if DEEPSEEK_MARKERS[2] in template:
-        return DEEPSEEK_V3
+        return DEEPSEEK_V3 if "```json" in template else DEEPSEEK_V31
     if "<|python_start|>" in template or "[func_name1(params_name1=" in template:
         return PYTHONIC
     return None
+
+
+def as_taught(form: CallForm, template: str) -> CallForm:
+    """``form`` as the chat template shows it, where models of one family are taught different ones."""
+    return _MISTRAL_NAMED if form is MISTRAL and MISTRAL_MARKERS[2] in template else form

@@ -11,6 +11,10 @@ from blade_llm.text.markers import WHITESPACE, HeldText, settled
 from blade_llm.text.tool_parsers.call_object import CallObject
 from blade_llm.text.tool_parsers.reader import CallReader
 
+Written = Literal["object", "list", "named", "fenced", "parameters", "pairs", "python"]
+"""How one call is written: an object with name and arguments; a list of such objects; a name and the object of its
+arguments; the same with the object in a block of code; tags with the name of each argument; pairs of tags; Python."""
+
 
 class Parser(Protocol):
     """Parses one output; what comes out does not depend on how the text is cut into pieces."""
@@ -43,8 +47,8 @@ class CallForm:
     """Reads calls that are written in another way."""
     special: tuple[str, ...] = ()
     """Markers that the reader has to see."""
-    forced: CallForm | None = None
-    """The form of calls that a request requires, where this one has no grammar."""
+    written: Written = "object"
+    """How the model is taught to write what the reader reads, where that may be more."""
 
     @property
     def markers(self) -> tuple[str, ...]:

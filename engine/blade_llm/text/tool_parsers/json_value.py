@@ -19,7 +19,7 @@ class JsonValue:
 
     def __init__(self) -> None:
         self._depth = 0
-        self._in_string = False
+        self.in_string = False
         self._escaped = False
         self._begun = False
         self.done = False
@@ -29,7 +29,7 @@ class JsonValue:
         """Take what belongs to the value from ``begin`` on; returns where it ends (so far)."""
         position, end = begin, len(text)
         while position < end and not self.done:
-            if self._in_string:
+            if self.in_string:
                 position = self._string(text, position)
             elif self._depth:
                 position = self._nested(text, position)
@@ -47,7 +47,7 @@ class JsonValue:
         if found[0] == "\\":
             self._escaped = True
         else:
-            self._in_string = False
+            self.in_string = False
             self.done = not self._depth
         return found.end()
 
@@ -57,7 +57,7 @@ class JsonValue:
             return len(text)
         match found[0]:
             case '"':
-                self._in_string = True
+                self.in_string = True
             case "{" | "[":
                 self._depth += 1
             case "}" | "]":
@@ -73,8 +73,8 @@ class JsonValue:
         character = text[position]
         if not self._begun and character in '"{[':
             self._begun = True
-            self._in_string = character == '"'
-            self._depth = int(not self._in_string)
+            self.in_string = character == '"'
+            self._depth = int(not self.in_string)
         elif character.isalnum() or character in "-+._":
             self._begun = True
         else:

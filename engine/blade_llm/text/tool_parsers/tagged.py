@@ -6,15 +6,23 @@ Values stand as they are, without quotes, so that the function's schema has to s
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Generator
-from typing import Any, Final
+from typing import Final
 
-from blade_llm.text.markers import partial_marker
+from blade_llm.text.markers import WHITESPACE, partial_marker
+from blade_llm.text.tool_parsers.argument_schemas import argument_schema, kinds
+from blade_llm.text.tool_parsers.json_value import JsonValue
 from blade_llm.text.tool_parsers.reader import CallReader, Waiting, literal_json, no_constant
 
 _CALL: Final = "<tool_call>"
 _CALL_END: Final = "</tool_call>"
-_LONGEST_KEY: Final = 1024
+LONGEST_KEY: Final = 1024
+NULLS: Final = ("null", "None")
+"""Where an argument may be text or null, these are null; all else is text as it stands."""
+_TEXT: Final = frozenset({"string"})
+_TEXT_OR_NULL: Final = frozenset({"string", "null"})
+_STRING_END: Final = re.compile(r'(?:[^"\\\n]|\\.)*"')
 
 
 class _TaggedReader(CallReader):
@@ -28,13 +36,24 @@ class _TaggedReader(CallReader):
         """
         if lines:
             yield from self._one_of("\n")
-        if not _is_text(self._parameters.get(name), key):
-            found = yield from self._until(end)
-            if found is None:
-                return False
-            self._write_key(key)
-            self._write(_as_json(found[0].removesuffix("\n") if lines else found[0]))
-            return True
+        parameters = self._parameters.get(name)
+        schema = argument_schema(parameters, key)
+        found = _TEXT if schema is None else kinds(schema, parameters)
+        if found == _TEXT:
+            return (yield from self._text_value(key, end, lines=lines))
+        text = yield from self._whole_value(end)
+        if text is None:
+            return False
+        self._write_key(key)
+        text = text.removesuffix("\n") if lines else text
+        if found == _TEXT_OR_NULL:
+            self._write("null" if text.strip(WHITESPACE) in NULLS else json.dumps(text, ensure_ascii=False))
+        else:
+            self._write(_as_json(text))
+        return True
+
+    def _text_value(self, key: str, end: str, *, lines: bool) -> Generator[None, None, bool]:
+        """A string, given on as it comes."""
         self._write_key(key)
         self._write('"')
         stop = f"\n{end}" if lines else end
@@ -55,9 +74,40 @@ class _TaggedReader(CallReader):
                 return False
             yield from self._wait()
 
+    def _whole_value(self, end: str) -> Generator[None, None, str | None]:
+        """The text before the first ``end``, or before a later one where JSON ends there that holds it in a string.
+        None: the output ends before."""
+        start = self._pos
+        found = yield from self._until(end)
+        if found is None:
+            return None
+        first, after_first = found[0], self._pos
+        while (yield from self._in_string(start, end)):
+            if (yield from self._until(end)) is None:
+                break
+            text = self._text[start : self._pos - len(end)]
+            if _is_json(text):
+                return text
+        self._pos = after_first
+        return first
+
+    def _in_string(self, start: int, end: str) -> Generator[None, None, bool]:
+        """Whether the ``end`` that was read last stands in a string of JSON, which is closed on the same line."""
+        at = self._pos - len(end)
+        value = JsonValue()
+        value.add(self._text[start:at].lstrip(WHITESPACE), 0)
+        if not value.in_string:
+            return False
+        while True:
+            if _STRING_END.match(self._text, at):
+                return True
+            if self._final or "\n" in self._text[at:]:
+                return False
+            yield from self._wait_for('"\n')
+
     def _key(self, end: str) -> Generator[None, None, str | None]:
         found = yield from self._until(end)
-        return None if found is None or not 0 < len(found[0]) <= _LONGEST_KEY else found[0]
+        return None if found is None or not 0 < len(found[0]) <= LONGEST_KEY else found[0]
 
 
 class Qwen3CoderReader(_TaggedReader):
@@ -127,28 +177,20 @@ class Glm45Reader(_TaggedReader):
         self._end_call()
 
 
-def _is_text(schema: Any, key: str) -> bool:
-    """Whether the argument can only be a string. One that the schema does not know is one."""
-    properties = schema.get("properties") if isinstance(schema, dict) else None
-    found = properties.get(key) if isinstance(properties, dict) else None
-    if not isinstance(found, dict):
-        return True
-    kinds = found.get("type")
-    if kinds is None:
-        choices = found.get("enum") or ([found["const"]] if "const" in found else [])
-        return bool(choices) and all(isinstance(choice, str) for choice in choices)
-    return kinds in ("string", ["string"])
-
-
 def _as_json(text: str) -> str:
     """``text`` where it is JSON, the JSON of a Python literal, else a JSON string."""
     stripped = text.strip()
-    try:
-        json.loads(stripped, parse_constant=no_constant)
+    if _is_json(stripped):
         return stripped
-    except (ValueError, RecursionError):
-        pass
     return literal_json(stripped) or json.dumps(text, ensure_ascii=False)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text, parse_constant=no_constant)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _quoted(text: str) -> str:

@@ -1,7 +1,8 @@
 """The lengths in the metadata of a GGUF file, checked against the file before anything believes them.
 
 Layout: magic, version (u32), numbers of tensors and of fields (u64), then each field: key, type (u32), value. A string
-is a length (u64) and its bytes, an array a type (u32), a length (u64) and its elements.
+is a length (u64) and its bytes, an array a type (u32), a length (u64) and its elements. Then each tensor: its name, the
+number of its extents (u32), these (u64), its type (u32) and its offset (u64).
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ _STRING: Final = 8
 _ARRAY: Final = 9
 
 
-def check_header(file: Path) -> None:
-    """Raises ``ValueError`` for an array or string that is longer than what is left of ``file``, and for arrays of
-    arrays; ``OSError``."""
+def check_header(file: Path) -> dict[str, int]:
+    """The numbers of the tensors' types by name.
+
+    Raises ``ValueError`` for an array or string that is longer than what is left of ``file``, and for arrays of arrays;
+    ``OSError``.
+    """
     with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        _Walk(data).fields()
+        return _Walk(data).tensors()
 
 
 class _Walk:
@@ -33,8 +37,19 @@ class _Walk:
         if not self._number("I") & 0xFFFF:
             self._order = ">"  # the version is a small number in the file's own byte order
 
-    def fields(self) -> None:
-        self._number("Q")
+    def tensors(self) -> dict[str, int]:
+        count, types = self._number("Q"), {}
+        self._fields()
+        for _ in range(count):
+            length = self._number("Q")
+            self._skip(length)
+            name = self._data[self._position - length : self._position].decode("utf-8", "replace")
+            self._skip(self._number("I") * 8)
+            types[name] = self._number("I")
+            self._skip(8)
+        return types
+
+    def _fields(self) -> None:
         for _ in range(self._number("Q")):
             self._skip(self._number("Q"))
             kind = self._number("I")

@@ -4,13 +4,15 @@ hundred thousand tokens, and no ``gguf`` package to judge shapes."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import numpy as np
 
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.weights.tensor_info import TensorInfo
+
+if TYPE_CHECKING:  # a tenth of a second, in a server that has no other use for it
+    import numpy as np
 
 MODEL_NAME: Final = "model.gguf"
 INDEX_NAME: Final = "model.gguf.json"
@@ -31,6 +33,19 @@ class Entry(msgspec.Struct, frozen=True):
     nbytes: int
     permuted_heads: int = 0
     """See :func:`blade_llm.weights.gguf.names.permuted_heads`."""
+    file: str = MODEL_NAME
+    """Which of the files of a model in parts."""
+
+
+def file_name(part: int) -> str:
+    """What the link to a part is called, counted from 0."""
+    return f"model-{part:05d}.gguf" if part else MODEL_NAME
+
+
+def linked_files(folder: Path) -> list[Path]:
+    """The links to all parts in the folder made for a GGUF file. Raises :class:`ModelFilesError`."""
+    names = {entry.file for entry in _read(folder / MODEL_NAME).values()} | {MODEL_NAME}
+    return [folder / name for name in sorted(names, key=lambda name: (name != MODEL_NAME, name))]
 
 
 def read_gguf_header(file: Path) -> dict[str, TensorInfo]:
@@ -38,6 +53,8 @@ def read_gguf_header(file: Path) -> dict[str, TensorInfo]:
     size = file.stat().st_size
     tensors = {}
     for name, entry in _read(file).items():
+        if entry.file != file.name:
+            continue
         if entry.begin + entry.nbytes > size:
             raise ModelFilesError(
                 f"{file.resolve()} is truncated: tensor {name!r} ends at byte {entry.begin + entry.nbytes}, the file "
@@ -53,6 +70,7 @@ class GgufFile:
     def __init__(self, file: Path) -> None:
         try:
             import gguf.quants
+            import numpy as np
         except ImportError:
             raise ModelFilesError(f"{file}: {MISSING_PACKAGE}") from None
         self._gguf: Any = gguf
@@ -61,6 +79,8 @@ class GgufFile:
 
     def array(self, name: str) -> np.ndarray:
         """The tensor in fp32, or in fp16 where it is stored so. Raises ``ValueError`` for data of another size."""
+        import numpy as np
+
         entry = self._index[name]
         stored = self._gguf.GGMLQuantizationType[entry.type]
         data = self._data[entry.begin : entry.begin + entry.nbytes]

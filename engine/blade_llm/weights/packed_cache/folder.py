@@ -74,7 +74,7 @@ class Place:
     def open_writer(self, capacity: int) -> Writing | None:
         """A writer of at most ``capacity`` bytes, or None where there is no room or another process still writes after
         :data:`WAIT_S`; call :meth:`find` again then, and also before writing. Raises ``OSError``."""
-        if min(self.limit, shutil.disk_usage(_existing(self.folder)).free // 2) < capacity:
+        if self.limit < capacity or not self._make_room(2 * capacity):
             logger.info("packed weights are not kept: %d bytes are too much for %s", capacity, self.folder)
             return None
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # the mode is that of the last folder alone
@@ -105,6 +105,21 @@ class Place:
         partial.replace(path)
         self._prune(path)
         return path
+
+    def _make_room(self, wanted: int) -> bool:
+        """Whether ``wanted`` bytes are free on the disk, at the cost of what has not been used for longest."""
+        files = sorted(self.folder.glob(f"*{_SUFFIX}"), key=lambda file: file.stat().st_mtime)
+        if wanted > self._free + sum(file.stat().st_size for file in files):
+            return False
+        for file in files:
+            if wanted <= self._free:
+                break
+            _remove_unused(file)
+        return wanted <= self._free
+
+    @property
+    def _free(self) -> int:
+        return shutil.disk_usage(_existing(self.folder)).free
 
     def _path(self, packing: str, content: str) -> Path:
         return self.folder / f"{packing}-{content}{_SUFFIX}"

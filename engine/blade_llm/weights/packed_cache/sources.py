@@ -68,10 +68,15 @@ class WritingSource:
         self._source, self._writing, self._dtype = source, writing, dtype
         self._handed = _Handed()
         self._linears: list[StoredLinear] = []
+        self._placed: list[NativeLinear] = []
         self._failed = False
 
-    def tensor(self, name: str) -> Tensor:
-        return self._handed.add((name,), self._source.tensor(name))
+    def tensor(self, name: str, index: int | None = None, dtype: torch.dtype | None = None) -> Tensor:
+        tensor = self._source.tensor(name, index, dtype)
+        return self._handed.add((name,), tensor) if index is None and dtype is None else tensor
+
+    def made(self, keys: list[str], make: Callable[[], Tensor]) -> Tensor:
+        return self._handed.add(tuple(keys), make())
 
     def stacked(self, names: list[str]) -> Tensor:
         """Matrices of whole panels have no data either: they are packed one by one, straight from the file."""
@@ -99,9 +104,10 @@ class WritingSource:
             try:
                 spans, parts = zip(*(self._writing.writer.add(part) for part in linear.parts), strict=True)
             except OSError as error:
-                self._give_up(error)
+                self._give_up(str(error))
                 return linear
             linear.place(Parts(*parts))
+            self._placed.append(linear)
             self._linears.append(
                 StoredLinear(
                     names, bias_names, linear.kind, linear.deterministic, linear.outputs, linear.inputs, *spans
@@ -130,8 +136,9 @@ class WritingSource:
                     dtype = str(tensor.dtype).removeprefix("torch.")
                     tensors.append(StoredTensor(names, dtype, tuple(tensor.shape), span))
         except OSError as error:
-            self._give_up(error)
+            self._give_up(str(error))
             return None
+        self._placed.clear()
         directory = Directory(tuple(self._linears), tuple(tensors), tuple(elsewhere))
         thread = threading.Thread(target=self._writing.publish, args=(directory,), name="packed-weights", daemon=True)
         thread.start()
@@ -142,8 +149,12 @@ class WritingSource:
         if not self._failed:
             self._give_up(reason)
 
-    def _give_up(self, reason: object) -> None:
+    def _give_up(self, reason: str) -> None:
+        """Take what was written into memory: the space of a deleted file is free only when nothing maps it."""
         self._failed = True
+        while self._placed:
+            linear = self._placed.pop()
+            linear.place(Parts(*(part.clone() for part in linear.parts)))
         self._writing.give_up(reason)
 
 
@@ -163,8 +174,13 @@ class ReadingSource:
         for names in file.directory.elsewhere:
             self._shapes.pop(names, None)
 
-    def tensor(self, name: str) -> Tensor:
+    def tensor(self, name: str, index: int | None = None, dtype: torch.dtype | None = None) -> Tensor:
+        if index is not None or dtype is not None:  # a piece of what `made` did not find
+            return self._source.tensor(name, index, dtype)
         return self._hand((name,), lambda: self._source.tensor(name))
+
+    def made(self, keys: list[str], make: Callable[[], Tensor]) -> Tensor:
+        return self._hand(tuple(keys), make)
 
     def stacked(self, names: list[str]) -> Tensor:
         return self._hand(tuple(names), lambda: self._source.stacked(names))

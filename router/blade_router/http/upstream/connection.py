@@ -10,28 +10,24 @@ and seconds, and whatever else is neither body nor end (chunk extensions, traile
 
 import asyncio
 import contextlib
-import errno
 import math
 import socket
-import ssl
-from collections.abc import Callable
-from typing import cast
+from typing import Final, cast
 
 import httptools
 
-from blade_router.http.accept.descriptors import out_of_descriptors
+from blade_router.compiled.attributes import mypyc_attr
 from blade_router.http.errors import Headers
+from blade_router.http.upstream.chunk import whole_chunk
 from blade_router.http.upstream.errors import (
     BadResponse,
-    ConnectFailed,
     ConnectionLost,
     FirstByteTimeout,
     StaleConnection,
     Stalled,
-    connect_failed,
 )
 
-COPY_LIMIT = 64 * 1024
+COPY_LIMIT: Final = 64 * 1024
 """Bytes up to which copying a body costs less than sending it in parts: uvloop's fast path takes one object."""
 HIGH_WATER = 256 * 1024
 """Bytes of unread body at which the connection stops reading from the engine."""
@@ -53,39 +49,13 @@ SLOW_AFTER = 60
 _FRAMING = (b"content-length", b"transfer-encoding")
 
 
-async def connect(host: str, port: int, timeout: float, tls: ssl.SSLContext | None = None) -> "Connection":
-    """Open a connection (TCP_NODELAY is what asyncio and uvloop set by default).
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Sink:
+    """Takes a response as it comes. A class, as calls of its methods cost less than those of a function."""
 
-    Raises:
-        ConnectFailed: refused, unreachable, unresolved, not accepted within ``timeout`` seconds, or not trusted.
-        OutOfResources: there is no descriptor or port left for it.
-    """
-    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    try:
-        async with asyncio.timeout(timeout):
-            make = cast(Callable[[], asyncio.Protocol], Connection)
-            transport, protocol = await asyncio.get_running_loop().create_connection(make, host, port, ssl=tls)
-    except TimeoutError:
-        raise ConnectFailed(f"{where} did not accept within {timeout:g} s") from None
-    except (OSError, UnicodeError) as error:  # UnicodeError: an impossible host name
-        code = getattr(error, "errno", None)
-        why = "connection refused" if code == errno.ECONNREFUSED else getattr(error, "strerror", None) or str(error)
-        if isinstance(error, socket.gaierror) and out_of_descriptors():
-            code = errno.EMFILE  # the resolver says only that it failed
-        raise connect_failed(f"cannot connect to {where}: {why}", code) from None
-    _enable_keepalive(transport.get_extra_info("socket"))
-    return cast(Connection, protocol)
-
-
-def _enable_keepalive(sock: socket.socket) -> None:
-    """Set TCP keep-alive and user time-out: the kernel breaks the connection to a dead peer after ``DEAD_AFTER``."""
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, DEAD_AFTER // 2)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, DEAD_AFTER // 3)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_AFTER * 1000)
-    except OSError:  # it broke already, which its protocol is notified of
-        pass
+    def put(self, part: bytes) -> bool:
+        """Take a part of the body; False: no more for now."""
+        raise NotImplementedError
 
 
 class Connection:
@@ -117,8 +87,10 @@ class Connection:
         self._keep_alive = False
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._sink: Callable[[bytes], bool] | None = None
+        self._sink: Sink | None = None
         self._in_head = False
+        self._between_chunks = False
+        """The last chunk that the parser began is complete."""
         self._head_timer: asyncio.TimerHandle | None = None
         self._extended_timeout = False
         self._first_byte_timeout = 0.0
@@ -143,7 +115,7 @@ class Connection:
         self._stall_timeout = stall_timeout
         self.status = 0
         self.headers = []
-        self.complete = self._received = self._head_complete = self._keep_alive = False
+        self.complete = self._received = self._head_complete = self._keep_alive = self._between_chunks = False
         self._busy = True
         self._read_at = 0.0
         self._exchanges += 1
@@ -191,7 +163,7 @@ class Connection:
                 return b""
             await self._wait()
 
-    async def stream_to(self, sink: Callable[[bytes], bool]) -> None:
+    async def stream_to(self, sink: Sink) -> None:
         """Stream the body to ``sink`` as it comes, without waking a task for each piece of it.
 
         Returns when the response is complete, its last bytes being left for ``read``; or when ``sink`` has returned
@@ -203,13 +175,24 @@ class Connection:
         """
         self._sink = sink
         try:
-            while not self.complete and self._sink is not None:
+            while not self.complete and self._streams():
                 if self._chunks:
-                    self._feed_sink(self._sink)
+                    self._give(sink, self._take())
                 else:
                     await self._wait()
         finally:
             self._sink = None
+
+    def acknowledge_less(self) -> None:
+        """Have one packet acknowledge two tokens: otherwise each takes one of its own.
+
+        Only where the engine sends each at once (TCP_NODELAY): another would keep the second one back until the first
+        is acknowledged. The kernel does so until it has waited 40 ms for more: it has to be asked for each stream.
+        """
+        sock = self._transport.get_extra_info("socket") if self._transport is not None else None
+        if sock is not None:
+            with contextlib.suppress(OSError):  # it broke already, which the protocol is notified of
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
 
     @property
     def at_end(self) -> bool:
@@ -257,17 +240,30 @@ class Connection:
             # Unexpected bytes must not be taken for the next response.
             self.abort(BadResponse("bytes came after the end of the response"))
             return
+        sink = self._sink
+        if sink is not None and self._between_chunks and not self._chunks:
+            body = whole_chunk(data)
+            if body:  # nearly always in a stream of events: the parser would come to the same, and to where it is
+                if self._timer is not None:
+                    self._read_at = self._loop.time()
+                self._overhead = 0
+                self._give(sink, body)
+                if not self._streams():
+                    self._wake()
+                return
         self._received = True
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self.abort(BadResponse(f"the response is not HTTP/1.1: {error.__context__ or error}"))
             return
+        if self._between_chunks and not data.endswith(b"\r\n"):
+            self._between_chunks = False  # the next one has begun
         if self._chunks or self.complete:
             self._overhead = 0
-            if self._sink is not None and not self.complete:
-                self._feed_sink(self._sink)
-                if self._sink is not None:
+            if sink is not None and not self.complete:
+                self._give(sink, self._take())
+                if self._streams():
                     return
         else:
             self._count_overhead(len(data))
@@ -323,6 +319,12 @@ class Connection:
         self.status = status
         self._head_complete = True
 
+    def on_chunk_header(self) -> None:
+        self._between_chunks = False
+
+    def on_chunk_complete(self) -> None:
+        self._between_chunks = True
+
     def on_body(self, body: bytes) -> None:
         if self._timer is not None:
             self._read_at = self._loop.time()
@@ -363,9 +365,13 @@ class Connection:
                 self._transport.resume_reading()
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
-    def _feed_sink(self, sink: Callable[[bytes], bool]) -> None:
+    def _streams(self) -> bool:
+        """The sink takes more. Asked by a call: a compiled function that has seen one assumes that it stays."""
+        return self._sink is not None
+
+    def _give(self, sink: Sink, part: bytes) -> None:
         try:
-            if not sink(self._take()):
+            if not sink.put(part):
                 self._sink = None
         except Exception as error:
             self.abort(error)

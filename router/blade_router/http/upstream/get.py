@@ -5,7 +5,8 @@ import contextlib
 from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
-from blade_router.http.upstream.connection import Connection, connect
+from blade_router.http.upstream.connect import connect
+from blade_router.http.upstream.connection import Connection
 from blade_router.http.upstream.errors import BadResponse, UnexpectedStatus
 
 RESPONSE_SECONDS = 2.0

@@ -9,7 +9,8 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from blade_router.http.upstream.connection import Connection, connect
+from blade_router.http.upstream.connect import connect
+from blade_router.http.upstream.connection import Connection
 from blade_router.http.upstream.errors import ConnectFailed, OutOfResources, StaleConnection
 
 IDLE_LIMIT = 4.0

@@ -86,6 +86,7 @@ class TimedChoice(PrefixChoice):
         "_home",
         "_in_flight",
         "_kept_waiting",
+        "_number",
         "_policy",
         "_reference",
         "_sent_at",
@@ -130,6 +131,7 @@ class TimedChoice(PrefixChoice):
         self._first_at = 0.0
         self._kept_waiting = False
         self._waits = False
+        self._number = 0
         self._clock = clock
         self._times = times
         self._candidates = candidates
@@ -155,6 +157,9 @@ class TimedChoice(PrefixChoice):
         self._times.record(prefill, self._blocks, self._candidates)
         endpoint.backlog_tokens += self._uncached
         self._insertion = self._index.sent(self._chain, endpoint, self._matched)
+        log = self._times.log
+        if log is not None and log.active:
+            self._number = log.sent(self._sent_at, endpoint.name, self._blocks, self._matched, self._whole, self._chain)
 
     def first_byte(self) -> None:
         self._waits = False
@@ -165,6 +170,8 @@ class TimedChoice(PrefixChoice):
         self._uncached = 0
         if self._insertion is not None:
             self._insertion.first_byte()
+        if self._number and (log := self._times.log) is not None:
+            log.first_byte(self._number, now)
 
     def kept_waiting(self) -> None:
         self._kept_waiting = True
@@ -178,4 +185,9 @@ class TimedChoice(PrefixChoice):
             if usage is not None and usage.completion_tokens >= LEAST_OUTPUT and not self._whole:
                 prefill.decoded(now - self._first_at, usage.completion_tokens)
                 self._times.decoded(prefill.token, usage.completion_tokens)
+        if self._number and (log := self._times.log) is not None:
+            now = self._clock()
+            seen = not self._kept_waiting
+            seconds, decoding = (now - self._sent_at, now - self._first_at) if seen else (0.0, 0.0)
+            log.ended(self._number, now, seconds, decoding, usage)
         super().ended(usage)

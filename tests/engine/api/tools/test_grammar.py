@@ -6,33 +6,24 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import jsonschema
-import numpy as np
 import pytest
 from engine_support.pieces import calls, content, parsed, reasoning
-from engine_support.tool_models import write_tool_model
+from engine_support.random_walk import GrammarEngine
 
 from blade_llm.api.tools.grammar import output_structure
 from blade_llm.api.tools.requests import FunctionDefinition, FunctionName, NamedToolChoice, ToolChoice
 from blade_llm.api.tools.use import read_tools
 from blade_llm.sampling.grammar_spec import GrammarSpec
-from blade_llm.sampling.guided.grammars import CachingGrammarCompiler
-from blade_llm.sampling.guided.matcher import MatcherGrammar
-from blade_llm.sampling.guided.validation import validate
-from blade_llm.sampling.guided.vocabulary import load_vocabulary
-from blade_llm.sampling.masks import mask_words
 from blade_llm.text.events import Event
 from blade_llm.text.output_parser import OutputParsing
-from blade_llm.text.reasoning import QWEN3
-from blade_llm.text.tokenizer import Tokenizer
-from blade_llm.text.tool_parsers import HERMES, LLAMA3_JSON, TOOL_PARSERS, CallForm
+from blade_llm.text.reasoning import DEEPSEEK_V3, GLM45, MISTRAL, QWEN3, ReasoningForm
+from blade_llm.text.tool_parsers import HERMES, LLAMA3_JSON, TOOL_PARSERS, CallForm, as_taught
+from blade_llm.text.tool_parsers.named import DEEPSEEK_MARKERS
 
-GUIDED = {name: form for name, form in TOOL_PARSERS.items() if form.reader is None}
-VOCABULARY = 384
-EOS = 2
+GUIDED = {**TOOL_PARSERS, "mistral, names": as_taught(TOOL_PARSERS["mistral"], "[ARGS]")}
 PARAMETERS: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -55,66 +46,13 @@ SCHEMAS = {"get_weather": PARAMETERS, "flag": ON}
 NAMED = NamedToolChoice(type="function", function=FunctionName(name="get_weather"))
 
 
-class Engine:
-    """Tokenizer and grammars of one model."""
-
-    def __init__(self, folder: Path, *, markers: bool) -> None:
-        write_tool_model(folder, markers=markers)
-        self.tokenizer = Tokenizer(folder)
-        self.grammars = CachingGrammarCompiler(lambda: load_vocabulary(folder, VOCABULARY, [EOS]), VOCABULARY)
-
-    def start(self, structure: GrammarSpec) -> MatcherGrammar:
-        validate(structure)
-        grammar = self.grammars.compile(structure).result(30)
-        assert isinstance(grammar, MatcherGrammar)
-        return grammar
-
-    def text(self, token_ids: Sequence[int]) -> str:
-        return self.tokenizer.decode(list(token_ids), skip_special_tokens=False)
-
-    def allows(self, structure: GrammarSpec, text: str) -> bool:
-        """Whether an output may be ``text``, in the tokens the tokenizer makes of it."""
-        grammar = self.start(structure)
-        for token_id in [*self.tokenizer.encode(text, add_special_tokens=False), EOS]:
-            if token_id == EOS and grammar.finished:
-                return True
-            if token_id not in _allowed(grammar):
-                return False
-            grammar.accept([token_id])
-        return True
-
-    def sample(self, structure: GrammarSpec, seed: int, most: int = 400) -> str | None:
-        """A random output; free text is ended soon. None: it did not end in time."""
-        grammar, found, random_ = self.start(structure), list[int](), random.Random(seed)
-        while len(found) < most:
-            if grammar.finished:
-                return self.text(found)
-            allowed = _allowed(grammar)
-            assert allowed
-            if EOS in allowed and random_.random() < 0.3:
-                return self.text(found)
-            markers = sorted(allowed.intersection(self.tokenizer.added_ids.values()) - {EOS})
-            free = len(allowed) > 100
-            choose = markers if free and markers and random_.random() < 0.2 else sorted(allowed - {EOS})
-            token_id = random_.choice(choose)
-            grammar.accept([token_id])
-            found.append(token_id)
-        return None
-
-
-def _allowed(grammar: MatcherGrammar) -> set[int]:
-    mask = np.zeros(mask_words(VOCABULARY), np.int32)
-    grammar.copy().fill(mask)
-    return set(np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))[:VOCABULARY].tolist())
-
-
 @pytest.fixture(scope="module", params=[True, False], ids=["marker tokens", "spelled markers"])
-def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Engine:
-    return Engine(tmp_path_factory.mktemp("model") / "model", markers=request.param)
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> GrammarEngine:
+    return GrammarEngine(tmp_path_factory.mktemp("model") / "model", markers=request.param)
 
 
 def _grammar_spec(
-    engine: Engine,
+    engine: GrammarEngine,
     form: CallForm | None,
     choice: ToolChoice | None,
     *,
@@ -127,6 +65,7 @@ def _grammar_spec(
     parsing = OutputParsing(
         calls=form,
         names=frozenset() if use is None else use.names,
+        parameters=SCHEMAS,
         reasoning=QWEN3 if think else None,
         inside=inside,
     )
@@ -146,7 +85,7 @@ def _check_calls(events: Sequence[Event], *, loosely: Sequence[str] = ()) -> lis
 
 @pytest.mark.parametrize("think", [False, True])
 @pytest.mark.parametrize("form", GUIDED.values(), ids=GUIDED)
-def test_required_calls_follow_their_schemas(engine: Engine, form: CallForm, think: bool) -> None:
+def test_required_calls_follow_their_schemas(engine: GrammarEngine, form: CallForm, think: bool) -> None:
     structure, parsing = _grammar_spec(engine, form, "required", think=think)
     assert structure is not None
     seen = set()
@@ -162,7 +101,9 @@ def test_required_calls_follow_their_schemas(engine: Engine, form: CallForm, thi
 
 
 @pytest.mark.parametrize("form", GUIDED.values(), ids=GUIDED)
-def test_a_named_function_is_called_once_and_so_is_one_without_parallel_calls(engine: Engine, form: CallForm) -> None:
+def test_a_named_function_is_called_once_and_so_is_one_without_parallel_calls(
+    engine: GrammarEngine, form: CallForm
+) -> None:
     cases: list[tuple[ToolChoice, bool]] = [(NAMED, True), ("required", False)]
     for choice, parallel in cases:
         structure, parsing = _grammar_spec(engine, form, choice, parallel=parallel)
@@ -207,7 +148,7 @@ def test_guided_arguments_are_those_the_schema_names(parameters: dict[str, Any] 
     assert free.schema(function) == {"type": "object"}
 
 
-def test_a_model_cannot_invent_arguments(engine: Engine) -> None:
+def test_a_model_cannot_invent_arguments(engine: GrammarEngine) -> None:
     inner = {"type": "object", "properties": _A}
     function = FunctionDefinition(name="f", parameters={"type": "object", "properties": {**_A, "o": inner}})
     use = read_tools([function], "required")
@@ -219,26 +160,65 @@ def test_a_model_cannot_invent_arguments(engine: Engine) -> None:
     assert not engine.allows(structure, call % '{"a": 1, "x": 2}')
 
 
+V3, V3_END, CALL, CALL_END, SEP = DEEPSEEK_MARKERS
 CALLS = {
     "hermes": '<tool_call>\n{"name": "get_weather", "arguments": {"unit": "\u00b0C"}}\n</tool_call>',
     "llama3_json": '{"name": "get_weather", "parameters": {"unit": "\u00b0C"}}',
+    "mistral": '[TOOL_CALLS][{"name": "get_weather", "arguments": {"unit": "\u00b0C"}}]',
+    "mistral, names": '[TOOL_CALLS]get_weather[ARGS]{"unit": "\u00b0C"}',
+    "deepseek_v3": f'{V3}{CALL}function{SEP}get_weather\n```json\n{{"unit": "\u00b0C"}}\n```{CALL_END}{V3_END}',
+    "deepseek_v31": f'{V3}{CALL}get_weather{SEP}{{"unit": "\u00b0C"}}{CALL_END}{V3_END}',
+    "qwen3_coder": "<tool_call>\n<function=get_weather>\n<parameter=unit>\n\u00b0C\n</parameter>\n</function>\n"
+    "</tool_call>",
+    "glm45": "<tool_call>get_weather\n<arg_key>unit</arg_key>\n<arg_value>\u00b0C</arg_value>\n</tool_call>",
+    "pythonic": '[get_weather(unit="\u00b0C")]',
 }
 
 
-@pytest.mark.parametrize("form", GUIDED.values(), ids=GUIDED)
-def test_a_free_choice_leaves_text_free_and_strict_calls_valid(engine: Engine, form: CallForm) -> None:
-    structure, parsing = _grammar_spec(engine, form, "auto")
+def _two(case: str) -> str:
+    """Two calls."""
+    call = CALLS[case]
+    match case:
+        case "mistral":
+            return call[:-1] + ", " + call.removeprefix("[TOOL_CALLS][")
+        case "deepseek_v3" | "deepseek_v31":
+            between = "\n" if case == "deepseek_v3" else ""
+            return call.removesuffix(V3_END) + between + call.removeprefix(V3)
+        case "pythonic":
+            return call[:-1] + ", " + call[1:]
+        case "mistral, names":
+            return call + call
+        case "llama3_json":
+            return f"{call}; {call}"
+        case _:
+            return f"{call}\n{call}"
+
+
+@pytest.mark.parametrize("case", GUIDED)
+def test_a_free_choice_leaves_text_free_and_strict_calls_valid(engine: GrammarEngine, case: str) -> None:
+    structure, parsing = _grammar_spec(engine, GUIDED[case], "auto")
     assert structure is not None
-    call = CALLS[form.name]
-    for text in ["", "Any <text>, {even this", "1 < 2\n\n", call, call + form.separator + form.around + call]:
+    call = CALLS[case]
+    for text in ["", "Any <text>, {even this", "1 < 2\n\n[x", call, _two(case)]:
         assert engine.allows(structure, text), text
-    assert not engine.allows(structure, call.replace('"unit"', '"city"'))
-    assert not engine.allows(structure, call.replace("get_weather", "other"))
-    assert engine.allows(structure, call.replace("get_weather", "flag").replace('"unit": "\u00b0C"', '"any": 1'))
+    assert calls(parsed(parsing.parser(), [_two(case)])) == [("get_weather", '{"unit": "\u00b0C"}')] * 2
+    assert not engine.allows(structure, call.replace("unit", "city"))
+    other = call.replace("get_weather", "other")
+    assert not (calls(parsed(parsing.parser(), [other])) and engine.allows(structure, other))
+    assert engine.allows(structure, call.replace("get_weather", "flag").replace("unit", "any"))
     for seed in range(12):
         found = engine.sample(structure, seed)
         if found is not None:
             _check_calls(parsed(parsing.parser(), [found]), loosely=["flag"])
+
+
+@pytest.mark.parametrize("case", GUIDED)
+def test_one_call_at_most_without_parallel_calls(engine: GrammarEngine, case: str) -> None:
+    for choice in ("auto", "required"):
+        structure, _ = _grammar_spec(engine, GUIDED[case], choice, parallel=False)  # type: ignore[arg-type]
+        assert structure is not None
+        assert engine.allows(structure, CALLS[case])
+        assert not engine.allows(structure, _two(case))
 
 
 def _loose_call(random_: random.Random) -> str:
@@ -265,7 +245,7 @@ def _loose_call(random_: random.Random) -> str:
 
 
 @pytest.mark.parametrize("parallel", [True, False])
-def test_whatever_the_parser_takes_for_a_call_is_valid(engine: Engine, parallel: bool) -> None:
+def test_whatever_the_parser_takes_for_a_call_is_valid(engine: GrammarEngine, parallel: bool) -> None:
     """The parser of bare calls is lenient, so what the grammar lets through as text must be no call for it."""
     structure, parsing = _grammar_spec(engine, LLAMA3_JSON, "auto", parallel=parallel)
     assert structure is not None
@@ -294,7 +274,7 @@ def test_whatever_the_parser_takes_for_a_call_is_valid(engine: Engine, parallel:
         assert engine.allows(structure, text), text
 
 
-def test_text_around_calls_of_hermes(engine: Engine) -> None:
+def test_text_around_calls_of_hermes(engine: GrammarEngine) -> None:
     structure, _ = _grammar_spec(engine, HERMES, "auto")
     single, _ = _grammar_spec(engine, HERMES, "auto", parallel=False)
     assert structure is not None
@@ -306,12 +286,12 @@ def test_text_around_calls_of_hermes(engine: Engine) -> None:
     assert not engine.allows(structure, "<tool_call> is no text")
 
 
-@pytest.mark.parametrize("form", GUIDED.values(), ids=GUIDED)
-def test_content_with_a_structure_beside_calls(engine: Engine, form: CallForm) -> None:
+@pytest.mark.parametrize("case", GUIDED)
+def test_content_with_a_structure_beside_calls(engine: GrammarEngine, case: str) -> None:
     schema = GrammarSpec("json", '{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}')
-    structure, parsing = _grammar_spec(engine, form, "auto", content=schema)
+    structure, parsing = _grammar_spec(engine, GUIDED[case], "auto", content=schema)
     assert structure is not None
-    assert engine.allows(structure, CALLS[form.name])
+    assert engine.allows(structure, CALLS[case])
     assert engine.allows(structure, '{"a": 5}')
     assert not engine.allows(structure, "5")
     assert content(parsed(parsing.parser(), ['{"a": 5}'])) == '{"a": 5}'
@@ -329,7 +309,7 @@ CONTENTS = [
 @pytest.mark.parametrize("inside", [False, True])
 @pytest.mark.parametrize(("structure", "good", "bad"), CONTENTS, ids=[each[0].kind for each in CONTENTS])
 def test_a_structure_holds_for_the_content_after_the_reasoning(
-    engine: Engine, structure: GrammarSpec, good: str, bad: str, inside: bool
+    engine: GrammarEngine, structure: GrammarSpec, good: str, bad: str, inside: bool
 ) -> None:
     wrapped, parsing = _grammar_spec(engine, None, None, think=True, inside=inside, content=structure)
     assert wrapped is not None
@@ -341,7 +321,25 @@ def test_a_structure_holds_for_the_content_after_the_reasoning(
     assert (reasoning(events), content(events)) == ("Hm, {<th} or </thi?", good)
 
 
-def test_what_requests_nothing_is_not_guided(engine: Engine) -> None:
+@pytest.mark.parametrize(
+    ("form", "thought"),
+    [(QWEN3, "<think>Hm.</think>\n\n"), (GLM45, "\n<think>Hm.</think>\n"), (GLM45, "<think></think>\n"),
+     (DEEPSEEK_V3, "<think>Hm.</think>"), (MISTRAL, "[THINK]Hm.[/THINK]")],
+)  # fmt: skip
+def test_reasoning_is_written_as_each_family_does(engine: GrammarEngine, form: ReasoningForm, thought: str) -> None:
+    for calls_of in GUIDED.values():
+        use = read_tools([WEATHER, FLAG], "required")
+        parsing = OutputParsing(calls=calls_of, names=frozenset(SCHEMAS), parameters=SCHEMAS, reasoning=form)
+        structure = output_structure(None, parsing, use, engine.tokenizer)
+        assert structure is not None
+        case = next(case for case, known in GUIDED.items() if known is calls_of)
+        assert engine.allows(structure, thought + CALLS[case]), case
+        events = parsed(parsing.parser(), [thought + CALLS[case]])
+        assert reasoning(events) == ("Hm." if "Hm" in thought else "")
+        assert calls(events) == [("get_weather", '{"unit": "\u00b0C"}')]
+
+
+def test_what_requests_nothing_is_not_guided(engine: GrammarEngine) -> None:
     use = read_tools([FLAG], "auto")
     parsing = OutputParsing(calls=LLAMA3_JSON, names=frozenset({"flag"}), reasoning=QWEN3)
     assert output_structure(None, parsing, use, engine.tokenizer) is None

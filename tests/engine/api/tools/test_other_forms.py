@@ -1,4 +1,4 @@
-"""Tools of models whose calls are no JSON objects, end to end: parsed under ``auto``, JSON where a call is required."""
+"""Tools of models whose calls are no JSON objects, end to end: parsed, and guided in their own form."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from engine_support.tool_models import QWEN25, write_tool_model
 MESSAGES = [{"role": "user", "content": "Oslo?"}]
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
 WEATHER = {"type": "function", "function": {"name": "get_weather", "parameters": PARAMETERS}}
+STRICT = {"type": "function", "function": {"name": "get_weather", "parameters": PARAMETERS, "strict": True}}
 ARGUMENTS = '{"city": "Oslo", "days": 3}'
 CALL = (
     "<tool_call>\n<function=get_weather>\n<parameter=city>\nOslo\n</parameter>\n<parameter=days>\n3\n</parameter>\n"
@@ -52,25 +53,31 @@ def test_calls_are_parsed_with_the_types_of_the_schema(server: ServerProcess, mo
     assert len(pieces) > 4
 
 
-def test_a_required_call_is_a_json_object(server: ServerProcess, model: Path) -> None:
-    write_script(model, ("Oslo", f'<tool_call>\n{{"name": "get_weather", "arguments": {ARGUMENTS}}}\n</tool_call>'))
-    (choice,) = server.client.chat.completions.create(**_body(tool_choice="required")).choices
+def test_a_required_call_is_written_as_the_model_was_taught(server: ServerProcess, model: Path) -> None:
+    write_script(model, ("Oslo", CALL))
+    cases: list[dict[str, Any]] = [{"tool_choice": "required"}, {"tools": [STRICT]}, {"parallel_tool_calls": False}]
+    for fields in cases:
+        (choice,) = server.client.chat.completions.create(**_body(**fields)).choices
+        assert [call.function.arguments for call in choice.message.tool_calls] == [ARGUMENTS]
+        assert choice.finish_reason == "tool_calls"
+    form = {"type": "json_object"}
+    (choice,) = server.client.chat.completions.create(**_body(response_format=form)).choices
     assert [call.function.arguments for call in choice.message.tool_calls] == [ARGUMENTS]
+    write_script(model, ("Oslo", '{"a": 1}'))
+    (choice,) = server.client.chat.completions.create(**_body(response_format=form)).choices
+    assert choice.message.content == '{"a": 1}'
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"tools": [{**WEATHER, "function": {**WEATHER["function"], "strict": True}}]}, "tools"),  # type: ignore[dict-item]
-        ({"parallel_tool_calls": False}, "parallel_tool_calls"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
-    ],
-)
-def test_what_needs_a_grammar_of_the_calls_is_refused(
-    server: ServerProcess, fields: dict[str, Any], param: str
-) -> None:
-    response = server.post("/v1/chat/completions", **_body(**fields))
-    assert response.status_code == 400
-    error = response.json()["error"]
-    assert error["param"] == param
-    assert "qwen3_coder" in error["message"]
+def test_parameters_that_cannot_be_written_one_by_one_are_refused(server: ServerProcess) -> None:
+    parameters = {**PARAMETERS, "anyOf": [{"required": ["city"]}, {"required": ["days"]}]}
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    for stream in (False, True):
+        response = server.post(
+            "/v1/chat/completions", **_body(tools=[WEATHER, tool], tool_choice="required", stream=stream)
+        )
+        assert response.status_code == 400
+        error = response.json()["error"]
+        assert error["param"] == "tools"
+        assert error["message"].startswith("tools.1.function.parameters: #/anyOf: ")
+    free = server.post("/v1/chat/completions", **_body(tools=[WEATHER, tool]))
+    assert free.status_code == 200, "where nothing is promised, the model sees it as it is"

@@ -32,10 +32,19 @@ TOOLS = [
 MESSAGES = [{"role": "user", "content": "What is the weather?"}]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+@pytest.fixture(scope="module", params=["hermes", "mistral", "deepseek_v31", "qwen3_coder", "glm45", "pythonic"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     model = write_tool_model(tmp_path_factory.mktemp("model") / "tools", QWEN25)
-    flags = ("--dtype", "float32", "--kv_cache_bytes", "16MiB", "--max_num_seqs", "8")
+    flags = (
+        "--tool_call_parser",
+        request.param,
+        "--dtype",
+        "float32",
+        "--kv_cache_bytes",
+        "16MiB",
+        "--max_num_seqs",
+        "8",
+    )
     with running_server(tmp_path_factory.mktemp("server"), model, *flags, engine="real") as process:
         yield process
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from blade_llm.models.families.family import Family
 from blade_llm.models.families.llama import llama_like
 from blade_llm.models.families.mixtures.with_experts import with_experts
-from blade_llm.models.moe_names import MoENames
+from blade_llm.models.layer_names.moe import MoENames
 from blade_llm.models.names import Names
 from blade_llm.models.raw_config import RawConfig
 from blade_llm.models.rope_config import read_rope

@@ -1,0 +1,1 @@
+"""Families in the line of GPT-2."""

@@ -1,0 +1,1 @@
+"""The tensor map of layers that not every model has."""
