@@ -20,7 +20,7 @@ E2E_PACKAGES := etcd-server runc containernetworking-plugins iptables conntrack 
 TEST_ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install compiled test-compiled clients run test test-models e2e e2e-deps soak lint format generate demo-model \
+.PHONY: help install compiled test-compiled clients run test test-models e2e e2e-deps soak lint format generate demo-model families \
 	bench bench-engine bench-router bench-routing bench-operator gpu gpu-wheels clean
 
 help: ## list the targets
@@ -90,6 +90,9 @@ generate: install ## the CRD and the field reference, from the pydantic models; 
 demo-model: install ## train the demo model anew (under 3 minutes on 2 cores)
 	GOMP_SPINCOUNT=5000 $(BIN)/python -m examples.demo_model.train
 	$(BIN)/python -m examples.demo_model.measure
+
+families: install ## small random models for the manifests in examples/families
+	$(BIN)/python -m examples.families.make
 
 bench: install ## the engine beside the best CPU engines; QUICK=1: OpenVINO and transformers only; BEFORE=DIR: beside an earlier checkout
 	$(BIN)/python -m benchmarks.peers

@@ -18,7 +18,7 @@ from torch import Tensor
 from benchmarks.figures import QUICK, Figure, report
 from blade_llm.kernels import native
 from blade_llm.kernels.paged_attention import RaggedBatch, prepare
-from blade_llm.layers.latent_attention import LatentAttention
+from blade_llm.layers.latent_attention import LatentAttention, key_matrices, value_matrices
 from blade_llm.layers.latent_prefill import expanded_prefills
 from blade_llm.layers.linear import Linear
 from blade_llm.layers.rope import RotaryTable
@@ -55,7 +55,9 @@ def attention() -> LatentAttention:
     output = Linear(random(HIDDEN, SPEC.num_heads * SPEC.value_dim))
     kv_up = random(SPEC.num_heads * (SPEC.nope_dim + SPEC.value_dim), SPEC.latent_dim)
     norm = torch.ones(SPEC.latent_dim).bfloat16()
-    return LatentAttention(0, SPEC, down, None, norm, kv_up, output, deterministic=False)
+    return LatentAttention(
+        0, SPEC, down, None, norm, key_matrices(SPEC, kv_up), value_matrices(SPEC, kv_up), output, deterministic=False
+    )
 
 
 def step_of(sequences: int, count: int, length: int) -> tuple[Tensor, Rotation, StepMetadata]:

@@ -21,6 +21,7 @@ from engine_support.rewritten_families import (
     with_unit_rows,
 )
 from engine_support.tiny_models import SHAPE, load_reference
+from examples.families.weights import randomize
 from safetensors.torch import load_file, save_file
 
 LONG = {"original_max_position_embeddings": 48}
@@ -179,9 +180,7 @@ ROWS: dict[str, Row] = {
     ),
     "mistral": Row("Mistral", "sliding window", {"sliding_window": 24}),
     "mistral-no-window": Row("Mistral", "no window", {"sliding_window": None}),
-    "mixtral": Row(
-        "Mixtral", "experts, sliding window", dict(num_local_experts=8, sliding_window=24), fused=False
-    ),
+    "mixtral": Row("Mixtral", "experts, sliding window", dict(num_local_experts=8, sliding_window=24)),
     "qwen2-moe": Row(
         "Qwen2Moe",
         "experts and a shared one behind a gate, windows",
@@ -204,7 +203,6 @@ ROWS: dict[str, Row] = {
         "Qwen3Moe",
         "experts, normalised heads",
         dict(num_experts=16, num_experts_per_tok=8, moe_intermediate_size=48, head_dim=16, norm_topk_prob=True),
-        fused=False,
     ),
     "qwen3-moe-some": Row(
         "Qwen3Moe",
@@ -213,7 +211,6 @@ ROWS: dict[str, Row] = {
             num_experts=16, num_experts_per_tok=3, moe_intermediate_size=48, mlp_only_layers=[1], attention_bias=True,
             use_sliding_window=True, sliding_window=24,
         ),
-        fused=False,
     ),
     "deepseek-v2": Row(
         "DeepseekV2",
@@ -409,15 +406,7 @@ def save_row(folder: Path, row: Row, dtype: torch.dtype = torch.float32) -> Any:
     torch.manual_seed(20240607)
     config = getattr(transformers, f"{row.family}Config")(**{**row.shape, **copy.deepcopy(row.fields)})
     model = getattr(transformers, row.model_class)(config)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            # Away from the initial zeros and ones, so that a forgotten bias or norm weight shows.
-            if name.endswith("bias"):
-                parameter.normal_(0.0, 0.3)
-            elif "norm" in name or "ln_" in name:
-                parameter.uniform_(0.5, 1.5)
-            else:
-                parameter.normal_(0.0, 0.12)
+    randomize(model)
     if row.before is not None:
         row.before(model)
     copy.deepcopy(model).to(dtype).save_pretrained(folder)

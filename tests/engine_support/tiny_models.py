@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from examples.families.weights import randomize
 
 from blade_llm.config import EngineConfig
 
@@ -33,15 +34,7 @@ def save_model(folder: Path, family: str, dtype: torch.dtype = torch.float32, **
     }[family]
     torch.manual_seed(20240607)
     model = model_class(config_class(**{**SHAPE, **overrides}))
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            # Away from the initial zeros and ones, so that a forgotten bias or norm weight shows.
-            if name.endswith("bias"):
-                parameter.normal_(0.0, 0.3)
-            elif "norm" in name:
-                parameter.uniform_(0.5, 1.5)
-            else:
-                parameter.normal_(0.0, 0.12)
+    randomize(model)
     # Saved from a copy: converting a model also converts its table of rotary frequencies, which loading does not.
     copy.deepcopy(model).to(dtype).save_pretrained(folder)
     return load_reference(folder)

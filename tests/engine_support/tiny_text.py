@@ -9,8 +9,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
-from tokenizers.trainers import BpeTrainer
+from examples.families import tokenizers as of_examples
+from tokenizers import Tokenizer
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 TEMPLATE = (
@@ -31,50 +31,11 @@ CONFIG: dict[str, Any] = {
     "tie_word_embeddings": True,
     "eos_token_id": 2,
 }
-_CORPUS = [
-    "the quick brown fox jumps over the lazy dog",
-    "hello world, hello there",
-    "na\u00efve caf\u00e9 \u4e2d\u6587 \U0001f600",
-] * 4
 
 
 def byte_level_tokenizer(vocab_size: int = 320) -> Tokenizer:
     """As Qwen2's: byte-level BPE, special tokens first."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=[AddedToken(token, special=True, normalized=False) for token in SPECIAL],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(_CORPUS, trainer)
-    return tokenizer
-
-
-def byte_fallback_tokenizer() -> Tokenizer:
-    """As Llama 2's: words with ``▁``, bytes for what the vocabulary lacks, the first space stripped."""
-    words = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581", *"abcdehlo"]
-    merges = [("h", "e"), ("he", "l"), ("hel", "l"), ("hell", "o"), ("\u2581", "hello")]
-    words += ["".join(pair) for pair in merges]
-    tokenizer = Tokenizer(
-        models.BPE(
-            {word: index for index, word in enumerate(words)},
-            merges,
-            unk_token="<unk>",
-            byte_fallback=True,
-            fuse_unk=True,
-        )
-    )
-    tokenizer.normalizer = normalizers.Sequence(
-        [normalizers.Prepend("\u2581"), normalizers.Replace(Regex(" "), "\u2581")]
-    )
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
-    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in ("<unk>", "<s>", "</s>")])
-    return tokenizer
+    return of_examples.byte_level_tokenizer(SPECIAL, vocab_size)
 
 
 def write_tokenizer(folder: Path, tokenizer: Tokenizer | None = None, **config: Any) -> Path:

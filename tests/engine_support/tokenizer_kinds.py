@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from engine_support.nasty_text import CORPUS
-from engine_support.tiny_text import byte_fallback_tokenizer, byte_level_tokenizer
+from engine_support.tiny_text import byte_level_tokenizer
+from examples.families.tokenizers import byte_fallback_tokenizer
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 TIKTOKEN_PATTERN: Final = (

@@ -59,7 +59,7 @@ def parse_model(model: str, revision: str | None = None) -> Path | HubModel:
                 f"model folder {path} does not exist; give a folder with config.json and *.safetensors{hint}"
             )
     match = _HUB_ID.fullmatch(rest if separator else model)
-    if match is None:
+    if match is None or ".." in (match["file"] or "").split("/"):
         raise ModelFilesError(f"model {model!r} is neither a folder that exists nor a hub id like ORG/NAME")
     revision = revision or match["revision"]
     if revision is not None and (".." in revision or not _REVISION.fullmatch(revision)):

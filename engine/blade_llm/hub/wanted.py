@@ -61,6 +61,8 @@ def gguf_files(names: Sequence[str], model: HubModel) -> list[str]:
             f"{model.repo_id}/FILE.gguf"
         )
     parts = parts_of(found[0])
+    if any(part in ("", ".", "..") for part in found[0].split("/")):
+        raise ModelFilesError(f"model {model}: the hub lists a file {found[0]!r}, which is outside the model")
     if missing := [part for part in parts if part not in names]:
         raise ModelFilesError(f"model {model}: {', '.join(missing)}, of {len(parts)} parts, is missing there")
     return parts

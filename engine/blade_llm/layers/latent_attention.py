@@ -17,6 +17,20 @@ from blade_llm.layers.step import Rotation, StepMetadata
 from blade_llm.spec.latent_attention import LatentAttentionSpec
 
 
+def key_matrices(spec: LatentAttentionSpec, kv_up: Tensor) -> Tensor:
+    """[heads, nope_dim, latent_dim] of [heads * (nope_dim + value_dim), latent_dim]."""
+    return _by_heads(spec, kv_up)[:, : spec.nope_dim].contiguous()
+
+
+def value_matrices(spec: LatentAttentionSpec, kv_up: Tensor) -> Tensor:
+    """[heads, latent_dim, value_dim] of the same."""
+    return _by_heads(spec, kv_up)[:, spec.nope_dim :].transpose(1, 2).contiguous()
+
+
+def _by_heads(spec: LatentAttentionSpec, kv_up: Tensor) -> Tensor:
+    return kv_up.view(spec.num_heads, spec.nope_dim + spec.value_dim, spec.latent_dim)
+
+
 class LatentAttention:
     """MLA of one layer over the paged cache of latent vectors, in its absorbed form (DeepSeek-V2, arXiv 2405.04434,
     2.1): the scores of a head are ``q . (K c) = (K^T q) . c`` for the latent vector ``c`` of each token, and the sum of
@@ -43,13 +57,15 @@ class LatentAttention:
         down: Linear,
         query: tuple[Tensor, Linear] | None,
         latent_norm: Tensor,
-        kv_up: Tensor,
+        key_up: Tensor,
+        value_up: Tensor,
         output: Linear,
         deterministic: bool,
     ) -> None:
         """``layer``: index into the KV cache; ``down``: to queries or their latent vector, latent vector, shared key;
-        ``query``: norm and projection of queries' latent vectors; ``kv_up``: [heads * (nope_dim + value_dim),
-        latent_dim]; ``deterministic``: a token's result does not depend on the other tokens."""
+        ``query``: norm and projection of queries' latent vectors; ``key_up``: [heads, nope_dim, latent_dim];
+        ``value_up``: [heads, latent_dim, value_dim]; ``deterministic``: a token's result does not depend on the other
+        tokens."""
         self.layer = layer
         self.spec = spec
         self.down = down
@@ -58,15 +74,14 @@ class LatentAttention:
         if query is not None:
             self.query_norm, self.query_up = query
         self.latent_norm = latent_norm
-        matrices = kv_up.view(spec.num_heads, spec.nope_dim + spec.value_dim, spec.latent_dim)
-        self.key_up = matrices[:, : spec.nope_dim].contiguous()
-        """[heads, nope_dim, latent_dim], multiplied into queries."""
-        self.value_up = matrices[:, spec.nope_dim :].transpose(1, 2).contiguous()
-        """[heads, latent_dim, value_dim], multiplied into results."""
+        self.key_up = key_up
+        """Multiplied into queries."""
+        self.value_up = value_up
+        """Multiplied into results."""
         self.output = output
         self.deterministic = deterministic
         linears = [down, output, *([] if query is None else [query[1]])]
-        self.nbytes = kv_up.nbytes + sum(linear.nbytes for linear in linears)
+        self.nbytes = key_up.nbytes + value_up.nbytes + sum(linear.nbytes for linear in linears)
 
     def __call__(self, x: Tensor, rotation: Rotation, step: StepMetadata, selected: Tensor | None = None) -> Tensor:
         """[tokens, hidden] to the same, or to [selected, hidden]: of those tokens alone ([selected] int64)."""

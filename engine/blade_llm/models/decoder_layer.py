@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from blade_llm.kernels.decoder_layers.weights import LayerWeights
 from blade_llm.layers.attention import Attention
-from blade_llm.layers.latent_attention import LatentAttention
+from blade_llm.layers.latent_attention import LatentAttention, key_matrices, value_matrices
 from blade_llm.layers.linear import Linear
 from blade_llm.layers.mlp import MLP
 from blade_llm.layers.moe import MoE
@@ -48,9 +50,10 @@ def build_attention(
 
     if isinstance(spec, LatentAttentionSpec):
         query = (weight("query_norm"), linear("query_up")) if spec.query_rank else None
-        kv_up = parameters.tensor(f"{place}.kv_up")
+        key_up = parameters.made(f"{place}.kv_up", "keys", partial(key_matrices, spec))
+        value_up = parameters.made(f"{place}.kv_up", "values", partial(value_matrices, spec))
         down, output, norm = linear("down"), linear("output"), weight("latent_norm")
-        return LatentAttention(index, spec, down, query, norm, kv_up, output, method.deterministic)
+        return LatentAttention(index, spec, down, query, norm, key_up, value_up, output, method.deterministic)
     norms = None if spec.head_norm is None else (weight("q_norm"), weight("k_norm"))
     return Attention(index, spec, linear("qkv"), linear("output"), norms, device)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -38,6 +38,11 @@ class Parameters:
             return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
         return self.source.made([part.key for part in parts], make)
+
+    def made(self, place: str, form: str, make: Callable[[Tensor], Tensor]) -> Tensor:
+        """What ``make`` makes of the tensor at ``place``, under the name ``form``, which says how."""
+        part = self.map.tensors[place]
+        return self.source.made([f"{part.key} {form}"], lambda: make(self._piece(part)))
 
     def _piece(self, part: TensorPart) -> Tensor:
         dtype = torch.float32 if part.float32 else None

@@ -62,9 +62,9 @@ class Metrics:
         that was queried; ``failed`` on all that were; ``nobody`` was there to query; ``unknown`` what was sent;
         ``suspected`` of killing engines is the request."""
         self.server_load: Callable[[], ServerLoad] = ServerLoad
-        self.replica_sync: Callable[[], tuple[dict[str, int], int] | None] = _no_sync
-        """Events of router replica sync, and siblings; None: there is none."""
         """Set by the server's owner."""
+        self.replica_sync: Callable[[], tuple[dict[str, int], int]] = _no_sync
+        """Events of router replica sync, and the siblings whose events arrive."""
         self.retries_exhausted: Callable[[], int] = lambda: 0
         """Retries over the retry budget; set by the budget's owner."""
         self.ttft = Distribution()
@@ -275,11 +275,10 @@ class Metrics:
         )
         yield from self._collect_accounts()
         yield from self._collect_load()
-        if (sync := self.replica_sync()) is not None:
-            events, siblings = sync
-            help_text = "Events of router replica sync: sent, received, ignored, and dropped ones or messages."
-            yield _counter(names.ROUTER_SYNC_EVENTS, help_text, "kind", events)
-            yield GaugeMetricFamily(names.ROUTER_SYNC_SIBLINGS, "Router processes whose events arrive.", value=siblings)
+        events, siblings = self.replica_sync()
+        help_text = "Events of router replica sync: sent, received, ignored, and dropped ones or messages."
+        yield _counter(names.ROUTER_SYNC_EVENTS, help_text, "kind", events)
+        yield GaugeMetricFamily(names.ROUTER_SYNC_SIBLINGS, "Router processes whose events arrive.", value=siblings)
         yield from self._collect_endpoints()
 
     def _collect_accounts(self) -> Iterator[Metric]:
@@ -379,8 +378,8 @@ def _counter(name: str, text: str, label: str, counts: dict[int, int] | dict[str
     return family
 
 
-def _no_sync() -> tuple[dict[str, int], int] | None:
-    return None
+def _no_sync() -> tuple[dict[str, int], int]:
+    return {}, 0
 
 
 def _of_service(name: str, text: str) -> GaugeMetricFamily:

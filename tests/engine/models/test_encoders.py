@@ -189,7 +189,7 @@ def test_through_the_engine(tmp_path: Path) -> None:
     """Many more texts than fit into a step or into the slots, twice: nothing is cut, cached or mixed up."""
     from engine_support.tiny_text import byte_level_tokenizer, write_tokenizer
 
-    reference = save_encoder(tmp_path, ROWS["bert"])
+    reference = save_encoder(tmp_path, Encoder("Bert", 130, {"vocab_size": 320}))
     write_tokenizer(tmp_path, byte_level_tokenizer())
     llm = LLM(
         tmp_path, task="embed", dtype="float32", max_num_seqs=4, max_batch_tokens=150, num_threads=1,

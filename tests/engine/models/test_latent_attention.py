@@ -221,11 +221,12 @@ def test_a_second_start_takes_packed_weights(
     threads[0].join()
     read: list[str] = []
     mapped = SafetensorsWeights._mapped
-    monkeypatch.setattr(SafetensorsWeights, "_mapped", lambda self, name: read.append(name) or mapped(self, name))
+    monkeypatch.setattr(
+        SafetensorsWeights, "_mapped", lambda self, name, index=None: read.append(name) or mapped(self, name, index)
+    )
     assert Driver(build_runner(config)).generate(0, prompt, 5) == first
     assert len(threads) == 1
-    assert "model.layers.2.self_attn.kv_b_proj.weight" in read
-    assert not [name for name in read if "experts" in name or name.endswith(("q_b_proj.weight", "o_proj.weight"))]
+    assert {name.partition("layers.")[2][1:] for name in read} <= {".mlp.gate.weight"}, "oneDNN keeps routers in fp32"
 
 
 def test_checkpoints_that_lack_a_tensor_or_have_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -247,7 +248,7 @@ def test_checkpoints_that_lack_a_tensor_or_have_more(tmp_path: Path, caplog: pyt
     with pytest.raises(ModelFilesError) as caught:
         SafetensorsWeights(tmp_path, config, torch.device("cpu"), torch.float32)
     assert "missing: model.layers.2.mlp.gate.e_score_correction_bias" in str(caught.value)
-    assert f"{name} is [223, 32], config.json asks for [224, 32]" in str(caught.value)
+    assert f"{name} is [223, 32] in model.safetensors, config.json asks for [224, 32]" in str(caught.value)
 
 
 def test_enable_triton_mla(model: tuple[Path, Any], caplog: pytest.LogCaptureFixture) -> None:

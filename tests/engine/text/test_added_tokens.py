@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from engine_support.tiny_text import byte_fallback_tokenizer, byte_level_tokenizer, write_tokenizer
+from engine_support.tiny_text import byte_level_tokenizer, write_tokenizer
+from examples.families.tokenizers import byte_fallback_tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken

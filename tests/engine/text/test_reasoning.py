@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from engine_support.pieces import BORDERS, calls, check_cuts, content, reasoning
-from engine_support.tiny_text import byte_fallback_tokenizer, write_tokenizer
+from engine_support.tiny_text import write_tokenizer
+from examples.families.tokenizers import byte_fallback_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import hashlib
 import os
@@ -343,6 +344,21 @@ def test_on_a_small_disk_what_was_not_used_for_longest_makes_room(
     size(loading._MARGIN)
     load(models[3], cache)
     assert len(files(cache)) == 2, "where nothing that goes would be enough, nothing goes"
+
+
+def test_files_in_use_are_no_room(model: Path, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is mapped cannot go, so nothing else goes for a room that would need it."""
+    load(model, cache)
+    (unused,) = files(cache)
+    used = cache / "used.packed"
+    used.write_bytes(bytes(1000))
+    place = folder.Place(cache, 1 << 40, (unused,), ())
+    usage = folder.shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(folder.shutil, "disk_usage", lambda _: usage._replace(free=0))
+    with used.open("rb") as stream:
+        fcntl.flock(stream, fcntl.LOCK_SH)
+        assert not place._make_room(unused.stat().st_size + 1000)
+    assert set(files(cache)) == {unused, used}
 
 
 def test_a_folder_that_cannot_be_written_changes_nothing(model: Path, tmp_path: Path) -> None:

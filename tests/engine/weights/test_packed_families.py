@@ -57,7 +57,8 @@ def test_a_later_start_reads_the_packed_file_alone(
         SafetensorsWeights, "_mapped", lambda self, name, index=None: read.append(name) or mapped(self, name, index)
     )
     assert torch.equal(logits(tmp_path / "model", tmp_path / "cache", **options), expected)
-    assert read == [], "all was converted to bf16, and so is in the packed file"
+    routers = [name for name in read if row.family.startswith("Deepseek") and name.endswith(".mlp.gate.weight")]
+    assert read == routers, "all but what oneDNN keeps, routers in fp32, was converted, and so is in the packed file"
 
 
 @pytest.mark.parametrize("name", ["qwen3-moe", "gpt2"])

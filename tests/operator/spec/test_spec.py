@@ -74,7 +74,7 @@ def test_other_uris_are_refused(uri: str) -> None:
     assert problem.startswith(f"spec.model.uri: must be {URIS}, not the string ")
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").rglob("*.yaml")), ids=lambda path: path.name)
 def test_the_examples_are_valid(path: Path) -> None:
     services = [obj for obj in yaml.safe_load_all(path.read_text()) if obj["kind"] == "LLMService"]
     assert all(parse_service(obj).spec.model.uri for obj in services)

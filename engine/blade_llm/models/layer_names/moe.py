@@ -40,7 +40,8 @@ def map_moe(
     never quantised is among the tensors: ``router``, ``shared_gate``, ``correction_bias``.
     """
     count = spec.routing.num_experts
-    tensors[f"{place}.router"] = TensorPart(f"{prefix}.{names.router}.weight", (count, hidden))
+    router = f"{prefix}.{names.router}.weight"
+    tensors[f"{place}.router"] = TensorPart(router, (count, hidden), float32=spec.float32_router)
     for index in range(count):
         module = f"{prefix}.{names.experts.format(index)}"
         _expert(linears, f"{place}.experts.{index}", module, spec.inner, hidden, names)

@@ -109,7 +109,7 @@ class Place:
     def _make_room(self, wanted: int) -> bool:
         """Whether ``wanted`` bytes are free on the disk, at the cost of what has not been used for longest."""
         files = sorted(self.folder.glob(f"*{_SUFFIX}"), key=lambda file: file.stat().st_mtime)
-        if wanted > self._free + sum(file.stat().st_size for file in files):
+        if wanted > self._free + sum(file.stat().st_size for file in files if _is_unused(file)):
             return False
         for file in files:
             if wanted <= self._free:
@@ -200,6 +200,13 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
         return False
+
+
+def _is_unused(file: Path) -> bool:
+    """Whether no process is writing ``file`` or has it mapped."""
+    with contextlib.suppress(OSError), file.open("rb") as stream:
+        return try_lock(stream.fileno())
+    return False
 
 
 def _remove_unused(file: Path) -> None:

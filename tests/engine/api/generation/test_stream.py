@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_support.tiny_text import byte_fallback_tokenizer, write_tokenizer
+from engine_support.tiny_text import write_tokenizer
+from examples.families.tokenizers import byte_fallback_tokenizer
 from starlette.types import Message
 
 from blade_llm.api.chat import ChatSerializer

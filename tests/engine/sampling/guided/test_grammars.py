@@ -11,7 +11,8 @@ from typing import Any
 import llguidance
 import pytest
 from engine_support.guided_driver import Driver
-from engine_support.tiny_text import byte_fallback_tokenizer, write_tokenizer
+from engine_support.tiny_text import write_tokenizer
+from examples.families.tokenizers import byte_fallback_tokenizer
 from tokenizers import Tokenizer, models
 
 from blade_llm.sampling.grammar_spec import GrammarSpec

@@ -20,9 +20,11 @@ from blade_llm.hub import download as downloads  # noqa: E402
 from blade_llm.hub.materialize import materialize  # noqa: E402
 from blade_llm.hub.model import HubModel  # noqa: E402
 from blade_llm.hub.resolve import parse_model, resolve_model  # noqa: E402
+from blade_llm.hub.wanted import wanted_files  # noqa: E402
 from blade_llm.models.config import load_model_config  # noqa: E402
 from blade_llm.models.errors import ModelFilesError  # noqa: E402
 from blade_llm.weights.checkpoint import open_checkpoint  # noqa: E402
+from blade_llm.weights.gguf.parts import models_among, parts_of  # noqa: E402
 
 REPO = "acme/tiny-GGUF"
 
@@ -104,6 +106,19 @@ def test_parts_that_do_not_belong_together_are_named(model: Model, parts: list[P
 def test_names_of_files_on_a_hub(text: str, meaning: HubModel) -> None:
     assert parse_model(text) == meaning
     assert parse_model(str(meaning)) == meaning
+
+
+@pytest.mark.parametrize("name", ["a-00001-of-00000.gguf", "a-00003-of-00002.gguf", "a-00000-of-00002.gguf"])
+def test_numbers_that_name_no_part(name: str) -> None:
+    assert parts_of(name) == models_among([name]) == [name]
+
+
+@pytest.mark.parametrize("name", ["../../a-Q8_0.gguf", "/a-Q8_0.gguf", "a/./b-Q8_0.gguf"])
+def test_a_hub_that_lists_files_outside_the_model(name: str) -> None:
+    with pytest.raises(ModelFilesError, match="outside the model"):
+        wanted_files([name], HubModel("org/name", gguf="Q8_0"))
+    with pytest.raises(ModelFilesError, match="neither"):
+        parse_model("org/name/../../a-Q8_0.gguf")
 
 
 @pytest.fixture

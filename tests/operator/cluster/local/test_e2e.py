@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 from hub_support.fake_hub import running_hub
+from hub_support.fake_origins import running_origins
 from operator_support.local import free_port, pid_of
 from operator_support.loop import Loop, loop, manifest
 
@@ -156,3 +157,43 @@ def test_a_hub_id_is_downloaded_once_and_kept_and_an_absent_hub_is_explained(run
         running.until(lambda: running.condition("demo", "ModelCached") == "True", 120)
         assert len(hub.asked("model.safetensors")) == downloads
         assert running.interrupt() == 0
+
+
+@pytest.mark.timeout(600)
+def test_models_of_a_bucket_and_a_registry_are_downloaded_with_their_secrets(running: Loop, tmp_path: Path) -> None:
+    pytest.importorskip("minio")
+    for name in ("HF_HUB_OFFLINE", "AWS_ACCESS_KEY_ID", "OCI_USERNAME", "DOCKER_AUTH_CONFIG"):
+        running.environment.pop(name, None)
+    running.environment |= {"OMP_NUM_THREADS": "1", "HF_HOME": str(tmp_path / "home")}
+    with running_origins() as origins:
+        for repository in ("models/demo", "acme/demo"):
+            origins.add(repository, MODEL)
+        origins.tokens |= {"models": "bucket-key", "acme/demo": "any"}
+        host = origins.endpoint.removeprefix("http://")
+        login = json.dumps({"auths": {host: {"username": "me", "password": "secret"}}})
+        secrets = {
+            "bucket": {"AWS_ACCESS_KEY_ID": "bucket-key", "AWS_SECRET_ACCESS_KEY": "any"},
+            "registry": {".dockerconfigjson": login},
+        }
+        env = [{"name": "AWS_ENDPOINT_URL_S3", "value": origins.endpoint}]
+        uris = {"bucket": "s3://models/demo", "registry": f"oci://{host}/acme/demo:v1"}
+        words = []
+        for name, values in secrets.items():
+            secret = {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {"name": f"{name}-secret"},
+                "stringData": values,
+            }
+            path = manifest(tmp_path, name, engine={"env": env}, model=MODEL)
+            service = json.loads(path.read_text())
+            service["spec"]["model"] = {"uri": uris[name], "credentialsSecretRef": {"name": f"{name}-secret"}}
+            path.write_text(f"{json.dumps(secret)}\n---\n{json.dumps(service)}\n")
+            words += ["-f", str(path)]
+        running.start(*words)
+        for name, uri in uris.items():
+            running.until(lambda name=name: running.ready(name), 120)  # type: ignore[misc]
+            status = running.service(name)["status"]
+            [cached] = [entry for entry in status["conditions"] if entry["type"] == "ModelCached"]
+            assert cached["message"].startswith(f"{uri} is in the cache")
+            assert _stream(status["url"], "What does len do?", 8) == "ok"
