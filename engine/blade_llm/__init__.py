@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from blade_llm.llm import LLM, CompletionOutput, RequestOutput
+    from blade_llm.llm import LLM, CompletionOutput, LoRARequest, RequestOutput
     from blade_llm.sampling.parameters import SamplingParams
 
-__all__ = ["LLM", "CompletionOutput", "RequestOutput", "SamplingParams"]
+__all__ = ["LLM", "CompletionOutput", "LoRARequest", "RequestOutput", "SamplingParams"]
 
 
 def __getattr__(name: str) -> Any:

@@ -82,6 +82,20 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Folder of ``tokenizer.json``, for guided decoding; the model's folder when None."""
     enable_json_warmup: bool = False
     """Be ready only when guided decoding is; else it gets ready in the background."""
+    enable_lora: bool = False
+    """Serve LoRA adapters beside the base model."""
+    max_loras: int = 8
+    """Adapters that one step can use, each in a slot on the device."""
+    max_cpu_loras: int | None = None
+    """Adapters in host memory, those on the device included; four times ``max_loras`` when None."""
+    max_lora_rank: int = 16
+    """Largest rank of an adapter."""
+    lora_dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
+    """Type of adapters' weights; ``auto``: the model's."""
+    lora_modules: tuple[tuple[str, str], ...] = ()
+    """Names and folders of adapters that are loaded at the start and stay in host memory."""
+    lora_allowed_roots: tuple[str, ...] = ()
+    """Folders below which requests may name adapters by their path; none: by name alone."""
     revision: str = ""
     extra_eos_token_ids: tuple[int, ...] = ()
     """End-of-sequence ids beyond those of the model's configuration (the tokenizer's ``eos_token``)."""
@@ -95,6 +109,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("cuda_graph_batch_sizes needs sizes of at least 1; give disable_cuda_graph for none")
         if self.cuda_graph_token_sizes is not None and min(self.cuda_graph_token_sizes, default=0) < 1:
             raise ValueError("cuda_graph_token_sizes needs sizes of at least 1; give cuda_graph_max_tokens 0 for none")
+        if min(self.max_loras, self.max_lora_rank) < 1:
+            raise ValueError("max_loras and max_lora_rank must be at least 1")
+        if self.max_cpu_loras is not None and self.max_cpu_loras < self.max_loras:
+            raise ValueError(
+                f"max_cpu_loras {self.max_cpu_loras} is less than max_loras {self.max_loras}, whose adapters it holds "
+                f"too; raise it to at least {self.max_loras}"
+            )
 
     @property
     def model_dir(self) -> Path:

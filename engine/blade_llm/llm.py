@@ -20,7 +20,7 @@ import numpy as np
 
 from blade_llm.config import PACKED_CACHE_BYTES, EngineConfig
 from blade_llm.engine.core import EngineCore
-from blade_llm.engine.messages import GenerateRequest
+from blade_llm.engine.messages import AdapterReply, GenerateRequest, LoadAdapter
 from blade_llm.engine.messages import RequestOutput as EngineOutput
 from blade_llm.hub.resolve import resolve_model
 from blade_llm.models.dtypes import DTYPE_ALIASES
@@ -40,6 +40,16 @@ Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
 """``{"role": "user", "content": "…"}``"""
 _NO_TOKENS: Final = SamplingParams(max_tokens=1, seed=0)
+
+
+class LoRARequest(msgspec.Struct, frozen=True):
+    """The LoRA adapter that prompts are generated with, as at vLLM."""
+
+    lora_name: str
+    lora_int_id: int
+    """Of no meaning here; vLLM knows adapters by it."""
+    lora_path: str
+    """Folder, or a hub id."""
 
 
 class CompletionOutput(msgspec.Struct, kw_only=True):
@@ -137,17 +147,19 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         n: int = 1,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
     ) -> list[RequestOutput]:
         """Generate for one prompt or many, ``n`` times each, in one continuous batch; results keep the prompts' order.
 
         The ``n`` outputs share the prompt's part of the cache; those of a beam search come best first.
+        ``lora_request``: the adapter of all prompts, or of each; with ``LLM(enable_lora=True)``.
 
         Raises ``ValueError`` for parameters or prompts that cannot work; nothing is generated then.
         """
         several = _as_prompts(prompts)
         texts = [prompt if isinstance(prompt, str) else None for prompt in several]
         ids = [self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in several]
-        return self._run(texts, ids, sampling_params, n)
+        return self._run(texts, ids, sampling_params, n, lora_request)
 
     def chat(
         self,
@@ -155,6 +167,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         n: int = 1,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
     ) -> list[RequestOutput]:
         """Generate for one conversation or many, rendered with the model's chat template.
 
@@ -167,7 +180,7 @@ class LLM:
         several: Any = [messages] if messages and isinstance(messages[0], Mapping) else messages
         texts: list[str | None] = [template.render(conversation) for conversation in several]
         ids = [self.tokenizer.encode(text or "", add_special_tokens=False) for text in texts]
-        return self._run(texts, ids, sampling_params, n)
+        return self._run(texts, ids, sampling_params, n, lora_request)
 
     def embed(
         self, prompts: Prompt | Sequence[Prompt], *, pooling: Literal["last", "mean", "cls"] = "last"
@@ -207,6 +220,7 @@ class LLM:
         prompts: Sequence[list[int]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
         n: int,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
     ) -> list[RequestOutput]:
         if sampling_params is None or isinstance(sampling_params, SamplingParams):
             sampling_params = [sampling_params or SamplingParams()] * len(prompts)
@@ -216,13 +230,14 @@ class LLM:
             raise ValueError(f"{len(prompts)} prompts but {len(sampling_params)} sampling parameters")
         for token_ids, params in zip(prompts, sampling_params, strict=True):
             self._check(token_ids, params)
+        adapters = self._load_adapters(lora_request, len(prompts))
         results = [
             RequestOutput(prompt=text, prompt_token_ids=ids, outputs=[])
             for text, ids in zip(texts, prompts, strict=True)
         ]
         running: dict[str, _PendingOutput] = {}
         try:
-            for result, params in zip(results, sampling_params, strict=True):
+            for result, params, adapter in zip(results, sampling_params, adapters, strict=True):
                 seeded = msgspec.structs.replace(params, seed=self._new_seed()) if params.seed is None else params
                 names = [f"offline.{next(self._numbers)}" for _ in range(n)]
                 self._core.add(
@@ -231,6 +246,7 @@ class LLM:
                         sibling_ids=names[1:],
                         prompt_token_ids=result.prompt_token_ids,
                         sampling=seeded,
+                        adapter=adapter,
                     )
                 )
                 for sample, name in enumerate(names):
@@ -249,6 +265,20 @@ class LLM:
             self._core.abort(list(running))
             raise
         return results
+
+    def _load_adapters(self, wanted: LoRARequest | Sequence[LoRARequest | None] | None, count: int) -> list[str]:
+        """The name of each prompt's adapter, empty for none; all are loaded. Raises ``ValueError``."""
+        several = [wanted] * count if wanted is None or isinstance(wanted, LoRARequest) else list(wanted)
+        if len(several) != count:
+            raise ValueError(f"{count} prompts but {len(several)} lora_request")
+        for each in {each.lora_name: each for each in several if each is not None}.values():
+            replies: list[AdapterReply] = []
+            self._core.change_adapters(LoadAdapter(call_id=0, name=each.lora_name, path=each.lora_path), replies.append)
+            while not replies:
+                self._core.step()
+            if replies[0].error is not None:
+                raise ValueError(str(replies[0].error))
+        return ["" if each is None else each.lora_name for each in several]
 
     def _new_seed(self) -> int:
         return secrets.randbits(63) if self._seeds is None else self._seeds.getrandbits(63)

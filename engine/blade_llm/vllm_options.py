@@ -212,7 +212,8 @@ _OPTIONS: Final = (
     _same("max_lora_rank"),
     _same("max_cpu_loras"),
     _same("lora_dtype"),
-    *_refused("adapters are not available in this version", "lora_modules", "qlora_adapter_name_or_path"),
+    _same("lora_modules"),
+    *_refused("give --lora_modules NAME=FOLDER", "qlora_adapter_name_or_path"),
     *_ignored("adapters never add to the vocabulary", "lora_extra_vocab_size"),
     *_ignored("adapters are split as their layers are", "fully_sharded_loras", switch=True),
     # Service
@@ -276,8 +277,6 @@ _REQUESTS_NOTHING: Final[Mapping[str, tuple[str, ...]]] = {
     "node_rank": ("0",),
     "enable_custom_allreduce": ("false",),
     "gamma": ("4",),
-    "enable_lora": ("false",),
-    "max_lora_rank": ("16",),
     "port": ("8081",),
     "api_server_count": ("1",),
     "log_level": ("INFO",),

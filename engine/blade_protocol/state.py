@@ -4,6 +4,8 @@ from typing import Final
 
 import msgspec
 
+from blade_protocol.adapters import AdapterCounts
+
 KV_DIGEST_BYTES: Final = 8
 """Bytes of a KV block's digest on the wire: enough to keep all blocks of a fleet distinct."""
 
@@ -54,6 +56,11 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
     """Grows by one with every event of one epoch."""
     memory: MemoryPlan | None = None
     adapters: tuple[str, ...] = ()
+    """Names of the LoRA adapters that were loaded, sorted."""
+    adapter_digests: tuple[str, ...] = ()
+    """Of the content of each, in hexadecimal."""
+    adapter_counts: AdapterCounts | None = None
+    """None: the engine serves no adapters."""
 
 
 class KVBatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

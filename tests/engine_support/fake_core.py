@@ -34,6 +34,7 @@ def make_core(
     clock: Callable[[], float] = monotonic,
     overlap: bool = True,
     grammars: GrammarCompiler | None = None,
+    max_adapters: int = 0,
 ) -> EngineCore:
     """A core whose limits are those of ``runner``."""
     runner.max_batch_tokens = max_batch_tokens
@@ -48,6 +49,7 @@ def make_core(
         overlap=overlap,
         grammars=grammars,
         info=_info(runner, "fake"),
+        max_adapters=max_adapters,
     )
 
 

@@ -214,6 +214,8 @@ class FakeRunner:
         )
         self.adapters = {0: 0}
         """Adapter slot → what stands for the contents of the adapter in it."""
+        self.contents: dict[int, int] = {}
+        """Adapter → the same; an adapter that is not there stands for itself."""
         self.slots: dict[int, FakeSlot] = {}
         self.kv: dict[tuple[int, int], int] = {}
         """(block, offset) → digest of the sequence up to there."""
@@ -286,6 +288,9 @@ class FakeRunner:
     def _apply(self, plan: StepPlan) -> None:
         for index in plan.freed_slots:
             del self.slots[index]
+        for update in plan.adapter_updates:
+            assert all(slot.new.adapter_slot != update.slot for slot in self.slots.values()), "an adapter in use left"
+            self.adapters[update.slot] = self.contents.get(update.adapter, update.adapter)
         for new in plan.new_requests:
             assert new.slot not in self.slots, f"slot {new.slot} is in use"
             assert 0 <= new.slot < self.max_num_seqs

@@ -37,7 +37,7 @@ class Visitor:
             self.prompt,
             self.sampling,
             priority=self.priority,
-            adapter_slot=self.adapter,
+            adapter=self.adapter,
             adapter_digest=bytes([self.adapter]) if self.adapter else b"",
             embeddings=(self.image,) if self.image else (),
             image_digest=repr(self.image).encode() if self.image else b"",

@@ -8,9 +8,18 @@ from typing import Literal
 import torch
 from engine_support.token_masks import masks_for
 
+from blade_llm.lora.reader import AdapterWeights
 from blade_llm.runner.torch_runner import TorchRunner
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
-from blade_llm.scheduling.plan import BlockCopy, BlockUpdate, NewRequest, ScheduledChunk, StepPlan, TokenUpdate
+from blade_llm.scheduling.plan import (
+    AdapterUpdate,
+    BlockCopy,
+    BlockUpdate,
+    NewRequest,
+    ScheduledChunk,
+    StepPlan,
+    TokenUpdate,
+)
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=1000)
 
@@ -47,6 +56,9 @@ class Driver:
         self._freed: list[int] = []
         self._copies: list[BlockCopy] = []
         self._tokens: list[TokenUpdate] = []
+        self._adapters: list[AdapterUpdate] = []
+        self.adapter = 0
+        """The adapter slot of requests that enter from now on."""
 
     def enter(
         self,
@@ -72,6 +84,7 @@ class Driver:
             masked,
             pooling=pooling,
             second_text=second_text,
+            adapter_slot=self.adapter,
         )
         self._pooled.discard(slot)
         if pooling:
@@ -81,6 +94,13 @@ class Driver:
             self._updates.append(BlockUpdate(slot, 0, list(shared)))
         self.live[slot] = Live(slot, list(tokens), list(shared), 16 * len(shared))
         return self.live[slot]
+
+    def place_adapter(self, slot: int, weights: AdapterWeights) -> None:
+        """From the next step on ``slot`` is this adapter."""
+        assert self.runner.adapters is not None
+        number = len(self.runner.adapters.loaded) + 1
+        self.runner.adapters.loaded[number] = weights
+        self._adapters.append(AdapterUpdate(slot, number))
 
     def leave(self, slot: int, *, keep_blocks: bool = False) -> None:
         request = self.live.pop(slot)
@@ -130,8 +150,18 @@ class Driver:
             samples = end == len(request.tokens) and slot not in self._pooled
             chunks.append(ScheduledChunk(slot, request.computed, count, samples, f"r{slot}"))
             request.computed = end
-        plan = StepPlan(self.step_number, chunks, self._new, self._updates, self._freed, self._copies, self._tokens)
+        plan = StepPlan(
+            self.step_number,
+            chunks,
+            self._new,
+            self._updates,
+            self._freed,
+            self._copies,
+            self._tokens,
+            adapter_updates=self._adapters,
+        )
         self.step_number += 1
+        self._adapters = []
         self._new, self._updates, self._freed, self._copies, self._tokens = [], [], [], [], []
         forward = self.runner.launch_forward(plan)
         sampling_slots = [chunk.slot for chunk in chunks if chunk.sample]

@@ -24,6 +24,7 @@ def scheduler_of(
     prefix_cache: bool = True,
     max_draft_tokens: int = 0,
     pipeline_stages: int = 1,
+    max_adapters: int = 0,
 ) -> Scheduler:
     config = SchedulerConfig(
         max_num_seqs=slots,
@@ -32,6 +33,7 @@ def scheduler_of(
         eos_token_ids=(EOS,),
         max_draft_tokens=max_draft_tokens,
         pipeline_stages=pipeline_stages,
+        max_adapters=max_adapters,
     )
     return Scheduler(config, KVCacheManager(blocks, enable_prefix_cache=prefix_cache))
 

@@ -38,7 +38,13 @@ async def chat_completions(context: ServerContext, request: Request) -> Response
         raise bad_request("prompt_logprobs cannot be streamed; send stream: false", "prompt_logprobs")
     prompt = await chat_prompt(context, chat, search)
     stream = resumable(
-        request, chat, [prompt], search, model=model, vocab_size=context.model.vocab_size, stream=chat.stream
+        request,
+        chat,
+        [prompt],
+        search,
+        content=context.content_of(chat.model),
+        vocab_size=context.model.vocab_size,
+        stream=chat.stream,
     )
     serializer: ResponseSerializer = ChatSerializer(
         f"chatcmpl-{request.state.request_id}",

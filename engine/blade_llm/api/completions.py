@@ -79,7 +79,15 @@ async def completions(context: ServerContext, request: Request) -> Response:
         prompts.append(Prompt(token_ids, sampling, only_prompt, field_names=field_names))
     if fields.stream and fields.echo and fields.logprobs is not None:
         _check_streamed_echo(sum(len(prompt.token_ids) for prompt in prompts) * search.n, fields.logprobs)
-    stream = resumable(request, fields, prompts, search, model=model, vocab_size=vocab_size, stream=fields.stream)
+    stream = resumable(
+        request,
+        fields,
+        prompts,
+        search,
+        content=context.content_of(fields.model),
+        vocab_size=vocab_size,
+        stream=fields.stream,
+    )
     serializer = await make_completion_serializer(
         f"cmpl-{request.state.request_id}",
         model,

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from blade_llm.api.common.body import read_json
 from blade_llm.api.common.context import ServerContext
-from blade_llm.api.common.errors import ApiError, bad_request
+from blade_llm.api.common.errors import ApiError, bad_request, refused_by_engine
 from blade_llm.api.common.fields import parse
 from blade_llm.api.common.pooling import Pooling
 from blade_llm.api.generation.prompt_tokens import completion_prompts, truncated
@@ -84,6 +84,7 @@ async def embeddings(context: ServerContext, request: Request) -> Response:
                 pooling=fields.pooling or context.model.pooling,
                 cache_salt=fields.cache_salt,
                 priority=fields.priority,
+                adapter=context.adapter_of(fields.model),
             )
             for token_ids in prompts
         ]
@@ -115,7 +116,7 @@ def _check_dimensions(dimensions: int | None, hidden_size: int) -> None:
 def _vector(output: RequestOutput, fields: EmbeddingRequest) -> msgspec.Raw:
     """The vector as JSON, a fourth of the memory that its numbers take as objects."""
     if output.error is not None:
-        raise bad_request(str(output.error), "input")
+        raise refused_by_engine(output.error) or bad_request(str(output.error), "input")
     if output.embedding is None:
         raise ApiError(500, "the engine made no embedding", kind="server_error")
     vector = np.frombuffer(output.embedding, dtype="<f4")

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from blade_llm.api.common.body import read_json
 from blade_llm.api.common.context import ServerContext
-from blade_llm.api.common.errors import ApiError, bad_request
+from blade_llm.api.common.errors import ApiError, bad_request, refused_by_engine
 from blade_llm.api.common.fields import parse
 from blade_llm.api.generation.prompt_tokens import in_tokenizer_thread, too_long
 from blade_llm.api.generation.requests import Priority
@@ -152,6 +152,7 @@ async def _answer(
                 second_text=second_text,
                 cache_salt=fields.cache_salt,
                 priority=fields.priority,
+                adapter=context.adapter_of(fields.model),
             )
             for token_ids, second_text in encoded
         ]
@@ -167,7 +168,7 @@ async def _respond(
     while len(scores) < count:
         for index, output in await generation.get():
             if output.error is not None:
-                raise bad_request(str(output.error), param)
+                raise refused_by_engine(output.error) or bad_request(str(output.error), param)
             if output.embedding is None:
                 raise ApiError(500, "the engine made no score", kind="server_error")
             logit = float(np.frombuffer(output.embedding, dtype="<f4")[0])

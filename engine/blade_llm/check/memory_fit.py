@@ -14,6 +14,7 @@ from typing import Final
 from blade_llm.cache.memory_limit import memory_limit_bytes
 from blade_llm.cache.sizing import KVCachePlan, default_kv_cache_bytes
 from blade_llm.config import EngineConfig
+from blade_llm.lora.memory import adapter_bytes
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.dtypes import DTypeName, resolve_dtype
 from blade_llm.models.implementation import read_model_config
@@ -66,11 +67,13 @@ def _judge(config: EngineConfig, model: ModelConfig, limit: int) -> CheckItem:
     given = default_kv_cache_bytes(limit=limit) if config.kv_cache_bytes is None else config.kv_cache_bytes
     plan = plan_kv_cache(config, model, dtype, given)
     kv_cache = plan.blocks * plan.block_bytes
-    fixed = weights + activations + RUNTIME_BYTES
+    adapters = adapter_bytes(config, model, dtype, on_gpu=False)
+    fixed = weights + activations + adapters + RUNTIME_BYTES
     total = fixed + kv_cache
     shortened = f", the model allows {model.max_position_embeddings}" if _is_shortened(config, model, plan) else ""
     detail = (
         f"{dtype}: weights {_size(weights)} + activations {_size(activations)} + runtime {_size(RUNTIME_BYTES)} "
+        f"{_with_adapters(adapters)}"
         f"+ KV cache {_size(kv_cache)} ({plan.blocks} blocks, {plan.tokens} tokens, "
         f"{plan.concurrent_at_max_len:.1f} requests of {plan.max_model_len} tokens{shortened}) "
         f"= {_size(total)} of {_size(limit)}"
@@ -96,18 +99,20 @@ def _judge_gpu(config: EngineConfig, model: ModelConfig, gpu: Gpu) -> CheckItem:
         model, dtype, max_batch_tokens=config.max_batch_tokens, max_num_seqs=config.max_num_seqs
     )
     graphs = _graph_bytes(config, model, dtype)
+    adapters = adapter_bytes(config, model, dtype, on_gpu=True)
     share = config.max_gpu_memory_utilization
     within = min(int(gpu.total * share), gpu.free)
     parts = (
-        f"{dtype}: weights {_size(weights)} + activations {_size(activations)} + CUDA graphs {_size(graphs)} of "
-        f"{_size(within)} ({share:g} of the GPU's {_size(gpu.total)}, {_size(gpu.free)} free)"
+        f"{dtype}: weights {_size(weights)} + activations {_size(activations)} + CUDA graphs {_size(graphs)} "
+        f"{_with_adapters(adapters)}of {_size(within)} "
+        f"({share:g} of the GPU's {_size(gpu.total)}, {_size(gpu.free)} free)"
     )
-    if (fixed := weights + activations + graphs) >= within:
+    if (fixed := weights + activations + graphs + adapters) >= within:
         return CheckItem(name=NAME, status="FAILED", detail=f"{parts}; too much: {_gpu_remedy(fixed, gpu)}")
     memory = GpuMemory(
         total=gpu.total,
-        free=gpu.free - weights,
-        lasting=weights,
+        free=gpu.free - weights - adapters,
+        lasting=weights + adapters,
         activation_peak=activations,
         graphs=graphs,
         share=share,
@@ -122,6 +127,10 @@ def _judge_gpu(config: EngineConfig, model: ModelConfig, gpu: Gpu) -> CheckItem:
         f"{plan.concurrent_at_max_len:.1f} requests of {plan.max_model_len} tokens{shortened})"
     )
     return CheckItem(name=NAME, status="PASS", detail=f"{parts}; {kv_cache}")
+
+
+def _with_adapters(count: int) -> str:
+    return f"+ adapters {_size(count)} " if count else ""
 
 
 def _gpu_remedy(fixed: int, gpu: Gpu) -> str:

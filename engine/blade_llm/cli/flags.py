@@ -99,6 +99,17 @@ def json_object(text: str) -> dict[str, Any]:
     return value
 
 
+def named_path(text: str) -> tuple[str, str]:
+    """``NAME=PATH``, or vLLM's JSON form ``{"name": ..., "path": ...}``."""
+    name, separator, path = text.partition("=")
+    if text.lstrip().startswith("{"):
+        value = json_object(text)
+        name, separator, path = str(value.get("name", "")), "=", str(value.get("path", ""))
+    if not (name.strip() and separator and path.strip()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=PATH")
+    return name.strip(), path.strip()
+
+
 def port(text: str) -> int:
     """0 (any free port) to 65535."""
     if not text.isdigit() or int(text) > 65535:
@@ -111,6 +122,7 @@ _METAVARS: Final[dict[Callable[[str], Any], str]] = {
     count: "N",
     float: "NUMBER",
     json_object: "JSON",
+    named_path: "NAME=PATH",
     int: "N",
     port: "PORT",
     positive: "N",

@@ -73,6 +73,7 @@ def main(argv: Sequence[str] | None = None, *, build: str = BUILD) -> int:
 
 
 def _run(flags: Mapping[str, Any], build: str, started: float) -> int:
+    _check_adapter_flags(flags)
     token_file = _token_file()
     public, internal = _bind_ports(flags, loopback_only=token_file is None)
     engine = EngineHandle(
@@ -113,6 +114,16 @@ def _run(flags: Mapping[str, Any], build: str, started: float) -> int:
     if failure.traceback:
         print(failure.traceback, file=sys.stderr)
     raise StartError(failure.message)
+
+
+def _check_adapter_flags(flags: Mapping[str, Any]) -> None:
+    for name in ("lora_modules", "lora_allowed_roots", "allow_runtime_lora_updating"):
+        if flags[name] and not flags["enable_lora"]:
+            raise StartError(f"--{name} needs --enable_lora; give it, or leave --{name} out")
+    if flags["max_cpu_loras"] is not None and flags["max_cpu_loras"] < flags["max_loras"]:
+        raise StartError(
+            f"--max_cpu_loras {flags['max_cpu_loras']} is less than --max_loras {flags['max_loras']}; raise it"
+        )
 
 
 def _socket_dir(folder: str | None) -> Path | None:
@@ -244,6 +255,8 @@ def _model_source(flags: Mapping[str, Any], folder: Path, config: ModelConfig) -
         bidirectional=config.decoder.bidirectional,
         names=tuple(flags["served_model_name"] or (_default_name(flags["model"]),)),
         aliases=frozenset({flags["model"], str(folder)}),
+        adapters=flags["enable_lora"],
+        runtime_adapters=flags["enable_lora"] and flags["allow_runtime_lora_updating"],
         **text_fields(flags),
     )
 
@@ -276,6 +289,8 @@ def _engine_config(flags: Mapping[str, Any], folder: Path, model: ServedModel) -
         enable_json_warmup=flags["enable_json_warmup"],
         revision=os.environ.get(environment.REVISION, ""),
         extra_eos_token_ids=() if eos is None else (eos,),
+        lora_modules=tuple(flags["lora_modules"] or ()),
+        lora_allowed_roots=tuple(flags["lora_allowed_roots"] or ()),
     )
 
 

@@ -7,7 +7,19 @@ from typing import Any, Final, get_args
 
 from blade_llm.api.common.limits import MAX_BODY_BYTES
 from blade_llm.api.common.pooling import Pooling
-from blade_llm.cli.flags import Flag, boolean, byte_size, count, json_object, port, positive, seconds, share, tokens
+from blade_llm.cli.flags import (
+    Flag,
+    boolean,
+    byte_size,
+    count,
+    json_object,
+    named_path,
+    port,
+    positive,
+    seconds,
+    share,
+    tokens,
+)
 from blade_llm.config import PACKED_CACHE_BYTES, ModelImpl, Task
 from blade_llm.models.dtypes import DTYPE_ALIASES
 from blade_llm.text.reasoning import REASONING_PARSERS
@@ -218,11 +230,39 @@ _GRAPHS = (
          "to them (default: 16 32 64 128 256 320 384 448 512 640 ...)", kind=positive, many=True),
 )  # fmt: skip
 _LORA = (
-    _off("enable_lora", "serve LoRA adapters"),
-    _later("max_lora_rank", "largest adapter rank", kind=positive, default=16),
-    _later("max_loras", "adapters on the device", kind=positive),
-    _later("max_cpu_loras", "adapters in host memory", kind=positive),
-    _later("lora_dtype", "type of adapter weights", choices=("float16", "bfloat16", "float32")),
+    Flag(name="enable_lora", help="serve LoRA adapters beside the model", kind=boolean, default=False),
+    Flag(name="max_lora_rank", help="largest adapter rank", kind=positive, default=16),
+    Flag(name="max_loras", help="adapters on the device: so many different ones run at once", kind=positive, default=8),
+    Flag(
+        name="max_cpu_loras",
+        help="adapters in host memory, those on the device included (default: 4 times max_loras)",
+        kind=positive,
+    ),
+    Flag(
+        name="lora_dtype",
+        help="type of adapter weights (default: the model's)",
+        choices=("auto", "float16", "bfloat16", "float32"),
+        default="auto",
+    ),
+    Flag(
+        name="lora_modules",
+        help="adapters to load at the start and keep in host memory: NAME=FOLDER, or a hub id in place of the folder",
+        kind=named_path,
+        many=True,
+        metavar="NAME=PATH",
+    ),
+    Flag(
+        name="lora_allowed_roots",
+        help="folders below which requests may name adapters by their path (default: none may)",
+        many=True,
+        metavar="DIR",
+    ),
+    Flag(
+        name="allow_runtime_lora_updating",
+        help="let clients load and unload adapters below lora_allowed_roots (POST /v1/load_lora_adapter)",
+        kind=boolean,
+        default=False,
+    ),
     Flag(
         name="enable_json_warmup",
         help="prepare guided decoding before the server is ready, not just after",
@@ -275,6 +315,11 @@ MEMORY_FIELDS: Final[Mapping[str, str]] = {
     "cuda_graph_token_sizes": "cuda_graph_token_sizes",
     "attn_cls": "attn_cls",
     "task": "task",
+    "enable_lora": "enable_lora",
+    "max_loras": "max_loras",
+    "max_cpu_loras": "max_cpu_loras",
+    "max_lora_rank": "max_lora_rank",
+    "lora_dtype": "lora_dtype",
 }
 """Flags that decide the memory plan, the server's and the check's alike, and the ``EngineConfig`` fields they fill."""
 

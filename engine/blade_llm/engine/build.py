@@ -5,14 +5,20 @@ from __future__ import annotations
 import logging
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from blade_llm.config import EngineConfig
+from blade_llm.engine.adapters import LoadedAdapter
 from blade_llm.engine.core import EngineCore, EngineInfo
 from blade_llm.models.implementation import log_implementation, read_model_config
 from blade_llm.runner import build_runner, preload
 from blade_llm.sampling.guided.grammars import CachingGrammarCompiler
 from blade_llm.sampling.guided.vocabulary import load_vocabulary
 from blade_llm.scheduling.budget import CPU_MIN_CHUNK, GPU_MIN_CHUNK
+
+if TYPE_CHECKING:
+    from blade_llm.runner.adapters import RunnerAdapters
+    from blade_llm.runner.torch_runner import TorchRunner
 
 __all__ = ["build_core", "preload"]
 
@@ -40,7 +46,7 @@ def build_core(config: EngineConfig) -> EngineCore:
         timings=runner.timings,
     )
     eos_token_ids = tuple(dict.fromkeys((*model_config.eos_token_ids, *config.extra_eos_token_ids)))
-    return EngineCore.from_config(
+    core = EngineCore.from_config(
         config,
         runner,
         info,
@@ -50,6 +56,21 @@ def build_core(config: EngineConfig) -> EngineCore:
         min_prefill_tokens=CPU_MIN_CHUNK if runner.device.type == "cpu" else GPU_MIN_CHUNK,
         graph_token_sizes=() if runner.mixed_graphs is None else runner.mixed_graphs.sizes,
         whole_prompts=model_config.decoder.bidirectional,
+    )
+    if runner.adapters is not None:
+        _serve_adapters(core, config, runner, runner.adapters)
+    return core
+
+
+def _serve_adapters(core: EngineCore, config: EngineConfig, runner: TorchRunner, adapters: RunnerAdapters) -> None:
+    from blade_llm.lora.reader import read_adapter
+    from blade_llm.runner.device import TORCH_DTYPES
+
+    dtype = runner.dtype if config.lora_dtype == "auto" else TORCH_DTYPES[config.lora_dtype]
+    core.serve_adapters(
+        config,
+        lambda folder: read_adapter(folder, adapters.targets, max_rank=config.max_lora_rank, dtype=dtype),
+        cast("dict[int, LoadedAdapter]", adapters.loaded),
     )
 
 

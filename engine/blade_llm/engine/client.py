@@ -21,15 +21,19 @@ import zmq
 from blade_llm.engine.kv_event_publisher import KVEventPublisher
 from blade_llm.engine.messages import (
     AbortRequest,
+    AdapterReply,
     ClientToEngine,
     DrainUpdate,
     EngineReady,
     EngineToClient,
     GenerateRequest,
     Hello,
+    ListAdapters,
+    LoadAdapter,
     RequestOutput,
     StateUpdate,
     StepOutputs,
+    UnloadAdapter,
 )
 from blade_protocol.state import EngineState
 
@@ -160,6 +164,8 @@ class EngineClient:
         self._routes: dict[str, tuple[Generation, int]] = {}
         """Open engine request → its generation and its index there."""
         self._numbers = itertools.count()
+        self._calls: dict[int, asyncio.Future[AdapterReply]] = {}
+        """Adapter messages that have no answer yet."""
         self._client_index = client_index
         self._heartbeat: memoryview[float] | list[float] = [0.0] * HEARTBEAT_SIZE if heartbeat is None else heartbeat
         self._loop = asyncio.get_running_loop()
@@ -220,6 +226,34 @@ class EngineClient:
         if running and self._dead is None:
             self._send(AbortRequest(request_ids=running))
 
+    async def load_adapter(
+        self, name: str, path: str, *, pinned: bool = False, only_allowed_roots: bool = False
+    ) -> AdapterReply:
+        """Load an adapter; the answer comes when it is in host memory. Raises :class:`EngineDeadError`."""
+        number = next(self._numbers)
+        return await self._call(
+            LoadAdapter(call_id=number, name=name, path=path, pinned=pinned, only_allowed_roots=only_allowed_roots)
+        )
+
+    async def unload_adapter(self, name: str) -> AdapterReply:
+        """Forget an adapter. Raises :class:`EngineDeadError`."""
+        return await self._call(UnloadAdapter(call_id=next(self._numbers), name=name))
+
+    async def list_adapters(self) -> AdapterReply:
+        """All adapters. Raises :class:`EngineDeadError`."""
+        return await self._call(ListAdapters(call_id=next(self._numbers)))
+
+    async def _call(self, message: LoadAdapter | UnloadAdapter | ListAdapters) -> AdapterReply:
+        if self._dead is not None:
+            raise self._dead
+        answer: asyncio.Future[AdapterReply] = self._loop.create_future()
+        self._calls[message.call_id] = answer
+        self._send(message)
+        try:
+            return await answer
+        finally:
+            del self._calls[message.call_id]
+
     def set_draining(self, draining: bool) -> None:
         if self._dead is None:
             self._send(DrainUpdate(draining=draining))
@@ -241,6 +275,9 @@ class EngineClient:
             self._ready.exception()  # retrieved, as there may be no waiter
         for generation in self._open():
             generation.fail(error)
+        for answer in self._calls.values():
+            if not answer.done():
+                answer.set_exception(error)
         self._routes.clear()
         self._heartbeat[0] = 0
 
@@ -303,6 +340,10 @@ class EngineClient:
                 if message.kv is not None:
                     self.kv.apply(message.kv)
                 self._set_state(message.state)
+            case AdapterReply():
+                call = self._calls.get(message.call_id)
+                if call is not None and not call.done():
+                    call.set_result(message)
             case EngineReady():
                 self._set_state(message.state)
                 if not self._ready.done():

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
 
@@ -21,8 +22,19 @@ from blade_llm.cache.events import KVChanges
 from blade_llm.cache.manager import KVCacheManager
 from blade_llm.cache.sizing import BLOCK_SIZE
 from blade_llm.config import EngineConfig
+from blade_llm.engine.adapters import AdapterManager, LoadedAdapter
 from blade_llm.engine.guided_decoding import GuidedDecodingManager
-from blade_llm.engine.messages import EngineReady, GenerateRequest, RequestError, RequestOutput
+from blade_llm.engine.messages import (
+    AdapterReply,
+    EngineReady,
+    GenerateRequest,
+    ListAdapters,
+    LoadAdapter,
+    RequestError,
+    RequestOutput,
+    UnloadAdapter,
+)
+from blade_llm.lora.memory import host_adapters
 from blade_llm.scheduling.budget import CPU_MIN_CHUNK, PrefillBudget
 from blade_llm.scheduling.grammar import GrammarCompiler
 from blade_llm.scheduling.limits import SchedulerConfig, check_samples, shared_widths
@@ -87,6 +99,8 @@ class EngineCore:
     ) -> None:
         self.scheduler = scheduler
         self._guided = GuidedDecodingManager(scheduler, grammars, info.vocab_size, clock)
+        self.adapters: AdapterManager | None = None
+        """The LoRA adapters; None: the engine serves none. Set by :meth:`serve_adapters`."""
         self.info = info
         self._max_waiting = max_waiting
         self._allow_priority = allow_priority
@@ -128,6 +142,7 @@ class EngineCore:
             eos_token_ids=tuple(eos_token_ids),
             generates=config.task == "generate",
             whole_prompts=whole_prompts,
+            max_adapters=config.max_loras if config.enable_lora else 0,
         )
         caches = config.enable_prompt_cache and not whole_prompts
         cache = KVCacheManager(num_blocks, BLOCK_SIZE, enable_prefix_cache=caches)
@@ -140,6 +155,42 @@ class EngineCore:
             max_waiting=config.max_waiting_requests,
             allow_priority=config.allow_client_priority,
         )
+
+    def serve_adapters(
+        self, config: EngineConfig, read: Callable[[Path], LoadedAdapter], loaded: dict[int, LoadedAdapter]
+    ) -> None:
+        """Serve LoRA adapters, those of ``lora_modules`` from now on.
+
+        ``read``: reads a folder, on a thread; ``loaded``: where the runner finds what was read, by number. Raises
+        ``ModelFilesError`` for one of ``lora_modules`` that cannot be served.
+        """
+        self.adapters = AdapterManager(
+            self.scheduler,
+            read,
+            loaded,
+            most=host_adapters(config),
+            submit=self._submit,
+            base_names=config.served_names,
+            allowed_roots=config.lora_allowed_roots,
+        )
+        for name, path in config.lora_modules:
+            self.adapters.load_now(name, path)
+
+    def change_adapters(
+        self, message: LoadAdapter | UnloadAdapter | ListAdapters, reply: Callable[[AdapterReply], None]
+    ) -> None:
+        """Load, unload or list adapters; ``reply`` is called now, or when the adapter is loaded."""
+        if self.adapters is None:
+            error = RequestError(message="this engine serves no adapters; start it with --enable_lora")
+            reply(AdapterReply(call_id=message.call_id, error=error))
+            return
+        match message:
+            case LoadAdapter():
+                self.adapters.load(message, reply)
+            case UnloadAdapter():
+                reply(self.adapters.unload(message))
+            case ListAdapters():
+                reply(AdapterReply(call_id=message.call_id, adapters=self.adapters.infos()))
 
     def add(self, message: GenerateRequest) -> None:
         """Queue a request: all samples of its prompt.
@@ -176,7 +227,19 @@ class EngineCore:
             )
             for index, request_id in enumerate(ids[:1] if beams else ids)
         ]
-        if message.sampling.grammar_spec is None or beams:
+        if not message.adapter:
+            self._submit(requests)
+            return
+        if self.adapters is None:
+            text = f"model {message.adapter!r} does not exist; this server serves no adapters (--enable_lora)"
+            raise RequestRefusedError(RequestError(message=text, kind="unknown_adapter"))
+        for request in requests:
+            self.scheduler.check(request)
+        self.adapters.add(requests, message.adapter, message.adapter_digest)
+
+    def _submit(self, requests: list[Request]) -> None:
+        """Schedule samples of one prompt, now or when their grammar is compiled. Raises RequestRefusedError."""
+        if requests[0].sampling.grammar_spec is None or requests[0].is_beam_search:
             self.scheduler.add(*requests)
         else:
             self._guided.add(requests)
@@ -190,7 +253,7 @@ class EngineCore:
         if self._max_waiting is None:
             return
         stats, slots = self.scheduler.stats(), self.scheduler.config.max_num_seqs
-        waiting = stats.waiting + self._guided.num_waiting
+        waiting = stats.waiting + self._num_outside
         if stats.running + waiting + count > slots + self._max_waiting:
             message = f"busy: {stats.running} requests run and {waiting} wait, no more may; try again in a moment"
             raise RequestRefusedError(RequestError(kind="overloaded", message=message))
@@ -200,6 +263,8 @@ class EngineCore:
         request_ids = list(request_ids)
         self.scheduler.abort(request_ids)
         self._guided.abort(request_ids)
+        if self.adapters is not None:
+            self.adapters.abort(request_ids)
 
     @property
     def computes_on_host(self) -> bool:
@@ -209,13 +274,22 @@ class EngineCore:
     @property
     def has_work(self) -> bool:
         """Whether :meth:`step` has anything to do; the owner sleeps otherwise."""
-        return self.scheduler.has_work or bool(self._in_flight) or self._guided.waiting
+        return self.scheduler.has_work or bool(self._in_flight) or self._guided.waiting or self._awaits_adapters
+
+    @property
+    def _awaits_adapters(self) -> bool:
+        return self.adapters is not None and self.adapters.waiting
+
+    @property
+    def _num_outside(self) -> int:
+        """Requests that wait for a grammar or an adapter, outside the scheduler."""
+        return self._guided.num_waiting + (0 if self.adapters is None else self.adapters.num_waiting)
 
     def state(self, *, epoch: str, sequence: int, draining: bool) -> EngineState:
         """The state for the internal port; the owner counts epochs and sequence numbers."""
         info, stats = self.info, self.scheduler.stats()
-        if self._guided.waiting:
-            stats = stats._replace(waiting=stats.waiting + self._guided.num_waiting)
+        if outside := self._num_outside:
+            stats = stats._replace(waiting=stats.waiting + outside)
         return EngineState(
             model=info.model,
             revision=info.revision,
@@ -226,6 +300,9 @@ class EngineCore:
             memory=info.memory,
             max_running=self.scheduler.config.max_num_seqs,
             max_waiting=self._max_waiting,
+            adapters=() if self.adapters is None else self.adapters.names,
+            adapter_digests=() if self.adapters is None else self.adapters.digests,
+            adapter_counts=None if self.adapters is None else self.adapters.counts,
             **stats._asdict(),
         )
 
@@ -257,6 +334,8 @@ class EngineCore:
     def step(self) -> list[RequestOutput]:
         """Launch one step and deliver what is ready: on CPU its own tokens, on a GPU those of the step before."""
         outputs = self._guided.admit_compiled() if self._guided.waiting else []
+        if self.adapters is not None and self.adapters.waiting:
+            outputs += self.adapters.poll()
         plan = self.scheduler.schedule()
         if plan is None:
             if self._in_flight:
@@ -265,6 +344,8 @@ class EngineCore:
                 raise RuntimeError("the scheduler has requests but neither plans nor awaits a step")
             if self._guided.waiting and not outputs:
                 self._guided.wait()
+            elif self.adapters is not None and self.adapters.waiting and not outputs:
+                self.adapters.wait()
             return outputs
         launched_at = self._clock()
         forward = self._runner.launch_forward(plan)

@@ -10,6 +10,7 @@ from blade_llm.config import EngineConfig
 from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.scheduling.output import RequestError as RequestError
 from blade_llm.scheduling.output import RequestOutput as RequestOutput
+from blade_protocol.adapters import AdapterInfo as AdapterInfo
 from blade_protocol.state import EngineState, KVBatch
 
 
@@ -36,6 +37,10 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate")
     """Requests with different salts never share prefix-cache blocks."""
     priority: int = 0
     """Lower runs earlier; equal ones first come, first served."""
+    adapter: str = ""
+    """Name or folder of a LoRA adapter; empty: the base model."""
+    adapter_digest: str = ""
+    """Not empty: refuse the request unless the adapter's content has this digest (hexadecimal)."""
 
     @property
     def all_request_ids(self) -> list[str]:
@@ -61,6 +66,40 @@ class StateUpdate(msgspec.Struct, frozen=True, kw_only=True, tag="state"):
     state: EngineState
     kv: KVBatch | None = None
     """For the API server that follows the prefix cache. One that is ``lost`` brings all digests there are."""
+
+
+class LoadAdapter(msgspec.Struct, frozen=True, kw_only=True, tag="load_adapter"):
+    """API server → engine: load a LoRA adapter and give it a name; answered with :class:`AdapterReply`."""
+
+    call_id: int
+    name: str
+    path: str
+    """Folder, or where the model loader finds one: a hub id, a bucket."""
+    pinned: bool = False
+    """Keep it in host memory."""
+    only_allowed_roots: bool = False
+    """Refuse what is not below the folders that clients may use."""
+
+
+class UnloadAdapter(msgspec.Struct, frozen=True, kw_only=True, tag="unload_adapter"):
+    """API server → engine: forget an adapter; requests that have begun with it end normally."""
+
+    call_id: int
+    name: str
+
+
+class ListAdapters(msgspec.Struct, frozen=True, kw_only=True, tag="list_adapters"):
+    """API server → engine: which adapters there are."""
+
+    call_id: int
+
+
+class AdapterReply(msgspec.Struct, frozen=True, kw_only=True, tag="adapter_reply"):
+    """Engine → API server: the answer to one of the three above."""
+
+    call_id: int
+    error: RequestError | None = None
+    adapters: list[AdapterInfo] = []
 
 
 class DrainUpdate(msgspec.Struct, frozen=True, kw_only=True, tag="drain"):
@@ -113,5 +152,5 @@ class EngineFailure(msgspec.Struct, frozen=True, kw_only=True):
     """Something the user can change (files, memory); the message says what, and a traceback would only hide it."""
 
 
-ClientToEngine = GenerateRequest | AbortRequest | DrainUpdate | Hello
-EngineToClient = StepOutputs | StateUpdate | EngineReady
+ClientToEngine = GenerateRequest | AbortRequest | DrainUpdate | Hello | LoadAdapter | UnloadAdapter | ListAdapters
+EngineToClient = StepOutputs | StateUpdate | EngineReady | AdapterReply

@@ -19,6 +19,7 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -29,6 +30,7 @@ from blade_llm.config import EngineConfig
 from blade_llm.engine.heartbeat import Heartbeat, open_heartbeat
 from blade_llm.engine.messages import (
     AbortRequest,
+    AdapterReply,
     ClientToEngine,
     DrainUpdate,
     EngineFailure,
@@ -37,10 +39,13 @@ from blade_llm.engine.messages import (
     EngineToClient,
     GenerateRequest,
     Hello,
+    ListAdapters,
+    LoadAdapter,
     RequestError,
     RequestOutput,
     StateUpdate,
     StepOutputs,
+    UnloadAdapter,
 )
 from blade_llm.engine.start import LOG_FORMAT, die_with_parent, freeze_gc_heap, ignore_signals, read_start
 from blade_llm.models.errors import ModelFilesError, NotEnoughMemoryError
@@ -65,6 +70,10 @@ class Core(Protocol):
     def add(self, request: GenerateRequest) -> None: ...
 
     def abort(self, request_ids: list[str]) -> None: ...
+
+    def change_adapters(
+        self, message: LoadAdapter | UnloadAdapter | ListAdapters, reply: Callable[[AdapterReply], None]
+    ) -> None: ...
 
     def step(self) -> list[RequestOutput]: ...
 
@@ -168,6 +177,8 @@ class EngineProcess:
                     self._owners.pop(request_id, None)
             case DrainUpdate():
                 self._draining = message.draining
+            case LoadAdapter() | UnloadAdapter() | ListAdapters():
+                self._core.change_adapters(message, partial(self._send, client))
             case Hello():
                 self._clients.add(client)
                 self._send(client, self._core.ready(self._state))  # later changes are pushed to all clients at once

@@ -23,7 +23,7 @@ from blade_llm.hub.failures import explain
 from blade_llm.hub.locking import locked
 from blade_llm.hub.model import HubModel, Listing, Progress, ProgressCallback, RemoteFile
 from blade_llm.hub.origins import HEX, list_files
-from blade_llm.hub.wanted import ELSEWHERE, TOKENIZER, gguf_files
+from blade_llm.hub.wanted import ADAPTER_CONFIG, ADAPTER_WEIGHTS, ELSEWHERE, TOKENIZER, gguf_files
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.weights.checkpoint import open_checkpoint
 from blade_llm.weights.gguf.parts import SUFFIX
@@ -80,6 +80,8 @@ def _cached_snapshot(storage: Path, model: HubModel) -> Path | None:
         except ModelFilesError:
             return None
     names = {path.name for path in snapshot.glob("*") if path.is_file()}
+    if ADAPTER_CONFIG in names and "config.json" not in names:
+        return snapshot if names & set(ADAPTER_WEIGHTS) else None
     if "config.json" not in names or not any(map(TOKENIZER.fullmatch, names)):
         return None
     try:
@@ -101,9 +103,9 @@ def _download_snapshot(storage: Path, model: HubModel, progress: ProgressCallbac
     size = sum(file.size for file in unique)
     there = Progress(size - sum(file.size for file in missing), size, "", len(unique) - len(missing), len(unique))
     _download_all(missing, listing, blobs, there, progress)
-    # The snapshot appears only now, config.json last: one that exists is complete.
+    # The snapshot appears only now, its configuration last: one that exists is complete.
     snapshot.mkdir(parents=True, exist_ok=True)
-    for file in sorted(files, key=lambda file: file.name == "config.json"):
+    for file in sorted(files, key=lambda file: file.name in ("config.json", ADAPTER_CONFIG)):
         _link(blobs / file.digest, snapshot / file.name)
     reference = storage / "refs" / _reference(model)
     if reference.name != commit:

@@ -23,10 +23,21 @@ _SHARD: Final = re.compile(r"model-\d+-of-\d+\.safetensors")
 _PICKLED_SHARD: Final = re.compile(r"pytorch_model-\d+-of-\d+\.bin")
 
 
+ADAPTER_CONFIG: Final = "adapter_config.json"
+ADAPTER_WEIGHTS: Final = ("adapter_model.safetensors", "adapter_model.bin")
+"""Of a LoRA adapter, the first that is there."""
+
+
 def wanted_files(names: Sequence[str], model: HubModel) -> list[str]:
-    """Those of ``names`` that the engine needs, sorted. Raises :class:`ModelFilesError` where it cannot work."""
+    """Those of ``names`` that the engine needs, sorted: of a model, or of a LoRA adapter. Raises
+    :class:`ModelFilesError` where it cannot work."""
     if model.gguf:
         return gguf_files(names, model)
+    if ADAPTER_CONFIG in names and "config.json" not in names:
+        files = [name for name in ADAPTER_WEIGHTS if name in names][:1]
+        if not files:
+            raise ModelFilesError(f"adapter {model} has neither {' nor '.join(ADAPTER_WEIGHTS)} on the hub")
+        return sorted([ADAPTER_CONFIG, *files])
     weights = _weights(list(names), model)
     wanted = [name for name in names if _SIDE_FILES.fullmatch(name)] + weights
     if "config.json" not in wanted:

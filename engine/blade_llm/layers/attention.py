@@ -71,4 +71,6 @@ class Attention:
             unit_offset=self.norm_offset,
         )
         attended = paged_attention(q, k_cache, v_cache, step.attention, spec.scale, spec.window, self.variant)
-        return self.output(attended if selected is None else attended.index_select(0, selected), step)
+        if selected is None:
+            return self.output(attended, step)
+        return self.output(attended.index_select(0, selected), step.of_selected())

@@ -111,10 +111,11 @@ class LatentAttention:
             result = self._expanded(step.expanded, queries, over_latents, step)
             if selected is not None:
                 result = result.index_select(0, selected)
-            return self.output(result.flatten(1), step)
+            return self.output(result.flatten(1), step if selected is None else step.of_selected())
         attended = self._over_latents(queries, over_latents, step.attention, step)
         if selected is not None:
             attended = attended.index_select(0, selected)
+            step = step.of_selected()
         return self.output(self._values(attended).flatten(1), step)
 
     def _over_latents(

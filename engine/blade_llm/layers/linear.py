@@ -10,6 +10,7 @@ from torch import Tensor
 
 from blade_llm.kernels.linear import pack
 from blade_llm.kernels.linear.packed import Packer, Quantization
+from blade_llm.kernels.lora import FactorTable, add_lora
 from blade_llm.layers.step import StepMetadata
 
 
@@ -26,12 +27,14 @@ class LinearOptions:
 class Linear:
     """``x @ weight.T + bias``."""
 
-    __slots__ = ("bias", "nbytes", "packed", "weight")
+    __slots__ = ("adapters", "bias", "nbytes", "packed", "weight")
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None, options: LinearOptions | None = None) -> None:
         """``weight``: [out, in]; ``bias``: [out]. A packed layer keeps neither, so their memory can go."""
         options = options or LinearOptions()
         self.packed = options.packer(weight, bias, options.quant, deterministic=options.deterministic)
+        self.adapters: FactorTable | None = None
+        """What LoRA adapters add to the result; None: the layer takes none."""
         self.weight: Tensor | None = None
         self.bias: Tensor | None = None
         if self.packed is not None:
@@ -43,6 +46,10 @@ class Linear:
     def __call__(self, x: Tensor, step: StepMetadata | None = None) -> Tensor:
         """[tokens, in] to [tokens, out]. ``step``: whose tokens they are; None outside of the layers."""
         if self.packed is not None:
-            return self.packed(x)
-        assert self.weight is not None
-        return F.linear(x, self.weight, self.bias)
+            y = self.packed(x)
+        else:
+            assert self.weight is not None
+            y = F.linear(x, self.weight, self.bias)
+        if self.adapters is not None and step is not None and step.adapters is not None:
+            add_lora(x, y, self.adapters, step.adapters)
+        return y

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from blade_llm.kernels.lora import AdapterBatch
 from blade_llm.kernels.paged_attention import PreparedAttention
 from blade_llm.layers.latent_prefill import ExpandedPrefills
 
@@ -36,6 +37,14 @@ class StepMetadata:
     """[tokens] int64, of an encoder that tells a pair's second text (1) from its first (0); None: all are 0."""
     expanded: ExpandedPrefills | None = None
     """Of latent attention: prefills that are computed in the expanded form."""
+    adapters: AdapterBatch | None = None
+    """The tokens that use LoRA adapters; None: no token does."""
+    selected_adapters: AdapterBatch | None = None
+    """Those of the tokens that the last layer goes on with, counted among these."""
+
+    def of_selected(self) -> StepMetadata:
+        """The step for linear layers, from where on only the selected tokens are computed."""
+        return self if self.adapters is None else replace(self, adapters=self.selected_adapters)
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,10 +74,11 @@ class Decoder:
         rotations = [table(step.positions) for table in self.rotary]
         last = self.layers[-1]
         done = len(self.layers) - (selected is not None)  # the last layer goes on with few of a prefill's tokens
-        if self.fused is not None and done:
+        adapters = step.adapters
+        if self.fused is not None and done and (adapters is None or self.fused.serves_adapters(adapters, len(x))):
             rotation = rotations[0]
             x, residual = self.fused(
-                x, rotation.cos, rotation.sin, step.slot_mapping, step.attention, step.kv_cache, layers=done
+                x, rotation.cos, rotation.sin, step.slot_mapping, step.attention, step.kv_cache, done, adapters
             )
         else:
             done = 0

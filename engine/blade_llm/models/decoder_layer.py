@@ -105,6 +105,7 @@ class DecoderLayer:
         attended = self._added(self.attention(x, rotation, step, selected), self.attention_output_norm)
         if selected is not None:
             residual = residual.index_select(0, selected)
+            step = step.of_selected()
         if self.spec.parallel:
             if self.mlp_norm is not None:
                 x = self.mlp_norm(residual)
@@ -141,6 +142,8 @@ class DecoderLayer:
             return None
         if self.attention_output_norm or self.mlp_output_norm or self.spec.residual_scale != 1.0:
             return None
+        linears = [attention.qkv, attention.output, *(() if isinstance(mlp, MoE) else (mlp.up, mlp.down))]
+        adapters = [linear.adapters for linear in linears] + [None] * (4 - len(linears))
         return LayerWeights(
             before.weight,
             attention.qkv.packed,
@@ -155,4 +158,5 @@ class DecoderLayer:
             before.bias,
             between.bias,
             mixture,
+            tuple(adapters),
         )

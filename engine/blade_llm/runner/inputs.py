@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from blade_llm.kernels.paged_attention import RaggedBatch
+from blade_llm.runner.adapters import RunnerAdapters, StepAdapters
 from blade_llm.runner.mixed_graphs import MixedGraphs
 from blade_llm.runner.prompt_outputs import PromptOutputBatch
 from blade_llm.runner.staging import Staging
@@ -36,6 +37,8 @@ class StepInputs:
     """[scored positions] int64: where the scored tokens are."""
     mixed: tuple[int, Tensor] | None = None
     """Of a mixed step that a graph holds: its number of tokens, and the step as the graph takes it."""
+    adapters: StepAdapters | None = None
+    """The tokens that use adapters; None: none does."""
 
     @property
     def decodes_only(self) -> bool:
@@ -43,9 +46,11 @@ class StepInputs:
         return self.num_tokens == len(self.batch.host_query_lens)
 
 
-def send_inputs(plan: StepPlan, tables: SlotTables, graphs: MixedGraphs | None = None) -> StepInputs:
-    """Carry ``plan`` to the device in one copy and apply its changes to ``tables``. ``graphs``: those of mixed
-    steps."""
+def send_inputs(
+    plan: StepPlan, tables: SlotTables, graphs: MixedGraphs | None = None, adapters: RunnerAdapters | None = None
+) -> StepInputs:
+    """Carry ``plan`` to the device in one copy and apply its changes to ``tables`` and ``adapters``. ``graphs``: those
+    of mixed steps."""
     chunks = plan.chunks
     slots = np.array([chunk.slot for chunk in chunks])
     starts = np.array([chunk.start for chunk in chunks])
@@ -68,10 +73,15 @@ def send_inputs(plan: StepPlan, tables: SlotTables, graphs: MixedGraphs | None =
     prompt_outputs: PromptOutputBatch | None = None
     if tables.prompt_outputs:
         prompt_outputs = PromptOutputBatch.of(plan, query_starts, tables.prompt_outputs, tables.token_ids.shape[1])
+    wanted_rows = selected if prompt_outputs is None else np.concatenate([selected, prompt_outputs.selected])
+    sorted_rows = None
+    if adapters is not None:
+        adapters.apply(plan)
+        sorted_rows = adapters.stage(slots, counts, wanted_rows, staging)
     graph_size: int | None = None
-    if graphs is not None and prompt_outputs is None and num_tokens > len(chunks):
+    if graphs is not None and prompt_outputs is None and sorted_rows is None and num_tokens > len(chunks):
         graph_size = graphs.size_for(num_tokens)
-    staging.add(selected if prompt_outputs is None else np.concatenate([selected, prompt_outputs.selected]))
+    staging.add(wanted_rows)
     if prompt_outputs is not None:
         staging.add(prompt_outputs.targets)
     if plan.block_copies:
@@ -83,6 +93,9 @@ def send_inputs(plan: StepPlan, tables: SlotTables, graphs: MixedGraphs | None =
     sent = staging.send()
     rest = iter(sent[6:])
     tables.apply(plan, rest)
+    of_step = None
+    if sorted_rows is not None:
+        of_step = StepAdapters(*(each.batch(next(rest)) for each in sorted_rows))
     wanted = next(rest)
     targets = None if prompt_outputs is None else next(rest)
     copies = (next(rest), next(rest)) if plan.block_copies else None
@@ -103,4 +116,5 @@ def send_inputs(plan: StepPlan, tables: SlotTables, graphs: MixedGraphs | None =
         targets=targets,
         copies=copies,
         mixed=mixed,
+        adapters=of_step,
     )

@@ -25,12 +25,15 @@ from blade_llm.kernels.paged_attention import PreparedAttention, RaggedBatch, pr
 from blade_llm.kernels.warm import warm_step
 from blade_llm.layers.latent_prefill import ExpandedPrefills, expanded_prefills
 from blade_llm.layers.step import KVCache, StepMetadata, WholeSequences
+from blade_llm.lora.memory import adapter_bytes
+from blade_llm.lora.targets import Targets
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.decoder import Decoder
 from blade_llm.models.dtypes import resolve_dtype
 from blade_llm.models.errors import NotEnoughMemoryError
 from blade_llm.models.memory import activation_bytes
 from blade_llm.models.model import Model
+from blade_llm.runner.adapters import RunnerAdapters, StepAdapters
 from blade_llm.runner.cuda_graphs import CudaGraphs, DecodeGraphs, GraphBackend, SizedGraphs, graph_batch_sizes
 from blade_llm.runner.device import (
     TORCH_DTYPES,
@@ -104,6 +107,14 @@ class TorchRunner:
         self._latent = first if isinstance(first, LatentAttentionSpec) else None
         self._torch_attention = self.attn_cls == "paged" and self.device.type == "cuda"
         self._graph_backend = graph_backend
+        self.adapters: RunnerAdapters | None = None
+        if config.enable_lora:
+            self.adapters = RunnerAdapters(
+                Targets.of(model_config),
+                max_loras=config.max_loras,
+                max_num_seqs=config.max_num_seqs,
+                device=self.device,
+            )
         if self.device.type == "cpu":
             torch.set_num_threads(requested_threads(config.num_threads) or usable_cores())
             start = time.perf_counter()
@@ -117,14 +128,15 @@ class TorchRunner:
                 self.attach(kv)
             except torch.OutOfMemoryError as error:
                 raise self._out_of_memory("the KV cache", error) from error
-        self.memory_plan = memory_plan(kv, weights=self.model.nbytes, activation_peak=self._activation_peak)
+        lora = adapter_bytes(config, model_config, self.dtype_name, on_gpu=self.device.type != "cpu")
+        self.memory_plan = memory_plan(kv, weights=self.model.nbytes, activation_peak=self._activation_peak, lora=lora)
 
     @torch.inference_mode()
     def launch_forward(self, plan: StepPlan) -> LaunchedForward:
         """Apply the plan to the tables, gather the inputs and launch the forward pass."""
-        assert_supported(plan)
+        assert_supported(plan, adapters=self.adapters is not None)
         try:
-            inputs = send_inputs(plan, self.tables, self.mixed_graphs)
+            inputs = send_inputs(plan, self.tables, self.mixed_graphs, self.adapters)
             if self._second_texts is not None:
                 for new in plan.new_requests:
                     self._second_texts[new.slot] = new.second_text or self.max_model_len
@@ -234,10 +246,15 @@ class TorchRunner:
         graphs = self.graphs
         if self.mixed_graphs is not None and inputs.mixed is not None:
             return self.mixed_graphs.compute(*inputs.mixed)
-        if graphs is not None and inputs.decodes_only and graphs.size_for(inputs.num_tokens) is not None:
+        if (
+            graphs is not None
+            and inputs.adapters is None
+            and inputs.decodes_only
+            and graphs.size_for(inputs.num_tokens) is not None
+        ):
             hidden = graphs.decode(batch.slots, inputs.starts)
             return hidden if selected is None else hidden.index_select(0, selected)
-        return self._forward(batch, inputs.starts, inputs.num_tokens, selected)
+        return self._forward(batch, inputs.starts, inputs.num_tokens, selected, inputs.adapters)
 
     def _prompt_results(self, inputs: StepInputs, hidden: Tensor) -> PromptOutputResults | None:
         """The prompt outputs of the step; ``hidden``: [their positions, hidden]."""
@@ -257,7 +274,14 @@ class TorchRunner:
         )
         return self._forward(batch, starts, count, None)
 
-    def _forward(self, batch: RaggedBatch, starts: Tensor, num_tokens: int, selected: Tensor | None) -> Tensor:
+    def _forward(
+        self,
+        batch: RaggedBatch,
+        starts: Tensor,
+        num_tokens: int,
+        selected: Tensor | None,
+        adapters: StepAdapters | None = None,
+    ) -> Tensor:
         tables = self.tables
         token_ids, positions, slot_mapping = gather_inputs(
             batch.slots, starts, batch.query_starts, tables.token_ids, tables.block_table, BLOCK_SIZE, num_tokens
@@ -286,6 +310,8 @@ class TorchRunner:
             if self._latent is not None and not self.config.deterministic:
                 expanded = expanded_prefills(self._latent, batch, tables.block_table, self._kv_cache[0][0])
         metadata = StepMetadata(positions, slot_mapping, attention, self._kv_cache, token_types, expanded)
+        if adapters is not None:
+            metadata = replace(metadata, adapters=adapters.tokens, selected_adapters=adapters.selected)
         return self.model(token_ids, metadata, selected)
 
     def _start_on_cpu(self) -> KVCachePlan:
@@ -315,6 +341,8 @@ class TorchRunner:
         memory = profile_gpu(self, free_at_start, length)
         self.timings["profile"] = time.perf_counter() - start
         self._activation_peak = memory.activation_peak
+        lora = adapter_bytes(config, model_config, self.dtype_name, on_gpu=True)
+        memory = replace(memory, lasting=memory.lasting + lora, free=memory.free - lora)  # slots are filled later
         return plan_kv_cache(
             config, model_config, self.dtype_name, memory.kv_cache_for(config.kv_cache_bytes), memory.enlarge
         )
@@ -331,6 +359,7 @@ class TorchRunner:
             quant=self.config.quant,
             deterministic=self.config.deterministic,
             packed_cache=packed_cache(self.config.packed_cache_dir, self.config.packed_cache_bytes),
+            wrap=None if self.adapters is None else self.adapters.wrap,
         )
         give_back_free_memory()
         self.timings["weights"] = time.perf_counter() - start

@@ -78,6 +78,8 @@ class AdmissionControl:
         computing = self._computed_next()
         passed_priority: int | None = None
         no_room: list[Request] = []
+        no_adapter_slot: list[Request] = []
+        adapter_aged = False
         room = sets.room
         tried, matches, aged = 0, policy.most_matches, False
         for request in self._looked_at():
@@ -85,6 +87,15 @@ class AdmissionControl:
                 return
             if passed_priority is not None and request.priority > passed_priority:
                 return
+            if request.adapter and (adapter_aged or not sets.adapters.has_room(request.adapter)):
+                # Others that use the adapters on the device go first, but not for ever: after so many the slots that
+                # these leave are for who waits.
+                if request.phase is Phase.PREEMPTED:
+                    return
+                passed_priority = request.priority if passed_priority is None else passed_priority
+                no_adapter_slot.append(request)
+                adapter_aged = adapter_aged or request.overtaken >= policy.most_overtakes
+                continue
             lacks_room = bool(policy.min_shared_blocks) and sets.lacks_blocks(request, room)
             admission = None
             if not lacks_room:
@@ -114,6 +125,10 @@ class AdmissionControl:
             sets.admit(step, request, admission)
             room = sets.room
             tried -= 1
+            if request.adapter:
+                for each in no_adapter_slot:
+                    each.overtaken += 1
+                    adapter_aged = adapter_aged or each.overtaken >= policy.most_overtakes
             for each in no_room:
                 each.overtaken += 1
                 aged = aged or each.overtaken >= policy.most_overtakes
@@ -181,7 +196,7 @@ class WholePrompts:
         admitted: list[Request] = []
         while may_admit and sets.free_slots and sets.waiting:
             request = sets.waiting[0]
-            if len(request.token_ids) > step.tokens_left:
+            if len(request.token_ids) > step.tokens_left or not sets.adapters.has_room(request.adapter):
                 break
             admission = sets.admission(request, step.number)
             if admission is None:

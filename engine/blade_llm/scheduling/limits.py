@@ -32,6 +32,8 @@ class SchedulerConfig:
     """Beams of one search; None: as many as there are slots."""
     max_samples: int | None = None
     """Samples of one prompt; None: any number."""
+    max_adapters: int = 0
+    """LoRA adapters that one step can use."""
     pipeline_stages: int = 1
     """Beyond 1 so many steps are in flight, with different decodes in each: a token reaches the first stage only
     after its step is delivered."""

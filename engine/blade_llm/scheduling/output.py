@@ -14,8 +14,17 @@ class RequestError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     message: str
     """What is wrong and what to change; with a ``field``, the rest of a sentence that begins with the field's name."""
-    kind: Literal["invalid_request", "invalid_structure", "overloaded", "invalid_logits"] = "invalid_request"
-    """``overloaded``: the request is not at fault and may be sent again. ``invalid_logits``: the model is at fault."""
+    kind: Literal[
+        "invalid_request",
+        "invalid_structure",
+        "overloaded",
+        "invalid_logits",
+        "unknown_adapter",
+        "adapter_differs",
+        "conflict",
+    ] = "invalid_request"
+    """``overloaded``: the request is not at fault and may be sent again. ``invalid_logits``: the model is at fault.
+    ``unknown_adapter``: there is no such adapter here, or it cannot be served."""
     field: str = ""
     """The sampling parameter at fault; empty: the prompt or the request as a whole."""
 

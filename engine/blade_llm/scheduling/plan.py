@@ -98,9 +98,18 @@ class ScheduledChunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
     brings 0..num_draft_tokens+1 tokens."""
 
 
+class AdapterUpdate(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An adapter takes an adapter slot, whose former adapter no request uses any more."""
+
+    slot: int
+    """From 1 on."""
+    adapter: int
+    """Number of the adapter, which the runner has in host memory."""
+
+
 class StepPlan(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The plan of one step. The runner applies ``freed_slots``, ``new_requests``, ``block_updates``, ``block_copies``,
-    ``token_updates`` in this order, then computes."""
+    """The plan of one step. The runner applies ``freed_slots``, ``adapter_updates``, ``new_requests``,
+    ``block_updates``, ``block_copies``, ``token_updates`` in this order, then computes."""
 
     step: int
     chunks: list[ScheduledChunk]
@@ -113,6 +122,7 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True, gc=False):
     token_updates: list[TokenUpdate] = []
     pipeline_stages: int = 1
     """Stages that compute the step, each a part of the layers."""
+    adapter_updates: list[AdapterUpdate] = []
 
     @property
     def num_tokens(self) -> int:

@@ -40,8 +40,10 @@ class Request:
     """Lower runs earlier and is preempted later."""
     output_token_ids: Sequence[int] = ()
     """Tokens that another engine has generated already: the request starts as if preempted after these."""
+    adapter: int = 0
+    """Number of its LoRA adapter, which is in host memory; 0: the base model."""
     adapter_slot: int = 0
-    """0: the base model."""
+    """Of the adapter, while the request runs."""
     adapter_digest: bytes = b""
     """Digest of the adapter's contents: KV blocks are shared among requests of equal adapters only."""
     embeddings: tuple[InputEmbeddings, ...] = ()

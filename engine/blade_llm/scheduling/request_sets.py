@@ -7,6 +7,7 @@ used, whatever ends in the middle of whatever.
 
 from __future__ import annotations
 
+from blade_llm.cache.adapters import AdapterResidency
 from blade_llm.cache.manager import KVCacheManager, PrefixMatch
 from blade_llm.scheduling.beams.group import BeamGroup
 from blade_llm.scheduling.limits import SchedulerConfig
@@ -29,6 +30,7 @@ class RequestSets:
         self.free_slots = list(range(config.max_num_seqs - 1, -1, -1))
         self.freed_slots: list[int] = []
         """Slots whose request left since the last plan: the next plan names them to the runner."""
+        self.adapters = AdapterResidency(config.max_adapters)
         self.preemptions = 0
         self._preemption_log = PreemptionLog()
         self.sample_groups: dict[Request, SampleGroup] = {}
@@ -47,6 +49,7 @@ class RequestSets:
                 self.sample_groups[request] = group
         for request in requests:
             self.waiting.add(request)
+            self.adapters.added(request.adapter)
 
     def may_admit(self, request: Request, step: int) -> bool:
         """False: another sample of its prompt computes what it can share in the step after this one."""
@@ -111,6 +114,7 @@ class RequestSets:
         self.running.add(request)
         request.enter_phase(Phase.PREFILL)
         request.slot = self.free_slots.pop()
+        request.adapter_slot = self.adapters.take(request.adapter)
         if (beams := self.beam_groups.get(request)) is not None:
             beams.spare_slots = [self.free_slots.pop() for _ in range(request.num_slots - 1)]
         request.block_table = self.cache.allocate(admission.match)
@@ -182,6 +186,7 @@ class RequestSets:
             self._release(request)
         else:
             self.waiting.remove(request)
+        self.adapters.ended(request.adapter)
         request.enter_phase(Phase.FINISHED)
         self.beam_groups.pop(request, None)
         group = self.sample_groups.pop(request, None)
@@ -228,6 +233,7 @@ class RequestSets:
 
     def _release(self, request: Request) -> None:
         """Free slot and blocks. Launched steps may still write to them; the device runs later plans after those."""
+        self.adapters.leave(request.adapter)
         slots = [request.slot]
         if (group := self.beam_groups.get(request)) is not None:
             if group.beams:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from blade_llm.cache.adapters import AdapterResidency
 from blade_llm.cache.manager import KVCacheManager
 from blade_llm.sampling.parameters import TokenLogprobs
 from blade_llm.scheduling.admission import AdmissionControl, AdmissionPolicy, WholePrompts
@@ -135,6 +136,11 @@ class Scheduler:
         """Whether any request is unfinished."""
         return bool(self._requests)
 
+    @property
+    def adapters(self) -> AdapterResidency:
+        """The adapters on the device."""
+        return self._sets.adapters
+
     def stats(self) -> SchedulerStats:
         return SchedulerStats(
             running=len(self._sets.running),
@@ -169,7 +175,7 @@ class Scheduler:
             return None
         if step.prefill_tokens or self.config.max_draft_tokens:
             step.sort_chunks()
-        plan = step.plan(sets.freed_slots, self.config.pipeline_stages)
+        plan = step.plan(sets.freed_slots, self.config.pipeline_stages, sets.adapters.take_updates())
         self._launched[self._num_steps] = step
         self._num_steps += 1
         sets.freed_slots = []

@@ -8,7 +8,15 @@ from typing import NamedTuple
 import msgspec
 
 from blade_llm.sampling.parameters import SamplingParams
-from blade_llm.scheduling.plan import BlockCopy, BlockUpdate, NewRequest, ScheduledChunk, StepPlan, TokenUpdate
+from blade_llm.scheduling.plan import (
+    AdapterUpdate,
+    BlockCopy,
+    BlockUpdate,
+    NewRequest,
+    ScheduledChunk,
+    StepPlan,
+    TokenUpdate,
+)
 from blade_llm.scheduling.request import Request
 
 
@@ -41,7 +49,7 @@ class Step:
     num_decodes: int = 0
     prefill_tokens: int = 0
 
-    def plan(self, freed_slots: list[int], pipeline_stages: int) -> StepPlan:
+    def plan(self, freed_slots: list[int], pipeline_stages: int, adapter_updates: list[tuple[int, int]]) -> StepPlan:
         """The plan for the runner."""
         return StepPlan(
             step=self.number,
@@ -52,6 +60,7 @@ class Step:
             block_copies=self.block_copies,
             token_updates=self.token_updates,
             pipeline_stages=pipeline_stages,
+            adapter_updates=[AdapterUpdate(*update) for update in adapter_updates],
         )
 
     def sort_chunks(self) -> None:

@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
+from blade_llm.api import adapters
 from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.errors import install_error_handlers
 from blade_llm.api.common.request_id import RequestIdMiddleware
@@ -37,6 +38,8 @@ def make_app(context: ServerContext, rules: AccessRules) -> FastAPI:
         path = route.path.replace("{model}", "{model:path}")
         handler = route.handler if route in served else refuse
         app.add_api_route(path, _endpoint(context, handler), methods=[route.method], include_in_schema=False)
+    for path, handler in adapters.CLIENT_ROUTES.items():  # in no document: most servers do not allow them
+        app.add_api_route(path, _endpoint(context, handler), methods=["POST"], include_in_schema=False)
     stored = responses.stored if is_served(paths.RESPONSES, context.model.task) else refuse
     for method in ("GET", "POST", "DELETE"):  # in no document: nothing is there
         path = paths.RESPONSES + "/{rest:path}"

@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from blade_llm.api import adapters
 from blade_llm.api.common.body import read_json
 from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.errors import bad_request, engine_dead, install_error_handlers
@@ -59,6 +60,18 @@ def make_internal_app(context: ServerContext, rules: AccessRules) -> FastAPI:
             raise bad_request(str(error)) from None
         context.set_draining(wanted.draining)
         return Response(msgspec.json.encode(_state(context)), media_type="application/json")
+
+    @app.get(paths.INTERNAL_ADAPTERS)
+    async def list_adapters(request: Request) -> Response:
+        return await adapters.listed(context, request)
+
+    @app.post(paths.INTERNAL_LOAD_ADAPTER)
+    async def load_adapter(request: Request) -> Response:
+        return await adapters.load(context, request)
+
+    @app.post(paths.INTERNAL_UNLOAD_ADAPTER)
+    async def unload_adapter(request: Request) -> Response:
+        return await adapters.unload(context, request)
 
     @app.post(paths.INTERNAL_RESUME)
     async def resume_stream(request: Request) -> Response:

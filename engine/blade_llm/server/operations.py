@@ -8,19 +8,23 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from blade_llm.api.common.context import ServerContext
-from blade_llm.api.common.errors import ApiError
+from blade_llm.api.common.errors import ApiError, model_not_found
 from blade_llm.api.common.metrics import CONTENT_TYPE
 from blade_llm.api.common.version import package_version
 
 
 async def models(context: ServerContext, request: Request) -> Response:
-    """The names requests may use."""
-    return JSONResponse({"object": "list", "data": [_model(context, name) for name in context.model.names]})
+    """The names requests may use: of the model, then of adapters, whose ``parent`` it is."""
+    names = (*context.model.names, *_adapters(context))
+    return JSONResponse({"object": "list", "data": [_model(context, name) for name in names]})
 
 
 async def model(context: ServerContext, request: Request) -> Response:
     """One model."""
-    return JSONResponse(_model(context, context.resolve_model(request.path_params["model"])))
+    name = request.path_params["model"]
+    if context.adapter_of(name) and name not in _adapters(context):
+        raise model_not_found(name, ", ".join((*context.model.names, *_adapters(context))))
+    return JSONResponse(_model(context, context.resolve_model(name)))
 
 
 async def health(context: ServerContext, request: Request) -> Response:
@@ -47,11 +51,17 @@ async def version(context: ServerContext, request: Request) -> Response:
     return JSONResponse({"version": package_version()})
 
 
+def _adapters(context: ServerContext) -> tuple[str, ...]:
+    return () if context.state is None else context.state.adapters
+
+
 def _model(context: ServerContext, name: str) -> dict[str, Any]:
+    parent = {"parent": context.model.names[0]} if name in _adapters(context) else {}
     return {
         "id": name,
         "object": "model",
         "created": context.created,
         "owned_by": "bladellm",
         "max_model_len": context.max_model_len,
+        **parent,
     }

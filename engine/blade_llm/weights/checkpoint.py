@@ -86,6 +86,15 @@ def _open_checkpoint(model_dir: Path) -> Checkpoint:
     return Checkpoint(tuple(files), tensors)
 
 
+def read_tensor_headers(file: Path) -> dict[str, TensorInfo]:
+    """The tensors of one ``*.safetensors`` or ``*.bin`` file, checked against its size. Raises
+    :class:`ModelFilesError`."""
+    try:
+        return _READERS[file.suffix](file)
+    except OSError as error:
+        raise ModelFilesError(f"{file} cannot be read: {error.strerror}") from error
+
+
 def check_tensors(checkpoint: Checkpoint, expected: Mapping[str, tuple[int, ...]]) -> list[str]:
     """What keeps ``checkpoint`` from being the model whose tensors are ``expected``; empty when it is.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -13,7 +14,7 @@ from blade_llm.layers.linear import LinearOptions
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.decoder import Decoder
 from blade_llm.models.encoder import Encoder
-from blade_llm.models.linear_method import PlainWeights
+from blade_llm.models.linear_method import LinearMethod, PlainWeights
 from blade_llm.models.model import Model
 from blade_llm.models.parameters import Parameters
 from blade_llm.models.weight_source import WeightSource
@@ -34,19 +35,23 @@ def load_model(
     quant: Quantization = "none",
     deterministic: bool = False,
     packed_cache: tuple[Path, int] | None = None,
+    wrap: Callable[[LinearMethod, TensorMap], LinearMethod] | None = None,
 ) -> Model:
     """The model with its weights on ``device`` in ``dtype``, for sequences of up to ``max_positions`` tokens.
 
     ``quant``: of all linear layers; the embedding table stays as it is. ``deterministic``: their results for a token do
     not depend on the batch. ``packed_cache``: the folder where packed weights are kept, and the most bytes of it;
-    those of transformers' modules are not.
+    those of transformers' modules are not. ``wrap``: makes of the linear method, and the tensor map in use, one whose
+    layers do more.
 
     Raises :class:`~blade_llm.models.errors.ModelFilesError` for weights that are missing, truncated or of the wrong
     shape.
     """
 
     def build(source: WeightSource, tensors: TensorMap, packer: Packer) -> Model:
-        method = PlainWeights(LinearOptions(quant, deterministic, packer))
+        method: LinearMethod = PlainWeights(LinearOptions(quant, deterministic, packer))
+        if wrap is not None:
+            method = wrap(method, tensors)
         if isinstance(config.decoder, ModulesSpec):
             from blade_llm.models.transformers_modules.model import TransformersModel  # seconds to import
 

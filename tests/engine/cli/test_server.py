@@ -85,7 +85,7 @@ def test_values_that_request_nothing_are_fine(harmless: str) -> None:
 
 @pytest.mark.parametrize(
     "unbuilt",
-    [["-tp", "2"], ["--decode_algo", "sps"], ["--draft.model", "x"], ["--enable_lora"], ["--kv_cache_quant", "int8"],
+    [["-tp", "2"], ["--decode_algo", "sps"], ["--draft.model", "x"], ["--nnodes", "2"], ["--kv_cache_quant", "int8"],
      ["--preempt_strategy", "SWAP"], ["--gamma", "2"], ["--use_sps"],
      ["--enable_disagg"]],
 )  # fmt: skip
@@ -109,7 +109,8 @@ def test_an_unknown_flag_names_the_nearest(capsys: pytest.CaptureFixture[str]) -
      (["--max_gpu_memory_utilization", "1.2"], "share"), (["--max_gpu_memory_utilization", "0"], "share"),
      (["--cuda_graph_batch_sizes", "0"], "at least 1"), (["--cuda_graph_max_tokens", "-1"], "at least 0"),
      (["--cuda_graph_token_sizes", "16", "0"], "at least 1"), (["--drain_timeout", "nan"], "seconds"),
-     (["--live_timeout", "soon"], "seconds")],
+     (["--live_timeout", "soon"], "seconds"), (["--lora_modules", "only-a-name"], "NAME=PATH"),
+     (["--lora_modules", '{"name": "x"}'], "NAME=PATH"), (["--max_lora_rank", "0"], "at least 1")],
 )  # fmt: skip
 def test_a_bad_value_names_its_flag(argv: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     line = _refused(capsys, *argv)
@@ -123,6 +124,18 @@ def _start(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("blade_llm_server: error: ")
     return line
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["--lora_modules", "a=/b"], "--lora_modules needs --enable_lora"),
+        (["--lora_allowed_roots", "/b"], "--lora_allowed_roots needs --enable_lora"),
+        (["--enable_lora", "--max_cpu_loras", "2"], "--max_cpu_loras 2 is less than --max_loras 8"),
+    ],
+)
+def test_flags_of_adapters_go_together(argv: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert says in _start(capsys, "--model", "/does/not/matter", *argv)
 
 
 def test_a_port_in_use(text_model: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -228,7 +228,7 @@ def test_llm_takes_of_a_flag_it_has_no_field_for_what_requests_nothing(option: V
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"enable_lora": True}, {"num_speculative_tokens": 1}, {"tensor_parallel_size": True},
+    [{"num_speculative_tokens": 1}, {"tensor_parallel_size": True},
      {"disable_custom_all_reduce": False}],
 )  # fmt: skip
 def test_llm_refuses_what_it_cannot_do(arguments: dict[str, object]) -> None:
@@ -240,7 +240,7 @@ def test_llm_refuses_what_it_cannot_do(arguments: dict[str, object]) -> None:
     ("arguments", "fields"),
     [({"enable_prefix_caching": None}, {}), ({"enable_prefix_caching": 1}, {"enable_prompt_cache": True}),
      ({"enable_prefix_caching": False}, {"enable_prompt_cache": False}), ({"max_num_seqs": None}, {}),
-     ({"disable_custom_all_reduce": True}, {}), ({"trust_remote_code": None}, {}), ({"enable_lora": False}, {})],
+     ({"disable_custom_all_reduce": True}, {}), ({"trust_remote_code": None}, {}), ({"tensor_parallel_size": 1}, {})],
 )  # fmt: skip
 def test_values_of_llm_that_request_nothing(arguments: dict[str, object], fields: dict[str, object]) -> None:
     assert engine_fields(arguments) == (fields, [])

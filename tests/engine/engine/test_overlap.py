@@ -95,7 +95,8 @@ def test_a_late_stop_costs_one_token() -> None:
 def core_under_load(
     runner: Runner, limits: dict[str, Any], *, overlap: bool = True, clock: Callable[[], float] = monotonic
 ) -> EngineCore:
-    return core_of(runner, max_model_len=MAX_MODEL_LEN, overlap=overlap, clock=clock, **limits)
+    """Two adapters take turns in one slot."""
+    return core_of(runner, max_model_len=MAX_MODEL_LEN, overlap=overlap, clock=clock, max_adapters=1, **limits)
 
 
 LIMITS = st.fixed_dictionaries(
@@ -116,7 +117,7 @@ def fake_runner(limits: dict[str, Any], kind: type[FakeRunner] = FakeRunner) -> 
         VOCABULARY,
         max_batch_tokens=limits["max_batch_tokens"],
     )
-    runner.adapters = ADAPTERS
+    runner.contents = ADAPTERS
     return runner
 
 

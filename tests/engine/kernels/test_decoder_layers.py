@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from engine_support.adapters import targets_of, write_adapter
 from engine_support.families import ROWS, save_row
 from engine_support.native_isa import ISAS, limited_to, needs_native
 from engine_support.runner_driver import Driver
@@ -17,6 +18,7 @@ from blade_llm.kernels.backend import torch_only
 from blade_llm.kernels.decoder_layers.native import MLP_TOKENS
 from blade_llm.kernels.experts.native import CHUNK
 from blade_llm.kernels.linear import native as native_linear
+from blade_llm.lora.reader import AdapterWeights, read_adapter
 from blade_llm.runner import build_runner
 from blade_llm.runner.torch_runner import TorchRunner
 
@@ -45,11 +47,15 @@ def runner_of(folder: Path, **overrides: Any) -> TorchRunner:
     return build_runner(engine_config(folder, **{"dtype": "bfloat16"} | overrides))
 
 
-def steps(runner: TorchRunner) -> list[torch.Tensor]:
-    """Logits of prefills, a prefill in pieces beside decodes, decodes alone; at last the whole cache."""
+def steps(runner: TorchRunner, adapter: AdapterWeights | None = None) -> list[torch.Tensor]:
+    """Logits of prefills, a prefill in pieces beside decodes, decodes alone; at last the whole cache. ``adapter``: of
+    every other request."""
     driver, seen = Driver(runner), []
+    if adapter is not None:
+        driver.place_adapter(1, adapter)
     generator = torch.Generator().manual_seed(3)
     for slot, length in enumerate((1, 37, 70, 20)):
+        driver.adapter = slot % 2 if adapter is not None else 0
         driver.enter(slot, torch.randint(2, 199, (length,), generator=generator).tolist())
     for counts in ({0: 1, 1: 37, 2: 30}, {2: 20, 0: 1, 1: 1}, {2: 5}, {2: 15, 3: 20}, {3: 1, 2: 1, 1: 1, 0: 1}, {1: 1}):
         driver.logits = {}
@@ -75,6 +81,25 @@ def test_the_bits_are_those_of_the_layers_one_by_one(folder: Path, isa: str, opt
     assert len(together) == len(apart)
     for one, other in zip(together, apart, strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("quant", ["none", "int8"])
+def test_the_bits_are_the_same_with_adapters(folder: Path, quant: str, tmp_path: Path) -> None:
+    """Beside experts too, whose layers take adapters in attention alone."""
+    targets = targets_of(folder)
+    adapter = read_adapter(write_adapter(tmp_path, targets), targets, max_rank=16, dtype=torch.bfloat16)
+    runner = runner_of(folder, quant=quant, enable_lora=True)
+    fused, served = runner.model.fused, []
+    assert fused is not None
+    asked = fused.serves_adapters
+    fused.serves_adapters = lambda batch, tokens: served.append(asked(batch, tokens)) or served[-1]
+    together = steps(runner, adapter)
+    assert True in served
+    runner = runner_of(folder, quant=quant, enable_lora=True)
+    runner.model.fused = None
+    apart = steps(runner, adapter)
+    assert all(map(torch.equal, together, apart))
+    assert not all(map(torch.equal, together, steps(runner_of(folder, quant=quant)))), "the adapter changes nothing"
 
 
 def test_layers_that_the_library_has_no_product_for_stay_apart(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import pytest
 from engine_support.scheduler_driver import EOS, add, chunks, deliver, plan_of, sample_and_return, scheduler_of, step
 
 from blade_llm.sampling.parameters import SamplingParams
-from blade_llm.scheduling.plan import InputEmbeddings, StepPlan
+from blade_llm.scheduling.plan import AdapterUpdate, InputEmbeddings, StepPlan
 from blade_llm.scheduling.request import Request
 
 
@@ -85,12 +85,14 @@ def test_pipeline_stages_work_on_one_long_prompt_together() -> None:
 
 
 def test_adapter_and_embeddings_enter_with_the_slot() -> None:
-    scheduler = scheduler_of()
+    scheduler = scheduler_of(max_adapters=3)
     image = (InputEmbeddings(start=1, count=3, handle="image-7"),)
     sampling = SamplingParams(max_tokens=2, temperature=0)
-    scheduler.add(Request("a", [1, 2, 3, 4], sampling, adapter_slot=2, embeddings=image))
-    (new,) = plan_of(scheduler).new_requests
-    assert (new.adapter_slot, new.embeddings) == (2, image)
+    scheduler.add(Request("a", [1, 2, 3, 4], sampling, adapter=7, embeddings=image))
+    plan = plan_of(scheduler)
+    (new,) = plan.new_requests
+    assert (new.adapter_slot, new.embeddings) == (1, image)
+    assert plan.adapter_updates == [AdapterUpdate(1, 7)]
 
 
 @pytest.mark.parametrize("other", [{"adapter_digest": b"x"}, {"image_digest": b"x"}, {"cache_salt": "x"}])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from dataclasses import dataclass, field
 
-from blade_llm.api.common.errors import ApiError, draining, engine_dead
+from blade_llm.api.common.errors import draining, engine_dead, model_not_found
 from blade_llm.api.common.limits import MAX_BODY_BYTES
 from blade_llm.api.common.metrics import ServerMetrics
 from blade_llm.api.common.served_model import ServedModel
@@ -84,16 +85,30 @@ class ServerContext:
         if self.draining:
             raise draining()
 
+    def adapter_of(self, name: str | None) -> str:
+        """The LoRA adapter that a request's ``model`` names; empty for the base model."""
+        return "" if not name or name in self.model.aliases or name in self.model.names else name
+
+    def adapter_digest(self, name: str | None) -> str | None:
+        """Of the content of that adapter, in hexadecimal: empty for the base model, None for one that was not loaded
+        yet."""
+        adapter, state = self.adapter_of(name), self.state
+        if not adapter:
+            return ""
+        if state is None or adapter not in state.adapters:
+            return None
+        return state.adapter_digests[state.adapters.index(adapter)]
+
+    def content_of(self, name: str | None) -> str:
+        """What computes a request: the model's name, and the content of its adapter. Where that is not known yet, like
+        nothing else."""
+        digest = self.adapter_digest(name)
+        return f"{self.resolve_model(name)}{secrets.token_hex(16) if digest is None else digest}"
+
     def resolve_model(self, name: str | None) -> str:
         """The name that a response carries for a request's ``model``. Raises :class:`ApiError` 404."""
         if not name or name in self.model.aliases:
             return self.model.names[0]
-        if name in self.model.names:
+        if name in self.model.names or self.model.adapters:  # the engine knows adapters, also those of this moment
             return name
-        raise ApiError(
-            404,
-            f"model {name!r} does not exist; this server has {', '.join(self.model.names)}",
-            kind="not_found_error",
-            param="model",
-            code="model_not_found",
-        )
+        raise model_not_found(name, ", ".join(self.model.names))

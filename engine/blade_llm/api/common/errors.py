@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from blade_llm.engine.client import EngineDeadError, GenerationClosedError
+from blade_llm.engine.messages import RequestError
 from blade_protocol import headers
 from blade_protocol.openai import ENGINE_DEAD, ErrorBody, ErrorDetail
 
@@ -49,6 +50,29 @@ class ApiError(Exception):
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
     return ApiError(400, message, param=param, code=code)
+
+
+def model_not_found(name: str, known: str) -> ApiError:
+    """404 for a model that is not served. ``known``: those that are."""
+    message = f"model {name!r} does not exist; this server has {known}"
+    return ApiError(404, message, kind="not_found_error", param="model", code="model_not_found")
+
+
+def refused_by_engine(error: RequestError) -> ApiError | None:
+    """The response to what the engine refused; None where a field of the request is at fault."""
+    text = str(error)
+    match error.kind:
+        case "overloaded":
+            return ApiError(503, text, kind="overloaded_error", code="busy", headers={"retry-after": "1"})
+        case "invalid_logits":
+            return ApiError(500, text, kind="server_error", code="invalid_logits")
+        case "unknown_adapter":
+            return ApiError(404, text, kind="not_found_error", param="model", code="model_not_found")
+        case "adapter_differs":
+            return ApiError(409, text, param="model", code="adapter_differs")
+        case "conflict":
+            return ApiError(409, text, code="adapter_exists")
+    return None
 
 
 def shortened(text: str) -> str:

@@ -150,12 +150,28 @@ class _StateCollector(Collector):
             (names.ENGINE_KV_USAGE, "Share of KV blocks in use", used / max(state.kv_blocks_total, 1)),
             (names.ENGINE_KV_BLOCKS, "KV blocks", state.kv_blocks_total),
         )
-        counters = (
+        counters: tuple[tuple[str, str, int], ...] = (
             (names.ENGINE_PROMPT_TOKENS, "Prompt tokens received", state.prompt_tokens_total),
             (names.ENGINE_CACHED_TOKENS, "Prompt tokens found in the prefix cache", state.cached_tokens_total),
             (names.ENGINE_GENERATION_TOKENS, "Tokens generated", state.generation_tokens_total),
             (names.ENGINE_PREEMPTIONS, "Requests preempted", state.preemptions_total),
         )
+        if (counts := state.adapter_counts) is not None:
+            yield GaugeMetricFamily(names.ENGINE_ADAPTERS, "LoRA adapters with a name", value=len(state.adapters))
+            hits = CounterMetricFamily(names.ENGINE_ADAPTER_HITS, "Requests that found their adapter", labels=["tier"])
+            loads = CounterMetricFamily(names.ENGINE_ADAPTER_LOADS, "Adapters brought there", labels=["tier"])
+            tiers = (
+                ("device", counts.device_hits, counts.device_loads),
+                ("host", counts.host_hits, counts.host_loads),
+            )
+            for tier, hit, loaded in tiers:
+                hits.add_metric([tier], hit)
+                loads.add_metric([tier], loaded)
+            yield hits
+            yield loads
+            counters += (
+                (names.ENGINE_ADAPTER_EVICTIONS, "Adapters that left host memory for others", counts.host_evictions),
+            )
         for name, text, value in gauges:
             yield GaugeMetricFamily(name, text, value=value)
         for name, text, value in counters:

@@ -55,6 +55,10 @@ class ServedModel:
     """How the model writes tool calls; None: it is unknown, or calls are not parsed."""
     reasoning_form: ReasoningForm | None = None
     """How the model marks its reasoning; None: it does not think, or its thoughts are content."""
+    adapters: bool = False
+    """Requests may name LoRA adapters."""
+    runtime_adapters: bool = False
+    """Clients may load and unload them."""
 
 
 class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +82,8 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
     """A name of :data:`~blade_llm.text.tool_parsers.TOOL_PARSERS`, or ``none``; None: what the chat template shows."""
     reasoning_parser: str | None = None
     """A name of :data:`~blade_llm.text.reasoning.REASONING_PARSERS`, or ``none``; None: what the template shows."""
+    adapters: bool = False
+    runtime_adapters: bool = False
 
 
 def load_served_model(source: ModelSource) -> ServedModel:
@@ -101,6 +107,8 @@ def load_served_model(source: ModelSource) -> ServedModel:
         vocab_size=source.vocab_size,
         names=source.names,
         aliases=source.aliases,
+        adapters=source.adapters,
+        runtime_adapters=source.runtime_adapters,
         default_chat_template_kwargs=source.default_chat_template_kwargs,
         sampling_defaults=_sampling_defaults(folder / "generation_config.json"),
         task=source.task,

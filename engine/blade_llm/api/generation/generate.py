@@ -105,7 +105,7 @@ def submit(
     context.require_service()
     client, name, samples = context.client, request.state.request_id, search.samples
     if len(prompts) == 1:
-        remember_prompt(request, prompts[0].token_ids, fields.cache_salt)
+        remember_prompt(request, prompts[0].token_ids, fields.cache_salt, context.adapter_digest(fields.model))
     generation = client.submit(
         [
             GenerateRequest(
@@ -116,6 +116,8 @@ def submit(
                 output_token_ids=[] if resumable is None else resumable.output_token_ids,
                 cache_salt=fields.cache_salt,
                 priority=fields.priority,
+                adapter=context.adapter_of(fields.model),
+                adapter_digest="" if resumable is None else context.adapter_digest(fields.model) or "",
             )
             for prompt in prompts
         ]

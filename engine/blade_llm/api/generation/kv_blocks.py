@@ -27,19 +27,19 @@ _MANY: Final = 1_024
 """Blocks from which hashing would hold up other requests' tokens."""
 
 
-def remember_prompt(request: Request, token_ids: list[int], cache_salt: str) -> None:
-    """Remember the prompt of a request, if its sender wants to know its blocks."""
-    if request.headers.get(headers.KV_BLOCKS) == "1":
-        request.state.kv_prompt = (token_ids, cache_salt)
+def remember_prompt(request: Request, token_ids: list[int], cache_salt: str, adapter: str | None = "") -> None:
+    """Remember the prompt of a request, if its sender wants to know its blocks. ``adapter``: digest of its adapter's
+    content, in hexadecimal; empty for none, None where it is not known yet."""
+    if request.headers.get(headers.KV_BLOCKS) == "1" and adapter is not None:
+        request.state.kv_prompt = (token_ids, cache_salt, bytes.fromhex(adapter))
 
 
 async def with_blocks_header(request: Request, response: Response) -> Response:
     """The response, with the blocks of the prompt that was noted."""
-    prompt: tuple[list[int], str] | None = getattr(request.state, "kv_prompt", None)
+    prompt: tuple[list[int], str, bytes] | None = getattr(request.state, "kv_prompt", None)
     if prompt is not None:
-        token_ids, salt = prompt
-        many = len(token_ids) > _MANY * BLOCK_SIZE
-        value = await asyncio.to_thread(blocks_header, *prompt) if many else blocks_header(token_ids, salt)
+        many = len(prompt[0]) > _MANY * BLOCK_SIZE
+        value = await asyncio.to_thread(blocks_header, *prompt) if many else blocks_header(*prompt)
         response.headers[headers.KV_BLOCKS] = value
     return response
 

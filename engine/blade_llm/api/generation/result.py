@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from blade_llm.api.common.errors import ApiError, bad_request
+from blade_llm.api.common.errors import ApiError, bad_request, refused_by_engine
 from blade_llm.engine.client import Generation, Outputs
 from blade_llm.engine.messages import RequestError, RequestOutput
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
@@ -140,10 +140,8 @@ class Choice:
 
     def _error(self, error: RequestError) -> ApiError:
         """The engine's ``error`` with the request's own name of the field at fault."""
-        if error.kind == "overloaded":
-            return ApiError(503, str(error), kind="overloaded_error", code="busy", headers={"retry-after": "1"})
-        if error.kind == "invalid_logits":
-            return ApiError(500, str(error), kind="server_error", code="invalid_logits")
+        if (refused := refused_by_engine(error)) is not None:
+            return refused
         if not error.field:
             return bad_request(str(error), self._param)
         name = self._field_names.get(error.field, error.field)

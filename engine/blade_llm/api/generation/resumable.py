@@ -88,7 +88,7 @@ def resumable(
     prompts: Sequence[Prompt],
     search: Search,
     *,
-    model: str,
+    content: str,
     vocab_size: int,
     stream: bool,
     refused: str = "",
@@ -96,7 +96,7 @@ def resumable(
     """How the stream of ``request`` can be resumed, or is being resumed; None: not requested, or impossible.
 
     Args:
-        model: the name that the response carries.
+        content: what computes the answer, as :meth:`ServerContext.content_of` names it.
         refused: a reason why it cannot that only its route knows.
 
     Raises :class:`ApiError` for a request to go on with what cannot be resumed (400), with token ids that are not an
@@ -111,7 +111,7 @@ def resumable(
             return None
         raise bad_request(f"this request cannot be resumed: {refused}")
     (prompt,) = prompts
-    digest = _digest(prompt, model, fields.cache_salt)
+    digest = _digest(prompt, content, fields.cache_salt)
     seed = prompt.sampling.seed
     assert seed is not None
     key = f"{request.state.request_id}/{seed}/{digest}"
@@ -210,10 +210,10 @@ def _why_not(prompts: Sequence[Prompt], search: Search, *, stream: bool) -> str:
     return ""
 
 
-def _digest(prompt: Prompt, model: str, cache_salt: str) -> str:
+def _digest(prompt: Prompt, content: str, cache_salt: str) -> str:
     """Sampling parameters belong to it: a replica that has other defaults would go on differently. The length does not:
     without ``max_tokens`` it is what the replica's memory has room for."""
     sampling = msgspec.structs.replace(prompt.sampling, max_tokens=1)
     digest = hashlib.sha256(array("q", prompt.token_ids).tobytes())
-    digest.update(_encode((model, cache_salt, sampling)))
+    digest.update(_encode((content, cache_salt, sampling)))
     return digest.hexdigest()

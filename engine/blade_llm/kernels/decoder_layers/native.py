@@ -15,6 +15,8 @@ from blade_llm.kernels.decoder_layers.weights import NORMS, DecoderShape, LayerW
 from blade_llm.kernels.experts.mixture import NativeMixture
 from blade_llm.kernels.experts.mixture import serves as serves_mixture
 from blade_llm.kernels.linear.native import NativeLinear
+from blade_llm.kernels.lora import AdapterBatch
+from blade_llm.kernels.lora.native import NativeTable, batch_address, serves_batch
 from blade_llm.kernels.native.functions import bind
 from blade_llm.kernels.paged_attention.native import Form, Prepared, form_of
 from blade_llm.kernels.rope_write_kv.native import MAX_HEAD_DIM
@@ -33,6 +35,7 @@ class _Layer(ctypes.Structure):
         for name in (
             *("input_norm", "input_norm_bias", "qkv", "output", "post_attention_norm", "post_attention_norm_bias"),
             *("gate_up", "down", "mixture", "q_norm", "k_norm", "attention"),
+            *("qkv_adapters", "output_adapters", "gate_up_adapters", "down_adapters"),
         )
     )
 
@@ -53,7 +56,7 @@ class _Step(ctypes.Structure):
     _fields_ = (
         ("tokens", _SIZE),
         *((name, _POINTER) for name in ("cosines", "sines", "slot_mapping", "attention", "caches")),
-        *((name, _POINTER) for name in ("x", "residual", "normed", "projected", "gathered", "mixture")),
+        *((name, _POINTER) for name in ("x", "residual", "normed", "projected", "gathered", "mixture", "adapters")),
     )
 
 
@@ -69,6 +72,11 @@ class NativeDecoder:
         ]
         mixtures = [None if layer.mixture is None else NativeMixture(layer.mixture) for layer in layers]
         self._kept = list(layers), forms  # for their addresses
+        tables = [table for layer in layers for table in layer.wrapped]
+        self._adapters: NativeTable | None = None
+        """One of the tables, which all have adapters of one type in a slot; None: not all are there."""
+        if all(table is not None and table.native is not None for table in tables):
+            self._adapters = tables[0].native if tables[0] is not None else None
         self._mixtures = [each for each in mixtures if each is not None]
         self._layers = (_Layer * len(layers))(*map(_layer, layers, mixtures, forms))
         hidden, queries = layers[0].input_norm.shape[0], heads * head_dim
@@ -82,6 +90,10 @@ class NativeDecoder:
         self._widths = max(hidden, queries), queries + 2 * kv_heads * head_dim, queries
         self._mlp_widths = 0, (2 if shape.gated else 1) * inner, inner
 
+    def serves_adapters(self, batch: AdapterBatch, tokens: int) -> bool:
+        """Whether a step of so many tokens with these adapters can be computed in the call."""
+        return self._adapters is not None and tokens <= MLP_TOKENS and serves_batch(self._adapters, batch)
+
     def __call__(
         self,
         embedded: Tensor,
@@ -91,11 +103,13 @@ class NativeDecoder:
         attention: Prepared,
         kv_cache: Sequence[tuple[Tensor, Tensor]],
         layers: int,
+        adapters: AdapterBatch | None = None,
     ) -> tuple[Tensor, Tensor]:
         """The first ``layers`` layers: what the last of them adds, and the residual that it is to be added to.
 
         ``embedded``: [tokens, hidden] bf16, contiguous, becomes the residual. ``cos``, ``sin`` and ``slot_mapping`` as
         :func:`~blade_llm.kernels.rope_write_kv.rope_write_kv` takes them, ``kv_cache`` in the order of the layers.
+        ``adapters``: such as :meth:`serves_adapters`.
         """
         if attention.dtype is not torch.bfloat16:
             raise TypeError(f"the layers are bfloat16, the KV cache is {attention.dtype}: they must be the same")
@@ -120,6 +134,7 @@ class NativeDecoder:
             embedded.data_ptr(),
             *(piece.data_ptr() for piece in scratch),
             mixture.data_ptr(),
+            None if adapters is None else batch_address(adapters),
         )
         _decode()(self._address, ctypes.addressof(step), layers)
         return x, embedded
@@ -159,6 +174,7 @@ def _layer(layer: LayerWeights, mixture: NativeMixture | None, form: Form) -> _L
         address(layer.q_norm),
         address(layer.k_norm),
         form.address,
+        *(None if table is None else table.native.address for table in layer.adapters),
     )
 
 

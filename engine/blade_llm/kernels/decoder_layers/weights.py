@@ -9,6 +9,7 @@ from torch import Tensor
 
 from blade_llm.kernels.experts.packed import MixtureWeights
 from blade_llm.kernels.linear.packed import PackedLinear
+from blade_llm.kernels.lora import FactorTable
 from blade_llm.kernels.paged_attention.variant import PLAIN, AttentionVariant
 from blade_llm.spec.mlp import Activation
 
@@ -38,6 +39,13 @@ class LayerWeights:
     post_attention_norm_bias: Tensor | None = None
     mixture: MixtureWeights | None = None
     """Experts in the place of the MLP, whose two weights are None then."""
+    adapters: tuple[FactorTable | None, ...] = (None, None, None, None)
+    """Of ``qkv``, ``output``, ``gate_up`` and ``down``."""
+
+    @property
+    def wrapped(self) -> tuple[FactorTable | None, ...]:
+        """``adapters`` of the linear layers that there are."""
+        return self.adapters if self.mixture is None else self.adapters[:2]
 
     @property
     def norms(self) -> tuple[Tensor, ...]:

@@ -6,6 +6,10 @@
 namespace blade {
 struct Weight;   // linear/layout.h
 struct Mixture;  // experts/native.cpp
+namespace lora {
+struct Factors;  // lora/native.cpp
+struct Batch;
+}  // namespace lora
 namespace attention {
 struct Step;  // paged_attention/attend.h
 struct Form;
@@ -29,6 +33,9 @@ BLADE_EXPORT void blade_rope_write_kv(int is_bf16, const void* qkv, const float*
 BLADE_EXPORT void blade_paged_attention(const blade::attention::Step* step, const void* q, int64_t q_stride,
                                         const void* k, const void* v, void* out,
                                         const blade::attention::Form* form);
+
+BLADE_EXPORT void blade_lora(const blade::lora::Factors* const* table, const blade::lora::Batch* batch, int is_bf16,
+                             const void* x, int64_t inputs, int64_t x_stride, void* y, int64_t outputs);
 
 BLADE_EXPORT void blade_layer_norm(int is_bf16, const void* x, const void* residual, void* total, const void* weight,
                                    const void* bias, void* out, int64_t rows, int64_t hidden, float eps);

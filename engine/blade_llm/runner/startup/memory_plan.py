@@ -130,12 +130,13 @@ def _plan_whole_sequences(config: EngineConfig, model: ModelConfig) -> KVCachePl
     return KVCachePlan(block_size=BLOCK_SIZE, block_bytes=0, blocks=blocks, max_model_len=length)
 
 
-def memory_plan(kv: KVCachePlan, *, weights: int, activation_peak: int, graphs: int = 0) -> MemoryPlan:
+def memory_plan(kv: KVCachePlan, *, weights: int, activation_peak: int, graphs: int = 0, lora: int = 0) -> MemoryPlan:
     """The numbers, in bytes, as the engine reports them."""
     return MemoryPlan(
         weights=weights,
         activation_peak=activation_peak,
         graphs=graphs,
+        lora=lora,
         kv_cache=kv.blocks * kv.block_bytes,
         kv_block_bytes=kv.block_bytes,
         kv_blocks=kv.blocks,

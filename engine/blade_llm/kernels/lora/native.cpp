@@ -1,0 +1,217 @@
+// What adapters add to the result of a linear layer. Two parallel loops: shrink, A x for every token, into fp32; expand,
+// B times that, added to y. Blocks of a matrix are outside and tokens inside, four of one adapter at a time, so that its
+// matrices are read seldom.
+#include <algorithm>
+#include <vector>
+
+#include "operators.h"
+#include "simd.h"
+
+namespace blade {
+namespace lora {
+
+// As _Slice in native.py.
+struct Slice {
+    int64_t first_output, outputs, first_rank, rank;
+    const void* b;  // [rank, outputs]
+};
+
+// As _Factors in native.py.
+struct Factors {
+    int64_t is_bf16, rank;
+    const void* a;  // [rank, inputs]
+    int64_t slices;
+    const Slice* slice;
+};
+
+// As _Batch in native.py.
+struct Batch {
+    int64_t count;          // tokens
+    const int64_t* rows;    // of each
+    const int64_t* slots;   // adapter of each
+};
+
+namespace {
+
+constexpr int64_t RANKS = 4, OUTPUTS = 512, TOKENS = 4;
+
+// Up to TOKENS tokens of one adapter, which share each load of its matrices.
+struct Tile {
+    int64_t first, count;
+    const Factors* factors;
+};
+
+struct Call {
+    const Tile* tiles;
+    int64_t count;  // tiles
+    const int64_t* rows;
+    bool is_bf16;
+    const void* x;
+    int64_t inputs, x_stride;
+    void* y;
+    int64_t outputs;
+    float* between;  // [tokens, widest]
+    int64_t widest;
+};
+
+// RANKS dot products, or fewer, of M tokens.
+template <int W, class X, class T, int M, int N>
+BLADE_INLINE void dots(const X* const* x, const T* a, int64_t inputs, float* out, int64_t stride) {
+    Float<W> sums[M][N] = {};
+    const int64_t whole = inputs / W * W;
+    for (int64_t i = 0; i < whole; i += W) {
+        Float<W> values[M];
+        for (int m = 0; m < M; m++) values[m] = load<W>(x[m] + i);
+        for (int n = 0; n < N; n++) {
+            const Float<W> weight = load<W>(a + n * inputs + i);
+            for (int m = 0; m < M; m++) sums[m][n] += values[m] * weight;
+        }
+    }
+    for (int m = 0; m < M; m++) {
+        for (int n = 0; n < N; n++) {
+            float total = sum<W>(sums[m][n]);
+            for (int64_t i = whole; i < inputs; i++) total += to_float(x[m][i]) * to_float(a[n * inputs + i]);
+            out[m * stride + n] = total;
+        }
+    }
+}
+
+template <int W, class X, class T, int M>
+BLADE_INLINE void shrink_some(const Call& call, const Tile& tile, int64_t first) {
+    const X* x[M];
+    for (int m = 0; m < M; m++) x[m] = static_cast<const X*>(call.x) + call.rows[tile.first + m] * call.x_stride;
+    const T* a = static_cast<const T*>(tile.factors->a) + first * call.inputs;
+    float* out = call.between + tile.first * call.widest + first;
+    int64_t left = std::min(RANKS, tile.factors->rank - first);
+    if (left == RANKS) return dots<W, X, T, M, RANKS>(x, a, call.inputs, out, call.widest);
+    for (; left > 0; left--, a += call.inputs, out++) dots<W, X, T, M, 1>(x, a, call.inputs, out, call.widest);
+}
+
+template <int W, class X, class T>
+BLADE_INLINE void shrink_tile(const Call& call, const Tile& tile, int64_t first) {
+    switch (tile.count) {
+        case 1: return shrink_some<W, X, T, 1>(call, tile, first);
+        case 2: return shrink_some<W, X, T, 2>(call, tile, first);
+        case 3: return shrink_some<W, X, T, 3>(call, tile, first);
+        default: return shrink_some<W, X, T, TOKENS>(call, tile, first);
+    }
+}
+
+template <int W>
+BLADE_INLINE void shrink_kernel(const Call& call, int64_t begin, int64_t end) {
+    for (int64_t unit = begin; unit < end; unit++) {
+        const Tile& tile = call.tiles[unit % call.count];
+        const int64_t first = unit / call.count * RANKS;
+        if (first >= tile.factors->rank) continue;
+        if (call.is_bf16) {
+            if (tile.factors->is_bf16) shrink_tile<W, bf16, bf16>(call, tile, first);
+            else shrink_tile<W, bf16, float>(call, tile, first);
+        } else {
+            if (tile.factors->is_bf16) shrink_tile<W, float, bf16>(call, tile, first);
+            else shrink_tile<W, float, float>(call, tile, first);
+        }
+    }
+}
+
+// N * W outputs of M tokens.
+template <int W, class Y, class T, int M, int N>
+BLADE_INLINE void add_block(Y* const* y, const float* h, int64_t h_stride, const T* b, int64_t rank, int64_t stride) {
+    Float<W> sums[M][N] = {};
+    for (int64_t r = 0; r < rank; r++) {
+        for (int n = 0; n < N; n++) {
+            const Float<W> weight = load<W>(b + r * stride + n * W);
+            for (int m = 0; m < M; m++) sums[m][n] += h[m * h_stride + r] * weight;
+        }
+    }
+    for (int m = 0; m < M; m++)
+        for (int n = 0; n < N; n++) store<W>(y[m] + n * W, load<W>(y[m] + n * W) + sums[m][n]);
+}
+
+template <int W, class Y, class T, int M>
+BLADE_INLINE void expand_some(const Call& call, const Tile& tile, int64_t begin, int64_t end) {
+    constexpr int N = 4;
+    const Factors& factors = *tile.factors;
+    for (int64_t s = 0; s < factors.slices; s++) {
+        const Slice& slice = factors.slice[s];
+        const float* h = call.between + tile.first * call.widest + slice.first_rank;
+        int64_t o = std::max(begin, slice.first_output);
+        const int64_t last = std::min(end, slice.first_output + slice.outputs);
+        if (o >= last) continue;
+        const T* b = static_cast<const T*>(slice.b) + (o - slice.first_output);
+        Y* y[M];
+        for (int m = 0; m < M; m++) y[m] = static_cast<Y*>(call.y) + call.rows[tile.first + m] * call.outputs + o;
+        auto advance = [&](int64_t by) {
+            o += by, b += by;
+            for (int m = 0; m < M; m++) y[m] += by;
+        };
+        for (; o + N * W <= last; advance(N * W))
+            add_block<W, Y, T, M, N>(y, h, call.widest, b, slice.rank, slice.outputs);
+        for (; o + W <= last; advance(W)) add_block<W, Y, T, M, 1>(y, h, call.widest, b, slice.rank, slice.outputs);
+        for (; o < last; advance(1)) {
+            for (int m = 0; m < M; m++) {
+                float total = 0;
+                for (int64_t r = 0; r < slice.rank; r++) total += h[m * call.widest + r] * to_float(b[r * slice.outputs]);
+                store_one(y[m], to_float(*y[m]) + total);
+            }
+        }
+    }
+}
+
+template <int W, class Y, class T>
+BLADE_INLINE void expand_tile(const Call& call, const Tile& tile, int64_t begin, int64_t end) {
+    switch (tile.count) {
+        case 1: return expand_some<W, Y, T, 1>(call, tile, begin, end);
+        case 2: return expand_some<W, Y, T, 2>(call, tile, begin, end);
+        case 3: return expand_some<W, Y, T, 3>(call, tile, begin, end);
+        default: return expand_some<W, Y, T, TOKENS>(call, tile, begin, end);
+    }
+}
+
+template <int W>
+BLADE_INLINE void expand_kernel(const Call& call, int64_t begin, int64_t end) {
+    for (int64_t unit = begin; unit < end; unit++) {
+        const Tile& tile = call.tiles[unit % call.count];
+        const int64_t first = unit / call.count * OUTPUTS, last = std::min(first + OUTPUTS, call.outputs);
+        if (call.is_bf16) {
+            if (tile.factors->is_bf16) expand_tile<W, bf16, bf16>(call, tile, first, last);
+            else expand_tile<W, bf16, float>(call, tile, first, last);
+        } else {
+            if (tile.factors->is_bf16) expand_tile<W, float, bf16>(call, tile, first, last);
+            else expand_tile<W, float, float>(call, tile, first, last);
+        }
+    }
+}
+
+BLADE_FOR_EACH_ISA(shrink, shrink_kernel, Call)
+BLADE_FOR_EACH_ISA(expand, expand_kernel, Call)
+
+}  // namespace
+}  // namespace lora
+}  // namespace blade
+
+BLADE_EXPORT void blade_lora(const blade::lora::Factors* const* table, const blade::lora::Batch* batch, int is_bf16,
+                             const void* x, int64_t inputs, int64_t x_stride, void* y, int64_t outputs) {
+    using namespace blade::lora;
+    static thread_local std::vector<Tile> tiles;
+    static thread_local std::vector<float> between;
+    tiles.clear();
+    int64_t widest = 0, ranks = 0;
+    for (int64_t token = 0; token < batch->count; token++) {
+        const Factors* factors = table[batch->slots[token]];
+        if (!factors) continue;
+        const bool joins = !tiles.empty() && tiles.back().count < TOKENS && tiles.back().factors == factors &&
+                           tiles.back().first + tiles.back().count == token;
+        if (joins) tiles.back().count++;
+        else tiles.push_back({token, 1, factors});
+        widest = std::max(widest, factors->rank);
+        ranks += factors->rank;
+    }
+    if (tiles.empty()) return;
+    if (between.size() < static_cast<size_t>(batch->count * widest)) between.resize(batch->count * widest);
+    const int64_t count = tiles.size();
+    const Call call{tiles.data(), count, batch->rows, is_bf16 != 0, x, inputs, x_stride, y, outputs, between.data(), widest};
+    blade::split((widest + RANKS - 1) / RANKS * count, ranks * inputs / 8,
+                 [&](int64_t begin, int64_t end) { shrink(call, begin, end); });
+    blade::split((outputs + OUTPUTS - 1) / OUTPUTS * count, ranks * outputs / 8,
+                 [&](int64_t begin, int64_t end) { expand(call, begin, end); });
+}

@@ -1,0 +1,195 @@
+"""An adapter's weights out of a folder that PEFT wrote."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import pickle
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from blade_llm.kernels.lora import Factors, Slice
+from blade_llm.lora.errors import AdapterError
+from blade_llm.lora.peft_config import PeftConfig, read_peft_config
+from blade_llm.lora.targets import Target, Targets
+from blade_llm.models.errors import ModelFilesError
+from blade_llm.weights.checkpoint import read_tensor_headers
+
+WEIGHT_NAMES: Final = ("adapter_model.safetensors", "adapter_model.bin")
+"""The first that is there is read."""
+_KEY: Final = re.compile(r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<matrix>[AB])(?:\.[^.]+)?\.weight")
+_TYPES: Final = ("BF16", "F16", "F32")
+_MERGE: Final = "merge the adapter into its model (PEFT: merge_and_unload) and serve that"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterWeights:
+    """An adapter in the form in which it is multiplied, in host memory."""
+
+    digest: bytes
+    """sha256 of its content: weights and scales, whatever file they are in."""
+    factors: Mapping[str, Factors]
+    """By place in the model."""
+    rank: int
+    """The largest of its modules."""
+
+    @property
+    def nbytes(self) -> int:
+        """Of all matrices."""
+        return sum(factors.nbytes for factors in self.factors.values())
+
+
+def read_adapter(folder: Path, targets: Targets, *, max_rank: int, dtype: torch.dtype) -> AdapterWeights:
+    """Read, check and prepare the adapter in ``folder``, in ``dtype``.
+
+    Raises :class:`AdapterError`, whose message says what to change, for everything that is not served or not sound.
+    """
+    config = read_peft_config(folder)
+    file = next((folder / name for name in WEIGHT_NAMES if (folder / name).is_file()), None)
+    if file is None:
+        raise AdapterError(f"{folder} has neither {' nor '.join(WEIGHT_NAMES)}; give a folder that PEFT wrote")
+    try:
+        modules = _pair(file, _read(file))
+        _check_ranks(file, config, modules, max_rank)
+        found = {module: _checked(module, targets.find(module), *pair) for module, pair in modules.items()}
+        _check_complete(config, targets, found)
+    except AdapterError as error:
+        base = config.base_model_name_or_path
+        of = f" (it was made for {base})" if base else ""
+        raise AdapterError(f"adapter {folder}{of}: {error}") from None
+    return AdapterWeights(
+        digest=_digest(config, modules),
+        factors=_factors(config, targets, modules, found, dtype),
+        rank=max(len(a) for a, _ in modules.values()),
+    )
+
+
+def _read(file: Path) -> dict[str, Tensor]:
+    """All tensors, copied: a file that changes later changes nothing."""
+    try:
+        headers = read_tensor_headers(file)
+    except ModelFilesError as error:
+        raise AdapterError(str(error)) from None
+    if odd := [f"{info.name} is {info.dtype}" for info in headers.values() if info.dtype not in _TYPES]:
+        raise AdapterError(f"{file.name}: {odd[0]}; supported are BF16, F16, F32")
+    try:
+        if file.suffix == ".safetensors":
+            tensors: dict[str, Tensor] = load_file(file)
+            return tensors
+        loaded: dict[str, Tensor] = torch.load(file, map_location="cpu", weights_only=True)
+        return {name: tensor.detach() for name, tensor in loaded.items()}
+    except (SafetensorError, OSError, pickle.UnpicklingError, RuntimeError, ValueError) as error:
+        raise AdapterError(f"{file} cannot be read: {error}; download it again") from None
+
+
+def _pair(file: Path, tensors: dict[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
+    """A and B by module, whose names are those of the base model."""
+    halves: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        key = _KEY.fullmatch(name)
+        if key is None:
+            raise AdapterError(
+                f"{file.name}: {name} is not served, only lora_A and lora_B of linear layers are; {_MERGE}"
+            )
+        half = halves.setdefault(key["module"], {})
+        if key["matrix"] in half:
+            raise AdapterError(f"{file.name} has several adapters for {key['module']}; save one of them")
+        half[key["matrix"]] = tensor
+    if not halves:
+        raise AdapterError(f"{file.name} has no tensors; save the adapter again")
+    for module, half in halves.items():
+        if len(half) < 2:
+            missing = "B" if "A" in half else "A"
+            raise AdapterError(f"{file.name} lacks lora_{missing} of {module}; save the adapter again")
+    return {module: (halves[module]["A"], halves[module]["B"]) for module in sorted(halves)}
+
+
+def _check_ranks(file: Path, config: PeftConfig, modules: dict[str, tuple[Tensor, Tensor]], limit: int) -> None:
+    for module, (a, b) in modules.items():
+        if a.dim() != 2 or b.dim() != 2 or a.shape[0] != b.shape[1]:
+            raise AdapterError(
+                f"{module}: lora_A is {list(a.shape)} and lora_B {list(b.shape)}, which do not fit together"
+            )
+        if a.shape[0] != config.rank(module):
+            raise AdapterError(
+                f"{module}: its weights have rank {a.shape[0]}, adapter_config.json says {config.rank(module)}; "
+                f"{file.name} and adapter_config.json do not belong together"
+            )
+    largest = max(len(a) for a, _ in modules.values())
+    if largest > limit:
+        raise AdapterError(
+            f"its rank {largest} is more than --max_lora_rank {limit}; start the server with --max_lora_rank {largest}"
+        )
+
+
+def _checked(module: str, target: Target, a: Tensor, b: Tensor) -> Target:
+    part = target.part
+    if (a.shape[1], b.shape[0]) != (part.inputs, part.outputs):
+        raise AdapterError(
+            f"{module} maps {a.shape[1]} inputs to {b.shape[0]} outputs, this model's {part.inputs} to {part.outputs}; "
+            "it is another model's adapter"
+        )
+    for tensor in (a, b):
+        if not all(bool(end.isfinite()) for end in tensor.aminmax()):
+            raise AdapterError(f"{module} has NaN or infinite weights; train or download the adapter again")
+    return target
+
+
+def _check_complete(config: PeftConfig, targets: Targets, found: Mapping[str, Target]) -> None:
+    """What ``target_modules`` names is there: a half-copied adapter would answer with half its effect."""
+    have = {target.part.module for target in found.values()}
+    missing = [module for module in targets.modules if module not in have and config.targets(module)]
+    if missing and config.target_modules != "all-linear":
+        raise AdapterError(
+            f"the weights of {len(missing)} modules that target_modules names are missing, such as {missing[0]}; "
+            "download the adapter again, or correct target_modules"
+        )
+
+
+def _digest(config: PeftConfig, modules: dict[str, tuple[Tensor, Tensor]]) -> bytes:
+    digest = hashlib.sha256()
+    for module, pair in modules.items():
+        digest.update(f"{module}\0{config.scale(module)!r}\0".encode())
+        for tensor in pair:
+            digest.update(f"{tensor.dtype}{list(tensor.shape)}".encode())
+            digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.digest()
+
+
+def _factors(
+    config: PeftConfig,
+    targets: Targets,
+    modules: dict[str, tuple[Tensor, Tensor]],
+    found: Mapping[str, Target],
+    dtype: torch.dtype,
+) -> dict[str, Factors]:
+    """By place: A of all its modules one under the other, each one's B for its own outputs."""
+    by_place: dict[str, list[str]] = {}
+    for module, target in found.items():
+        by_place.setdefault(target.place, []).append(module)
+    result: dict[str, Factors] = {}
+    for place, names in by_place.items():
+        names.sort(key=lambda name: found[name].first_output)
+        shrink, slices, rank = [], [], 0
+        for name in names:
+            (a, b), target = modules[name], found[name]
+            rows = target.part.rows
+            if rows is not None:
+                b = b.index_select(0, torch.tensor(rows))
+            scaled = (b.float() * config.scale(name)).t().to(dtype).contiguous()
+            shrink.append(a.to(dtype))
+            slices.append(Slice(target.first_output, rank, scaled))
+            rank += len(a)
+        outputs = sum(part.wanted for part in targets.linears[place].parts)
+        result[place] = Factors(torch.cat(shrink).contiguous(), tuple(slices), outputs)
+    return result

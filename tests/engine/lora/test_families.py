@@ -1,0 +1,67 @@
+"""An adapter beside the base model computes what it computes merged into the model: in every family, at every position,
+in every kind of step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from engine_support.adapters import KIND, ThroughRunner, merge, targets_of, write_adapter
+from engine_support.families import ROWS, Row, save_row
+from engine_support.family_proof import SCENARIOS, Comparison
+from engine_support.tiny_models import engine_config
+
+from blade_llm.lora.reader import read_adapter
+from blade_llm.runner import build_runner
+
+SERVED = [name for name in ROWS if name != "gpt2-modules"]
+
+
+@pytest.fixture(scope="module", params=SERVED)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Row, Path]:
+    row, folder = ROWS[request.param], tmp_path_factory.mktemp(request.param)
+    save_row(folder, row)
+    return row, folder
+
+
+def test_merged(model: tuple[Row, Path], tmp_path: Path) -> None:
+    """fp32: logits within 1e-4 and 64 greedy tokens, with all layers that take adapters."""
+    row, folder = model
+    impl = row.runner.get("model_impl", "auto")
+    targets = targets_of(folder, impl)
+    adapter = write_adapter(tmp_path / "adapter", targets)
+    merged = merge(folder, adapter, tmp_path / "merged", impl)
+    runner = build_runner(engine_config(folder, enable_lora=True, **row.runner))
+    compare = Comparison(runner, ThroughRunner(build_runner(engine_config(merged, **row.runner))))
+    weights = read_adapter(adapter, targets, max_rank=16, dtype=torch.float32)
+    compare.driver.place_adapter(2, weights)
+    compare.driver.adapter = 2
+    for scenario in SCENARIOS.values():
+        scenario(compare)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KIND if kind != "every layer"])
+def test_each_kind(model: tuple[Row, Path], tmp_path: Path, kind: str) -> None:
+    """Of each kind alone, so that no other's effect hides it."""
+    row, folder = model
+    if row.through != "blade":
+        pytest.skip("its layers have the names of modules, not of kinds")
+    impl = row.runner.get("model_impl", "auto")
+    targets = targets_of(folder, impl)
+    if not any(KIND[kind](place) for place in targets.linears):
+        pytest.skip("its MLPs are experts")
+    adapter = write_adapter(tmp_path / "adapter", targets, wanted=KIND[kind], size=1.0)
+    merged = merge(folder, adapter, tmp_path / "merged", impl)
+    runner = build_runner(engine_config(folder, enable_lora=True, **row.runner))
+    base = ThroughRunner(build_runner(engine_config(folder, **row.runner)))
+    compare = Comparison(runner, ThroughRunner(build_runner(engine_config(merged, **row.runner))))
+    compare.driver.place_adapter(1, read_adapter(adapter, targets, max_rank=16, dtype=torch.float32))
+    compare.driver.adapter = 1
+    tokens = list(range(2, 40))
+    compare.enter(0, tokens)
+    compare.step({0: 30})
+    compare.step({0: 8})
+    compare.check(0)
+    ours = torch.stack([compare.computed[0][position] for position in range(len(tokens))])
+    assert float((ours - base(torch.tensor([tokens])).logits[0]).abs().max()) > 0.01, "the adapter changes nothing"

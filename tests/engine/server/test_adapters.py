@@ -1,0 +1,140 @@
+"""Adapters through a real server and its real engine: by name, by path, loaded and unloaded while it runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from engine_support.adapters import targets_of, write_adapter
+from engine_support.server_process import ServerProcess, running_server
+
+from blade_llm import LLM, LoRARequest, SamplingParams
+
+FLAGS = ("--dtype", "float32", "--kv_cache_bytes", "32MiB", "--max_num_seqs", "8")
+FIELDS = {"prompt": "hello world", "temperature": 0, "ignore_eos": True, "max_tokens": 8}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, text_model: Path) -> Path:
+    """``adapters/{a,b,c}`` that clients may name, and ``outside``."""
+    root: Path = tmp_path_factory.mktemp("lora")
+    targets = targets_of(text_model)
+    for seed, name in enumerate(["adapters/a", "adapters/b", "adapters/c", "outside"]):
+        write_adapter(root / name, targets, seed=seed, size=3.0)
+    return root
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, text_model: Path, folder: Path) -> Iterator[ServerProcess]:
+    flags = (
+        *FLAGS,
+        *("--enable_lora", "true", "--lora_modules", f"first={folder}/adapters/a"),
+        *("--lora_allowed_roots", f"{folder}/adapters", "--allow_runtime_lora_updating", "true"),
+    )
+    with running_server(tmp_path_factory.mktemp("server"), text_model, *flags, engine="real") as running:
+        yield running
+
+
+def text(server: ServerProcess, model: str = "", **fields: Any) -> str:
+    response = server.post("/v1/completions", **FIELDS, **({"model": model} if model else {}), **fields)
+    assert response.status_code == 200, response.text
+    return str(response.json()["choices"][0]["text"])
+
+
+def internal(server: ServerProcess, path: str, **body: Any) -> httpx.Response:
+    return httpx.post(f"{server.internal_url}/internal/adapters/{path}", json=body, timeout=60)
+
+
+def test_by_name_and_by_path(server: ServerProcess, folder: Path) -> None:
+    base, first = text(server), text(server, "first")
+    assert base != first
+    assert text(server, f"{folder}/adapters/a/") == first
+    assert text(server, f"{folder}/adapters/../adapters/b") not in (base, first)
+    models = httpx.get(f"{server.url}/v1/models", timeout=10).json()["data"]
+    listed = {each["id"]: each.get("parent") for each in models}
+    own = next(name for name, parent in listed.items() if parent is None)
+    assert listed["first"] == listed[f"{folder}/adapters/a"] == own
+    assert httpx.get(f"{server.url}/v1/models/first", timeout=10).json()["parent"] == own
+    assert httpx.get(f"{server.url}/v1/models/nobody", timeout=10).status_code == 404
+    assert "first" in server.state()["adapters"]
+
+
+def test_chats_streams_and_embeddings(server: ServerProcess) -> None:
+    messages = [{"role": "user", "content": "x"}]
+    chats = [
+        server.post("/v1/chat/completions", messages=messages, max_tokens=6, temperature=0, **extra).json()
+        for extra in ({}, {"model": "first"})
+    ]
+    assert chats[1]["model"] == "first"
+    assert chats[0]["choices"][0]["message"] != chats[1]["choices"][0]["message"]
+    streamed = server.post("/v1/completions", **FIELDS, model="first", stream=True)
+    pieces = [json.loads(line[6:]) for line in streamed.text.split("\n\n") if line.startswith("data: {")]
+    assert "".join(piece["choices"][0]["text"] for piece in pieces) == text(server, "first")
+    vectors = [server.post("/v1/embeddings", input="x", model=model).json()["data"][0] for model in ("first", None)]
+    assert vectors[0]["embedding"] != vectors[1]["embedding"]
+
+
+def test_the_same_offline(server: ServerProcess, folder: Path, text_model: Path) -> None:
+    options: dict[str, Any] = {"load_format": "dummy", "dtype": "float32", "kv_cache_bytes": 32 << 20, "num_threads": 1}
+    llm = LLM(text_model, enable_lora=True, **options)
+    params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=8)
+    adapter = LoRARequest("a", 1, str(folder / "adapters/a"))
+    with_it, without = llm.generate(["hello world", "hello world"], params, lora_request=[adapter, None])
+    assert with_it.outputs[0].text == text(server, "first")
+    assert without.outputs[0].text == text(server)
+    with pytest.raises(ValueError, match="unload it first"):
+        llm.generate("x", params, lora_request=LoRARequest("a", 1, str(folder / "adapters/b")))
+    with pytest.raises(ValueError, match="--enable_lora"):
+        LLM(text_model, **options).generate("x", params, lora_request=adapter)
+
+
+@pytest.mark.parametrize(
+    "model", ["nobody", "{folder}/outside", "{folder}/adapters/../outside", "{folder}/adapters/none"]
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_unknown_models_are_404_before_any_event(server: ServerProcess, folder: Path, model: str, stream: bool) -> None:
+    response = server.post("/v1/completions", **FIELDS, model=model.format(folder=folder), stream=stream)
+    assert response.status_code == 404
+    assert response.json()["error"]["code"] == "model_not_found"
+    assert server.post("/v1/embeddings", input="x", model=model.format(folder=folder)).status_code == 404
+
+
+def test_clients_load_and_unload(server: ServerProcess, folder: Path) -> None:
+    load = server.post("/v1/load_lora_adapter", lora_name="mine", lora_path=f"{folder}/adapters/c")
+    assert (load.status_code, load.text) == (200, "Success: LoRA adapter 'mine' added successfully.")
+    assert text(server, "mine") != text(server)
+    again = server.post("/v1/load_lora_adapter", lora_name="mine", lora_path=f"{folder}/adapters/b")
+    assert (again.status_code, again.json()["error"]["code"]) == (409, "adapter_exists")
+    outside = server.post("/v1/load_lora_adapter", lora_name="out", lora_path=f"{folder}/outside")
+    assert outside.status_code == 400
+    assert "--lora_allowed_roots" in outside.json()["error"]["message"]
+    assert server.post("/v1/load_lora_adapter", lora_name="x").status_code == 400
+    assert server.post("/v1/unload_lora_adapter", lora_name="mine").status_code == 200
+    assert server.post("/v1/unload_lora_adapter", lora_name="mine").status_code == 404
+    assert server.post("/v1/completions", **FIELDS, model="mine").status_code == 404
+
+
+def test_the_internal_port_loads_from_anywhere(server: ServerProcess, folder: Path) -> None:
+    for _ in range(2):
+        listed = internal(server, "load", lora_name="theirs", lora_path=str(folder / "outside")).json()["adapters"]
+    (one,) = (each for each in listed if each["name"] == "theirs")
+    assert (one["tier"], one["rank"], len(one["digest"])) == ("host", 8, 64)
+    assert text(server, "theirs") != text(server)
+    listed = httpx.get(f"{server.internal_url}/internal/adapters", timeout=10).json()["adapters"]
+    assert {each["name"]: each["tier"] for each in listed}["theirs"] == "device"
+    assert internal(server, "load", lora_name="bad", lora_path=str(folder)).status_code == 404
+    assert internal(server, "unload", lora_name="theirs").status_code == 200
+    assert internal(server, "unload", lora_name="theirs").status_code == 404
+
+
+def test_a_server_without_adapters(tmp_path: Path, text_model: Path, folder: Path) -> None:
+    with running_server(tmp_path, text_model, *FLAGS, engine="real") as plain:
+        assert plain.post("/v1/completions", **FIELDS, model=f"{folder}/adapters/a").status_code == 404
+        refused = plain.post("/v1/load_lora_adapter", lora_name="a", lora_path=f"{folder}/adapters/a")
+        assert refused.status_code == 404
+        assert "--allow_runtime_lora_updating" in refused.json()["error"]["message"]
+        assert internal(plain, "load", lora_name="a", lora_path="x").status_code == 400
