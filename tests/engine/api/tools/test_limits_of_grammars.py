@@ -108,7 +108,7 @@ def test_what_is_refused_is_not_built_first(
 
 def test_rules_that_are_dropped_count_too(engine: GrammarEngine, made: list[int]) -> None:
     """Each argument turns out to be impossible in Python after many rules were made."""
-    cases = [{"$ref": f"#/$defs/d{index}"} for index in range(100)] + [{"not": {}}]
+    cases: list[dict[str, Any]] = [{"$ref": f"#/$defs/d{index}"} for index in range(100)] + [{"not": {}}]
     parameters = {
         "$defs": {f"d{index}": {"const": index} for index in range(100)},
         "properties": {f"x{index}": {"anyOf": cases} for index in range(1_000)},
