@@ -90,8 +90,9 @@ async def guided(
     try:
         structure = output_structure(sampling.grammar_spec, parsing, use, tokenizer)
     except ArgumentsError as error:
-        index = [function.name for function in use.functions].index(error.function) if use is not None else 0
-        raise bad_request(f"tools.{index}.function.parameters: {error}", "tools", "unsupported") from None
+        names = [] if use is None else [function.name for function in use.functions]
+        place = f"tools.{names.index(error.function)}.function.parameters: " if error.function in names else ""
+        raise bad_request(f"{place}{error}", "tools" if calls else "response_format", "unsupported") from None
     if structure is None or structure == sampling.grammar_spec:
         return sampling
     await check_structure(structure, validator, "tools" if calls else "response_format")

@@ -9,7 +9,34 @@ from typing import Any, Final
 
 _DEPTH: Final = 16
 """References and combinations that are followed into each other."""
+_MOST_STEPS: Final = 1_000
+_VALUES_A_STEP: Final = 64
+_LONGEST_REFERENCE: Final = 8_192
+_MOST_NAMES: Final = 64
+"""In a reference."""
 _JSON_TYPES: Final = {type(None): "null", bool: "boolean", int: "number", float: "number", str: "string", list: "array"}
+
+
+class TooManySteps(Exception):
+    """Schemas that refer to each other several times are as many as their combinations."""
+
+
+class Steps:
+    """How much of schemas may be looked at: they are a client's, and references multiply them.
+
+    Args:
+        most: schemas, or as much work.
+    """
+
+    def __init__(self, most: int = _MOST_STEPS) -> None:
+        self._most = most
+        self.taken = 0
+
+    def take(self, num: int = 1) -> None:
+        """Raises :class:`TooManySteps`."""
+        self.taken += num
+        if self.taken > self._most:
+            raise TooManySteps
 
 
 def argument_schema(parameters: Any, key: str) -> Any:
@@ -22,33 +49,46 @@ def argument_schema(parameters: Any, key: str) -> Any:
     return others if isinstance(others, dict) and others else None
 
 
-def kinds(schema: Any, root: Any, depth: int = _DEPTH) -> frozenset[str] | None:
+def kinds(schema: Any, root: Any, steps: Steps | None = None) -> frozenset[str] | None:
     """The JSON types of values that follow ``schema`` (``number`` also for integers). None: any, as far as one sees.
 
     Args:
         root: the schema that references begin in.
+        steps: new ones, for who wants to know how many were taken. All that read ``schema`` have to allow as many, or
+            they find different types.
     """
+    try:
+        return _kinds(schema, root, steps or Steps(), _DEPTH)
+    except TooManySteps:
+        return None
+
+
+def _kinds(schema: Any, root: Any, steps: Steps, depth: int) -> frozenset[str] | None:
+    steps.take()
     if not isinstance(schema, dict) or depth == 0:
         return None
     found: frozenset[str] | None = None
     if "$ref" in schema:
-        found = kinds(resolved(root, schema["$ref"]), root, depth - 1)
+        found = _kinds(resolved(root, schema["$ref"]), root, steps, depth - 1)
     names = schema.get("type")
     if isinstance(names, str):
         names = [names]
+    if isinstance(names, list):
+        steps.take(len(names) // _VALUES_A_STEP)
     if isinstance(names, list) and all(isinstance(name, str) for name in names):
         found = _both(found, frozenset("number" if name == "integer" else name for name in names))
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if isinstance(values, list):
-        found = _both(found, frozenset(_JSON_TYPES.get(type(value), "object") for value in values))
+        steps.take(len(values) // _VALUES_A_STEP)
+        found = _both(found, frozenset(_JSON_TYPES.get(kind, "object") for kind in set(map(type, values))))
     for keyword in ("anyOf", "oneOf"):
         if isinstance(cases := schema.get(keyword), list) and cases:
-            of_cases = [kinds(case, root, depth - 1) for case in cases]
+            of_cases = [_kinds(case, root, steps, depth - 1) for case in cases]
             if None not in of_cases:
                 found = _both(found, frozenset[str]().union(*(each for each in of_cases if each is not None)))
     if isinstance(parts := schema.get("allOf"), list):
         for part in parts:
-            found = _both(found, kinds(part, root, depth - 1))
+            found = _both(found, _kinds(part, root, steps, depth - 1))
     return found
 
 
@@ -56,10 +96,13 @@ def resolved(root: Any, reference: Any) -> Any:
     """The part of ``root`` that a reference ``#/…`` names; None: there is none."""
     if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
         return None
+    names = reference.split("/", _MOST_NAMES + 1) if len(reference) <= _LONGEST_REFERENCE else []
+    if not 0 < len(names) <= _MOST_NAMES + 1:
+        return None
     found = root
-    for step in reference.split("/")[1:]:
+    for step in names[1:]:
         key = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, list) and key.isdecimal() and int(key) < len(found):
+        if isinstance(found, list) and key.isdecimal() and len(key) < 10 and int(key) < len(found):
             found = found[int(key)]
         elif isinstance(found, dict) and key in found:
             found = found[key]

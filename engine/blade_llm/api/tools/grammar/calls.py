@@ -81,6 +81,8 @@ def _function_rules(use: ToolUse, write: Callable[[int, FunctionDefinition], str
             found.append(write(index, function))
         except ArgumentsError as error:
             raise ArgumentsError(str(error), function.name) from None
+        except RecursionError:
+            raise ArgumentsError("references are nested too deeply", function.name) from None
     return either(found)
 
 

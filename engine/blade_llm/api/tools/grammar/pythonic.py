@@ -20,6 +20,9 @@ _KEY: Final = re.compile(r"\w{1,256}")
 _OTHER_KEY: Final = r"[A-Za-z_][A-Za-z0-9_]{0,63}"
 _LEAVES: Final = ("string", "number", "integer")
 _WORDS: Final = {"boolean": '("True" | "False")', "null": '"None"'}
+_SHORT: Final = 40
+"""Characters of an expression that may be written more than once; a longer one is a rule."""
+_APPLIED: Final = {"anyOf", "oneOf", "allOf", "$ref", "enum", "const"}
 _BESIDE: Final = ANNOTATIONS | {"$defs", "definitions", "$schema"}
 
 
@@ -54,14 +57,14 @@ def _joined(rules: Rules, name: str, pairs: list[tuple[str, bool]], other: str =
     first_required = next((number for number, (_, required) in enumerate(pairs) if required), len(pairs))
     for number in range(len(pairs) - 1, -1, -1):
         pair, required = pairs[number]
-        begin = f"{pair} {rest}"
-        if required:
-            first = begin
-        elif first:
-            first = f"({begin} | {first})"
-        else:
-            first = f"({begin})?"
-        if number <= first_required:
+        if number <= first_required:  # else it cannot stand first
+            begin = f"{pair} {rest}"
+            if required:
+                first = begin
+            elif first:
+                first = f"({begin} | {first})"
+            else:
+                first = f"({begin})?"
             first = rules.rule(f"{name}_from_{number}", first)
         rest = f'(", " {pair}){"" if required else "?"} {rest}'
         if 0 < number <= first_required + 1:  # else it is used once
@@ -75,17 +78,19 @@ class _Values:
         self._root = root
         self._index = index
         self._num_objects = 0
+        self._num_parts = 0
         self._referred: dict[str, str] = {}
         """Reference → its rule."""
 
     def argument(self, schema: Any, place: str) -> str:
         """One value. Raises :class:`ArgumentsError`."""
-        rules, referred = self._rules.saved(), dict(self._referred)
+        rules, num_referred = self._rules.saved(), len(self._referred)
         try:
             return self._value(schema)
         except _InJson:
             self._rules.restore(rules)
-            self._referred = referred
+            while len(self._referred) > num_referred:
+                self._referred.popitem()
             return json_value(embedded(schema, self._root, place))
 
     def _value(self, schema: Any) -> str:
@@ -100,20 +105,20 @@ class _Values:
             case {"anyOf": cases, **rest} | {"oneOf": cases, **rest} if not rest:
                 return either([self._value(case) for case in cases])
             case {"const": value, **rest} if rest.keys() <= {"type"}:
-                return _literal(value)
+                return _one_of([value], rest)
             case {"enum": values, **rest} if rest.keys() <= {"type"}:
-                return either([_literal(value) for value in values])
+                return _one_of(values, rest)
             case {"type": list(names), **rest}:
-                return either([self._value({"type": name, **rest}) for name in names])
+                return either([self._value({"type": name, **rest}) for name in dict.fromkeys(names)])
             case {"type": "array", **rest} if rest.keys() <= {"items", "minItems", "maxItems"}:
                 return self._array(rest)
             case {"type": "object", **rest} if rest.keys() <= {"properties", "required", "additionalProperties"}:
                 return self._object(rest)
             case {"type": str(name)} if name in _WORDS:
-                if said.keys() & {"anyOf", "oneOf", "allOf", "$ref"}:
+                if said.keys() & _APPLIED:
                     raise _InJson
                 return _WORDS[name]
-            case {"type": str(name)} if name in _LEAVES and not said.keys() & {"anyOf", "oneOf", "allOf", "$ref"}:
+            case {"type": str(name)} if name in _LEAVES and not said.keys() & _APPLIED:
                 return json_value(said)
         raise _InJson
 
@@ -132,18 +137,25 @@ class _Values:
             return '"[]"'
         if most is not None and least > most:
             raise _InJson
-        item = self._value(said.get("items", True))
+        item = self._part(self._value(said.get("items", True)))
         more = f'(", " {item}){{{max(least - 1, 0)},{"" if most is None else most - 1}}}'
         return f'("[" {item} {more} "]"{"" if least else " | " + chr(34) + "[]" + chr(34)})'
+
+    def _part(self, expression: str) -> str:
+        """``expression`` to be written several times: parts in parts would double with each level."""
+        if len(expression) <= _SHORT:
+            return expression
+        self._num_parts += 1
+        return self._rules.rule(f"part_{self._index}_{self._num_parts}", expression)
 
     def _object(self, said: dict[str, Any]) -> str:
         properties, others = said.get("properties", {}), said.get("additionalProperties", True)
         name = f"object_{self._index}_{self._num_objects}"
         self._num_objects += 1
-        required = said.get("required", ())
+        required = frozenset(said.get("required", ()))
         if others is not False and (properties or required):
             raise _InJson  # keys that are not listed have to be told from those that are
-        if not set(required) <= properties.keys():
+        if not required <= properties.keys():
             raise _InJson
         if others is False:
             pairs = [
@@ -162,6 +174,35 @@ class _Values:
             words = " | ".join(_WORDS.values())
             self._rules.rule("anything", f'%json {{"type": ["string", "number"]}} | {words} | {items} | {pairs}')
         return "anything"
+
+
+def _one_of(values: list[Any], said: dict[str, Any]) -> str:
+    """Those of the ``values`` that have the type that is ``said``, if any is."""
+    names = said.get("type")
+    if names is not None:
+        fitting = frozenset(names if isinstance(names, list) else [names])
+        values = [value for value in values if fitting & _types(value)]
+    if not values:
+        raise _InJson
+    return either([_literal(value) for value in values])
+
+
+def _types(value: Any) -> set[str]:
+    """The names of the types that ``value`` has."""
+    match value:
+        case None:
+            return {"null"}
+        case bool():
+            return {"boolean"}
+        case int():
+            return {"integer", "number"}
+        case float():
+            return {"integer", "number"} if value.is_integer() else {"number"}
+        case str():
+            return {"string"}
+        case list():
+            return {"array"}
+    return {"object"}
 
 
 def _literal(value: Any) -> str:

@@ -9,10 +9,13 @@ import llguidance
 from blade_llm.api.tools.grammar.arguments import ArgumentsError
 from blade_llm.api.tools.grammar.rules import ANYTHING, escaped
 from blade_llm.sampling.guided.prepare import EXACT_FORMATS
-from blade_llm.text.tool_parsers.argument_schemas import resolved
+from blade_llm.text.tool_parsers.argument_schemas import Steps, TooManySteps, resolved
 
 _MOST_CASES: Final = 32
 _DEPTH: Final = 16
+_CHARACTERS_A_STEP: Final = 64
+_READ_A_STEP: Final = 8
+"""Of a pattern, which is read one by one."""
 _HOST: Final = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*"
 _BYTE: Final = r"(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 _FORMATS: Final = {
@@ -30,11 +33,19 @@ _Cases = list[tuple[str, ...]]
 """Strings match all expressions of one case."""
 
 
-def string_texts(schema: Any, root: dict[str, Any], place: str, depth: int = _DEPTH) -> tuple[_Cases, bool]:
+def string_texts(schema: Any, root: dict[str, Any], place: str, steps: Steps) -> tuple[_Cases, bool]:
     """What strings follow ``schema``, as cases of regular expressions for Lark; and whether null does.
 
-    Raises :class:`ArgumentsError` for what cannot be said so.
+    Raises :class:`ArgumentsError` for what cannot be said so, and for more than ``steps``.
     """
+    try:
+        return _texts(schema, root, place, steps, _DEPTH)
+    except TooManySteps:
+        raise ArgumentsError(f"{place}: refers to other schemas too often; write a simpler one") from None
+
+
+def _texts(schema: Any, root: dict[str, Any], place: str, steps: Steps, depth: int) -> tuple[_Cases, bool]:
+    steps.take()
     if not isinstance(schema, dict):
         return ([()], True) if schema is True else ([], False)
     if depth == 0:
@@ -46,9 +57,12 @@ def string_texts(schema: Any, root: dict[str, Any], place: str, depth: int = _DE
         cases, null = cases if "string" in names else [], "null" in names
     if "const" in schema or "enum" in schema:
         values = [schema["const"]] if "const" in schema else schema["enum"]
+        steps.take(len(values) // _CHARACTERS_A_STEP)
+        steps.take(sum(len(value) for value in values if isinstance(value, str)) // _CHARACTERS_A_STEP)
         strings = [escaped(value) for value in values if isinstance(value, str)]
         cases = [(*case, "|".join(strings)) for case in cases] if strings else []
         null = null and None in values
+    steps.take(len(schema.get("pattern", "")) // _READ_A_STEP)
     for expression in _expressions(schema, place):
         cases = [(*case, expression) for case in cases]
     parts = [[part] for part in schema.get("allOf", ())]
@@ -58,18 +72,23 @@ def string_texts(schema: Any, root: dict[str, Any], place: str, depth: int = _DE
         if parts[-1] == [None]:
             raise ArgumentsError(f"{place}: the reference {schema['$ref']!r} is not supported here; refer to $defs")
     for choice in parts:
-        found = [string_texts(case, root, place, depth - 1) for case in choice]
+        found = [_texts(case, root, place, steps, depth - 1) for case in choice]
+        num = len(cases) * sum(len(others) for others, _ in found)
+        if num > _MOST_CASES:
+            raise ArgumentsError(f"{place}: more than {_MOST_CASES} cases of strings; write fewer")
+        steps.take(sum(map(len, cases)) // _CHARACTERS_A_STEP)
         cases = [(*case, *other) for case in cases for others, _ in found for other in others]
         null = null and any(also for _, also in found)
-        if len(cases) > _MOST_CASES:
-            raise ArgumentsError(f"{place}: more than {_MOST_CASES} cases of strings; write fewer")
     return cases, null
 
 
 def _expressions(schema: dict[str, Any], place: str) -> list[str]:
     found = []
     if "minLength" in schema or "maxLength" in schema:
-        found.append(rf"(.|\n){{{schema.get('minLength', 0)},{schema.get('maxLength', '')}}}")
+        least, most = schema.get("minLength", 0), schema.get("maxLength")
+        if most is not None and least > most:
+            raise ArgumentsError(f"{place}: minLength {least} is more than maxLength {most}, so no string follows it")
+        found.append(rf"(.|\n){{{least},{'' if most is None else most}}}")
     if "pattern" in schema:
         found.append(_searched(schema["pattern"], f"{place}/pattern"))
     if "format" in schema:

@@ -12,7 +12,7 @@ from blade_llm.api.tools.grammar.arguments import Argument, Arguments, Arguments
 from blade_llm.api.tools.grammar.rules import ANYTHING, SPACE, Rules, either, escaped, json_value
 from blade_llm.api.tools.grammar.strings import string_texts
 from blade_llm.sampling.guided.text import literal
-from blade_llm.text.tool_parsers.argument_schemas import kinds
+from blade_llm.text.tool_parsers.argument_schemas import Steps, kinds
 from blade_llm.text.tool_parsers.tagged import LONGEST_KEY, NULLS
 
 _KEY_END: Final = "</arg_key>"
@@ -54,12 +54,14 @@ class _Writer:
         self._name = f"argument_{index}"
 
     def arguments(self) -> str:
-        found = []
+        found, size = [], 0
         for number, argument in enumerate(self._arguments.listed):
             self._check_key(argument)
             name = f"{self._name}_{number}"
             body = self._pair(literal(argument.key), self._value(name, argument.schema, argument.place))
             found.append(body if argument.required else f"({body})?")
+            size += len(body)
+            self._rules.check_room(size)
         if self._arguments.others is not False:
             name = f"{self._name}_other"
             listed = "|".join(escaped(argument.key) for argument in self._arguments.listed)
@@ -91,10 +93,12 @@ class _Writer:
             # what begins like a JSON string, object or list is one: the reader finds its end
             text = self._text(f"{name.upper()}_TEXT", (rf'({SPACE}[^"\[{{ \t\r\n]{ANYTHING}|{SPACE})',))
             return f"({text} | {json_value({'type': ['string', 'object', 'array']})} {end})"
-        found = kinds(schema, self._arguments.root)
+        steps = Steps()
+        found = kinds(schema, self._arguments.root, steps)
+        self._rules.take_steps(steps.taken)
         if found not in (_TEXT, _TEXT_OR_NULL):
             return f"{json_value(embedded(schema, self._arguments.root, place))} {end}"
-        texts, null = string_texts(schema, self._arguments.root, place)
+        texts, null = string_texts(schema, self._arguments.root, place, self._rules.steps)
         written = [
             self._text(f"{name.upper()}_TEXT_{number}", required or (ANYTHING,), found == _TEXT_OR_NULL)
             for number, required in enumerate(texts)
