@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from blade_operator.model.objects import Object
+from blade_operator.model.pods import FETCH
 from blade_protocol.labels import DELETION_COST, DRAINING_SINCE, KIND
 
 _METADATA = (
@@ -62,7 +63,14 @@ def _pod_spec(spec: Object) -> Object:
     kept = _pick(spec, _POD_SPEC)
     for field in ("initContainers", "containers"):
         if field in spec:
-            kept[field] = [_pick(container, _CONTAINER) for container in spec[field]]
+            kept[field] = [_container(container) for container in spec[field]]
+    return kept
+
+
+def _container(container: Object) -> Object:
+    kept = _pick(container, _CONTAINER)
+    if container["name"] == FETCH and container.get("env"):
+        kept["env"] = [{"name": variable["name"]} for variable in container["env"]]
     return kept
 
 
