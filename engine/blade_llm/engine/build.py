@@ -56,6 +56,7 @@ def build_core(config: EngineConfig) -> EngineCore:
         min_prefill_tokens=CPU_MIN_CHUNK if runner.device.type == "cpu" else GPU_MIN_CHUNK,
         graph_token_sizes=() if runner.mixed_graphs is None else runner.mixed_graphs.sizes,
         whole_prompts=model_config.decoder.bidirectional,
+        step_seconds=runner.step_seconds,
     )
     if runner.adapters is not None:
         _serve_adapters(core, config, runner, runner.adapters)

@@ -39,6 +39,8 @@ class StepInputs:
     """Of a mixed step that a graph holds: its number of tokens, and the step as the graph takes it."""
     adapters: StepAdapters | None = None
     """The tokens that use adapters; None: none does."""
+    draft_counts: list[int] | None = None
+    """Draft tokens of each chunk that samples; None: none has any."""
 
     @property
     def decodes_only(self) -> bool:
@@ -61,7 +63,12 @@ def send_inputs(
     counts.cumsum(out=query_starts[1:])
     num_tokens = int(query_starts[-1])
     samples = np.array([chunk.sample for chunk in chunks])
-    if samples.all():
+    drafts = np.array([chunk.num_draft_tokens for chunk in chunks])
+    draft_counts: list[int] | None = None
+    if drafts.any():
+        sampled_slots, sampled_positions, selected = _verified(slots, seq_lens, query_starts[1:], samples, drafts)
+        draft_counts = drafts[samples].tolist()
+    elif samples.all():
         sampled_slots, sampled_positions, selected = slots, seq_lens, query_starts[1:] - 1
     else:
         sampled_slots, sampled_positions, selected = slots[samples], seq_lens[samples], query_starts[1:][samples] - 1
@@ -79,7 +86,8 @@ def send_inputs(
         adapters.apply(plan)
         sorted_rows = adapters.stage(slots, counts, wanted_rows, staging)
     graph_size: int | None = None
-    if graphs is not None and prompt_outputs is None and sorted_rows is None and num_tokens > len(chunks):
+    plain = prompt_outputs is None and sorted_rows is None and draft_counts is None
+    if graphs is not None and plain and num_tokens > len(chunks):
         graph_size = graphs.size_for(num_tokens)
     staging.add(wanted_rows)
     if prompt_outputs is not None:
@@ -117,4 +125,19 @@ def send_inputs(
         copies=copies,
         mixed=mixed,
         adapters=of_step,
+        draft_counts=draft_counts,
+    )
+
+
+def _verified(
+    slots: np.ndarray, seq_lens: np.ndarray, ends: np.ndarray, samples: np.ndarray, drafts: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Slots, positions and tokens of a step that samples behind each draft token, and before the first: [rows] int64
+    each."""
+    counts = drafts[samples] + 1
+    back = np.repeat(counts.cumsum(), counts) - np.arange(counts.sum()) - 1  # tokens of the slot that follow
+    return (
+        np.repeat(slots[samples], counts),
+        np.repeat(seq_lens[samples], counts) - back,
+        np.repeat(ends[samples], counts) - 1 - back,
     )

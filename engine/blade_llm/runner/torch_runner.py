@@ -19,6 +19,7 @@ from torch import Tensor
 
 from blade_llm.cache.sizing import BLOCK_SIZE, KVCachePlan, default_kv_cache_bytes
 from blade_llm.config import EngineConfig
+from blade_llm.decoding.step_seconds import StepSeconds
 from blade_llm.kernels.backend import backend_of
 from blade_llm.kernels.gather_inputs import gather_inputs
 from blade_llm.kernels.paged_attention import PreparedAttention, RaggedBatch, prepare
@@ -46,13 +47,14 @@ from blade_llm.runner.device import (
 from blade_llm.runner.inputs import StepInputs, send_inputs
 from blade_llm.runner.kv_cache import allocate_kv_cache, copy_blocks
 from blade_llm.runner.mixed_graphs import MixedGraphs, graph_token_sizes
-from blade_llm.runner.pending import LaunchedForward, LaunchedStep
+from blade_llm.runner.pending import Drafts, LaunchedForward, LaunchedStep
 from blade_llm.runner.prompt_outputs import PromptOutputResults, compute_prompt_outputs
 from blade_llm.runner.startup.autotune import autotune_prefetch, autotune_threads
 from blade_llm.runner.startup.gpu_profile import capture_bytes, profile_gpu
 from blade_llm.runner.startup.host_memory import give_back_free_memory
 from blade_llm.runner.startup.kernels import warm_norms_and_gates, warm_paged_attention
 from blade_llm.runner.startup.memory_plan import memory_plan, plan_kv_cache
+from blade_llm.runner.startup.step_times import measure_steps
 from blade_llm.runner.startup.threads import requested_threads, usable_cores
 from blade_llm.runner.startup.warm_up import warm_up
 from blade_llm.runner.supported import assert_supported
@@ -94,6 +96,8 @@ class TorchRunner:
             model_config = replace(model_config, decoder=for_length(model_config.decoder, length))
         self.model_config = model_config
         self.timings: dict[str, float] = {}
+        self.step_seconds: StepSeconds | None = None
+        """Measured times of steps, where decoding is speculative."""
         self.device = choose_device()
         self.dtype_name = resolve_dtype(
             config.dtype, model_config.dtype, on_gpu=self.device.type != "cpu", quantized=config.quant != "none"
@@ -145,7 +149,8 @@ class TorchRunner:
             hidden = self._hidden(inputs)
             num_sampled = len(inputs.sampled.slots)
             logits = self.model.logits(hidden[:num_sampled]) if num_sampled else None
-            return LaunchedForward(inputs.sampled, logits, self._prompt_results(inputs, hidden[num_sampled:]))
+            prompt_results = self._prompt_results(inputs, hidden[num_sampled:])
+            return LaunchedForward(inputs.sampled, logits, prompt_results, self._drafts(inputs))
         except torch.OutOfMemoryError as error:
             raise self._out_of_memory("a step", error) from error
 
@@ -161,7 +166,19 @@ class TorchRunner:
         except torch.OutOfMemoryError as error:
             raise self._out_of_memory("a step", error) from error
         self.tables.token_ids[slots.slot_index, slots.position_index] = sampled.tokens.to(torch.int32)
-        return LaunchedStep(sampled, self.device, launched.prompt_results)
+        return LaunchedStep(sampled, self.device, launched.prompt_results, launched.drafts)
+
+    def draft_tokens(self, forward: PendingForward) -> dict[int, list[int]]:
+        """The draft tokens of a launched forward pass, by slot."""
+        launched = cast(LaunchedForward, forward)
+        return {} if launched.drafts is None else launched.drafts.by_slot(launched.sampled.slots)
+
+    def _drafts(self, inputs: StepInputs) -> Drafts | None:
+        """The draft tokens that the step verifies, as they are in the tables."""
+        if inputs.draft_counts is None:
+            return None
+        rows = inputs.sampled
+        return Drafts(inputs.draft_counts, self.tables.token_ids[rows.slot_index, rows.position_index])
 
     def warm_up(self) -> None:
         """Compile, load and try out all that a request may need, and capture the graphs, before the first one comes."""
@@ -178,6 +195,11 @@ class TorchRunner:
             with torch.inference_mode():
                 self._capture()
             self.timings["graphs"] = time.perf_counter() - start
+        if self.config.speculative is not None:
+            start = time.perf_counter()
+            with torch.inference_mode():
+                self.step_seconds = measure_steps(self, self.config.speculative)
+            self.timings["speculation"] = time.perf_counter() - start
 
     @property
     def description(self) -> str:

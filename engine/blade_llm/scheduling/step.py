@@ -8,6 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.scheduling.grammar import Grammar
 from blade_llm.scheduling.plan import (
     AdapterUpdate,
     BlockCopy,
@@ -33,6 +34,18 @@ class SchedulerStats(NamedTuple):
     preemptions_total: int
 
 
+class GuidedChunk(NamedTuple):
+    """A sampling chunk whose request has a grammar."""
+
+    chunk: int
+    """Its index among the step's chunks."""
+    row: int
+    """Its first sampled position among the step's."""
+    request: Request
+    grammar: Grammar
+    num_draft_tokens: int
+
+
 @dataclass(slots=True)
 class Step:
     """A step that is being scheduled; after its launch the scheduler's update reads it."""
@@ -48,6 +61,8 @@ class Step:
     token_updates: list[TokenUpdate] = field(default_factory=list)
     num_decodes: int = 0
     prefill_tokens: int = 0
+    most_sampled: dict[int, int] = field(default_factory=dict)
+    """Index of a chunk → tokens that it brings at most: a grammar ends, or does not allow a draft token."""
 
     def plan(self, freed_slots: list[int], pipeline_stages: int, adapter_updates: list[tuple[int, int]]) -> StepPlan:
         """The plan for the runner."""

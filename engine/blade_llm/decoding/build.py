@@ -1,0 +1,25 @@
+"""The speculator of a configuration."""
+
+from __future__ import annotations
+
+from blade_llm.config import SpeculativeConfig
+from blade_llm.decoding.methods import DraftModel, Ngram
+from blade_llm.decoding.speculator import Speculator
+from blade_llm.decoding.step_seconds import StepSeconds
+
+
+def speculator_of(config: SpeculativeConfig | None, seconds: StepSeconds | None) -> Speculator | None:
+    """The drafter of an engine; None without speculative decoding.
+
+    ``seconds``: measured times of steps. Without any, a step is taken to cost the same with up to eight tokens as with
+    one, and more in proportion from there on.
+    """
+    if config is None:
+        return None
+    method = Ngram(config.ngram_min_match) if config.method == "ngram" else DraftModel()
+    return Speculator(
+        method,
+        seconds or StepSeconds({1: 1.0, 8: 1.0}),
+        gamma=config.gamma,
+        disable_above_batch=config.disable_above_batch,
+    )
