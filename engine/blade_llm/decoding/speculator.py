@@ -3,17 +3,21 @@ how many of them are verified."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
 from blade_llm.decoding.acceptance import AcceptanceRate
 from blade_llm.decoding.controller import draft_counts
+from blade_llm.decoding.method import Method
 from blade_llm.decoding.step_seconds import StepSeconds
 from blade_llm.scheduling.drafting import Draft, StepTokens
 from blade_llm.scheduling.request import Request
 from blade_protocol.state import SpeculationCounts
+
+logger = logging.getLogger(__name__)
 
 _OWN_WEIGHT: Final = 4.0
 """Observations of a request that count as much as what is known of all others."""
@@ -21,19 +25,6 @@ _MOST_PAUSE: Final = 64
 """Steps without a proposal, at most, where proposals were not worth it."""
 _PATIENCE: Final = 16
 """Steps in a row without a draft after which proposals pause."""
-
-
-class Method(Protocol):
-    """Where draft tokens come from."""
-
-    kinds: int
-    """Kinds of candidates."""
-
-    def candidates(self, requests: Sequence[Request], rooms: Sequence[int]) -> list[tuple[int, list[int] | None]]:
-        """For each request the kind of its candidate (-1: it has none), and the tokens as far as they are known."""
-
-    def forget(self, request: Request) -> None:
-        """The request has ended."""
 
 
 class Speculator:
@@ -51,6 +42,7 @@ class Speculator:
         self._own: dict[Request, tuple[int, AcceptanceRate]] = {}
         """The kind of each request's last draft, and its own rate."""
         self._trials = 1.0
+        self._failed = False
         self._without = 0
         """Steps in a row that got no draft."""
         self._pause = 0
@@ -63,6 +55,7 @@ class Speculator:
     def counts(self) -> SpeculationCounts:
         """What was drafted and accepted since the start."""
         return SpeculationCounts(
+            failed=self._failed,
             drafts=self._drafts,
             draft_tokens=self._draft_tokens,
             accepted_tokens=sum(self._accepted),
@@ -71,7 +64,7 @@ class Speculator:
 
     def active(self, num_running: int) -> bool:
         """Whether decodes are to wait for their last token, so that drafts can follow it."""
-        if self._disable_above is not None and num_running > self._disable_above:
+        if self._failed or (self._disable_above is not None and num_running > self._disable_above):
             return False
         if self._pause:
             self._pause -= 1
@@ -93,16 +86,17 @@ class Speculator:
             within[index] = min(room, gamma if tokens is None else len(tokens))
             rates[index] = self._rate(request, kind, upper[kind])
         counts = draft_counts(rates, within, self._seconds, most_tokens=most_tokens, other_tokens=other_tokens)
-        if not counts.any():
+        if counts.any():
+            self._without = 0
+        else:
             self._nothing()
-            return [Draft(0)] * len(requests)
-        self._without = 0
         drafts = []
         for request, count, (kind, tokens) in zip(requests, counts.tolist(), found, strict=True):
             if count:
                 own = self._own.get(request)
                 self._own[request] = kind, AcceptanceRate(upper[kind], _OWN_WEIGHT) if own is None else own[1]
-            drafts.append(Draft(count, None if tokens is None else tokens[:count]))
+            count, computed = self._method.drafted(request, count)
+            drafts.append(Draft(count, None if tokens is None else tokens[:count], computed))
         return drafts
 
     def observe(self, request: Request, drafted: int, accepted: int) -> None:
@@ -122,8 +116,17 @@ class Speculator:
 
     def observe_step(self, step: StepTokens, seconds: float) -> None:
         """See :class:`~blade_llm.scheduling.drafting.Drafter`."""
-        if step.decodes and not step.prefill_tokens:
+        if step.decodes and not step.prefill_tokens and not step.draft_prefill_tokens:
             self._seconds.observe(step.decodes + step.draft_tokens, step.decodes, step.draft_steps, seconds)
+
+    def failed(self) -> None:
+        """See :class:`~blade_llm.scheduling.drafting.Drafter`."""
+        if not self._failed:
+            logger.error(
+                "the draft model computed NaN: decoding goes on without drafts; check its files, or give it "
+                "--draft.dtype bfloat16 or float32"
+            )
+        self._failed = True
 
     def forget(self, request: Request) -> None:
         """See :class:`~blade_llm.scheduling.drafting.Drafter`."""

@@ -57,6 +57,7 @@ def build_core(config: EngineConfig) -> EngineCore:
         graph_token_sizes=() if runner.mixed_graphs is None else runner.mixed_graphs.sizes,
         whole_prompts=model_config.decoder.bidirectional,
         step_seconds=runner.step_seconds,
+        draft_positions=0 if runner.draft is None else runner.draft.max_positions,
     )
     if runner.adapters is not None:
         _serve_adapters(core, config, runner, runner.adapters)

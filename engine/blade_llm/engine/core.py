@@ -132,10 +132,12 @@ class EngineCore:
         graph_token_sizes: Sequence[int] = (),
         whole_prompts: bool = False,
         step_seconds: StepSeconds | None = None,
+        draft_positions: int = 0,
     ) -> EngineCore:
         """A core with a scheduler and an empty KV cache of ``num_blocks`` blocks for ``runner``.
 
-        ``step_seconds``: measured times of steps, for speculative decoding. ``min_prefill_tokens``, ``graph_token_sizes`` (of mixed steps that are CUDA graphs): see
+        ``step_seconds``: measured times of steps, for speculative decoding; ``draft_positions``: the longest sequence of
+        its draft model. ``min_prefill_tokens``, ``graph_token_sizes`` (of mixed steps that are CUDA graphs): see
         :class:`~blade_llm.scheduling.budget.PrefillBudget`. ``whole_prompts``: see
         :class:`~blade_llm.scheduling.limits.SchedulerConfig`; nothing is cached then.
         """
@@ -154,7 +156,9 @@ class EngineCore:
         caches = config.enable_prompt_cache and not whole_prompts
         cache = KVCacheManager(num_blocks, BLOCK_SIZE, enable_prefix_cache=caches)
         budget = PrefillBudget(min_chunk=min_prefill_tokens, graph_sizes=graph_token_sizes)
-        speculator = speculator_of(config.speculative, step_seconds)
+        speculator = speculator_of(
+            config.speculative, step_seconds, block_size=BLOCK_SIZE, draft_positions=draft_positions
+        )
         return cls(
             Scheduler(limits, cache, budget, drafter=speculator),
             runner,

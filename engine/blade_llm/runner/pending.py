@@ -33,6 +33,8 @@ class Drafts:
     """Of each chunk that samples."""
     tokens: Tensor
     """[rows] int32: the draft token after each sampled position; the last of each chunk has none, and no meaning."""
+    invalid: Tensor | None = None
+    """[] bool: the draft model's logits are no numbers; None: there is no draft model."""
 
     def by_slot(self, slots: list[int]) -> dict[int, list[int]]:
         """The draft tokens of each slot that has some; waits for the device. ``slots``: of the rows."""
@@ -86,6 +88,9 @@ class LaunchedStep:
                 wanted += [sampled.logprobs.chosen, sampled.logprobs.top_values, sampled.logprobs.top_tokens]
             self._host = [tensor.to("cpu", non_blocking=True) for tensor in wanted]
         self._host_drafts = None if drafts is None else drafts.tokens.to("cpu", non_blocking=True)
+        self._host_draft_invalid: Tensor | None = None
+        if drafts is not None and drafts.invalid is not None:
+            self._host_draft_invalid = drafts.invalid.to("cpu", non_blocking=True)
         self._host_prompt_results: list[Tensor] = []
         if prompt_results is not None:
             self._host_prompt_results = [tensor.to("cpu", non_blocking=True) for tensor in prompt_results.tensors]
@@ -101,8 +106,13 @@ class LaunchedStep:
             self._event.synchronize()
         tokens, logprobs = self._sampled_tokens()
         if self._prompt_results is None:
-            return StepResult(tokens, logprobs, invalid=self._invalid())
-        return StepResult(tokens, logprobs, *self._prompt_results.read(self._host_prompt_results), self._invalid())
+            return StepResult(tokens, logprobs, invalid=self._invalid(), draft_invalid=self._draft_invalid)
+        prompt = self._prompt_results.read(self._host_prompt_results)
+        return StepResult(tokens, logprobs, *prompt, self._invalid(), self._draft_invalid)
+
+    @property
+    def _draft_invalid(self) -> bool:
+        return self._host_draft_invalid is not None and bool(self._host_draft_invalid)
 
     def _invalid(self) -> list[int]:
         """Indices of the slots that sampled where the logits are no numbers."""

@@ -15,7 +15,7 @@ import msgspec
 
 from blade_llm.scheduling.limits import SchedulerConfig
 from blade_llm.scheduling.phase import Phase
-from blade_llm.scheduling.plan import TokenUpdate
+from blade_llm.scheduling.plan import DraftChunk, TokenUpdate
 from blade_llm.scheduling.request import Request
 from blade_llm.scheduling.request_sets import RequestSets
 from blade_llm.scheduling.step import Step
@@ -28,6 +28,9 @@ class Draft(NamedTuple):
     """0: it is an ordinary decode."""
     tokens: list[int] | None = None
     """The tokens; None: the runner's draft model makes them."""
+    computed: tuple[int, int] | None = None
+    """Positions, from the first to before the second, that the draft model computes before; they may be computed
+    without drafting anything."""
 
 
 class StepTokens(NamedTuple):
@@ -39,6 +42,8 @@ class StepTokens(NamedTuple):
     draft_steps: int
     """Draft tokens of the decode that had most."""
     prefill_tokens: int
+    draft_prefill_tokens: int
+    """Positions that the draft model computed without drafting."""
 
 
 class Drafter(Protocol):
@@ -62,6 +67,9 @@ class Drafter(Protocol):
     def observe_step(self, step: StepTokens, seconds: float) -> None:
         """A step took ``seconds``."""
 
+    def failed(self) -> None:
+        """The draft model computed what are no numbers."""
+
     def forget(self, request: Request) -> None:
         """The request has ended."""
 
@@ -83,38 +91,36 @@ def add_drafts(step: Step, drafter: Drafter, sets: RequestSets, config: Schedule
     if not decodes or most_tokens <= 0:
         return
     requests = [step.requests[index] for index in decodes]
-    rooms = [_room(request, sets) for request in requests]
+    spare = max(0, sets.cache.num_free - len(sets.running)) // len(decodes)
+    rooms = [_room(request, spare, sets.cache.block_size) for request in requests]
     drafts = drafter.propose(requests, rooms, most_tokens, others - len(decodes))
     for index, request, draft in zip(decodes, requests, drafts, strict=True):
         if draft.count:
             _add(step, index, request, draft, sets)
+        if draft.computed is not None:
+            start, end = draft.computed
+            step.draft_chunks.append(DraftChunk(request.slot, start, end - start))
 
 
 def step_tokens(step: Step) -> StepTokens:
     """What ``step`` computes, for the drafter's costs."""
     drafts = [chunk.num_draft_tokens for chunk in step.chunks]
-    return StepTokens(step.num_decodes, sum(drafts), max(drafts, default=0), step.prefill_tokens)
+    drafting = {chunk.slot for chunk in step.chunks if chunk.num_draft_tokens}
+    catching_up = sum(chunk.count for chunk in step.draft_chunks if chunk.slot not in drafting)
+    return StepTokens(step.num_decodes, sum(drafts), max(drafts, default=0), step.prefill_tokens, catching_up)
 
 
-def _room(request: Request, sets: RequestSets) -> int:
-    """Draft tokens that ``request`` can have: within its length, and within the blocks that nobody waits for."""
+def _room(request: Request, spare: int, block_size: int) -> int:
+    """Draft tokens that ``request`` can have: within its length, its blocks, and ``spare`` more."""
     known = len(request.token_ids)
-    spare = max(0, sets.cache.num_free - len(sets.running))
-    within_blocks = (len(request.block_table) + spare) * sets.cache.block_size - known
-    return max(0, min(request.max_total - known - 1, within_blocks))
+    return max(0, min(request.max_total - known - 1, (len(request.block_table) + spare) * block_size - known))
 
 
 def _add(step: Step, index: int, request: Request, draft: Draft, sets: RequestSets) -> None:
     chunk, known = step.chunks[index], len(request.token_ids)
-    count = draft.count
-    missing = sets.cache.blocks_for(known + count) - len(request.block_table)
-    if missing > sets.cache.num_free - len(sets.running):  # other drafts took the blocks
-        count = len(request.block_table) * sets.cache.block_size - known
-        if count <= 0:
-            return
-    elif missing > 0:
-        sets.grow(step, request, known + count)
+    if sets.cache.blocks_for(known + draft.count) > len(request.block_table):
+        sets.grow(step, request, known + draft.count)
     if draft.tokens is not None:
-        step.token_updates.append(TokenUpdate(request.slot, known, draft.tokens[:count]))
-    step.chunks[index] = msgspec.structs.replace(chunk, count=1 + count, num_draft_tokens=count)
-    request.num_in_flight += count
+        step.token_updates.append(TokenUpdate(request.slot, known, draft.tokens))
+    step.chunks[index] = msgspec.structs.replace(chunk, count=1 + draft.count, num_draft_tokens=draft.count)
+    request.num_in_flight += draft.count

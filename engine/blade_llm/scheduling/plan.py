@@ -95,6 +95,16 @@ class ScheduledChunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
     plan's ``token_updates``, or the runner's draft model makes them."""
 
 
+class DraftChunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The draft model computes positions ``start .. start + count - 1`` of a slot, all of whose tokens are known. Where
+    the step verifies draft tokens of the slot, the last of these is its last token, and the draft model goes on from
+    there."""
+
+    slot: int
+    start: int
+    count: int
+
+
 class AdapterUpdate(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An adapter takes an adapter slot, whose former adapter no request uses any more."""
 
@@ -120,6 +130,8 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True, gc=False):
     pipeline_stages: int = 1
     """Stages that compute the step, each a part of the layers."""
     adapter_updates: list[AdapterUpdate] = []
+    draft_chunks: list[DraftChunk] = []
+    """Before the model computes anything."""
 
     @property
     def num_tokens(self) -> int:
@@ -143,6 +155,8 @@ class StepResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Index into the plan's chunks → the pooled hidden state, fp32 little-endian."""
     invalid: list[int] = []
     """Indices into ``tokens`` where the logits are no numbers; the tokens mean nothing."""
+    draft_invalid: bool = False
+    """The draft model's logits are no numbers."""
 
 
 class PendingForward(Protocol):

@@ -275,6 +275,8 @@ class Scheduler:
             self.budget.observe(step.num_decodes, step.prefill_tokens, seconds, launched=launched)
             if self._drafter is not None:
                 self._drafter.observe_step(step_tokens(step), seconds)
+        if result.draft_invalid and self._drafter is not None:
+            self._drafter.failed()
         if result.prompt_logprobs:
             collect_prompt_logprobs(step, result)
         outputs = self._end_invalid(step, result.invalid) if result.invalid else []

@@ -13,6 +13,7 @@ from blade_llm.scheduling.plan import (
     AdapterUpdate,
     BlockCopy,
     BlockUpdate,
+    DraftChunk,
     NewRequest,
     ScheduledChunk,
     StepPlan,
@@ -61,6 +62,7 @@ class Step:
     token_updates: list[TokenUpdate] = field(default_factory=list)
     num_decodes: int = 0
     prefill_tokens: int = 0
+    draft_chunks: list[DraftChunk] = field(default_factory=list)
     most_sampled: dict[int, int] = field(default_factory=dict)
     """Index of a chunk → tokens that it brings at most: a grammar ends, or does not allow a draft token."""
 
@@ -76,6 +78,7 @@ class Step:
             token_updates=self.token_updates,
             pipeline_stages=pipeline_stages,
             adapter_updates=[AdapterUpdate(*update) for update in adapter_updates],
+            draft_chunks=self.draft_chunks,
         )
 
     def sort_chunks(self) -> None:

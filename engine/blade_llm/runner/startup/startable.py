@@ -12,6 +12,7 @@ from blade_llm.config import EngineConfig
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.dtypes import DTypeName
 from blade_llm.runner.cuda_graphs import SizedGraphs
+from blade_llm.runner.draft import DraftRunner
 from blade_llm.runner.tables import SlotTables
 from blade_llm.scheduling.plan import PendingForward, PendingStep, StepPlan
 
@@ -26,6 +27,7 @@ class StartableRunner(Protocol):
     num_blocks: int
     max_model_len: int
     tables: SlotTables
+    draft: DraftRunner | None
 
     @property
     def all_graphs(self) -> list[SizedGraphs]:

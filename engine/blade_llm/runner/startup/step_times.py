@@ -7,9 +7,10 @@ from typing import Final
 
 from blade_llm.config import SpeculativeConfig
 from blade_llm.decoding.step_seconds import StepSeconds
+from blade_llm.runner.draft import DraftRunner
 from blade_llm.runner.startup.dummy_batch import DummyBatch
 from blade_llm.runner.startup.startable import StartableRunner
-from blade_llm.scheduling.plan import ScheduledChunk, StepPlan
+from blade_llm.scheduling.plan import DraftChunk, ScheduledChunk, StepPlan
 
 _SIZES: Final = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 320, 512)
 _REPEATS: Final = 3
@@ -28,9 +29,13 @@ def measure_steps(runner: StartableRunner, config: SpeculativeConfig) -> StepSec
     for size in sizes:
         plan = _decodes(size, config.gamma)
         seconds[size] = min(_run(runner, plan) for _ in range(_REPEATS))
+    draft = None
+    if runner.draft is not None:
+        sizes = sorted({size for size in _SIZES if size < slots} | {slots})
+        draft = {size: min(_draft(runner.draft, size, config.gamma) for _ in range(_REPEATS)) for size in sizes}
     for slot in batch.slots:
         runner.tables.free(slot)
-    return StepSeconds(seconds)
+    return StepSeconds(seconds, draft)
 
 
 def _slots(runner: StartableRunner, config: SpeculativeConfig) -> int:
@@ -48,6 +53,15 @@ def _decodes(tokens: int, gamma: int) -> StepPlan:
         chunks.append(ScheduledChunk(slot, _PROMPT - 1, count, True, f"dummy-{slot}", count - 1))
         tokens -= count
     return StepPlan(0, sorted(chunks, key=_length))
+
+
+def _draft(draft: DraftRunner, decodes: int, gamma: int) -> float:
+    """Seconds of one token of each of so many decodes."""
+    chunks = [ScheduledChunk(slot, _PROMPT - 1, 1 + gamma, True, f"dummy-{slot}", gamma) for slot in range(decodes)]
+    plan = StepPlan(0, chunks, draft_chunks=[DraftChunk(slot, _PROMPT - 1, 1) for slot in range(decodes)])
+    start = time.perf_counter()
+    bool(draft.launch(plan))  # waits for the device
+    return (time.perf_counter() - start) / gamma
 
 
 def _length(chunk: ScheduledChunk) -> int:

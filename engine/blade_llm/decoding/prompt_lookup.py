@@ -1,10 +1,11 @@
-"""The methods that propose draft tokens."""
+"""Prompt lookup as a method of speculative decoding."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
+from blade_llm.decoding.method import NO_CANDIDATE, Candidate
 from blade_llm.decoding.ngram import NgramIndex
 from blade_llm.scheduling.request import Request
 
@@ -24,10 +25,10 @@ class Ngram:
         self._least = least_match
         self._indices: dict[Request, NgramIndex] = {}
 
-    def candidates(self, requests: Sequence[Request], rooms: Sequence[int]) -> list[tuple[int, list[int] | None]]:
+    def candidates(self, requests: Sequence[Request], rooms: Sequence[int]) -> list[Candidate]:
         """See :class:`~blade_llm.decoding.speculator.Method`."""
         left = _INDEXED_A_STEP
-        found: list[tuple[int, list[int] | None]] = []
+        found: list[Candidate] = []
         for request, room in zip(requests, rooms, strict=True):
             index = self._indices.get(request)
             if index is None:
@@ -35,23 +36,14 @@ class Ngram:
             left -= index.extend(request.token_ids, left)
             match = index.match(request.token_ids, self._least, room) if room > 0 else None
             if match is None:
-                found.append((-1, None))
+                found.append(NO_CANDIDATE)
             else:
-                found.append((sum(match.length >= length for length in _KINDS), match.following))
+                found.append(Candidate(sum(match.length >= length for length in _KINDS), match.following))
         return found
+
+    def drafted(self, request: Request, count: int) -> tuple[int, tuple[int, int] | None]:
+        """All of them, without a model."""
+        return count, None
 
     def forget(self, request: Request) -> None:
         self._indices.pop(request, None)
-
-
-class DraftModel:
-    """A small model makes the tokens, in the runner."""
-
-    kinds = 1
-
-    def candidates(self, requests: Sequence[Request], rooms: Sequence[int]) -> list[tuple[int, list[int] | None]]:
-        """See :class:`~blade_llm.decoding.speculator.Method`."""
-        return [(0 if room > 0 else -1, None) for room in rooms]
-
-    def forget(self, request: Request) -> None:
-        """Nothing is kept."""
