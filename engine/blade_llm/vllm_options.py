@@ -202,8 +202,11 @@ _OPTIONS: Final = (
     *_refused("workers are the engine's own", "worker_cls", "worker_extension_cls", "additional_config"),
     # Decoding
     _renamed("speculative_model", "draft.model", "with `--decode_algo sps`"),
-    _renamed("num_speculative_tokens", "gamma", "with `--decode_algo sps`"),
-    *_refused("give --decode_algo sps, --draft.model and --gamma", "speculative_config"),
+    _renamed("num_speculative_tokens", "gamma", "with `--decode_algo sps` or `ngram`"),
+    _same("speculative_config", "`method` ngram or draft_model"),
+    _same("speculative_disable_by_batch_size"),
+    _renamed("ngram_prompt_lookup_min", "ngram_min_match"),
+    *_ignored("the longest match is found whatever its length", "ngram_prompt_lookup_max"),
     *_ignored("there is one backend, llguidance", "guided_decoding_backend", "structured_outputs_config"),
     *_ignored("send seed with a request: its output then repeats whatever else runs", "seed"),
     # LoRA

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from blade_llm.config import SpeculativeConfig
 from blade_llm.decoding.draft_model import DraftModel
 from blade_llm.decoding.method import Method
@@ -24,13 +26,12 @@ def speculator_of(
     """
     if config is None:
         return None
-    method: Method
-    if config.method == "ngram":
-        method = Ngram(config.ngram_min_match)
-    else:
-        method = DraftModel(block_size, draft_positions)
+    methods: dict[str, Callable[[], Method]] = {
+        "ngram": lambda: Ngram(config.ngram_min_match),
+        "draft": lambda: DraftModel(block_size, draft_positions),
+    }
     return Speculator(
-        method,
+        methods[config.method](),
         seconds or StepSeconds({1: 1.0, 8: 1.0}),
         gamma=config.gamma,
         disable_above_batch=config.disable_above_batch,

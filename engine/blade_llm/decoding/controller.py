@@ -1,9 +1,9 @@
 """How many draft tokens each decode of a step gets: as many as make tokens come sooner, often none.
 
-A step's rate is the tokens that it is expected to bring over the seconds that it takes. The k-th draft token of a decode
-brings a token with the probability that all up to it are accepted; so tokens are taken in the order of that
-probability, and as many of them as make the rate best. All of a batch share one step, and with it the decision: where a
-step with more tokens takes longer in proportion, as it does in large batches, the best number is 0. See Leviathan et
+A step's rate is the tokens that it is expected to bring over the seconds that it takes. The k-th draft token of a
+decode brings a token with the probability that all up to it are accepted; so tokens are taken in the order of that
+probability, and as many of them as make the rate best. All of a batch share one step, and with it the decision: where
+a step with more tokens takes longer in proportion, as it does in large batches, the best number is 0. See Leviathan et
 al., "Fast inference from transformers via speculative decoding" (arXiv 2211.17192), section 3.4, for one sequence.
 """
 

@@ -1,7 +1,7 @@
-"""A draft model as a method of speculative decoding: which positions of each request it has computed, and is to compute.
+"""A draft model as a method of speculative decoding: which positions of each request it has computed.
 
-Its KV cache has the block tables of the target: a token's keys and values lie in the same block and offset of both. What
-the draft has computed of a block is known by the digest of the block's content, so a prefix that is cached for the
+Its KV cache has the block tables of the target: a token's keys and values lie in the same block and offset of both.
+What the draft has computed of a block is known by the digest of the block's content, so a prefix that is cached for the
 target is cached for the draft too, as far as that was there. A draft model that lags behind a request (its prompt, and
 what was decoded without drafts) catches up in chunks, before it drafts.
 """

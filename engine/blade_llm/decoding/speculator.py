@@ -1,5 +1,5 @@
-"""The drafter of an engine: a method that proposes tokens, the acceptance that was seen, and the controller that decides
-how many of them are verified."""
+"""The drafter of an engine: a method that proposes tokens, the acceptance that was seen, and the controller that
+decides how many of them are verified."""
 
 from __future__ import annotations
 

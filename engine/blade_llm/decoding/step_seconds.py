@@ -62,4 +62,5 @@ class _Curve:
         last = bisect_right(self._x.tolist(), self._x[-1]) - 1
         inside = np.interp(x, self._x, self._y)
         slope = self._y[last] / self._x[last]
-        return np.where(x > self._x[last], self._y[last] + slope * (x - self._x[last]), inside)
+        beyond = self._y[last] + slope * (x - self._x[last])
+        return np.asarray(np.where(x > self._x[last], beyond, inside))

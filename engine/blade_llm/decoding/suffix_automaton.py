@@ -1,8 +1,8 @@
 """A suffix automaton that grows with its text: the longest suffix of the text that occurred in it before.
 
-Blumer et al., "The smallest automaton recognizing the subwords of a text" (1985): a state stands for the substrings that
-end at the same places. Each token is added in amortised constant time, and the longest earlier occurrence of what the
-text ends with is followed on the way.
+Blumer et al., "The smallest automaton recognizing the subwords of a text" (1985): a state stands for the substrings
+that end at the same places. Each token is added in amortised constant time, and the longest earlier occurrence of what
+the text ends with is followed on the way.
 """
 
 from __future__ import annotations

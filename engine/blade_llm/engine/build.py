@@ -14,7 +14,7 @@ from blade_llm.models.implementation import log_implementation, read_model_confi
 from blade_llm.runner import build_runner, preload
 from blade_llm.sampling.guided.grammars import CachingGrammarCompiler
 from blade_llm.sampling.guided.vocabulary import load_vocabulary
-from blade_llm.scheduling.budget import CPU_MIN_CHUNK, GPU_MIN_CHUNK
+from blade_llm.scheduling.budget.prefill import CPU_MIN_CHUNK, GPU_MIN_CHUNK
 
 if TYPE_CHECKING:
     from blade_llm.runner.adapters import RunnerAdapters

@@ -38,7 +38,7 @@ from blade_llm.engine.messages import (
     UnloadAdapter,
 )
 from blade_llm.lora.memory import host_adapters
-from blade_llm.scheduling.budget import CPU_MIN_CHUNK, PrefillBudget
+from blade_llm.scheduling.budget.prefill import CPU_MIN_CHUNK, PrefillBudget
 from blade_llm.scheduling.grammar import GrammarCompiler
 from blade_llm.scheduling.limits import SchedulerConfig, check_samples, shared_widths
 from blade_llm.scheduling.plan import PendingStep, Runner, StepPlan
@@ -136,9 +136,9 @@ class EngineCore:
     ) -> EngineCore:
         """A core with a scheduler and an empty KV cache of ``num_blocks`` blocks for ``runner``.
 
-        ``step_seconds``: measured times of steps, for speculative decoding; ``draft_positions``: the longest sequence of
-        its draft model. ``min_prefill_tokens``, ``graph_token_sizes`` (of mixed steps that are CUDA graphs): see
-        :class:`~blade_llm.scheduling.budget.PrefillBudget`. ``whole_prompts``: see
+        ``step_seconds``: measured times of steps, for speculative decoding; ``draft_positions``: the longest sequence
+        of its draft model. ``min_prefill_tokens``, ``graph_token_sizes`` (of mixed steps that are CUDA graphs): see
+        :class:`~blade_llm.scheduling.budget.prefill.PrefillBudget`. ``whole_prompts``: see
         :class:`~blade_llm.scheduling.limits.SchedulerConfig`; nothing is cached then.
         """
         beams, samples = shared_widths(config.max_num_seqs) if config.share_slots else (None, None)

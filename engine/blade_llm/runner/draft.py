@@ -1,8 +1,8 @@
 """The draft model: computes its own keys and values over the target's block tables, and writes draft tokens into the
 slot tables, where the target's forward pass finds them.
 
-A draft token is sampled with the request's own parameters and the noise that the target will use at that position, so it
-is right whenever both models put the same token first after that noise.
+A draft token is sampled with the request's own parameters and the noise that the target will use at that position, so
+it is right whenever both models put the same token first after that noise.
 """
 
 from __future__ import annotations

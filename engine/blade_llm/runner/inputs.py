@@ -63,9 +63,9 @@ def send_inputs(
     counts.cumsum(out=query_starts[1:])
     num_tokens = int(query_starts[-1])
     samples = np.array([chunk.sample for chunk in chunks])
-    drafts = np.array([chunk.num_draft_tokens for chunk in chunks])
+    drafts = np.array([chunk.num_draft_tokens for chunk in chunks]) if num_tokens > len(chunks) else None
     draft_counts: list[int] | None = None
-    if drafts.any():
+    if drafts is not None and drafts.any():
         sampled_slots, sampled_positions, selected = _verified(slots, seq_lens, query_starts[1:], samples, drafts)
         draft_counts = drafts[samples].tolist()
     elif samples.all():

@@ -24,8 +24,8 @@ from blade_llm.scheduling.step import Step
 class Draft(NamedTuple):
     """The draft tokens of one decode."""
 
-    count: int
-    """0: it is an ordinary decode."""
+    length: int
+    """Tokens. 0: it is an ordinary decode."""
     tokens: list[int] | None = None
     """The tokens; None: the runner's draft model makes them."""
     computed: tuple[int, int] | None = None
@@ -95,7 +95,7 @@ def add_drafts(step: Step, drafter: Drafter, sets: RequestSets, config: Schedule
     rooms = [_room(request, spare, sets.cache.block_size) for request in requests]
     drafts = drafter.propose(requests, rooms, most_tokens, others - len(decodes))
     for index, request, draft in zip(decodes, requests, drafts, strict=True):
-        if draft.count:
+        if draft.length:
             _add(step, index, request, draft, sets)
         if draft.computed is not None:
             start, end = draft.computed
@@ -118,9 +118,9 @@ def _room(request: Request, spare: int, block_size: int) -> int:
 
 def _add(step: Step, index: int, request: Request, draft: Draft, sets: RequestSets) -> None:
     chunk, known = step.chunks[index], len(request.token_ids)
-    if sets.cache.blocks_for(known + draft.count) > len(request.block_table):
-        sets.grow(step, request, known + draft.count)
+    if sets.cache.blocks_for(known + draft.length) > len(request.block_table):
+        sets.grow(step, request, known + draft.length)
     if draft.tokens is not None:
         step.token_updates.append(TokenUpdate(request.slot, known, draft.tokens))
-    step.chunks[index] = msgspec.structs.replace(chunk, count=1 + draft.count, num_draft_tokens=draft.count)
-    request.num_in_flight += draft.count
+    step.chunks[index] = msgspec.structs.replace(chunk, count=1 + draft.length, num_draft_tokens=draft.length)
+    request.num_in_flight += draft.length

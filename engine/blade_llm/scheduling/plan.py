@@ -5,9 +5,9 @@ the runner's persistent tables (token ids, block table, sampling state) from adm
 and positions, and the runner gathers its inputs from the tables. So a token sampled in step N feeds step N+1 on the
 device, before the host has seen it.
 
-A decode may have draft tokens (speculative decoding): guesses of what comes next, computed together with its last token.
-Sampling then happens at each of these positions, and brings the tokens up to the first that differs from its draft. The
-slot is scheduled again when that is known.
+A decode may have draft tokens (speculative decoding): guesses of what comes next, computed together with its last
+token. Sampling then happens at each of these positions, and brings the tokens up to the first that differs from its
+draft. The slot is scheduled again when that is known.
 """
 
 from __future__ import annotations

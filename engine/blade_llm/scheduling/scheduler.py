@@ -21,10 +21,9 @@ from blade_llm.sampling.parameters import TokenLogprobs
 from blade_llm.scheduling.admission import AdmissionControl, AdmissionPolicy, WholePrompts
 from blade_llm.scheduling.beams.group import BeamGroup
 from blade_llm.scheduling.beams.search import BeamSearch
-from blade_llm.scheduling.budget import PrefillBudget
+from blade_llm.scheduling.budget.prefill import PrefillBudget
 from blade_llm.scheduling.chunks import schedule_forced_tokens
 from blade_llm.scheduling.drafting import Drafter, add_drafts, step_tokens
-from blade_llm.scheduling.grammar import Grammar
 from blade_llm.scheduling.guided import append_initial_forced_tokens, resume_decoding
 from blade_llm.scheduling.limits import SchedulerConfig, check_beams, check_output, max_total_tokens
 from blade_llm.scheduling.output import RequestError, RequestOutput
@@ -282,7 +281,7 @@ class Scheduler:
         outputs = self._end_invalid(step, result.invalid) if result.invalid else []
         sampled = zip(result.tokens, result.logprobs, strict=True)
         cache, finished = self.cache, Phase.FINISHED
-        for index, (chunk, request) in enumerate(zip(step.chunks, step.requests, strict=True)):
+        for chunk, request in zip(step.chunks, step.requests, strict=True):
             request.steps_in_flight -= 1
             if not chunk.sample:
                 if request.slot != NO_SLOT:
@@ -292,14 +291,11 @@ class Scheduler:
             if request.phase is finished:
                 continue
             request.num_in_flight -= 1 + chunk.num_draft_tokens
-            if index in step.most_sampled:
-                most = step.most_sampled[index]
-                tokens, logprobs = tokens[:most], logprobs and logprobs[:most]
             if request.is_beam_search:
                 outputs += self._advance_beams(request, tokens, logprobs)
             elif tokens:
-                if chunk.num_draft_tokens and self._drafter is not None:
-                    self._drafter.observe(request, chunk.num_draft_tokens, len(tokens) - 1)
+                if chunk.num_draft_tokens:
+                    tokens, logprobs = self._verified(step, chunk, request, tokens, logprobs)
                 output = append_sampled(request, tokens, logprobs, cache)
                 self._generation_tokens += len(output.token_ids) + (output.stop_token_id is not None)
                 if output.finish_reason is not None:
@@ -354,17 +350,31 @@ class Scheduler:
             return []
         found = []
         row = 0
-        for index, (chunk, request) in enumerate(zip(plan.chunks, self._launched[plan.step].requests, strict=True)):
+        for chunk, request in zip(plan.chunks, self._launched[plan.step].requests, strict=True):
             if not chunk.sample:
                 continue
             if request.grammar is not None and request.phase is not Phase.FINISHED:
-                found.append(GuidedChunk(index, row, request, request.grammar, chunk.num_draft_tokens))
+                found.append(GuidedChunk(row, request, request.grammar, chunk.num_draft_tokens))
             row += 1 + chunk.num_draft_tokens
         return found
 
     def limit_sampled(self, plan: StepPlan, guided: GuidedChunk, most: int) -> None:
         """Take only the first ``most`` tokens that a launched step samples for a request with a grammar."""
-        self._launched[plan.step].most_sampled[guided.chunk] = most
+        self._launched[plan.step].most_sampled[guided.request.slot] = most
+
+    def _verified(
+        self,
+        step: Step,
+        chunk: ScheduledChunk,
+        request: Request,
+        tokens: list[int],
+        logprobs: list[TokenLogprobs] | None,
+    ) -> tuple[list[int], list[TokenLogprobs] | None]:
+        """The tokens that a decode with draft tokens brings, as far as its grammar goes."""
+        most = step.most_sampled.get(chunk.slot, len(tokens))
+        if self._drafter is not None:
+            self._drafter.observe(request, chunk.num_draft_tokens, min(most, len(tokens)) - 1)
+        return tokens[:most], logprobs and logprobs[:most]
 
     def end(self, request: Request, error: RequestError) -> RequestOutput:
         """End a live request because of an error that is its own."""

@@ -38,8 +38,6 @@ class SchedulerStats(NamedTuple):
 class GuidedChunk(NamedTuple):
     """A sampling chunk whose request has a grammar."""
 
-    chunk: int
-    """Its index among the step's chunks."""
     row: int
     """Its first sampled position among the step's."""
     request: Request
@@ -64,7 +62,7 @@ class Step:
     prefill_tokens: int = 0
     draft_chunks: list[DraftChunk] = field(default_factory=list)
     most_sampled: dict[int, int] = field(default_factory=dict)
-    """Index of a chunk → tokens that it brings at most: a grammar ends, or does not allow a draft token."""
+    """Slot → tokens that it brings at most: a grammar ends, or does not allow a draft token."""
 
     def plan(self, freed_slots: list[int], pipeline_stages: int, adapter_updates: list[tuple[int, int]]) -> StepPlan:
         """The plan for the runner."""

@@ -72,7 +72,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 @pytest.fixture
 def graphed(model: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> tuple[TorchRunner, RecordingGraphs]:
     """A runner whose decodes of up to four sequences are replayed."""
-    monkeypatch.setattr("blade_llm.runner.torch_runner.prepare", prepare_from_device)
+    monkeypatch.setattr("blade_llm.runner.forward_pass.prepare", prepare_from_device)
     backend = RecordingGraphs()
     config = engine_config(
         model[0], cuda_graph_batch_sizes=(1, 2, 4), cuda_graph_max_tokens=0, max_kv_blocks=64, max_model_len=256

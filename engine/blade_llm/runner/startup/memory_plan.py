@@ -77,9 +77,9 @@ def plan_kv_cache(
     """Divide ``kv_cache_bytes`` into blocks, no more than ``max_num_seqs`` full requests could use.
 
     A length the user did not request is shortened to what fits, with a warning. ``enlarge`` says what to change for a
-    cache of so many bytes. ``draft``: a draft model, whose keys and values take their part of each block's bytes. Raises
-    :class:`NotEnoughMemoryError` when a requested length, or a single block, does not
-    fit, and ``ValueError`` for one beyond the model's own.
+    cache of so many bytes. ``draft``: a draft model, whose keys and values take their part of each block's bytes.
+    Raises :class:`NotEnoughMemoryError` when a requested length, or a single block, does not fit, and ``ValueError``
+    for one beyond the model's own.
     """
     block_bytes = kv_block_bytes(model, dtype)
     if not block_bytes:

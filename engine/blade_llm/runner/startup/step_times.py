@@ -7,9 +7,8 @@ from typing import Final
 
 from blade_llm.config import SpeculativeConfig
 from blade_llm.decoding.step_seconds import StepSeconds
-from blade_llm.runner.draft import DraftRunner
 from blade_llm.runner.startup.dummy_batch import DummyBatch
-from blade_llm.runner.startup.startable import StartableRunner
+from blade_llm.runner.startup.startable import StartableDraft, StartableRunner
 from blade_llm.scheduling.plan import DraftChunk, ScheduledChunk, StepPlan
 
 _SIZES: Final = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 320, 512)
@@ -46,7 +45,7 @@ def _slots(runner: StartableRunner, config: SpeculativeConfig) -> int:
 
 def _decodes(tokens: int, gamma: int) -> StepPlan:
     """A step of so many tokens: decodes with as many draft tokens as there can be."""
-    chunks = []
+    chunks: list[ScheduledChunk] = []
     while tokens > 0:
         count = min(tokens, 1 + gamma)
         slot = len(chunks)
@@ -55,7 +54,7 @@ def _decodes(tokens: int, gamma: int) -> StepPlan:
     return StepPlan(0, sorted(chunks, key=_length))
 
 
-def _draft(draft: DraftRunner, decodes: int, gamma: int) -> float:
+def _draft(draft: StartableDraft, decodes: int, gamma: int) -> float:
     """Seconds of one token of each of so many decodes."""
     chunks = [ScheduledChunk(slot, _PROMPT - 1, 1 + gamma, True, f"dummy-{slot}", gamma) for slot in range(decodes)]
     plan = StepPlan(0, chunks, draft_chunks=[DraftChunk(slot, _PROMPT - 1, 1) for slot in range(decodes)])
@@ -72,5 +71,3 @@ def _run(runner: StartableRunner, plan: StepPlan) -> float:
     start = time.perf_counter()
     runner.launch_sampling(runner.launch_forward(plan)).result()
     return time.perf_counter() - start
-
-
