@@ -49,7 +49,8 @@ class NgramIndex:
         for index in range(start, end):
             if len(self._current) >= self._generation:
                 self._previous, self._current = self._current, SuffixAutomaton()
-                for token in tokens[max(0, index - _OVERLAP) : index]:
+                # What repeats across its beginning is found, too.
+                for token in tokens[max(0, index - self._generation // 8) : index]:
                     self._current.append(token)
             self._current.append(tokens[index])
         self.indexed = end
@@ -66,10 +67,6 @@ class NgramIndex:
         if self._previous is not None:
             return _search(self._previous, tokens, least, count)
         return None
-
-
-_OVERLAP: Final = 64
-"""Tokens with which a new automaton begins, so that it finds what repeats across its beginning."""
 
 
 def _following(text: Sequence[int], end: int, count: int) -> list[int]:
