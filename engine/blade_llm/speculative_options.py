@@ -26,6 +26,20 @@ _IGNORED: Final = ("prompt_lookup_max", "draft_tensor_parallel_size", "max_model
 _METHODS: Final = {"ngram": "ngram", "draft_model": "draft", "draft": "draft"}
 
 
+SPECULATIVE_FLAGS: Final = (
+    "decode_algo",
+    "use_sps",
+    "gamma",
+    "speculative_disable_by_batch_size",
+    "ngram_min_match",
+    "speculative_config",
+    "draft.model",
+    "draft.tokenizer_dir",
+    "draft.dtype",
+)
+"""The flags that :func:`speculative_from_flags` reads, and the one of the draft's tokenizer."""
+
+
 def speculative_from_flags(flags: Mapping[str, Any], resolve: Resolve) -> SpeculativeConfig | None:
     """What the command line asks for; None for ordinary decoding.
 

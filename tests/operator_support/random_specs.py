@@ -100,6 +100,16 @@ SPECS: Spec = _object(
         ),
         quant=st.sampled_from(["none", "int8", "int4", "int2"]),
         enableTritonMla=_mostly(st.booleans(), _junk),
+        speculative=_object(
+            method=st.sampled_from(["draft", "ngram", "lookahead"]),
+            draftModel=_object(
+                {"uri": st.sampled_from(["hf://a/b", "file:///m", "pvc://c/d", "x"])},
+                revision=_mostly(st.just("main"), st.just("a b")),
+            ),
+            steps=_integer,
+            disableAboveBatch=_integer,
+            ngram=_object(minMatch=_integer),
+        ),
         deterministic=_mostly(st.booleans(), _junk),
         task=_mostly(st.sampled_from(["generate", "embed", "score"]), _junk),
         pooling=_mostly(st.sampled_from(["last", "mean", "cls"]), _junk),

@@ -114,6 +114,7 @@ CASES: dict[str, dict[str, Any]] = {
             "toolCallParser": "hermes",
             "reasoningParser": "none",
             "jsonWarmup": True,
+            "speculative": {"method": "ngram", "ngram": {"minMatch": 3}},
             "apiServers": 4,
             "extraArgs": ["--disable_prompt_cache"],
             "env": [{"name": "LANG", "value": "C.UTF-8"}],
@@ -161,6 +162,17 @@ CASES: dict[str, dict[str, Any]] = {
             "prefixIndexBytes": "64Mi",
             "cors": {"allowOrigins": ["https://chat.example.com"]},
             "accessLog": True,
+        },
+    },
+    "speculative": {
+        "model": {"uri": "hf://Qwen/Qwen3-8B", "cache": {"claimName": "models"}},
+        "engine": {
+            "speculative": {
+                "method": "draft",
+                "draftModel": {"uri": "hf://Qwen/Qwen3-0.6B", "revision": "main"},
+                "steps": 3,
+                "disableAboveBatch": 16,
+            }
         },
     },
     "limits": {

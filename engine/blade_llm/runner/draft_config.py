@@ -35,6 +35,15 @@ def draft_model_config(config: EngineConfig, target: ModelConfig, dtype: DTypeNa
     if speculative is None or not speculative.draft_model:
         return None
     folder = Path(speculative.draft_model)
+    draft_dtype = dtype if speculative.draft_dtype == "auto" else speculative.draft_dtype
+    return DraftModelConfig(folder, read_draft(folder, target), draft_dtype)
+
+
+def read_draft(folder: Path, target: ModelConfig) -> ModelConfig:
+    """The configuration of a draft model of ``target``.
+
+    Raises :class:`~blade_llm.models.errors.ModelFilesError` for one that cannot draft for it.
+    """
     model = _read(folder)
     if isinstance(model.decoder, ModulesSpec) or model.decoder.bidirectional or not model.decoder.head:
         raise ModelFilesError(
@@ -46,7 +55,7 @@ def draft_model_config(config: EngineConfig, target: ModelConfig, dtype: DTypeNa
             f"{folder}: its vocabulary has {model.vocab_size} tokens, the model's {target.vocab_size}: a draft model "
             "needs the tokenizer of the model; choose a smaller model of the same family as --draft.model"
         )
-    return DraftModelConfig(folder, model, dtype if speculative.draft_dtype == "auto" else speculative.draft_dtype)
+    return model
 
 
 @cache

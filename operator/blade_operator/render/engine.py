@@ -36,7 +36,14 @@ from blade_operator.render.meta import (
 )
 from blade_operator.render.network import INTERNAL_PORT
 from blade_operator.render.overlay import lay_over
-from blade_operator.render.storage import download_env, model_argument, model_mounts, model_volumes, one_machine
+from blade_operator.render.storage import (
+    download_env,
+    draft_argument,
+    model_argument,
+    model_mounts,
+    model_volumes,
+    one_machine,
+)
 from blade_operator.render.token_secret import engine_token_env, token_env, token_mounts, token_volumes
 from blade_operator.spec.fields import CheckItemName, CudaGraphs
 from blade_operator.spec.parse import LLMService
@@ -185,7 +192,7 @@ def _fetch(service: LLMService, defaults: Defaults) -> Object:
         defaults,
         FETCH,
         ["blade_llm_fetch"],
-        ["--model", model_argument(service)],
+        ["--model", model_argument(service), *_flag("draft.model", draft_argument(service))],
         # It reports its progress on the internal port, where the engine will report its state (and which it declares).
         {
             "BLADE_HOST": "0.0.0.0",
@@ -278,8 +285,22 @@ def _memory_flags(service: LLMService) -> list[str]:
         + _flag("max_gpu_memory_utilization", engine.memory_fraction)
         + _flag("model_impl", None if engine.model_impl == "auto" else engine.model_impl)
         + _flag("quant", None if engine.quant == "none" else engine.quant)
+        + _speculative_flags(service)
         + _graph_flags(engine.cuda_graphs or CudaGraphs())
     )
+
+
+def _speculative_flags(service: LLMService) -> list[str]:
+    speculative = service.spec.engine.speculative
+    if speculative is None:
+        return []
+    return [
+        *_flag("decode_algo", "sps" if speculative.method == "draft" else speculative.method),
+        *_flag("gamma", speculative.steps),
+        *_flag("speculative_disable_by_batch_size", speculative.disable_above_batch),
+        *_flag("ngram_min_match", None if speculative.ngram is None else speculative.ngram.min_match),
+        *_flag("draft.model", draft_argument(service)),
+    ]
 
 
 def _graph_flags(graphs: CudaGraphs) -> list[str]:

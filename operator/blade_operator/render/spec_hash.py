@@ -54,7 +54,11 @@ BORN_WITH: Final[dict[str, dict[str, Any]]] = {
         "gpus": {},
         "shmSize": "1Gi",
         "podTemplate": None,
+        "speculative": None,
     },
+    "Speculative": {"draftModel": None, "steps": 4, "disableAboveBatch": None, "ngram": None},
+    "DraftModel": {"revision": None},
+    "Ngram": {"minMatch": 2},
     "CudaGraphs": {
         "enabled": True,
         "batchSizes": [],

@@ -14,6 +14,7 @@ from blade_operator.spec.api_fields import ChatTemplate, Pooling, ReasoningParse
 from blade_operator.spec.model_fields import Model
 from blade_operator.spec.pod_fields import EnvVar, Gpus, PodTemplate, Resources
 from blade_operator.spec.router_fields import Router
+from blade_operator.spec.speculative_fields import Speculative
 from blade_operator.spec.types import Bytes, Duration, Fraction, Image, ListType, Record, Unique
 
 CheckItemName = Literal["shm", "pbEnv", "flopsDiff", "memoryFit", "modelFiles"]
@@ -103,6 +104,7 @@ class Engine(Record):
         description="Multi-head latent attention (DeepSeek) by Triton kernels alone (`--enable_triton_mla`); a GPU "
         "computes it with them anyway unless `extraArgs` has `--attn_cls paged`. Without effect on a CPU.",
     )
+    speculative: Speculative | None = Field(default=None, description="Speculative decoding.")
     deterministic: bool = Field(
         default=False,
         description="The same tokens whatever else is computed in the batch, at some cost (`--deterministic`).",
