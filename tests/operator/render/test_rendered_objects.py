@@ -31,7 +31,7 @@ from blade_operator.spec import parse_service
 from blade_operator.spec.api_fields import Pooling, ReasoningParser, Task, ToolCallParser
 from blade_operator.spec.errors import SpecError
 from blade_operator.spec.fields import CheckItemName
-from blade_operator.spec.rules import OWNED_FLAGS
+from blade_operator.spec.rules.service import OWNED_FLAGS
 from blade_protocol.labels import CHAT_TEMPLATE, RESTARTED_AT
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from blade_operator.spec.fields import LLMServiceSpec
-from blade_operator.spec.rule import Rule
+from blade_operator.spec.rules.rule import Rule
 
 _FIELD: Final = "spec.engine.speculative"
 

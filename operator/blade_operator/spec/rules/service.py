@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from blade_operator.spec.fields import CudaGraphs, Engine, LLMServiceSpec
-from blade_operator.spec.model_rules import MODEL_RULES
 from blade_operator.spec.pod_fields import PodMetadata, PodTemplate
 from blade_operator.spec.quantity import parse_duration
-from blade_operator.spec.router_rules import ROUTER_RULES
-from blade_operator.spec.rule import Rule
-from blade_operator.spec.speculative_rules import SPECULATIVE_RULES
+from blade_operator.spec.rules.model import MODEL_RULES
+from blade_operator.spec.rules.router import ROUTER_RULES
+from blade_operator.spec.rules.rule import Rule
+from blade_operator.spec.rules.speculative import SPECULATIVE_RULES
 from blade_protocol.labels import GROUP
 
 NAME_MAX: Final = 40
