@@ -66,8 +66,8 @@ class LoadAdapterRequest(msgspec.Struct, frozen=True, kw_only=True):
     pinned: bool = False
     """Keep it in host memory."""
     wait: bool = True
-    """Respond when it is loaded. False: respond with a 202 and its :class:`AdapterInfo` at once; how loading ended is in
-    the list."""
+    """Respond when it is loaded. False: respond at once, with a 202 and its :class:`AdapterInfo`; how loading ended is
+    in the list."""
     replace: bool = False
     """A name that has another path gets this one once its weights are read; until then, and if they cannot be read,
     requests get the old ones. False: a name that has another path is refused."""

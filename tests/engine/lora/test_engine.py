@@ -18,7 +18,7 @@ from engine_support.tiny_models import engine_config, save_model
 from blade_llm.config import EngineConfig
 from blade_llm.engine.core import EngineCore, EngineInfo
 from blade_llm.engine.messages import GenerateRequest
-from blade_llm.lora.reader import read_adapter
+from blade_llm.lora.reader import AdapterReader
 from blade_llm.runner import build_runner
 from blade_llm.runner.torch_runner import TorchRunner
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
@@ -69,12 +69,8 @@ def build_with_runner(config: EngineConfig) -> tuple[EngineCore, TorchRunner]:
         config, runner, info, num_blocks=runner.num_blocks, eos_token_ids=(EOS,), grammars=FakeGrammars()
     )
     if runner.adapters is not None:
-        adapters, limit, dtype = runner.adapters, config.max_lora_rank, runner.dtype
-        core.serve_adapters(
-            config,
-            lambda folder: read_adapter(folder, adapters.targets, max_rank=limit, dtype=dtype),
-            cast("Any", adapters.loaded),
-        )
+        reader = AdapterReader(runner.adapters.targets, config.max_lora_rank, runner.dtype)
+        core.serve_adapters(config, reader, cast("Any", runner.adapters.loaded))
     return core, runner
 
 
@@ -214,7 +210,7 @@ def test_64_adapters_on_8_slots(folders: Path, tmp_path: Path) -> None:
         alone = core_of(folders, (), **options)
         assert run(alone, [request(number, 0)])[f"{number}.0"].tokens == found[f"{number}.0"].tokens
     assert core.adapters is not None
-    assert core.adapters.evictions > 0
+    assert core.adapters.counts.host_evictions > 0
     assert len({tuple(got.tokens) for got in found.values()}) > 32
 
 
