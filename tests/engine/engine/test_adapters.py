@@ -11,6 +11,7 @@ from engine_support.adapter_core import Disk, change, core_of, finish, load, req
 
 from blade_llm.engine.adapters.pipeline import MOST_PENDING
 from blade_llm.engine.messages import AdapterReply, LoadAdapter, UnloadAdapter
+from blade_llm.models.errors import ModelFilesError
 from blade_llm.scheduling.request import RequestRefusedError
 
 
@@ -118,6 +119,18 @@ def test_names_that_are_refused(disk: Disk, tmp_path: Path) -> None:
     with pytest.raises(RequestRefusedError, match=r"'nobody' does not exist; this server has tiny, x"):
         core.add(request("1", "nobody"))
     assert disk.reads == ["a"]
+
+
+def test_two_of_one_name_at_the_start(disk: Disk, tmp_path: Path) -> None:
+    core = core_of(disk, tmp_path)
+    assert core.adapters is not None
+    core.adapters.load_now("a", str(tmp_path / "adapters/a"))
+    with pytest.raises(ModelFilesError, match="two adapters called a"):
+        core.adapters.load_now("a", str(tmp_path / "adapters/b"))
+    with pytest.raises(ModelFilesError, match="tiny: the name is the base model's"):
+        core.adapters.load_now("tiny", str(tmp_path / "adapters/b"))
+    with pytest.raises(ModelFilesError, match=r"--lora_modules x=.*NaN"):
+        core.adapters.load_now("x", str(tmp_path / "adapters/broken"))
 
 
 @pytest.mark.parametrize("path", ["adapters/../outside", "outside", "adapters/link", "adapters/inside", "/etc", "~/x"])

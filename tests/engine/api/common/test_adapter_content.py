@@ -1,4 +1,4 @@
-"""Answers are mapped to what computed them: an adapter whose content is not known yet must not pass for the base model."""
+"""Answers are mapped to what computed them: an adapter of unknown content must not pass for the base model."""
 
 from __future__ import annotations
 
