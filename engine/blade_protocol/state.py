@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from blade_protocol.adapters import AdapterCounts
+from blade_protocol.adapters import AdapterCounts, AdapterTier
 
 KV_DIGEST_BYTES: Final = 8
 """Bytes of a KV block's digest on the wire: enough to keep all blocks of a fleet distinct."""
@@ -70,9 +70,13 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
     """Grows by one with every event of one epoch."""
     memory: MemoryPlan | None = None
     adapters: tuple[str, ...] = ()
-    """Names of the LoRA adapters that were loaded, sorted."""
+    """Names of the LoRA adapters that answer requests, loaded or registered, sorted."""
     adapter_digests: tuple[str, ...] = ()
-    """Of the content of each, in hexadecimal."""
+    """Of the content of each, in hexadecimal; empty where its weights were not read yet."""
+    adapter_tiers: tuple[AdapterTier, ...] = ()
+    """Where the weights of each are."""
+    max_adapters: int = 0
+    """Adapters that host memory has room for; 0: the engine serves none."""
     adapter_counts: AdapterCounts | None = None
     """None: the engine serves no adapters."""
     speculation: SpeculationCounts | None = None

@@ -43,10 +43,25 @@ CLIENT_ROUTES: Final = {
 
 
 async def load(context: ServerContext, request: Request) -> Response:
-    """Load a folder, or what the model loader finds elsewhere. Repeated for the same adapter it changes nothing."""
+    """Load a folder, or what the model loader finds elsewhere. Repeated for the same adapter it changes nothing.
+
+    The response lists all adapters when it is done; without ``wait`` it is a 202 with this one, or a 200 where nothing
+    is left to be done.
+    """
     fields = await _read(context, request, LoadAdapterRequest)
-    _check(await context.client.load_adapter(fields.lora_name, fields.lora_path, pinned=fields.pinned))
-    return await listed(context, request)
+    reply = _check(
+        await context.client.load_adapter(
+            fields.lora_name,
+            fields.lora_path,
+            pinned=fields.pinned,
+            wait=fields.wait,
+            replace=fields.replace,
+            register_only=fields.register_only,
+        )
+    )
+    if fields.wait:
+        return await listed(context, request)
+    return JSONResponse(msgspec.to_builtins(reply.adapters[0]), 202 if reply.pending else 200)
 
 
 async def unload(context: ServerContext, request: Request) -> Response:

@@ -65,13 +65,13 @@ def build_core(config: EngineConfig) -> EngineCore:
 
 
 def _serve_adapters(core: EngineCore, config: EngineConfig, runner: TorchRunner, adapters: RunnerAdapters) -> None:
-    from blade_llm.lora.reader import read_adapter
+    from blade_llm.lora.reader import AdapterReader
     from blade_llm.runner.device import TORCH_DTYPES
 
     dtype = runner.dtype if config.lora_dtype == "auto" else TORCH_DTYPES[config.lora_dtype]
     core.serve_adapters(
         config,
-        lambda folder: read_adapter(folder, adapters.targets, max_rank=config.max_lora_rank, dtype=dtype),
+        AdapterReader(adapters.targets, config.max_lora_rank, dtype),
         cast("dict[int, LoadedAdapter]", adapters.loaded),
     )
 

@@ -226,14 +226,12 @@ class EngineClient:
         if running and self._dead is None:
             self._send(AbortRequest(request_ids=running))
 
-    async def load_adapter(
-        self, name: str, path: str, *, pinned: bool = False, only_allowed_roots: bool = False
-    ) -> AdapterReply:
-        """Load an adapter; the answer comes when it is in host memory. Raises :class:`EngineDeadError`."""
-        number = next(self._numbers)
-        return await self._call(
-            LoadAdapter(call_id=number, name=name, path=path, pinned=pinned, only_allowed_roots=only_allowed_roots)
-        )
+    async def load_adapter(self, name: str, path: str, **options: bool) -> AdapterReply:
+        """Load an adapter; the answer comes when it is in host memory, or at once with ``wait=False``.
+
+        ``options``: see :class:`LoadAdapter`. Raises :class:`EngineDeadError`.
+        """
+        return await self._call(LoadAdapter(call_id=next(self._numbers), name=name, path=path, **options))
 
     async def unload_adapter(self, name: str) -> AdapterReply:
         """Forget an adapter. Raises :class:`EngineDeadError`."""

@@ -14,7 +14,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import msgspec
 
@@ -25,7 +24,7 @@ from blade_llm.config import EngineConfig
 from blade_llm.decoding.build import speculator_of
 from blade_llm.decoding.speculator import Speculator
 from blade_llm.decoding.step_seconds import StepSeconds
-from blade_llm.engine.adapters import AdapterManager, LoadedAdapter
+from blade_llm.engine.adapters import AdapterManager, AdapterReader, LoadedAdapter
 from blade_llm.engine.guided_decoding import GuidedDecodingManager
 from blade_llm.engine.messages import (
     AdapterReply,
@@ -169,17 +168,15 @@ class EngineCore:
             allow_priority=config.allow_client_priority,
         )
 
-    def serve_adapters(
-        self, config: EngineConfig, read: Callable[[Path], LoadedAdapter], loaded: dict[int, LoadedAdapter]
-    ) -> None:
+    def serve_adapters(self, config: EngineConfig, reader: AdapterReader, loaded: dict[int, LoadedAdapter]) -> None:
         """Serve LoRA adapters, those of ``lora_modules`` from now on.
 
-        ``read``: reads a folder, on a thread; ``loaded``: where the runner finds what was read, by number. Raises
+        ``reader``: reads folders, on threads; ``loaded``: where the runner finds what was read, by number. Raises
         ``ModelFilesError`` for one of ``lora_modules`` that cannot be served.
         """
         self.adapters = AdapterManager(
             self.scheduler,
-            read,
+            reader,
             loaded,
             most=host_adapters(config),
             submit=self._submit,
@@ -315,6 +312,8 @@ class EngineCore:
             max_waiting=self._max_waiting,
             adapters=() if self.adapters is None else self.adapters.names,
             adapter_digests=() if self.adapters is None else self.adapters.digests,
+            adapter_tiers=() if self.adapters is None else self.adapters.tiers,
+            max_adapters=0 if self.adapters is None else self.adapters.capacity,
             adapter_counts=None if self.adapters is None else self.adapters.counts,
             speculation=None if self._speculator is None else self._speculator.counts,
             **stats._asdict(),

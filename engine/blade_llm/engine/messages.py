@@ -79,6 +79,12 @@ class LoadAdapter(msgspec.Struct, frozen=True, kw_only=True, tag="load_adapter")
     """Keep it in host memory."""
     only_allowed_roots: bool = False
     """Refuse what is not below the folders that clients may use."""
+    wait: bool = True
+    """Answer when it is loaded; False: at once."""
+    replace: bool = False
+    """If the name has another path, it gets this one once its weights are read."""
+    register_only: bool = False
+    """Check its files; read its weights for its first request."""
 
 
 class UnloadAdapter(msgspec.Struct, frozen=True, kw_only=True, tag="unload_adapter"):
@@ -100,6 +106,9 @@ class AdapterReply(msgspec.Struct, frozen=True, kw_only=True, tag="adapter_reply
     call_id: int
     error: RequestError | None = None
     adapters: list[AdapterInfo] = []
+    """All, when they are listed; the one that is loaded, when nobody waits for it."""
+    pending: bool = False
+    """What was asked for goes on."""
 
 
 class DrainUpdate(msgspec.Struct, frozen=True, kw_only=True, tag="drain"):

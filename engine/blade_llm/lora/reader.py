@@ -6,10 +6,11 @@ import hashlib
 import logging
 import pickle
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -22,12 +23,17 @@ from blade_llm.lora.peft_config import PeftConfig, read_peft_config
 from blade_llm.lora.targets import Target, Targets
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.weights.checkpoint import read_tensor_headers
+from blade_llm.weights.tensor_info import TensorInfo
 
 WEIGHT_NAMES: Final = ("adapter_model.safetensors", "adapter_model.bin")
 """The first that is there is read."""
 _KEY: Final = re.compile(r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<matrix>[AB])(?:\.[^.]+)?\.weight")
 _TYPES: Final = ("BF16", "F16", "F32")
 _MERGE: Final = "merge the adapter into its model (PEFT: merge_and_unload) and serve that"
+
+_T = TypeVar("_T")
+_Shapes = tuple[tuple[int, ...], tuple[int, ...]]
+"""Of A and B."""
 
 logger = logging.getLogger(__name__)
 
@@ -49,39 +55,89 @@ class AdapterWeights:
         return sum(factors.nbytes for factors in self.factors.values())
 
 
+class AdapterReader:
+    """Reads adapters of one model.
+
+    Args:
+        max_rank: larger ones are refused.
+        dtype: the type their weights get.
+    """
+
+    def __init__(self, targets: Targets, max_rank: int, dtype: torch.dtype) -> None:
+        self._targets = targets
+        self._max_rank = max_rank
+        self._dtype = dtype
+
+    def check(self, folder: Path) -> int:
+        """The rank of the adapter in ``folder``, by its configuration and its file's header. Raises
+        :class:`AdapterError` for all that :meth:`read` does, but for what only weights show: NaN."""
+        return check_adapter(folder, self._targets, max_rank=self._max_rank)
+
+    def read(self, folder: Path) -> AdapterWeights:
+        """The adapter in ``folder``. Raises :class:`AdapterError`."""
+        return read_adapter(folder, self._targets, max_rank=self._max_rank, dtype=self._dtype)
+
+
+def check_adapter(folder: Path, targets: Targets, *, max_rank: int) -> int:
+    """The rank of the adapter in ``folder``, without reading its weights. Raises :class:`AdapterError`."""
+    config, file = _open(folder)
+    with _named(folder, config):
+        shapes = _pair(file, {name: info.shape for name, info in _headers(file).items()})
+        _check(file, config, targets, shapes, max_rank)
+    return _rank(shapes)
+
+
 def read_adapter(folder: Path, targets: Targets, *, max_rank: int, dtype: torch.dtype) -> AdapterWeights:
     """Read, check and prepare the adapter in ``folder``, in ``dtype``.
 
     Raises :class:`AdapterError`, whose message says what to change, for everything that is not served or not sound.
     """
+    config, file = _open(folder)
+    with _named(folder, config):
+        modules = _pair(file, _read(file))
+        shapes = {module: (tuple(a.shape), tuple(b.shape)) for module, (a, b) in modules.items()}
+        found = _check(file, config, targets, shapes, max_rank)
+        _check_finite(modules)
+    return AdapterWeights(
+        digest=_digest(config, modules),
+        factors=_factors(config, targets, modules, found, dtype),
+        rank=_rank(shapes),
+    )
+
+
+def _open(folder: Path) -> tuple[PeftConfig, Path]:
+    """The configuration, and the file of the weights."""
     config = read_peft_config(folder)
     file = next((folder / name for name in WEIGHT_NAMES if (folder / name).is_file()), None)
     if file is None:
         raise AdapterError(f"{folder} has neither {' nor '.join(WEIGHT_NAMES)}; give a folder that PEFT wrote")
+    return config, file
+
+
+@contextmanager
+def _named(folder: Path, config: PeftConfig) -> Iterator[None]:
+    """Errors say which adapter it is, and of which model."""
     try:
-        modules = _pair(file, _read(file))
-        _check_ranks(file, config, modules, max_rank)
-        found = {module: _checked(module, targets.find(module), *pair) for module, pair in modules.items()}
-        _check_complete(config, targets, found)
+        yield
     except AdapterError as error:
         base = config.base_model_name_or_path
         of = f" (it was made for {base})" if base else ""
         raise AdapterError(f"adapter {folder}{of}: {error}") from None
-    return AdapterWeights(
-        digest=_digest(config, modules),
-        factors=_factors(config, targets, modules, found, dtype),
-        rank=max(len(a) for a, _ in modules.values()),
-    )
 
 
-def _read(file: Path) -> dict[str, Tensor]:
-    """All tensors, copied: a file that changes later changes nothing."""
+def _headers(file: Path) -> dict[str, TensorInfo]:
     try:
         headers = read_tensor_headers(file)
     except ModelFilesError as error:
         raise AdapterError(str(error)) from None
     if odd := [f"{info.name} is {info.dtype}" for info in headers.values() if info.dtype not in _TYPES]:
         raise AdapterError(f"{file.name}: {odd[0]}; supported are BF16, F16, F32")
+    return headers
+
+
+def _read(file: Path) -> dict[str, Tensor]:
+    """All tensors, copied: a file that changes later changes nothing."""
+    _headers(file)
     try:
         if file.suffix == ".safetensors":
             tensors: dict[str, Tensor] = load_file(file)
@@ -92,9 +148,9 @@ def _read(file: Path) -> dict[str, Tensor]:
         raise AdapterError(f"{file} cannot be read: {error}; download it again") from None
 
 
-def _pair(file: Path, tensors: dict[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
-    """A and B by module, whose names are those of the base model."""
-    halves: dict[str, dict[str, Tensor]] = {}
+def _pair(file: Path, tensors: Mapping[str, _T]) -> dict[str, tuple[_T, _T]]:
+    """A and B, or what is known of them, by module, whose names are those of the base model."""
+    halves: dict[str, dict[str, _T]] = {}
     for name, tensor in tensors.items():
         key = _KEY.fullmatch(name)
         if key is None:
@@ -114,35 +170,50 @@ def _pair(file: Path, tensors: dict[str, Tensor]) -> dict[str, tuple[Tensor, Ten
     return {module: (halves[module]["A"], halves[module]["B"]) for module in sorted(halves)}
 
 
-def _check_ranks(file: Path, config: PeftConfig, modules: dict[str, tuple[Tensor, Tensor]], limit: int) -> None:
-    for module, (a, b) in modules.items():
-        if a.dim() != 2 or b.dim() != 2 or a.shape[0] != b.shape[1]:
+def _check(
+    file: Path, config: PeftConfig, targets: Targets, shapes: Mapping[str, _Shapes], max_rank: int
+) -> dict[str, Target]:
+    """The model's layer of each module, after all checks that need no weights."""
+    _check_ranks(file, config, shapes, max_rank)
+    found = {module: _checked(module, targets.find(module), *pair) for module, pair in shapes.items()}
+    _check_complete(config, targets, found)
+    return found
+
+
+def _rank(shapes: Mapping[str, _Shapes]) -> int:
+    return max(a[0] for a, _ in shapes.values())
+
+
+def _check_ranks(file: Path, config: PeftConfig, shapes: Mapping[str, _Shapes], limit: int) -> None:
+    for module, (a, b) in shapes.items():
+        if len(a) != 2 or len(b) != 2 or a[0] != b[1]:
+            raise AdapterError(f"{module}: lora_A is {list(a)} and lora_B {list(b)}, which do not fit together")
+        if a[0] != config.rank(module):
             raise AdapterError(
-                f"{module}: lora_A is {list(a.shape)} and lora_B {list(b.shape)}, which do not fit together"
-            )
-        if a.shape[0] != config.rank(module):
-            raise AdapterError(
-                f"{module}: its weights have rank {a.shape[0]}, adapter_config.json says {config.rank(module)}; "
+                f"{module}: its weights have rank {a[0]}, adapter_config.json says {config.rank(module)}; "
                 f"{file.name} and adapter_config.json do not belong together"
             )
-    largest = max(len(a) for a, _ in modules.values())
+    largest = _rank(shapes)
     if largest > limit:
         raise AdapterError(
             f"its rank {largest} is more than --max_lora_rank {limit}; start the server with --max_lora_rank {largest}"
         )
 
 
-def _checked(module: str, target: Target, a: Tensor, b: Tensor) -> Target:
+def _checked(module: str, target: Target, a: tuple[int, ...], b: tuple[int, ...]) -> Target:
     part = target.part
-    if (a.shape[1], b.shape[0]) != (part.inputs, part.outputs):
+    if (a[1], b[0]) != (part.inputs, part.outputs):
         raise AdapterError(
-            f"{module} maps {a.shape[1]} inputs to {b.shape[0]} outputs, this model's {part.inputs} to {part.outputs}; "
+            f"{module} maps {a[1]} inputs to {b[0]} outputs, this model's {part.inputs} to {part.outputs}; "
             "it is another model's adapter"
         )
-    for tensor in (a, b):
-        if not all(bool(end.isfinite()) for end in tensor.aminmax()):
-            raise AdapterError(f"{module} has NaN or infinite weights; train or download the adapter again")
     return target
+
+
+def _check_finite(modules: Mapping[str, tuple[Tensor, Tensor]]) -> None:
+    for module, pair in modules.items():
+        if not all(bool(end.isfinite()) for tensor in pair for end in tensor.aminmax()):
+            raise AdapterError(f"{module} has NaN or infinite weights; train or download the adapter again")
 
 
 def _check_complete(config: PeftConfig, targets: Targets, found: Mapping[str, Target]) -> None:

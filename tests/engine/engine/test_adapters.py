@@ -3,105 +3,21 @@ stand-in that the tests hold up; everything else is real."""
 
 from __future__ import annotations
 
-import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from engine_support.fake_core import make_core
-from engine_support.fake_runner import FakeRunner
+from engine_support.adapter_core import Disk, change, core_of, finish, load, request, tiers
 
-from blade_llm.config import EngineConfig
-from blade_llm.engine.adapters import MOST_PENDING
-from blade_llm.engine.core import EngineCore
-from blade_llm.engine.messages import AdapterReply, GenerateRequest, ListAdapters, LoadAdapter, UnloadAdapter
-from blade_llm.lora.errors import AdapterError
-from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.engine.adapters.pipeline import MOST_PENDING
+from blade_llm.engine.messages import AdapterReply, LoadAdapter, UnloadAdapter
+from blade_llm.models.errors import ModelFilesError
 from blade_llm.scheduling.request import RequestRefusedError
-
-
-@dataclass(frozen=True)
-class Weights:
-    digest: bytes
-    rank: int = 4
-    nbytes: int = 100
-
-
-class Disk:
-    """Reads folders when it is let."""
-
-    def __init__(self) -> None:
-        self.open = threading.Event()
-        self.open.set()
-        self.reads: list[str] = []
-
-    def read(self, folder: Path) -> Weights:
-        assert self.open.wait(10)
-        self.reads.append(folder.name)
-        if folder.name.startswith("broken"):
-            raise AdapterError(f"adapter {folder}: NaN; train it again")
-        if folder.name.startswith("odd"):
-            raise RuntimeError("a disk error")
-        return Weights(folder.name.encode().ljust(32))
 
 
 @pytest.fixture
 def disk() -> Disk:
     return Disk()
-
-
-def core_of(disk: Disk, root: Path, *, slots: int = 2, host: int = 3, seqs: int = 4) -> EngineCore:
-    for name in [*"abcdefgh", "broken", "odd"]:
-        (root / "adapters" / name).mkdir(parents=True, exist_ok=True)
-    config = EngineConfig(
-        model=str(root),
-        served_names=("tiny",),
-        enable_lora=True,
-        max_loras=slots,
-        max_cpu_loras=host,
-        max_num_seqs=seqs,
-        lora_allowed_roots=(str(root / "adapters"),),
-    )
-    runner = FakeRunner(max_num_seqs=seqs)
-    core = make_core(runner, max_adapters=slots)
-    core.serve_adapters(config, disk.read, {})
-    return core
-
-
-def request(name: str, adapter: str, tokens: int = 3) -> GenerateRequest:
-    sampling = SamplingParams(max_tokens=tokens, ignore_eos=True, seed=1, temperature=0.5)
-    return GenerateRequest(request_id=name, prompt_token_ids=[5, 6, 7], sampling=sampling, adapter=adapter)
-
-
-def change(core: EngineCore, message: LoadAdapter | UnloadAdapter | ListAdapters) -> AdapterReply:
-    replies: list[AdapterReply] = []
-    core.change_adapters(message, replies.append)
-    while not replies:
-        core.step()
-    return replies[0]
-
-
-def load(core: EngineCore, root: Path, name: str, folder: str = "", **options: bool) -> str:
-    """Why it was not loaded; empty: it was."""
-    path = str(root / "adapters" / (folder or name))
-    reply = change(core, LoadAdapter(call_id=1, name=name, path=path, **options))
-    return "" if reply.error is None else str(reply.error)
-
-
-def finish(core: EngineCore) -> dict[str, str]:
-    """Each request's end: its finish reason, or its error."""
-    ends = {}
-    while core.has_work:
-        for output in core.step():
-            if output.finish_reason is not None:
-                ends[output.request_id] = str(output.error) if output.error else output.finish_reason
-    return ends
-
-
-def tiers(core: EngineCore) -> dict[str, str]:
-    assert core.adapters is not None
-    return {info.name: info.tier for info in core.adapters.infos()}
 
 
 def test_names_tiers_and_the_least_recently_used(disk: Disk, tmp_path: Path) -> None:
@@ -190,7 +106,8 @@ def test_what_cannot_be_read_disturbs_nobody(disk: Disk, tmp_path: Path, name: s
     ends = finish(core)
     assert ends["good"] == "length"
     assert name in ends["bad"]
-    assert tiers(core) == {"a": "device"}
+    assert tiers(core) == {"a": "device", name: "disk"}
+    assert core.state(epoch="", sequence=0, draining=False).adapters == ("a",)
 
 
 def test_names_that_are_refused(disk: Disk, tmp_path: Path) -> None:
@@ -202,6 +119,18 @@ def test_names_that_are_refused(disk: Disk, tmp_path: Path) -> None:
     with pytest.raises(RequestRefusedError, match=r"'nobody' does not exist; this server has tiny, x"):
         core.add(request("1", "nobody"))
     assert disk.reads == ["a"]
+
+
+def test_two_of_one_name_at_the_start(disk: Disk, tmp_path: Path) -> None:
+    core = core_of(disk, tmp_path)
+    assert core.adapters is not None
+    core.adapters.load_now("a", str(tmp_path / "adapters/a"))
+    with pytest.raises(ModelFilesError, match="two adapters called a"):
+        core.adapters.load_now("a", str(tmp_path / "adapters/b"))
+    with pytest.raises(ModelFilesError, match="tiny: the name is the base model's"):
+        core.adapters.load_now("tiny", str(tmp_path / "adapters/b"))
+    with pytest.raises(ModelFilesError, match=r"--lora_modules x=.*NaN"):
+        core.adapters.load_now("x", str(tmp_path / "adapters/broken"))
 
 
 @pytest.mark.parametrize("path", ["adapters/../outside", "outside", "adapters/link", "adapters/inside", "/etc", "~/x"])

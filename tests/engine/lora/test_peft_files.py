@@ -18,7 +18,7 @@ from engine_support.tiny_models import engine_config, load_reference, save_model
 from safetensors.torch import load_file, save_file
 
 from blade_llm.lora.errors import AdapterError
-from blade_llm.lora.reader import read_adapter
+from blade_llm.lora.reader import check_adapter, read_adapter
 from blade_llm.runner import build_runner
 
 PLAIN: dict[str, Any] = {"r": 8, "lora_alpha": 16, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}
@@ -175,6 +175,21 @@ def test_refused_by_name(what: str, base: Path, tmp_path: Path) -> None:
     change(adapter)
     with pytest.raises(AdapterError, match=message):
         read_adapter(adapter, targets, max_rank=16, dtype=torch.float32)
+    if what == "NaN":  # all else shows without the weights
+        assert check_adapter(adapter, targets, max_rank=16) == 8
+    else:
+        with pytest.raises(AdapterError, match=message):
+            check_adapter(adapter, targets, max_rank=16)
+
+
+def test_checking_reads_no_weights(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    targets = targets_of(base)
+    for pickled in (False, True):
+        adapter = write_adapter(tmp_path / str(pickled), targets, rank=5, pickled=pickled)
+        with monkeypatch.context() as patch:
+            patch.setattr("blade_llm.lora.reader.load_file", None)
+            patch.setattr("torch.load", None)
+            assert check_adapter(adapter, targets, max_rank=16) == 5
 
 
 def test_a_rank_over_the_limit_names_the_flag(base: Path, tmp_path: Path) -> None:
@@ -182,6 +197,8 @@ def test_a_rank_over_the_limit_names_the_flag(base: Path, tmp_path: Path) -> Non
     adapter = write_adapter(tmp_path / "adapter", targets, rank=64, base_model_name_or_path="some/model")
     with pytest.raises(AdapterError, match=r"some/model.*--max_lora_rank 64"):
         read_adapter(adapter, targets, max_rank=16, dtype=torch.float32)
+    with pytest.raises(AdapterError, match=r"some/model.*--max_lora_rank 64"):
+        check_adapter(adapter, targets, max_rank=16)
 
 
 def test_experts_are_refused_by_name(tmp_path: Path) -> None:

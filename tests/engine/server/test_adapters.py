@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,54 @@ def test_the_internal_port_loads_from_anywhere(server: ServerProcess, folder: Pa
     assert internal(server, "load", lora_name="bad", lora_path=str(folder)).status_code == 404
     assert internal(server, "unload", lora_name="theirs").status_code == 200
     assert internal(server, "unload", lora_name="theirs").status_code == 404
+
+
+def test_the_internal_port_does_not_wait(server: ServerProcess, folder: Path) -> None:
+    """A 202 with the adapter, whose end is in the list; a 200 where nothing is left to be done."""
+    fields = {"lora_name": "later", "lora_path": str(folder / "outside"), "wait": False, "replace": True}
+    first = internal(server, "load", **fields)
+    assert (first.status_code, first.json()["name"], first.json()["state"]) == (202, "later", "loading")
+    assert until(server, "later", "loaded")["reason"] == ""
+    again = internal(server, "load", **fields)
+    assert (again.status_code, again.json()["state"]) == (200, "loaded")
+    before = text(server, "later")
+    bad = internal(server, "load", **{**fields, "lora_path": str(folder)})
+    assert (bad.status_code, bad.json()["path"]) == (202, str(folder / "outside"))
+    while not (one := until(server, "later", "loaded"))["reason"]:
+        time.sleep(0.01)
+    assert "adapter_config.json" in one["reason"]
+    assert text(server, "later") == before
+    assert internal(server, "load", **{**fields, "lora_name": "never", "lora_path": str(folder)}).status_code == 202
+    assert "adapter_config.json" in until(server, "never", "failed")["reason"]
+    answer = server.post("/v1/completions", **FIELDS, model="never")
+    assert (answer.status_code, "adapter_config.json" in answer.json()["error"]["message"]) == (404, True)
+    for name in ("later", "never"):
+        assert internal(server, "unload", lora_name=name).status_code == 200
+
+
+def test_a_registered_adapter_answers(server: ServerProcess, folder: Path) -> None:
+    listed = internal(server, "load", lora_name="cold", lora_path=str(folder / "outside"), register_only=True)
+    (one,) = (each for each in listed.json()["adapters"] if each["name"] == "cold")
+    assert (one["state"], one["tier"], one["rank"]) == ("registered", "disk", 8)
+    models = httpx.get(f"{server.url}/v1/models", timeout=10).json()["data"]
+    assert "cold" in {each["id"] for each in models}
+    assert text(server, "cold") != text(server)
+    state = server.state()
+    place = state["adapters"].index("cold")
+    assert (state["adapter_tiers"][place], len(state["adapter_digests"][place])) == ("device", 64)
+    assert state["max_adapters"] == 32
+    assert internal(server, "unload", lora_name="cold").status_code == 200
+
+
+def until(server: ServerProcess, name: str, state: str) -> dict[str, Any]:
+    """What the list says of an adapter once it has this state."""
+    for _ in range(1000):
+        listed = httpx.get(f"{server.internal_url}/internal/adapters", timeout=10).json()["adapters"]
+        (one,) = (each for each in listed if each["name"] == name)
+        if one["state"] == state:
+            return dict(one)
+        time.sleep(0.01)
+    raise AssertionError(one)
 
 
 def test_a_server_without_adapters(tmp_path: Path, text_model: Path, folder: Path) -> None:

@@ -90,14 +90,14 @@ class ServerContext:
         return "" if not name or name in self.model.aliases or name in self.model.names else name
 
     def adapter_digest(self, name: str | None) -> str | None:
-        """Of the content of that adapter, in hexadecimal: empty for the base model, None for one that was not loaded
+        """Of the content of that adapter, in hexadecimal: empty for the base model, None for one that was not read
         yet."""
         adapter, state = self.adapter_of(name), self.state
         if not adapter:
             return ""
         if state is None or adapter not in state.adapters:
             return None
-        return state.adapter_digests[state.adapters.index(adapter)]
+        return state.adapter_digests[state.adapters.index(adapter)] or None
 
     def content_of(self, name: str | None) -> str:
         """What computes a request: the model's name, and the content of its adapter. Where that is not known yet, like

@@ -1,0 +1,112 @@
+"""Engines with real adapters on a small model, beside engines of the merged models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from engine_support.adapters import merge, targets_of, write_adapter
+from engine_support.fake_grammar import EOS, FakeGrammars
+from engine_support.tiny_models import engine_config, save_model
+
+from blade_llm.config import EngineConfig
+from blade_llm.engine.core import EngineCore, EngineInfo
+from blade_llm.engine.messages import GenerateRequest
+from blade_llm.lora.reader import AdapterReader
+from blade_llm.runner import build_runner
+from blade_llm.runner.torch_runner import TorchRunner
+from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True, seed=1)
+RANKS = (1, 2, 8, 16, 33, 64, 128, 256)
+
+
+@dataclass
+class Got:
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt: list[TokenLogprobs | None] | None = None
+    embedding: np.ndarray | None = None
+    cached: int = 0
+    error: str = ""
+
+
+def make_folders(root: Path) -> Path:
+    """Save ``base``, adapters ``0`` … of :data:`RANKS`, and the model merged with each: ``merged0`` …"""
+    save_model(root / "base", "qwen2")
+    targets = targets_of(root / "base")
+    for number, rank in enumerate(RANKS):
+        write_adapter(root / str(number), targets, rank=rank, seed=number)
+        merge(root / "base", root / str(number), root / f"merged{number}")
+    return root
+
+
+def build_core(config: EngineConfig) -> EngineCore:
+    """As the engine process does, with grammars that need no tokenizer."""
+    return build_with_runner(config)[0]
+
+
+def build_with_runner(config: EngineConfig) -> tuple[EngineCore, TorchRunner]:
+    runner = build_runner(config)
+    info = EngineInfo(
+        model="tiny",
+        max_model_len=runner.max_model_len,
+        device="cpu",
+        dtype="float32",
+        vocab_size=runner.model_config.vocab_size,
+    )
+    core = EngineCore.from_config(
+        config, runner, info, num_blocks=runner.num_blocks, eos_token_ids=(EOS,), grammars=FakeGrammars()
+    )
+    if runner.adapters is not None:
+        reader = AdapterReader(runner.adapters.targets, config.max_lora_rank, runner.dtype)
+        core.serve_adapters(config, reader, cast("Any", runner.adapters.loaded))
+    return core, runner
+
+
+def core_of(folders: Path, names: Iterable[int] = range(len(RANKS)), **options: Any) -> EngineCore:
+    modules = tuple((f"a{name}", str(folders / str(name))) for name in names)
+    settings = {"enable_lora": True, "max_lora_rank": 256, "max_loras": 8, "max_model_len": 256, **options}
+    return build_core(engine_config(folders / "base", lora_modules=modules, **settings))
+
+
+def run(core: EngineCore, requests: Iterable[GenerateRequest]) -> dict[str, Got]:
+    several = list(requests)
+    results = {name: Got() for request in several for name in request.all_request_ids}
+    for request in several:
+        core.add(request)
+    for _ in range(20_000):
+        if not core.has_work:
+            return results
+        for output in core.step():
+            got = results[output.request_id]
+            got.tokens += output.token_ids
+            got.logprobs += output.logprobs or []
+            got.prompt = output.prompt_logprobs or got.prompt
+            got.cached = output.cached_tokens or got.cached
+            got.error = "" if output.error is None else str(output.error)
+            if output.embedding is not None:
+                got.embedding = np.frombuffer(output.embedding, dtype="<f4")
+    raise AssertionError("did not finish")
+
+
+def prompt(seed: int, length: int = 40) -> list[int]:
+    return np.random.default_rng(seed).integers(3, 199, length).tolist()  # type: ignore[no-any-return]
+
+
+def check_equal(found: Got, expected: Got) -> None:
+    assert not found.error
+    assert found.tokens == expected.tokens
+    for some, others in ((found.logprobs, expected.logprobs), (found.prompt or [], expected.prompt or [])):
+        assert len(some) == len(others)
+        for one, other in zip(some, others, strict=True):
+            assert (one is None) == (other is None)
+            if one is not None and other is not None:
+                assert one.chosen == pytest.approx(other.chosen, abs=1e-3)
+    assert (found.embedding is None) == (expected.embedding is None)
+    if found.embedding is not None and expected.embedding is not None:
+        np.testing.assert_allclose(found.embedding, expected.embedding, atol=1e-3)
