@@ -1,7 +1,7 @@
 """Compiles the products of adapters for GPUs that need not be there, and prints what each kernel needs, as JSON lines.
 
-A program of its own, because kernels defined under ``TRITON_INTERPRET=1`` cannot be compiled. For Hopper ``ptxas``, which
-comes with Triton, also says how many registers do not fit.
+A program of its own, because kernels defined under ``TRITON_INTERPRET=1`` cannot be compiled. For Hopper ``ptxas``,
+which comes with Triton, also says how many registers do not fit.
 """
 
 from __future__ import annotations

@@ -17,9 +17,7 @@ from blade_llm.spec.tensors import LinearMap, LinearPart
 PLACE = "layers.0.attention.qkv"
 
 
-def random_factors(
-    ranks: Sequence[int], outputs: Sequence[int], inputs: int, dtype: torch.dtype, seed: int
-) -> Factors:
+def random_factors(ranks: Sequence[int], outputs: Sequence[int], inputs: int, dtype: torch.dtype, seed: int) -> Factors:
     """Parts of the given ranks one after another; rank 0: none there."""
     generator = torch.Generator().manual_seed(seed)
     slices, first, rank = [], 0, 0

@@ -18,7 +18,6 @@ from blade_llm.scheduling.budget import CPU_MIN_CHUNK, GPU_MIN_CHUNK
 
 if TYPE_CHECKING:
     from blade_llm.runner.adapters import RunnerAdapters
-    from blade_llm.runner.torch_runner import TorchRunner
 
 __all__ = ["build_core", "preload"]
 
@@ -58,20 +57,19 @@ def build_core(config: EngineConfig) -> EngineCore:
         whole_prompts=model_config.decoder.bidirectional,
     )
     if runner.adapters is not None:
-        _serve_adapters(core, config, runner, runner.adapters)
+        _serve_adapters(core, config, runner.adapters)
     return core
 
 
-def _serve_adapters(core: EngineCore, config: EngineConfig, runner: TorchRunner, adapters: RunnerAdapters) -> None:
+def _serve_adapters(core: EngineCore, config: EngineConfig, adapters: RunnerAdapters) -> None:
     from blade_llm.lora.reader import read_adapter
-    from blade_llm.runner.device import TORCH_DTYPES
 
-    dtype = runner.dtype if config.lora_dtype == "auto" else TORCH_DTYPES[config.lora_dtype]
-    core.serve_adapters(
-        config,
-        lambda folder: read_adapter(folder, adapters.targets, max_rank=config.max_lora_rank, dtype=dtype),
-        cast("dict[int, LoadedAdapter]", adapters.loaded),
-    )
+    def read(folder: Path) -> LoadedAdapter:
+        return adapters.prepare(
+            read_adapter(folder, adapters.targets, max_rank=config.max_lora_rank, dtype=adapters.dtype)
+        )
+
+    core.serve_adapters(config, read, cast("dict[int, LoadedAdapter]", adapters.loaded))
 
 
 def _grammars(

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from blade_llm.kernels.lora import Factors, Slice
 from blade_llm.lora.errors import AdapterError
+from blade_llm.lora.packing import PackedAdapter
 from blade_llm.lora.peft_config import PeftConfig, read_peft_config
 from blade_llm.lora.targets import Target, Targets
 from blade_llm.models.errors import ModelFilesError
@@ -42,10 +43,14 @@ class AdapterWeights:
     """By place in the model."""
     rank: int
     """The largest of its modules."""
+    packed: PackedAdapter | None = None
+    """All of ``factors`` as they are copied to the device, where that is so; ``factors`` is empty then."""
 
     @property
     def nbytes(self) -> int:
         """Of all matrices."""
+        if self.packed is not None:
+            return self.packed.nbytes
         return sum(factors.nbytes for factors in self.factors.values())
 
 

@@ -1,5 +1,5 @@
-"""Where an adapter's matrices lie in a buffer of device memory: an adapter of any rank up to the largest, for all layers
-or some, is one piece of memory and one small table, so that it is copied there in two copies. Free of torch, for
+"""Where an adapter's matrices lie in a buffer of device memory: one of any rank up to the largest, for all layers or
+some, is one piece of memory and one small table, so that it is copied there in two copies. Free of torch, for
 ``blade_llm_check``."""
 
 from __future__ import annotations
@@ -59,9 +59,14 @@ class SlotLayout:
         )
         """Of the matrices of an adapter of the largest rank for all layers."""
 
+    @property
+    def entries_bytes(self) -> int:
+        """Bytes of the table of one buffer."""
+        return len(self.places) * self.entry * 4
+
     def buffer_bytes(self, itemsize: int) -> int:
-        """Bytes of one adapter's buffer and table; ``itemsize``: of an element."""
-        return self.elements * itemsize + len(self.places) * self.entry * 4
+        """Bytes of one adapter's buffer and its table; ``itemsize``: of an element."""
+        return self.elements * itemsize + self.entries_bytes
 
 
 def buffers_of(max_loras: int) -> int:

@@ -9,13 +9,16 @@ import torch
 from engine_support.triton_interpreter import DEVICE
 
 # isort: split
-from engine_support.lora_cases import exact, random_factors, slots_with
+from engine_support.lora_cases import PLACE, exact, random_factors, slots_with
 from torch import Tensor
 
-from blade_llm.kernels.lora import AdapterBatch, Factors, FactorTable, torch as reference
+from blade_llm.kernels.lora import AdapterBatch, Factors, FactorTable
+from blade_llm.kernels.lora import torch as reference
 from blade_llm.kernels.lora import triton as kernels
 from blade_llm.kernels.lora.device import DeviceTable
 from blade_llm.kernels.lora.triton_forms import PREFILL_TOKENS, form_of, rows_of, splits_of, tiles_of
+from blade_llm.lora.device_slots import DeviceSlots
+from blade_llm.lora.packing import pack
 
 INPUTS, OUTPUTS = 83, (70, 19, 130)
 TYPES = [
@@ -36,7 +39,9 @@ def added(x: Tensor, y: Tensor, table: DeviceTable, buffers: list[int]) -> Tenso
     return result.cpu()
 
 
-def inputs(tokens: int, dtype: torch.dtype, outputs: tuple[int, ...] = OUTPUTS, width: int = INPUTS) -> tuple[Tensor, Tensor]:
+def inputs(
+    tokens: int, dtype: torch.dtype, outputs: tuple[int, ...] = OUTPUTS, width: int = INPUTS
+) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(tokens)
     x = torch.randn(tokens, width, generator=generator).to(dtype)
     return x, torch.randn(tokens, sum(outputs), generator=generator).to(dtype)
@@ -137,23 +142,16 @@ def test_a_buffer_that_is_given_to_another_adapter() -> None:
     assert torch.equal(added(x, y, table, [1] * 3), y)
 
 
-def _replace(slots: object, factors: Factors | None) -> None:
-    from engine_support.lora_cases import PLACE
-
-    from blade_llm.lora.device_slots import DeviceSlots
-    from blade_llm.lora.packing import pack
-
-    assert isinstance(slots, DeviceSlots)
-    slots.write(1, pack(slots.layout, {} if factors is None else {PLACE: factors}, torch.float32, pinned=False))
+def _replace(slots: DeviceSlots, factors: Factors | None) -> None:
+    by_place = {} if factors is None else {PLACE: factors}
+    slots.write(1, pack(slots.layout, by_place, torch.float32, pinned=False))
 
 
 def test_deterministic_tokens_do_not_depend_on_the_batch() -> None:
     """One form and one number of splits serve every number of tokens and adapters, so a token's sums have the same
     order."""
     adapters = {b: random_factors((r,), (64,), 1100, torch.bfloat16, b) for b, r in {1: 16, 2: 40, 3: 3}.items()}
-    _, table = slots_with(
-        adapters, (64,), 1100, torch.bfloat16, DEVICE, buffers=3, max_rank=40, deterministic=True
-    )
+    _, table = slots_with(adapters, (64,), 1100, torch.bfloat16, DEVICE, buffers=3, max_rank=40, deterministic=True)
     choose = random.Random(0)
     buffers = [choose.randrange(0, 4) for _ in range(PREFILL_TOKENS + 9)]
     x, y = inputs(len(buffers), torch.bfloat16, (64,), 1100)

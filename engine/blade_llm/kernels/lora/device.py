@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+
 @dataclass(frozen=True, slots=True)
 class DeviceTable:
     """One layer's matrices in all buffers of adapters. Buffer 0 is none: its tokens are left alone."""

@@ -48,9 +48,8 @@ def _shrink_ranks(
         x = tl.load(x_row + columns[None, :], valid[:, None] & inside[None, :], 0.0)
         a = tl.load(a_row + columns[:, None], (ranks < rank)[None, :] & inside[:, None], 0.0)
         if WIDE:
-            acc = tl.dot(x.to(tl.float32), a.to(tl.float32), acc, input_precision="ieee")
-        else:
-            acc = tl.dot(x, a, acc)
+            x, a = x.to(tl.float32), a.to(tl.float32)
+        acc = tl.dot(x, a, acc, input_precision="ieee")
     tl.store(out_row + ranks[None, :], acc, valid[:, None] & (ranks < rank)[None, :])
 
 
@@ -82,13 +81,9 @@ def shrink(
     first, last = split * length, tl.minimum(inputs, (split + 1) * length)
     # By the adapter's own rank: one of rank 8 does not compute, nor load, what one of rank 256 does.
     if rank <= 16:
-        _shrink_ranks(
-            x_row, a_ptr, out_row, valid, 0, rank, first, last, inputs, a_stride, 16, BLOCK_M, BLOCK_K, WIDE
-        )
+        _shrink_ranks(x_row, a_ptr, out_row, valid, 0, rank, first, last, inputs, a_stride, 16, BLOCK_M, BLOCK_K, WIDE)
     elif rank <= 32:
-        _shrink_ranks(
-            x_row, a_ptr, out_row, valid, 0, rank, first, last, inputs, a_stride, 32, BLOCK_M, BLOCK_K, WIDE
-        )
+        _shrink_ranks(x_row, a_ptr, out_row, valid, 0, rank, first, last, inputs, a_stride, 32, BLOCK_M, BLOCK_K, WIDE)
     else:
         for start in range(0, rank, 64):
             _shrink_ranks(
@@ -157,6 +152,10 @@ def expand(
         acc = _expand_ranks(
             partial_row, b_ptr, valid, inside, columns, rank, splits, split_stride, b_stride, 64, BLOCK_M, BLOCK_N, WIDE
         )
-    y = y_ptr + rows.to(tl.int64)[:, None] * (y_steps * STEP) + (tl.load(parts_ptr + 3 * part) * STEP + columns)[None, :]
+    y = (
+        y_ptr
+        + rows.to(tl.int64)[:, None] * (y_steps * STEP)
+        + (tl.load(parts_ptr + 3 * part) * STEP + columns)[None, :]
+    )
     mask = valid[:, None] & inside[None, :]
     tl.store(y, (tl.load(y, mask, 0.0).to(tl.float32) + acc).to(y_ptr.dtype.element_ty), mask)
