@@ -18,7 +18,6 @@ from blade_llm.scheduling.budget.prefill import CPU_MIN_CHUNK, GPU_MIN_CHUNK
 
 if TYPE_CHECKING:
     from blade_llm.runner.adapters import RunnerAdapters
-    from blade_llm.runner.torch_runner import TorchRunner
 
 __all__ = ["build_core", "preload"]
 
@@ -60,18 +59,16 @@ def build_core(config: EngineConfig) -> EngineCore:
         draft_positions=0 if runner.draft is None else runner.draft.max_positions,
     )
     if runner.adapters is not None:
-        _serve_adapters(core, config, runner, runner.adapters)
+        _serve_adapters(core, config, runner.adapters)
     return core
 
 
-def _serve_adapters(core: EngineCore, config: EngineConfig, runner: TorchRunner, adapters: RunnerAdapters) -> None:
+def _serve_adapters(core: EngineCore, config: EngineConfig, adapters: RunnerAdapters) -> None:
     from blade_llm.lora.reader import AdapterReader
-    from blade_llm.runner.device import TORCH_DTYPES
 
-    dtype = runner.dtype if config.lora_dtype == "auto" else TORCH_DTYPES[config.lora_dtype]
     core.serve_adapters(
         config,
-        AdapterReader(adapters.targets, config.max_lora_rank, dtype),
+        AdapterReader(adapters.targets, config.max_lora_rank, adapters.dtype, adapters.prepare),
         cast("dict[int, LoadedAdapter]", adapters.loaded),
     )
 

@@ -77,6 +77,8 @@ class SizedGraphs:
 
     log_name: ClassVar[str]
     """What a size is, in the log."""
+    kind = ""
+    """Of the steps, in the log; empty for those of the base model alone."""
 
     def __init__(self, sizes: Sequence[int], backend: GraphBackend) -> None:
         """``sizes``: ascending."""
@@ -88,7 +90,7 @@ class SizedGraphs:
     def capture(self, sizes: Sequence[int] | None = None) -> None:
         """Capture ``sizes`` (all of them when not given), the largest first: the smaller ones fit into its memory."""
         for size in sorted(self.sizes if sizes is None else sizes, reverse=True):
-            logger.info("caching graph of %s=%d", self.log_name, size)
+            logger.info("caching graph of %s=%d%s", self.log_name, size, self.kind)
             self._graphs[size] = self._backend.capture(partial(self._run, size))
         self._captured = sorted(self._graphs)
 

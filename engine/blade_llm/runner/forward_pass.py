@@ -13,7 +13,7 @@ from blade_llm.layers.latent_prefill import ExpandedPrefills, expanded_prefills
 from blade_llm.layers.step import KVCache, StepMetadata, WholeSequences
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.model import Model
-from blade_llm.runner.adapters import StepAdapters
+from blade_llm.runner.step_adapters import StepAdapters
 from blade_llm.runner.tables import SlotTables
 from blade_llm.spec.latent_attention import LatentAttentionSpec
 from blade_llm.spec.modules import ModulesSpec
@@ -59,7 +59,8 @@ class ForwardPass:
                 expanded = expanded_prefills(latent, batch, tables.block_table, self.kv_cache[0][0])
         metadata = StepMetadata(positions, slot_mapping, attention, self.kv_cache, token_types, expanded)
         if adapters is not None:
-            metadata = replace(metadata, adapters=adapters.tokens, selected_adapters=adapters.selected)
+            of_tokens, of_selected = adapters.groups(batch, num_tokens, selected)
+            metadata = replace(metadata, adapters=of_tokens, selected_adapters=of_selected)
         return self.model(token_ids, metadata, selected)
 
     def _attention(self, batch: RaggedBatch) -> PreparedAttention | WholeSequences:

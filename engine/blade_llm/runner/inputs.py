@@ -9,10 +9,11 @@ import numpy as np
 from torch import Tensor
 
 from blade_llm.kernels.paged_attention import RaggedBatch
-from blade_llm.runner.adapters import RunnerAdapters, StepAdapters
+from blade_llm.runner.adapters import RunnerAdapters
 from blade_llm.runner.mixed_graphs import MixedGraphs
 from blade_llm.runner.prompt_outputs import PromptOutputBatch
 from blade_llm.runner.staging import Staging
+from blade_llm.runner.step_adapters import StagedAdapters, StepAdapters
 from blade_llm.runner.tables import SlotTables
 from blade_llm.sampling.sampler import SampledSlots
 from blade_llm.scheduling.plan import StepPlan
@@ -49,10 +50,14 @@ class StepInputs:
 
 
 def send_inputs(
-    plan: StepPlan, tables: SlotTables, graphs: MixedGraphs | None = None, adapters: RunnerAdapters | None = None
+    plan: StepPlan,
+    tables: SlotTables,
+    graphs: MixedGraphs | None = None,
+    adapters: RunnerAdapters | None = None,
+    graphs_with_adapters: MixedGraphs | None = None,
 ) -> StepInputs:
     """Carry ``plan`` to the device in one copy and apply its changes to ``tables`` and ``adapters``. ``graphs``: those
-    of mixed steps."""
+    of mixed steps without adapters; ``graphs_with_adapters``: those with."""
     chunks = plan.chunks
     slots = np.array([chunk.slot for chunk in chunks])
     starts = np.array([chunk.start for chunk in chunks])
@@ -81,12 +86,14 @@ def send_inputs(
     if tables.prompt_outputs:
         prompt_outputs = PromptOutputBatch.of(plan, query_starts, tables.prompt_outputs, tables.token_ids.shape[1])
     wanted_rows = selected if prompt_outputs is None else np.concatenate([selected, prompt_outputs.selected])
-    sorted_rows = None
+    of_adapters: StagedAdapters | None = None
     if adapters is not None:
         adapters.apply(plan)
-        sorted_rows = adapters.stage(slots, counts, wanted_rows, staging)
+        of_adapters = adapters.stage(slots, counts, wanted_rows, staging)
+    if of_adapters is not None:
+        graphs = graphs_with_adapters
     graph_size: int | None = None
-    plain = prompt_outputs is None and sorted_rows is None and draft_counts is None
+    plain = prompt_outputs is None and draft_counts is None
     if graphs is not None and plain and num_tokens > len(chunks):
         graph_size = graphs.size_for(num_tokens)
     staging.add(wanted_rows)
@@ -101,9 +108,7 @@ def send_inputs(
     sent = staging.send()
     rest = iter(sent[6:])
     tables.apply(plan, rest)
-    of_step = None
-    if sorted_rows is not None:
-        of_step = StepAdapters(*(each.batch(next(rest)) for each in sorted_rows))
+    of_step = None if of_adapters is None else of_adapters.take(rest)
     wanted = next(rest)
     targets = None if prompt_outputs is None else next(rest)
     copies = (next(rest), next(rest)) if plan.block_copies else None

@@ -10,7 +10,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import cast
 
 import msgspec
@@ -33,7 +35,7 @@ from blade_llm.models.errors import NotEnoughMemoryError
 from blade_llm.models.memory import activation_bytes
 from blade_llm.models.model import Model
 from blade_llm.runner.adapters import RunnerAdapters
-from blade_llm.runner.cuda_graphs import CudaGraphs, DecodeGraphs, GraphBackend, SizedGraphs, graph_batch_sizes
+from blade_llm.runner.cuda_graphs import CudaGraphs, DecodeGraphs, GraphBackend, SizedGraphs
 from blade_llm.runner.device import (
     TORCH_DTYPES,
     choose_attention,
@@ -45,9 +47,10 @@ from blade_llm.runner.device import (
 from blade_llm.runner.draft import DraftRunner, DraftWeights, load_draft
 from blade_llm.runner.draft_config import DraftModelConfig, draft_model_config
 from blade_llm.runner.forward_pass import ForwardPass
+from blade_llm.runner.graph_sets import StepGraphs, create_graphs, in_capture_order
 from blade_llm.runner.inputs import StepInputs, send_inputs
 from blade_llm.runner.kv_cache import allocate_kv_cache, copy_blocks
-from blade_llm.runner.mixed_graphs import MixedGraphs, graph_token_sizes
+from blade_llm.runner.mixed_graphs import MixedGraphs
 from blade_llm.runner.pending import Drafts, LaunchedForward, LaunchedStep
 from blade_llm.runner.prompt_outputs import PromptOutputResults, compute_prompt_outputs
 from blade_llm.runner.startup.autotune import autotune_prefetch, autotune_threads
@@ -58,6 +61,7 @@ from blade_llm.runner.startup.memory_plan import memory_plan, plan_kv_cache
 from blade_llm.runner.startup.step_times import measure_steps
 from blade_llm.runner.startup.threads import requested_threads, usable_cores
 from blade_llm.runner.startup.warm_up import warm_up
+from blade_llm.runner.step_adapters import StepAdapters
 from blade_llm.runner.supported import assert_supported
 from blade_llm.runner.tables import SlotTables
 from blade_llm.sampling.masks import TokenMasks
@@ -113,12 +117,8 @@ class TorchRunner:
         self._graph_backend = graph_backend
         self.adapters: RunnerAdapters | None = None
         if config.enable_lora:
-            self.adapters = RunnerAdapters(
-                Targets.of(model_config),
-                max_loras=config.max_loras,
-                max_num_seqs=config.max_num_seqs,
-                device=self.device,
-            )
+            of_adapters = self.dtype if config.lora_dtype == "auto" else TORCH_DTYPES[config.lora_dtype]
+            self.adapters = RunnerAdapters(Targets.of(model_config), config, of_adapters, self.device)
         if self.device.type == "cpu":
             torch.set_num_threads(requested_threads(config.num_threads) or usable_cores())
             start = time.perf_counter()
@@ -146,7 +146,8 @@ class TorchRunner:
         """Apply the plan to the tables, gather the inputs and launch the forward pass."""
         assert_supported(plan, adapters=self.adapters is not None)
         try:
-            inputs = send_inputs(plan, self.tables, self.mixed_graphs, self.adapters)
+            with_adapters = None if self.adapter_graphs is None else self.adapter_graphs.mixed
+            inputs = send_inputs(plan, self.tables, self.mixed_graphs, self.adapters, with_adapters)
             if self._second_texts is not None:
                 for new in plan.new_requests:
                     self._second_texts[new.slot] = new.second_text or self.max_model_len
@@ -249,25 +250,35 @@ class TorchRunner:
                 vocab_size=self.model_config.vocab_size,
                 config=config,
             )
-        self.graphs: DecodeGraphs | None = None
-        self.mixed_graphs: MixedGraphs | None = None
+        self.plain_graphs: StepGraphs | None = None
+        self.adapter_graphs: StepGraphs | None = None
+        """Those of steps with adapters."""
         encodes = self.model_config.decoder.bidirectional  # one sequence after another, of any lengths: no graph
         if self._graph_backend is not None and not config.disable_cuda_graph and not encodes:
             self._create_graphs(self._graph_backend())
 
     def _create_graphs(self, backend: GraphBackend) -> None:
-        config, padding_slot, seqs = self.config, self.tables.padding_slot, self.config.max_num_seqs
-        sizes = graph_batch_sizes(config.cuda_graph_batch_sizes, config.cuda_graph_max_batch_size, seqs)
-        self.graphs = DecodeGraphs(self._decode, sizes, padding_slot, self.device, backend)
-        if sizes := graph_token_sizes(
-            config.cuda_graph_token_sizes, config.cuda_graph_max_tokens, config.max_batch_tokens
-        ):
-            self.mixed_graphs = MixedGraphs(self._forward, sizes, seqs, padding_slot, self.device, backend)
+        where = self.tables.padding_slot, self.device
+        self.plain_graphs = create_graphs(self.config, backend, self._decode, self._forward, *where)
+        adapters = None if self.adapters is None else self.adapters.on_device
+        if adapters is not None:
+            decode, forward = partial(self._decode, adapters=adapters), partial(self._forward, adapters=adapters)
+            self.adapter_graphs = create_graphs(self.config, backend, decode, forward, *where, " with adapters")
+
+    @property
+    def graphs(self) -> DecodeGraphs | None:
+        """Those of decodes without adapters."""
+        return None if self.plain_graphs is None else self.plain_graphs.decodes
+
+    @property
+    def mixed_graphs(self) -> MixedGraphs | None:
+        """Those of mixed steps without adapters."""
+        return None if self.plain_graphs is None else self.plain_graphs.mixed
 
     @property
     def all_graphs(self) -> list[SizedGraphs]:
         """In the order in which they are to be captured: what needs most memory first, for the others to fit into."""
-        return [graphs for graphs in (self.mixed_graphs, self.graphs) if graphs is not None]
+        return in_capture_order([each for each in (self.adapter_graphs, self.plain_graphs) if each is not None])
 
     def warm_kernels(self) -> None:
         """Compile every variant of every operator's kernel that this model can meet; none on CPU."""
@@ -287,25 +298,20 @@ class TorchRunner:
 
     def detach(self) -> None:
         """Give back what :meth:`attach` allocated."""
-        del self._kv_cache, self.tables, self._sampler, self._query_starts, self.graphs, self.mixed_graphs
+        del self._kv_cache, self.tables, self._sampler, self._query_starts, self.plain_graphs, self.adapter_graphs
         del self._forward
         self.draft = None
 
     def _hidden(self, inputs: StepInputs) -> Tensor:
         """Launch the model; hidden states of the tokens to sample after, and then of those that prompt outputs need."""
-        batch, selected = inputs.batch, inputs.selected
-        graphs = self.graphs
-        if self.mixed_graphs is not None and inputs.mixed is not None:
-            return self.mixed_graphs.compute(*inputs.mixed)
-        if (
-            graphs is not None
-            and inputs.adapters is None
-            and inputs.decodes_only
-            and graphs.size_for(inputs.num_tokens) is not None
-        ):
-            hidden = graphs.decode(batch.slots, inputs.starts)
+        batch, selected, adapters = inputs.batch, inputs.selected, inputs.adapters
+        graphs = self.plain_graphs if adapters is None else self.adapter_graphs
+        if graphs is not None and graphs.mixed is not None and inputs.mixed is not None:
+            return graphs.mixed.compute(*inputs.mixed)
+        if graphs is not None and inputs.decodes_only and graphs.decodes.size_for(inputs.num_tokens) is not None:
+            hidden = graphs.decodes.decode(batch.slots, inputs.starts)
             return hidden if selected is None else hidden.index_select(0, selected)
-        return self._forward(batch, inputs.starts, inputs.num_tokens, selected, inputs.adapters)
+        return self._forward(batch, inputs.starts, inputs.num_tokens, selected, adapters)
 
     def _prompt_results(self, inputs: StepInputs, hidden: Tensor) -> PromptOutputResults | None:
         """The prompt outputs of the step; ``hidden``: [their positions, hidden]."""
@@ -316,14 +322,14 @@ class TorchRunner:
             inputs.prompt_outputs, hidden, next_tokens, self.model.logits, self.model.classifier
         )
 
-    def _decode(self, slots: Tensor, starts: Tensor) -> Tensor:
+    def _decode(self, slots: Tensor, starts: Tensor, adapters: StepAdapters | None = None) -> Tensor:
         """A decode step that depends on nothing but device memory, as graphs need it: the lengths that the host sees
         are an upper bound."""
         count = len(slots)
         batch = RaggedBatch(
             slots, self._query_starts[: count + 1], starts + 1, [1] * count, [self.max_model_len] * count
         )
-        return self._forward(batch, starts, count)
+        return self._forward(batch, starts, count, None, adapters)
 
     def _start_on_cpu(self) -> KVCachePlan:
         """The plan comes first: a cache that does not fit is known before the weights are read."""
@@ -351,11 +357,13 @@ class TorchRunner:
                 f"or a larger GPU, or free memory that other processes hold ({error})"
             ) from error
         start = time.perf_counter()
-        memory = profile_gpu(self, free_at_start, length)
+        with self.adapters.in_all_steps() if self.adapters is not None else nullcontext():
+            memory = profile_gpu(self, free_at_start, length)
         self.timings["profile"] = time.perf_counter() - start
         self._activation_peak = memory.activation_peak
-        lora = adapter_bytes(config, model_config, self.dtype_name, on_gpu=True)
-        memory = replace(memory, lasting=memory.lasting + lora, free=memory.free - lora)  # slots are filled later
+        if self.adapters is not None and not self.adapters.allocated_bytes:  # slots are filled later
+            lora = adapter_bytes(config, model_config, self.dtype_name, on_gpu=True)
+            memory = replace(memory, lasting=memory.lasting + lora, free=memory.free - lora)
         return plan_kv_cache(
             config,
             model_config,
