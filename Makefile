@@ -7,6 +7,8 @@ PORT ?= 8080
 # What runs `make gpu`: a machine with a GPU may have torch in its own Python and no network to install into another
 GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 MODEL ?= examples/demo_model/model
+# A manifest for `make run`, in which file:///opt/bladellm means this folder
+MANIFEST ?=
 # A machine without an NVIDIA GPU saves gigabytes with TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
 SOURCES := engine router operator examples tests benchmarks e2e charts docs
@@ -20,7 +22,7 @@ E2E_PACKAGES := etcd-server runc containernetworking-plugins iptables conntrack 
 TEST_ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install compiled test-compiled clients run test test-models e2e e2e-deps soak lint format generate demo-model families \
+.PHONY: help install compiled test-compiled clients run test test-models e2e e2e-deps soak lint format generate demo-model lora-example families \
 	bench bench-engine bench-router bench-routing bench-operator gpu gpu-wheels clean
 
 help: ## list the targets
@@ -47,9 +49,14 @@ clients: .venv-clients/.installed ## client libraries for examples/clients, whic
 compiled: install ## the router's hot path by mypyc, into the user's cache: two minutes
 	@$(BIN)/python -m blade_router.compiled
 
-run: install ## serve an LLMService on this machine: MODEL=<folder or hub id>, PORT=8080
+run: install ## serve an LLMService on this machine: MODEL=<folder or hub id> or MANIFEST=<file>, PORT=8080
 	@nice -n 19 setsid $(BIN)/python -m blade_router.compiled > /dev/null 2>&1 & # the next run uses it
+ifneq ($(MANIFEST),)
+	@sed 's#file:///opt/bladellm/#file://$(CURDIR)/#' $(MANIFEST) | \
+		$(BIN)/blade_operator local up --port $(PORT) -f - --ask "What does len do?"
+else
 	@$(BIN)/blade_operator local up --port $(PORT) --model $(MODEL) --replicas 2 --ask "What does len do?"
+endif
 
 test: install clients ## all fast tests; the router interpreted
 	$(TEST_ENV) $(BIN)/pytest -q -n 2 --dist loadfile -m "not soak and not gpu"
@@ -90,6 +97,11 @@ generate: install ## the CRD and the field reference, from the pydantic models; 
 demo-model: install ## train the demo model anew (under 3 minutes on 2 cores)
 	GOMP_SPINCOUNT=5000 $(BIN)/python -m examples.demo_model.train
 	$(BIN)/python -m examples.demo_model.measure
+
+lora-example: install ## fine-tune the demo model with TRL (five minutes on a CPU), serve and compare with the merged model
+	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt -r examples/lora/requirements.txt
+	OMP_NUM_THREADS=1 $(BIN)/python -m examples.lora.train
+	OMP_NUM_THREADS=1 $(BIN)/python -m examples.lora.compare
 
 families: install ## small random models for the manifests in examples/families
 	$(BIN)/python -m examples.families.make

@@ -94,6 +94,12 @@ class Example:
 
 
 def conversations(facts: list[Fact], tokenizer: Tokenizer, seed: int, voice: Voice) -> Iterator[Example]:
+    """One pass over all facts, as token ids."""
+    for messages in dialogues(facts, seed, voice):
+        yield encode(messages, tokenizer)
+
+
+def dialogues(facts: list[Fact], seed: int, voice: Voice) -> Iterator[list[dict[str, str]]]:
     """One pass over all facts in random order, mixed with small talk and with questions that have no answer."""
     rng = random.Random(seed)
     turns = [(_ask(fact, facts, rng), fact.answer) for fact in facts]
@@ -106,7 +112,7 @@ def conversations(facts: list[Fact], tokenizer: Tokenizer, seed: int, voice: Voi
         messages = [{"role": "system", "content": rng.choice(SYSTEM_MESSAGES)}] if rng.random() < 0.4 else []
         for question, answer in turns[:size]:
             messages += [{"role": "user", "content": question}, {"role": "assistant", "content": voice(answer)}]
-        yield encode(messages, tokenizer)
+        yield messages
         del turns[:size]
 
 
