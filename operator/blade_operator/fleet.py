@@ -19,6 +19,7 @@ from blade_operator import metrics
 from blade_operator.model import pods as podutil
 from blade_operator.model.objects import Object
 from blade_protocol import headers, paths
+from blade_protocol.adapters import AdapterInfo, AdapterList, LoadAdapterRequest, UnloadAdapterRequest
 from blade_protocol.fetch import FetchProgress
 from blade_protocol.labels import ROLE_ENGINE
 from blade_protocol.state import DrainRequest, EngineState
@@ -39,6 +40,7 @@ class FleetReport:
 
     engines: Mapping[str, EngineState] = field(default_factory=dict)
     downloads: Mapping[str, FetchProgress] = field(default_factory=dict)
+    adapters: Mapping[str, tuple[AdapterInfo, ...]] = field(default_factory=dict)
     unauthorized: frozenset[str] = frozenset()
     """Pods that do not accept the operator's token."""
 
@@ -70,17 +72,32 @@ class Fleet:
             self._query_all(found, engine_url, paths.INTERNAL_STATE, EngineState, refusing),
             self._query_all(found, fetch_url, paths.INTERNAL_FETCH, FetchProgress, refusing),
         )
-        return FleetReport(engines, downloads, frozenset(refusing))
+        serving = [pod for pod in found if _serves_adapters(engines.get(pod["metadata"]["name"]))]
+        lists = await self._query_all(serving, engine_url, paths.INTERNAL_ADAPTERS, AdapterList, refusing)
+        adapters = {name: tuple(each.adapters) for name, each in lists.items()}
+        return FleetReport(engines, downloads, adapters, frozenset(refusing))
 
     async def drain(self, pod: Object, draining: bool = True) -> bool:
         """Drain the engine in ``pod``: it accepts no new request; or take it back in. False when it did not respond."""
+        return await self._post(pod, paths.INTERNAL_DRAIN, DrainRequest(draining=draining))
+
+    async def load_adapter(self, pod: Object, request: LoadAdapterRequest) -> bool:
+        """Have the engine in ``pod`` load an adapter, or replace one; it does so after its response. False when it did
+        not respond, or refuses: its list of adapters says why."""
+        return await self._post(pod, paths.INTERNAL_LOAD_ADAPTER, request)
+
+    async def unload_adapter(self, pod: Object, name: str) -> bool:
+        """Have the engine in ``pod`` unload an adapter. False when it did not respond, or has none of that name."""
+        return await self._post(pod, paths.INTERNAL_UNLOAD_ADAPTER, UnloadAdapterRequest(lora_name=name))
+
+    async def _post(self, pod: Object, path: str, body: msgspec.Struct) -> bool:
         url = engine_url(pod)
         if url is None:
             return False
         try:
             response = await self._client.post(
-                f"{url}{paths.INTERNAL_DRAIN}",
-                content=msgspec.json.encode(DrainRequest(draining=draining)),
+                f"{url}{path}",
+                content=msgspec.json.encode(body),
                 headers={"content-type": "application/json", **self._headers(pod)},
             )
         except httpx.HTTPError:
@@ -108,6 +125,10 @@ class Fleet:
     def _headers(self, pod: Object) -> dict[str, str]:
         token = self._token(pod) if self._token else None
         return {headers.INTERNAL_TOKEN: token} if token else {}
+
+
+def _serves_adapters(state: EngineState | None) -> bool:
+    return state is not None and state.adapter_counts is not None
 
 
 def engine_url(pod: Object) -> str | None:

@@ -114,6 +114,7 @@ CASES: dict[str, dict[str, Any]] = {
             "toolCallParser": "hermes",
             "reasoningParser": "none",
             "jsonWarmup": True,
+            "lora": {"maxGPU": 2, "maxCPU": 4, "maxRank": 8, "dtype": "float32"},
             "speculative": {"method": "ngram", "ngram": {"minMatch": 3}},
             "apiServers": 4,
             "extraArgs": ["--disable_prompt_cache"],
@@ -122,6 +123,7 @@ CASES: dict[str, dict[str, Any]] = {
             "shmSize": "2Gi",
         },
         "check": {"mode": "Warn", "items": ["shm", "memoryFit"]},
+        "adapters": [{"name": "sql", "uri": "file:///adapters/sql", "replicas": 2}],
         "replicas": 3,
         "router": {
             "replicas": 2,

@@ -49,11 +49,23 @@ def _speculative(uri: str = FILE, **speculative: Any) -> dict[str, Any]:
     return _spec(uri, engine={"speculative": {"method": "draft", **speculative}})
 
 
+def _adapters(*adapters: dict[str, Any], uri: str = FILE, **spec: Any) -> dict[str, Any]:
+    return _spec(uri, engine={"lora": {}}, adapters=list(adapters), **spec)
+
+
 def _draft(uri: str, **draft: Any) -> dict[str, Any]:
     return {"draftModel": {"uri": uri, **draft}}
 
 
 EXAMPLES: tuple[Example, ...] = (
+    Example("", "qwen", _adapters({"name": "sql", "uri": FILE}, {"name": "x", "uri": FILE, "replicas": 2})),
+    Example("", "qwen", _adapters({"name": "sql", "uri": "hf://a/b"}, uri=HUB)),
+    Example("", "qwen", _spec(engine={"lora": {"maxGPU": 4, "maxCPU": 4}})),
+    Example("spec.engine.lora.maxCPU", "qwen", _spec(engine={"lora": {"maxGPU": 4, "maxCPU": 3}})),
+    Example("spec.engine.lora", "qwen", _spec(adapters=[{"name": "sql", "uri": FILE}])),
+    Example("spec.adapters.name", "qwen", _adapters({"name": "x", "uri": FILE}, model=SERVED)),
+    Example("spec.adapters.uri", "qwen", _adapters({"name": "sql", "uri": HUB})),
+    Example("spec.adapters.uri", "qwen", _adapters({"name": "sql", "uri": "pvc://b/x"}, uri="pvc://a/x")),
     Example("", "qwen", _speculative(method="ngram", ngram={"minMatch": 3}, steps=8, disableAboveBatch=4)),
     Example("", "qwen", _speculative(**_draft(FILE))),
     Example("", "qwen", _speculative(HUB, **_draft("hf://Qwen/Qwen3-0.6B", revision="main"))),

@@ -34,7 +34,26 @@ class DrainPod:
     draining: bool = True
 
 
-Action = DrainPod
+@dataclass(frozen=True, slots=True)
+class LoadAdapter:
+    """Load this LoRA adapter into the engine in this pod, or replace the one of its name. Idempotent."""
+
+    pod: str
+    name: str
+    path: str
+    pinned: bool = False
+    preload: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class UnloadAdapter:
+    """Unload this LoRA adapter from the engine in this pod; requests that have begun end normally. Idempotent."""
+
+    pod: str
+    name: str
+
+
+Action = DrainPod | LoadAdapter | UnloadAdapter
 
 
 @dataclass(frozen=True, slots=True)

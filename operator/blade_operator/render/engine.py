@@ -171,7 +171,8 @@ def _engine(service: LLMService, defaults: Defaults) -> Object:
             **engine_token_env(service, defaults),
             # Its routers bound priorities. Not a flag, so that an older image starts, too.
             environment.ALLOW_CLIENT_PRIORITY: "1",
-            **download_env(service, offline=True),
+            # Adapters are downloaded by engines that run.
+            **download_env(service, offline=service.spec.engine.lora is None),
         },
         mounts=[*template_mounts(service), *token_mounts(defaults)],
         ports=[
@@ -285,9 +286,23 @@ def _memory_flags(service: LLMService) -> list[str]:
         + _flag("max_gpu_memory_utilization", engine.memory_fraction)
         + _flag("model_impl", None if engine.model_impl == "auto" else engine.model_impl)
         + _flag("quant", None if engine.quant == "none" else engine.quant)
+        + _lora_flags(service)
         + _speculative_flags(service)
         + _graph_flags(engine.cuda_graphs or CudaGraphs())
     )
+
+
+def _lora_flags(service: LLMService) -> list[str]:
+    lora = service.spec.engine.lora
+    if lora is None:
+        return []
+    return [
+        "--enable_lora=true",
+        *_flag("max_loras", lora.max_gpu),
+        *_flag("max_cpu_loras", lora.max_cpu),
+        *_flag("max_lora_rank", lora.max_rank),
+        *_flag("lora_dtype", None if lora.dtype == "auto" else lora.dtype),
+    ]
 
 
 def _speculative_flags(service: LLMService) -> list[str]:

@@ -45,6 +45,11 @@ def draft_argument(service: LLMService) -> str | None:
     return None if draft is None else _argument(draft.uri, draft.revision)
 
 
+def adapter_argument(uri: str) -> str:
+    """The path by which engines load an adapter."""
+    return _argument(uri, None)
+
+
 def _argument(uri: str, revision: str | None) -> str:
     if uri.startswith("file://"):
         return uri.removeprefix("file://")

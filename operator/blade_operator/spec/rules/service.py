@@ -13,6 +13,7 @@ from typing import Final
 from blade_operator.spec.fields import CudaGraphs, Engine, LLMServiceSpec
 from blade_operator.spec.pod_fields import PodMetadata, PodTemplate
 from blade_operator.spec.quantity import parse_duration
+from blade_operator.spec.rules.adapters import ADAPTER_RULES
 from blade_operator.spec.rules.model import MODEL_RULES
 from blade_operator.spec.rules.router import ROUTER_RULES
 from blade_operator.spec.rules.rule import Rule
@@ -45,6 +46,12 @@ OWNED_FLAGS: Final[dict[str, str]] = {
     "quant": "spec.engine.quant",
     "enable_triton_mla": "spec.engine.enableTritonMla",
     "deterministic": "spec.engine.deterministic",
+    "enable_lora": "spec.engine.lora",
+    "max_loras": "spec.engine.lora",
+    "max_cpu_loras": "spec.engine.lora",
+    "max_lora_rank": "spec.engine.lora",
+    "lora_dtype": "spec.engine.lora",
+    "lora_modules": "spec.adapters",
     "decode_algo": "spec.engine.speculative",
     "gamma": "spec.engine.speculative",
     "speculative_disable_by_batch_size": "spec.engine.speculative",
@@ -69,6 +76,7 @@ OTHER_SPELLINGS: Final[dict[str, str]] = {
     "cuda_graph_sizes": "spec.engine.cudaGraphs",
     "cudagraph_capture_sizes": "spec.engine.cudaGraphs",
     "max_cudagraph_capture_size": "spec.engine.cudaGraphs",
+    "no_enable_lora": "spec.engine.lora",
     "runner": "spec.engine.task",
     "use_sps": "spec.engine.speculative",
     "speculative_config": "spec.engine.speculative",
@@ -156,6 +164,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "ending with a letter or digit",
     ),
     *MODEL_RULES,
+    *ADAPTER_RULES,
     *SPECULATIVE_RULES,
     Rule(
         at=("spec", "engine"),

@@ -5,24 +5,18 @@ from __future__ import annotations
 from typing import Final
 
 from blade_operator.spec.fields import LLMServiceSpec
+from blade_operator.spec.rules.place import cel_readable, readable
 from blade_operator.spec.rules.rule import Rule
 
 _FIELD: Final = "spec.engine.speculative"
 
 
 def _reachable(spec: LLMServiceSpec) -> bool:
-    """Whether the pods can read the draft model: it is where the model is, or in the image."""
+    """Whether the pods can read the draft model."""
     speculative = spec.engine.speculative
     if speculative is None or speculative.draft_model is None:
         return True
-    uri = speculative.draft_model.uri
-    return uri.startswith("file://") or _place(uri) == _place(spec.model.uri)
-
-
-def _place(uri: str) -> str:
-    """What both have to share: the scheme, and the claim of a ``pvc://`` one."""
-    scheme, _, rest = uri.partition("://")
-    return f"pvc://{rest.partition('/')[0]}" if scheme == "pvc" else scheme
+    return readable(speculative.draft_model.uri, spec.model.uri)
 
 
 SPECULATIVE_RULES: Final[tuple[Rule, ...]] = (
@@ -65,11 +59,7 @@ SPECULATIVE_RULES: Final[tuple[Rule, ...]] = (
         at=("spec",),
         field=f"{_FIELD}.draftModel.uri",
         cel="!has(self.engine) || !has(self.engine.speculative) || !has(self.engine.speculative.draftModel) || "
-        "self.engine.speculative.draftModel.uri.startsWith('file://') || "
-        "(self.model.uri.startsWith('pvc://') ? "
-        "self.engine.speculative.draftModel.uri.split('/')[2] == self.model.uri.split('/')[2] && "
-        "self.engine.speculative.draftModel.uri.startsWith('pvc://') : "
-        "self.engine.speculative.draftModel.uri.split(':')[0] == self.model.uri.split(':')[0])",
+        + cel_readable("self.engine.speculative.draftModel.uri"),
         holds=lambda name, spec: _reachable(spec),
         message="must be a file:// one, or of the kind of spec.model.uri (pvc:// of the same claim): the pods have one "
         "volume, and one Secret, for both",
