@@ -169,7 +169,8 @@ def _graph_bytes(config: EngineConfig, model: ModelConfig, dtype: DTypeName) -> 
     sizes = graph_batch_sizes(config.cuda_graph_batch_sizes, config.cuda_graph_max_batch_size, config.max_num_seqs)
     tokens = graph_token_sizes(config.cuda_graph_token_sizes, config.cuda_graph_max_tokens, config.max_batch_tokens)
     shared = layer_activation_bytes(model, dtype, max((*sizes, *tokens)))
-    return (len(sizes) + len(tokens)) * model.num_layers * GRAPH_BYTES_PER_LAYER + shared
+    sets = 2 if config.enable_lora else 1  # one for steps with adapters
+    return sets * (len(sizes) + len(tokens)) * model.num_layers * GRAPH_BYTES_PER_LAYER + shared
 
 
 def _find_gpu() -> Gpu | None:

@@ -76,8 +76,12 @@ class Decoder:
         last = self.layers[-1]
         done = len(self.layers) - (selected is not None)  # the last layer goes on with few of a prefill's tokens
         adapters = step.adapters
-        assert self.fused is None or not isinstance(adapters, TokenGroups), "of kernels on another device"
-        if self.fused is not None and done and (adapters is None or self.fused.serves_adapters(adapters, len(x))):
+        if (
+            self.fused is not None
+            and done
+            and not isinstance(adapters, TokenGroups)
+            and (adapters is None or self.fused.serves_adapters(adapters, len(x)))
+        ):
             rotation = rotations[0]
             x, residual = self.fused(
                 x, rotation.cos, rotation.sin, step.slot_mapping, step.attention, step.kv_cache, done, adapters

@@ -38,13 +38,15 @@ class CudaStreams:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def mark(self) -> torch.cuda.Event:
-        return torch.cuda.current_stream(self._device).record_event()
+        event: torch.cuda.Event = torch.cuda.current_stream(self._device).record_event()
+        return event
 
     def copy(self, launch: Callable[[], None], after: torch.cuda.Event) -> torch.cuda.Event:
         self._stream.wait_event(after)
         with torch.cuda.stream(self._stream):
             launch()
-        return self._stream.record_event()
+        event: torch.cuda.Event = self._stream.record_event()
+        return event
 
     def wait(self, mark: torch.cuda.Event) -> None:
         torch.cuda.current_stream(self._device).wait_event(mark)

@@ -227,6 +227,18 @@ def test_the_kv_cache_gets_what_weights_a_step_and_graphs_leave_of_the_share(tmp
     assert blocks(without) == min(64, 20 + GRAPHS // BLOCK)
 
 
+def test_with_adapters_the_slots_count_and_a_second_set_of_graphs(tmp_path: Path) -> None:
+    model, gpu = make_model(tmp_path), Gpu(GIB, GIB)
+    detail = gpu_plan(model, gpu, enable_lora=True, max_loras=3, kv_cache_bytes=40 * BLOCK).detail
+    assert f"CUDA graphs {2 * GRAPHS - LAYER_ACTIVATIONS} bytes" in detail
+    slots = [
+        int(gpu_plan(model, gpu, enable_lora=True, max_loras=n, kv_cache_bytes=40 * BLOCK)
+        .detail.partition("adapters ")[2].split()[0])
+        for n in (3, 7)
+    ]  # fmt: skip
+    assert 0 <= 2 * slots[0] - slots[1] < 1 << 10  # buffers are one more than adapters
+
+
 def test_a_share_that_is_too_small_and_a_gpu_that_is_are_said_with_what_to_change(tmp_path: Path) -> None:
     model = make_model(tmp_path)
     gpu = Gpu(GIB, GIB)

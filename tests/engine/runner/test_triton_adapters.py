@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import engine_support.triton_interpreter as triton_interpreter
 import pytest
@@ -13,13 +14,17 @@ from engine_support.adapters import KIND, targets_of, write_adapter
 from engine_support.recording_graphs import RecordingGraphs
 from engine_support.runner_driver import Driver, prompt_of
 from engine_support.tiny_models import engine_config, save_model
+from engine_support.whole_engine import generated, whole_engine
 
 from blade_llm.config import EngineConfig
+from blade_llm.engine.adapters import LoadedAdapter
+from blade_llm.engine.messages import GenerateRequest
 from blade_llm.lora.memory import adapter_bytes
 from blade_llm.lora.reader import AdapterWeights, read_adapter
 from blade_llm.models.config import load_model_config
 from blade_llm.runner import build_runner
 from blade_llm.runner.torch_runner import TorchRunner
+from blade_llm.sampling.parameters import SamplingParams
 
 pytestmark = pytest.mark.skipif(triton_interpreter.COMPILED, reason="compares with torch operators on the CPU")
 
@@ -138,6 +143,33 @@ def test_graphs_with_adapters_are_captured_beside_the_others(
     for expected in ("graph_batch_size=4", "graph_batch_size=4 with adapters", "graph_num_tokens=40 with adapters"):
         assert any(record.message == f"caching graph of {expected}" for record in caplog.records), expected
     assert [graphs.kind for graphs in runner.all_graphs] == [" with adapters", "", " with adapters", ""]
+
+
+def serve(runner: TorchRunner, folder: Path) -> dict[str, list[int]]:
+    """Requests with three adapters and without, all at once, through the engine's own loading."""
+    core = whole_engine(runner)
+    assert runner.adapters is not None
+    loaded = cast("dict[int, LoadedAdapter]", runner.adapters.loaded)
+    core.serve_adapters(runner.config, lambda path: weights(folder, runner, int(path.name)), loaded)
+    requests = [
+        GenerateRequest(
+            request_id=str(number), prompt_token_ids=prompt_of(5 + number, seed=number),
+            sampling=SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True, seed=1),
+            adapter=str(folder / str(number % 4)) if number % 4 < 3 else "",
+        )
+        for number in range(8)
+    ]  # fmt: skip
+    return generated(core, requests)
+
+
+def test_a_whole_engine_with_more_adapters_than_slots(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = config_of(folder, max_loras=2, max_cpu_loras=2, lora_allowed_roots=(str(folder),))
+    expected = serve(build_runner(config), folder)
+    runner, backend = triton_runner(config, monkeypatch)
+    runner.warm_up()
+    assert serve(runner, folder) == expected
+    assert {*backend.order} & {*WITH}
+    assert {*backend.order} & {*MIXED_WITH}
 
 
 def test_a_batch_without_adapters_launches_what_it_does_in_an_engine_without(
