@@ -161,8 +161,8 @@ def _gpu_remedy(fixed: int, gpu: Gpu) -> str:
 def _graph_bytes(config: EngineConfig, model: ModelConfig, dtype: DTypeName) -> int:
     """All graphs, and the working memory of the largest, which the others share; logits are none of their work."""
     # These need torch, which nothing else here does.
-    from blade_llm.runner.cuda_graphs import graph_batch_sizes
-    from blade_llm.runner.mixed_graphs import graph_token_sizes
+    from blade_llm.runner.graphs.decode import graph_batch_sizes
+    from blade_llm.runner.graphs.mixed import graph_token_sizes
 
     if config.disable_cuda_graph:
         return 0

@@ -17,7 +17,7 @@ from blade_llm.sampling.guided.vocabulary import load_vocabulary
 from blade_llm.scheduling.budget.prefill import CPU_MIN_CHUNK, GPU_MIN_CHUNK
 
 if TYPE_CHECKING:
-    from blade_llm.runner.adapters import RunnerAdapters
+    from blade_llm.runner.lora.adapters import RunnerAdapters
 
 __all__ = ["build_core", "preload"]
 

@@ -13,7 +13,7 @@ from blade_llm.layers.latent_prefill import ExpandedPrefills, expanded_prefills
 from blade_llm.layers.step import KVCache, StepMetadata, WholeSequences
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.model import Model
-from blade_llm.runner.step_adapters import StepAdapters
+from blade_llm.runner.lora.step import StepAdapters
 from blade_llm.runner.tables import SlotTables
 from blade_llm.spec.latent_attention import LatentAttentionSpec
 from blade_llm.spec.modules import ModulesSpec

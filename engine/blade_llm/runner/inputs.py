@@ -9,11 +9,11 @@ import numpy as np
 from torch import Tensor
 
 from blade_llm.kernels.paged_attention import RaggedBatch
-from blade_llm.runner.adapters import RunnerAdapters
-from blade_llm.runner.mixed_graphs import MixedGraphs
+from blade_llm.runner.graphs.mixed import MixedGraphs
+from blade_llm.runner.lora.adapters import RunnerAdapters
+from blade_llm.runner.lora.step import StagedAdapters, StepAdapters
 from blade_llm.runner.prompt_outputs import PromptOutputBatch
 from blade_llm.runner.staging import Staging
-from blade_llm.runner.step_adapters import StagedAdapters, StepAdapters
 from blade_llm.runner.tables import SlotTables
 from blade_llm.sampling.sampler import SampledSlots
 from blade_llm.scheduling.plan import StepPlan

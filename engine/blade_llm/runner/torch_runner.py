@@ -34,8 +34,6 @@ from blade_llm.models.dtypes import resolve_dtype
 from blade_llm.models.errors import NotEnoughMemoryError
 from blade_llm.models.memory import activation_bytes
 from blade_llm.models.model import Model
-from blade_llm.runner.adapters import RunnerAdapters
-from blade_llm.runner.cuda_graphs import CudaGraphs, DecodeGraphs, GraphBackend, SizedGraphs
 from blade_llm.runner.device import (
     TORCH_DTYPES,
     choose_attention,
@@ -47,10 +45,13 @@ from blade_llm.runner.device import (
 from blade_llm.runner.draft import DraftRunner, DraftWeights, load_draft
 from blade_llm.runner.draft_config import DraftModelConfig, draft_model_config
 from blade_llm.runner.forward_pass import ForwardPass
-from blade_llm.runner.graph_sets import StepGraphs, create_graphs, in_capture_order
+from blade_llm.runner.graphs.decode import CudaGraphs, DecodeGraphs, GraphBackend, SizedGraphs
+from blade_llm.runner.graphs.mixed import MixedGraphs
+from blade_llm.runner.graphs.sets import StepGraphs, create_graphs, in_capture_order
 from blade_llm.runner.inputs import StepInputs, send_inputs
 from blade_llm.runner.kv_cache import allocate_kv_cache, copy_blocks
-from blade_llm.runner.mixed_graphs import MixedGraphs
+from blade_llm.runner.lora.adapters import RunnerAdapters
+from blade_llm.runner.lora.step import StepAdapters
 from blade_llm.runner.pending import Drafts, LaunchedForward, LaunchedStep
 from blade_llm.runner.prompt_outputs import PromptOutputResults, compute_prompt_outputs
 from blade_llm.runner.startup.autotune import autotune_prefetch, autotune_threads
@@ -61,7 +62,6 @@ from blade_llm.runner.startup.memory_plan import memory_plan, plan_kv_cache
 from blade_llm.runner.startup.step_times import measure_steps
 from blade_llm.runner.startup.threads import requested_threads, usable_cores
 from blade_llm.runner.startup.warm_up import warm_up
-from blade_llm.runner.step_adapters import StepAdapters
 from blade_llm.runner.supported import assert_supported
 from blade_llm.runner.tables import SlotTables
 from blade_llm.sampling.masks import TokenMasks

@@ -17,7 +17,7 @@ from engine_support.whole_engine import generated, whole_engine
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.models.config import load_model_config
 from blade_llm.runner import build_runner
-from blade_llm.runner.cuda_graphs import DecodeGraphs, graph_batch_sizes
+from blade_llm.runner.graphs.decode import DecodeGraphs, graph_batch_sizes
 from blade_llm.runner.torch_runner import TorchRunner
 from blade_llm.sampling.parameters import SamplingParams
 

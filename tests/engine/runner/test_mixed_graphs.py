@@ -19,7 +19,7 @@ from blade_llm.engine.messages import GenerateRequest
 from blade_llm.kernels.paged_attention import RaggedBatch
 from blade_llm.models.config import load_model_config
 from blade_llm.runner import build_runner
-from blade_llm.runner.mixed_graphs import MixedGraphs, graph_token_sizes
+from blade_llm.runner.graphs.mixed import MixedGraphs, graph_token_sizes
 from blade_llm.runner.torch_runner import TorchRunner
 from blade_llm.sampling.parameters import SamplingParams
 

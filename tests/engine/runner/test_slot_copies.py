@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from blade_llm.lora.packing import PackedAdapter
-from blade_llm.runner.slot_copies import SlotCopies
+from blade_llm.runner.lora.slot_copies import SlotCopies
 
 
 class RecordingStreams:

@@ -12,7 +12,7 @@ from blade_llm.cache.sizing import KVCachePlan
 from blade_llm.config import EngineConfig
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.dtypes import DTypeName
-from blade_llm.runner.cuda_graphs import SizedGraphs
+from blade_llm.runner.graphs.decode import SizedGraphs
 from blade_llm.runner.tables import SlotTables
 from blade_llm.scheduling.plan import PendingForward, PendingStep, StepPlan
 

@@ -18,9 +18,9 @@ from blade_llm.lora.reader import AdapterWeights
 from blade_llm.lora.targets import Targets
 from blade_llm.models.errors import NotEnoughMemoryError
 from blade_llm.models.linear_method import LinearMethod
-from blade_llm.runner.slot_copies import CudaStreams, NoStreams, SlotCopies
+from blade_llm.runner.lora.slot_copies import CudaStreams, NoStreams, SlotCopies
+from blade_llm.runner.lora.step import DeviceAdapters, StagedAdapters, StagedRows
 from blade_llm.runner.staging import Staging
-from blade_llm.runner.step_adapters import DeviceAdapters, StagedAdapters, StagedRows
 from blade_llm.scheduling.plan import StepPlan
 from blade_llm.spec.adapter_layout import SlotLayout, buffers_of
 from blade_llm.spec.tensors import TensorMap

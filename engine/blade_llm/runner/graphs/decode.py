@@ -3,7 +3,7 @@
 A graph replays one batch size on fixed addresses. So there is one for each of a few sizes, and a smaller batch is
 padded with a slot that belongs to no request; larger ones are launched kernel by kernel. All the rest of a step's state
 lives in the slot tables and the KV cache, whose addresses never change, so slots and positions are a graph's only
-inputs. Steps with prefill have graphs of their own (:mod:`blade_llm.runner.mixed_graphs`).
+inputs. Steps with prefill have graphs of their own (:mod:`blade_llm.runner.graphs.mixed`).
 """
 
 from __future__ import annotations

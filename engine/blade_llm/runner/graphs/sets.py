@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from blade_llm.config import EngineConfig
-from blade_llm.runner.cuda_graphs import Decode, DecodeGraphs, GraphBackend, SizedGraphs, graph_batch_sizes
-from blade_llm.runner.mixed_graphs import Forward, MixedGraphs, graph_token_sizes
+from blade_llm.runner.graphs.decode import Decode, DecodeGraphs, GraphBackend, SizedGraphs, graph_batch_sizes
+from blade_llm.runner.graphs.mixed import Forward, MixedGraphs, graph_token_sizes
 
 
 @dataclass(frozen=True, slots=True)
