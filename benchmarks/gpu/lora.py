@@ -24,7 +24,7 @@ from benchmarks.gpu.machine import DEVICE, DRY, bandwidth, finish, limits, perce
 from benchmarks.gpu.shapes import MODEL
 from blade_llm.engine.core import EngineCore
 from blade_llm.engine.messages import GenerateRequest
-from blade_llm.kernels.lora import Factors, Slice
+from blade_llm.kernels.lora import Factors, Slice, TokenGroups
 from blade_llm.kernels.lora import triton as kernels
 from blade_llm.lora.device_slots import DeviceSlots
 from blade_llm.lora.packing import pack
@@ -210,7 +210,7 @@ def cases() -> Iterator[Case]:
         ids = torch.arange(tokens, dtype=torch.int32, device=DEVICE) % count + 1
         groups = kernels.group_tokens(ids, max(ADAPTERS) + 1, False)
 
-        def run(x: Tensor = x, y: Tensor = y, groups: kernels.TokenGroups = groups) -> Tensor:
+        def run(x: Tensor = x, y: Tensor = y, groups: TokenGroups = groups) -> Tensor:
             kernels.add_lora(x, y.zero_(), table, groups)
             return y
 
