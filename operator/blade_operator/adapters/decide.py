@@ -78,12 +78,21 @@ def decide(
     placed = place([Wanted(adapter.name, adapter.replicas) for adapter, _ in declared], capacity, present)
     for adapter, path in declared:
         _bring(adapter, path, placed[adapter.name], has, decision)
-    for pod, infos in has.items():
-        gone = [name for name in infos if name in known and name not in names]
-        decision.actions += [UnloadAdapter(pod, name) for name in gone]
+    for name in known:
+        if name not in names:
+            _remove(name, has, decision)
     if any(isinstance(action, UnloadAdapter) for action in decision.actions):
         decision.requeue.append(SOON)
     return decision
+
+
+def _remove(name: str, has: Mapping[str, Mapping[str, AdapterInfo]], decision: Decision) -> None:
+    """Unload an adapter that is declared no more. It stays in the status until no engine lists it."""
+    pods = tuple(pod for pod in sorted(has) if name in has[pod])
+    if pods:
+        decision.actions += [UnloadAdapter(pod, name) for pod in pods]
+        nbytes = max(has[pod][name].nbytes for pod in pods)
+        decision.statuses.append(AdapterStatus(name, 0, pods, nbytes, "it is unloaded", failed=False))
 
 
 def _bring(

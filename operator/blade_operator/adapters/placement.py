@@ -2,8 +2,8 @@
 
 Rendezvous hashing (Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998) ranks the engines
 of an adapter; an engine that has it already comes before those that have not. No engine takes another one beyond a
-bound (Mirrokni et al., "Consistent hashing with bounded loads", arXiv 1608.01350), or beyond what it holds, while others
-have room; what is there stays.
+bound (Mirrokni et al., "Consistent hashing with bounded loads", arXiv 1608.01350), or beyond what it holds, while
+others have room; what is there stays.
 """
 
 from __future__ import annotations
@@ -44,16 +44,19 @@ def place(
         there = present.get(adapter.name, frozenset())
         ranked = sorted(engines, key=lambda engine: (-_weight(adapter.name, engine), engine))
 
-        def order(engine: str) -> tuple[bool, bool, bool, int]:
-            full = 0 < engines[engine] <= taken[engine]
-            beyond = engine not in there and taken[engine] >= bound
-            return full, beyond, engine not in there, taken[engine] if full or beyond else 0
-
-        chosen = sorted(ranked, key=order)[:count]
+        order = {engine: _order(engine in there, taken[engine], engines[engine], bound) for engine in engines}
+        chosen = sorted(ranked, key=order.__getitem__)[:count]
         for engine in chosen:
             taken[engine] += 1
         placed[adapter.name] = frozenset(chosen)
     return placed
+
+
+def _order(there: bool, taken: int, room: int, bound: int) -> tuple[bool, bool, bool, int]:
+    """Sort key of an engine that has taken so many adapters: those with room first, and those that have it already."""
+    full = 0 < room <= taken
+    beyond = not there and taken >= bound
+    return full, beyond, not there, taken if full or beyond else 0
 
 
 def _bound(adapters: Sequence[Wanted], engines: int) -> int:

@@ -12,10 +12,11 @@ def adapter_status(inputs: StatusInputs) -> dict[str, Any]:
     """The fields of the status; those of the last one while the spec is invalid."""
     if inputs.adapters is None:
         return {name: inputs.last_status.get(name) for name in ("adapters", "adaptersReady")}
-    ready = sum(len(each.pods) >= each.desired and not each.reason for each in inputs.adapters)
+    declared = [each for each in inputs.adapters if each.desired]
+    ready = sum(len(each.pods) >= each.desired and not each.reason for each in declared)
     return {
         "adapters": [each.as_status() for each in inputs.adapters],
-        "adaptersReady": f"{ready}/{len(inputs.adapters)}" if inputs.adapters else "",
+        "adaptersReady": f"{ready}/{len(declared)}" if declared else "",
     }
 
 
@@ -28,9 +29,9 @@ def adapters_ready(inputs: StatusInputs) -> list[Condition]:
         return [Condition("AdaptersReady", before["status"], before["reason"], before.get("message", ""))]
     if not inputs.adapters:
         return []
-    missing = [each for each in inputs.adapters if each.reason or len(each.pods) < each.desired]
+    missing = [each for each in inputs.adapters if each.desired and (each.reason or len(each.pods) < each.desired)]
     if not missing:
-        count = len(inputs.adapters)
+        count = sum(each.desired > 0 for each in inputs.adapters)
         return [
             Condition("AdaptersReady", "True", "Loaded", f"{count} adapters are on all engines that are to have them")
         ]

@@ -104,6 +104,8 @@ def test_only_what_the_operator_loaded_is_unloaded() -> None:
     decision = decided(known=("sql",), **lists)
     assert decision.actions == [UnloadAdapter("p0", "sql")]
     assert decision.requeue == [SOON]
+    assert [(status.name, status.desired, status.pods) for status in decision.statuses] == [("sql", 0, ("p0",))]
+    assert decided(known=("sql",), p0=[info("own")]).statuses == []
 
 
 def test_too_few_engines_are_named() -> None:
