@@ -164,21 +164,22 @@ def _keep(job: _Job, ledger: Ledger, most: int) -> bool:
 
 
 def _add(job: _Job, ledger: Ledger, fair: int, fair_load: float, most: int) -> bool:
-    """Choose one more engine for the adapter, that has ``most`` copies only if all have; False when there is no room."""
+    """Choose one more engine, of those that have fewer than ``most`` copies if there are any; False: no room."""
     candidates = [each for each in ledger.open if ledger.has_room(each, job.name, job.in_memory, job.pinned)]
     if not candidates:
         return False
-    for engine in preference(job.name, candidates, ledger.capacity):
-        if ledger.count(engine) < fair and ledger.load(engine) + job.load <= max(fair_load, job.load):
-            break
-    else:
-        here = frozenset(ledger.current(job.name))
-
-        def cost(engine: str) -> tuple[bool, bool, float, int, str]:
-            full = ledger.count(engine) >= most
-            return full, full and engine not in here, ledger.load(engine), ledger.count(engine), engine
-
-        engine = min(candidates, key=cost)
+    engine = next(
+        (
+            engine
+            for engine in preference(job.name, candidates, ledger.capacity)
+            if ledger.count(engine) < fair and ledger.load(engine) + job.load <= max(fair_load, job.load)
+        ),
+        None,
+    )
+    if engine is None:
+        few = [each for each in candidates if ledger.count(each) < most]
+        here = [each for each in ledger.current(job.name) if each in candidates]
+        engine = min(few or here or candidates, key=lambda each: (ledger.load(each), ledger.count(each), each))
     ledger.put(job.name, engine, in_memory=job.in_memory, pinned=job.pinned, load=job.load)
     return True
 

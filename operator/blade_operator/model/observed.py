@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from blade_operator.model.objects import Object, Ref
+from blade_protocol.adapters import AdapterInfo
 from blade_protocol.fetch import FetchProgress
 from blade_protocol.state import EngineState
 
@@ -27,6 +28,10 @@ class Observed:
     """State of each engine by pod name; a pod that did not respond is absent (unknown, not failed)."""
     downloads: Mapping[str, FetchProgress] = field(default_factory=dict)
     """Progress by name of the pod whose model is being downloaded; absent when the pod did not respond."""
+    adapters: Mapping[str, tuple[AdapterInfo, ...]] = field(default_factory=dict)
+    """What each engine that serves LoRA adapters lists, by pod name; a pod that did not respond is absent."""
+    refused_adapters: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """By pod and adapter why the engine refused the latest request to load or unload it."""
     unauthorized: frozenset[str] = frozenset()
     """Names of the pods that do not accept the operator's internal token."""
     abandoned: bool = False
