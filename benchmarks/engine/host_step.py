@@ -30,7 +30,7 @@ from blade_llm.runner.inputs import send_inputs
 from blade_llm.runner.tables import SlotTables
 from blade_llm.sampling.masks import TokenMasks
 from blade_llm.sampling.parameters import SamplingParams
-from blade_llm.scheduling.budget import PrefillBudget
+from blade_llm.scheduling.budget.prefill import PrefillBudget
 from blade_llm.scheduling.plan import PendingForward, StepPlan, StepResult
 
 BATCH = 256

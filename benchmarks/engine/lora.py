@@ -19,8 +19,9 @@ import torch
 from safetensors.torch import save_file
 
 from benchmarks.figures import QUICK, Figure, report
-from benchmarks.peers.model import CONFIG, random_model
+from benchmarks.peers.model import random_model
 from benchmarks.peers.peers import CACHE
+from benchmarks.peers.shapes import KNOWN_TOKENS
 from blade_llm.config import EngineConfig
 from blade_llm.engine.build import build_core
 from blade_llm.engine.core import EngineCore
@@ -110,7 +111,7 @@ def _round(core: EngineCore, adapters: Sequence[str], length: int = LENGTH) -> f
     sampling = SamplingParams(max_tokens=length, temperature=0.0, ignore_eos=True, seed=1)
     started = time.perf_counter()
     for number, adapter in enumerate(adapters):
-        prompt = torch.randint(3, CONFIG["vocab_size"], (128,), generator=generator).tolist()
+        prompt = torch.randint(3, KNOWN_TOKENS, (128,), generator=generator).tolist()
         core.add(GenerateRequest(request_id=str(number), prompt_token_ids=prompt, sampling=sampling, adapter=adapter))
     while core.has_work:
         for output in core.step():

@@ -19,12 +19,12 @@ from benchmarks.figures import Figure, report
 from blade_llm.cache.manager import KVCacheManager
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
 from blade_llm.scheduling.admission import FIRST_COME_FIRST_SERVED, AdmissionPolicy
-from blade_llm.scheduling.budget import CPU_MIN_CHUNK, GPU_MIN_CHUNK, PrefillBudget
+from blade_llm.scheduling.budget.prefill import CPU_MIN_CHUNK, GPU_MIN_CHUNK, PrefillBudget
+from blade_llm.scheduling.budget.step_cost import StepCost
 from blade_llm.scheduling.limits import SchedulerConfig
 from blade_llm.scheduling.plan import StepPlan, StepResult
 from blade_llm.scheduling.request import Request
 from blade_llm.scheduling.scheduler import Scheduler
-from blade_llm.scheduling.step_cost import StepCost
 
 SHORT = 64
 """Prompt tokens: up to here a prompt is short."""

@@ -20,7 +20,7 @@ from benchmarks.gpu.generation import add, build, generate, prompt, share_right,
 from benchmarks.gpu.machine import DRY, bandwidth, finish, limits, peak, synchronize
 from benchmarks.gpu.shapes import MODEL
 from blade_llm.engine.core import EngineCore
-from blade_llm.scheduling.budget import PrefillBudget
+from blade_llm.scheduling.budget.prefill import PrefillBudget
 
 CONTEXT = 40 if DRY else 1024
 BATCHES = (1, 2) if DRY else (1, 8, 64, 128, 256)

@@ -12,10 +12,10 @@ from operator_support.rule_examples import CHANGES, EXAMPLES, Example
 
 from blade_operator.model.objects import Object
 from blade_operator.spec import SpecError, apply_defaults, parse_service
-from blade_operator.spec.change_rules import CHANGE_RULES
+from blade_operator.spec.rules.change import CHANGE_RULES
 from blade_operator.spec.crd.definition import custom_resource_definition
-from blade_operator.spec.rule import Rule
-from blade_operator.spec.rules import RULES
+from blade_operator.spec.rules.rule import Rule
+from blade_operator.spec.rules.service import RULES
 from blade_protocol.labels import API_VERSION, KIND
 from e2e.cluster import Cluster
 from e2e.support.dry_run import DryRun, dry_run

@@ -19,6 +19,37 @@ ModelImpl = Literal["auto", "blade", "transformers"]
 transformers' modules."""
 
 
+MAX_GAMMA: Final = 16
+"""Draft tokens of one decode at most: more are hardly ever accepted, and each one takes memory for its logits."""
+
+
+class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Speculative decoding: where draft tokens come from, and how many there are."""
+
+    method: Literal["draft", "ngram"]
+    """``draft``: a small model; ``ngram``: what followed where the text went on as it does now."""
+    gamma: int = 4
+    """Draft tokens of one decode at most."""
+    disable_above_batch: int | None = None
+    """No draft tokens while more requests run; None: the measured cost decides alone."""
+    ngram_min_match: int = 2
+    """``ngram``: tokens that have to be equal at least."""
+    draft_model: str = ""
+    """``draft``: the draft model's folder."""
+    draft_dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
+    """``auto``: the model's type."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.gamma <= MAX_GAMMA:
+            raise ValueError(f"gamma is {self.gamma}; give 1 to {MAX_GAMMA} draft tokens (4 is usual)")
+        if self.disable_above_batch is not None and self.disable_above_batch < 1:
+            raise ValueError("disable_above_batch must be at least 1; give decode_algo normal for no speculation")
+        if not 1 <= self.ngram_min_match <= 16:
+            raise ValueError(f"ngram_min_match is {self.ngram_min_match}; give 1 to 16 tokens")
+        if (self.method == "draft") != bool(self.draft_model):
+            raise ValueError("a draft model goes together with the method draft (decode_algo sps), and with no other")
+
+
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What an engine process needs to start. Crosses the process boundary as msgpack."""
 
@@ -96,6 +127,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Names and folders of adapters that are loaded at the start and stay in host memory."""
     lora_allowed_roots: tuple[str, ...] = ()
     """Folders below which requests may name adapters by their path; none: by name alone."""
+    speculative: SpeculativeConfig | None = None
+    """Speculative decoding; None: none."""
     revision: str = ""
     extra_eos_token_ids: tuple[int, ...] = ()
     """End-of-sequence ids beyond those of the model's configuration (the tokenizer's ``eos_token``)."""
@@ -109,6 +142,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("cuda_graph_batch_sizes needs sizes of at least 1; give disable_cuda_graph for none")
         if self.cuda_graph_token_sizes is not None and min(self.cuda_graph_token_sizes, default=0) < 1:
             raise ValueError("cuda_graph_token_sizes needs sizes of at least 1; give cuda_graph_max_tokens 0 for none")
+        if self.speculative is not None and self.task != "generate":
+            raise ValueError(f"speculative decoding speeds up generating text; leave it out with task {self.task}")
         if min(self.max_loras, self.max_lora_rank) < 1:
             raise ValueError("max_loras and max_lora_rank must be at least 1")
         if self.max_cpu_loras is not None and self.max_cpu_loras < self.max_loras:

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 import msgspec
 import numpy as np
 
-from blade_llm.config import PACKED_CACHE_BYTES, EngineConfig
+from blade_llm.config import PACKED_CACHE_BYTES, EngineConfig, SpeculativeConfig
 from blade_llm.engine.core import EngineCore
 from blade_llm.engine.messages import AdapterReply, GenerateRequest, LoadAdapter
 from blade_llm.engine.messages import RequestOutput as EngineOutput
@@ -28,6 +28,7 @@ from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.implementation import read_model_config
 from blade_llm.models.tensors import expected_tensors
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
+from blade_llm.speculative_options import require_same_tokens, speculative_of
 from blade_llm.text.chat_template import load_chat_template
 from blade_llm.text.output_text import OutputText
 from blade_llm.text.tokenizer import Tokenizer
@@ -89,6 +90,8 @@ class LLM:
         tokenizer_special_tokens: tokens to treat as special, too; ``NAME=TOKEN`` names a role as well.
         chat_template: a jinja file, or a template itself, that replaces the model's.
         seed: makes outputs repeat whose sampling parameters have no seed of their own.
+        speculative: speculative decoding, as :class:`~blade_llm.config.SpeculativeConfig` or its fields (vLLM's name
+            and fields: ``speculative_config``).
         config: fields of :class:`~blade_llm.config.EngineConfig` (``dtype``, ``max_model_len``,
             ``kv_cache_bytes``, ``num_threads``, …), or vLLM's names of them (``gpu_memory_utilization``, …).
 
@@ -109,6 +112,8 @@ class LLM:
         tokenizer_special_tokens: Sequence[str] = (),
         chat_template: str | Path | None = None,
         seed: int | None = None,
+        speculative: SpeculativeConfig | Mapping[str, Any] | None = None,
+        speculative_config: Mapping[str, Any] | None = None,
         **config: Any,
     ) -> None:
         if (dtype := config.get("dtype")) is not None:
@@ -137,6 +142,10 @@ class LLM:
             "packed_cache_bytes": PACKED_CACHE_BYTES,
             **config,
         }
+        values["speculative"] = speculative_of(speculative or speculative_config, resolve_model)
+        if values["speculative"] is not None and values["speculative"].draft_model:
+            draft = Path(values["speculative"].draft_model)
+            require_same_tokens(self.tokenizer.vocabulary, Tokenizer(draft).vocabulary, draft)
         self._core = _build_core(EngineConfig(model=str(folder), **values))
         self._vocab_size = model_config.vocab_size
         self._numbers = itertools.count()

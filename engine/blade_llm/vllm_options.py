@@ -202,8 +202,11 @@ _OPTIONS: Final = (
     *_refused("workers are the engine's own", "worker_cls", "worker_extension_cls", "additional_config"),
     # Decoding
     _renamed("speculative_model", "draft.model", "with `--decode_algo sps`"),
-    _renamed("num_speculative_tokens", "gamma", "with `--decode_algo sps`"),
-    *_refused("give --decode_algo sps, --draft.model and --gamma", "speculative_config"),
+    _renamed("num_speculative_tokens", "gamma", "with `--decode_algo sps` or `ngram`"),
+    _same("speculative_config", "`method` ngram or draft_model"),
+    _same("speculative_disable_by_batch_size"),
+    _renamed("ngram_prompt_lookup_min", "ngram_min_match"),
+    *_ignored("the longest match is found whatever its length", "ngram_prompt_lookup_max"),
     *_ignored("there is one backend, llguidance", "guided_decoding_backend", "structured_outputs_config"),
     *_ignored("send seed with a request: its output then repeats whatever else runs", "seed"),
     # LoRA
@@ -267,10 +270,12 @@ VLLM_OPTIONS: Final[Mapping[str, VllmOption]] = {option.name: option for option 
 
 _FIELDS: Final = frozenset(EngineConfig.__struct_fields__)
 _RENAMED_FIELDS: Final[Mapping[str, str]] = {"ragged_flash_max_batch_tokens": "max_batch_tokens"}
+_SPECULATIVE: Final = frozenset({"gamma", "draft.model", "ngram_min_match", "speculative_disable_by_batch_size"})
 _REQUESTS_NOTHING: Final[Mapping[str, tuple[str, ...]]] = {
     "tool_call_parser": ("none",),
     "reasoning_parser": ("none",),
     "kv_cache_quant": ("no_quant",),
+    "ngram_min_match": ("2",),
     "tensor_parallel_size": ("1",),
     "pipeline_parallel_size": ("1",),
     "nnodes": ("1",),
@@ -316,6 +321,10 @@ def engine_fields(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[st
             elif target in _FIELDS:
                 fields[target] = _field(target, ours, name, value)
             elif _text(ours) not in _REQUESTS_NOTHING.get(target, ()):
+                if target in _SPECULATIVE:
+                    raise ValueError(
+                        f"{name}={value!r}: give LLM(speculative={{...}}) with all of it; leave it out here"
+                    )
                 raise ValueError(f"{name}={value!r} is not available in this version; leave it out")
     return fields, warnings
 

@@ -27,6 +27,20 @@ class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
     draft: int = 0
 
 
+class SpeculationCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Speculative decoding since the engine started."""
+
+    drafts: int
+    """Times that a request got draft tokens."""
+    draft_tokens: int
+    accepted_tokens: int
+    """Draft tokens that the model sampled, too."""
+    accepted_per_position: tuple[int, ...] = ()
+    """How often the first, second, ... draft token was accepted."""
+    failed: bool = False
+    """The draft model computed what are no numbers; decoding goes on without drafts."""
+
+
 class EngineState(msgspec.Struct, frozen=True, kw_only=True):
     """Response of ``GET /internal/state``."""
 
@@ -65,6 +79,8 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
     """Adapters that host memory has room for; 0: the engine serves none."""
     adapter_counts: AdapterCounts | None = None
     """None: the engine serves no adapters."""
+    speculation: SpeculationCounts | None = None
+    """None: decoding is not speculative."""
 
 
 class KVBatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

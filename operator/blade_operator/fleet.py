@@ -1,5 +1,4 @@
-"""HTTP client for engine pods, on their internal ports: queries state, adapters and download progress, drains, and has
-adapters loaded and unloaded.
+"""HTTP client for engine pods, on their internal ports: queries state and download progress, and drains.
 
 An engine that does not respond in time is absent from the result: unknown, not failed. The probes of its pod say
 whether it is alive.
@@ -19,7 +18,6 @@ import msgspec
 from blade_operator import metrics
 from blade_operator.model import pods as podutil
 from blade_operator.model.objects import Object
-from blade_operator.model.plan import LoadAdapter, UnloadAdapter
 from blade_protocol import headers, paths
 from blade_protocol.adapters import AdapterInfo, AdapterList, LoadAdapterRequest, UnloadAdapterRequest
 from blade_protocol.fetch import FetchProgress
@@ -32,10 +30,6 @@ TIMEOUT = 1.0
 """Seconds for one request."""
 UNAUTHORIZED = 401
 """The response of an engine that expects another token. A 403 is somebody else's, such as a service mesh's."""
-NOT_FOUND = 404
-SILENT = "the engine did not respond"
-REFUSAL_LIMIT = 1024
-"""Characters of an engine's error that are kept."""
 MAX_CONNECTIONS = 64
 """Requests in flight at the same time."""
 
@@ -47,7 +41,6 @@ class FleetReport:
     engines: Mapping[str, EngineState] = field(default_factory=dict)
     downloads: Mapping[str, FetchProgress] = field(default_factory=dict)
     adapters: Mapping[str, tuple[AdapterInfo, ...]] = field(default_factory=dict)
-    """Of the engines that serve LoRA adapters."""
     unauthorized: frozenset[str] = frozenset()
     """Pods that do not accept the operator's token."""
 
@@ -73,56 +66,43 @@ class Fleet:
         await self._client.aclose()
 
     async def query(self, pods: Iterable[Object]) -> FleetReport:
-        """The state of each engine and the progress of each download that responds, by pod name.
-
-        Engines that serve adapters are then asked for them.
-        """
+        """The state of each engine and the progress of each download that responds, by pod name."""
         found, refusing = tuple(pods), set[str]()
         engines, downloads = await asyncio.gather(
             self._query_all(found, engine_url, paths.INTERNAL_STATE, EngineState, refusing),
             self._query_all(found, fetch_url, paths.INTERNAL_FETCH, FetchProgress, refusing),
         )
-        serving = [pod for pod in found if (state := engines.get(pod["metadata"]["name"])) and state.max_adapters]
+        serving = [pod for pod in found if _serves_adapters(engines.get(pod["metadata"]["name"]))]
         lists = await self._query_all(serving, engine_url, paths.INTERNAL_ADAPTERS, AdapterList, refusing)
-        adapters = {pod: tuple(each.adapters) for pod, each in lists.items()}
+        adapters = {name: tuple(each.adapters) for name, each in lists.items()}
         return FleetReport(engines, downloads, adapters, frozenset(refusing))
 
     async def drain(self, pod: Object, draining: bool = True) -> bool:
         """Drain the engine in ``pod``: it accepts no new request; or take it back in. False when it did not respond."""
-        response = await self._post(pod, paths.INTERNAL_DRAIN, DrainRequest(draining=draining))
-        return response is not None and response.is_success
+        return await self._post(pod, paths.INTERNAL_DRAIN, DrainRequest(draining=draining))
 
-    async def load_adapter(self, pod: Object, action: LoadAdapter) -> str:
-        """Have the engine in ``pod`` load an adapter; it responds before that is done. Why it refuses; else empty."""
-        request = LoadAdapterRequest(
-            lora_name=action.name,
-            lora_path=action.path,
-            pinned=action.pinned,
-            wait=False,
-            replace=True,
-            register_only=action.register_only,
-        )
-        return _refusal(await self._post(pod, paths.INTERNAL_LOAD_ADAPTER, request))
+    async def load_adapter(self, pod: Object, request: LoadAdapterRequest) -> bool:
+        """Have the engine in ``pod`` load an adapter, or replace one; it does so after its response. False when it did
+        not respond, or refuses: its list of adapters says why."""
+        return await self._post(pod, paths.INTERNAL_LOAD_ADAPTER, request)
 
-    async def unload_adapter(self, pod: Object, action: UnloadAdapter) -> str:
-        """Have the engine in ``pod`` forget an adapter. Why it refuses; empty, too, when it had none of that name."""
-        request = UnloadAdapterRequest(lora_name=action.name)
-        response = await self._post(pod, paths.INTERNAL_UNLOAD_ADAPTER, request)
-        return "" if response is not None and response.status_code == NOT_FOUND else _refusal(response)
+    async def unload_adapter(self, pod: Object, name: str) -> bool:
+        """Have the engine in ``pod`` unload an adapter. False when it did not respond, or has none of that name."""
+        return await self._post(pod, paths.INTERNAL_UNLOAD_ADAPTER, UnloadAdapterRequest(lora_name=name))
 
-    async def _post(self, pod: Object, path: str, body: msgspec.Struct) -> httpx.Response | None:
-        """The response of the engine in ``pod``, or None when it did not respond."""
+    async def _post(self, pod: Object, path: str, body: msgspec.Struct) -> bool:
         url = engine_url(pod)
         if url is None:
-            return None
+            return False
         try:
-            return await self._client.post(
+            response = await self._client.post(
                 f"{url}{path}",
                 content=msgspec.json.encode(body),
                 headers={"content-type": "application/json", **self._headers(pod)},
             )
         except httpx.HTTPError:
-            return None
+            return False
+        return response.is_success
 
     async def _query_all(
         self, pods: Iterable[Object], url: Callable[[Object], str | None], path: str, kind: type[T], refusing: set[str]
@@ -147,17 +127,8 @@ class Fleet:
         return {headers.INTERNAL_TOKEN: token} if token else {}
 
 
-def _refusal(response: httpx.Response | None) -> str:
-    """What an engine says of a request that it did not accept; empty when it did."""
-    if response is None:
-        return SILENT
-    if response.is_success:
-        return ""
-    try:
-        message = response.json()["error"]["message"]
-    except (ValueError, KeyError, TypeError):
-        message = response.text
-    return str(message)[:REFUSAL_LIMIT] or f"HTTP {response.status_code}"
+def _serves_adapters(state: EngineState | None) -> bool:
+    return state is not None and state.adapter_counts is not None
 
 
 def engine_url(pod: Object) -> str | None:

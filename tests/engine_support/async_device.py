@@ -97,6 +97,9 @@ class AsyncDevice:
             self._busy_until[stage] = arrived
         return LaunchedForward(plan)
 
+    def draft_tokens(self, forward: PendingForward) -> dict[int, list[int]]:
+        return {}
+
     def launch_sampling(self, forward: PendingForward, masks: TokenMasks | None = None) -> AwaitedStep:
         assert isinstance(forward, LaunchedForward)
         plan = forward.plan

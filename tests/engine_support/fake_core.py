@@ -15,6 +15,7 @@ from blade_llm.cache.sizing import BLOCK_SIZE
 from blade_llm.engine.core import EngineCore, EngineInfo
 from blade_llm.engine.messages import GenerateRequest, RequestOutput
 from blade_llm.sampling.parameters import TokenLogprobs
+from blade_llm.scheduling.drafting import Drafter
 from blade_llm.scheduling.grammar import GrammarCompiler
 from blade_llm.scheduling.limits import SchedulerConfig
 from blade_llm.scheduling.plan import Runner
@@ -65,6 +66,7 @@ def core_of(
     max_model_len: int,
     max_batch_tokens: int = 128,
     eos_token_ids: tuple[int, ...] = (EOS,),
+    drafter: Drafter | None = None,
     **limits: int,
 ) -> EngineCore:
     """A core around any runner; ``limits`` are those of the scheduler."""
@@ -73,7 +75,8 @@ def core_of(
     )
     cache = KVCacheManager(num_blocks, BLOCK_SIZE, enable_prefix_cache=enable_prompt_cache)
     info = info or EngineInfo(model="fake", max_model_len=max_model_len, device="cpu", dtype="float32")
-    return EngineCore(Scheduler(config, cache), runner, info, clock, overlap=overlap, grammars=grammars)
+    scheduler = Scheduler(config, cache, drafter=drafter)
+    return EngineCore(scheduler, runner, info, clock, overlap=overlap, grammars=grammars)
 
 
 def _info(runner: FakeRunner, model: str) -> EngineInfo:

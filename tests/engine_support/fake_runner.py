@@ -261,6 +261,10 @@ class FakeRunner:
         self._unsampled = FakeForward(plan, samples, *self._about_prompts(plan, starts))
         return self._unsampled
 
+    def draft_tokens(self, forward: object) -> dict[int, list[int]]:
+        """None that a grammar would have to follow."""
+        return {}
+
     def launch_sampling(self, forward: object, masks: TokenMasks | None = None) -> FakePendingStep:
         launched = self._unsampled
         assert launched is not None

@@ -45,6 +45,9 @@ class Ranks:
             [runner.launch_forward(decoded) for runner, decoded in zip(self._runners, plans, strict=True)]
         )
 
+    def draft_tokens(self, forward: PendingForward) -> dict[int, list[int]]:
+        return {}
+
     def launch_sampling(self, forward: PendingForward, masks: TokenMasks | None = None) -> RankedStep:
         assert isinstance(forward, RankedForward)
         pairs = zip(self._runners, forward.forwards, strict=True)

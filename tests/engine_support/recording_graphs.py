@@ -18,14 +18,17 @@ class RecordingGraphs:
     def __init__(self) -> None:
         self.captured: list[int] = []
         self.replayed: list[int] = []
+        self.order: list[int] = []
+        """Of each replay, which of the captures it repeated."""
 
     def capture(self, run: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
         result = run().clone()
-        size = len(result)
+        size, index = len(result), len(self.captured)
         self.captured.append(size)
 
         def replay() -> None:
             self.replayed.append(size)
+            self.order.append(index)
             result.copy_(run())
 
         return replay, result

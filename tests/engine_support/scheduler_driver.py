@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engine_support.sched_invariants import check_invariants
+from engine_support.scripted_drafter import ScriptedDrafter
 
 from blade_llm.cache.manager import KVCacheManager
 from blade_llm.sampling.parameters import SamplingParams
@@ -31,11 +32,11 @@ def scheduler_of(
         max_batch_tokens=budget,
         max_model_len=max_model_len,
         eos_token_ids=(EOS,),
-        max_draft_tokens=max_draft_tokens,
         pipeline_stages=pipeline_stages,
         max_adapters=max_adapters,
     )
-    return Scheduler(config, KVCacheManager(blocks, enable_prefix_cache=prefix_cache))
+    drafter = ScriptedDrafter(max_draft_tokens) if max_draft_tokens else None
+    return Scheduler(config, KVCacheManager(blocks, enable_prefix_cache=prefix_cache), drafter=drafter)
 
 
 def add(

@@ -100,6 +100,17 @@ SPECS: Spec = _object(
         ),
         quant=st.sampled_from(["none", "int8", "int4", "int2"]),
         enableTritonMla=_mostly(st.booleans(), _junk),
+        lora=_object(maxGPU=_integer, maxCPU=_integer, maxRank=_integer),
+        speculative=_object(
+            method=st.sampled_from(["draft", "ngram", "lookahead"]),
+            draftModel=_object(
+                {"uri": st.sampled_from(["hf://a/b", "file:///m", "pvc://c/d", "x"])},
+                revision=_mostly(st.just("main"), st.just("a b")),
+            ),
+            steps=_integer,
+            disableAboveBatch=_integer,
+            ngram=_object(minMatch=_integer),
+        ),
         deterministic=_mostly(st.booleans(), _junk),
         task=_mostly(st.sampled_from(["generate", "embed", "score"]), _junk),
         pooling=_mostly(st.sampled_from(["last", "mean", "cls"]), _junk),
@@ -123,6 +134,18 @@ SPECS: Spec = _object(
     check=_object(
         mode=st.sampled_from(["Enforce", "Warn", "Off", "off", False]),
         items=st.lists(st.sampled_from(["shm", "pbEnv", "memoryFit", "other"]), max_size=3),
+    ),
+    adapters=st.lists(
+        _object(
+            {
+                "name": st.sampled_from(["sql", "x", "a b"]),
+                "uri": st.sampled_from(["hf://a/b", "file:///m", "pvc://c/d", "x"]),
+            },
+            replicas=_integer,
+            preload=_mostly(st.booleans(), _junk),
+            pinned=_mostly(st.booleans(), _junk),
+        ),
+        max_size=2,
     ),
     replicas=_mostly(st.integers(0, 3), st.sampled_from([-1, 1001, "1", None])),
     router=_object(

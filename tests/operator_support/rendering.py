@@ -114,6 +114,8 @@ CASES: dict[str, dict[str, Any]] = {
             "toolCallParser": "hermes",
             "reasoningParser": "none",
             "jsonWarmup": True,
+            "lora": {"maxGPU": 2, "maxCPU": 4, "maxRank": 8, "dtype": "float32"},
+            "speculative": {"method": "ngram", "ngram": {"minMatch": 3}},
             "apiServers": 4,
             "extraArgs": ["--disable_prompt_cache"],
             "env": [{"name": "LANG", "value": "C.UTF-8"}],
@@ -121,6 +123,7 @@ CASES: dict[str, dict[str, Any]] = {
             "shmSize": "2Gi",
         },
         "check": {"mode": "Warn", "items": ["shm", "memoryFit"]},
+        "adapters": [{"name": "sql", "uri": "file:///adapters/sql", "replicas": 2}],
         "replicas": 3,
         "router": {
             "replicas": 2,
@@ -161,6 +164,17 @@ CASES: dict[str, dict[str, Any]] = {
             "prefixIndexBytes": "64Mi",
             "cors": {"allowOrigins": ["https://chat.example.com"]},
             "accessLog": True,
+        },
+    },
+    "speculative": {
+        "model": {"uri": "hf://Qwen/Qwen3-8B", "cache": {"claimName": "models"}},
+        "engine": {
+            "speculative": {
+                "method": "draft",
+                "draftModel": {"uri": "hf://Qwen/Qwen3-0.6B", "revision": "main"},
+                "steps": 3,
+                "disableAboveBatch": 16,
+            }
         },
     },
     "limits": {

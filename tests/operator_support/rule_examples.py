@@ -45,7 +45,47 @@ def _models(*models: dict[str, Any]) -> dict[str, Any]:
     return {"models": list(models)}
 
 
+def _speculative(uri: str = FILE, **speculative: Any) -> dict[str, Any]:
+    return _spec(uri, engine={"speculative": {"method": "draft", **speculative}})
+
+
+def _adapters(*adapters: dict[str, Any], uri: str = FILE, **spec: Any) -> dict[str, Any]:
+    return _spec(uri, engine={"lora": {}}, adapters=list(adapters), **spec)
+
+
+def _draft(uri: str, **draft: Any) -> dict[str, Any]:
+    return {"draftModel": {"uri": uri, **draft}}
+
+
 EXAMPLES: tuple[Example, ...] = (
+    Example("", "qwen", _adapters({"name": "sql", "uri": FILE}, {"name": "x", "uri": FILE, "replicas": 2})),
+    Example("", "qwen", _adapters({"name": "sql", "uri": "hf://a/b"}, uri=HUB)),
+    Example("", "qwen", _spec(engine={"lora": {"maxGPU": 4, "maxCPU": 4}})),
+    Example("spec.engine.lora.maxCPU", "qwen", _spec(engine={"lora": {"maxGPU": 4, "maxCPU": 3}})),
+    Example("spec.engine.lora", "qwen", _spec(adapters=[{"name": "sql", "uri": FILE}])),
+    Example("spec.adapters.name", "qwen", _adapters({"name": "x", "uri": FILE}, model=SERVED)),
+    Example("spec.adapters.uri", "qwen", _adapters({"name": "sql", "uri": HUB})),
+    Example("spec.adapters.uri", "qwen", _adapters({"name": "sql", "uri": "pvc://b/x"}, uri="pvc://a/x")),
+    Example("", "qwen", _speculative(method="ngram", ngram={"minMatch": 3}, steps=8, disableAboveBatch=4)),
+    Example("", "qwen", _speculative(**_draft(FILE))),
+    Example("", "qwen", _speculative(HUB, **_draft("hf://Qwen/Qwen3-0.6B", revision="main"))),
+    Example("", "qwen", _speculative(HUB, **_draft(FILE))),
+    Example("", "qwen", _speculative("pvc://store/a", **_draft("pvc://store/b"))),
+    Example("spec.engine.speculative.draftModel", "qwen", _speculative()),
+    Example("spec.engine.speculative.draftModel", "qwen", _speculative(method="ngram", **_draft(FILE))),
+    Example("spec.engine.speculative.ngram", "qwen", _speculative(ngram={}, **_draft(FILE))),
+    Example("spec.engine.speculative.draftModel.revision", "qwen", _speculative(**_draft(FILE, revision="x"))),
+    Example("spec.engine.speculative.draftModel.uri", "qwen", _speculative(**_draft(HUB))),
+    Example("spec.engine.speculative.draftModel.uri", "qwen", _speculative(HUB, **_draft(MODELSCOPE))),
+    Example("spec.engine.speculative.draftModel.uri", "qwen", _speculative("pvc://a/x", **_draft("pvc://b/x"))),
+    Example("spec.engine.speculative.draftModel.uri", "qwen", _speculative("pvc://a/x", **_draft(HUB))),
+    Example(
+        "spec.engine.speculative",
+        "qwen",
+        _spec(engine={"task": "embed", "speculative": {"method": "ngram"}}),
+    ),
+    Example("spec.engine.extraArgs", "qwen", _spec(engine={"extraArgs": ["--draft.model", "x"]})),
+    Example("spec.engine.extraArgs", "qwen", _spec(engine={"extraArgs": ["--decode-algo=ngram"]})),
     Example("", "a", _spec()),
     Example("", "a-" + "b" * 38, _spec()),
     Example("metadata.name", "a-" + "b" * 39, _spec()),

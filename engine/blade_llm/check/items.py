@@ -58,7 +58,7 @@ def run_items(
         "check_pb_env": check_pb_env,
         "check_flops_diff": check_flops_diff,
         "check_memory_fit": lambda: check_memory_fit(config()),
-        "check_model": lambda: check_model(config().model_dir, wanted, config().model_impl),
+        "check_model": lambda: check_model(config().model_dir, wanted, config().model_impl, config().speculative),
     }
     items = []
     for name in names:

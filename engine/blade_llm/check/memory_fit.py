@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from blade_llm.cache.memory_limit import memory_limit_bytes
-from blade_llm.cache.sizing import KVCachePlan, default_kv_cache_bytes
+from blade_llm.cache.sizing import KVCachePlan, default_kv_cache_bytes, kv_block_bytes
 from blade_llm.config import EngineConfig
 from blade_llm.lora.memory import adapter_bytes
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.dtypes import DTypeName, resolve_dtype
 from blade_llm.models.implementation import read_model_config
 from blade_llm.models.memory import activation_bytes, layer_activation_bytes, weight_bytes
+from blade_llm.runner.draft_config import DraftModelConfig, draft_model_config
 from blade_llm.runner.startup.memory_plan import GpuMemory, plan_kv_cache
 from blade_protocol.check import CheckItem
 
@@ -65,15 +66,17 @@ def _judge(config: EngineConfig, model: ModelConfig, limit: int) -> CheckItem:
         model, dtype, max_batch_tokens=config.max_batch_tokens, max_num_seqs=config.max_num_seqs
     )
     given = default_kv_cache_bytes(limit=limit) if config.kv_cache_bytes is None else config.kv_cache_bytes
-    plan = plan_kv_cache(config, model, dtype, given)
+    draft = draft_model_config(config, model, dtype)
+    plan = plan_kv_cache(config, model, dtype, given, draft=draft)
     kv_cache = plan.blocks * plan.block_bytes
     adapters = adapter_bytes(config, model, dtype, on_gpu=False)
-    fixed = weights + activations + adapters + RUNTIME_BYTES
+    drafting = 0 if draft is None else weight_bytes(draft.model, draft.dtype, "none") + _draft_kv(draft, plan)
+    fixed = weights + activations + adapters + drafting + RUNTIME_BYTES
     total = fixed + kv_cache
     shortened = f", the model allows {model.max_position_embeddings}" if _is_shortened(config, model, plan) else ""
     detail = (
         f"{dtype}: weights {_size(weights)} + activations {_size(activations)} + runtime {_size(RUNTIME_BYTES)} "
-        f"{_with_adapters(adapters)}"
+        f"{_with_adapters(adapters)}{_with_draft(drafting)}"
         f"+ KV cache {_size(kv_cache)} ({plan.blocks} blocks, {plan.tokens} tokens, "
         f"{plan.concurrent_at_max_len:.1f} requests of {plan.max_model_len} tokens{shortened}) "
         f"= {_size(total)} of {_size(limit)}"
@@ -100,25 +103,28 @@ def _judge_gpu(config: EngineConfig, model: ModelConfig, gpu: Gpu) -> CheckItem:
     )
     graphs = _graph_bytes(config, model, dtype)
     adapters = adapter_bytes(config, model, dtype, on_gpu=True)
+    draft = draft_model_config(config, model, dtype)
+    drafting = 0 if draft is None else weight_bytes(draft.model, draft.dtype, "none")
     share = config.max_gpu_memory_utilization
     within = min(int(gpu.total * share), gpu.free)
     parts = (
         f"{dtype}: weights {_size(weights)} + activations {_size(activations)} + CUDA graphs {_size(graphs)} "
-        f"{_with_adapters(adapters)}of {_size(within)} "
+        f"{_with_adapters(adapters)}{_with_draft(drafting)}of {_size(within)} "
         f"({share:g} of the GPU's {_size(gpu.total)}, {_size(gpu.free)} free)"
     )
-    if (fixed := weights + activations + graphs + adapters) >= within:
+    if (fixed := weights + activations + graphs + adapters + drafting) >= within:
         return CheckItem(name=NAME, status="FAILED", detail=f"{parts}; too much: {_gpu_remedy(fixed, gpu)}")
     memory = GpuMemory(
         total=gpu.total,
-        free=gpu.free - weights - adapters,
-        lasting=weights + adapters,
+        free=gpu.free - weights - adapters - drafting,
+        lasting=weights + adapters + drafting,
         activation_peak=activations,
         graphs=graphs,
         share=share,
     )
     try:
-        plan = plan_kv_cache(config, model, dtype, memory.kv_cache_for(config.kv_cache_bytes), memory.enlarge)
+        available = memory.kv_cache_for(config.kv_cache_bytes)
+        plan = plan_kv_cache(config, model, dtype, available, memory.enlarge, draft=draft)
     except ValueError as error:
         return CheckItem(name=NAME, status="FAILED", detail=f"{parts}; {error}")
     shortened = f", the model allows {model.max_position_embeddings}" if _is_shortened(config, model, plan) else ""
@@ -131,6 +137,15 @@ def _judge_gpu(config: EngineConfig, model: ModelConfig, gpu: Gpu) -> CheckItem:
 
 def _with_adapters(count: int) -> str:
     return f"+ adapters {_size(count)} " if count else ""
+
+
+def _draft_kv(draft: DraftModelConfig, plan: KVCachePlan) -> int:
+    """Bytes of the draft model's keys and values, which lie in blocks as the model's."""
+    return plan.blocks * kv_block_bytes(draft.model, draft.dtype)
+
+
+def _with_draft(count: int) -> str:
+    return f"+ draft model {_size(count)} " if count else ""
 
 
 def _gpu_remedy(fixed: int, gpu: Gpu) -> str:
@@ -146,15 +161,16 @@ def _gpu_remedy(fixed: int, gpu: Gpu) -> str:
 def _graph_bytes(config: EngineConfig, model: ModelConfig, dtype: DTypeName) -> int:
     """All graphs, and the working memory of the largest, which the others share; logits are none of their work."""
     # These need torch, which nothing else here does.
-    from blade_llm.runner.cuda_graphs import graph_batch_sizes
-    from blade_llm.runner.mixed_graphs import graph_token_sizes
+    from blade_llm.runner.graphs.decode import graph_batch_sizes
+    from blade_llm.runner.graphs.mixed import graph_token_sizes
 
     if config.disable_cuda_graph:
         return 0
     sizes = graph_batch_sizes(config.cuda_graph_batch_sizes, config.cuda_graph_max_batch_size, config.max_num_seqs)
     tokens = graph_token_sizes(config.cuda_graph_token_sizes, config.cuda_graph_max_tokens, config.max_batch_tokens)
     shared = layer_activation_bytes(model, dtype, max((*sizes, *tokens)))
-    return (len(sizes) + len(tokens)) * model.num_layers * GRAPH_BYTES_PER_LAYER + shared
+    sets = 2 if config.enable_lora else 1  # one for steps with adapters
+    return sets * (len(sizes) + len(tokens)) * model.num_layers * GRAPH_BYTES_PER_LAYER + shared
 
 
 def _find_gpu() -> Gpu | None:

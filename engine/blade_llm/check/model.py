@@ -13,7 +13,8 @@ import msgspec
 
 from blade_llm.api.common.pooling import Pooling
 from blade_llm.api.common.served_model import ModelSource, ServedModel, load_served_model
-from blade_llm.config import ModelImpl, Task
+from blade_llm.check.draft_model import draft_problems
+from blade_llm.config import ModelImpl, SpeculativeConfig, Task
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.implementation import read_model_config, through_transformers
@@ -51,10 +52,16 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def check_model(model_dir: Path, wanted: Wanted | None = None, impl: ModelImpl = "auto") -> CheckItem:
+def check_model(
+    model_dir: Path,
+    wanted: Wanted | None = None,
+    impl: ModelImpl = "auto",
+    speculative: SpeculativeConfig | None = None,
+) -> CheckItem:
     """PASS when configuration, weights, tokenizer and chat template are in order, and do what is ``wanted``.
 
-    A base model has no chat template: that is PASS, and the detail says that chat is refused. WARNING for wishes that
+    ``speculative``: with a draft model its files and tokenizer are checked, too. A base model has no chat template:
+    that is PASS, and the detail says that chat is refused. WARNING for wishes that
     template or tokenizer cannot fulfil; FAILED otherwise, with every problem found.
     """
     wanted = wanted or Wanted()
@@ -74,6 +81,10 @@ def check_model(model_dir: Path, wanted: Wanted | None = None, impl: ModelImpl =
         model = load_served_model(wanted.source(model_dir, config))
     except TokenizerFilesError as error:
         problems.append(str(error))
+    slow: list[str] = []
+    if weights is not None and model is not None:
+        wrong, slow = draft_problems(speculative, config, model.tokenizer, weights.total_bytes)
+        problems += wrong
     if problems or weights is None or model is None:
         return CheckItem(name=NAME, status="FAILED", detail="; ".join(problems))
     through = ", served through transformers" if through_transformers(config) else ""
@@ -85,7 +96,7 @@ def check_model(model_dir: Path, wanted: Wanted | None = None, impl: ModelImpl =
         detail += f"; {unused}"
     if model.task == "generate" and model.chat_template is None:
         detail += "; no chat template: /v1/chat/completions answers 400 until --chat_template is given"
-    missing = list(_missing(model, config, wanted))
+    missing = [*_missing(model, config, wanted), *slow]
     return CheckItem(name=NAME, status="WARNING" if missing else "PASS", detail="; ".join([detail, *missing]))
 
 

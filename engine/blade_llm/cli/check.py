@@ -9,6 +9,7 @@ import argparse
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from blade_llm.check.items import ENVIRONMENT_ITEMS, MODEL_ITEMS, parse_items, run_items
@@ -21,6 +22,7 @@ from blade_llm.cli.termination import write_termination_log
 from blade_llm.config import EngineConfig
 from blade_llm.hub.resolve import resolve_model
 from blade_llm.models.errors import ModelFilesError
+from blade_llm.speculative_options import SPECULATIVE_FLAGS, speculative_from_flags
 from blade_protocol.check import CheckItem
 from blade_protocol.environment import TERMINATION_LOG, TERMINATION_LOG_MAX_BYTES
 
@@ -57,9 +59,14 @@ def _engine_config(flags: Mapping[str, Any]) -> Callable[[], EngineConfig]:
             try:
                 with download_progress() as progress:
                     folder = resolve_model(flags["model"], progress=progress)
-                found = EngineConfig(model=str(folder), served_names=(), **memory_fields(flags))
+                    speculative = speculative_from_flags(flags, partial(resolve_model, progress=progress))
+                found = EngineConfig(
+                    model=str(folder), served_names=(), speculative=speculative, **memory_fields(flags)
+                )
             except ModelFilesError as error:
                 found = error
+            except ValueError as error:
+                found = ModelFilesError(str(error))
         if isinstance(found, ModelFilesError):
             raise found
         return found
@@ -89,7 +96,9 @@ def _parser() -> FlagParser:
         ),
     )
     server = [flag for group in GROUPS.values() for flag in group]
-    memory = tuple(flag for flag in server if flag.name in MEMORY_FIELDS and flag.name not in TEXT_FIELDS)
+    memory = tuple(
+        flag for flag in server if flag.name in (*MEMORY_FIELDS, *SPECULATIVE_FLAGS) and flag.name not in TEXT_FIELDS
+    )
     text = tuple(flag for flag in server if flag.name in (*TEXT_FIELDS, "enable_json_warmup"))
     parser = FlagParser(
         PROGRAM,

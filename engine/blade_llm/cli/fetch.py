@@ -26,6 +26,7 @@ from blade_protocol.fetch import FetchReport
 
 _FLAGS: Final = (
     Flag(name="model", help="a folder, or a hub id: ORG/NAME, hf://ORG/NAME@REVISION", required=True, metavar="MODEL"),
+    Flag(name="draft.model", help="a draft model for it, which is fetched after it", metavar="MODEL"),
     Flag(name="output_dir", help="make this folder the model (default: use the hub's cache)", kind=Path, metavar="DIR"),
 )
 
@@ -35,7 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = FlagParser("blade_llm_fetch", "Bring a model to this machine, or onto a volume.", [("fetch", _FLAGS)])
     parser.usage = "%(prog)s --model MODEL [--output_dir DIR]"
     flags = parser.parse(argv)
-    model, output_dir = flags["model"], flags["output_dir"]
+    model, draft, output_dir = flags["model"], flags["draft.model"], flags["output_dir"]
+    if draft is not None and output_dir is not None:
+        parser.error("--output_dir makes one folder of one model: fetch --draft.model with a command of its own")
     meter = Meter(model)
     try:
         with download_progress() as show, serve_progress(meter):
@@ -48,6 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 folder = resolve_model(model, progress=progress)
             else:
                 folder = materialize(model, output_dir, progress=progress)
+            if draft is not None:
+                resolve_model(draft, progress=progress)
     except ModelFilesError as error:
         print(f"blade_llm_fetch: {error}", file=sys.stderr)
         _report(FetchReport(model=model, ready=False, message=str(error)))

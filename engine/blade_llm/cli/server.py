@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from blade_llm.cli.progress import download_progress
 from blade_llm.cli.server_flags import memory_fields, text_fields
 from blade_llm.cli.vllm_flags import ServerFlagParser
-from blade_llm.config import EngineConfig
+from blade_llm.config import EngineConfig, SpeculativeConfig
 from blade_llm.engine.launch import BUILD, MAX_SOCKET_DIR_BYTES, EngineHandle
 from blade_llm.engine.messages import EngineReady
 from blade_llm.engine.start import LOG_FORMAT
@@ -268,6 +268,28 @@ def _default_name(model: str) -> str:
     return Path(os.path.abspath(model)).name if Path(model).is_dir() else model.rpartition("://")[2].partition("@")[0]
 
 
+def _speculative(flags: Mapping[str, Any], model: ServedModel) -> SpeculativeConfig | None:
+    """Speculative decoding, with a draft model whose files and tokenizer were checked."""
+    from blade_llm.hub.resolve import resolve_model
+    from blade_llm.speculative_options import require_same_tokens, speculative_from_flags
+    from blade_llm.text.tokenizer import Tokenizer
+
+    def resolve(name: str) -> Path:
+        with download_progress() as progress:
+            return resolve_model(name, progress=progress)
+
+    try:
+        found = speculative_from_flags(flags, resolve)
+    except ModelFilesError:
+        raise
+    except ValueError as error:
+        raise StartError(str(error)) from None
+    if found is not None and found.draft_model:
+        folder = Path(flags["draft.tokenizer_dir"] or found.draft_model)
+        require_same_tokens(model.tokenizer.vocabulary, Tokenizer(folder).vocabulary, folder)
+    return found
+
+
 def _engine_config(flags: Mapping[str, Any], folder: Path, model: ServedModel) -> EngineConfig:
     eos = model.tokenizer.eos_token_id
     return EngineConfig(
@@ -291,6 +313,7 @@ def _engine_config(flags: Mapping[str, Any], folder: Path, model: ServedModel) -
         extra_eos_token_ids=() if eos is None else (eos,),
         lora_modules=tuple(flags["lora_modules"] or ()),
         lora_allowed_roots=tuple(flags["lora_allowed_roots"] or ()),
+        speculative=_speculative(flags, model),
     )
 
 

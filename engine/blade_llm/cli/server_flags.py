@@ -191,20 +191,28 @@ _PARALLEL = (
     _later("dist_init_addr", "ip:port where the machines meet"),
 )  # fmt: skip
 _DECODING = (
-    Flag(name="decode_algo", help="sps: speculative, look_ahead: lookahead decoding", default="normal",
-         choices=("normal", "sps", "look_ahead"), accepts=("normal",)),
-    _later("gamma", "tokens the draft proposes a round", kind=positive, default=4),
-    _off("use_sps", "same as --decode_algo sps"),
+    Flag(name="decode_algo", help="sps: speculative with a draft model, ngram: speculative with what followed equal "
+         "text, look_ahead: lookahead decoding", default="normal", choices=("normal", "sps", "ngram", "look_ahead"),
+         accepts=("normal", "sps", "ngram")),
+    Flag(name="gamma", help="draft tokens of a request in one step, at most 16", kind=positive, default=4),
+    Flag(name="use_sps", help="same as --decode_algo sps", kind=boolean, default=False),
+    Flag(name="speculative_disable_by_batch_size", help="no draft tokens while more requests run (default: the "
+         "measured cost decides)", kind=positive),
+    Flag(name="ngram_min_match", help="with ngram: tokens that have to be equal at least", kind=positive, default=2),
+    Flag(name="speculative_config", help="vLLM's JSON for all of these: method (ngram, draft_model), model, "
+         "num_speculative_tokens, prompt_lookup_min, disable_by_batch_size", kind=json_object, metavar="JSON"),
     _off("use_lookahead", "same as --decode_algo look_ahead"),
     _later("look_ahead_window_size", "lookahead window", kind=positive),
     _later("look_ahead_gram_size", "lookahead n-gram length", kind=positive),
     _later("guess_set_size", "lookahead guesses kept", kind=positive),
 )  # fmt: skip
 _DRAFT = (
-    _later("draft.model", "draft model folder", metavar="DIR"),
-    _later("draft.tokenizer_dir", "folder with the draft's tokenizer", metavar="DIR"),
+    Flag(name="draft.model", help="draft model: a folder, or a hub id", metavar="DIR"),
+    Flag(name="draft.tokenizer_dir", help="folder with the draft's tokenizer (default: the draft model's)",
+         metavar="DIR"),
     _later("draft.chat_template", "the draft's chat template", metavar="FILE"),
-    _later("draft.dtype", "type of the draft's weights", default="auto", choices=_DTYPES),
+    Flag(name="draft.dtype", help="type of the draft's weights; auto: the model's", default="auto",
+         choices=_DTYPES),
     _later("draft.tokenizer_special_tokens", "further special tokens of the draft"),
     _later("draft.attn_cls", "the draft's attention implementation", default="paged", choices=_ATTENTION),
     _later("draft.kv_cache_quant", "the draft's KV cache type", default="no_quant", choices=_KV_QUANT),

@@ -14,11 +14,10 @@ from blade_llm.models.implementation import log_implementation, read_model_confi
 from blade_llm.runner import build_runner, preload
 from blade_llm.sampling.guided.grammars import CachingGrammarCompiler
 from blade_llm.sampling.guided.vocabulary import load_vocabulary
-from blade_llm.scheduling.budget import CPU_MIN_CHUNK, GPU_MIN_CHUNK
+from blade_llm.scheduling.budget.prefill import CPU_MIN_CHUNK, GPU_MIN_CHUNK
 
 if TYPE_CHECKING:
-    from blade_llm.runner.adapters import RunnerAdapters
-    from blade_llm.runner.torch_runner import TorchRunner
+    from blade_llm.runner.lora.adapters import RunnerAdapters
 
 __all__ = ["build_core", "preload"]
 
@@ -56,20 +55,20 @@ def build_core(config: EngineConfig) -> EngineCore:
         min_prefill_tokens=CPU_MIN_CHUNK if runner.device.type == "cpu" else GPU_MIN_CHUNK,
         graph_token_sizes=() if runner.mixed_graphs is None else runner.mixed_graphs.sizes,
         whole_prompts=model_config.decoder.bidirectional,
+        step_seconds=runner.step_seconds,
+        draft_positions=0 if runner.draft is None else runner.draft.max_positions,
     )
     if runner.adapters is not None:
-        _serve_adapters(core, config, runner, runner.adapters)
+        _serve_adapters(core, config, runner.adapters)
     return core
 
 
-def _serve_adapters(core: EngineCore, config: EngineConfig, runner: TorchRunner, adapters: RunnerAdapters) -> None:
+def _serve_adapters(core: EngineCore, config: EngineConfig, adapters: RunnerAdapters) -> None:
     from blade_llm.lora.reader import AdapterReader
-    from blade_llm.runner.device import TORCH_DTYPES
 
-    dtype = runner.dtype if config.lora_dtype == "auto" else TORCH_DTYPES[config.lora_dtype]
     core.serve_adapters(
         config,
-        AdapterReader(adapters.targets, config.max_lora_rank, dtype),
+        AdapterReader(adapters.targets, config.max_lora_rank, adapters.dtype, adapters.prepare),
         cast("dict[int, LoadedAdapter]", adapters.loaded),
     )
 

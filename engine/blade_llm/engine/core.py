@@ -21,6 +21,9 @@ from blade_llm.cache.events import KVChanges
 from blade_llm.cache.manager import KVCacheManager
 from blade_llm.cache.sizing import BLOCK_SIZE
 from blade_llm.config import EngineConfig
+from blade_llm.decoding.build import speculator_of
+from blade_llm.decoding.speculator import Speculator
+from blade_llm.decoding.step_seconds import StepSeconds
 from blade_llm.engine.adapters import AdapterManager, AdapterReader, LoadedAdapter
 from blade_llm.engine.guided_decoding import GuidedDecodingManager
 from blade_llm.engine.messages import (
@@ -34,7 +37,7 @@ from blade_llm.engine.messages import (
     UnloadAdapter,
 )
 from blade_llm.lora.memory import host_adapters
-from blade_llm.scheduling.budget import CPU_MIN_CHUNK, PrefillBudget
+from blade_llm.scheduling.budget.prefill import CPU_MIN_CHUNK, PrefillBudget
 from blade_llm.scheduling.grammar import GrammarCompiler
 from blade_llm.scheduling.limits import SchedulerConfig, check_samples, shared_widths
 from blade_llm.scheduling.plan import PendingStep, Runner, StepPlan
@@ -82,6 +85,7 @@ class EngineCore:
         grammars: compiles the grammar specs of requests; without it such requests are refused.
         max_waiting: requests that wait at most, beyond those that have a slot; None: any number.
         allow_priority: a request's priority may be below 0; else it counts as 0.
+        speculator: the scheduler's drafter, for the counts in the engine's state.
     """
 
     def __init__(
@@ -95,8 +99,10 @@ class EngineCore:
         grammars: GrammarCompiler | None = None,
         max_waiting: int | None = None,
         allow_priority: bool = True,
+        speculator: Speculator | None = None,
     ) -> None:
         self.scheduler = scheduler
+        self._speculator = speculator
         self._guided = GuidedDecodingManager(scheduler, grammars, info.vocab_size, clock)
         self.adapters: AdapterManager | None = None
         """The LoRA adapters; None: the engine serves none. Set by :meth:`serve_adapters`."""
@@ -124,11 +130,14 @@ class EngineCore:
         min_prefill_tokens: int = CPU_MIN_CHUNK,
         graph_token_sizes: Sequence[int] = (),
         whole_prompts: bool = False,
+        step_seconds: StepSeconds | None = None,
+        draft_positions: int = 0,
     ) -> EngineCore:
         """A core with a scheduler and an empty KV cache of ``num_blocks`` blocks for ``runner``.
 
-        ``min_prefill_tokens``, ``graph_token_sizes`` (of mixed steps that are CUDA graphs): see
-        :class:`~blade_llm.scheduling.budget.PrefillBudget`. ``whole_prompts``: see
+        ``step_seconds``: measured times of steps, for speculative decoding; ``draft_positions``: the longest sequence
+        of its draft model. ``min_prefill_tokens``, ``graph_token_sizes`` (of mixed steps that are CUDA graphs): see
+        :class:`~blade_llm.scheduling.budget.prefill.PrefillBudget`. ``whole_prompts``: see
         :class:`~blade_llm.scheduling.limits.SchedulerConfig`; nothing is cached then.
         """
         beams, samples = shared_widths(config.max_num_seqs) if config.share_slots else (None, None)
@@ -146,10 +155,14 @@ class EngineCore:
         caches = config.enable_prompt_cache and not whole_prompts
         cache = KVCacheManager(num_blocks, BLOCK_SIZE, enable_prefix_cache=caches)
         budget = PrefillBudget(min_chunk=min_prefill_tokens, graph_sizes=graph_token_sizes)
+        speculator = speculator_of(
+            config.speculative, step_seconds, block_size=BLOCK_SIZE, draft_positions=draft_positions
+        )
         return cls(
-            Scheduler(limits, cache, budget),
+            Scheduler(limits, cache, budget, drafter=speculator),
             runner,
             info,
+            speculator=speculator,
             grammars=grammars,
             max_waiting=config.max_waiting_requests,
             allow_priority=config.allow_client_priority,
@@ -302,6 +315,7 @@ class EngineCore:
             adapter_tiers=() if self.adapters is None else self.adapters.tiers,
             max_adapters=0 if self.adapters is None else self.adapters.capacity,
             adapter_counts=None if self.adapters is None else self.adapters.counts,
+            speculation=None if self._speculator is None else self._speculator.counts,
             **stats._asdict(),
         )
 
@@ -350,7 +364,7 @@ class EngineCore:
         forward = self._runner.launch_forward(plan)
         if 0 < self._ahead == len(self._in_flight):
             outputs += self._deliver()
-        masks, ended = self._guided.masks(plan)
+        masks, ended = self._guided.masks(plan, lambda: self._runner.draft_tokens(forward))
         outputs += ended
         pending = self._runner.launch_sampling(forward, masks)
         self._in_flight.append(_InFlight(plan, launched_at, pending))

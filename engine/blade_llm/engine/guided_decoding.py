@@ -3,7 +3,7 @@ each step's token masks are filled here while the device computes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from typing import Final
@@ -17,6 +17,7 @@ from blade_llm.scheduling.output import RequestError, RequestOutput
 from blade_llm.scheduling.plan import StepPlan
 from blade_llm.scheduling.request import Request, RequestRefusedError
 from blade_llm.scheduling.scheduler import Scheduler
+from blade_llm.scheduling.step import GuidedChunk
 
 WAIT_S: Final = 0.01
 """The longest that a step waits for a grammar when there is nothing else to do; a compiled one ends the wait."""
@@ -50,7 +51,7 @@ class GuidedDecodingManager:
         self._scheduler = scheduler
         self._grammars = grammars
         self._words = mask_words(vocab_size)
-        self._masks: np.ndarray | None = None
+        self._masks = np.empty((0, self._words), dtype=np.int32)
         self._clock = clock
         self._compiling: list[_Compiling] = []
 
@@ -117,28 +118,64 @@ class GuidedDecodingManager:
         """Wait a moment for a grammar, as there is nothing else to do."""
         wait([each.grammar for each in self._compiling], WAIT_S, FIRST_COMPLETED)
 
-    def masks(self, plan: StepPlan) -> tuple[TokenMasks | None, list[RequestOutput]]:
-        """The tokens that the launched step may sample, and the outputs of requests whose grammar is broken."""
-        indices: list[int] = []
+    def masks(
+        self, plan: StepPlan, drafts: Callable[[], Mapping[int, list[int]]] = dict
+    ) -> tuple[TokenMasks | None, list[RequestOutput]]:
+        """The tokens that the launched step may sample, and the outputs of requests whose grammar is broken.
+
+        ``drafts``: the draft tokens of the step by slot; called where a request with a grammar has some.
+        """
+        guided = self._scheduler.guided(plan)
+        if not guided:
+            return None, []
+        by_slot = drafts() if any(each.num_draft_tokens for each in guided) else {}
+        self._reserve(sum(1 + each.num_draft_tokens for each in guided))
+        rows: list[int] = []
         ended: list[RequestOutput] = []
-        for index, request, grammar in self._scheduler.guided(plan):
-            if self._masks is None:
-                self._masks = np.empty((self._scheduler.config.max_num_seqs, self._words), dtype=np.int32)
-            mask = self._masks[len(indices)]
+        for each in guided:
+            request, grammar = each.request, each.grammar
+            mask = self._masks[len(rows)]
             try:
                 grammar.fill(mask)
+                if _can_go_on(request, mask):
+                    rows.append(each.row)
+                    if each.num_draft_tokens:
+                        rows += self._verified_rows(plan, each, by_slot[request.slot], len(rows))
+                elif mask.any() or grammar.finished:
+                    request.output_complete = True
+                else:
+                    ended.append(self._scheduler.end(request, structure_error("the grammar allows no token here")))
             except ValueError as error:
                 ended.append(self._scheduler.end(request, structure_error(str(error))))
-                continue
-            if _can_go_on(request, mask):
-                indices.append(index)
-            elif mask.any() or grammar.finished:
-                request.output_complete = True
-            else:
-                ended.append(self._scheduler.end(request, structure_error("the grammar allows no token here")))
-        if self._masks is None or not indices:
-            return None, ended
-        return TokenMasks(indices, self._masks[: len(indices)]), ended
+        return (TokenMasks(rows, self._masks[: len(rows)]) if rows else None), ended
+
+    def _verified_rows(self, plan: StepPlan, guided: GuidedChunk, drafts: list[int], filled: int) -> list[int]:
+        """Fill the masks behind draft tokens, as far as the grammar allows those and goes on after them; the sampled
+        positions that they are for. What is sampled further back is dropped.
+
+        ``filled``: masks that are filled so far; the last is that of the position before the first draft token.
+        """
+        grammar, known = guided.grammar.copy(), len(guided.request.token_ids)
+        rows: list[int] = []
+        for index, token in enumerate(drafts):
+            before = self._masks[filled + index - 1]
+            if token in guided.request.stop_ids or not before[token // 32] >> (token % 32) & 1:
+                break
+            grammar.accept([token])
+            if grammar.finished:
+                break
+            mask = self._masks[filled + index]
+            grammar.fill(mask)
+            if not _can_go_on(guided.request, mask, known + index + 1):
+                break
+            rows.append(guided.row + index + 1)
+        self._scheduler.limit_sampled(plan, guided, 1 + len(rows))
+        return rows
+
+    def _reserve(self, rows: int) -> None:
+        """Have memory for so many masks."""
+        if len(self._masks) < rows:
+            self._masks = np.empty((max(rows, self._scheduler.config.max_num_seqs), self._words), dtype=np.int32)
 
     def _admit(self, compiling: _Compiling) -> None:
         # One exception may be that of many requests: raised again, its traceback would keep all of them alive.
@@ -157,9 +194,11 @@ class GuidedDecodingManager:
             raise _refused(str(error)) from error
 
 
-def _can_go_on(request: Request, mask: np.ndarray) -> bool:
-    """Whether a token is left, also after ``min_tokens`` has masked those that would end the output."""
-    if len(request.token_ids) - request.num_prompt_tokens >= request.sampling.min_tokens:
+def _can_go_on(request: Request, mask: np.ndarray, known: int | None = None) -> bool:
+    """Whether a token is left, also after ``min_tokens`` has masked those that would end the output. ``known``: tokens
+    before it, all that are known when not given."""
+    known = len(request.token_ids) if known is None else known
+    if known - request.num_prompt_tokens >= request.sampling.min_tokens:
         return bool(mask.any())
     bits = mask.view(np.uint32).copy()
     for token in request.stop_ids:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from blade_llm.kernels.lora import AdapterBatch
+from blade_llm.kernels.lora import AdapterBatch, TokenGroups
 from blade_llm.kernels.paged_attention import PreparedAttention
 from blade_llm.layers.latent_prefill import ExpandedPrefills
 
@@ -37,9 +37,9 @@ class StepMetadata:
     """[tokens] int64, of an encoder that tells a pair's second text (1) from its first (0); None: all are 0."""
     expanded: ExpandedPrefills | None = None
     """Of latent attention: prefills that are computed in the expanded form."""
-    adapters: AdapterBatch | None = None
+    adapters: AdapterBatch | TokenGroups | None = None
     """The tokens that use LoRA adapters; None: no token does."""
-    selected_adapters: AdapterBatch | None = None
+    selected_adapters: AdapterBatch | TokenGroups | None = None
     """Those of the tokens that the last layer goes on with, counted among these."""
 
     def of_selected(self) -> StepMetadata:

@@ -10,6 +10,7 @@ from blade_llm.kernels.backend import backend_of
 from blade_llm.kernels.lora import FactorTable
 from blade_llm.layers.linear import Linear
 from blade_llm.layers.moe import MoE
+from blade_llm.lora.device_slots import DeviceSlots
 from blade_llm.lora.reader import AdapterWeights
 from blade_llm.models.linear_method import LinearMethod
 from blade_llm.models.parameters import Parameters
@@ -19,6 +20,9 @@ from blade_llm.spec.tensors import LinearMap, TensorMap
 
 class AdapterSlots:
     """The adapters that tokens can use, by slot; slot 0 is none. Only ``max_loras`` of all that are loaded."""
+
+    on_device: DeviceSlots | None = None
+    """Where their matrices are, for kernels that find them on the device; to be set before layers are made."""
 
     def __init__(self, max_loras: int, device: torch.device) -> None:
         self._tables: dict[str, FactorTable] = {}
@@ -34,6 +38,8 @@ class AdapterSlots:
         """The matrices of the layer at ``place``."""
         if place not in self._tables:
             table = self._tables[place] = FactorTable(place, self._size)
+            if self.on_device is not None:
+                table.device = self.on_device.table(place)
             if self._native:
                 from blade_llm.kernels.lora import native
 

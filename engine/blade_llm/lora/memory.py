@@ -6,6 +6,7 @@ from blade_llm.config import EngineConfig
 from blade_llm.lora.targets import Targets
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.dtypes import DTYPE_BYTES, DTypeName
+from blade_llm.spec.adapter_layout import SlotLayout, buffers_of
 
 
 def host_adapters(config: EngineConfig) -> int:
@@ -19,6 +20,10 @@ def adapter_bytes(config: EngineConfig, model: ModelConfig, dtype: DTypeName, *,
     if not config.enable_lora:
         return 0
     itemsize = DTYPE_BYTES[dtype if config.lora_dtype == "auto" else config.lora_dtype]
-    parts = (part for linear in Targets.of(model).linears.values() for part in linear.parts)
+    linears = Targets.of(model).linears
+    if on_gpu:
+        layout, buffers = SlotLayout(linears, config.max_lora_rank), buffers_of(config.max_loras)
+        return buffers * layout.buffer_bytes(itemsize) + layout.entries_bytes
+    parts = (part for linear in linears.values() for part in linear.parts)
     one = sum(config.max_lora_rank * (part.inputs + part.wanted) for part in parts) * itemsize
-    return one * (config.max_loras if on_gpu else host_adapters(config))
+    return one * host_adapters(config)

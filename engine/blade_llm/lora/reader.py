@@ -6,7 +6,7 @@ import hashlib
 import logging
 import pickle
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from blade_llm.kernels.lora import Factors, Slice
 from blade_llm.lora.errors import AdapterError
+from blade_llm.lora.packing import PackedAdapter
 from blade_llm.lora.peft_config import PeftConfig, read_peft_config
 from blade_llm.lora.targets import Target, Targets
 from blade_llm.models.errors import ModelFilesError
@@ -48,10 +49,14 @@ class AdapterWeights:
     """By place in the model."""
     rank: int
     """The largest of its modules."""
+    packed: PackedAdapter | None = None
+    """All of ``factors`` as they are copied to the device, where that is so; ``factors`` is empty then."""
 
     @property
     def nbytes(self) -> int:
         """Of all matrices."""
+        if self.packed is not None:
+            return self.packed.nbytes
         return sum(factors.nbytes for factors in self.factors.values())
 
 
@@ -61,12 +66,20 @@ class AdapterReader:
     Args:
         max_rank: larger ones are refused.
         dtype: the type their weights get.
+        prepare: makes of what was read the form in which it is copied to the device; None: it stays as it is.
     """
 
-    def __init__(self, targets: Targets, max_rank: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        targets: Targets,
+        max_rank: int,
+        dtype: torch.dtype,
+        prepare: Callable[[AdapterWeights], AdapterWeights] | None = None,
+    ) -> None:
         self._targets = targets
         self._max_rank = max_rank
         self._dtype = dtype
+        self._prepare = prepare
 
     def check(self, folder: Path) -> int:
         """The rank of the adapter in ``folder``, by its configuration and its file's header. Raises
@@ -75,7 +88,8 @@ class AdapterReader:
 
     def read(self, folder: Path) -> AdapterWeights:
         """The adapter in ``folder``. Raises :class:`AdapterError`."""
-        return read_adapter(folder, self._targets, max_rank=self._max_rank, dtype=self._dtype)
+        weights = read_adapter(folder, self._targets, max_rank=self._max_rank, dtype=self._dtype)
+        return weights if self._prepare is None else self._prepare(weights)
 
 
 def check_adapter(folder: Path, targets: Targets, *, max_rank: int) -> int:

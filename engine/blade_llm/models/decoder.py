@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from blade_llm.kernels.decoder_layers import fuse
+from blade_llm.kernels.lora import TokenGroups
 from blade_llm.layers.linear import Linear
 from blade_llm.layers.moe import MoE
 from blade_llm.layers.rope import RotaryTable
@@ -75,7 +76,12 @@ class Decoder:
         last = self.layers[-1]
         done = len(self.layers) - (selected is not None)  # the last layer goes on with few of a prefill's tokens
         adapters = step.adapters
-        if self.fused is not None and done and (adapters is None or self.fused.serves_adapters(adapters, len(x))):
+        if (
+            self.fused is not None
+            and done
+            and not isinstance(adapters, TokenGroups)
+            and (adapters is None or self.fused.serves_adapters(adapters, len(x)))
+        ):
             rotation = rotations[0]
             x, residual = self.fused(
                 x, rotation.cos, rotation.sin, step.slot_mapping, step.attention, step.kv_cache, done, adapters

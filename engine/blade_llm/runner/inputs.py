@@ -9,8 +9,9 @@ import numpy as np
 from torch import Tensor
 
 from blade_llm.kernels.paged_attention import RaggedBatch
-from blade_llm.runner.adapters import RunnerAdapters, StepAdapters
-from blade_llm.runner.mixed_graphs import MixedGraphs
+from blade_llm.runner.graphs.mixed import MixedGraphs
+from blade_llm.runner.lora.adapters import RunnerAdapters
+from blade_llm.runner.lora.step import StagedAdapters, StepAdapters
 from blade_llm.runner.prompt_outputs import PromptOutputBatch
 from blade_llm.runner.staging import Staging
 from blade_llm.runner.tables import SlotTables
@@ -39,6 +40,8 @@ class StepInputs:
     """Of a mixed step that a graph holds: its number of tokens, and the step as the graph takes it."""
     adapters: StepAdapters | None = None
     """The tokens that use adapters; None: none does."""
+    draft_counts: list[int] | None = None
+    """Draft tokens of each chunk that samples; None: none has any."""
 
     @property
     def decodes_only(self) -> bool:
@@ -47,10 +50,14 @@ class StepInputs:
 
 
 def send_inputs(
-    plan: StepPlan, tables: SlotTables, graphs: MixedGraphs | None = None, adapters: RunnerAdapters | None = None
+    plan: StepPlan,
+    tables: SlotTables,
+    graphs: MixedGraphs | None = None,
+    adapters: RunnerAdapters | None = None,
+    graphs_with_adapters: MixedGraphs | None = None,
 ) -> StepInputs:
     """Carry ``plan`` to the device in one copy and apply its changes to ``tables`` and ``adapters``. ``graphs``: those
-    of mixed steps."""
+    of mixed steps without adapters; ``graphs_with_adapters``: those with."""
     chunks = plan.chunks
     slots = np.array([chunk.slot for chunk in chunks])
     starts = np.array([chunk.start for chunk in chunks])
@@ -61,7 +68,12 @@ def send_inputs(
     counts.cumsum(out=query_starts[1:])
     num_tokens = int(query_starts[-1])
     samples = np.array([chunk.sample for chunk in chunks])
-    if samples.all():
+    drafts = np.array([chunk.num_draft_tokens for chunk in chunks]) if num_tokens > len(chunks) else None
+    draft_counts: list[int] | None = None
+    if drafts is not None and drafts.any():
+        sampled_slots, sampled_positions, selected = _verified(slots, seq_lens, query_starts[1:], samples, drafts)
+        draft_counts = drafts[samples].tolist()
+    elif samples.all():
         sampled_slots, sampled_positions, selected = slots, seq_lens, query_starts[1:] - 1
     else:
         sampled_slots, sampled_positions, selected = slots[samples], seq_lens[samples], query_starts[1:][samples] - 1
@@ -74,12 +86,15 @@ def send_inputs(
     if tables.prompt_outputs:
         prompt_outputs = PromptOutputBatch.of(plan, query_starts, tables.prompt_outputs, tables.token_ids.shape[1])
     wanted_rows = selected if prompt_outputs is None else np.concatenate([selected, prompt_outputs.selected])
-    sorted_rows = None
+    of_adapters: StagedAdapters | None = None
     if adapters is not None:
         adapters.apply(plan)
-        sorted_rows = adapters.stage(slots, counts, wanted_rows, staging)
+        of_adapters = adapters.stage(slots, counts, wanted_rows, staging)
+    if of_adapters is not None:
+        graphs = graphs_with_adapters
     graph_size: int | None = None
-    if graphs is not None and prompt_outputs is None and sorted_rows is None and num_tokens > len(chunks):
+    plain = prompt_outputs is None and draft_counts is None
+    if graphs is not None and plain and num_tokens > len(chunks):
         graph_size = graphs.size_for(num_tokens)
     staging.add(wanted_rows)
     if prompt_outputs is not None:
@@ -93,9 +108,7 @@ def send_inputs(
     sent = staging.send()
     rest = iter(sent[6:])
     tables.apply(plan, rest)
-    of_step = None
-    if sorted_rows is not None:
-        of_step = StepAdapters(*(each.batch(next(rest)) for each in sorted_rows))
+    of_step = None if of_adapters is None else of_adapters.take(rest)
     wanted = next(rest)
     targets = None if prompt_outputs is None else next(rest)
     copies = (next(rest), next(rest)) if plan.block_copies else None
@@ -117,4 +130,19 @@ def send_inputs(
         copies=copies,
         mixed=mixed,
         adapters=of_step,
+        draft_counts=draft_counts,
+    )
+
+
+def _verified(
+    slots: np.ndarray, seq_lens: np.ndarray, ends: np.ndarray, samples: np.ndarray, drafts: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Slots, positions and tokens of a step that samples behind each draft token, and before the first: [rows] int64
+    each."""
+    counts = drafts[samples] + 1
+    back = np.repeat(counts.cumsum(), counts) - np.arange(counts.sum()) - 1  # tokens of the slot that follow
+    return (
+        np.repeat(slots[samples], counts),
+        np.repeat(seq_lens[samples], counts) - back,
+        np.repeat(ends[samples], counts) - 1 - back,
     )

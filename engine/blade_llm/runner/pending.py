@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +22,45 @@ class LaunchedForward:
     logits: Tensor | None
     """[sampled, vocabulary] in the model's type; None when no slot samples."""
     prompt_results: PromptOutputResults | None = None
+    drafts: Drafts | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Drafts:
+    """The draft tokens that a step verifies."""
+
+    counts: list[int]
+    """Of each chunk that samples."""
+    tokens: Tensor
+    """[rows] int32: the draft token after each sampled position; the last of each chunk has none, and no meaning."""
+    invalid: Tensor | None = None
+    """[] bool: the draft model's logits are no numbers; None: there is no draft model."""
+
+    def by_slot(self, slots: list[int]) -> dict[int, list[int]]:
+        """The draft tokens of each slot that has some; waits for the device. ``slots``: of the rows."""
+        tokens = self.tokens.tolist()
+        found: dict[int, list[int]] = {}
+        row = 0
+        for count in self.counts:
+            if count:
+                found[slots[row]] = tokens[row : row + count]
+            row += count + 1
+        return found
+
+    def accepted(self, sampled: list[int], drafted: list[int]) -> list[list[int]]:
+        """The tokens that each chunk brings: those that equal their drafts, and the one after them.
+
+        ``sampled``, ``drafted``: one for each row.
+        """
+        outputs = []
+        row = 0
+        for count in self.counts:
+            end = row
+            while end < row + count and sampled[end] == drafted[end]:
+                end += 1
+            outputs.append(sampled[row : end + 1])
+            row += count + 1
+        return outputs
 
 
 class LaunchedStep:
@@ -31,9 +71,14 @@ class LaunchedStep:
     """
 
     def __init__(
-        self, sampled: SamplerOutput | None, device: torch.device, prompt_results: PromptOutputResults | None = None
+        self,
+        sampled: SamplerOutput | None,
+        device: torch.device,
+        prompt_results: PromptOutputResults | None = None,
+        drafts: Drafts | None = None,
     ) -> None:
         self._sampled = sampled
+        self._drafts = drafts
         self._prompt_results = prompt_results
         self._event: torch.cuda.Event | None = None
         self._host: list[Tensor] = []
@@ -42,6 +87,10 @@ class LaunchedStep:
             if sampled.logprobs is not None:
                 wanted += [sampled.logprobs.chosen, sampled.logprobs.top_values, sampled.logprobs.top_tokens]
             self._host = [tensor.to("cpu", non_blocking=True) for tensor in wanted]
+        self._host_drafts = None if drafts is None else drafts.tokens.to("cpu", non_blocking=True)
+        self._host_draft_invalid: Tensor | None = None
+        if drafts is not None and drafts.invalid is not None:
+            self._host_draft_invalid = drafts.invalid.to("cpu", non_blocking=True)
         self._host_prompt_results: list[Tensor] = []
         if prompt_results is not None:
             self._host_prompt_results = [tensor.to("cpu", non_blocking=True) for tensor in prompt_results.tensors]
@@ -57,28 +106,50 @@ class LaunchedStep:
             self._event.synchronize()
         tokens, logprobs = self._sampled_tokens()
         if self._prompt_results is None:
-            return StepResult(tokens, logprobs, invalid=self._invalid())
-        return StepResult(tokens, logprobs, *self._prompt_results.read(self._host_prompt_results), self._invalid())
+            return StepResult(tokens, logprobs, invalid=self._invalid(), draft_invalid=self._draft_invalid)
+        prompt = self._prompt_results.read(self._host_prompt_results)
+        return StepResult(tokens, logprobs, *prompt, self._invalid(), self._draft_invalid)
+
+    @property
+    def _draft_invalid(self) -> bool:
+        return self._host_draft_invalid is not None and bool(self._host_draft_invalid)
 
     def _invalid(self) -> list[int]:
         """Indices of the slots that sampled where the logits are no numbers."""
         if self._sampled is None or self._sampled.reported is None:
             return []
-        tokens = self._host[0].tolist()
-        return (
-            [index for index, token in enumerate(tokens) if token == INVALID_TOKEN] if INVALID_TOKEN in tokens else []
-        )
+        if INVALID_TOKEN not in self._host[0].tolist():
+            return []
+        return [index for index, tokens in enumerate(self._sampled_tokens()[0]) if INVALID_TOKEN in tokens]
 
     def _sampled_tokens(self) -> tuple[list[list[int]], list[list[TokenLogprobs] | None]]:
         """Tokens and log-probabilities of the slots that sampled."""
         if self._sampled is None:
             return [], []
-        tokens = [[token] for token in self._host[0].tolist()]
+        rows = self._host[0].tolist()
+        if self._drafts is None or self._host_drafts is None:
+            tokens = [[token] for token in rows]
+        else:
+            tokens = self._drafts.accepted(rows, self._host_drafts.tolist())
         logprobs: list[list[TokenLogprobs] | None] = [None] * len(tokens)
         if wanted_logprobs := self._sampled.logprobs:
             chosen = self._host[1].tolist()
             values, ids = (tensor.numpy() for tensor in self._host[2:])  # as wide as the slot that wants most
-            for i, (index, count) in enumerate(zip(wanted_logprobs.indices, wanted_logprobs.counts, strict=True)):
+            places = self._places(tokens)
+            for i, (row, count) in enumerate(zip(wanted_logprobs.indices, wanted_logprobs.counts, strict=True)):
+                if (index := places[row]) < 0:
+                    continue
                 best = tuple(ids[i, :count].tolist()), tuple(values[i, :count].tolist())
-                logprobs[index] = [TokenLogprobs(chosen[i], *best)]
+                entries = logprobs[index] = logprobs[index] or []
+                entries.append(TokenLogprobs(chosen[i], *best))
         return tokens, logprobs
+
+    def _places(self, tokens: list[list[int]]) -> Sequence[int]:
+        """Of each row the index of the chunk that it brings a token to; -1: of none, its draft is behind a rejected
+        one."""
+        if self._drafts is None:
+            return range(len(tokens))
+        places: list[int] = []
+        for index, (count, brought) in enumerate(zip(self._drafts.counts, tokens, strict=True)):
+            places += [index] * len(brought) + [-1] * (count + 1 - len(brought))
+        return places

@@ -7,13 +7,8 @@ from blade_llm.scheduling.plan import StepPlan
 
 
 def assert_supported(plan: StepPlan, *, adapters: bool = False) -> None:
-    """Raise AssertionError for draft tokens, pipeline stages and input embeddings, and without ``adapters`` for
-    those."""
+    """Raise AssertionError for pipeline stages and input embeddings, and without ``adapters`` for those."""
     assert plan.pipeline_stages == 1, f"the runner computes in one pipeline stage, not in {plan.pipeline_stages}"
-    for chunk in reversed(plan.chunks):
-        if chunk.count == 1:  # as are all before it; one with draft tokens is longer
-            break
-        assert chunk.num_draft_tokens == 0, "the runner does not verify draft tokens"
     for new in plan.new_requests:
         assert adapters or new.adapter_slot == 0, (
             f"the runner has no adapters: {new.request_id} needs slot {new.adapter_slot}"

@@ -10,7 +10,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import cast
 
 import msgspec
@@ -19,12 +21,11 @@ from torch import Tensor
 
 from blade_llm.cache.sizing import BLOCK_SIZE, KVCachePlan, default_kv_cache_bytes
 from blade_llm.config import EngineConfig
+from blade_llm.decoding.step_seconds import StepSeconds
 from blade_llm.kernels.backend import backend_of
-from blade_llm.kernels.gather_inputs import gather_inputs
-from blade_llm.kernels.paged_attention import PreparedAttention, RaggedBatch, prepare
+from blade_llm.kernels.paged_attention import RaggedBatch
 from blade_llm.kernels.warm import warm_step
-from blade_llm.layers.latent_prefill import ExpandedPrefills, expanded_prefills
-from blade_llm.layers.step import KVCache, StepMetadata, WholeSequences
+from blade_llm.layers.step import KVCache
 from blade_llm.lora.memory import adapter_bytes
 from blade_llm.lora.targets import Targets
 from blade_llm.models.config import ModelConfig
@@ -33,8 +34,6 @@ from blade_llm.models.dtypes import resolve_dtype
 from blade_llm.models.errors import NotEnoughMemoryError
 from blade_llm.models.memory import activation_bytes
 from blade_llm.models.model import Model
-from blade_llm.runner.adapters import RunnerAdapters, StepAdapters
-from blade_llm.runner.cuda_graphs import CudaGraphs, DecodeGraphs, GraphBackend, SizedGraphs, graph_batch_sizes
 from blade_llm.runner.device import (
     TORCH_DTYPES,
     choose_attention,
@@ -43,16 +42,24 @@ from blade_llm.runner.device import (
     enable_triton_mla,
     require_quantization,
 )
+from blade_llm.runner.draft import DraftRunner, DraftWeights, load_draft
+from blade_llm.runner.draft_config import DraftModelConfig, draft_model_config
+from blade_llm.runner.forward_pass import ForwardPass
+from blade_llm.runner.graphs.decode import CudaGraphs, DecodeGraphs, GraphBackend, SizedGraphs
+from blade_llm.runner.graphs.mixed import MixedGraphs
+from blade_llm.runner.graphs.sets import StepGraphs, create_graphs, in_capture_order
 from blade_llm.runner.inputs import StepInputs, send_inputs
 from blade_llm.runner.kv_cache import allocate_kv_cache, copy_blocks
-from blade_llm.runner.mixed_graphs import MixedGraphs, graph_token_sizes
-from blade_llm.runner.pending import LaunchedForward, LaunchedStep
+from blade_llm.runner.lora.adapters import RunnerAdapters
+from blade_llm.runner.lora.step import StepAdapters
+from blade_llm.runner.pending import Drafts, LaunchedForward, LaunchedStep
 from blade_llm.runner.prompt_outputs import PromptOutputResults, compute_prompt_outputs
 from blade_llm.runner.startup.autotune import autotune_prefetch, autotune_threads
 from blade_llm.runner.startup.gpu_profile import capture_bytes, profile_gpu
 from blade_llm.runner.startup.host_memory import give_back_free_memory
 from blade_llm.runner.startup.kernels import warm_norms_and_gates, warm_paged_attention
 from blade_llm.runner.startup.memory_plan import memory_plan, plan_kv_cache
+from blade_llm.runner.startup.step_times import measure_steps
 from blade_llm.runner.startup.threads import requested_threads, usable_cores
 from blade_llm.runner.startup.warm_up import warm_up
 from blade_llm.runner.supported import assert_supported
@@ -61,8 +68,6 @@ from blade_llm.sampling.masks import TokenMasks
 from blade_llm.sampling.sampler import Sampler
 from blade_llm.scheduling.plan import PendingForward, StepPlan
 from blade_llm.spec.decoder import DecoderSpec
-from blade_llm.spec.latent_attention import LatentAttentionSpec
-from blade_llm.spec.modules import ModulesSpec
 from blade_llm.spec.served_length import for_length
 from blade_llm.weights.loader import load_model
 from blade_llm.weights.packed_cache.folder import packed_cache
@@ -94,6 +99,11 @@ class TorchRunner:
             model_config = replace(model_config, decoder=for_length(model_config.decoder, length))
         self.model_config = model_config
         self.timings: dict[str, float] = {}
+        self.draft: DraftRunner | None = None
+        """The draft model of speculative decoding."""
+        self._draft_weights: DraftWeights | None = None
+        self.step_seconds: StepSeconds | None = None
+        """Measured times of steps, where decoding is speculative."""
         self.device = choose_device()
         self.dtype_name = resolve_dtype(
             config.dtype, model_config.dtype, on_gpu=self.device.type != "cpu", quantized=config.quant != "none"
@@ -103,18 +113,12 @@ class TorchRunner:
         self.attn_cls = choose_attention(config.attn_cls, self.device)
         if config.enable_triton_mla:
             logger.info("%s", enable_triton_mla(model_config.kv.value_part > 0, self.attn_cls, self.device))
-        first = None if isinstance(model_config.decoder, ModulesSpec) else model_config.decoder.layers[0].attention
-        self._latent = first if isinstance(first, LatentAttentionSpec) else None
         self._torch_attention = self.attn_cls == "paged" and self.device.type == "cuda"
         self._graph_backend = graph_backend
         self.adapters: RunnerAdapters | None = None
         if config.enable_lora:
-            self.adapters = RunnerAdapters(
-                Targets.of(model_config),
-                max_loras=config.max_loras,
-                max_num_seqs=config.max_num_seqs,
-                device=self.device,
-            )
+            of_adapters = self.dtype if config.lora_dtype == "auto" else TORCH_DTYPES[config.lora_dtype]
+            self.adapters = RunnerAdapters(Targets.of(model_config), config, of_adapters, self.device)
         if self.device.type == "cpu":
             torch.set_num_threads(requested_threads(config.num_threads) or usable_cores())
             start = time.perf_counter()
@@ -129,23 +133,34 @@ class TorchRunner:
             except torch.OutOfMemoryError as error:
                 raise self._out_of_memory("the KV cache", error) from error
         lora = adapter_bytes(config, model_config, self.dtype_name, on_gpu=self.device.type != "cpu")
-        self.memory_plan = memory_plan(kv, weights=self.model.nbytes, activation_peak=self._activation_peak, lora=lora)
+        self.memory_plan = memory_plan(
+            kv,
+            weights=self.model.nbytes,
+            activation_peak=self._activation_peak,
+            lora=lora,
+            draft=0 if self.draft is None else self.draft.nbytes,
+        )
 
     @torch.inference_mode()
     def launch_forward(self, plan: StepPlan) -> LaunchedForward:
         """Apply the plan to the tables, gather the inputs and launch the forward pass."""
         assert_supported(plan, adapters=self.adapters is not None)
         try:
-            inputs = send_inputs(plan, self.tables, self.mixed_graphs, self.adapters)
+            with_adapters = None if self.adapter_graphs is None else self.adapter_graphs.mixed
+            inputs = send_inputs(plan, self.tables, self.mixed_graphs, self.adapters, with_adapters)
             if self._second_texts is not None:
                 for new in plan.new_requests:
                     self._second_texts[new.slot] = new.second_text or self.max_model_len
             if inputs.copies is not None:
                 copy_blocks(self._kv_cache, *inputs.copies)
+            draft_invalid = None
+            if plan.draft_chunks and self.draft is not None:
+                draft_invalid = self.draft.launch(plan)
             hidden = self._hidden(inputs)
             num_sampled = len(inputs.sampled.slots)
             logits = self.model.logits(hidden[:num_sampled]) if num_sampled else None
-            return LaunchedForward(inputs.sampled, logits, self._prompt_results(inputs, hidden[num_sampled:]))
+            prompt_results = self._prompt_results(inputs, hidden[num_sampled:])
+            return LaunchedForward(inputs.sampled, logits, prompt_results, self._drafts(inputs, draft_invalid))
         except torch.OutOfMemoryError as error:
             raise self._out_of_memory("a step", error) from error
 
@@ -161,7 +176,19 @@ class TorchRunner:
         except torch.OutOfMemoryError as error:
             raise self._out_of_memory("a step", error) from error
         self.tables.token_ids[slots.slot_index, slots.position_index] = sampled.tokens.to(torch.int32)
-        return LaunchedStep(sampled, self.device, launched.prompt_results)
+        return LaunchedStep(sampled, self.device, launched.prompt_results, launched.drafts)
+
+    def draft_tokens(self, forward: PendingForward) -> dict[int, list[int]]:
+        """The draft tokens of a launched forward pass, by slot."""
+        launched = cast(LaunchedForward, forward)
+        return {} if launched.drafts is None else launched.drafts.by_slot(launched.sampled.slots)
+
+    def _drafts(self, inputs: StepInputs, invalid: Tensor | None) -> Drafts | None:
+        """The draft tokens that the step verifies, as they are in the tables."""
+        if inputs.draft_counts is None:
+            return None
+        rows = inputs.sampled
+        return Drafts(inputs.draft_counts, self.tables.token_ids[rows.slot_index, rows.position_index], invalid)
 
     def warm_up(self) -> None:
         """Compile, load and try out all that a request may need, and capture the graphs, before the first one comes."""
@@ -178,6 +205,11 @@ class TorchRunner:
             with torch.inference_mode():
                 self._capture()
             self.timings["graphs"] = time.perf_counter() - start
+        if self.config.speculative is not None:
+            start = time.perf_counter()
+            with torch.inference_mode():
+                self.step_seconds = measure_steps(self, self.config.speculative)
+            self.timings["speculation"] = time.perf_counter() - start
 
     @property
     def description(self) -> str:
@@ -200,25 +232,53 @@ class TorchRunner:
         """[slots] int64: where the second text of each pair begins, for encoders that tell the two apart."""
         if self.model_config.decoder.token_types > 1 and self.model_config.decoder.classifier is not None:
             self._second_texts = torch.zeros(config.max_num_seqs + 1, dtype=torch.int64, device=self.device)
-        self.graphs: DecodeGraphs | None = None
-        self.mixed_graphs: MixedGraphs | None = None
+        self._forward = ForwardPass(
+            self.model,
+            self.model_config,
+            self._kv_cache,
+            self.tables,
+            config.deterministic,
+            self._torch_attention,
+            self._second_texts,
+        )
+        if self._draft_weights is not None:
+            self.draft = DraftRunner(
+                self._draft_weights,
+                self.tables,
+                self._sampler,
+                num_blocks=kv.blocks,
+                vocab_size=self.model_config.vocab_size,
+                config=config,
+            )
+        self.plain_graphs: StepGraphs | None = None
+        self.adapter_graphs: StepGraphs | None = None
+        """Those of steps with adapters."""
         encodes = self.model_config.decoder.bidirectional  # one sequence after another, of any lengths: no graph
         if self._graph_backend is not None and not config.disable_cuda_graph and not encodes:
             self._create_graphs(self._graph_backend())
 
     def _create_graphs(self, backend: GraphBackend) -> None:
-        config, padding_slot, seqs = self.config, self.tables.padding_slot, self.config.max_num_seqs
-        sizes = graph_batch_sizes(config.cuda_graph_batch_sizes, config.cuda_graph_max_batch_size, seqs)
-        self.graphs = DecodeGraphs(self._decode, sizes, padding_slot, self.device, backend)
-        if sizes := graph_token_sizes(
-            config.cuda_graph_token_sizes, config.cuda_graph_max_tokens, config.max_batch_tokens
-        ):
-            self.mixed_graphs = MixedGraphs(self._forward, sizes, seqs, padding_slot, self.device, backend)
+        where = self.tables.padding_slot, self.device
+        self.plain_graphs = create_graphs(self.config, backend, self._decode, self._forward, *where)
+        adapters = None if self.adapters is None else self.adapters.on_device
+        if adapters is not None:
+            decode, forward = partial(self._decode, adapters=adapters), partial(self._forward, adapters=adapters)
+            self.adapter_graphs = create_graphs(self.config, backend, decode, forward, *where, " with adapters")
+
+    @property
+    def graphs(self) -> DecodeGraphs | None:
+        """Those of decodes without adapters."""
+        return None if self.plain_graphs is None else self.plain_graphs.decodes
+
+    @property
+    def mixed_graphs(self) -> MixedGraphs | None:
+        """Those of mixed steps without adapters."""
+        return None if self.plain_graphs is None else self.plain_graphs.mixed
 
     @property
     def all_graphs(self) -> list[SizedGraphs]:
         """In the order in which they are to be captured: what needs most memory first, for the others to fit into."""
-        return [graphs for graphs in (self.mixed_graphs, self.graphs) if graphs is not None]
+        return in_capture_order([each for each in (self.adapter_graphs, self.plain_graphs) if each is not None])
 
     def warm_kernels(self) -> None:
         """Compile every variant of every operator's kernel that this model can meet; none on CPU."""
@@ -238,23 +298,20 @@ class TorchRunner:
 
     def detach(self) -> None:
         """Give back what :meth:`attach` allocated."""
-        del self._kv_cache, self.tables, self._sampler, self._query_starts, self.graphs, self.mixed_graphs
+        del self._kv_cache, self.tables, self._sampler, self._query_starts, self.plain_graphs, self.adapter_graphs
+        del self._forward
+        self.draft = None
 
     def _hidden(self, inputs: StepInputs) -> Tensor:
         """Launch the model; hidden states of the tokens to sample after, and then of those that prompt outputs need."""
-        batch, selected = inputs.batch, inputs.selected
-        graphs = self.graphs
-        if self.mixed_graphs is not None and inputs.mixed is not None:
-            return self.mixed_graphs.compute(*inputs.mixed)
-        if (
-            graphs is not None
-            and inputs.adapters is None
-            and inputs.decodes_only
-            and graphs.size_for(inputs.num_tokens) is not None
-        ):
-            hidden = graphs.decode(batch.slots, inputs.starts)
+        batch, selected, adapters = inputs.batch, inputs.selected, inputs.adapters
+        graphs = self.plain_graphs if adapters is None else self.adapter_graphs
+        if graphs is not None and graphs.mixed is not None and inputs.mixed is not None:
+            return graphs.mixed.compute(*inputs.mixed)
+        if graphs is not None and inputs.decodes_only and graphs.decodes.size_for(inputs.num_tokens) is not None:
+            hidden = graphs.decodes.decode(batch.slots, inputs.starts)
             return hidden if selected is None else hidden.index_select(0, selected)
-        return self._forward(batch, inputs.starts, inputs.num_tokens, selected, inputs.adapters)
+        return self._forward(batch, inputs.starts, inputs.num_tokens, selected, adapters)
 
     def _prompt_results(self, inputs: StepInputs, hidden: Tensor) -> PromptOutputResults | None:
         """The prompt outputs of the step; ``hidden``: [their positions, hidden]."""
@@ -265,61 +322,22 @@ class TorchRunner:
             inputs.prompt_outputs, hidden, next_tokens, self.model.logits, self.model.classifier
         )
 
-    def _decode(self, slots: Tensor, starts: Tensor) -> Tensor:
+    def _decode(self, slots: Tensor, starts: Tensor, adapters: StepAdapters | None = None) -> Tensor:
         """A decode step that depends on nothing but device memory, as graphs need it: the lengths that the host sees
         are an upper bound."""
         count = len(slots)
         batch = RaggedBatch(
             slots, self._query_starts[: count + 1], starts + 1, [1] * count, [self.max_model_len] * count
         )
-        return self._forward(batch, starts, count, None)
-
-    def _forward(
-        self,
-        batch: RaggedBatch,
-        starts: Tensor,
-        num_tokens: int,
-        selected: Tensor | None,
-        adapters: StepAdapters | None = None,
-    ) -> Tensor:
-        tables = self.tables
-        token_ids, positions, slot_mapping = gather_inputs(
-            batch.slots, starts, batch.query_starts, tables.token_ids, tables.block_table, BLOCK_SIZE, num_tokens
-        )
-        attention: PreparedAttention | WholeSequences
-        token_types: Tensor | None = None
-        expanded: ExpandedPrefills | None = None
-        if self.model_config.decoder.bidirectional:
-            assert batch.host_query_lens == batch.host_seq_lens, "an encoder computes whole sequences"
-            attention = WholeSequences(batch.host_query_lens)
-            if self._second_texts is not None:
-                lengths = batch.query_starts.diff()
-                begins = self._second_texts.index_select(0, batch.slots).repeat_interleave(
-                    lengths, output_size=num_tokens
-                )
-                token_types = (positions >= begins).long()
-        else:
-            attention = prepare(
-                batch,
-                tables.block_table,
-                self._kv_cache[0][0],
-                self.model_config.num_heads,
-                deterministic=self.config.deterministic,
-                reference=self._torch_attention,
-            )
-            if self._latent is not None and not self.config.deterministic:
-                expanded = expanded_prefills(self._latent, batch, tables.block_table, self._kv_cache[0][0])
-        metadata = StepMetadata(positions, slot_mapping, attention, self._kv_cache, token_types, expanded)
-        if adapters is not None:
-            metadata = replace(metadata, adapters=adapters.tokens, selected_adapters=adapters.selected)
-        return self.model(token_ids, metadata, selected)
+        return self._forward(batch, starts, count, None, adapters)
 
     def _start_on_cpu(self) -> KVCachePlan:
         """The plan comes first: a cache that does not fit is known before the weights are read."""
         config, model_config = self.config, self.model_config
         available = config.kv_cache_bytes if config.kv_cache_bytes is not None else default_kv_cache_bytes()
-        kv = plan_kv_cache(config, model_config, self.dtype_name, available)
+        kv = plan_kv_cache(config, model_config, self.dtype_name, available, draft=self._draft_config)
         self.model = self._load(kv.max_model_len)
+        self._load_draft(kv.max_model_len)
         self._activation_peak = activation_bytes(
             model_config, self.dtype_name, max_batch_tokens=config.max_batch_tokens, max_num_seqs=config.max_num_seqs
         )
@@ -332,19 +350,27 @@ class TorchRunner:
         length = config.max_model_len or model_config.max_position_embeddings
         try:
             self.model = self._load(length)
+            self._load_draft(length)
         except torch.OutOfMemoryError as error:
             raise NotEnoughMemoryError(
                 f"the weights do not fit into the {free_at_start} bytes that are free on the GPU; take a smaller model "
                 f"or a larger GPU, or free memory that other processes hold ({error})"
             ) from error
         start = time.perf_counter()
-        memory = profile_gpu(self, free_at_start, length)
+        with self.adapters.in_all_steps() if self.adapters is not None else nullcontext():
+            memory = profile_gpu(self, free_at_start, length)
         self.timings["profile"] = time.perf_counter() - start
         self._activation_peak = memory.activation_peak
-        lora = adapter_bytes(config, model_config, self.dtype_name, on_gpu=True)
-        memory = replace(memory, lasting=memory.lasting + lora, free=memory.free - lora)  # slots are filled later
+        if self.adapters is not None and not self.adapters.allocated_bytes:  # slots are filled later
+            lora = adapter_bytes(config, model_config, self.dtype_name, on_gpu=True)
+            memory = replace(memory, lasting=memory.lasting + lora, free=memory.free - lora)
         return plan_kv_cache(
-            config, model_config, self.dtype_name, memory.kv_cache_for(config.kv_cache_bytes), memory.enlarge
+            config,
+            model_config,
+            self.dtype_name,
+            memory.kv_cache_for(config.kv_cache_bytes),
+            memory.enlarge,
+            draft=self._draft_config,
         )
 
     def _load(self, max_positions: int) -> Model:
@@ -364,6 +390,18 @@ class TorchRunner:
         give_back_free_memory()
         self.timings["weights"] = time.perf_counter() - start
         return model
+
+    @property
+    def _draft_config(self) -> DraftModelConfig | None:
+        """The draft model's configuration, read from its files."""
+        return draft_model_config(self.config, self.model_config, self.dtype_name)
+
+    def _load_draft(self, max_positions: int) -> None:
+        draft = self._draft_config
+        if draft is not None:
+            start = time.perf_counter()
+            self._draft_weights = load_draft(draft, self.config, self.device, max_positions)
+            self.timings["draft"] = time.perf_counter() - start
 
     def _capture(self) -> None:
         try:

@@ -15,10 +15,11 @@ def mask_words(vocab_size: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TokenMasks:
-    """Bit masks of the sampling chunks whose request has a grammar; the others may sample any token."""
+    """Bit masks of sampled positions whose request has a grammar; at the others any token may be sampled."""
 
     indices: list[int]
-    """Indices of the chunks among the step's sampling ones, in plan order."""
+    """Indices among the step's sampled positions: one for each chunk that samples and one more for each of its draft
+    tokens, in plan order."""
     words: np.ndarray
     """[len(indices), mask_words(vocabulary)] int32, contiguous: the lowest bit of the first word is token 0, and a bit
     of 1 allows its token. May be overwritten once the sampling is launched."""

@@ -13,8 +13,8 @@ from blade_llm.scheduling.step import Step
 
 MAX_FORCED_TOKENS_BESIDE_OTHERS: Final = 16
 """Positions. Forced tokens save their request steps, but all others wait for them: so many make a step with decodes
-hardly longer (:class:`~blade_llm.scheduling.budget.PrefillBudget` begins with as many), and most forced sequences, the
-names and the punctuation of JSON, are shorter."""
+hardly longer (:class:`~blade_llm.scheduling.budget.prefill.PrefillBudget` begins with as many), and most forced
+sequences, the names and the punctuation of JSON, are shorter."""
 
 
 def schedule_chunk(step: Step, request: Request, count: int, sets: RequestSets) -> None:

@@ -26,8 +26,6 @@ class SchedulerConfig:
     whole_prompts: bool = False
     """A step computes a prompt wholly or not at all, as an encoder needs it. No prompt may be longer than
     ``max_batch_tokens`` then, nothing of it may be cached, and nothing is generated."""
-    max_draft_tokens: int = 0
-    """Draft tokens that the runner verifies for each decode (speculative decoding): sampling brings up to one more."""
     max_beams: int | None = None
     """Beams of one search; None: as many as there are slots."""
     max_samples: int | None = None
@@ -44,8 +42,6 @@ class SchedulerConfig:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.whole_prompts and (self.generates or self.max_model_len > self.max_batch_tokens):
             raise ValueError("whole prompts need generates False and a max_model_len of at most max_batch_tokens")
-        if self.max_draft_tokens < 0:
-            raise ValueError(f"max_draft_tokens must not be negative, got {self.max_draft_tokens}")
 
 
 _MIN_SAMPLES: Final = 16

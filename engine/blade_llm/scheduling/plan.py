@@ -5,11 +5,9 @@ the runner's persistent tables (token ids, block table, sampling state) from adm
 and positions, and the runner gathers its inputs from the tables. So a token sampled in step N feeds step N+1 on the
 device, before the host has seen it.
 
-How many tokens a sampling brings may not be known when the next steps are planned. The agreement: the scheduler
-presumes that every launched sampling brings the most it can (``num_draft_tokens + 1``) and allocates blocks for that;
-the runner, which knows how many were accepted, continues each slot where its tokens end, that is ``start`` is moved
-left by the tokens that were rejected. So no launched step is wasted on a rejected draft token (speculative decoding),
-and any number of steps may be in flight.
+A decode may have draft tokens (speculative decoding): guesses of what comes next, computed together with its last
+token. Sampling then happens at each of these positions, and brings the tokens up to the first that differs from its
+draft. The slot is scheduled again when that is known.
 """
 
 from __future__ import annotations
@@ -75,8 +73,8 @@ class BlockCopy(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class TokenUpdate(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Tokens of a slot from position ``start`` on that were not sampled: a grammar forced them. Later sampling goes on
-    after them."""
+    """Tokens of a slot from position ``start`` on that were not sampled: a grammar forced them, and later sampling goes
+    on after them; or they are draft tokens."""
 
     slot: int
     start: int
@@ -88,14 +86,23 @@ class ScheduledChunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     slot: int
     start: int
-    """Presumes, where ``sample`` is set, that all tokens in flight are accepted; see the module's agreement."""
     count: int
     sample: bool
     """Sample the token that follows the slot's last one, and verify ``num_draft_tokens`` on the way."""
     request_id: str
     num_draft_tokens: int = 0
-    """The last so many of ``count`` are draft tokens (speculative decoding), of which any number is accepted: sampling
-    brings 0..num_draft_tokens+1 tokens."""
+    """The last so many of ``count`` are draft tokens: sampling brings 1..num_draft_tokens+1 tokens. They are among the
+    plan's ``token_updates``, or the runner's draft model makes them."""
+
+
+class DraftChunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The draft model computes positions ``start .. start + count - 1`` of a slot, all of whose tokens are known. Where
+    the step verifies draft tokens of the slot, the last of these is its last token, and the draft model goes on from
+    there."""
+
+    slot: int
+    start: int
+    count: int
 
 
 class AdapterUpdate(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -123,6 +130,8 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True, gc=False):
     pipeline_stages: int = 1
     """Stages that compute the step, each a part of the layers."""
     adapter_updates: list[AdapterUpdate] = []
+    draft_chunks: list[DraftChunk] = []
+    """Before the model computes anything."""
 
     @property
     def num_tokens(self) -> int:
@@ -133,7 +142,8 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class StepResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The tokens that a step sampled, one entry for each chunk of the plan with ``sample`` set, in plan order.
 
-    ``tokens[i]`` holds 0..num_draft_tokens+1 accepted tokens; without speculation exactly one.
+    ``tokens[i]`` holds 1..num_draft_tokens+1 tokens: those that equal their drafts, and the one after; without drafts
+    exactly one.
     """
 
     tokens: list[list[int]]
@@ -145,6 +155,8 @@ class StepResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Index into the plan's chunks → the pooled hidden state, fp32 little-endian."""
     invalid: list[int] = []
     """Indices into ``tokens`` where the logits are no numbers; the tokens mean nothing."""
+    draft_invalid: bool = False
+    """The draft model's logits are no numbers."""
 
 
 class PendingForward(Protocol):
@@ -170,6 +182,9 @@ class Runner(Protocol):
 
     def launch_forward(self, plan: StepPlan) -> PendingForward:
         """Apply the plan to the tables, gather the inputs and launch the forward pass."""
+
+    def draft_tokens(self, forward: PendingForward) -> dict[int, list[int]]:
+        """The draft tokens of a launched forward pass, by slot."""
 
     def launch_sampling(self, forward: PendingForward, masks: TokenMasks | None = None) -> PendingStep:
         """Launch the sampling, which writes each token into its slot's table at its position. ``masks``: the tokens

@@ -21,9 +21,9 @@ from blade_llm.sampling.parameters import TokenLogprobs
 from blade_llm.scheduling.admission import AdmissionControl, AdmissionPolicy, WholePrompts
 from blade_llm.scheduling.beams.group import BeamGroup
 from blade_llm.scheduling.beams.search import BeamSearch
-from blade_llm.scheduling.budget import PrefillBudget
+from blade_llm.scheduling.budget.prefill import PrefillBudget
 from blade_llm.scheduling.chunks import schedule_forced_tokens
-from blade_llm.scheduling.grammar import Grammar
+from blade_llm.scheduling.drafting import Drafter, add_drafts, step_tokens
 from blade_llm.scheduling.guided import append_initial_forced_tokens, resume_decoding
 from blade_llm.scheduling.limits import SchedulerConfig, check_beams, check_output, max_total_tokens
 from blade_llm.scheduling.output import RequestError, RequestOutput
@@ -39,7 +39,7 @@ from blade_llm.scheduling.results import (
     pooled_output,
     register_blocks,
 )
-from blade_llm.scheduling.step import SchedulerStats, Step, new_request
+from blade_llm.scheduling.step import GuidedChunk, SchedulerStats, Step, new_request
 
 
 class Scheduler:
@@ -51,8 +51,11 @@ class Scheduler:
         cache: KVCacheManager,
         budget: PrefillBudget | None = None,
         policy: AdmissionPolicy | None = None,
+        drafter: Drafter | None = None,
     ) -> None:
+        """``drafter``: proposes draft tokens; None: decodes get none."""
         self.config = config
+        self._drafter = drafter
         self.cache = cache
         self.budget = budget or PrefillBudget()
         self._requests: dict[str, Request] = {}
@@ -161,7 +164,10 @@ class Scheduler:
         sets = self._sets
         waiting, free_slots = sets.waiting, sets.free_slots
         preemptions = sets.preemptions
-        prefills = self._schedule_decodes(step)
+        drafter = self._drafter
+        if drafter is not None and not drafter.active(len(sets.running)):
+            drafter = None
+        prefills = self._schedule_decodes(step, wait_for_tokens=drafter is not None)
         may_admit = bool(waiting and free_slots and sets.preemptions == preemptions)
         if step.tokens_left and (prefills or may_admit):
             num_prefills = len(prefills) + (min(len(waiting), len(free_slots)) if may_admit else 0)
@@ -173,7 +179,9 @@ class Scheduler:
                     self._admitted(step, request)
         if not step.chunks:
             return None
-        if step.prefill_tokens or self.config.max_draft_tokens:
+        if drafter is not None:
+            add_drafts(step, drafter, sets, self.config)
+        if step.prefill_tokens or drafter is not None:
             step.sort_chunks()
         plan = step.plan(sets.freed_slots, self.config.pipeline_stages, sets.adapters.take_updates())
         self._launched[self._num_steps] = step
@@ -181,17 +189,20 @@ class Scheduler:
         sets.freed_slots = []
         return plan
 
-    def _schedule_decodes(self, step: Step) -> list[Request]:
-        """Schedule every running request that is past its prefill; return those that are not."""
+    def _schedule_decodes(self, step: Step, wait_for_tokens: bool) -> list[Request]:
+        """Schedule every running request that is past its prefill; return those that are not.
+
+        ``wait_for_tokens``: only those whose last token is known.
+        """
         prefills = []
         chunks, requests = step.chunks, step.requests
-        block_size, max_drafts = self.cache.block_size, self.config.max_draft_tokens
+        block_size = self.cache.block_size
         sets = self._sets
         running, grow, decode = sets.running, sets.grow, Phase.DECODE
-        wait_for_token = self.config.pipeline_stages > 1
         tokens_left = step.tokens_left
-        if wait_for_token:  # divide the requests among the steps in flight
-            tokens_left = min(tokens_left, -(-len(running) // self.config.pipeline_stages) * (1 + max_drafts))
+        if self.config.pipeline_stages > 1:  # divide the requests among the steps in flight
+            wait_for_tokens = True
+            tokens_left = min(tokens_left, -(-len(running) // self.config.pipeline_stages))
         for request in running:  # preemption removes from its end
             if request.phase is not decode:
                 if request.phase is Phase.PREFILL:
@@ -204,19 +215,19 @@ class Scheduler:
             if not tokens_left:
                 continue
             total = len(request.token_ids) + request.num_in_flight
-            room = request.max_total - total
-            if room <= 0 or (wait_for_token and request.num_in_flight):  # its last token may be in flight
+            if total >= request.max_total:  # its last token may be in flight
                 continue
-            drafts = min(max_drafts, room - 1, tokens_left - 1) if max_drafts and request.grammar is None else 0
-            if total + drafts > len(request.block_table) * block_size and not grow(step, request, total + drafts):
+            if request.num_in_flight and (wait_for_tokens or request.num_in_flight > request.steps_in_flight):
                 continue
-            chunks.append(ScheduledChunk(request.slot, total - 1, 1 + drafts, True, request.request_id, drafts))
+            if total > len(request.block_table) * block_size and not grow(step, request, total):
+                continue
+            chunks.append(ScheduledChunk(request.slot, total - 1, 1, True, request.request_id))
             requests.append(request)
-            request.num_in_flight += 1 + drafts
+            request.num_in_flight += 1
             request.steps_in_flight += 1
-            tokens_left -= 1 + drafts
+            tokens_left -= 1
         step.num_decodes = len(chunks)
-        step.tokens_left -= sum(chunk.count for chunk in chunks) if max_drafts else len(chunks) + step.prefill_tokens
+        step.tokens_left -= len(chunks) + step.prefill_tokens
         return prefills
 
     def _schedule_beams(self, step: Step, request: Request) -> int:
@@ -261,6 +272,10 @@ class Scheduler:
         if seconds is not None:
             launched = step.prefill_tokens > 0 and has_prompt_outputs(step, result)
             self.budget.observe(step.num_decodes, step.prefill_tokens, seconds, launched=launched)
+            if self._drafter is not None:
+                self._drafter.observe_step(step_tokens(step), seconds)
+        if result.draft_invalid and self._drafter is not None:
+            self._drafter.failed()
         if result.prompt_logprobs:
             collect_prompt_logprobs(step, result)
         outputs = self._end_invalid(step, result.invalid) if result.invalid else []
@@ -279,6 +294,8 @@ class Scheduler:
             if request.is_beam_search:
                 outputs += self._advance_beams(request, tokens, logprobs)
             elif tokens:
+                if chunk.num_draft_tokens:
+                    tokens, logprobs = self._verified(step, chunk, request, tokens, logprobs)
                 output = append_sampled(request, tokens, logprobs, cache)
                 self._generation_tokens += len(output.token_ids) + (output.stop_token_id is not None)
                 if output.finish_reason is not None:
@@ -327,21 +344,37 @@ class Scheduler:
         self._finish(request)
         return outputs
 
-    def guided(self, plan: StepPlan) -> list[tuple[int, Request, Grammar]]:
-        """The sampling chunks of a launched plan whose request has a grammar and goes on: which of the sampling chunks,
-        the request, the grammar."""
+    def guided(self, plan: StepPlan) -> list[GuidedChunk]:
+        """The sampling chunks of a launched plan whose request has a grammar and goes on."""
         if not self._num_guided:
             return []
-        sampling = [
-            request
-            for chunk, request in zip(plan.chunks, self._launched[plan.step].requests, strict=True)
-            if chunk.sample
-        ]
-        return [
-            (index, request, request.grammar)
-            for index, request in enumerate(sampling)
-            if request.grammar is not None and request.phase is not Phase.FINISHED
-        ]
+        found = []
+        row = 0
+        for chunk, request in zip(plan.chunks, self._launched[plan.step].requests, strict=True):
+            if not chunk.sample:
+                continue
+            if request.grammar is not None and request.phase is not Phase.FINISHED:
+                found.append(GuidedChunk(row, request, request.grammar, chunk.num_draft_tokens))
+            row += 1 + chunk.num_draft_tokens
+        return found
+
+    def limit_sampled(self, plan: StepPlan, guided: GuidedChunk, most: int) -> None:
+        """Take only the first ``most`` tokens that a launched step samples for a request with a grammar."""
+        self._launched[plan.step].most_sampled[guided.request.slot] = most
+
+    def _verified(
+        self,
+        step: Step,
+        chunk: ScheduledChunk,
+        request: Request,
+        tokens: list[int],
+        logprobs: list[TokenLogprobs] | None,
+    ) -> tuple[list[int], list[TokenLogprobs] | None]:
+        """The tokens that a decode with draft tokens brings, as far as its grammar goes."""
+        most = step.most_sampled.get(chunk.slot, len(tokens))
+        if self._drafter is not None:
+            self._drafter.observe(request, chunk.num_draft_tokens, min(most, len(tokens)) - 1)
+        return tokens[:most], logprobs and logprobs[:most]
 
     def end(self, request: Request, error: RequestError) -> RequestOutput:
         """End a live request because of an error that is its own."""
@@ -351,6 +384,8 @@ class Scheduler:
     def _finish(self, request: Request) -> None:
         group = self._sets.beam_groups.get(request)
         self._sets.finish(request)
+        if self._drafter is not None:
+            self._drafter.forget(request)
         if request.grammar is not None:
             self._num_guided -= 1
         for request_id in (request.request_id,) if group is None else group.output_ids:

@@ -8,10 +8,12 @@ from typing import NamedTuple
 import msgspec
 
 from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.scheduling.grammar import Grammar
 from blade_llm.scheduling.plan import (
     AdapterUpdate,
     BlockCopy,
     BlockUpdate,
+    DraftChunk,
     NewRequest,
     ScheduledChunk,
     StepPlan,
@@ -33,6 +35,16 @@ class SchedulerStats(NamedTuple):
     preemptions_total: int
 
 
+class GuidedChunk(NamedTuple):
+    """A sampling chunk whose request has a grammar."""
+
+    row: int
+    """Its first sampled position among the step's."""
+    request: Request
+    grammar: Grammar
+    num_draft_tokens: int
+
+
 @dataclass(slots=True)
 class Step:
     """A step that is being scheduled; after its launch the scheduler's update reads it."""
@@ -48,6 +60,9 @@ class Step:
     token_updates: list[TokenUpdate] = field(default_factory=list)
     num_decodes: int = 0
     prefill_tokens: int = 0
+    draft_chunks: list[DraftChunk] = field(default_factory=list)
+    most_sampled: dict[int, int] = field(default_factory=dict)
+    """Slot → tokens that it brings at most: a grammar ends, or does not allow a draft token."""
 
     def plan(self, freed_slots: list[int], pipeline_stages: int, adapter_updates: list[tuple[int, int]]) -> StepPlan:
         """The plan for the runner."""
@@ -61,6 +76,7 @@ class Step:
             token_updates=self.token_updates,
             pipeline_stages=pipeline_stages,
             adapter_updates=[AdapterUpdate(*update) for update in adapter_updates],
+            draft_chunks=self.draft_chunks,
         )
 
     def sort_chunks(self) -> None:

@@ -71,6 +71,11 @@ class Tokenizer:
         """Cache of the detokenizers of byte-level outputs, for each set of ids they leave out: token id →
         its text between whole characters."""
 
+    @property
+    def vocabulary(self) -> dict[str, int]:
+        """Every token and its id, special ones included."""
+        return self._backend.get_vocab(with_added_tokens=True)
+
     def require_within(self, vocab_size: int) -> None:
         """Raises :class:`TokenizerFilesError` for ids that a model of so many does not have."""
         if self.largest_id >= vocab_size:

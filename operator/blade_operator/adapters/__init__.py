@@ -1,1 +1,1 @@
-"""LoRA adapters of a service: what is declared, where each is placed, and how engines come to have it. Pure."""
+"""LoRA adapters of a service: where each is to be, what is to be done for that, and what is said of it. Pure."""

@@ -12,7 +12,7 @@ class Ledger:
         engines: those that may have adapters, in order.
         capacity: by engine, adapters that its host memory has room for.
         closed: engines that take nothing new.
-        current: by adapter the engines that have it now.
+        current: by adapter, the engines that have it now.
     """
 
     def __init__(

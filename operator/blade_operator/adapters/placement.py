@@ -1,19 +1,20 @@
-"""Placement of LoRA adapters: which engines are to have which adapter. A pure function.
+"""Where LoRA adapters are to be: each on k of n engines, evenly, moving as little as possible when engines come and go.
 
-Bounded rendezvous hashing (Thaler and Ravishankar 1998; Mirrokni et al. 2018): an adapter prefers engines in an order
-of its own, and takes the first ones that are neither full nor busier than their share. What an engine has already it
-keeps, unless it has far more than its share: so an engine that goes costs the copies it had, and one that comes costs
-nothing until there is something to place.
+Bounded rendezvous hashing (Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998; Mirrokni et
+al., "Consistent hashing with bounded loads", arXiv 1608.01350): an adapter prefers engines in an order of its own, and
+takes the first ones that are neither full nor busier than their share. What an engine has already it keeps, unless it
+has far more than its share: so an engine that goes costs the copies it had, and one that comes costs nothing until there
+is something to place.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, Protocol
+from typing import Final
 
 from blade_operator.adapters.ledger import Ledger
 
@@ -21,62 +22,58 @@ SLACK: Final = 1.25
 """How many times its share of all copies an engine may keep. Moving more than that costs more than it balances."""
 
 
-class Declared(Protocol):
-    """What placement needs to know of a declared adapter."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def replicas(self) -> int | None:
-        """Engines that are to have it; None: all."""
-
-    @property
-    def preload(self) -> bool:
-        """Whether it is to be in host memory; else engines only know its name, and read it for its first request."""
-
-    @property
-    def pinned(self) -> bool: ...
-
-
 @dataclass(frozen=True, slots=True)
-class Placement:
-    """The engines of each adapter."""
+class Wanted:
+    """An adapter, and on how many engines it is to be; None: on all."""
 
-    copies: Mapping[str, tuple[str, ...]]
-    """By name of the adapter: engines in order. Fewer than declared where memory or engines are missing."""
-    unloaded: frozenset[str] = frozenset()
-    """Adapters for which no host memory has room: their one engine only knows the name, and reads them when needed."""
+    name: str
+    replicas: int | None = None
+    preload: bool = True
+    """Whether it is to be in host memory from the start; else it takes none of the room until a request comes."""
+    pinned: bool = False
 
 
 def place(
-    declared: Sequence[Declared],
-    engines: Collection[str],
-    current: Mapping[str, Collection[str]],
-    capacity: Mapping[str, int],
+    adapters: Sequence[Wanted],
+    engines: Mapping[str, int],
+    present: Mapping[str, Collection[str]],
     *,
     load: Mapping[str, float] | None = None,
     closed: Collection[str] = (),
-) -> Placement:
-    """The engines that are to have each adapter.
+) -> dict[str, frozenset[str]]:
+    """The engines that each adapter is to be on, by its name.
 
-    First copies come before second ones, and pinned adapters before others, where host memory is short.
+    Where host memory is short, pinned adapters come before others, and first copies before second ones; each adapter has
+    one engine all the same, which then reads it for its requests.
 
     Args:
-        engines: those that may have adapters.
-        current: by adapter the engines that have it, others than ``engines`` included, whose copies do not count.
-        capacity: by engine, adapters that its host memory has room for.
+        engines: by name, how many adapters each holds; 0: not known, any number.
+        present: by adapter, the engines that have it now. Those that are not among ``engines`` do not count.
         load: by adapter, in any unit; it decides where new copies go. 1 of those that are absent.
-        closed: engines among ``engines`` that keep what they have and take nothing new.
+        closed: engines that keep what they have and take nothing new.
     """
     targets = sorted(engines)
-    ledger = Ledger(targets, capacity, frozenset(closed), current)
-    jobs = _jobs(declared, len(targets), load or {})
-    fair = math.ceil(sum(job.wanted for job in jobs) / max(1, len(targets)))
-    most = math.ceil(fair * SLACK)
+    jobs = _jobs(adapters, len(targets), load or {})
+    copies = sum(job.wanted for job in jobs)
+    capacity = {engine: engines[engine] or copies + 1 for engine in targets}
+    ledger = Ledger(targets, capacity, frozenset(closed), present)
+    fair = math.ceil(copies / max(1, len(targets)))
     fair_load = sum(job.load * job.wanted for job in jobs) / max(1, len(targets))
     if _fit_everywhere(jobs, targets, capacity):
         _put_everywhere(jobs, ledger, targets, closed)
+    _put_levels(jobs, ledger, fair, fair_load)
+    for job in jobs:
+        if job.wanted and not ledger.of(job.name):
+            choice = preference(job.name, ledger.open, capacity)
+            here = [engine for engine in choice if engine in present.get(job.name, ())]
+            for engine in (here or choice)[:1]:
+                ledger.put(job.name, engine, in_memory=False, pinned=False, load=job.load)
+    return {each.name: frozenset(ledger.of(each.name)) for each in adapters}
+
+
+def _put_levels(jobs: Sequence[_Job], ledger: Ledger, fair: int, fair_load: float) -> None:
+    """Place the first copy of each adapter, then the second of each, and so on."""
+    most = math.ceil(fair * SLACK)
     for level in range(max((job.wanted for job in jobs), default=0)):
         due = [job for job in jobs if job.wanted > max(level, len(ledger.of(job.name)))]
         missing = [job for job in due if not _keep(job, ledger, most)]
@@ -84,15 +81,7 @@ def place(
             if not _add(job, ledger, fair, fair_load, most) and job.in_memory:
                 ledger.make_way(job.name, job.pinned, job.load)
         if not due or (ledger.is_full and all(job.in_memory for job in due)):
-            break
-    unloaded = [job for job in jobs if job.in_memory and job.wanted and not ledger.of(job.name)]
-    for job in unloaded:
-        choice = preference(job.name, ledger.open, capacity)
-        here = [engine for engine in choice if engine in current.get(job.name, ())]
-        for engine in (here or choice)[:1]:
-            ledger.put(job.name, engine, in_memory=False, pinned=False, load=job.load)
-    copies = {each.name: tuple(sorted(ledger.of(each.name))) for each in declared}
-    return Placement(copies, frozenset(job.name for job in unloaded if copies[job.name]))
+            return
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +97,10 @@ class _Job:
     """Of each copy."""
 
 
-def _jobs(declared: Sequence[Declared], engines: int, load: Mapping[str, float]) -> list[_Job]:
+def _jobs(adapters: Sequence[Wanted], engines: int, load: Mapping[str, float]) -> list[_Job]:
     """What is to be placed, the most important first."""
     jobs = []
-    for each in declared:
+    for each in adapters:
         wanted = engines if each.replicas is None else min(each.replicas, engines)
         share = load.get(each.name, 1.0) / max(1, wanted)
         jobs.append(_Job(each.name, wanted, each.preload, each.pinned and each.preload, share))
@@ -189,11 +178,3 @@ def _hash(adapter: str, engine: str) -> float:
     """A number above 0 and below 1 that every process finds equal."""
     digest = hashlib.blake2b(f"{adapter}\0{engine}".encode(), digest_size=6).digest()
     return (int.from_bytes(digest, "big") + 0.5) / (1 << 48)
-
-
-def lacking(declared: Sequence[Declared], placement: Placement, engines: int) -> Iterator[Declared]:
-    """Yields those of ``declared`` that have fewer copies in memory than they should, ``engines`` being there."""
-    for each in declared:
-        wanted = engines if each.replicas is None else min(each.replicas, engines)
-        if each.name in placement.unloaded or len(placement.copies.get(each.name, ())) < wanted:
-            yield each

@@ -23,7 +23,8 @@ from blade_operator.controller.work_queue import WorkQueue
 from blade_operator.fleet import Fleet
 from blade_operator.model.objects import Key, Object, Ref
 from blade_operator.model.observed import Observed
-from blade_operator.model.plan import Plan, Prune
+from blade_operator.model.plan import Action, DrainPod, LoadAdapter, Plan, Prune, UnloadAdapter
+from blade_protocol.adapters import LoadAdapterRequest
 
 _log = logging.getLogger(__name__)
 
@@ -130,6 +131,7 @@ class Controller:
                 observed,
                 engines=report.engines,
                 downloads=report.downloads,
+                adapters=report.adapters,
                 unauthorized=report.unauthorized,
                 rejected=rejected,
             )
@@ -165,8 +167,7 @@ class Controller:
         if plan.claim is not None and not await self._cluster.claim(key, before, plan.claim):
             return
         pods = {pod["metadata"]["name"]: pod for pod in observed.pods}
-        drains = [(pods[action.pod], action.draining) for action in plan.actions if action.pod in pods]
-        await asyncio.gather(*(self._fleet.drain(pod, draining) for pod, draining in drains))
+        await asyncio.gather(*(self._act(pods[action.pod], action) for action in plan.actions if action.pod in pods))
         self._attempts[key].retain([*plan.replace, *plan.apply, *plan.prune])
         await _gather(self._replace(key, obj) for obj in plan.replace)
         await _gather(self._apply(key, obj) for obj in plan.apply if obj["kind"] in APPLIED_FIRST)
@@ -177,6 +178,18 @@ class Controller:
             await self._cluster.emit(key, event)
         if plan.status is not None:
             await self._cluster.write_status(key, plan.status)
+
+    async def _act(self, pod: Object, action: Action) -> None:
+        match action:
+            case DrainPod(draining=draining):
+                await self._fleet.drain(pod, draining)
+            case LoadAdapter(name=name, path=path, pinned=pinned, preload=preload):
+                request = LoadAdapterRequest(
+                    lora_name=name, lora_path=path, pinned=pinned, wait=False, replace=True, register_only=not preload
+                )
+                await self._fleet.load_adapter(pod, request)
+            case UnloadAdapter(name=name):
+                await self._fleet.unload_adapter(pod, name)
 
     async def _apply(self, key: Key, obj: Object) -> None:
         await self._attempt(key, obj, Ref.of(obj), lambda: self._cluster.apply(obj))

@@ -29,9 +29,7 @@ class Observed:
     downloads: Mapping[str, FetchProgress] = field(default_factory=dict)
     """Progress by name of the pod whose model is being downloaded; absent when the pod did not respond."""
     adapters: Mapping[str, tuple[AdapterInfo, ...]] = field(default_factory=dict)
-    """What each engine that serves LoRA adapters lists, by pod name; a pod that did not respond is absent."""
-    refused_adapters: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """By pod and adapter why the engine refused the latest request to load or unload it."""
+    """The LoRA adapters that each engine has, by pod name; absent when the pod did not respond."""
     unauthorized: frozenset[str] = frozenset()
     """Names of the pods that do not accept the operator's internal token."""
     abandoned: bool = False

@@ -36,27 +36,24 @@ class DrainPod:
 
 @dataclass(frozen=True, slots=True)
 class LoadAdapter:
-    """Have the engine in this pod load a LoRA adapter, in the place of what has its name. Idempotent."""
+    """Load this LoRA adapter into the engine in this pod, or replace the one of its name. Idempotent."""
 
     pod: str
     name: str
     path: str
-    """What the engine reads: a folder, or an id of a hub, bucket or registry."""
     pinned: bool = False
-    register_only: bool = False
-    """Check it and give it its name; its weights are read for its first request."""
+    preload: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class UnloadAdapter:
-    """Have the engine in this pod forget a LoRA adapter; requests that have begun end normally. Idempotent."""
+    """Unload this LoRA adapter from the engine in this pod; requests that have begun end normally. Idempotent."""
 
     pod: str
     name: str
 
 
-AdapterAction = LoadAdapter | UnloadAdapter
-Action = DrainPod | AdapterAction
+Action = DrainPod | LoadAdapter | UnloadAdapter
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Sequence
 from datetime import datetime
 
+from blade_operator.adapters.decide import Decision, decide
 from blade_operator.model import pods as podutil
 from blade_operator.model.deployments import router_replicas
 from blade_operator.model.objects import Object, Ref
@@ -26,7 +27,7 @@ from blade_operator.reconcile.sidecars import roles_with_sidecars
 from blade_operator.reconcile.writes import objects_to_apply, objects_to_delete, objects_to_prune
 from blade_operator.render import Defaults, engine_deployment, engine_objects, router_objects, service_objects
 from blade_operator.render.meta import router_name
-from blade_operator.render.storage import claim_name
+from blade_operator.render.storage import adapter_argument, claim_name
 from blade_operator.spec.errors import SpecError
 from blade_operator.spec.parse import LLMService, parse_service
 from blade_operator.status import StatusInputs, build_status, transitions
@@ -74,9 +75,11 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
     routers = router_objects(service, defaults, router_replicas(observed.deployments))
     desired += routers[:-1] if routers_wait(observed, revisions.templates, now) else routers
     removed = [Ref.of(deployments[revision]) for revision in deployments if revision not in planned]
+    adapters = _adapters(service, observed)
     inputs = StatusInputs(
         obj=observed.service,
         service=service,
+        adapters=adapters.statuses,
         invalid=None,
         pods=own_pods(observed),
         router_service=_router_service(observed, router_name(service)),
@@ -104,10 +107,23 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
         apply=[*apply, *lowered.marks],
         prune=objects_to_prune(desired, existing, apply),
         delete=[*removed, *revisions.expired(keep), *objects_to_delete(desired, existing.values(), service.uid)],
-        actions=lowered.actions,
+        actions=[*lowered.actions, *adapters.actions],
         events=events,
-        requeue=lowered.requeue,
+        requeue=[*lowered.requeue, *adapters.requeue],
     )
+
+
+def _adapters(service: LLMService, observed: Observed) -> Decision:
+    """What to do about adapters, on the engines that respond and stay."""
+    leaving = {
+        pod["metadata"]["name"]
+        for pod in observed.pods
+        if podutil.is_terminating(pod) or podutil.is_finished(pod) or podutil.draining_since(pod)
+    }
+    lists = {pod: infos for pod, infos in observed.adapters.items() if pod not in leaving}
+    before = (observed.service.get("status") or {}).get("adapters") or ()
+    declared = [(adapter, adapter_argument(adapter.uri)) for adapter in service.spec.adapters]
+    return decide(declared, [entry["name"] for entry in before], lists, observed.engines)
 
 
 def _invalid(observed: Observed, error: SpecError, now: datetime, defaults: Defaults) -> Plan:

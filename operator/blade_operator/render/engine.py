@@ -36,7 +36,14 @@ from blade_operator.render.meta import (
 )
 from blade_operator.render.network import INTERNAL_PORT
 from blade_operator.render.overlay import lay_over
-from blade_operator.render.storage import download_env, model_argument, model_mounts, model_volumes, one_machine
+from blade_operator.render.storage import (
+    download_env,
+    draft_argument,
+    model_argument,
+    model_mounts,
+    model_volumes,
+    one_machine,
+)
 from blade_operator.render.token_secret import engine_token_env, token_env, token_mounts, token_volumes
 from blade_operator.spec.fields import CheckItemName, CudaGraphs
 from blade_operator.spec.parse import LLMService
@@ -164,7 +171,8 @@ def _engine(service: LLMService, defaults: Defaults) -> Object:
             **engine_token_env(service, defaults),
             # Its routers bound priorities. Not a flag, so that an older image starts, too.
             environment.ALLOW_CLIENT_PRIORITY: "1",
-            **download_env(service, offline=True),
+            # Adapters are downloaded by engines that run.
+            **download_env(service, offline=service.spec.engine.lora is None),
         },
         mounts=[*template_mounts(service), *token_mounts(defaults)],
         ports=[
@@ -185,7 +193,7 @@ def _fetch(service: LLMService, defaults: Defaults) -> Object:
         defaults,
         FETCH,
         ["blade_llm_fetch"],
-        ["--model", model_argument(service)],
+        ["--model", model_argument(service), *_flag("draft.model", draft_argument(service))],
         # It reports its progress on the internal port, where the engine will report its state (and which it declares).
         {
             "BLADE_HOST": "0.0.0.0",
@@ -278,8 +286,36 @@ def _memory_flags(service: LLMService) -> list[str]:
         + _flag("max_gpu_memory_utilization", engine.memory_fraction)
         + _flag("model_impl", None if engine.model_impl == "auto" else engine.model_impl)
         + _flag("quant", None if engine.quant == "none" else engine.quant)
+        + _lora_flags(service)
+        + _speculative_flags(service)
         + _graph_flags(engine.cuda_graphs or CudaGraphs())
     )
+
+
+def _lora_flags(service: LLMService) -> list[str]:
+    lora = service.spec.engine.lora
+    if lora is None:
+        return []
+    return [
+        "--enable_lora=true",
+        *_flag("max_loras", lora.max_gpu),
+        *_flag("max_cpu_loras", lora.max_cpu),
+        *_flag("max_lora_rank", lora.max_rank),
+        *_flag("lora_dtype", None if lora.dtype == "auto" else lora.dtype),
+    ]
+
+
+def _speculative_flags(service: LLMService) -> list[str]:
+    speculative = service.spec.engine.speculative
+    if speculative is None:
+        return []
+    return [
+        *_flag("decode_algo", "sps" if speculative.method == "draft" else speculative.method),
+        *_flag("gamma", speculative.steps),
+        *_flag("speculative_disable_by_batch_size", speculative.disable_above_batch),
+        *_flag("ngram_min_match", None if speculative.ngram is None else speculative.ngram.min_match),
+        *_flag("draft.model", draft_argument(service)),
+    ]
 
 
 def _graph_flags(graphs: CudaGraphs) -> list[str]:

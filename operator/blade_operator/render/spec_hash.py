@@ -54,7 +54,13 @@ BORN_WITH: Final[dict[str, dict[str, Any]]] = {
         "gpus": {},
         "shmSize": "1Gi",
         "podTemplate": None,
+        "speculative": None,
+        "lora": None,
     },
+    "Lora": {"maxGPU": 8, "maxCPU": None, "maxRank": 16, "dtype": "auto"},
+    "Speculative": {"draftModel": None, "steps": 4, "disableAboveBatch": None, "ngram": None},
+    "DraftModel": {"revision": None},
+    "Ngram": {"minMatch": 2},
     "CudaGraphs": {
         "enabled": True,
         "batchSizes": [],

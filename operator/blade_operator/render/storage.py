@@ -35,12 +35,28 @@ _CREDENTIALS: Final[dict[str, dict[str, tuple[str, bool]]]] = {
 def model_argument(service: LLMService) -> str:
     """The value of ``--model``: a folder, or the hub id with its revision."""
     model = service.spec.model
-    if model.uri.startswith("file://"):
-        return model.uri.removeprefix("file://")
-    if model.uri.startswith("pvc://"):
-        _, _, folder = model.uri.removeprefix("pvc://").partition("/")
+    return _argument(model.uri, model.revision)
+
+
+def draft_argument(service: LLMService) -> str | None:
+    """The value of ``--draft.model``; None without a draft model."""
+    speculative = service.spec.engine.speculative
+    draft = None if speculative is None else speculative.draft_model
+    return None if draft is None else _argument(draft.uri, draft.revision)
+
+
+def adapter_argument(uri: str) -> str:
+    """The path by which engines load an adapter."""
+    return _argument(uri, None)
+
+
+def _argument(uri: str, revision: str | None) -> str:
+    if uri.startswith("file://"):
+        return uri.removeprefix("file://")
+    if uri.startswith("pvc://"):
+        _, _, folder = uri.removeprefix("pvc://").partition("/")
         return f"{MODELS_PATH}/{folder}" if folder else MODELS_PATH
-    return f"{model.uri}@{model.revision}" if model.revision else model.uri
+    return f"{uri}@{revision}" if revision else uri
 
 
 def download_env(service: LLMService, *, offline: bool) -> dict[str, Any]:

@@ -10,10 +10,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
+from blade_operator.spec.adapter_fields import Adapter, Lora
 from blade_operator.spec.api_fields import ChatTemplate, Pooling, ReasoningParser, Task, ToolCallParser
 from blade_operator.spec.model_fields import Model
 from blade_operator.spec.pod_fields import EnvVar, Gpus, PodTemplate, Resources
 from blade_operator.spec.router_fields import Router
+from blade_operator.spec.speculative_fields import Speculative
 from blade_operator.spec.types import Bytes, Duration, Fraction, Image, ListType, Record, Unique
 
 CheckItemName = Literal["shm", "pbEnv", "flopsDiff", "memoryFit", "modelFiles"]
@@ -103,6 +105,8 @@ class Engine(Record):
         description="Multi-head latent attention (DeepSeek) by Triton kernels alone (`--enable_triton_mla`); a GPU "
         "computes it with them anyway unless `extraArgs` has `--attn_cls paged`. Without effect on a CPU.",
     )
+    lora: Lora | None = Field(default=None, description="LoRA adapters; without it an engine serves none.")
+    speculative: Speculative | None = Field(default=None, description="Speculative decoding.")
     deterministic: bool = Field(
         default=False,
         description="The same tokens whatever else is computed in the batch, at some cost (`--deterministic`).",
@@ -233,6 +237,9 @@ class LLMServiceSpec(Record):
     engine: Engine = Field(default_factory=Engine, description="How each engine replica runs.")
     check: Check = Field(default_factory=Check, description="The check before each engine starts.")
     replicas: int = Field(default=1, ge=0, le=1000, description="Engine replicas; `kubectl scale` sets it.")
+    adapters: Annotated[tuple[Adapter, ...], ListType("map", key="name"), Unique] = Field(
+        default=(), max_length=128, strict=False, description="LoRA adapters of the model, beside it."
+    )
     router: Router = Field(default_factory=Router, description="The proxy in front of the engines.")
     rollout: Rollout = Field(default_factory=Rollout, description="How engines are replaced.")
     security: Security = Field(default_factory=Security, description="Who may connect to the pods.")

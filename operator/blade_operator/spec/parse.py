@@ -8,12 +8,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from blade_operator.spec.change_rules import CHANGE_RULES
 from blade_operator.spec.errors import Problem, SpecError
 from blade_operator.spec.explain import explain, unknown_field
 from blade_operator.spec.fields import LLMServiceSpec
 from blade_operator.spec.overlay import overlay_problems
-from blade_operator.spec.rules import RULES, broken
+from blade_operator.spec.rules.change import CHANGE_RULES
+from blade_operator.spec.rules.service import RULES, broken
 from blade_operator.spec.types import describe
 from blade_protocol.labels import API_VERSION, KIND
 

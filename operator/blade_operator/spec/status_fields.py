@@ -100,6 +100,17 @@ class Failure(Record):
     last_log: Text = Field(default="", description="The last line the container left.")
 
 
+class AdapterStatus(Record):
+    """A LoRA adapter, as it really is on the engines."""
+
+    name: Name = Field(description="The adapter.")
+    desired: int = Field(default=0, description="Engines that are to have it.")
+    loaded: int = Field(default=0, description="Engines that answer requests for it.")
+    pods: tuple[Name, ...] = Field(default=(), max_length=16, strict=False, description="Those; at most 16.")
+    bytes: int = Field(default=0, description="Of its weights in an engine's host memory; 0 while they are not read.")
+    reason: Text = Field(default="", description="Why it is not where it is to be, in an engine's words.")
+
+
 class LLMServiceStatus(Record):
     """The observed state. Written by the operator alone."""
 
@@ -124,11 +135,18 @@ class LLMServiceStatus(Record):
         max_length=16,
         strict=False,
         description="Ready (SpecValid, ModelCached, PreflightPassed, ModelFits, WorkersReady, "
-        "RouterReady), Progressing, Degraded; Reconciling and Stalled after kstatus; Contested.",
+        "RouterReady), AdaptersReady (with adapters), Progressing, Degraded; Reconciling and Stalled after kstatus; "
+        "Contested.",
     )
     model: Download | None = Field(default=None, description="The model's size and its download.")
     preflight: Annotated[tuple[Preflight, ...], ListType("map", key="pod")] = Field(
         default=(), max_length=16, strict=False, description="The check's result by pod; at most 16 pods."
+    )
+    adapters: Annotated[tuple[AdapterStatus, ...], ListType("map", key="name")] = Field(
+        default=(), max_length=128, strict=False, description="The LoRA adapters of `spec.adapters`."
+    )
+    adapters_ready: Short = Field(
+        default="", description="How many of `spec.adapters` are on all engines that are to have them, as `3/4`."
     )
     fit: Fit | None = Field(default=None, description="How the model fits into memory.")
     failures: tuple[Failure, ...] = Field(

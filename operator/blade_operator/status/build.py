@@ -8,6 +8,7 @@ from typing import Any
 
 from blade_operator.model import pods as podutil
 from blade_operator.model.objects import Object
+from blade_operator.status.adapters import adapter_status, adapters_ready
 from blade_operator.status.conditions import Condition, conditions
 from blade_operator.status.details import fit, preflight
 from blade_operator.status.download import download
@@ -23,7 +24,7 @@ def build_status(inputs: StatusInputs, now: datetime) -> Object:
     """The status of one service. Equal to the last one when nothing significant has changed."""
     failures = find_failures(inputs, now)
     model, memory = download(inputs, now), fit(inputs)
-    found = conditions(inputs, failures, model, memory, now)
+    found = [*conditions(inputs, failures, model, memory, now), *adapters_ready(inputs)]
     generation = int(inputs.obj["metadata"].get("generation", 0))
     current = inputs.current_pods
     status: dict[str, Any] = {
@@ -49,6 +50,7 @@ def build_status(inputs: StatusInputs, now: datetime) -> Object:
         "model": model,
         "preflight": preflight(inputs),
         "fit": memory,
+        **adapter_status(inputs),
         "failures": [failure.as_status() for failure in failures],
     }
     return status | {name: value for name, value in optional.items() if value}

@@ -17,7 +17,7 @@ from blade_operator.model import pods as podutil
 from blade_operator.model.objects import Object
 from blade_operator.model.pods import CHECK, FETCH
 from blade_operator.spec.quantity import format_bytes
-from blade_operator.spec.rules import OWNED_FLAGS
+from blade_operator.spec.rules.service import OWNED_FLAGS
 from blade_operator.status.container_failures import report_line
 from blade_operator.status.deduplication import deduplicate
 from blade_operator.status.download import describe

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from blade_operator.adapters.decide import AdapterStatus
 from blade_operator.model import pods as podutil
 from blade_operator.model.deployments import router_replicas
 from blade_operator.model.objects import Object, Ref
@@ -28,6 +29,8 @@ class StatusInputs:
     engines: Mapping[str, EngineState] = field(default_factory=dict)
     downloads: Mapping[str, FetchProgress] = field(default_factory=dict)
     unauthorized: frozenset[str] = frozenset()
+    adapters: Sequence[AdapterStatus] | None = None
+    """The LoRA adapters of the spec; None: it is invalid."""
     deployments: tuple[Object, ...] = ()
     rejected: Mapping[Ref, str] = field(default_factory=dict)
     current: str = ""

@@ -21,16 +21,22 @@ EXPECTED = {
         "mixed_6_speedup",
         "mixed_10_launched",
     ],
+    "lora": [
+        "lora_4_of_2_error",
+        "lora_tokens_right 1 share",
+        "decode_b2_lora_none_over_base",
+        "decode_b2_lora_2_over",
+    ],
     "bench": ["tokens_right 1 share", "ttft_ratio", "tbt_ratio", "qps_ratio"],
 }
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this is about machines without a GPU")
 @pytest.mark.parametrize(
-    "part", ["kernels", "engine", pytest.param("bench", marks=pytest.mark.soak, id="bench-with-transformers")]
+    "part", ["kernels", "engine", "lora", pytest.param("bench", marks=pytest.mark.soak, id="bench-with-transformers")]
 )
 def test_dry_run(part: str) -> None:
-    if part == "kernels" and find_spec("triton") is None:
+    if part in ("kernels", "lora") and find_spec("triton") is None:
         pytest.skip("Triton is not installed")
     written = _results()
     environment = {**os.environ, "PART": part, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}

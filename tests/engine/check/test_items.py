@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy
 import pytest
 from hub_support.tiny_model import make_model
@@ -21,7 +22,7 @@ from blade_llm.check.memory_fit import GRAPH_BYTES_PER_LAYER, RUNTIME_BYTES, Gpu
 from blade_llm.check.model import Wanted, check_model
 from blade_llm.check.pb_env import check_pb_env
 from blade_llm.check.shm import check_shm
-from blade_llm.config import EngineConfig
+from blade_llm.config import EngineConfig, SpeculativeConfig
 from blade_llm.models.config import load_model_config
 from blade_llm.models.tensors import expected_tensors
 from blade_protocol.check import CheckItem
@@ -226,6 +227,18 @@ def test_the_kv_cache_gets_what_weights_a_step_and_graphs_leave_of_the_share(tmp
     assert blocks(without) == min(64, 20 + GRAPHS // BLOCK)
 
 
+def test_with_adapters_the_slots_count_and_a_second_set_of_graphs(tmp_path: Path) -> None:
+    model, gpu = make_model(tmp_path), Gpu(GIB, GIB)
+    detail = gpu_plan(model, gpu, enable_lora=True, max_loras=3, kv_cache_bytes=40 * BLOCK).detail
+    assert f"CUDA graphs {2 * GRAPHS - LAYER_ACTIVATIONS} bytes" in detail
+    slots = [
+        int(gpu_plan(model, gpu, enable_lora=True, max_loras=n, kv_cache_bytes=40 * BLOCK)
+        .detail.partition("adapters ")[2].split()[0])
+        for n in (3, 7)
+    ]  # fmt: skip
+    assert 0 <= 2 * slots[0] - slots[1] < 1 << 10  # buffers are one more than adapters
+
+
 def test_a_share_that_is_too_small_and_a_gpu_that_is_are_said_with_what_to_change(tmp_path: Path) -> None:
     model = make_model(tmp_path)
     gpu = Gpu(GIB, GIB)
@@ -383,3 +396,32 @@ def test_check_model_knows_a_gpt2_checkpoint_without_the_prefix_of_its_names(tmp
     item = check_model(folder)
     assert item.status != "FAILED", item.detail
     assert "not used" not in item.detail
+
+
+def test_a_draft_model_is_checked_with_the_model(tmp_path: Path) -> None:
+    for name in ("target", "draft"):
+        (tmp_path / name).mkdir()
+        make_model(tmp_path / name)
+    speculative = SpeculativeConfig(method="draft", draft_model=str(tmp_path / "draft"))
+    item = check_model(tmp_path / "target", speculative=speculative)
+    assert item.status == "WARNING"
+    assert "it makes nothing faster; take one of a tenth of the size" in item.detail
+    tokenizer = json.loads((tmp_path / "draft" / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    token = next(iter(vocabulary))
+    vocabulary[f"{token}x"] = vocabulary.pop(token)
+    (tmp_path / "draft" / "tokenizer.json").write_text(json.dumps(tokenizer))
+    item = check_model(tmp_path / "target", speculative=speculative)
+    assert item.status == "FAILED"
+    assert "its tokenizer is another one than the model's: 2 tokens differ" in item.detail
+    (tmp_path / "draft" / "config.json").unlink()
+    assert check_model(tmp_path / "target", speculative=speculative).status == "FAILED"
+
+
+def test_a_draft_model_counts_in_the_memory(tmp_path: Path) -> None:
+    make_model(tmp_path)
+    plain = EngineConfig(model=str(tmp_path), served_names=())
+    speculative = SpeculativeConfig(method="draft", draft_model=str(tmp_path))
+    item = check_memory_fit(msgspec.structs.replace(plain, speculative=speculative), 64 * GIB)
+    assert "+ draft model " in item.detail
+    assert "draft model" not in check_memory_fit(plain, 64 * GIB).detail

@@ -19,10 +19,11 @@ EXAMPLES = {
     "kv_cache_dtype": ("auto", "no_quant"), "max_num_batched_tokens": ("8k", 8000),
     "preemption_mode": ("recompute", "RECOMPUTE"), "cuda_graph_sizes": ("8", [8]),
     "cudagraph_capture_sizes": ("8", [8]), "max_cudagraph_capture_size": ("64", 64), "num_speculative_tokens": ("4", 4),
+    "speculative_model": ("x", "x"), "ngram_prompt_lookup_min": ("3", 3),
     "uvicorn_log_level": ("trace", "DEBUG"), "shutdown_timeout": ("5", 5.0),
 }  # fmt: skip
 FIELDS = EngineConfig.__struct_fields__
-UNBUILT = {"speculative_model": "x", "disable_custom_all_reduce": "false"}
+UNBUILT = {"disable_custom_all_reduce": "false"}
 """Renamed ones whose feature is refused under either name."""
 
 
@@ -109,7 +110,7 @@ def test_the_model_may_stand_alone(argv: list[str]) -> None:
      (["M", "--kv-cache-dtype", "fp8"], "--kv_cache_quant fp8_e4m3"), (["M", "-tp", "2"], "--tensor_parallel_size 2"),
      (["M", "--enforce-eager", "maybe"], "unexpected argument 'maybe'"),
      (["M", "--max-model-len", "1.5"], "like 4096"),
-     (["M", "--speculative-config.model", "x"], "--speculative-config.model x is not taken: give --decode_algo sps"),
+     (["M", "--speculative-config.model", "x"], "'x' is not a JSON object"),
      (["M", "--port"], "--port")],
 )  # fmt: skip
 def test_what_cannot_be_used_names_its_flag(argv: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from engine_support.sched_invariants import check_invariants
 from blade_llm.engine.core import EngineCore
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.sampling.parameters import SamplingParams
-from blade_llm.scheduling.budget import PrefillBudget
+from blade_llm.scheduling.budget.prefill import PrefillBudget
 from blade_llm.scheduling.chunks import MAX_FORCED_TOKENS_BESIDE_OTHERS
 
 ANY = list(range(3, 40))

@@ -18,7 +18,7 @@ from engine_support.fake_runner import FakeRunner
 
 from blade_llm.engine.core import EngineCore
 from blade_llm.sampling.parameters import SamplingParams
-from blade_llm.scheduling.budget import GPU_MIN_CHUNK, PrefillBudget
+from blade_llm.scheduling.budget.prefill import GPU_MIN_CHUNK, PrefillBudget
 from blade_llm.scheduling.plan import StepPlan
 from blade_llm.scheduling.request import Request
 

@@ -17,7 +17,7 @@ from engine_support.whole_engine import generated, whole_engine
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.models.config import load_model_config
 from blade_llm.runner import build_runner
-from blade_llm.runner.cuda_graphs import DecodeGraphs, graph_batch_sizes
+from blade_llm.runner.graphs.decode import DecodeGraphs, graph_batch_sizes
 from blade_llm.runner.torch_runner import TorchRunner
 from blade_llm.sampling.parameters import SamplingParams
 
@@ -72,7 +72,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 @pytest.fixture
 def graphed(model: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> tuple[TorchRunner, RecordingGraphs]:
     """A runner whose decodes of up to four sequences are replayed."""
-    monkeypatch.setattr("blade_llm.runner.torch_runner.prepare", prepare_from_device)
+    monkeypatch.setattr("blade_llm.runner.forward_pass.prepare", prepare_from_device)
     backend = RecordingGraphs()
     config = engine_config(
         model[0], cuda_graph_batch_sizes=(1, 2, 4), cuda_graph_max_tokens=0, max_kv_blocks=64, max_model_len=256

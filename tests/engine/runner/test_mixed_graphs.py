@@ -19,7 +19,7 @@ from blade_llm.engine.messages import GenerateRequest
 from blade_llm.kernels.paged_attention import RaggedBatch
 from blade_llm.models.config import load_model_config
 from blade_llm.runner import build_runner
-from blade_llm.runner.mixed_graphs import MixedGraphs, graph_token_sizes
+from blade_llm.runner.graphs.mixed import MixedGraphs, graph_token_sizes
 from blade_llm.runner.torch_runner import TorchRunner
 from blade_llm.sampling.parameters import SamplingParams
 
@@ -81,7 +81,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 def graphed(model: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> tuple[TorchRunner, RecordingGraphs]:
     """A runner with graphs of mixed steps of 12 to 40 tokens, whose results have nine rows, of its slots; those of
     decodes have one."""
-    monkeypatch.setattr("blade_llm.runner.torch_runner.prepare", prepare_from_device)
+    monkeypatch.setattr("blade_llm.runner.forward_pass.prepare", prepare_from_device)
     backend = RecordingGraphs()
     config = engine_config(
         model[0], max_num_seqs=9, cuda_graph_batch_sizes=(1,), cuda_graph_token_sizes=(12, 20, 40),

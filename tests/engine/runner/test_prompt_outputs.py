@@ -197,7 +197,7 @@ def test_a_mean_that_was_given_up_is_forgotten(model: tuple[Path, Any], driver: 
 
 
 def test_a_prompt_of_one_token_is_scored_from_a_graph(model: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("blade_llm.runner.torch_runner.prepare", prepare_from_device)
+    monkeypatch.setattr("blade_llm.runner.forward_pass.prepare", prepare_from_device)
     backend = RecordingGraphs()
     config = engine_config(
         model[0], cuda_graph_batch_sizes=(1, 2, 4), cuda_graph_max_tokens=0, max_kv_blocks=64, max_model_len=256

@@ -20,10 +20,10 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> TorchRunner:
     return build_runner(engine_config(folder))
 
 
-def plan_of(*, num_draft_tokens: int = 0, pipeline_stages: int = 1, **new: Any) -> StepPlan:
+def plan_of(*, pipeline_stages: int = 1, **new: Any) -> StepPlan:
     """One prompt of three tokens in slot 0."""
     request = NewRequest(0, "r", [5, 6, 7], 3, SamplingParams(seed=0), **new)
-    chunk = ScheduledChunk(0, 0, 3, True, "r", num_draft_tokens)
+    chunk = ScheduledChunk(0, 0, 3, True, "r")
     return StepPlan(0, [chunk], [request], [BlockUpdate(0, 0, [0])], pipeline_stages=pipeline_stages)
 
 
@@ -35,12 +35,11 @@ def test_a_plan_without_any_of_them_is_carried_out(runner: TorchRunner) -> None:
 @pytest.mark.parametrize(
     ("plan", "message"),
     [
-        (plan_of(num_draft_tokens=1), "does not verify draft tokens"),
         (plan_of(pipeline_stages=2), "one pipeline stage, not in 2"),
         (plan_of(adapter_slot=3), "no adapters: r needs slot 3"),
         (plan_of(embeddings=(InputEmbeddings(0, 2, "image"),)), "no input embeddings: r has some"),
     ],
-    ids=["draft tokens", "pipeline stages", "adapter", "input embeddings"],
+    ids=["pipeline stages", "adapter", "input embeddings"],
 )
 def test_what_is_not_carried_out_yet_is_asserted(plan: StepPlan, message: str, runner: TorchRunner) -> None:
     with pytest.raises(AssertionError, match=message):

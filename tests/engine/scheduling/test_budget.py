@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from blade_llm.scheduling.budget import GPU_MIN_CHUNK, PrefillBudget
-from blade_llm.scheduling.step_cost import StepCost, replayed_size
+from blade_llm.scheduling.budget.prefill import GPU_MIN_CHUNK, PrefillBudget
+from blade_llm.scheduling.budget.step_cost import StepCost, replayed_size
 
 
 class Device:

@@ -26,15 +26,30 @@ def test_draft_tokens_bring_several_tokens_in_a_step() -> None:
     assert spans(plan_of(scheduler)) == [(18, 4, 3)]
 
 
-def test_steps_in_flight_presume_the_most_and_none_is_void() -> None:
+def test_a_decode_with_draft_tokens_waits_for_its_result() -> None:
     scheduler = scheduler_of(max_draft_tokens=3)
     add(scheduler, "a", 14)
     step(scheduler)
-    plans = [plan_of(scheduler) for _ in range(3)]
-    assert [spans(plan) for plan in plans] == [[(14, 4, 3)], [(18, 4, 3)], [(22, 4, 3)]]
-    delivered = [deliver(scheduler, plan, tokens) for plan, tokens in zip(plans, ([6, 7], [], [8]), strict=True)]
-    assert [[output.token_ids for output in outputs] for outputs in delivered] == [[[6, 7]], [], [[8]]]
-    assert spans(plan_of(scheduler)) == [(17, 4, 3)]
+    plan = plan_of(scheduler)
+    assert spans(plan) == [(14, 4, 3)]
+    assert scheduler.schedule() is None
+    (output,) = deliver(scheduler, plan, [6, 7])
+    assert output.token_ids == [6, 7]
+    assert spans(plan_of(scheduler)) == [(16, 4, 3)]
+
+
+def test_draft_tokens_take_no_tokens_from_prefills_and_preempt_nobody() -> None:
+    scheduler = scheduler_of(max_draft_tokens=8, budget=20, blocks=5)
+    add(scheduler, "a", 14, max_tokens=40)
+    step(scheduler)
+    add(scheduler, "b", 17, max_tokens=40)
+    deliver(scheduler, plan_of(scheduler), [5])  # without prefill, to measure it
+    plan = plan_of(scheduler)
+    assert spans(plan) == [(15, 4, 3), (0, 16, 0)]  # 20 tokens: 16 of prefill, 1 of a decode, 3 of drafts
+    deliver(scheduler, plan, [5])
+    for _ in range(10):
+        step(scheduler)
+    assert scheduler.stats().preemptions_total == 0
 
 
 def test_draft_tokens_stay_within_max_tokens_and_within_the_step() -> None:

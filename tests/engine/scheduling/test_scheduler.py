@@ -6,7 +6,7 @@ import pytest
 from engine_support.scheduler_driver import EOS, add, chunks, deliver, plan_of, sample_and_return, scheduler_of, step
 
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
-from blade_llm.scheduling.budget import PrefillBudget
+from blade_llm.scheduling.budget.prefill import PrefillBudget
 from blade_llm.scheduling.limits import SchedulerConfig
 from blade_llm.scheduling.plan import StepResult
 from blade_llm.scheduling.request import Request, RequestRefusedError

@@ -20,6 +20,7 @@ from engine_support.fake_runner import (
     tokens_alone,
 )
 from engine_support.sched_invariants import check_invariants
+from engine_support.scripted_drafter import ScriptedDrafter
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -39,10 +40,10 @@ SHARED = [(7 * i + 3) % 19 for i in range(MAX_MODEL_LEN)]
 
 
 class SpeculatingRunner(FakeRunner):
-    """Each sample brings any number of tokens from none to one more than was drafted."""
+    """Each sample brings any number of tokens from one to one more than was drafted."""
 
     def tokens_for(self, slot: FakeSlot, num_draft_tokens: int) -> int:
-        return hash((len(slot.token_ids), self.num_steps)) % (num_draft_tokens + 2)
+        return 1 + hash((len(slot.token_ids), self.num_steps)) % (num_draft_tokens + 1)
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -70,10 +71,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_batch_tokens=budget,
             max_model_len=MAX_MODEL_LEN,
             eos_token_ids=(EOS,),
-            max_draft_tokens=drafts if self.speculate else 0,
             pipeline_stages=stages,
         )
-        self.scheduler = Scheduler(config, KVCacheManager(num_blocks, enable_prefix_cache=prefix_cache))
+        cache = KVCacheManager(num_blocks, enable_prefix_cache=prefix_cache)
+        self.scheduler = Scheduler(config, cache, drafter=ScriptedDrafter(drafts) if self.speculate else None)
         self.in_flight: deque[tuple[StepPlan, FakePendingStep]] = deque()
         self.requests: dict[str, Request] = {}
         self.tokens: dict[str, list[int]] = {}

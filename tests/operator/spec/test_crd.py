@@ -13,10 +13,10 @@ import pytest
 import yaml
 from operator_support.mini_cluster import service
 
-from blade_operator.spec.change_rules import CHANGE_RULES
 from blade_operator.spec.crd import generate
 from blade_operator.spec.crd.definition import custom_resource_definition
-from blade_operator.spec.rules import RULES
+from blade_operator.spec.rules.change import CHANGE_RULES
+from blade_operator.spec.rules.service import RULES
 
 ALLOWED = {
     "additionalProperties", "anyOf", "default", "description", "enum", "items", "maxItems", "maxLength",
@@ -111,7 +111,7 @@ def test_names_and_subresources(version: dict[str, Any]) -> None:
         "labelSelectorPath": ".status.selector",
     }
     assert [column["name"] for column in version["additionalPrinterColumns"]] == [
-        "Ready", "Reason", "Model", "Desired", "Ready#", "GPUs", "URL", "Age", "Revision",
+        "Ready", "Reason", "Model", "Desired", "Ready#", "GPUs", "URL", "Age", "Adapters", "Revision",
     ]  # fmt: skip
 
 

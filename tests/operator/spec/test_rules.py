@@ -6,8 +6,8 @@ import pytest
 from operator_support.rule_examples import CHANGES, EXAMPLES, Change, Example
 
 from blade_operator.spec import SpecError, apply_defaults, check_change, parse_service
-from blade_operator.spec.change_rules import CHANGE_RULES
-from blade_operator.spec.rules import RULES
+from blade_operator.spec.rules.change import CHANGE_RULES
+from blade_operator.spec.rules.service import RULES
 from blade_protocol.labels import API_VERSION, KIND
 
 

@@ -172,6 +172,18 @@ class _StateCollector(Collector):
             counters += (
                 (names.ENGINE_ADAPTER_EVICTIONS, "Adapters that left host memory for others", counts.host_evictions),
             )
+        if (speculation := state.speculation) is not None:
+            counters += (
+                (names.ENGINE_DRAFTS, "Times that a request got draft tokens", speculation.drafts),
+                (names.ENGINE_DRAFT_TOKENS, "Draft tokens", speculation.draft_tokens),
+                (names.ENGINE_ACCEPTED_TOKENS, "Draft tokens that were accepted", speculation.accepted_tokens),
+            )
+            accepted = CounterMetricFamily(
+                names.ENGINE_ACCEPTED_PER_POSITION, "Draft tokens accepted at a position", labels=["position"]
+            )
+            for position, number in enumerate(speculation.accepted_per_position):
+                accepted.add_metric([str(position)], number)
+            yield accepted
         for name, text, value in gauges:
             yield GaugeMetricFamily(name, text, value=value)
         for name, text, value in counters:

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from blade_llm.kernels.lora.device import DeviceTable
+
 
 @dataclass(frozen=True, slots=True)
 class Slice:
@@ -46,7 +48,7 @@ class Factors:
 class FactorTable:
     """One layer's matrices by adapter slot."""
 
-    __slots__ = ("factors", "native", "place")
+    __slots__ = ("device", "factors", "native", "place")
 
     def __init__(self, place: str, slots: int) -> None:
         """``slots``: that there are, slot 0 (no adapter) included."""
@@ -54,6 +56,8 @@ class FactorTable:
         self.factors: list[Factors | None] = [None] * slots
         self.native: Any = None
         """The same for the kernel in C++, where that is in use."""
+        self.device: DeviceTable | None = None
+        """What takes its place for kernels in Triton."""
 
     def put(self, slot: int, factors: Factors | None) -> None:
         """Whatever is computed from now on for ``slot`` uses ``factors``."""

@@ -13,7 +13,7 @@ import torch
 
 from blade_llm.cache.sizing import BLOCK_SIZE, KVCachePlan, kv_block_bytes
 from blade_llm.models.errors import NotEnoughMemoryError
-from blade_llm.runner.cuda_graphs import SizedGraphs
+from blade_llm.runner.graphs.decode import SizedGraphs
 from blade_llm.runner.startup.dummy_batch import HEAVIEST, STEPS, DummyBatch, blocks_for
 from blade_llm.runner.startup.memory_plan import GpuMemory
 from blade_llm.runner.startup.startable import StartableRunner

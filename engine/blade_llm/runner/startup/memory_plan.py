@@ -6,12 +6,14 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from blade_llm.cache.sizing import BLOCK_SIZE, KVCachePlan, kv_block_bytes, plan_blocks, raise_kv_cache_bytes
 from blade_llm.config import EngineConfig
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.dtypes import DTypeName
 from blade_llm.models.errors import NotEnoughMemoryError
+from blade_llm.runner.draft_config import DraftModelConfig
 from blade_protocol.state import MemoryPlan
 
 logger = logging.getLogger(__name__)
@@ -69,16 +71,23 @@ def plan_kv_cache(
     dtype: DTypeName,
     kv_cache_bytes: int,
     enlarge: Callable[[int], str] = raise_kv_cache_bytes,
+    *,
+    draft: DraftModelConfig | None = None,
 ) -> KVCachePlan:
     """Divide ``kv_cache_bytes`` into blocks, no more than ``max_num_seqs`` full requests could use.
 
     A length the user did not request is shortened to what fits, with a warning. ``enlarge`` says what to change for a
-    cache of so many bytes. Raises :class:`NotEnoughMemoryError` when a requested length, or a single block, does not
-    fit, and ``ValueError`` for one beyond the model's own.
+    cache of so many bytes. ``draft``: a draft model, whose keys and values take their part of each block's bytes.
+    Raises :class:`NotEnoughMemoryError` when a requested length, or a single block, does not fit, and ``ValueError``
+    for one beyond the model's own.
     """
     block_bytes = kv_block_bytes(model, dtype)
     if not block_bytes:
         return _plan_whole_sequences(config, model)
+    if draft is not None:
+        both = block_bytes + kv_block_bytes(draft.model, draft.dtype)
+        kv_cache_bytes = kv_cache_bytes * block_bytes // both
+        enlarge = partial(_enlarge_both, enlarge, block_bytes, both)
     fitting = kv_cache_bytes // block_bytes
     if config.max_kv_blocks is not None:
         fitting = min(fitting, config.max_kv_blocks)
@@ -102,6 +111,11 @@ def plan_kv_cache(
         )
     blocks = min(fitting, config.max_num_seqs * needed)
     return plan_blocks(model, dtype, kv_cache_bytes=blocks * block_bytes, max_model_len=length)
+
+
+def _enlarge_both(enlarge: Callable[[int], str], of_target: int, of_both: int, needed: int) -> str:
+    """Advice for a cache of the target of ``needed`` bytes; that of the draft model comes on top."""
+    return enlarge(-(-needed * of_both // of_target))
 
 
 def _plan_whole_sequences(config: EngineConfig, model: ModelConfig) -> KVCachePlan:
@@ -130,13 +144,16 @@ def _plan_whole_sequences(config: EngineConfig, model: ModelConfig) -> KVCachePl
     return KVCachePlan(block_size=BLOCK_SIZE, block_bytes=0, blocks=blocks, max_model_len=length)
 
 
-def memory_plan(kv: KVCachePlan, *, weights: int, activation_peak: int, graphs: int = 0, lora: int = 0) -> MemoryPlan:
+def memory_plan(
+    kv: KVCachePlan, *, weights: int, activation_peak: int, graphs: int = 0, lora: int = 0, draft: int = 0
+) -> MemoryPlan:
     """The numbers, in bytes, as the engine reports them."""
     return MemoryPlan(
         weights=weights,
         activation_peak=activation_peak,
         graphs=graphs,
         lora=lora,
+        draft=draft,
         kv_cache=kv.blocks * kv.block_bytes,
         kv_block_bytes=kv.block_bytes,
         kv_blocks=kv.blocks,

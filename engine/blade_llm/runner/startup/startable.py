@@ -6,14 +6,22 @@ from __future__ import annotations
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from blade_llm.cache.sizing import KVCachePlan
 from blade_llm.config import EngineConfig
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.dtypes import DTypeName
-from blade_llm.runner.cuda_graphs import SizedGraphs
+from blade_llm.runner.graphs.decode import SizedGraphs
 from blade_llm.runner.tables import SlotTables
 from blade_llm.scheduling.plan import PendingForward, PendingStep, StepPlan
+
+
+class StartableDraft(Protocol):
+    """A draft model."""
+
+    def launch(self, plan: StepPlan) -> Tensor:
+        """Compute the plan's draft chunks and the step's draft tokens."""
 
 
 class StartableRunner(Protocol):
@@ -26,6 +34,10 @@ class StartableRunner(Protocol):
     num_blocks: int
     max_model_len: int
     tables: SlotTables
+
+    @property
+    def draft(self) -> StartableDraft | None:
+        """The draft model of speculative decoding."""
 
     @property
     def all_graphs(self) -> list[SizedGraphs]:

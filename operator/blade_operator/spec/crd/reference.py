@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from blade_operator.spec.change_rules import CHANGE_RULES
 from blade_operator.spec.crd.schema import Schema, service_schema
-from blade_operator.spec.rules import RULES
+from blade_operator.spec.rules.change import CHANGE_RULES
+from blade_operator.spec.rules.service import RULES
 from blade_protocol.labels import API_VERSION, KIND
 
 _HEAD = f"""# `{KIND}` fields

@@ -12,10 +12,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from blade_operator.spec.change_rules import CHANGE_RULES, ChangeRule
 from blade_operator.spec.fields import LLMServiceSpec
-from blade_operator.spec.rule import Rule
-from blade_operator.spec.rules import RULES
+from blade_operator.spec.rules.change import CHANGE_RULES, ChangeRule
+from blade_operator.spec.rules.rule import Rule
+from blade_operator.spec.rules.service import RULES
 from blade_operator.spec.status_fields import LLMServiceStatus
 
 Schema = dict[str, Any]

@@ -42,7 +42,7 @@ class Watched(TorchRunner):
 @pytest.fixture
 def runner(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
     """A runner on the CPU that has only its weights, as one on a GPU has when it measures."""
-    monkeypatch.setattr("blade_llm.runner.torch_runner.prepare", prepare_from_device)
+    monkeypatch.setattr("blade_llm.runner.forward_pass.prepare", prepare_from_device)
     config = engine_config(
         folder, max_batch_tokens=TOKENS, max_num_seqs=SEQUENCES, max_model_len=LENGTH, max_gpu_memory_utilization=0.5
     )

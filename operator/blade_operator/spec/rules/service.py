@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from blade_operator.spec.fields import CudaGraphs, Engine, LLMServiceSpec
-from blade_operator.spec.model_rules import MODEL_RULES
 from blade_operator.spec.pod_fields import PodMetadata, PodTemplate
 from blade_operator.spec.quantity import parse_duration
-from blade_operator.spec.router_rules import ROUTER_RULES
-from blade_operator.spec.rule import Rule
+from blade_operator.spec.rules.adapters import ADAPTER_RULES
+from blade_operator.spec.rules.model import MODEL_RULES
+from blade_operator.spec.rules.router import ROUTER_RULES
+from blade_operator.spec.rules.rule import Rule
+from blade_operator.spec.rules.speculative import SPECULATIVE_RULES
 from blade_protocol.labels import GROUP
 
 NAME_MAX: Final = 40
@@ -44,6 +46,17 @@ OWNED_FLAGS: Final[dict[str, str]] = {
     "quant": "spec.engine.quant",
     "enable_triton_mla": "spec.engine.enableTritonMla",
     "deterministic": "spec.engine.deterministic",
+    "enable_lora": "spec.engine.lora",
+    "max_loras": "spec.engine.lora",
+    "max_cpu_loras": "spec.engine.lora",
+    "max_lora_rank": "spec.engine.lora",
+    "lora_dtype": "spec.engine.lora",
+    "lora_modules": "spec.adapters",
+    "decode_algo": "spec.engine.speculative",
+    "gamma": "spec.engine.speculative",
+    "speculative_disable_by_batch_size": "spec.engine.speculative",
+    "ngram_min_match": "spec.engine.speculative",
+    "draft.model": "spec.engine.speculative",
     "task": "spec.engine.task",
     "pooling": "spec.engine.pooling",
     "chat_template": "spec.engine.chatTemplate",
@@ -63,12 +76,18 @@ OTHER_SPELLINGS: Final[dict[str, str]] = {
     "cuda_graph_sizes": "spec.engine.cudaGraphs",
     "cudagraph_capture_sizes": "spec.engine.cudaGraphs",
     "max_cudagraph_capture_size": "spec.engine.cudaGraphs",
+    "no_enable_lora": "spec.engine.lora",
     "runner": "spec.engine.task",
+    "use_sps": "spec.engine.speculative",
+    "speculative_config": "spec.engine.speculative",
+    "speculative_model": "spec.engine.speculative",
+    "num_speculative_tokens": "spec.engine.speculative",
+    "ngram_prompt_lookup_min": "spec.engine.speculative",
     "shutdown_timeout": "spec.rollout.drainTimeout",
 }
 """Further flags that set the same, and their owners: vLLM's names of them, mostly (docs/vllm-flags.md)."""
 _OWNERS: Final = OWNED_FLAGS | OTHER_SPELLINGS
-_OWNED: Final = f"--({'|'.join(_OWNERS)})(=.*)?".replace("_", "[_-]")
+_OWNED: Final = f"--({'|'.join(_OWNERS)})(=.*)?".replace("_", "[_-]").replace("draft.", "draft[.]")
 
 
 def broken(rule: Rule, name: str, spec: LLMServiceSpec) -> bool:
@@ -145,6 +164,8 @@ RULES: Final[tuple[Rule, ...]] = (
         "ending with a letter or digit",
     ),
     *MODEL_RULES,
+    *ADAPTER_RULES,
+    *SPECULATIVE_RULES,
     Rule(
         at=("spec", "engine"),
         field="spec.engine.gpus.count",

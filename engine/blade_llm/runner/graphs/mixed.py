@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from blade_llm.kernels.paged_attention import RaggedBatch
-from blade_llm.runner.cuda_graphs import GraphBackend, SizedGraphs
-from blade_llm.scheduling.step_cost import PADDED_FOR_NOTHING, replayed_size
+from blade_llm.runner.graphs.decode import GraphBackend, SizedGraphs
+from blade_llm.scheduling.budget.step_cost import PADDED_FOR_NOTHING, replayed_size
 
 LARGEST: Final = 2048
 """Tokens. Above, a step computes long enough to hide its launches."""

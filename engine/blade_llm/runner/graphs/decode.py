@@ -3,7 +3,7 @@
 A graph replays one batch size on fixed addresses. So there is one for each of a few sizes, and a smaller batch is
 padded with a slot that belongs to no request; larger ones are launched kernel by kernel. All the rest of a step's state
 lives in the slot tables and the KV cache, whose addresses never change, so slots and positions are a graph's only
-inputs. Steps with prefill have graphs of their own (:mod:`blade_llm.runner.mixed_graphs`).
+inputs. Steps with prefill have graphs of their own (:mod:`blade_llm.runner.graphs.mixed`).
 """
 
 from __future__ import annotations
@@ -77,6 +77,8 @@ class SizedGraphs:
 
     log_name: ClassVar[str]
     """What a size is, in the log."""
+    kind = ""
+    """Of the steps, in the log; empty for those of the base model alone."""
 
     def __init__(self, sizes: Sequence[int], backend: GraphBackend) -> None:
         """``sizes``: ascending."""
@@ -88,7 +90,7 @@ class SizedGraphs:
     def capture(self, sizes: Sequence[int] | None = None) -> None:
         """Capture ``sizes`` (all of them when not given), the largest first: the smaller ones fit into its memory."""
         for size in sorted(self.sizes if sizes is None else sizes, reverse=True):
-            logger.info("caching graph of %s=%d", self.log_name, size)
+            logger.info("caching graph of %s=%d%s", self.log_name, size, self.kind)
             self._graphs[size] = self._backend.capture(partial(self._run, size))
         self._captured = sorted(self._graphs)
 

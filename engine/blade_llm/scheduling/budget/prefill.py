@@ -3,7 +3,7 @@ prefill).
 
 A long prompt must not stall the tokens of running requests: a step with decodes should take less than twice as long as
 without prefill. What steps cost is measured, not configured, as it depends on model, machine and context
-(:mod:`blade_llm.scheduling.step_cost`). What small chunks cost says little about large ones (a GPU computes some
+(:mod:`blade_llm.scheduling.budget.step_cost`). What small chunks cost says little about large ones (a GPU computes some
 hundred tokens for nothing beside its weights, and no more), but a chunk k times as large makes a step at most k times
 as long: so the first chunks are small, and grow by what that leaves. The result only shapes the chunks; tokens do not
 depend on it.
@@ -26,7 +26,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final
 
-from blade_llm.scheduling.step_cost import FILLED, StepCost, replayed_size
+from blade_llm.scheduling.budget.step_cost import FILLED, StepCost, replayed_size
 
 CPU_MIN_CHUNK: Final = 8
 """Prefill tokens. On a CPU each costs time from the first."""

@@ -7,7 +7,7 @@ from typing import Final
 
 from blade_operator.spec.fields import LLMServiceSpec
 from blade_operator.spec.quantity import parse_duration
-from blade_operator.spec.rule import Rule
+from blade_operator.spec.rules.rule import Rule
 
 LONGEST: Final = 3600
 """Most seconds of any of the router's times: clients have given up by then."""

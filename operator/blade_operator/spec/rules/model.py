@@ -7,7 +7,7 @@ from typing import Final
 
 from blade_operator.spec.fields import LLMServiceSpec
 from blade_operator.spec.model_fields import HUBS, STORES, ModelCache
-from blade_operator.spec.rule import Rule
+from blade_operator.spec.rules.rule import Rule
 
 CREDENTIALS: Final = (
     "AWS_ACCESS_KEY_ID",

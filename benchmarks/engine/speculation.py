@@ -1,0 +1,159 @@
+"""What speculative decoding gains and costs: ``python -m benchmarks.engine.speculation``.
+
+The target is the model of ``make bench`` (Qwen2.5-0.5B's shape, random weights), the draft a model of a tenth of its
+size. Two random models never agree, so agreement is given: the draft model computes as ever, then each of its tokens is
+replaced by the target's own with a stated probability, and by another one else. Rounds with and without drafts take
+turns, and their tokens are compared. N-grams are measured on the same requests, whose outputs
+repeat themselves sooner or later, as those of random models do.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.figures import QUICK, Figure, report
+from benchmarks.peers.model import random_model
+from benchmarks.peers.peers import CACHE
+from benchmarks.peers.shapes import KNOWN_TOKENS, QWEN2
+from blade_llm.config import EngineConfig, SpeculativeConfig
+from blade_llm.engine.build import build_core
+from blade_llm.engine.core import EngineCore
+from blade_llm.engine.messages import GenerateRequest
+from blade_llm.runner.torch_runner import TorchRunner
+from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.scheduling.plan import StepPlan
+
+LENGTH = 32 if QUICK else 128
+ROUNDS = 2 if QUICK else 5
+MANY = 8 if QUICK else 32
+GAMMA = 4
+DRAFT = replace(
+    QWEN2,
+    name="qwen2-draft",
+    config={
+        **QWEN2.config,
+        "hidden_size": 256,
+        "intermediate_size": 1024,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    },
+)
+Tokens = dict[str, list[int]]
+
+
+def main() -> int:
+    model, draft = random_model(CACHE / "models" / "qwen2-0.5b"), random_model(CACHE / "models" / DRAFT.name, DRAFT)
+    plain = _core(model)
+    speculating = _core(model, SpeculativeConfig(method="draft", gamma=GAMMA, draft_model=str(draft)))
+    ngram = _core(model, SpeculativeConfig(method="ngram", gamma=GAMMA))
+    figures = []
+    for rate, target in ((0.6, 1.5), (0.8, 2.0)):
+        ratio = _compare(plain, speculating, 1, rate)
+        figures.append(Figure(f"draft_{rate}_single", ratio, "of normal", ">=", target))
+    figures.append(Figure(f"draft_0.6_batch_{MANY}", _compare(plain, speculating, MANY, 0.6), "of normal", ">=", 0.98))
+    figures.append(Figure("ngram_single", _compare(plain, ngram, 1), "of normal"))
+    figures.append(Figure(f"ngram_batch_{MANY}", _compare(plain, ngram, MANY), "of normal", ">=", 0.98))
+    return report("speculation", figures)
+
+
+def _core(model: Path, speculative: SpeculativeConfig | None = None) -> EngineCore:
+    return build_core(
+        EngineConfig(
+            model=str(model),
+            served_names=("m",),
+            max_model_len=512,
+            max_num_seqs=MANY,
+            kv_cache_bytes=512 << 20,
+            enable_prompt_cache=False,
+            speculative=speculative,
+        )
+    )
+
+
+def _compare(plain: EngineCore, other: EngineCore, batch: int, rate: float | None = None) -> float:
+    """Tokens a second with drafts over those without; the median of rounds that take turns."""
+    expected, _ = _round(plain, batch)
+    restore = _agree(other, expected, rate) if rate is not None else None
+    ratios = []
+    for _ in range(ROUNDS):
+        same, without = _round(plain, batch)
+        found, seconds = _round(other, batch)
+        assert same == expected
+        _check(found, expected)
+        ratios.append(without / seconds)
+    if restore is not None:
+        restore()
+    return statistics.median(ratios)
+
+
+def _check(found: Tokens, expected: Tokens) -> None:
+    """Tokens are the same in fp32; in bf16 a verified token may differ where two logits are all but equal."""
+    equal = sum(a == b for name in expected for a, b in zip(found[name], expected[name], strict=True))
+    total = sum(map(len, expected.values()))
+    assert equal > 0.5 * total, f"only {equal} of {total} tokens are the same"
+
+
+def _round(core: EngineCore, batch: int) -> tuple[Tokens, float]:
+    """The tokens of so many requests at once, and the seconds that decoding them took."""
+    generator = torch.Generator().manual_seed(1)
+    sampling = SamplingParams(max_tokens=LENGTH, temperature=0.0, ignore_eos=True, seed=1)
+    tokens: Tokens = {str(number): [] for number in range(batch)}
+    for name in tokens:
+        prompt = torch.randint(3, KNOWN_TOKENS, (64,), generator=generator).tolist()
+        core.add(GenerateRequest(request_id=name, prompt_token_ids=prompt, sampling=sampling))
+    started: float | None = None
+    while core.has_work:
+        for output in core.step():
+            tokens[output.request_id] += output.token_ids
+        if started is None and all(tokens.values()):
+            started = time.perf_counter()
+    assert started is not None
+    return tokens, time.perf_counter() - started
+
+
+def _agree(core: EngineCore, expected: Tokens, rate: float) -> Callable[[], None]:
+    """Let the draft model's tokens be the expected ones with probability ``rate``; returns what undoes it."""
+    runner: Any = core._runner
+    assert isinstance(runner, TorchRunner)
+    assert runner.draft is not None
+    launch, forward, choose = runner.draft.launch, runner.launch_forward, random.Random(7)
+    prompts: dict[int, int] = {}
+    names: dict[int, str] = {}
+
+    def follow(plan: StepPlan) -> Any:
+        for new in plan.new_requests:
+            prompts[new.slot], names[new.slot] = new.num_prompt_tokens, new.request_id
+        return forward(plan)
+
+    def agreeing(plan: StepPlan) -> Any:
+        invalid = launch(plan)
+        for chunk in plan.chunks:
+            known = chunk.start + 1 - prompts[chunk.slot]
+            right = expected[names[chunk.slot]][known : known + chunk.num_draft_tokens]
+            drafted = [token if choose.random() < rate else (token + 1) % 1000 for token in right]
+            begin = chunk.start + 1
+            runner.tables.token_ids[chunk.slot, begin : begin + len(drafted)] = torch.tensor(drafted, dtype=torch.int32)
+        return invalid
+
+    runner.draft.launch = agreeing
+    runner.launch_forward = follow
+
+    def restore() -> None:
+        runner.draft.launch = launch
+        runner.launch_forward = forward
+
+    return restore
+
+
+if __name__ == "__main__":
+    sys.exit(main())

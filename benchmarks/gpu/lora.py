@@ -1,0 +1,184 @@
+"""PART=lora: what adapters cost on a GPU: the kernels against their bytes, and decodes of 64 streams with one, eight
+and 64 different adapters of rank 16 on all linear layers, over those of an engine that serves none.
+
+Outputs with an adapter are checked against transformers with the merged weights first.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from benchmarks.figures import QUICK, Figure
+from benchmarks.gpu.case import Case
+from benchmarks.gpu.generation import build, prompt, share_right, transformers_model
+from benchmarks.gpu.lora_adapters import merge, write_adapter
+from benchmarks.gpu.machine import DEVICE, DRY, bandwidth, finish, limits
+from benchmarks.gpu.shapes import MODEL
+from blade_llm.engine.core import EngineCore
+from blade_llm.engine.messages import GenerateRequest
+from blade_llm.kernels.lora import Factors, Slice
+from blade_llm.kernels.lora import triton as kernels
+from blade_llm.lora.device_slots import DeviceSlots
+from blade_llm.lora.packing import pack
+from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.spec.adapter_layout import SlotLayout
+from blade_llm.spec.tensors import LinearMap, LinearPart
+
+RANK = 16
+STREAMS, ADAPTERS = (2, (1, 2)) if DRY else (64, (1, 8, 64))
+CONTEXT = 16 if DRY else 256
+STEPS = 8 if DRY else 64 if QUICK else 200
+KV_TOKENS = STREAMS * (CONTEXT + 16 * STEPS)
+DTYPE = torch.float32 if DRY else torch.bfloat16
+"""The interpreter cannot multiply matrices of bf16."""
+TARGETS = {1: 0.93, 8: 0.85}
+"""Of the base model's rate, by the number of adapters. Sixty-four read a third more than the base model's weights."""
+
+
+def main() -> int:
+    torch.manual_seed(0)
+    results = limits()
+    for case in cases():
+        results += case.figures()
+    print(*results, sep="\n", flush=True)
+    plain = build(MODEL, max_num_seqs=STREAMS, max_batch_tokens=2048, kv_tokens=KV_TOKENS, cuda_graph_max_tokens=0)
+    base = decode(plain, [""])
+    results.append(Figure(f"decode_b{STREAMS}_base", base, "tokens/s"))
+    del plain
+    gc.collect()
+    if not DRY:
+        torch.cuda.empty_cache()
+    adapter = write_adapter(MODEL, RANK)
+    names = [f"a{number}" for number in range(max(ADAPTERS))]
+    core = build(
+        MODEL,
+        max_num_seqs=STREAMS,
+        max_batch_tokens=2048,
+        kv_tokens=KV_TOKENS,
+        cuda_graph_max_tokens=0,
+        enable_lora=True,
+        max_loras=max(ADAPTERS),
+        max_cpu_loras=max(ADAPTERS),
+        max_lora_rank=RANK,
+        lora_modules=tuple((name, str(adapter)) for name in names),
+    )
+    results.append(Figure("lora_slots", (core.info.memory.lora if core.info.memory else 0) / 2**20, "MiB"))
+    results.append(Figure("lora_tokens_right", check(core, names[0], adapter), "share", ">=", 0.99))
+    for count, share in {0: decode(core, [""]), **{n: decode(core, names[:n]) for n in ADAPTERS}}.items():
+        name = f"decode_b{STREAMS}_lora_{count or 'none'}"
+        target = (0.995 if not count else TARGETS.get(count)) if not DRY else None
+        results.append(Figure(name, share, "tokens/s"))
+        results.append(Figure(f"{name}_over_base", share / base, "ratio", *((">=", target) if target else ())))
+        print(*results[-2:], sep="\n", flush=True)
+    if not DRY:
+        extra = max(ADAPTERS) * adapter_bytes(core) / bandwidth()
+        bound = 1 / (1 + extra * base / STREAMS)
+        results.append(Figure(f"decode_b{STREAMS}_lora_{max(ADAPTERS)}_bound", bound, "ratio"))
+    return finish("lora", results)
+
+
+def adapter_bytes(core: EngineCore) -> int:
+    """Bytes of one adapter, all of which a decode step with it reads."""
+    assert core.adapters is not None
+    return core.adapters.infos()[0].nbytes
+
+
+def check(core: EngineCore, name: str, adapter: object) -> float:
+    """Share of tokens that are right with an adapter, of prompts of several lengths in one batch."""
+    rng = random.Random(1)
+    prompts = [prompt(MODEL, length, rng) for length in (5, 17, 40)[:STREAMS]]
+    outputs: dict[str, list[int]] = {_add(core, token_ids, 16, name): [] for token_ids in prompts}
+    while core.has_work:
+        for output in core.step():
+            outputs[output.request_id] += output.token_ids
+    model = transformers_model(MODEL)
+    merge(model, adapter)  # type: ignore[arg-type]
+    share = share_right(model, prompts, list(outputs.values()))
+    del model
+    if not DRY:
+        torch.cuda.empty_cache()
+    return share
+
+
+def decode(core: EngineCore, adapters: Sequence[str]) -> float:
+    """Tokens a second of all streams in their steady state, the adapters taking turns among them."""
+    rng = random.Random(3)
+    lengths = {
+        _add(core, prompt(MODEL, CONTEXT, rng), 8 * STEPS, adapters[stream % len(adapters)]): 0
+        for stream in range(STREAMS)
+    }
+
+    def step() -> int:
+        outputs = core.step()
+        for output in outputs:
+            assert output.finish_reason is None, "a stream ended before it was measured"
+            lengths[output.request_id] += len(output.token_ids)
+        return sum(len(output.token_ids) for output in outputs)
+
+    while not all(lengths.values()):
+        step()
+    for _ in range(4):
+        step()
+    tokens, start = 0, time.perf_counter()
+    for _ in range(STEPS):
+        tokens += step()
+    rate = tokens / (time.perf_counter() - start)
+    core.abort(list(lengths))
+    while core.has_work:
+        core.step()
+    return rate
+
+
+_added = 0
+
+
+def _add(core: EngineCore, token_ids: list[int], max_tokens: int, adapter: str) -> str:
+    global _added
+    _added += 1
+    request_id = f"lora-{_added}"
+    sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True, seed=0)
+    core.add(GenerateRequest(request_id=request_id, prompt_token_ids=token_ids, sampling=sampling, adapter=adapter))
+    return request_id
+
+
+def cases() -> Iterator[Case]:
+    """Gate and up of the model for 64 tokens with 1, 8 and 64 adapters, and for a prefill with 8."""
+    inputs, outputs = MODEL.hidden, (MODEL.inner, MODEL.inner)
+    layout = SlotLayout({"up": LinearMap(tuple(LinearPart(f"p{i}", n, inputs) for i, n in enumerate(outputs)))}, RANK)
+    slots = DeviceSlots(layout, max(ADAPTERS), DTYPE, DEVICE, deterministic=False)
+    generator = torch.Generator(DEVICE).manual_seed(0)
+
+    def random_tensor(*shape: int) -> Tensor:
+        return torch.randn(*shape, device=DEVICE, generator=generator).to(DTYPE)
+
+    a, b = random_tensor(2 * RANK, inputs) * inputs**-0.5, [random_tensor(RANK, n) * RANK**-0.5 for n in outputs]
+    factors = Factors(a.cpu(), (Slice(0, 0, b[0].cpu()), Slice(outputs[0], RANK, b[1].cpu())), sum(outputs))
+    for buffer in range(1, max(ADAPTERS) + 1):
+        slots.write(buffer, pack(layout, {"up": factors}, DTYPE, pinned=False))
+    table = slots.table("up")
+    for tokens, count in ((2, 1), (4, 2)) if DRY else ((64, 1), (64, 8), (64, 64), (2048, 8)):
+        x, y = random_tensor(tokens, inputs), torch.zeros(tokens, sum(outputs), dtype=DTYPE, device=DEVICE)
+        ids = torch.arange(tokens, dtype=torch.int32, device=DEVICE) % count + 1
+        groups = kernels.group_tokens(ids, max(ADAPTERS) + 1, False)
+
+        def run(x: Tensor = x, y: Tensor = y, groups: kernels.TokenGroups = groups) -> Tensor:
+            kernels.add_lora(x, y.zero_(), table, groups)
+            return y
+
+        def reference(x: Tensor = x) -> Tensor:
+            shrunk = x.float() @ a.float().t()
+            return torch.cat([shrunk[:, :RANK] @ b[0].float(), shrunk[:, RANK:] @ b[1].float()], 1).to(DTYPE)
+
+        weights = count * (a.nbytes + sum(part.nbytes for part in b))
+        yield Case(f"lora_{tokens}_of_{count}", run, reference, 2e-2, bytes=weights + 3 * y.nbytes + x.nbytes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Speculative decoding: what proposes draft tokens, and how many are worth verifying. No torch."""

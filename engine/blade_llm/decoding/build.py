@@ -1,0 +1,38 @@
+"""The speculator of a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from blade_llm.config import SpeculativeConfig
+from blade_llm.decoding.draft_model import DraftModel
+from blade_llm.decoding.method import Method
+from blade_llm.decoding.prompt_lookup import Ngram
+from blade_llm.decoding.speculator import Speculator
+from blade_llm.decoding.step_seconds import StepSeconds
+
+
+def speculator_of(
+    config: SpeculativeConfig | None,
+    seconds: StepSeconds | None,
+    *,
+    block_size: int,
+    draft_positions: int,
+) -> Speculator | None:
+    """The drafter of an engine; None without speculative decoding.
+
+    ``seconds``: measured times of steps. Without any, a step is taken to cost the same with up to eight tokens as with
+    one, and more in proportion from there on. ``draft_positions``: the longest sequence of the draft model.
+    """
+    if config is None:
+        return None
+    methods: dict[str, Callable[[], Method]] = {
+        "ngram": lambda: Ngram(config.ngram_min_match),
+        "draft": lambda: DraftModel(block_size, draft_positions),
+    }
+    return Speculator(
+        methods[config.method](),
+        seconds or StepSeconds({1: 1.0, 8: 1.0}),
+        gamma=config.gamma,
+        disable_above_batch=config.disable_above_batch,
+    )

@@ -1,0 +1,143 @@
+"""The draft model: computes its own keys and values over the target's block tables, and writes draft tokens into the
+slot tables, where the target's forward pass finds them.
+
+A draft token is sampled with the request's own parameters and the noise that the target will use at that position, so
+it is right whenever both models put the same token first after that noise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from blade_llm.cache.sizing import BLOCK_SIZE
+from blade_llm.config import EngineConfig
+from blade_llm.kernels.paged_attention import RaggedBatch
+from blade_llm.models.model import Model
+from blade_llm.runner.device import TORCH_DTYPES
+from blade_llm.runner.draft_config import DraftModelConfig
+from blade_llm.runner.forward_pass import ForwardPass
+from blade_llm.runner.kv_cache import allocate_kv_cache
+from blade_llm.runner.tables import SlotTables
+from blade_llm.sampling.sampler import SampledSlots, Sampler
+from blade_llm.sampling.transfer import all_to_device
+from blade_llm.scheduling.plan import StepPlan
+from blade_llm.weights.loader import load_model
+from blade_llm.weights.packed_cache.folder import packed_cache
+
+
+@dataclass(frozen=True, slots=True)
+class DraftWeights:
+    """A loaded draft model."""
+
+    config: DraftModelConfig
+    model: Model
+
+
+def load_draft(draft: DraftModelConfig, config: EngineConfig, device: torch.device, max_positions: int) -> DraftWeights:
+    """Load the draft model. ``max_positions``: of the target."""
+    model = load_model(
+        draft.folder,
+        draft.model,
+        load_format=config.load_format,
+        max_positions=min(max_positions, draft.model.max_position_embeddings),
+        device=device,
+        dtype=TORCH_DTYPES[draft.dtype],
+        quant="none",
+        deterministic=config.deterministic,
+        packed_cache=packed_cache(config.packed_cache_dir, config.packed_cache_bytes),
+        wrap=None,
+    )
+    return DraftWeights(draft, model)
+
+
+class DraftRunner:
+    """Runs the draft model of a target.
+
+    Attributes:
+        max_positions: the longest sequence for which it drafts.
+        nbytes: its weights and its KV cache.
+    """
+
+    def __init__(
+        self,
+        weights: DraftWeights,
+        tables: SlotTables,
+        sampler: Sampler,
+        *,
+        num_blocks: int,
+        vocab_size: int,
+        config: EngineConfig,
+    ) -> None:
+        """``tables``, ``sampler``, ``vocab_size``: the target's, of ``num_blocks`` KV blocks."""
+        self._vocab_size = vocab_size
+        model_config = weights.config.model
+        self._model = weights.model
+        self._tables = tables
+        self._sampler = sampler
+        device = tables.token_ids.device
+        kv_cache = allocate_kv_cache(
+            model_config.kv, num_blocks, BLOCK_SIZE, device, TORCH_DTYPES[weights.config.dtype]
+        )
+        torch_attention = config.attn_cls == "paged" and device.type == "cuda"
+        self._forward = ForwardPass(
+            weights.model, model_config, kv_cache, tables, config.deterministic, torch_attention
+        )
+        self.max_positions = min(model_config.max_position_embeddings, tables.token_ids.shape[1] - 1)
+        self.nbytes = weights.model.nbytes + sum(each.nbytes for layer in kv_cache for each in layer)
+
+    def launch(self, plan: StepPlan) -> Tensor:
+        """Compute the plan's draft chunks, and write the draft tokens of the step into the slot tables.
+
+        Returns whether the logits are no numbers, [] bool.
+        """
+        wanted = {chunk.slot: chunk.num_draft_tokens for chunk in plan.chunks if chunk.num_draft_tokens}
+        # Those that draft first, most tokens first: those of each further step are a prefix.
+        chunks = sorted(plan.draft_chunks, key=lambda chunk: -wanted.get(chunk.slot, 0))
+        counts = np.array([chunk.count for chunk in chunks])
+        slots = np.array([chunk.slot for chunk in chunks])
+        starts = np.array([chunk.start for chunk in chunks])
+        drafts = np.array([wanted.get(chunk.slot, 0) for chunk in chunks])
+        query_starts = np.concatenate([[0], counts.cumsum()])
+        ends = starts + counts
+        device = self._tables.token_ids.device
+        sent = all_to_device([slots, starts, query_starts, ends, query_starts[1:] - 1], device)
+        batch = RaggedBatch(sent[0], sent[2], sent[3], counts.tolist(), ends.tolist())
+        drafting = int((drafts > 0).sum())
+        hidden = self._forward(batch, sent[1], int(query_starts[-1]), sent[4][: max(drafting, 1)])
+        invalid = torch.zeros((), dtype=torch.bool, device=device)
+        host_slots = slots.tolist()
+        query_starts_of_ones = torch.arange(drafting + 1, device=device)
+        for step in range(int(drafts.max(initial=0))):
+            count = int((drafts > step).sum())
+            at = sent[3][:count] + step
+            positions = (ends[:count] + step).tolist()
+            if step:
+                one = RaggedBatch(
+                    sent[0][:count],
+                    query_starts_of_ones[: count + 1],
+                    at,
+                    [1] * count,
+                    positions,
+                )
+                hidden = self._forward(one, at - 1, count)
+            logits = self._logits(hidden[:count])
+            rows = SampledSlots(host_slots[:count], positions, sent[0][:count], at)
+            sampled = self._sampler.sample(logits, rows)
+            if sampled.reported is not None:
+                invalid |= (sampled.reported < 0).any()
+            self._tables.token_ids[rows.slot_index, rows.position_index] = sampled.tokens.to(torch.int32)
+        return invalid
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        """Logits over the target's vocabulary, which may be padded to another size."""
+        logits = self._model.logits(hidden)
+        size = self._vocab_size
+        if logits.shape[1] > size:
+            return logits[:, :size].contiguous()
+        if logits.shape[1] < size:
+            return torch.nn.functional.pad(logits, (0, size - logits.shape[1]), value=float("-inf"))
+        return logits

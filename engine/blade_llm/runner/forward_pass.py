@@ -1,0 +1,95 @@
+"""The forward pass of one model over the slot tables: gathers tokens and positions there, and prepares attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from blade_llm.cache.sizing import BLOCK_SIZE
+from blade_llm.kernels.gather_inputs import gather_inputs
+from blade_llm.kernels.paged_attention import PreparedAttention, RaggedBatch, prepare
+from blade_llm.layers.latent_prefill import ExpandedPrefills, expanded_prefills
+from blade_llm.layers.step import KVCache, StepMetadata, WholeSequences
+from blade_llm.models.config import ModelConfig
+from blade_llm.models.model import Model
+from blade_llm.runner.lora.step import StepAdapters
+from blade_llm.runner.tables import SlotTables
+from blade_llm.spec.latent_attention import LatentAttentionSpec
+from blade_llm.spec.modules import ModulesSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardPass:
+    """A model with its KV cache, whose block tables are those of the slots."""
+
+    model: Model
+    config: ModelConfig
+    kv_cache: KVCache
+    tables: SlotTables
+    deterministic: bool
+    torch_attention: bool
+    """Attention by torch on a GPU, too."""
+    second_texts: Tensor | None = None
+    """[slots] int64: where the second text of each pair begins, for encoders that tell the two apart."""
+
+    def __call__(
+        self,
+        batch: RaggedBatch,
+        starts: Tensor,
+        num_tokens: int,
+        selected: Tensor | None = None,
+        adapters: StepAdapters | None = None,
+    ) -> Tensor:
+        """Hidden states of the ``selected`` tokens of a step, or of all: [selected, hidden].
+
+        ``starts``: [sequences] int64, the first new position of each.
+        """
+        tables = self.tables
+        token_ids, positions, slot_mapping = gather_inputs(
+            batch.slots, starts, batch.query_starts, tables.token_ids, tables.block_table, BLOCK_SIZE, num_tokens
+        )
+        token_types: Tensor | None = None
+        expanded: ExpandedPrefills | None = None
+        if self.config.decoder.bidirectional:
+            attention, token_types = self._whole_sequences(batch, positions, num_tokens)
+        else:
+            attention = self._attention(batch)
+            if (latent := self._latent) is not None and not self.deterministic:
+                expanded = expanded_prefills(latent, batch, tables.block_table, self.kv_cache[0][0])
+        metadata = StepMetadata(positions, slot_mapping, attention, self.kv_cache, token_types, expanded)
+        if adapters is not None:
+            of_tokens, of_selected = adapters.groups(batch, num_tokens, selected)
+            metadata = replace(metadata, adapters=of_tokens, selected_adapters=of_selected)
+        return self.model(token_ids, metadata, selected)
+
+    def _attention(self, batch: RaggedBatch) -> PreparedAttention | WholeSequences:
+        return prepare(
+            batch,
+            self.tables.block_table,
+            self.kv_cache[0][0],
+            self.config.num_heads,
+            deterministic=self.deterministic,
+            reference=self.torch_attention,
+        )
+
+    def _whole_sequences(
+        self, batch: RaggedBatch, positions: Tensor, num_tokens: int
+    ) -> tuple[PreparedAttention | WholeSequences, Tensor | None]:
+        """Attention of an encoder, and the types of its tokens."""
+        assert batch.host_query_lens == batch.host_seq_lens, "an encoder computes whole sequences"
+        attention = WholeSequences(batch.host_query_lens)
+        if self.second_texts is None:
+            return attention, None
+        lengths = batch.query_starts.diff()
+        begins = self.second_texts.index_select(0, batch.slots).repeat_interleave(lengths, output_size=num_tokens)
+        return attention, (positions >= begins).long()
+
+    @property
+    def _latent(self) -> LatentAttentionSpec | None:
+        """Multi-head latent attention, where the model has it."""
+        decoder = self.config.decoder
+        if isinstance(decoder, ModulesSpec):
+            return None
+        first = decoder.layers[0].attention
+        return first if isinstance(first, LatentAttentionSpec) else None

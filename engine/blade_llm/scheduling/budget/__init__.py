@@ -1,0 +1,1 @@
+"""What steps cost, and how much prefill one may carry."""

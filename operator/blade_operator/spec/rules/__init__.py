@@ -1,0 +1,1 @@
+"""Rules that span fields: each in CEL, for the API server, and in Python."""

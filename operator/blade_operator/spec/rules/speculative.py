@@ -1,0 +1,74 @@
+"""Rules of ``spec.engine.speculative`` that span fields."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from blade_operator.spec.fields import LLMServiceSpec
+from blade_operator.spec.rules.place import cel_readable, readable
+from blade_operator.spec.rules.rule import Rule
+
+_FIELD: Final = "spec.engine.speculative"
+
+
+def _reachable(spec: LLMServiceSpec) -> bool:
+    """Whether the pods can read the draft model."""
+    speculative = spec.engine.speculative
+    if speculative is None or speculative.draft_model is None:
+        return True
+    return readable(speculative.draft_model.uri, spec.model.uri)
+
+
+SPECULATIVE_RULES: Final[tuple[Rule, ...]] = (
+    Rule(
+        at=("spec", "engine"),
+        field=f"{_FIELD}.draftModel",
+        cel="!has(self.speculative) || (self.speculative.method == 'draft') == has(self.speculative.draftModel)",
+        holds=lambda name, spec: (
+            spec.engine.speculative is None
+            or (spec.engine.speculative.method == "draft") == (spec.engine.speculative.draft_model is not None)
+        ),
+        message="method draft needs it, and no other method has one",
+    ),
+    Rule(
+        at=("spec", "engine"),
+        field=f"{_FIELD}.ngram",
+        cel="!has(self.speculative) || self.speculative.method == 'ngram' || !has(self.speculative.ngram)",
+        holds=lambda name, spec: (
+            spec.engine.speculative is None
+            or spec.engine.speculative.method == "ngram"
+            or spec.engine.speculative.ngram is None
+        ),
+        message="is of method ngram: remove it, or set that method",
+    ),
+    Rule(
+        at=("spec", "engine"),
+        field=f"{_FIELD}.draftModel.revision",
+        cel="!has(self.speculative) || !has(self.speculative.draftModel) || "
+        "!has(self.speculative.draftModel.revision) || self.speculative.draftModel.uri.startsWith('hf://') || "
+        "self.speculative.draftModel.uri.startsWith('modelscope://')",
+        holds=lambda name, spec: (
+            spec.engine.speculative is None
+            or spec.engine.speculative.draft_model is None
+            or spec.engine.speculative.draft_model.revision is None
+            or spec.engine.speculative.draft_model.uri.startswith(("hf://", "modelscope://"))
+        ),
+        message="only an hf:// or modelscope:// model has a revision: remove it",
+    ),
+    Rule(
+        at=("spec",),
+        field=f"{_FIELD}.draftModel.uri",
+        cel="!has(self.engine) || !has(self.engine.speculative) || !has(self.engine.speculative.draftModel) || "
+        + cel_readable("self.engine.speculative.draftModel.uri"),
+        holds=lambda name, spec: _reachable(spec),
+        message="must be a file:// one, or of the kind of spec.model.uri (pvc:// of the same claim): the pods have one "
+        "volume, and one Secret, for both",
+    ),
+    Rule(
+        at=("spec", "engine"),
+        field=_FIELD,
+        cel="self.task == 'generate' || !has(self.speculative)",
+        holds=lambda name, spec: spec.engine.task == "generate" or spec.engine.speculative is None,
+        message="speeds up generated text, which a service with task embed or score has none of: remove it",
+    ),
+)

@@ -1,0 +1,61 @@
+"""The fields of ``spec.engine.speculative``: where draft tokens come from, and how many there are."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from blade_operator.spec.model_fields import URI
+from blade_operator.spec.types import Hint, Record
+
+
+class DraftModel(Record):
+    """A small model of the same tokenizer that makes draft tokens."""
+
+    uri: Annotated[
+        str,
+        StringConstraints(pattern=URI, max_length=1024),
+        Hint("as spec.model.uri, of the same kind, or file:///absolute/folder"),
+    ] = Field(
+        description="Where it comes from, as `spec.model.uri`: of the same kind (a `pvc://` one of the same claim), "
+        "with its cache and Secrets, or `file:///folder`."
+    )
+    revision: (
+        Annotated[
+            str,
+            StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$", max_length=128),
+            Hint("a branch, tag or commit of the hub"),
+        ]
+        | None
+    ) = Field(default=None, description="Branch, tag or commit of an `hf://` or `modelscope://` draft model.")
+
+
+class Ngram(Record):
+    """How draft tokens are found in a request's own text."""
+
+    min_match: int = Field(
+        default=2, ge=1, le=16, description="Tokens that have to be equal at least (`--ngram_min_match`)."
+    )
+
+
+class Speculative(Record):
+    """Speculative decoding: the same tokens in fewer steps. It switches itself off where it costs more than it
+    gives."""
+
+    method: Literal["draft", "ngram"] = Field(
+        description="`draft`: a small model makes draft tokens (`--decode_algo sps`). `ngram`: what followed the last "
+        "time that the text went on as it does now (`--decode_algo ngram`)."
+    )
+    draft_model: DraftModel | None = Field(default=None, description="The model of method `draft` (`--draft.model`).")
+    steps: int = Field(
+        default=4, ge=1, le=16, description="Draft tokens of a request in one step, at most (`--gamma`)."
+    )
+    disable_above_batch: int | None = Field(
+        default=None,
+        ge=1,
+        le=4096,
+        description="No draft tokens while an engine runs more requests (`--speculative_disable_by_batch_size`). The "
+        "measured cost decides when unset.",
+    )
+    ngram: Ngram | None = Field(default=None, description="Settings of method `ngram`.")

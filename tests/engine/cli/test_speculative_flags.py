@@ -1,0 +1,81 @@
+"""Speculative decoding from flags, vLLM's configuration and arguments: one configuration, or a clear refusal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blade_llm.cli.vllm_flags import ServerFlagParser
+from blade_llm.config import SpeculativeConfig
+from blade_llm.models.errors import ModelFilesError
+from blade_llm.speculative_options import require_same_tokens, speculative_from_flags, speculative_of
+
+
+def resolve(name: str) -> Path:
+    return Path("/models") / name
+
+
+def from_flags(*argv: str) -> SpeculativeConfig | None:
+    return speculative_from_flags(ServerFlagParser("blade_llm_server").parse(["--model", "M", *argv]), resolve)
+
+
+DRAFT = SpeculativeConfig(method="draft", gamma=2, draft_model="/models/small")
+
+
+@pytest.mark.parametrize(
+    ("argv", "config"),
+    [
+        ([], None),
+        (["--decode_algo", "ngram"], SpeculativeConfig(method="ngram")),
+        (["--decode_algo=sps", "--draft.model=small", "--gamma=2"], DRAFT),
+        (["--use_sps", "--draft.model=small", "--gamma=2"], DRAFT),
+        (["--speculative-config", '{"model": "small", "num_speculative_tokens": 2}'], DRAFT),
+        (
+            ["--speculative_config", '{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4, '
+             '"prompt_lookup_min": 3, "disable_by_batch_size": 8}'],
+            SpeculativeConfig(method="ngram", gamma=5, ngram_min_match=3, disable_above_batch=8),
+        ),
+        (
+            ["--decode_algo", "ngram", "--ngram_min_match", "1", "--speculative_disable_by_batch_size", "4"],
+            SpeculativeConfig(method="ngram", ngram_min_match=1, disable_above_batch=4),
+        ),
+    ],
+)  # fmt: skip
+def test_flags(argv: list[str], config: SpeculativeConfig | None) -> None:
+    assert from_flags(*argv) == config
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["--decode_algo", "sps"], "needs a draft model: give --draft.model"),
+        (["--draft.model", "x"], "--draft.model needs --decode_algo sps"),
+        (["--decode_algo=ngram", "--draft.model=x"], "--draft.model needs --decode_algo sps"),
+        (["--decode_algo=ngram", "--gamma=1000"], "gamma is 1000; give 1 to 16"),
+        (["--decode_algo=ngram", "--ngram_min_match=99"], "ngram_min_match is 99"),
+        (["--decode_algo=ngram", "--speculative_config={}"], "leave --decode_algo and --draft.model out"),
+        (["--speculative_config", '{"method": "medusa"}'], "method 'medusa' is not available; use ngram"),
+        (["--speculative_config", '{"methode": "ngram"}'], "has no 'methode'; it has method"),
+        (["--speculative_config", '{"method": "ngram", "gamma": "many"}'], "speculative_config: Expected `int`"),
+        (["--speculative_config", '{"method": "draft_model"}'], "a draft model goes together with"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(argv: list[str], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        from_flags(*argv)
+
+
+@pytest.mark.parametrize("given", [DRAFT, None])
+def test_a_configuration_is_taken_as_it_is(given: Any) -> None:
+    assert speculative_of(given, resolve) is given
+
+
+def test_another_tokenizer_is_named_with_a_token() -> None:
+    target = {"a": 0, "b": 1, "c": 2}
+    require_same_tokens(target, dict(target), Path("d"))
+    with pytest.raises(ModelFilesError, match="1 tokens differ, 'c' is missing instead of 2"):
+        require_same_tokens(target, {"a": 0, "b": 1}, Path("d"))
+    with pytest.raises(ModelFilesError, match="2 tokens differ, 'a' is 1 instead of 0"):
+        require_same_tokens(target, {"a": 1, "b": 0, "c": 2}, Path("d"))

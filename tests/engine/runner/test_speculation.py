@@ -1,0 +1,155 @@
+"""Speculative decoding with everything that a request can set: not one token differs from ordinary decoding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from engine_support.feature_load import Result, check_equal, core_for, requests_of, run
+from engine_support.tiny_models import engine_config, save_model
+from safetensors.torch import load_file, save_file
+
+from blade_llm.config import SpeculativeConfig
+from blade_llm.decoding.step_seconds import StepSeconds
+from blade_llm.engine.messages import GenerateRequest
+from blade_llm.models.errors import ModelFilesError
+from blade_llm.sampling.parameters import SamplingParams
+
+REQUESTS = requests_of(24)
+FREE = StepSeconds({1: 1.0, 1000: 1.0}, {1: 0.0, 1000: 0.0})
+"""Draft tokens cost nothing: there are as many as there can be."""
+METHODS = ("ngram", "equal", "other")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("target")
+    save_model(folder, "qwen2")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A draft model that hardly ever agrees, of another family and size."""
+    folder: Path = tmp_path_factory.mktemp("draft")
+    save_model(folder, "llama", num_hidden_layers=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(folder: Path) -> dict[str, Result]:
+    core = core_for(engine_config(folder, max_num_seqs=24, max_model_len=256))
+    return run(core, REQUESTS, stagger=1)
+
+
+def speculative(method: str, folder: Path, other: Path, **options: object) -> SpeculativeConfig:
+    if method == "ngram":
+        return SpeculativeConfig(method="ngram", ngram_min_match=1, **options)  # type: ignore[arg-type]
+    draft = folder if method == "equal" else other
+    return SpeculativeConfig(method="draft", draft_model=str(draft), **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"max_num_seqs": 24},
+        {"max_num_seqs": 24, "max_kv_blocks": 40},
+        {"max_num_seqs": 3, "max_batch_tokens": 24},
+        {"max_num_seqs": 8, "enable_prompt_cache": False},
+    ],
+    ids=["room", "preempting", "small steps", "no prefix cache"],
+)
+def test_no_token_differs(
+    folder: Path, other: Path, expected: dict[str, Result], method: str, limits: dict[str, object]
+) -> None:
+    config = engine_config(folder, max_model_len=256, speculative=speculative(method, folder, other, gamma=3), **limits)
+    core = core_for(config, step_seconds=FREE)
+    found = run(core, REQUESTS, stagger=1)
+    assert found.keys() == expected.keys()
+    for name, result in found.items():
+        check_equal(result, expected[name])
+    counts = core.state(epoch="", sequence=0, draining=False).speculation
+    assert counts is not None
+    assert counts.draft_tokens >= counts.drafts > 0
+    assert counts.accepted_tokens == sum(counts.accepted_per_position)
+    if method == "equal":
+        assert counts.accepted_tokens > 0.4 * counts.draft_tokens  # not all: a third of the requests has a grammar
+
+
+def test_an_equal_draft_model_makes_the_target_compute_a_quarter_of_the_steps(folder: Path) -> None:
+    """Sampled at random, too: both use the noise of the position."""
+    sampling = SamplingParams(max_tokens=60, temperature=1.0, seed=5, ignore_eos=True)
+    config = engine_config(folder, max_model_len=256, speculative=speculative("equal", folder, folder, gamma=3))
+    core = core_for(config, step_seconds=FREE)
+    core.add(GenerateRequest(request_id="r", prompt_token_ids=list(range(3, 40)), sampling=sampling))
+    steps = 0
+    while core.has_work:
+        core.step()
+        steps += 1
+    assert steps <= 2 + -(-60 // 4)
+
+
+def test_a_cached_prompt_is_not_computed_again_by_the_draft_model(folder: Path) -> None:
+    config = engine_config(folder, max_model_len=256, speculative=speculative("equal", folder, folder))
+    core = core_for(config, step_seconds=FREE)
+    computed: list[int] = []
+    runner = core._runner
+    launch = runner.launch_forward
+
+    def record(plan: object) -> object:
+        computed.append(sum(chunk.count for chunk in plan.draft_chunks))  # type: ignore[attr-defined]
+        return launch(plan)  # type: ignore[arg-type]
+
+    runner.launch_forward = record  # type: ignore[method-assign,assignment]
+    prompt = list(range(3, 103))
+    for name in ("first", "second"):
+        sampling = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
+        run(core, [GenerateRequest(request_id=name, prompt_token_ids=prompt, sampling=sampling)], stagger=1)
+        if name == "first":
+            assert max(computed) > 90
+            computed.clear()
+    assert max(computed) < 20
+
+
+def test_a_draft_model_of_nan_is_switched_off(
+    folder: Path, tmp_path: Path, expected: dict[str, Result], caplog: pytest.LogCaptureFixture
+) -> None:
+    save_model(tmp_path, "qwen2")
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["model.norm.weight"] = torch.full_like(weights["model.norm.weight"], 3e38)
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    config = engine_config(
+        folder, max_num_seqs=24, max_model_len=256, speculative=speculative("equal", tmp_path, folder)
+    )
+    core = core_for(config, step_seconds=FREE)
+    found = run(core, REQUESTS, stagger=1)
+    for name, result in found.items():
+        check_equal(result, expected[name])
+    counts = core.state(epoch="", sequence=0, draining=False).speculation
+    assert counts is not None
+    assert counts.failed
+    assert "draft model computed NaN" in caplog.text
+
+
+def test_a_draft_model_of_another_vocabulary_is_refused(folder: Path, tmp_path: Path) -> None:
+    save_model(tmp_path, "qwen2", vocab_size=5000)
+    config = engine_config(folder, speculative=speculative("equal", tmp_path, folder))
+    with pytest.raises(ModelFilesError, match="its vocabulary has 5000 tokens"):
+        core_for(config)
+
+
+def test_the_draft_model_is_in_the_memory_plan(folder: Path) -> None:
+    plain = core_for(engine_config(folder, max_model_len=256, kv_cache_bytes=4 << 20, max_num_seqs=64))
+    config = engine_config(
+        folder,
+        max_model_len=256,
+        kv_cache_bytes=4 << 20,
+        max_num_seqs=64,
+        speculative=speculative("equal", folder, folder),
+    )
+    core = core_for(config, step_seconds=FREE)
+    blocks = [each._runner.num_blocks for each in (plain, core)]  # type: ignore[attr-defined]
+    assert blocks[1] == blocks[0] // 2, "the equal draft model has half of the bytes"
+    assert core._runner.memory_plan.draft > plain._runner.memory_plan.weights  # type: ignore[attr-defined]

@@ -1,0 +1,44 @@
+"""A drafter that always proposes as many draft tokens as there is room for, and counts what it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from blade_llm.scheduling.drafting import Draft, StepTokens
+from blade_llm.scheduling.request import Request
+
+
+class ScriptedDrafter:
+    """``most`` draft tokens for each decode without a grammar; the runner makes them."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.observed: list[tuple[str, int, int]] = []
+        self.steps: list[StepTokens] = []
+        self.forgotten: list[str] = []
+        self.has_failed = False
+
+    def active(self, num_running: int) -> bool:
+        return bool(self.most) and not self.has_failed
+
+    def propose(
+        self, requests: Sequence[Request], rooms: Sequence[int], most_tokens: int, other_tokens: int
+    ) -> Sequence[Draft]:
+        drafts = []
+        for request, room in zip(requests, rooms, strict=True):
+            count = 0 if request.grammar is not None else min(self.most, room, most_tokens)
+            most_tokens -= count
+            drafts.append(Draft(count))
+        return drafts
+
+    def observe(self, request: Request, drafted: int, accepted: int) -> None:
+        self.observed.append((request.request_id, drafted, accepted))
+
+    def observe_step(self, step: StepTokens, seconds: float) -> None:
+        self.steps.append(step)
+
+    def failed(self) -> None:
+        self.has_failed = True
+
+    def forget(self, request: Request) -> None:
+        self.forgotten.append(request.request_id)

@@ -1,0 +1,61 @@
+"""Speculative decoding from `blade_operator local up` to a client: the manifest of examples/, and n-grams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from openai import OpenAI
+from operator_support.loop import Loop, loop
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NAMES = ("plain", "speculative", "ngram")
+
+
+def manifests() -> dict[str, dict[str, Any]]:
+    """The example, the same without speculation, and one with n-grams; all in fp32, where tokens are the same."""
+    made: dict[str, dict[str, Any]] = {}
+    for name in NAMES:
+        text = (EXAMPLES / "speculative.yaml").read_text()
+        manifest = yaml.safe_load(text.replace("file:///opt/bladellm/examples/", f"file://{EXAMPLES}/"))
+        manifest["metadata"]["name"] = name
+        engine = manifest["spec"]["engine"]
+        engine["dtype"] = "float32"
+        if name == "plain":
+            del engine["speculative"]
+        elif name == "ngram":
+            engine["speculative"] = {"method": "ngram", "ngram": {"minMatch": 1}}
+        made[name] = manifest
+    return made
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loop]:
+    folder = tmp_path_factory.mktemp("loop")
+    (folder / "services.yaml").write_text(yaml.safe_dump_all(manifests().values()))
+    with loop(folder, real=True) as each:
+        each.environment["OMP_NUM_THREADS"] = "1"
+        each.start("-f", str(folder / "services.yaml"))
+        each.until(lambda: all(each.ready(name) for name in NAMES), 200)
+        yield each
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_responses_are_those_of_ordinary_decoding(running: Loop, temperature: float) -> None:
+    answers = {}
+    for name in NAMES:
+        with OpenAI(base_url=running.service(name)["status"]["url"], api_key="none", max_retries=0) as client:
+            answer = client.chat.completions.create(
+                model="demo",
+                messages=[{"role": "user", "content": "What does len do? What does len do?"}],
+                temperature=temperature,
+                max_tokens=60,
+                seed=11,
+            )
+            answers[name] = answer.choices[0].message.content
+    assert answers["plain"]
+    assert answers["speculative"] == answers["ngram"] == answers["plain"]
