@@ -3,8 +3,8 @@
 Bounded rendezvous hashing (Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998; Mirrokni et
 al., "Consistent hashing with bounded loads", arXiv 1608.01350): an adapter prefers engines in an order of its own, and
 takes the first ones that are neither full nor busier than their share. What an engine has already it keeps, unless it
-has far more than its share: so an engine that goes costs the copies it had, and one that comes costs nothing until there
-is something to place.
+has far more than its share: so an engine that goes costs the copies it had, and one that comes costs nothing until
+there is something to place.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def place(
 ) -> dict[str, frozenset[str]]:
     """The engines that each adapter is to be on, by its name.
 
-    Where host memory is short, pinned adapters come before others, and first copies before second ones; each adapter has
-    one engine all the same, which then reads it for its requests.
+    Where host memory is short, first copies come before second ones, and pinned adapters before others. Each adapter
+    has one engine all the same, which then reads it for its requests.
 
     Args:
         engines: by name, how many adapters each holds; 0: not known, any number.
