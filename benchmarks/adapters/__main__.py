@@ -50,7 +50,7 @@ def table(runs: dict[str, list[Result]]) -> list[str]:
 
 
 def results(runs: dict[str, list[Result]], prefix: str = "") -> list[Figure]:
-    """The figures, and what must hold: that two copies are hit most, and that hardly a copy is loaded that was not lost.
+    """The figures, and what must hold: two copies are hit most, and hardly a copy is loaded that was not lost.
 
     With one copy ours is beside the one rule that keeps one.
     """
