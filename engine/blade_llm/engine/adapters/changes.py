@@ -67,6 +67,8 @@ class AdapterChanges:
             return None, _busy()
         adapter = Adapter(message.name, message.path, pinned=message.pinned, register_only=message.register_only)
         self._names.put(adapter)
+        if known is not None:
+            self._abandon(known, f"adapter {known.name!r} was loaded anew meanwhile")
         self._start(adapter)
         return adapter, None
 
@@ -154,7 +156,8 @@ class AdapterChanges:
         elif adapter.named and adapter.by_path:
             self._names.remove(adapter.name)
         elif adapter.named:
-            self._names.fail(adapter, why.message)
+            for forgotten in self._names.fail(adapter, why.message):
+                self._abandon(forgotten, f"{forgotten.name!r} failed, and so did many others meanwhile")
         adapter.reply(why)
 
     def _rename(self, old: Adapter, adapter: Adapter) -> None:
