@@ -32,12 +32,16 @@ class AdapterChanges:
         pending: Adapter | None = None
         if error is None:
             pending, error = self._begin(message)
-        if error is not None or pending is None or not message.wait:
+
+        def answer(error: RequestError | None, *, pending: bool = False) -> None:
             known = self._names.get(message.name)
             adapters = [] if known is None or error is not None else [self._names.info(known)]
-            reply(AdapterReply(call_id=message.call_id, error=error, adapters=adapters, pending=pending is not None))
-            return
-        pending.calls.append(lambda error: reply(AdapterReply(call_id=message.call_id, error=error)))
+            reply(AdapterReply(call_id=message.call_id, error=error, adapters=adapters, pending=pending))
+
+        if error is not None or pending is None or not message.wait:
+            answer(error, pending=pending is not None)
+        else:
+            pending.calls.append(answer)
 
     def unload(self, message: UnloadAdapter) -> AdapterReply:
         """Take the name away. Who waits for it to be loaded is told so."""
