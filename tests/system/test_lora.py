@@ -59,7 +59,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loop]:
 def chat(loop: Loop, model: str, question: str) -> httpx.Response:
     body: dict[str, Any] = {"messages": [{"role": "user", "content": question}], "max_tokens": TOKENS, "temperature": 0}
     body |= {"ignore_eos": True, "logprobs": True, "return_tokens_as_token_ids": True, "model": model}
-    url = f"{loop.service('lora')['status']['url']}/v1/chat/completions"
+    url = f"{loop.service('lora')['status']['url']}/chat/completions"
     return httpx.post(url, json=body, timeout=60)
 
 
@@ -89,7 +89,7 @@ def adapters(loop: Loop) -> dict[str, dict[str, Any]]:
 
 def listed(loop: Loop) -> set[str]:
     """The names in ``/v1/models``."""
-    url = f"{loop.service('lora')['status']['url']}/v1/models"
+    url = f"{loop.service('lora')['status']['url']}/models"
     return {each["id"] for each in httpx.get(url, timeout=10).json()["data"]}
 
 
