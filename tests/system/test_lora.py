@@ -17,12 +17,7 @@ from examples.lora.merge import merged
 from operator_support.loop import Loop, loop
 from transformers import AutoTokenizer
 
-from blade_operator.spec.fields import LLMServiceSpec
-
-pytestmark = [
-    pytest.mark.timeout(300),
-    pytest.mark.skipif("adapters" not in LLMServiceSpec.model_fields, reason="LLMService has no spec.adapters yet"),
-]
+pytestmark = pytest.mark.timeout(300)
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "examples" / "lora.yaml").read_text(encoding="utf-8").replace("file:///opt/bladellm/", f"file://{ROOT}/")
