@@ -1,5 +1,6 @@
 """PART=lora: what adapters cost on a GPU: the kernels against their bytes, and decodes of 64 streams with one, eight
-and 64 different adapters of rank 16 on all linear layers, over those of an engine that serves none.
+and 64 different adapters of rank 16 on all linear layers, over those of an engine that serves none; last, how long
+steps take while 100 adapters are swapped in.
 
 Outputs with an adapter are checked against transformers with the merged weights first.
 """
@@ -19,11 +20,11 @@ from benchmarks.figures import QUICK, Figure
 from benchmarks.gpu.case import Case
 from benchmarks.gpu.generation import build, prompt, share_right, transformers_model
 from benchmarks.gpu.lora_adapters import merge, write_adapter
-from benchmarks.gpu.machine import DEVICE, DRY, bandwidth, finish, limits
+from benchmarks.gpu.machine import DEVICE, DRY, bandwidth, finish, limits, percentile
 from benchmarks.gpu.shapes import MODEL
 from blade_llm.engine.core import EngineCore
 from blade_llm.engine.messages import GenerateRequest
-from blade_llm.kernels.lora import Factors, Slice
+from blade_llm.kernels.lora import Factors, Slice, TokenGroups
 from blade_llm.kernels.lora import triton as kernels
 from blade_llm.lora.device_slots import DeviceSlots
 from blade_llm.lora.packing import pack
@@ -36,6 +37,7 @@ STREAMS, ADAPTERS = (2, (1, 2)) if DRY else (64, (1, 8, 64))
 CONTEXT = 16 if DRY else 256
 STEPS = 8 if DRY else 64 if QUICK else 200
 KV_TOKENS = STREAMS * (CONTEXT + 16 * STEPS)
+SWAPS = 4 if DRY else 100
 DTYPE = torch.float32 if DRY else torch.bfloat16
 """The interpreter cannot multiply matrices of bf16."""
 TARGETS = {1: 0.93, 8: 0.85}
@@ -81,7 +83,47 @@ def main() -> int:
         extra = max(ADAPTERS) * adapter_bytes(core) / bandwidth()
         bound = 1 / (1 + extra * base / STREAMS)
         results.append(Figure(f"decode_b{STREAMS}_lora_{max(ADAPTERS)}_bound", bound, "ratio"))
+    del core
+    gc.collect()
+    if not DRY:
+        torch.cuda.empty_cache()
+    few = build(
+        MODEL,
+        max_num_seqs=STREAMS,
+        max_batch_tokens=2048,
+        kv_tokens=KV_TOKENS,
+        cuda_graph_max_tokens=STREAMS + 16,
+        enable_lora=True,
+        max_loras=2,
+        max_cpu_loras=len(names),
+        max_lora_rank=RANK,
+        lora_modules=tuple((name, str(adapter)) for name in names),
+    )
+    swaps(few, names[:2])  # once to warm up
+    calm, swapped = swaps(few, names[:2]), swaps(few, names)
+    results.append(Figure("lora_swap_step_p99", swapped * 1e3, "ms"))
+    results.append(Figure("lora_swap_step_p99_over_calm", swapped / calm, "ratio", *(() if DRY else ("<=", 1.2))))
     return finish("lora", results)
+
+
+def swaps(core: EngineCore, names: Sequence[str]) -> float:
+    """p99 of a step's seconds, where all streams but one decode with the first adapter, and in the last slot short
+    requests with the others come one after another: each copies its adapter to the device, but where it is there."""
+    rng = random.Random(4)
+    streams = [_add(core, prompt(MODEL, 8, rng), 14 * STEPS, names[0]) for _ in range(STREAMS - 1)]
+    for _ in range(2 * STREAMS):  # past their prompts
+        core.step()
+    times = []
+    for turn in range(SWAPS):
+        request_id, done = _add(core, prompt(MODEL, 8, rng), 1, names[1 + turn % (len(names) - 1)]), False
+        while not done:
+            start = time.perf_counter()
+            done = any(output.request_id == request_id for output in core.step())
+            times.append(time.perf_counter() - start)
+    core.abort(streams)
+    while core.has_work:
+        core.step()
+    return percentile(times, 0.99)
 
 
 def adapter_bytes(core: EngineCore) -> int:
@@ -168,7 +210,7 @@ def cases() -> Iterator[Case]:
         ids = torch.arange(tokens, dtype=torch.int32, device=DEVICE) % count + 1
         groups = kernels.group_tokens(ids, max(ADAPTERS) + 1, False)
 
-        def run(x: Tensor = x, y: Tensor = y, groups: kernels.TokenGroups = groups) -> Tensor:
+        def run(x: Tensor = x, y: Tensor = y, groups: TokenGroups = groups) -> Tensor:
             kernels.add_lora(x, y.zero_(), table, groups)
             return y
 

@@ -95,7 +95,7 @@ def main(target: str) -> None:
     cases += [("qkv", tokens, torch.bfloat16, torch.float16) for tokens in (64, 4096)]
     for layer, tokens, of_x, of_weights in cases:
         name = f"{layer} {tokens} {TYPES[of_x]}" + ("" if of_x == of_weights else f" {TYPES[of_weights]}")
-        JITFunction.run = compile_instead(TARGETS[target], name)  # type: ignore[method-assign]
+        JITFunction.run = compile_instead(TARGETS[target], name)
         place = LAYERS[layer]
         groups = lora.group_tokens(torch.zeros(tokens, dtype=torch.int32), 3, False)
         x, y = torch.zeros(tokens, place.inputs, dtype=of_x), torch.zeros(tokens, sum(place.outputs), dtype=of_x)

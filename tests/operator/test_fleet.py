@@ -16,7 +16,7 @@ from operator_support.objects import deployment, router
 from blade_operator import metrics
 from blade_operator.fleet import Fleet, FleetReport, engine_url, fetch_url
 from blade_operator.model.objects import Object
-from blade_protocol.adapters import AdapterInfo, AdapterList, LoadAdapterRequest
+from blade_protocol.adapters import AdapterCounts, AdapterInfo, AdapterList, LoadAdapterRequest
 from blade_protocol.fetch import FetchProgress
 
 
@@ -161,17 +161,18 @@ async def _engine_with_adapters(
         yield server.sockets[0].getsockname()[1]
 
 
-def _state(max_adapters: int) -> bytes:
-    pod = {"metadata": {"labels": {}}}
-    return msgspec.json.encode(msgspec.structs.replace(engine_state(pod), max_adapters=max_adapters))
+def _state(serves: bool) -> bytes:
+    counts = AdapterCounts(device_hits=0, device_loads=0, host_hits=0, host_loads=0, host_evictions=0)
+    state = engine_state({"metadata": {"labels": {}}})
+    return msgspec.json.encode(msgspec.structs.replace(state, adapter_counts=counts if serves else None))
 
 
 async def test_only_engines_that_serve_adapters_are_asked_for_them() -> None:
     info = AdapterInfo(name="sql", path="/sql", tier="host", rank=8, nbytes=9, digest="d")
     listed = ("200 OK", msgspec.json.encode(AdapterList(adapters=[info])))
     asked: dict[str, list[tuple[str, bytes]]] = {"with": [], "without": []}
-    with_them = {"/internal/state": ("200 OK", _state(4)), "/internal/adapters": listed}
-    without = {"/internal/state": ("200 OK", _state(0))}
+    with_them = {"/internal/state": ("200 OK", _state(True)), "/internal/adapters": listed}
+    without = {"/internal/state": ("200 OK", _state(False))}
     async with (
         _engine_with_adapters(with_them, asked["with"]) as one,
         _engine_with_adapters(without, asked["without"]) as two,
@@ -186,7 +187,7 @@ async def test_only_engines_that_serve_adapters_are_asked_for_them() -> None:
 
 
 async def test_an_engine_without_a_list_is_unknown() -> None:
-    responses = {"/internal/state": ("200 OK", _state(4)), "/internal/adapters": ("500 No", b"")}
+    responses = {"/internal/state": ("200 OK", _state(True)), "/internal/adapters": ("500 No", b"")}
     async with _engine_with_adapters(responses, []) as port, Fleet(timeout=5) as fleet:
         report = await fleet.query([_pod(port, "odd")])
     assert (list(report.engines), report.adapters) == (["odd"], {})

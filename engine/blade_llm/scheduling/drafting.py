@@ -9,7 +9,7 @@ result is known, as the next draft goes on from there.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -19,6 +19,9 @@ from blade_llm.scheduling.plan import DraftChunk, TokenUpdate
 from blade_llm.scheduling.request import Request
 from blade_llm.scheduling.request_sets import RequestSets
 from blade_llm.scheduling.step import Step
+
+
+_MIN_SAMPLED: Final = 32
 
 
 class Draft(NamedTuple):
@@ -74,6 +77,12 @@ class Drafter(Protocol):
         """The request has ended."""
 
 
+def most_sampled(max_num_seqs: int) -> int:
+    """Positions that a step with draft tokens samples at, at most: hardly more than a full batch without, whose memory
+    for logits is planned."""
+    return max(max_num_seqs, _MIN_SAMPLED)
+
+
 def add_drafts(step: Step, drafter: Drafter, sets: RequestSets, config: SchedulerConfig) -> None:
     """Add draft tokens to the decodes of a step that is otherwise complete.
 
@@ -81,7 +90,8 @@ def add_drafts(step: Step, drafter: Drafter, sets: RequestSets, config: Schedule
     draft delays a prefill or preempts anybody.
     """
     others = sum(chunk.count for chunk in step.chunks)
-    most_tokens = config.max_batch_tokens - others
+    sampled = sum(chunk.sample for chunk in step.chunks)
+    most_tokens = min(config.max_batch_tokens - others, most_sampled(config.max_num_seqs) - sampled)
     decodes = [
         index
         for index, (chunk, request) in enumerate(zip(step.chunks, step.requests, strict=True))

@@ -93,12 +93,27 @@ def decide(
     for adapter, path in declared:
         refusals = {pod: text for (pod, name), text in (refused or {}).items() if name == adapter.name}
         _bring(adapter, path, placed[adapter.name], has, unknown[adapter.name], len(silent), refusals, decision)
-    for pod, infos in has.items():
-        gone = [name for name in infos if name in known and name not in names]
-        decision.actions += [UnloadAdapter(pod, name) for name in gone]
+    for name in known:
+        if name not in names:
+            _remove(name, has, silent, decision)
     if any(isinstance(action, UnloadAdapter) for action in decision.actions):
         decision.requeue.append(SOON)
     return decision
+
+
+def _remove(
+    name: str,
+    has: Mapping[str, Mapping[str, AdapterInfo]],
+    silent: Mapping[str, Collection[str]],
+    decision: Decision,
+) -> None:
+    """Unload an adapter that is declared no more. It stays in the status until no engine has it."""
+    listing = [pod for pod in sorted(has) if name in has[pod]]
+    pods = [*listing, *(pod for pod in sorted(silent) if name in silent[pod])]
+    if pods:
+        decision.actions += [UnloadAdapter(pod, name) for pod in listing]
+        nbytes = max((has[pod][name].nbytes for pod in listing), default=0)
+        decision.statuses.append(AdapterStatus(name, 0, tuple(pods), nbytes, "it is unloaded", failed=False))
 
 
 def _bring(
@@ -136,7 +151,7 @@ def _bring(
         surplus = [pod for pod in there if pod not in places]
         decision.actions += [UnloadAdapter(pod, name) for pod in surplus]
     engines = len(has) + silent
-    desired = engines if adapter.replicas is None else adapter.replicas
+    desired = max(1, engines) if adapter.replicas is None else adapter.replicas
     answering = {pod for pod, info in there.items() if info.state in ("registered", "loaded")} | unknown
     reasons = [f"{pod}: {reason}" for pod, reason in sorted(failures.items())]
     if not reasons and len(answering) < desired:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from blade_operator.status.conditions import Condition
 from blade_operator.status.inputs import StatusInputs
+
+LIMIT: Final = 128
+"""Entries of ``status.adapters``: as many as can be declared. Those that are being unloaded come last."""
 
 
 def adapter_status(inputs: StatusInputs) -> dict[str, Any]:
     """The fields of the status; those of the last one while the spec is invalid."""
     if inputs.adapters is None:
         return {name: inputs.last_status.get(name) for name in ("adapters", "adaptersReady")}
-    ready = sum(len(each.pods) >= each.desired and not each.reason for each in inputs.adapters)
+    declared = [each for each in inputs.adapters if each.desired]
+    ready = sum(len(each.pods) >= each.desired and not each.reason for each in declared)
     return {
-        "adapters": [each.as_status() for each in inputs.adapters],
-        "adaptersReady": f"{ready}/{len(inputs.adapters)}" if inputs.adapters else "",
+        "adapters": [each.as_status() for each in inputs.adapters[:LIMIT]],
+        "adaptersReady": f"{ready}/{len(declared)}" if declared else "",
     }
 
 
@@ -28,9 +32,9 @@ def adapters_ready(inputs: StatusInputs) -> list[Condition]:
         return [Condition("AdaptersReady", before["status"], before["reason"], before.get("message", ""))]
     if not inputs.adapters:
         return []
-    missing = [each for each in inputs.adapters if each.reason or len(each.pods) < each.desired]
+    missing = [each for each in inputs.adapters if each.desired and (each.reason or len(each.pods) < each.desired)]
     if not missing:
-        count = len(inputs.adapters)
+        count = sum(each.desired > 0 for each in inputs.adapters)
         return [
             Condition("AdaptersReady", "True", "Loaded", f"{count} adapters are on all engines that are to have them")
         ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -46,8 +47,8 @@ def weights(folder: Path, runner: TorchRunner, number: int) -> AdapterWeights:
 def expected(folder: Path, name: str, prompt: list[int], count: int) -> list[int]:
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(folder / name, dtype=torch.float32).eval()
-    return reference_greedy(model, prompt, count)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder / name, dtype=torch.float32)
+    return reference_greedy(model.eval(), prompt, count)
 
 
 @pytest.mark.parametrize("disabled", [False, True], ids=["graphs", "launched"])
@@ -100,7 +101,7 @@ def test_launching_never_waits_for_the_device(folder: Path, disabled: bool) -> N
             StepPlan(first + 2, mixed, other, freed_slots=[1], adapter_updates=[AdapterUpdate(1, 3)]),
         ]
 
-    results = []
+    results: list[list[list[list[int]]]] = []
     for mode in ("default", "error"):  # first once to compile and load
         torch.cuda.set_sync_debug_mode(mode)
         try:

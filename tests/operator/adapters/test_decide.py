@@ -107,6 +107,8 @@ def test_only_what_the_operator_loaded_is_unloaded() -> None:
     decision = decided(known=("sql",), **lists)
     assert decision.actions == [UnloadAdapter("p0", "sql")]
     assert decision.requeue == [SOON]
+    assert [(status.name, status.desired, status.pods) for status in decision.statuses] == [("sql", 0, ("p0",))]
+    assert decided(known=("sql",), p0=[info("own")]).statuses == []
 
 
 def test_too_few_engines_are_named() -> None:
@@ -158,3 +160,9 @@ def test_copies_for_which_no_memory_has_room_are_named() -> None:
     assert {status.reason for status in after.statuses} == {
         "host memory of the engines has no room for more copies; raise spec.engine.lora.maxCPU"
     }
+
+
+def test_without_engines_no_adapter_is_ready() -> None:
+    decision = decide([adapter()], (), {}, {})
+    [status] = decision.statuses
+    assert (status.desired, status.pods, status.reason) == (1, (), "0 engines respond")

@@ -2,7 +2,7 @@
 
 Two products: *shrink*, ``A x``, from the inputs to a few numbers (the rank), and *expand*, ``B`` times these, added to
 ``y``. Tokens come grouped by adapter, and each adapter is computed with its real rank (SGMV: Chen et al., "Punica:
-Multi-Tenant LoRA Serving", arXiv 2310.18547). What lies between the two is fp32.
+Multi-Tenant LoRA Serving", arXiv 2310.18547). What lies between the two is summed up in fp32.
 """
 
 from __future__ import annotations

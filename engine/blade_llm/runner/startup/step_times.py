@@ -9,6 +9,7 @@ from blade_llm.config import SpeculativeConfig
 from blade_llm.decoding.step_seconds import StepSeconds
 from blade_llm.runner.startup.dummy_batch import DummyBatch
 from blade_llm.runner.startup.startable import StartableDraft, StartableRunner
+from blade_llm.scheduling.drafting import most_sampled
 from blade_llm.scheduling.plan import DraftChunk, ScheduledChunk, StepPlan
 
 _SIZES: Final = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 320, 512)
@@ -20,7 +21,7 @@ _PROMPT: Final = 8
 def measure_steps(runner: StartableRunner, config: SpeculativeConfig) -> StepSeconds:
     """Seconds of steps of up to as many tokens as a batch with draft tokens has."""
     slots = _slots(runner, config)
-    most = slots * (1 + config.gamma)
+    most = min(slots * (1 + config.gamma), most_sampled(runner.config.max_num_seqs))
     sizes = sorted({size for size in _SIZES if size < most} | {most})
     batch = DummyBatch()
     _run(runner, batch.step([_PROMPT + config.gamma] * slots))

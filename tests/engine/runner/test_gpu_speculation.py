@@ -1,0 +1,33 @@
+"""Speculative decoding on a GPU: the tokens of ordinary decoding, with CUDA graphs for steps without drafts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from engine_support.feature_load import core_for, requests_of, run
+from engine_support.tiny_models import engine_config, save_model
+
+from blade_llm.config import SpeculativeConfig
+from blade_llm.decoding.step_seconds import StepSeconds
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+REQUESTS = requests_of(24)
+FREE = StepSeconds({1: 1.0, 1000: 1.0}, {1: 0.0, 1000: 0.0})
+
+
+@pytest.mark.parametrize("method", ["ngram", "draft"])
+def test_no_token_differs(tmp_path: Path, method: str) -> None:
+    save_model(tmp_path, "qwen2")
+    options = {"max_num_seqs": 24, "max_model_len": 256, "kv_cache_bytes": None, "deterministic": True}
+    expected = run(core_for(engine_config(tmp_path, **options)), REQUESTS, stagger=1)
+    draft = str(tmp_path) if method == "draft" else ""
+    config = SpeculativeConfig(method=method, gamma=3, ngram_min_match=1, draft_model=draft)  # type: ignore[arg-type]
+    core = core_for(engine_config(tmp_path, speculative=config, **options), step_seconds=FREE)
+    found = run(core, REQUESTS, stagger=1)
+    for name, result in found.items():
+        assert result.tokens == expected[name].tokens
+    counts = core.state(epoch="", sequence=0, draining=False).speculation
+    assert counts is not None
+    assert counts.accepted_tokens > 0
