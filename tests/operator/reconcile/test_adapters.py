@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from operator_support.mini_cluster import MiniCluster, service
 
-from blade_operator.model.plan import LoadAdapter, Plan, UnloadAdapter
+from blade_operator.model.plan import DrainPod, LoadAdapter, Plan, UnloadAdapter
 from blade_operator.reconcile.reconcile import reconcile
 
 
@@ -145,3 +145,20 @@ def test_a_refusal_is_reported_in_the_engines_words(cluster: MiniCluster) -> Non
     assert plan.status is not None
     entry = next(each for each in plan.status["adapters"] if each["name"] == "sql")
     assert "all adapters in host memory are pinned" in entry["reason"]
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_an_engine_drains_once_others_have_what_only_it_had(broken: bool) -> None:
+    cluster = MiniCluster(service(_spec(_adapter("sql", replicas=1))))
+    cluster.converge()
+    [last] = _pods(cluster, "sql")
+    for pod, state in cluster.engines.items():
+        cluster.engines[pod] = msgspec.structs.replace(state, running=0 if pod == last else 5)
+    if broken:
+        cluster.broken["/adapters/sql"] = "the disk is away"
+    cluster.edit(replicas=2)
+    cluster.reconcile()
+    plans = [cluster.reconcile() for _ in range(8)]
+    drained = [at for at, plan in enumerate(plans) if DrainPod(last) in plan.actions]
+    assert any(isinstance(action, LoadAdapter) for action in plans[0].actions)
+    assert drained[0] == (5 if broken else 1), "not before another one has it, and not never"
