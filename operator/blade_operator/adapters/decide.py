@@ -58,6 +58,7 @@ def decide(
     lists: Mapping[str, Sequence[AdapterInfo]],
     engines: Mapping[str, EngineState],
     silent: Mapping[str, Collection[str]] | None = None,
+    refused: Mapping[tuple[str, str], str] | None = None,
 ) -> Decision:
     """Bring the engines to what is declared. Nothing is unloaded that the operator has not loaded, nor before its
     replacement answers requests.
@@ -69,6 +70,7 @@ def decide(
         engines: state by pod.
         silent: by pod that is to have adapters and did not respond this time, those it had. It keeps them, as far as is
             known, and gets no others: for one missed query nothing moves.
+        refused: by pod and adapter, why the engine refused to load it.
     """
     decision = Decision()
     silent = silent or {}
@@ -89,7 +91,8 @@ def decide(
         closed=silent,
     )
     for adapter, path in declared:
-        _bring(adapter, path, placed[adapter.name], has, unknown[adapter.name], len(silent), decision)
+        refusals = {pod: text for (pod, name), text in (refused or {}).items() if name == adapter.name}
+        _bring(adapter, path, placed[adapter.name], has, unknown[adapter.name], len(silent), refusals, decision)
     for name in known:
         if name not in names:
             _remove(name, has, silent, decision)
@@ -120,6 +123,7 @@ def _bring(
     has: Mapping[str, Mapping[str, AdapterInfo]],
     unknown: frozenset[str],
     silent: int,
+    refusals: Mapping[str, str],
     decision: Decision,
 ) -> None:
     """Load one adapter where it is to be, and unload it elsewhere once it is there.
@@ -127,12 +131,14 @@ def _bring(
     Args:
         unknown: engines that had it when they last responded.
         silent: engines that did not respond.
+        refusals: by engine, why it refused to load it.
     """
     name = adapter.name
     there = {pod: infos[name] for pod, infos in sorted(has.items()) if name in infos}
     missing = [pod for pod in sorted(places) if pod in has and not _is_current(there.get(pod), path, adapter.preload)]
     # The reason of one that has the right path is of a replacement that nobody wants any more.
     failures = {pod: info.reason for pod, info in there.items() if info.reason and not _is_current(info, path)}
+    failures = {pod: text for pod, text in refusals.items() if pod in missing} | failures
     for pod in sorted(places & there.keys() - {*missing}):
         if there[pod].pinned != adapter.pinned:
             decision.actions.append(LoadAdapter(pod, name, path, adapter.pinned, adapter.preload))
@@ -145,9 +151,9 @@ def _bring(
         surplus = [pod for pod in there if pod not in places]
         decision.actions += [UnloadAdapter(pod, name) for pod in surplus]
     engines = len(has) + silent
-    desired = engines if adapter.replicas is None else adapter.replicas
+    desired = max(1, engines) if adapter.replicas is None else adapter.replicas
     answering = {pod for pod, info in there.items() if info.state in ("registered", "loaded")} | unknown
-    reasons = [f"{pod}: {reason}" for pod, reason in failures.items()]
+    reasons = [f"{pod}: {reason}" for pod, reason in sorted(failures.items())]
     if not reasons and len(answering) < desired:
         if engines < desired:
             reasons = [f"{len(has)} engines respond"]

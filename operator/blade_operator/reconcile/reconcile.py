@@ -132,7 +132,8 @@ def _adapters(service: LLMService, observed: Observed) -> Decision:
         and pod["metadata"]["name"] not in observed.adapters
         and ((state := observed.engines.get(pod["metadata"]["name"])) is None or state.max_adapters)
     }
-    return decide(declared, [entry["name"] for entry in before], lists, observed.engines, silent)
+    known = [entry["name"] for entry in before]
+    return decide(declared, known, lists, observed.engines, silent, observed.refused_adapters)
 
 
 def _invalid(observed: Observed, error: SpecError, now: datetime, defaults: Defaults) -> Plan:

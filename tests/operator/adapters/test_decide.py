@@ -160,3 +160,9 @@ def test_copies_for_which_no_memory_has_room_are_named() -> None:
     assert {status.reason for status in after.statuses} == {
         "host memory of the engines has no room for more copies; raise spec.engine.lora.maxCPU"
     }
+
+
+def test_without_engines_no_adapter_is_ready() -> None:
+    decision = decide([adapter()], (), {}, {})
+    [status] = decision.statuses
+    assert (status.desired, status.pods, status.reason) == (1, (), "0 engines respond")
