@@ -12,8 +12,8 @@ from operator_support.rule_examples import CHANGES, EXAMPLES, Example
 
 from blade_operator.model.objects import Object
 from blade_operator.spec import SpecError, apply_defaults, parse_service
-from blade_operator.spec.rules.change import CHANGE_RULES
 from blade_operator.spec.crd.definition import custom_resource_definition
+from blade_operator.spec.rules.change import CHANGE_RULES
 from blade_operator.spec.rules.rule import Rule
 from blade_operator.spec.rules.service import RULES
 from blade_protocol.labels import API_VERSION, KIND
