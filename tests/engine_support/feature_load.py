@@ -41,8 +41,8 @@ def core_for(config: EngineConfig, **options: Any) -> EngineCore:
     )
 
 
-def requests_of(count: int) -> list[GenerateRequest]:
-    choose = random.Random(3)
+def requests_of(count: int, seed: int = 3) -> list[GenerateRequest]:
+    choose = random.Random(seed)
     shared = [choose.randrange(3, 199) for _ in range(40)]
     made = []
     for number in range(count):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -153,3 +154,24 @@ def test_the_draft_model_is_in_the_memory_plan(folder: Path) -> None:
     blocks = [each._runner.num_blocks for each in (plain, core)]  # type: ignore[attr-defined]
     assert blocks[1] == blocks[0] // 2, "the equal draft model has half of the bytes"
     assert core._runner.memory_plan.draft > plain._runner.memory_plan.weights  # type: ignore[attr-defined]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("method", METHODS)
+def test_two_thousand_requests_get_the_same_tokens(folder: Path, other: Path, method: str) -> None:
+    """In batches of 1 to 64, with preemption and cache hits, and with another number of draft tokens each time."""
+    choose = random.Random(METHODS.index(method))
+    for number in range(20):
+        requests = requests_of(100, seed=number)
+        limits: dict[str, object] = {
+            "max_num_seqs": choose.choice([4, 8, 24, 64]),
+            "max_batch_tokens": choose.choice([64, 256]),
+            "max_kv_blocks": choose.choice([None, 40, 90]),
+            "max_model_len": 256,
+        }
+        expected = run(core_for(engine_config(folder, **limits)), requests, stagger=choose.choice([1, 3]))
+        config = speculative(method, folder, other, gamma=choose.randrange(1, 9))
+        core = core_for(engine_config(folder, speculative=config, **limits), step_seconds=FREE)
+        for name, result in run(core, requests, stagger=choose.choice([1, 2, 5])).items():
+            check_equal(result, expected[name])
