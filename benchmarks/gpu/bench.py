@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from math import inf
 from multiprocessing import get_context
 
 from benchmarks.figures import QUICK, Figure
@@ -34,28 +35,30 @@ def main() -> int:
     results = Results("bench")
     seen: dict[str, Experience] = {}
     rates: dict[str, float] = {}
+    compared: dict[str, float] = {}
 
     def transformers() -> Iterator[Figure]:
-        seen["transformers"], rates["transformers"], _ = _alone("transformers", 0.0, remaining() / 2)
+        name = "transformers"
+        seen[name], rates[name], compared[name], _ = _alone(name, 0.0, remaining() / 2)
         yield Figure("transformers_qps", rates["transformers"], "requests/s")
         yield from _figures("transformers", seen["transformers"])
 
     def engine() -> Iterator[Figure]:
         """At the rate of transformers; at its own where that failed."""
-        seen["engine"], rates["engine"], right = _alone("engine", rates.get("transformers", 0.0), remaining())
+        name = "engine"
+        seen[name], rates[name], _, right = _alone(name, compared.get("transformers", 0.0), remaining())
         yield Figure("tokens_right", right, "share", ">=", 0.99)
         yield Figure("engine_qps", rates["engine"], "requests/s")
         yield from _figures("engine", seen["engine"])
 
-    def ratios() -> list[Figure]:
+    def ratios() -> Iterator[Figure]:
         theirs, ours = seen["transformers"], seen["engine"]
         goal = 0.0 if DRY else 2.0
-        return [
-            Figure("compared_at", rates["transformers"], "requests/s"),
-            Figure("qps_ratio", rates["engine"] / rates["transformers"], "ratio", ">=", goal),
-            Figure("ttft_ratio", theirs.ttft_median / ours.ttft_median, "ratio", ">=", goal),
-            Figure("tbt_ratio", theirs.tbt_median / ours.tbt_median, "ratio", ">=", goal),
-        ]
+        yield Figure("compared_at", compared["transformers"], "requests/s")
+        if rates["transformers"]:
+            yield Figure("qps_ratio", rates["engine"] / rates["transformers"], "ratio", ">=", goal)
+        yield Figure("ttft_ratio", theirs.ttft_median / ours.ttft_median, "ratio", ">=", goal)
+        yield Figure("tbt_ratio", theirs.tbt_median / ours.tbt_median, "ratio", ">=", goal)
 
     beside = results.measure("transformers", transformers)
     if results.measure("engine", engine) and beside:
@@ -69,29 +72,34 @@ def _figures(name: str, seen: Experience) -> Iterator[Figure]:
     yield Figure(f"{name}_tbt_median", seen.tbt_median * 1e3, "ms")
 
 
-def _alone(name: str, rate: float, seconds: float) -> tuple[Experience, float, float]:
+def _alone(name: str, rate: float, seconds: float) -> tuple[Experience, float, float, float]:
     """:func:`measure` in a fresh process, so that each system has the GPU to itself."""
     os.environ["GPU_SECONDS"] = str(seconds)  # after which it looks for no higher rate
     with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool:
         return pool.submit(measure, name, rate).result()
 
 
-def measure(name: str, rate: float) -> tuple[Experience, float, float]:
-    """What users see at ``rate`` (0: at the highest), the highest sustained rate, and the share of right tokens."""
+def measure(name: str, rate: float) -> tuple[Experience, float, float, float]:
+    """What users see, the highest sustained rate (0: none was found), the rate at which they see it (``rate``; 0: the
+    highest, or the lowest that was tried), and the share of right tokens."""
     system: Engine | Transformers = Engine(MODEL) if name == "engine" else Transformers(MODEL)
     try:
         system.serve(poisson(MODEL, FIRST_RATE, 1.0, seed=1))
-        highest = highest_rate(name, system)
-        load = poisson(MODEL, rate or highest, SECONDS, seed=2)
+        # Ours is looked for from four times theirs on.
+        highest, lowest = highest_rate(name, system, min(HIGHEST_RATE, max(FIRST_RATE, 4 * rate)))
+        rate = rate or highest or lowest
+        load = poisson(MODEL, rate, SECONDS, seed=2)
         system.serve(load)
     finally:
         if isinstance(system, Transformers):
             system.close()
-    return Experience.of(load), highest, _share_right(load[:RIGHT]) if isinstance(system, Engine) else 1.0
+    right = _share_right(load[:RIGHT]) if isinstance(system, Engine) else 1.0
+    return Experience.of(load), highest, rate, right
 
 
-def highest_rate(name: str, system: System) -> float:
-    """Search the highest sustained rate by doubling, then bisection; down to a sixteenth of a request a second."""
+def highest_rate(name: str, system: System, first: float) -> tuple[float, float]:
+    """Search the highest sustained rate by doubling or halving ``first``, then bisection; down to a sixteenth of a
+    request a second. That rate, 0 when none is found in time, and the lowest that was tried."""
 
     def sustained(rate: float) -> bool:
         load = poisson(MODEL, rate, SECONDS)
@@ -101,21 +109,17 @@ def highest_rate(name: str, system: System) -> float:
         print(f"{name} at {rate:.3g} requests/s: {'good' if good else 'too slow'}, {seen}", flush=True)
         return good
 
-    rate = FIRST_RATE
-    if sustained(rate):
-        while rate < HIGHEST_RATE and remaining() > 0 and sustained(2 * rate):
-            rate *= 2
-        low, high = rate, 2 * rate
-        if rate >= HIGHEST_RATE:
-            return rate
-    else:
-        while rate > 1 / 16 and not sustained(rate / 2):
-            rate /= 2
-        low, high = rate / 2, rate
-    for _ in range(HALVINGS if remaining() > 0 else 0):
+    low, high, rate, lowest = 0.0, inf, first, first
+    while remaining() > 0 and 1 / 16 <= rate <= HIGHEST_RATE and not (low and high < inf):
+        lowest = min(lowest, rate)
+        if sustained(rate):
+            low, rate = rate, 2 * rate
+        else:
+            high, rate = rate, rate / 2
+    for _ in range(HALVINGS if low and high < inf and remaining() > 0 else 0):
         middle = (low + high) / 2
         low, high = (middle, high) if sustained(middle) else (low, middle)
-    return low
+    return low, lowest
 
 
 def _share_right(load: list[Served]) -> float:

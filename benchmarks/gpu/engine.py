@@ -2,8 +2,8 @@
 
 Decode throughput (CUDA graphs, overlapped scheduling, greedy sampling) against the time it takes to read the weights
 and the batch's KV cache once, or to multiply where that takes longer; prefill against the largest matrix product's
-speed. Both limits are measured in the same run. Mixed steps are timed as CUDA graphs and launched kernel by kernel, and
-decodes with LoRA adapters beside those without. Outputs are checked against transformers with the same weights first.
+speed. Both limits are measured in the same run. Mixed steps are timed as CUDA graphs and launched kernel by kernel.
+Outputs are checked against transformers with the same weights first.
 
 ``GPU_PROFILE=1``: also the kernels of a decode step and of a prefill by their time, in ``gpu_profile.txt``.
 """
@@ -14,17 +14,15 @@ import gc
 import os
 import random
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.figures import QUICK, Figure
-from benchmarks.gpu.generation import add, build, clear, generate, judge, prompt, transformers_model, write_adapter
+from benchmarks.gpu.generation import add, build, clear, free_memory, generate, judge, prompt, transformers_model
 from benchmarks.gpu.machine import DRY, FOLDER, Results, bandwidth, limits, peak, synchronize
 from benchmarks.gpu.shapes import MODEL
 from blade_llm.engine.core import EngineCore
@@ -37,7 +35,7 @@ STEPS = 8 if DRY else 64 if QUICK else 200
 PREFILLS = (32,) if DRY else (1024, 8192)
 CHUNK = 8192
 STREAMS = 2 if DRY else 16
-"""Decode while :func:`prefill_beside_decodes`, :func:`mixed_step` and :func:`adapters` measure."""
+"""Decode while :func:`prefill_beside_decodes` and :func:`mixed_step` measure."""
 KV_TOKENS = 3 * CONTEXT * max(BATCHES) + CHUNK
 MIXED = (6, 10) if DRY else (64, 128, 256, 512, 1024, 2048)
 """Tokens of mixed steps, each with a graph of its size."""
@@ -46,8 +44,6 @@ FEW_KV_TOKENS = 3 * CONTEXT * STREAMS + (MIXED_STEPS + 4) * max(MIXED)
 """What mixed steps need."""
 FEW_GRAPHS: dict[str, Any] = {"cuda_graph_batch_sizes": BATCHES, "cuda_graph_token_sizes": MIXED} if QUICK else {}
 """In the short form graphs are captured only of what is measured."""
-RANK = 16
-"""Of the LoRA adapter."""
 PROFILE = bool(os.environ.get("GPU_PROFILE")) and not DRY
 
 
@@ -56,8 +52,7 @@ def main() -> int:
     results = Results("engine")
     replayed(results)
     free_memory()
-    with tempfile.TemporaryDirectory() as scratch:
-        launched(results, Path(scratch))
+    launched(results)
     return results.finish()
 
 
@@ -81,22 +76,14 @@ def replayed(results: Results) -> None:
         results.measure("ready", lambda: [Figure("ready", ready, "s")])
 
 
-def launched(results: Results, scratch: Path) -> None:
-    """Mixed steps kernel by kernel, and decodes with adapters."""
-    folder = write_adapter(MODEL, scratch / "adapter", RANK)
-    start = Start(
-        max_num_seqs=STREAMS + 1,
-        kv_tokens=FEW_KV_TOKENS,
-        cuda_graph_max_tokens=0,
-        enable_lora=True,
-        lora_modules=(("adapter", str(folder)),),
-    )
+def launched(results: Results) -> None:
+    """Mixed steps kernel by kernel."""
+    start = Start(max_num_seqs=STREAMS + 1, kv_tokens=FEW_KV_TOKENS, cuda_graph_max_tokens=0)
     if not results.measure("start without graphs of mixed steps", start):
         return
     for tokens in MIXED:
         if results.measure(f"mixed_{tokens}_launched", mixed_step, start.core, tokens, "launched"):
             results.measure(f"mixed_{tokens}_speedup", speedup, results, tokens)
-    results.measure("adapters", adapters, start.core)
 
 
 class Start:
@@ -118,33 +105,6 @@ def speedup(results: Results, tokens: int) -> list[Figure]:
     ratio = times[f"mixed_{tokens}_launched"] / times[f"mixed_{tokens}_replayed"]
     # Where the launches are hidden anyway, a graph must not cost; without a GPU there are none.
     return [Figure(f"mixed_{tokens}_speedup", ratio, "", *(() if DRY else (">=", 0.95)))]
-
-
-def adapters(core: EngineCore) -> Iterator[Figure]:
-    """Decodes of ``STREAMS`` sequences that all use an adapter, beside the same without."""
-    seconds = {}
-    for name in ("", "adapter"):
-        clear(core)
-        for i in range(STREAMS):
-            add(core, prompt(MODEL, 8, random.Random(i)), CONTEXT, name)
-        for _ in range(2 * STREAMS):  # past their prompts
-            core.step()
-        synchronize()
-        start = time.perf_counter()
-        for _ in range(STEPS):
-            core.step()
-        seconds[name] = (time.perf_counter() - start) / STEPS
-    yield Figure(f"decode_b{STREAMS}_step", seconds[""] * 1e3, "ms")
-    yield Figure(f"decode_b{STREAMS}_adapters_step", seconds["adapter"] * 1e3, "ms")
-
-
-def free_memory() -> None:
-    """Give back what an engine that is gone had."""
-    gc.unfreeze()
-    gc.collect()
-    gc.freeze()
-    if not DRY:
-        torch.cuda.empty_cache()
 
 
 def mixed_step(core: EngineCore, tokens: int, name: str) -> list[Figure]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
-import json
 import random
 import tempfile
 from dataclasses import dataclass, field
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from benchmarks.gpu.machine import DEVICE, DRY
@@ -20,7 +19,6 @@ from blade_llm.config import EngineConfig
 from blade_llm.engine.build import build_core
 from blade_llm.engine.core import EngineCore
 from blade_llm.engine.messages import GenerateRequest
-from blade_llm.lora.targets import Targets
 from blade_llm.models.config import load_model_config
 from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.weights.sources import DummyWeights
@@ -64,20 +62,13 @@ def add(core: EngineCore, token_ids: list[int], max_tokens: int, adapter: str = 
     return request_id
 
 
-def write_adapter(shape: Shape, folder: Path, rank: int) -> Path:
-    """Save a random LoRA adapter for all linear layers, as PEFT does."""
-    targets = Targets.of(shape.write(folder.parent / "base"))
-    folder.mkdir()
-    names = list(targets.modules)
-    fields = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": names, "bias": "none"}
-    (folder / "adapter_config.json").write_text(json.dumps({**fields, "task_type": "CAUSAL_LM"}), encoding="utf-8")
-    tensors = {}
-    for name in names:
-        part = targets.find(name).part
-        for letter, size in (("A", (rank, part.inputs)), ("B", (part.outputs, rank))):
-            tensors[f"base_model.model.{name}.lora_{letter}.weight"] = (torch.randn(size) * 0.01).to(DTYPE)
-    save_file(tensors, folder / "adapter_model.safetensors")
-    return folder
+def free_memory() -> None:
+    """Give back what an engine or a model that is gone had."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+    if not DRY:
+        torch.cuda.empty_cache()
 
 
 def clear(core: EngineCore) -> None:
@@ -98,9 +89,11 @@ class Answer:
     """Of the tokens, where they were asked for."""
 
 
-def generate(core: EngineCore, prompts: list[list[int]], max_tokens: int, logprobs: bool = False) -> list[Answer]:
+def generate(
+    core: EngineCore, prompts: list[list[int]], max_tokens: int, adapter: str = "", logprobs: bool = False
+) -> list[Answer]:
     """Greedy outputs, all prompts in one batch."""
-    answers = {add(core, token_ids, max_tokens, logprobs=logprobs): Answer(token_ids) for token_ids in prompts}
+    answers = {add(core, token_ids, max_tokens, adapter, logprobs): Answer(token_ids) for token_ids in prompts}
     while core.has_work:
         for output in core.step():
             answer = answers[output.request_id]

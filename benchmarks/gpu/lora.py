@@ -12,23 +12,24 @@ import random
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from benchmarks.figures import QUICK, Figure
 from benchmarks.gpu.case import Case
-from benchmarks.gpu.generation import build, prompt, share_right, transformers_model
+from benchmarks.gpu.generation import add, build, clear, free_memory, generate, judge, prompt, transformers_model
 from benchmarks.gpu.lora_adapters import merge, write_adapter
-from benchmarks.gpu.machine import DEVICE, DRY, bandwidth, finish, limits, percentile
+from benchmarks.gpu.machine import DEVICE, DRY, Results, bandwidth, limits, percentile
 from benchmarks.gpu.shapes import MODEL
 from blade_llm.engine.core import EngineCore
-from blade_llm.engine.messages import GenerateRequest
+from blade_llm.engine.start import freeze_gc_heap
 from blade_llm.kernels.lora import Factors, Slice, TokenGroups
 from blade_llm.kernels.lora import triton as kernels
 from blade_llm.lora.device_slots import DeviceSlots
 from blade_llm.lora.packing import pack
-from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.spec.adapter_layout import SlotLayout
 from blade_llm.spec.tensors import LinearMap, LinearPart
 
@@ -46,83 +47,95 @@ TARGETS = {1: 0.93, 8: 0.85}
 
 def main() -> int:
     torch.manual_seed(0)
-    results = limits()
+    results = Results("lora")
+    results.measure("limits", limits)
     for case in cases():
-        results += case.figures()
-    print(*results, sep="\n", flush=True)
-    plain = build(MODEL, max_num_seqs=STREAMS, max_batch_tokens=2048, kv_tokens=KV_TOKENS, cuda_graph_max_tokens=0)
-    base = decode(plain, [""])
-    results.append(Figure(f"decode_b{STREAMS}_base", base, "tokens/s"))
-    del plain
-    gc.collect()
-    if not DRY:
-        torch.cuda.empty_cache()
+        results.measure(case.name, case.figures)
+    results.measure(f"decode_b{STREAMS}_base", base)
+    free_memory()
     adapter = write_adapter(MODEL, RANK)
     names = [f"a{number}" for number in range(max(ADAPTERS))]
-    core = build(
-        MODEL,
-        max_num_seqs=STREAMS,
-        max_batch_tokens=2048,
-        kv_tokens=KV_TOKENS,
+    modules = tuple((name, str(adapter)) for name in names)
+    results.measure("adapters", with_adapters, results, names, adapter, modules)
+    free_memory()
+    results.measure("swaps", swapping, names, modules)
+    return results.finish()
+
+
+def engine(**options: Any) -> EngineCore:
+    """One that is ready, and whose garbage collections are short."""
+    core = build(MODEL, max_num_seqs=STREAMS, max_batch_tokens=2048, kv_tokens=KV_TOKENS, **options)
+    gc.collect()
+    freeze_gc_heap()
+    return core
+
+
+def base() -> Iterator[Figure]:
+    """The rate of an engine that serves no adapters."""
+    yield Figure(f"decode_b{STREAMS}_base", decode(engine(cuda_graph_max_tokens=0), [""]), "tokens/s")
+
+
+def with_adapters(
+    results: Results, names: list[str], adapter: Path, modules: tuple[tuple[str, str], ...]
+) -> Iterator[Figure]:
+    """Whether tokens are right, and rates with none, one and more adapters."""
+    core = engine(
         cuda_graph_max_tokens=0,
         enable_lora=True,
         max_loras=max(ADAPTERS),
         max_cpu_loras=max(ADAPTERS),
         max_lora_rank=RANK,
-        lora_modules=tuple((name, str(adapter)) for name in names),
+        lora_modules=modules,
     )
-    results.append(Figure("lora_slots", (core.info.memory.lora if core.info.memory else 0) / 2**20, "MiB"))
-    results.append(Figure("lora_tokens_right", check(core, names[0], adapter), "share", ">=", 0.99))
-    for count, share in {0: decode(core, [""]), **{n: decode(core, names[:n]) for n in ADAPTERS}}.items():
+    yield Figure("lora_slots", (core.info.memory.lora if core.info.memory else 0) / 2**20, "MiB")
+    yield Figure("lora_tokens_right", check(core, names[0], adapter), "share", ">=", 0.99)
+    plain = next((figure.value for figure in results.figures if figure.name == f"decode_b{STREAMS}_base"), 0.0)
+    for count in (0, *ADAPTERS):
         name = f"decode_b{STREAMS}_lora_{count or 'none'}"
-        target = (0.995 if not count else TARGETS.get(count)) if not DRY else None
-        results.append(Figure(name, share, "tokens/s"))
-        results.append(Figure(f"{name}_over_base", share / base, "ratio", *((">=", target) if target else ())))
-        print(*results[-2:], sep="\n", flush=True)
-    if not DRY:
+        rate = decode(core, names[:count] or [""])
+        yield Figure(name, rate, "tokens/s")
+        if plain:
+            target = (0.995 if not count else TARGETS.get(count)) if not DRY else None
+            yield Figure(f"{name}_over_base", rate / plain, "ratio", *((">=", target) if target else ()))
+    if plain and not DRY:
         extra = max(ADAPTERS) * adapter_bytes(core) / bandwidth()
-        bound = 1 / (1 + extra * base / STREAMS)
-        results.append(Figure(f"decode_b{STREAMS}_lora_{max(ADAPTERS)}_bound", bound, "ratio"))
-    del core
-    gc.collect()
-    if not DRY:
-        torch.cuda.empty_cache()
-    few = build(
-        MODEL,
-        max_num_seqs=STREAMS,
-        max_batch_tokens=2048,
-        kv_tokens=KV_TOKENS,
+        bound = 1 / (1 + extra * plain / STREAMS)
+        yield Figure(f"decode_b{STREAMS}_lora_{max(ADAPTERS)}_bound", bound, "ratio")
+
+
+def swapping(names: list[str], modules: tuple[tuple[str, str], ...]) -> Iterator[Figure]:
+    """Steps while adapters are copied to the device, beside steps without."""
+    few = engine(
         cuda_graph_max_tokens=STREAMS + 16,
         enable_lora=True,
         max_loras=2,
         max_cpu_loras=len(names),
         max_lora_rank=RANK,
-        lora_modules=tuple((name, str(adapter)) for name in names),
+        lora_modules=modules,
     )
     swaps(few, names[:2])  # once to warm up
     calm, swapped = swaps(few, names[:2]), swaps(few, names)
-    results.append(Figure("lora_swap_step_p99", swapped * 1e3, "ms"))
-    results.append(Figure("lora_swap_step_p99_over_calm", swapped / calm, "ratio", *(() if DRY else ("<=", 1.2))))
-    return finish("lora", results)
+    yield Figure("lora_swap_step_p99", swapped * 1e3, "ms")
+    yield Figure("lora_swap_step_p99_over_calm", swapped / calm, "ratio", *(() if DRY else ("<=", 1.2)))
 
 
 def swaps(core: EngineCore, names: Sequence[str]) -> float:
     """p99 of a step's seconds, where all streams but one decode with the first adapter, and in the last slot short
     requests with the others come one after another: each copies its adapter to the device, but where it is there."""
     rng = random.Random(4)
-    streams = [_add(core, prompt(MODEL, 8, rng), 14 * STEPS, names[0]) for _ in range(STREAMS - 1)]
+    clear(core)
+    for _ in range(STREAMS - 1):
+        add(core, prompt(MODEL, 8, rng), 14 * STEPS, names[0])
     for _ in range(2 * STREAMS):  # past their prompts
         core.step()
     times = []
     for turn in range(SWAPS):
-        request_id, done = _add(core, prompt(MODEL, 8, rng), 1, names[1 + turn % (len(names) - 1)]), False
+        request_id, done = add(core, prompt(MODEL, 8, rng), 1, names[1 + turn % (len(names) - 1)]), False
         while not done:
             start = time.perf_counter()
             done = any(output.request_id == request_id for output in core.step())
             times.append(time.perf_counter() - start)
-    core.abort(streams)
-    while core.has_work:
-        core.step()
+    clear(core)
     return percentile(times, 0.99)
 
 
@@ -132,28 +145,25 @@ def adapter_bytes(core: EngineCore) -> int:
     return core.adapters.infos()[0].nbytes
 
 
-def check(core: EngineCore, name: str, adapter: object) -> float:
+def check(core: EngineCore, name: str, adapter: Path) -> float:
     """Share of tokens that are right with an adapter, of prompts of several lengths in one batch."""
     rng = random.Random(1)
     prompts = [prompt(MODEL, length, rng) for length in (5, 17, 40)[:STREAMS]]
-    outputs: dict[str, list[int]] = {_add(core, token_ids, 16, name): [] for token_ids in prompts}
-    while core.has_work:
-        for output in core.step():
-            outputs[output.request_id] += output.token_ids
+    answers = generate(core, prompts, 16, adapter=name)
     model = transformers_model(MODEL)
-    merge(model, adapter)  # type: ignore[arg-type]
-    share = share_right(model, prompts, list(outputs.values()))
+    merge(model, adapter)
+    share = judge(model, answers).right
     del model
-    if not DRY:
-        torch.cuda.empty_cache()
+    free_memory()
     return share
 
 
 def decode(core: EngineCore, adapters: Sequence[str]) -> float:
     """Tokens a second of all streams in their steady state, the adapters taking turns among them."""
     rng = random.Random(3)
+    clear(core)
     lengths = {
-        _add(core, prompt(MODEL, CONTEXT, rng), 8 * STEPS, adapters[stream % len(adapters)]): 0
+        add(core, prompt(MODEL, CONTEXT, rng), 8 * STEPS, adapters[stream % len(adapters)]): 0
         for stream in range(STREAMS)
     }
 
@@ -172,22 +182,8 @@ def decode(core: EngineCore, adapters: Sequence[str]) -> float:
     for _ in range(STEPS):
         tokens += step()
     rate = tokens / (time.perf_counter() - start)
-    core.abort(list(lengths))
-    while core.has_work:
-        core.step()
+    clear(core)
     return rate
-
-
-_added = 0
-
-
-def _add(core: EngineCore, token_ids: list[int], max_tokens: int, adapter: str) -> str:
-    global _added
-    _added += 1
-    request_id = f"lora-{_added}"
-    sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True, seed=0)
-    core.add(GenerateRequest(request_id=request_id, prompt_token_ids=token_ids, sampling=sampling, adapter=adapter))
-    return request_id
 
 
 def cases() -> Iterator[Case]:

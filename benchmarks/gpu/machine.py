@@ -43,6 +43,19 @@ def seconds(run: Callable[[], Any]) -> float:
     return float(do_bench(run, warmup=10, rep=30 if QUICK else 80, return_mode="median")) / 1e3
 
 
+def replayed(run: Callable[[], Any]) -> Callable[[], Any]:
+    """What repeats ``run`` as a CUDA graph: without the host's time for its launches, which is longer than many kernels
+    take."""
+    if DRY:
+        return run
+    run()  # compiles
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return graph.replay
+
+
 def synchronize() -> None:
     if not DRY:
         torch.cuda.synchronize()

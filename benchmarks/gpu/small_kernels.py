@@ -1,10 +1,11 @@
-"""The operators around attention and matrix products: norms, rotation, gating, sampling, gathering of inputs."""
+"""The operators around attention: norms, rotation, gating, products of few rows, sampling, gathering of inputs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.gpu.case import Case
@@ -16,6 +17,7 @@ from blade_llm.kernels.gather_inputs import torch as gather_reference
 from blade_llm.kernels.gather_inputs import triton as gather
 from blade_llm.kernels.gumbel_argmax import torch as gumbel_reference
 from blade_llm.kernels.gumbel_argmax import triton as gumbel
+from blade_llm.kernels.linear import triton as products
 from blade_llm.kernels.penalties import torch as penalties_reference
 from blade_llm.kernels.penalties import triton as penalties
 from blade_llm.kernels.rms_norm import torch as norm_reference
@@ -30,6 +32,8 @@ BF16_NOISE = 2e-2
 
 
 def cases() -> Iterator[Case]:
+    for rows in (1,) if DRY else (1, 8, 32):
+        yield from _products(rows)
     for tokens in (4,) if DRY else (1, 64, 256, 2048):
         yield from _layer(tokens)
     for rows in (2,) if DRY else (1, 64, 256):
@@ -73,6 +77,27 @@ def _layer(tokens: int) -> Iterator[Case]:
         BF16_NOISE,
         bytes=gate_up.nbytes * 3 // 2,
     )
+
+
+def _products(rows: int) -> Iterator[Case]:
+    """A layer's four matrices."""
+    hidden, dim, dtype = MODEL.hidden, MODEL.head_dim, torch.float32 if DRY else torch.bfloat16
+    shapes = {
+        "qkv": ((MODEL.heads + 2 * MODEL.kv_heads) * dim, hidden),
+        "output": (hidden, MODEL.heads * dim),
+        "gate_up": (2 * MODEL.inner, hidden),
+        "down": (hidden, MODEL.inner),
+    }
+    for name, (outputs, inputs) in shapes.items():
+        x, weight = _random(rows, inputs, dtype=dtype), _random(outputs, inputs, dtype=dtype)
+        yield Case(
+            f"linear_{name}_{rows}",
+            lambda x=x, weight=weight: products.linear(x, weight, None),  # type: ignore[misc]
+            lambda x=x, weight=weight: F.linear(x.float(), weight.float()).to(dtype),  # type: ignore[misc]
+            BF16_NOISE,
+            bytes=weight.nbytes,
+            torch_run=lambda x=x, weight=weight: F.linear(x, weight),  # type: ignore[misc]
+        )
 
 
 def _sampling(rows: int) -> Iterator[Case]:

@@ -24,7 +24,6 @@ EXPECTED = {
         "mixed_6_speedup",
         "mixed_10_launched",
         "logprob_error_ratio 1",
-        "decode_b2_adapters_step",
     ],
     "lora": [
         "lora_4_of_2_error",

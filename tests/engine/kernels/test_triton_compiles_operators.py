@@ -19,6 +19,8 @@ KERNELS = {
     "_rope_write_kv_kernel",
     "_rope_write_latent_kernel",
     "_gather_inputs_kernel",
+    "_clear_kernel",
+    "_count_kernel",
     "_penalties_kernel",
     "_thresholds_kernel",
     "_best_of_piece_kernel",
