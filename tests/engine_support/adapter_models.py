@@ -63,7 +63,7 @@ def build_with_runner(config: EngineConfig) -> tuple[EngineCore, TorchRunner]:
         config, runner, info, num_blocks=runner.num_blocks, eos_token_ids=(EOS,), grammars=FakeGrammars()
     )
     if runner.adapters is not None:
-        reader = AdapterReader(runner.adapters.targets, config.max_lora_rank, runner.dtype)
+        reader = AdapterReader(runner.adapters.targets, config.max_lora_rank, runner.dtype, runner.adapters.prepare)
         core.serve_adapters(config, reader, cast("Any", runner.adapters.loaded))
     return core, runner
 

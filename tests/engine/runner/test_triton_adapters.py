@@ -20,7 +20,7 @@ from blade_llm.config import EngineConfig
 from blade_llm.engine.adapters import LoadedAdapter
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.lora.memory import adapter_bytes
-from blade_llm.lora.reader import AdapterWeights, read_adapter
+from blade_llm.lora.reader import AdapterReader, AdapterWeights, read_adapter
 from blade_llm.models.config import load_model_config
 from blade_llm.runner import build_runner
 from blade_llm.runner.torch_runner import TorchRunner
@@ -150,7 +150,8 @@ def serve(runner: TorchRunner, folder: Path) -> dict[str, list[int]]:
     core = whole_engine(runner)
     assert runner.adapters is not None
     loaded = cast("dict[int, LoadedAdapter]", runner.adapters.loaded)
-    core.serve_adapters(runner.config, lambda path: weights(folder, runner, int(path.name)), loaded)
+    reader = AdapterReader(runner.adapters.targets, 32, runner.dtype, runner.adapters.prepare)
+    core.serve_adapters(runner.config, reader, loaded)
     requests = [
         GenerateRequest(
             request_id=str(number), prompt_token_ids=prompt_of(5 + number, seed=number),
