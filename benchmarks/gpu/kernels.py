@@ -5,27 +5,21 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
-import traceback
 
 from benchmarks.figures import Figure
 from benchmarks.gpu import attention, experts, small_kernels
-from benchmarks.gpu.machine import DRY, finish, limits
+from benchmarks.gpu.machine import DRY, Results, limits
 from benchmarks.gpu.wheels import ROOT
 
 
 def main() -> int:
-    failed = 0 if DRY else run_tests()
-    results = limits()
-    for case in itertools.chain(small_kernels.cases(), attention.cases(), experts.cases()):
-        try:
-            figures = list(case.figures())
-        except Exception:  # the others are worth knowing still
-            traceback.print_exc()
-            failed += 1
-            continue
-        print(*figures, sep="\n", flush=True)
-        results += figures
-    return finish("kernels", [Figure("failed_runs", failed, "runs", "<=", 0), *results])
+    results = Results("kernels")
+    if not DRY:
+        results.measure("tests", lambda: [Figure("failed_runs_of_tests", run_tests(), "runs", "<=", 0)])
+    results.measure("limits", limits)
+    for case in itertools.chain(attention.cases(), small_kernels.cases(), experts.cases()):
+        results.measure(case.name, case.figures)
+    return results.finish()
 
 
 def run_tests() -> int:

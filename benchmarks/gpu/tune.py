@@ -1,5 +1,7 @@
 """Tries forms of the attention kernels on this GPU and prints their times, best first: where the tables in
-``kernels/paged_attention/triton.py`` come from. By hand: ``python -m benchmarks.gpu.tune [qwen2.5-7b|llama3-8b]``."""
+``kernels/paged_attention/triton_forms.py`` come from.
+
+By hand: ``python -m benchmarks.gpu.tune [qwen2.5-7b|llama3-8b]``."""
 
 from __future__ import annotations
 
@@ -9,20 +11,22 @@ import sys
 from benchmarks.gpu.attention import Step, attention_case
 from benchmarks.gpu.machine import seconds
 from benchmarks.gpu.shapes import LLAMA, QWEN
-from blade_llm.kernels.paged_attention import triton as kernels
-from blade_llm.kernels.paged_attention.triton import Config
+from blade_llm.kernels.paged_attention.triton_forms import TABLES, Config, config_of
 
 FORMS = {
     "decode": (
-        [Step(f"b{batch}", [1] * batch, [1024] * batch) for batch in (1, 8, 64, 256)],
-        [Config(16, *form) for form in itertools.product((32, 64, 128), (2, 4, 8), (2, 3, 4))],
+        [Step(f"b{batch}", [1] * batch, [1024] * batch) for batch in (1, 8, 64)],
+        [Config(16, *form) for form in itertools.product((32, 64, 128), (2, 4, 8), (2, 3, 5))],
+    ),
+    "many_decodes": (
+        [Step(f"b{batch}", [1] * batch, [1024] * batch) for batch in (128, 256)],
+        [Config(16, *form) for form in itertools.product((32, 64, 128), (2, 4, 8), (2, 3, 5))],
     ),
     "prefill": (
         [Step("1024", [1024], [1024]), Step("8192", [8192], [8192])],
-        [Config(*form) for form in itertools.product((64, 128), (32, 64, 128), (4, 8), (2, 3, 4))],
+        [Config(*form) for form in itertools.product((64, 128), (32, 64, 128), (4, 8), (2, 3, 5))],
     ),
 }
-TABLES = {"decode": kernels._DECODE, "prefill": kernels._PREFILL}
 
 
 def main() -> None:
@@ -35,13 +39,13 @@ def main() -> None:
         rows: list[tuple[list[float], Config]] = []
         for config in configs:
             table[size] = config
-            kernels.config_of.cache_clear()
+            config_of.cache_clear()
             try:
                 rows.append(([seconds(case.run) * 1e6 for case in cases], config))
             except Exception as error:  # a form that needs more registers or shared memory than there are
                 print(f"{config}: {type(error).__name__}")
         table[size] = before
-        kernels.config_of.cache_clear()
+        config_of.cache_clear()
         best = [min(times) for times in zip(*(times for times, _ in rows), strict=True)]
         print(form, [step.name for step in steps], "microseconds; now", before)
         for times, config in sorted(rows, key=lambda row: sum(t / b for t, b in zip(row[0], best, strict=True)))[:10]:

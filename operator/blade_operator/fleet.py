@@ -30,6 +30,10 @@ TIMEOUT = 1.0
 """Seconds for one request."""
 UNAUTHORIZED = 401
 """The response of an engine that expects another token. A 403 is somebody else's, such as a service mesh's."""
+BUSY = 503
+"""The response of an engine that has too much to do, and is asked again."""
+MESSAGE_LIMIT = 1024
+"""Characters of an engine's error that are kept."""
 MAX_CONNECTIONS = 64
 """Requests in flight at the same time."""
 
@@ -79,30 +83,37 @@ class Fleet:
 
     async def drain(self, pod: Object, draining: bool = True) -> bool:
         """Drain the engine in ``pod``: it accepts no new request; or take it back in. False when it did not respond."""
-        return await self._post(pod, paths.INTERNAL_DRAIN, DrainRequest(draining=draining))
+        response = await self._post(pod, paths.INTERNAL_DRAIN, DrainRequest(draining=draining))
+        return response is not None and response.is_success
 
-    async def load_adapter(self, pod: Object, request: LoadAdapterRequest) -> bool:
-        """Have the engine in ``pod`` load an adapter, or replace one; it does so after its response. False when it did
-        not respond, or refuses: its list of adapters says why."""
-        return await self._post(pod, paths.INTERNAL_LOAD_ADAPTER, request)
+    async def load_adapter(self, pod: Object, request: LoadAdapterRequest) -> str:
+        """Have the engine in ``pod`` load an adapter, or replace one; it does so after its response.
+
+        Returns why it refuses; empty when it does not, has too many to load just now, or did not respond.
+        """
+        response = await self._post(pod, paths.INTERNAL_LOAD_ADAPTER, request)
+        if response is None or response.is_success or response.status_code == BUSY:
+            return ""
+        return _error_message(response)
 
     async def unload_adapter(self, pod: Object, name: str) -> bool:
         """Have the engine in ``pod`` unload an adapter. False when it did not respond, or has none of that name."""
-        return await self._post(pod, paths.INTERNAL_UNLOAD_ADAPTER, UnloadAdapterRequest(lora_name=name))
+        response = await self._post(pod, paths.INTERNAL_UNLOAD_ADAPTER, UnloadAdapterRequest(lora_name=name))
+        return response is not None and response.is_success
 
-    async def _post(self, pod: Object, path: str, body: msgspec.Struct) -> bool:
+    async def _post(self, pod: Object, path: str, body: msgspec.Struct) -> httpx.Response | None:
+        """The response of the engine in ``pod``; None: there is none."""
         url = engine_url(pod)
         if url is None:
-            return False
+            return None
         try:
-            response = await self._client.post(
+            return await self._client.post(
                 f"{url}{path}",
                 content=msgspec.json.encode(body),
                 headers={"content-type": "application/json", **self._headers(pod)},
             )
         except httpx.HTTPError:
-            return False
-        return response.is_success
+            return None
 
     async def _query_all(
         self, pods: Iterable[Object], url: Callable[[Object], str | None], path: str, kind: type[T], refusing: set[str]
@@ -129,6 +140,15 @@ class Fleet:
 
 def _serves_adapters(state: EngineState | None) -> bool:
     return state is not None and state.adapter_counts is not None
+
+
+def _error_message(response: httpx.Response) -> str:
+    """What an engine says of a request that it refuses."""
+    try:
+        message = str(response.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        message = response.text
+    return message[:MESSAGE_LIMIT] or f"HTTP {response.status_code}"
 
 
 def engine_url(pod: Object) -> str | None:

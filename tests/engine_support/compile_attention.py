@@ -65,7 +65,7 @@ def compile_for(name: str, form: str) -> dict[str, object]:
     kernel = attend
     if form == "combine":
         kernel = combine
-        constants["CHUNK"] = 16
+        constants["CHUNK"] = 64 if widths.v_padded <= 128 else 16
         signature = {
             k: signature[k]
             for k in ("out", "parts", "weights", "seq_lens", "decodes", "sinks", "segments", "programs", "window")

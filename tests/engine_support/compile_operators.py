@@ -87,6 +87,18 @@ def main(target: str) -> None:
     warm.warm_step(tokens, blocks, 16, torch.zeros(1, 152_064, dtype=torch.bfloat16))
     compile_latent(warm)
     compile_moe(warm, SHARED_MEMORY[target])
+    compile_linear(SHARED_MEMORY[target])
+
+
+def compile_linear(shared_memory: int) -> None:
+    """Products of one and of a few rows."""
+    linear: Any = importlib.import_module("blade_llm.kernels.linear")
+    linear.backend_of = lambda tensor: "triton"
+    importlib.import_module("blade_llm.kernels.linear.triton").shared_memory = lambda device: shared_memory
+    for inputs in (3584, 18944):
+        weight = torch.zeros(4608, inputs, dtype=torch.bfloat16)
+        for rows, bias in ((1, None), (1, weight[:, 0].contiguous()), (16, None), (32, weight[:, 0].contiguous())):
+            linear.linear(torch.zeros(rows, inputs, dtype=torch.bfloat16), weight, bias)
 
 
 def compile_latent(warm: Any) -> None:
@@ -98,14 +110,14 @@ def compile_latent(warm: Any) -> None:
 
 
 def compile_moe(warm: Any, shared_memory: int) -> None:
-    """Experts of Qwen3-30B-A3B's shape, few of them; quantised ones in one form."""
+    """Experts of Qwen3-30B-A3B's shape, few of them; those in int8 in one form."""
     experts: Any = importlib.import_module("blade_llm.kernels.experts")
     importlib.import_module("blade_llm.kernels.experts.triton")._shared_memory = lambda device: shared_memory
     routing: Any = importlib.import_module("blade_llm.kernels.moe_routing")
     weights = [(torch.zeros(1536, 2048).bfloat16(), torch.zeros(2048, 768).bfloat16())] * 8
     plain, limited = routing.RoutingSpec(8, 2), routing.RoutingSpec(8, 2, "sigmoid", True, 2.5, 4, 2)
     for quant in ("none", "int8", "int4"):
-        packed = experts.pack(weights, quant, deterministic=quant != "none")
+        packed = experts.pack(weights, quant, deterministic=quant == "int8")
         spec, bias = (plain, None) if quant == "none" else (limited, torch.zeros(8))
         warm.warm_moe(torch.zeros(1, 8, dtype=torch.bfloat16), spec, bias, packed, torch.bfloat16)
 

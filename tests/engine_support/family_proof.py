@@ -61,7 +61,7 @@ class Comparison:
         rows = iter(self.model.logits_of_step)
         for slot, count in counts.items():
             for position in range(starts[slot], starts[slot] + count):
-                self.computed[slot][position] = next(rows).clone()
+                self.computed[slot][position] = next(rows).to("cpu", copy=True)
 
     def decode(self, slots: list[int], steps: int) -> None:
         for _ in range(steps):

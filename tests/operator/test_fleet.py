@@ -7,13 +7,16 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from operator_support.local import free_port, local, port_of
+from operator_support.mini_cluster import engine_state
 from operator_support.objects import deployment, router
 
 from blade_operator import metrics
 from blade_operator.fleet import Fleet, FleetReport, engine_url, fetch_url
 from blade_operator.model.objects import Object
+from blade_protocol.adapters import AdapterCounts, AdapterInfo, AdapterList, LoadAdapterRequest
 from blade_protocol.fetch import FetchProgress
 
 
@@ -134,3 +137,90 @@ async def test_an_engine_that_expects_another_token_is_reported_and_counted(stat
         report = await fleet.query([_pod(server.sockets[0].getsockname()[1], "one"), _pod(free_port(), "silent")])
     assert report == FleetReport(unauthorized=frozenset({"one"} if counted else ()))
     assert metrics.ENGINE_UNAUTHORIZED._value.get() == before + counted
+
+
+@contextlib.asynccontextmanager
+async def _engine_with_adapters(
+    responses: dict[str, tuple[str, bytes]], requests: list[tuple[str, bytes]]
+) -> AsyncIterator[int]:
+    """An engine that responds by path and keeps what it was sent."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        length = next((line.split(": ")[1] for line in head.split("\r\n") if line.startswith("content-length")), "0")
+        path = head.split()[1]
+        requests.append((path, await reader.readexactly(int(length))))
+        status, body = responses[path]
+        writer.write(
+            b"HTTP/1.1 %s\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % (status.encode(), len(body)) + body
+        )
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+def _state(serves: bool) -> bytes:
+    counts = AdapterCounts(device_hits=0, device_loads=0, host_hits=0, host_loads=0, host_evictions=0)
+    state = engine_state({"metadata": {"labels": {}}})
+    return msgspec.json.encode(msgspec.structs.replace(state, adapter_counts=counts if serves else None))
+
+
+async def test_only_engines_that_serve_adapters_are_asked_for_them() -> None:
+    info = AdapterInfo(name="sql", path="/sql", tier="host", rank=8, nbytes=9, digest="d")
+    listed = ("200 OK", msgspec.json.encode(AdapterList(adapters=[info])))
+    asked: dict[str, list[tuple[str, bytes]]] = {"with": [], "without": []}
+    with_them = {"/internal/state": ("200 OK", _state(True)), "/internal/adapters": listed}
+    without = {"/internal/state": ("200 OK", _state(False))}
+    async with (
+        _engine_with_adapters(with_them, asked["with"]) as one,
+        _engine_with_adapters(without, asked["without"]) as two,
+        Fleet(timeout=5) as fleet,
+    ):
+        report = await fleet.query([_pod(one, "with"), _pod(two, "without")])
+    assert report.adapters == {"with": (info,)}
+    assert {pod: [path for path, _ in each] for pod, each in asked.items()} == {
+        "with": ["/internal/state", "/internal/adapters"],
+        "without": ["/internal/state"],
+    }
+
+
+async def test_an_engine_without_a_list_is_unknown() -> None:
+    responses = {"/internal/state": ("200 OK", _state(True)), "/internal/adapters": ("500 No", b"")}
+    async with _engine_with_adapters(responses, []) as port, Fleet(timeout=5) as fleet:
+        report = await fleet.query([_pod(port, "odd")])
+    assert (list(report.engines), report.adapters) == (["odd"], {})
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "refusal"),
+    [
+        ("202 Accepted", b"{}", ""),
+        ("200 OK", b"{}", ""),
+        ("409 Conflict", b'{"error": {"message": "is loaded already"}}', "is loaded already"),
+        ("400 Bad Request", b"odd", "odd"),
+        ("400 Bad Request", b"", "HTTP 400"),
+        ("503 Busy", b'{"error": {"message": "busy: 64 adapters wait"}}', ""),
+    ],
+)
+async def test_loading_says_why_an_engine_refuses(status: str, body: bytes, refusal: str) -> None:
+    requests: list[tuple[str, bytes]] = []
+    request = LoadAdapterRequest(lora_name="sql", lora_path="/sql", wait=False, replace=True)
+    responses = {"/internal/adapters/load": (status, body)}
+    async with _engine_with_adapters(responses, requests) as port, Fleet(timeout=5) as fleet:
+        assert await fleet.load_adapter(_pod(port), request) == refusal
+    [(_, sent)] = requests
+    assert msgspec.json.decode(sent, type=LoadAdapterRequest) == request
+
+
+async def test_unloading_reaches_the_engine_and_silence_is_no_refusal() -> None:
+    requests: list[tuple[str, bytes]] = []
+    responses = {"/internal/adapters/unload": ("200 OK", b"{}")}
+    async with _engine_with_adapters(responses, requests) as port, Fleet(timeout=5) as fleet:
+        assert await fleet.unload_adapter(_pod(port), "sql")
+    assert requests == [("/internal/adapters/unload", b'{"lora_name":"sql"}')]
+    async with Fleet(timeout=0.3) as fleet:
+        gone = _pod(free_port())
+        assert await fleet.load_adapter(gone, LoadAdapterRequest(lora_name="a", lora_path="/a")) == ""
+        assert not await fleet.unload_adapter(gone, "a")

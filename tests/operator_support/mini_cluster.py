@@ -12,10 +12,11 @@ import msgspec
 from blade_operator.model import pods as podutil
 from blade_operator.model.objects import Object, Ref
 from blade_operator.model.observed import Observed
-from blade_operator.model.plan import EventRecord, Plan
+from blade_operator.model.plan import EventRecord, LoadAdapter, Plan, UnloadAdapter
 from blade_operator.reconcile.reconcile import reconcile
 from blade_operator.render import Defaults
 from blade_operator.spec import apply_defaults
+from blade_protocol.adapters import AdapterInfo
 from blade_protocol.check import CheckItem, CheckReport
 from blade_protocol.fetch import FetchProgress
 from blade_protocol.labels import API_VERSION, DELETION_COST, DRAINING_SINCE, KIND, REVISION
@@ -55,7 +56,7 @@ def memory(kv_tokens: int = 4096, weights: int = 1 << 30) -> MemoryPlan:
     )
 
 
-def engine_state(pod: Object, plan: MemoryPlan | None = None) -> EngineState:
+def engine_state(pod: Object, plan: MemoryPlan | None = None, lora: dict[str, Any] | None = None) -> EngineState:
     return EngineState(
         model="qwen",
         revision=podutil.revision(pod),
@@ -72,6 +73,7 @@ def engine_state(pod: Object, plan: MemoryPlan | None = None) -> EngineState:
         epoch="1",
         sequence=0,
         memory=plan or memory(),
+        max_adapters=0 if lora is None else 4 * lora["maxGPU"],
     )
 
 
@@ -94,6 +96,10 @@ class MiniCluster:
         self.engines: dict[str, EngineState] = {}
         self.deaf: set[str] = set()
         """Engines that do not drain when they are told to."""
+        self.adapters: dict[str, dict[str, AdapterInfo]] = {}
+        """What engines list, by pod; with ``spec.engine.lora`` each that is ready has a list."""
+        self.broken: dict[str, str] = {}
+        """By path of an adapter why no engine can load it."""
         self.downloads: dict[str, FetchProgress] = {}
         self.rejected: dict[Ref, str] = {}
         self.abandoned = False
@@ -119,6 +125,7 @@ class MiniCluster:
                 others=tuple(obj for ref, obj in self.objects.items() if ref.kind not in known),
                 pods=tuple(self.pods),
                 engines=self.engines,
+                adapters={pod: tuple(each.values()) for pod, each in self.adapters.items() if pod in self.engines},
                 downloads=self.downloads,
                 rejected=self.rejected,
                 abandoned=self.abandoned,
@@ -136,7 +143,11 @@ class MiniCluster:
         if plan.claim is not None:
             self.service["status"] = plan.claim
         for action in plan.actions:
-            if action.pod in self.engines and action.pod not in self.deaf:
+            if isinstance(action, LoadAdapter):
+                self._load(action)
+            elif isinstance(action, UnloadAdapter):
+                self.adapters[action.pod].pop(action.name, None)
+            elif action.pod in self.engines and action.pod not in self.deaf:
                 drained = msgspec.structs.replace(self.engines[action.pod], draining=action.draining)
                 self.engines[action.pod] = drained
         for obj in plan.replace:
@@ -231,7 +242,11 @@ class MiniCluster:
             status |= {"ready": True, "state": {"running": {}}}
         self._ready(pod, True)
         if podutil.role(pod) == "engine":
-            self.engines.setdefault(pod["metadata"]["name"], engine_state(pod))
+            self.engines.setdefault(
+                pod["metadata"]["name"], engine_state(pod, lora=self.service["spec"]["engine"].get("lora"))
+            )
+            if self.engines[pod["metadata"]["name"]].max_adapters:
+                self.adapters.setdefault(pod["metadata"]["name"], {})
 
     def check(self, pod: Object, *items: CheckItem, exit_code: int = 0, fetched: str = "") -> None:
         """End the check of ``pod`` with a report of these items."""
@@ -255,11 +270,31 @@ class MiniCluster:
         status["restartCount"] += 1
         self._ready(pod, False)
         self.engines.pop(pod["metadata"]["name"], None)
+        self.adapters.pop(pod["metadata"]["name"], None)
 
     def restart(self, pod: Object, name: str = "engine") -> None:
         """Restart the container ``name``, as after its back-off."""
         status = next(status for status in pod["status"]["containerStatuses"] if status["name"] == name)
         status |= {"state": {"running": {}}}
+
+    def _load(self, action: LoadAdapter) -> None:
+        """Load an adapter as an engine does: what is broken takes nobody's place."""
+        listed, why = self.adapters[action.pod], self.broken.get(action.path, "")
+        before = listed.get(action.name)
+        if why and before is not None and before.state == "loaded":
+            listed[action.name] = msgspec.structs.replace(before, reason=why)
+            return
+        listed[action.name] = AdapterInfo(
+            name=action.name,
+            path=action.path,
+            tier="disk" if why else "host",
+            rank=8,
+            nbytes=0 if why else 1000,
+            digest="" if why else "d",
+            pinned=action.pinned,
+            state="failed" if why else "loaded" if action.preload else "registered",
+            reason=why,
+        )
 
     def _ready(self, pod: Object, ready: bool) -> None:
         pod["status"]["conditions"] = [{"type": "Ready", "status": "True" if ready else "False"}]

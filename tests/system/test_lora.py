@@ -17,12 +17,7 @@ from examples.lora.merge import merged
 from operator_support.loop import Loop, loop
 from transformers import AutoTokenizer
 
-from blade_operator.spec.fields import LLMServiceSpec
-
-pytestmark = [
-    pytest.mark.timeout(300),
-    pytest.mark.skipif("adapters" not in LLMServiceSpec.model_fields, reason="LLMService has no spec.adapters yet"),
-]
+pytestmark = pytest.mark.timeout(300)
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "examples" / "lora.yaml").read_text(encoding="utf-8").replace("file:///opt/bladellm/", f"file://{ROOT}/")
@@ -59,7 +54,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loop]:
 def chat(loop: Loop, model: str, question: str) -> httpx.Response:
     body: dict[str, Any] = {"messages": [{"role": "user", "content": question}], "max_tokens": TOKENS, "temperature": 0}
     body |= {"ignore_eos": True, "logprobs": True, "return_tokens_as_token_ids": True, "model": model}
-    url = f"{loop.service('lora')['status']['url']}/v1/chat/completions"
+    url = f"{loop.service('lora')['status']['url']}/chat/completions"
     return httpx.post(url, json=body, timeout=60)
 
 
@@ -89,7 +84,7 @@ def adapters(loop: Loop) -> dict[str, dict[str, Any]]:
 
 def listed(loop: Loop) -> set[str]:
     """The names in ``/v1/models``."""
-    url = f"{loop.service('lora')['status']['url']}/v1/models"
+    url = f"{loop.service('lora')['status']['url']}/models"
     return {each["id"] for each in httpx.get(url, timeout=10).json()["data"]}
 
 

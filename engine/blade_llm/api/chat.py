@@ -42,7 +42,7 @@ async def chat_completions(context: ServerContext, request: Request) -> Response
         chat,
         [prompt],
         search,
-        content=context.content_of(chat.model),
+        content=await context.content_of(chat.model),
         vocab_size=context.model.vocab_size,
         stream=chat.stream,
     )

@@ -84,7 +84,7 @@ async def completions(context: ServerContext, request: Request) -> Response:
         fields,
         prompts,
         search,
-        content=context.content_of(fields.model),
+        content=await context.content_of(fields.model),
         vocab_size=vocab_size,
         stream=fields.stream,
     )

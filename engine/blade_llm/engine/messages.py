@@ -106,7 +106,7 @@ class AdapterReply(msgspec.Struct, frozen=True, kw_only=True, tag="adapter_reply
     call_id: int
     error: RequestError | None = None
     adapters: list[AdapterInfo] = []
-    """All, when they are listed; the one that is loaded, when nobody waits for it."""
+    """All, when they are listed; the one of a call to load."""
     pending: bool = False
     """What was asked for goes on."""
 

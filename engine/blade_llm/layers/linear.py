@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch.nn.functional as F
 from torch import Tensor
 
-from blade_llm.kernels.linear import pack
+from blade_llm.kernels.linear import linear, pack
 from blade_llm.kernels.linear.packed import Packer, Quantization
 from blade_llm.kernels.lora import FactorTable, add_lora
 from blade_llm.layers.step import StepMetadata
@@ -49,7 +48,7 @@ class Linear:
             y = self.packed(x)
         else:
             assert self.weight is not None
-            y = F.linear(x, self.weight, self.bias)
+            y = linear(x, self.weight, self.bias)
         if self.adapters is not None and step is not None and step.adapters is not None:
             add_lora(x, y, self.adapters, step.adapters)
         return y

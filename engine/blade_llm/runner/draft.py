@@ -83,9 +83,7 @@ class DraftRunner:
             model_config.kv, num_blocks, BLOCK_SIZE, device, TORCH_DTYPES[weights.config.dtype]
         )
         torch_attention = config.attn_cls == "paged" and device.type == "cuda"
-        self._forward = ForwardPass(
-            weights.model, model_config, kv_cache, tables, config.deterministic, torch_attention
-        )
+        self._forward = ForwardPass(model_config, kv_cache, tables, config.deterministic, torch_attention)
         self.max_positions = min(model_config.max_position_embeddings, tables.token_ids.shape[1] - 1)
         self.nbytes = weights.model.nbytes + sum(each.nbytes for layer in kv_cache for each in layer)
 
@@ -107,7 +105,7 @@ class DraftRunner:
         sent = all_to_device([slots, starts, query_starts, ends, query_starts[1:] - 1], device)
         batch = RaggedBatch(sent[0], sent[2], sent[3], counts.tolist(), ends.tolist())
         drafting = int((drafts > 0).sum())
-        hidden = self._forward(batch, sent[1], int(query_starts[-1]), sent[4][: max(drafting, 1)])
+        hidden = self._forward(self._model, batch, sent[1], int(query_starts[-1]), sent[4][: max(drafting, 1)])
         invalid = torch.zeros((), dtype=torch.bool, device=device)
         host_slots = slots.tolist()
         query_starts_of_ones = torch.arange(drafting + 1, device=device)
@@ -123,7 +121,7 @@ class DraftRunner:
                     [1] * count,
                     positions,
                 )
-                hidden = self._forward(one, at - 1, count)
+                hidden = self._forward(self._model, one, at - 1, count)
             logits = self._logits(hidden[:count])
             rows = SampledSlots(host_slots[:count], positions, sent[0][:count], at)
             sampled = self._sampler.sample(logits, rows)

@@ -21,9 +21,8 @@ from blade_llm.spec.modules import ModulesSpec
 
 @dataclass(frozen=True, slots=True)
 class ForwardPass:
-    """A model with its KV cache, whose block tables are those of the slots."""
+    """The inputs of one kind of model, and its KV cache, whose block tables are those of the slots."""
 
-    model: Model
     config: ModelConfig
     kv_cache: KVCache
     tables: SlotTables
@@ -35,6 +34,7 @@ class ForwardPass:
 
     def __call__(
         self,
+        model: Model,
         batch: RaggedBatch,
         starts: Tensor,
         num_tokens: int,
@@ -61,7 +61,7 @@ class ForwardPass:
         if adapters is not None:
             of_tokens, of_selected = adapters.groups(batch, num_tokens, selected)
             metadata = replace(metadata, adapters=of_tokens, selected_adapters=of_selected)
-        return self.model(token_ids, metadata, selected)
+        return model(token_ids, metadata, selected)
 
     def _attention(self, batch: RaggedBatch) -> PreparedAttention | WholeSequences:
         return prepare(

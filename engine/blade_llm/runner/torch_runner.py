@@ -232,8 +232,7 @@ class TorchRunner:
         """[slots] int64: where the second text of each pair begins, for encoders that tell the two apart."""
         if self.model_config.decoder.token_types > 1 and self.model_config.decoder.classifier is not None:
             self._second_texts = torch.zeros(config.max_num_seqs + 1, dtype=torch.int64, device=self.device)
-        self._forward = ForwardPass(
-            self.model,
+        self._forward_pass = ForwardPass(
             self.model_config,
             self._kv_cache,
             self.tables,
@@ -299,7 +298,7 @@ class TorchRunner:
     def detach(self) -> None:
         """Give back what :meth:`attach` allocated."""
         del self._kv_cache, self.tables, self._sampler, self._query_starts, self.plain_graphs, self.adapter_graphs
-        del self._forward
+        del self._forward_pass
         self.draft = None
 
     def _hidden(self, inputs: StepInputs) -> Tensor:
@@ -330,6 +329,16 @@ class TorchRunner:
             slots, self._query_starts[: count + 1], starts + 1, [1] * count, [self.max_model_len] * count
         )
         return self._forward(batch, starts, count, None, adapters)
+
+    def _forward(
+        self,
+        batch: RaggedBatch,
+        starts: Tensor,
+        num_tokens: int,
+        selected: Tensor | None = None,
+        adapters: StepAdapters | None = None,
+    ) -> Tensor:
+        return self._forward_pass(self.model, batch, starts, num_tokens, selected, adapters)
 
     def _start_on_cpu(self) -> KVCachePlan:
         """The plan comes first: a cache that does not fit is known before the weights are read."""

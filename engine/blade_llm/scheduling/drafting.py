@@ -20,7 +20,6 @@ from blade_llm.scheduling.request import Request
 from blade_llm.scheduling.request_sets import RequestSets
 from blade_llm.scheduling.step import Step
 
-
 _MIN_SAMPLED: Final = 32
 
 

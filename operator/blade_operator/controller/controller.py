@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 
 from blade_operator import metrics
 from blade_operator.cluster import Cluster, Rejected
+from blade_operator.controller.adapter_attempts import AdapterAttempts
 from blade_operator.controller.attempts import Attempts, Write
 from blade_operator.controller.work_queue import WorkQueue
 from blade_operator.fleet import Fleet
@@ -75,6 +76,7 @@ class Controller:
         self._reconciling = asyncio.Semaphore(workers)
         self._queue: WorkQueue[Key] = WorkQueue()
         self._attempts: defaultdict[Key, Attempts] = defaultdict(Attempts)
+        self._adapter_attempts: defaultdict[Key, AdapterAttempts] = defaultdict(AdapterAttempts)
         self._services: set[Key] = set()
         self._started_at: dict[Key, float] = {}
         """When each reconcile that is still running began."""
@@ -132,6 +134,7 @@ class Controller:
                 engines=report.engines,
                 downloads=report.downloads,
                 adapters=report.adapters,
+                refused_adapters=self._adapter_attempts[key].refused,
                 unauthorized=report.unauthorized,
                 rejected=rejected,
             )
@@ -158,6 +161,7 @@ class Controller:
     def _forget(self, key: Key) -> None:
         self._services.discard(key)
         self._attempts.pop(key, None)
+        self._adapter_attempts.pop(key, None)
         metrics.SERVICES.set(len(self._services))
 
     async def _execute(self, key: Key, observed: Observed, plan: Plan) -> None:
@@ -167,7 +171,14 @@ class Controller:
         if plan.claim is not None and not await self._cluster.claim(key, before, plan.claim):
             return
         pods = {pod["metadata"]["name"]: pod for pod in observed.pods}
-        await asyncio.gather(*(self._act(pods[action.pod], action) for action in plan.actions if action.pod in pods))
+        adapters = self._adapter_attempts[key]
+        loading = {
+            (pod, each.name) for pod, listed in observed.adapters.items() for each in listed if each.state == "loading"
+        }
+        wanted = {(each.pod, each.name) for each in plan.actions if isinstance(each, LoadAdapter)}
+        adapters.retain(loading | wanted)
+        actions = [action for action in plan.actions if action.pod in pods]
+        await asyncio.gather(*(self._act(pods[action.pod], action, adapters) for action in actions))
         self._attempts[key].retain([*plan.replace, *plan.apply, *plan.prune])
         await _gather(self._replace(key, obj) for obj in plan.replace)
         await _gather(self._apply(key, obj) for obj in plan.apply if obj["kind"] in APPLIED_FIRST)
@@ -179,15 +190,17 @@ class Controller:
         if plan.status is not None:
             await self._cluster.write_status(key, plan.status)
 
-    async def _act(self, pod: Object, action: Action) -> None:
+    async def _act(self, pod: Object, action: Action, adapters: AdapterAttempts) -> None:
         match action:
             case DrainPod(draining=draining):
                 await self._fleet.drain(pod, draining)
+            case LoadAdapter() if adapters.backs_off(action):
+                pass
             case LoadAdapter(name=name, path=path, pinned=pinned, preload=preload):
                 request = LoadAdapterRequest(
                     lora_name=name, lora_path=path, pinned=pinned, wait=False, replace=True, register_only=not preload
                 )
-                await self._fleet.load_adapter(pod, request)
+                adapters.record(action, await self._fleet.load_adapter(pod, request))
             case UnloadAdapter(name=name):
                 await self._fleet.unload_adapter(pod, name)
 

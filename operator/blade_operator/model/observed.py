@@ -30,6 +30,8 @@ class Observed:
     """Progress by name of the pod whose model is being downloaded; absent when the pod did not respond."""
     adapters: Mapping[str, tuple[AdapterInfo, ...]] = field(default_factory=dict)
     """The LoRA adapters that each engine has, by pod name; absent when the pod did not respond."""
+    refused_adapters: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """Why an engine refused to load an adapter, by the names of the pod and the adapter."""
     unauthorized: frozenset[str] = frozenset()
     """Names of the pods that do not accept the operator's internal token."""
     abandoned: bool = False

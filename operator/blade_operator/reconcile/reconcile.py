@@ -123,7 +123,17 @@ def _adapters(service: LLMService, observed: Observed) -> Decision:
     lists = {pod: infos for pod, infos in observed.adapters.items() if pod not in leaving}
     before = (observed.service.get("status") or {}).get("adapters") or ()
     declared = [(adapter, adapter_argument(adapter.uri)) for adapter in service.spec.adapters]
-    return decide(declared, [entry["name"] for entry in before], lists, observed.engines)
+    silent = {
+        pod["metadata"]["name"]: [entry["name"] for entry in before if pod["metadata"]["name"] in entry.get("pods", ())]
+        for pod in observed.pods
+        if podutil.role(pod) == ROLE_ENGINE
+        and podutil.is_ready(pod)
+        and pod["metadata"]["name"] not in leaving
+        and pod["metadata"]["name"] not in observed.adapters
+        and ((state := observed.engines.get(pod["metadata"]["name"])) is None or state.max_adapters)
+    }
+    known = [entry["name"] for entry in before]
+    return decide(declared, known, lists, observed.engines, silent, observed.refused_adapters)
 
 
 def _invalid(observed: Observed, error: SpecError, now: datetime, defaults: Defaults) -> Plan:

@@ -21,6 +21,8 @@ from blade_protocol.state import EngineState
 
 DRAIN_REPORT_TIMEOUT = 10.0
 """Seconds an engine has to report that it drains; then it is deleted all the same, and drains on its SIGTERM."""
+HANDOVER_TIMEOUT = 5.0
+"""Seconds in which other engines load the adapters that only a leaving one has; then it drains all the same."""
 DRAIN_REQUEUE = 0.2
 """Seconds until an engine that was asked to drain, or to take requests again, is queried."""
 MAX_DRAIN_REQUEUE = 10.0
@@ -97,9 +99,32 @@ def _is_off(pod: Object, observed: Observed, now: datetime, result: ScaleDown) -
     state = observed.engines.get(pod["metadata"]["name"])
     if state is None or state.draining or podutil.age(since, now) > DRAIN_REPORT_TIMEOUT:
         return True
+    if podutil.age(since, now) <= HANDOVER_TIMEOUT and _has_last_copies(pod, observed):
+        result.requeue.append(DRAIN_REQUEUE)
+        return False
     result.actions.append(DrainPod(pod["metadata"]["name"]))
     result.requeue.append(DRAIN_REQUEUE)
     return False
+
+
+def _has_last_copies(pod: Object, observed: Observed) -> bool:
+    """Whether only ``pod`` answers requests for some LoRA adapter of the spec, while others could."""
+    declared = {adapter["name"] for adapter in observed.service["spec"].get("adapters") or ()}
+    others: set[str] | None = None
+    for each in observed.pods:
+        if (
+            podutil.is_ready(each)
+            and not podutil.draining_since(each)
+            and each["metadata"]["name"] in observed.adapters
+        ):
+            others = (others or set()) | _answering(each, observed)
+    return others is not None and bool(_answering(pod, observed) & declared - others)
+
+
+def _answering(pod: Object, observed: Observed) -> set[str]:
+    """Names of the adapters for which the engine in ``pod`` answers requests."""
+    listed = observed.adapters.get(pod["metadata"]["name"], ())
+    return {info.name for info in listed if info.state in ("loaded", "registered")}
 
 
 def _take_back(pod: Object, observed: Observed, now: datetime, result: ScaleDown) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from blade_operator.status.conditions import Condition
 from blade_operator.status.inputs import StatusInputs
+
+LIMIT: Final = 128
+"""Entries of ``status.adapters``: as many as can be declared. Those that are being unloaded come last."""
 
 
 def adapter_status(inputs: StatusInputs) -> dict[str, Any]:
@@ -15,7 +18,7 @@ def adapter_status(inputs: StatusInputs) -> dict[str, Any]:
     declared = [each for each in inputs.adapters if each.desired]
     ready = sum(len(each.pods) >= each.desired and not each.reason for each in declared)
     return {
-        "adapters": [each.as_status() for each in inputs.adapters],
+        "adapters": [each.as_status() for each in inputs.adapters[:LIMIT]],
         "adaptersReady": f"{ready}/{len(declared)}" if declared else "",
     }
 

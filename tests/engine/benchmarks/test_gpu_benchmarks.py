@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
+from benchmarks.figures import Figure
+from benchmarks.gpu import machine
 
 ROOT = Path(__file__).parents[3]
 EXPECTED = {
@@ -20,6 +23,8 @@ EXPECTED = {
         "prefill_32_of_peak",
         "mixed_6_speedup",
         "mixed_10_launched",
+        "logprob_error_ratio 1",
+        "decode_b2_adapters_step",
     ],
     "lora": [
         "lora_4_of_2_error",
@@ -46,6 +51,27 @@ def test_dry_run(part: str) -> None:
     for name in EXPECTED[part]:
         assert f"figure {name}" in done.stdout
     assert _results() == written
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="writes no file only on machines without a GPU")
+def test_one_failure_takes_no_other_figure_along(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def breaks() -> Iterator[Figure]:
+        yield Figure("before", 1.0, "s")
+        raise RuntimeError("a kernel was wrong")
+
+    results = machine.Results("part")
+    assert not results.measure("broken", breaks)
+    assert results.measure("sound", lambda value: [Figure("after", value, "s")], 2.0)
+    monkeypatch.setattr(machine, "SECONDS", 0.0)
+    assert not results.measure("late", breaks)
+    assert [figure.name for figure in results.figures] == ["before", "after"]
+    assert results.finish() == 1
+    printed = capsys.readouterr().err
+    assert "a kernel was wrong" in printed
+    assert "failed: broken\n" in printed
+    assert "skipped, GPU_SECONDS is over: late\n" in printed
 
 
 def test_tests_of_kernels_can_be_collected_without_the_server_s_clients() -> None:

@@ -265,6 +265,14 @@ def test_downloads_hold_up_nobody(disk: Disk, tmp_path: Path, monkeypatch: pytes
     )
 
 
+def test_a_uri_of_a_folder(disk: Disk, tmp_path: Path) -> None:
+    core = core_of(disk, tmp_path)
+    for folder, error in (("a", "None"), ("nowhere", "does not exist")):
+        message = LoadAdapter(call_id=1, name=folder, path=f"file://{tmp_path}/adapters/{folder}")
+        assert error in str(change(core, message).error)
+    assert listed(core) == {"a": "loaded", "nowhere": "failed"}
+
+
 def test_clients_download_nothing(disk: Disk, tmp_path: Path) -> None:
     core = core_of(disk, tmp_path)
     reply = start(core, tmp_path, "x", "hf://org/a", only_allowed_roots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,7 @@ def test_a_model_of_one_layer(tmp_path: Path) -> None:
 
 def test_a_cache_of_another_type_is_refused(folder: Path) -> None:
     runner = runner_of(folder)
-    runner._kv_cache = [(keys.float(), values.float()) for keys, values in runner._kv_cache]
+    cache = [(keys.float(), values.float()) for keys, values in runner._kv_cache]
+    runner._forward_pass = replace(runner._forward_pass, kv_cache=cache)
     with pytest.raises(TypeError, match=r"layers are bfloat16, the KV cache is torch\.float32"):
         steps(runner)

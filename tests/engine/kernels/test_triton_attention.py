@@ -189,11 +189,11 @@ def test_nothing_is_decided_by_lengths() -> None:
 
 
 def test_parts_fill_the_gpu_and_no_more() -> None:
-    assert kernels.segments_of(1, 4, processors=132) == 128
-    assert kernels.segments_of(8, 4, processors=132) == 16
-    assert kernels.segments_of(64, 4, processors=132) == 2
+    assert kernels.segments_of(1, 4, processors=132) == 64
+    assert kernels.segments_of(8, 4, processors=132) == 8
+    assert kernels.segments_of(32, 4, processors=132) == 2
     assert kernels.segments_of(256, 4, processors=132) == 1
-    assert kernels.segments_of(33, 4, 132) == kernels.segments_of(64, 4, 132)
+    assert kernels.segments_of(17, 4, 132) == kernels.segments_of(32, 4, 132)
 
 
 def test_short_prefills_take_small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,6 +208,22 @@ def test_short_prefills_take_small_tiles(monkeypatch: pytest.MonkeyPatch) -> Non
     fixed = kernels.prepare(batch, table, k_cache, 28, deterministic=True)
     forms = {kernels._config(k_cache, 28, fixed, tokens, decode) for tokens in (1, 9999) for decode in (False, True)}
     assert len(forms) == 1
+
+
+def test_many_decodes_have_fewer_loads_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that more programs fit on a multiprocessor, and hide each other's waiting."""
+    monkeypatch.setattr(kernels, "_processors", lambda device: 132)
+    monkeypatch.setattr(kernels, "_shared_memory", lambda device: 227 << 10)
+    k_cache = torch.empty(1, 16, 4, 128, dtype=torch.bfloat16, device=DEVICE)
+    table = torch.zeros(1, 1, dtype=torch.int32, device=DEVICE)
+
+    def stages(decodes: int, deterministic: bool = False) -> int:
+        batch = RaggedBatch.of(torch.zeros(decodes, dtype=torch.int64, device=DEVICE), [1] * decodes, [1] * decodes)
+        step = kernels.prepare(batch, table, k_cache, 28, deterministic)
+        return kernels._config(k_cache, 28, step, decodes, decode=True).stages
+
+    assert [stages(decodes) for decodes in (1, 8, 64, 99, 100, 256)] == [5, 5, 5, 5, 3, 3]
+    assert stages(1, deterministic=True) == stages(256, deterministic=True)
 
 
 def test_loads_in_flight_fit_shared_memory() -> None:
@@ -233,12 +249,17 @@ def test_nothing_compiles_after_warm(deterministic: bool) -> None:
     from triton import knobs
 
     compiled: list[object] = []
-    case = case_of([1], [700], 28, 4, 128, torch.bfloat16)
+
+    def with_same_table(case: AttentionCase) -> AttentionCase:
+        """As wide as all others' too: an engine has one table."""
+        return dataclasses.replace(case, table=torch.nn.functional.pad(case.table, (0, 100 - case.table.shape[1])))
+
+    case = with_same_table(case_of([1], [700], 28, 4, 128, torch.bfloat16))
     kernels.warm(case.k_cache, case.table, 28, (0, 64), deterministic)
     knobs.runtime.jit_post_compile_hook = lambda *args, **kwargs: compiled.append(kwargs)
     try:
         for batch in (MIXED, ([1], [1]), ([1] * 16, [16] * 16), ([1] * 257, [40] * 257), ([33], [700]), ([900], [900])):
-            case = case_of(*batch, 28, 4, 128, torch.bfloat16)
+            case = with_same_table(case_of(*batch, 28, 4, 128, torch.bfloat16))
             for window in (0, 64):
                 attend(case, window, deterministic)
     finally:

@@ -22,7 +22,7 @@ from blade_llm.layers import latent_attention
 from blade_llm.layers.latent_prefill import attend_expanded, pays
 from blade_llm.models.config import load_model_config
 from blade_llm.models.errors import ModelFilesError, UnsupportedSettingError
-from blade_llm.runner import build_runner, torch_runner
+from blade_llm.runner import build_runner, forward_pass
 from blade_llm.runner.device import enable_triton_mla
 from blade_llm.runner.kv_cache import allocate_kv_cache, copy_blocks
 from blade_llm.runner.startup.kernels import warm_norms_and_gates, warm_paged_attention
@@ -168,7 +168,7 @@ def test_triton_kernels_sample_the_same_and_compile_nothing_in_service(
     runner = build_runner(engine_config(tmp_path, max_model_len=128))
     expected = serve(Driver(runner))
     triton_interpreter.use_triton(monkeypatch)
-    monkeypatch.setattr(torch_runner, "expanded_prefills", lambda *arguments: None)  # as on a GPU
+    monkeypatch.setattr(forward_pass, "expanded_prefills", lambda *arguments: None)  # as on a GPU
     variants = triton_interpreter.record_launches(monkeypatch)
     decoder, cache = runner.model_config.decoder, runner._kv_cache[0]
     warm_norms_and_gates(decoder, runner.dtype, cache[0])

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from engine_support.adapters import targets_of, write_adapter
+from engine_support.cut_streams import cut
 from engine_support.server_process import ServerProcess, running_server
 
 from blade_llm import LLM, LoRARequest, SamplingParams
@@ -167,6 +168,28 @@ def test_a_registered_adapter_answers(server: ServerProcess, folder: Path) -> No
     assert (state["adapter_tiers"][place], len(state["adapter_digests"][place])) == ("device", 64)
     assert state["max_adapters"] == 32
     assert internal(server, "unload", lora_name="cold").status_code == 200
+
+
+def test_a_stream_of_a_cold_adapter_is_resumed_by_another_cold_one(server: ServerProcess, folder: Path) -> None:
+    """Neither engine had read the adapter's weights when the request came."""
+
+    def register() -> None:
+        fields = {"lora_name": "stream", "lora_path": str(folder / "outside"), "register_only": True}
+        assert internal(server, "load", **fields).status_code == 200
+        while "stream" not in server.state()["adapters"]:
+            time.sleep(0.01)
+
+    def unload() -> None:
+        assert internal(server, "unload", lora_name="stream").status_code == 200
+        while "stream" in server.state()["adapters"]:
+            time.sleep(0.01)
+
+    register()
+    whole = cut(server, "/v1/completions", 7, **FIELDS, model="stream")
+    unload()
+    register()
+    assert whole.resumed(server, 3) == whole.data
+    unload()
 
 
 def until(server: ServerProcess, name: str, state: str) -> dict[str, Any]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+from operator_support.mini_cluster import engine_state
+
 from blade_operator.adapters.decide import RETRY, SOON, Decision, decide
 from blade_operator.model.plan import LoadAdapter, UnloadAdapter
 from blade_operator.spec.adapter_fields import Adapter
@@ -113,3 +116,53 @@ def test_too_few_engines_are_named() -> None:
     decision = decide(declared, (), {"p0": [info()]}, {})
     [status] = decision.statuses
     assert (status.desired, status.pods, status.reason) == (2, ("p0",), "1 engines respond")
+
+
+def test_an_engine_that_does_not_respond_keeps_its_copies_and_nothing_moves() -> None:
+    declared = [adapter(replicas=2), adapter("new", replicas=2)]
+    lists = {"p1": [info(), info("new")], "p2": []}
+    decision = decide(declared, ("sql", "new"), lists, {}, {"p0": ["sql"]})
+    assert decision.actions == [LoadAdapter("p2", "new", "/new")]
+    assert [status.pods for status in decision.statuses] == [("p0", "p1"), ("p1",)]
+    surplus = decide(declared[:1], ("sql",), {pod: [info()] for pod in ("p1", "p2")}, {}, {"p0": ["sql"]})
+    assert not [action for action in surplus.actions if isinstance(action, LoadAdapter)]
+    everywhere = decide([adapter()], (), {"p1": [info()]}, {}, {"p0": []})
+    assert (everywhere.actions, everywhere.statuses[0].reason) == ([], "1 engines do not respond")
+
+
+def test_the_reason_of_a_replacement_that_was_taken_back_is_no_failure() -> None:
+    lists = {pod: [info(reason="NaN in /new")] for pod in PODS}
+    decision = decided(adapter(), known=("sql",), **lists)
+    assert (decision.actions, decision.statuses[0].reason, decision.statuses[0].failed) == ([], "", False)
+
+
+def test_one_that_is_only_registered_is_read_when_it_is_to_be_preloaded() -> None:
+    lists = {pod: [info(state="registered")] for pod in PODS}
+    assert decided(adapter(preload=False), known=("sql",), **lists).actions == []
+    assert decided(adapter(), known=("sql",), **lists).actions == [LoadAdapter(pod, "sql", "/sql") for pod in PODS]
+
+
+def test_pinning_is_changed_where_the_adapter_is() -> None:
+    lists = {pod: [info()] for pod in PODS}
+    decision = decided(adapter(pinned=True), known=("sql",), **lists)
+    assert decision.actions == [LoadAdapter(pod, "sql", "/sql", True) for pod in PODS]
+    assert decision.statuses[0].reason == ""
+
+
+def test_copies_for_which_no_memory_has_room_are_named() -> None:
+    state = msgspec.structs.replace(engine_state({"metadata": {"labels": {}}}), max_adapters=1)
+    declared = [adapter("a", replicas=2), adapter("b", replicas=2)]
+    before = decide(declared, (), {"p0": [], "p1": []}, {"p0": state, "p1": state})
+    assert sorted(action.name for action in before.actions) == ["a", "b"]
+    lists = {action.pod: [info(action.name)] for action in before.actions}
+    after = decide(declared, ("a", "b"), lists, {"p0": state, "p1": state})
+    assert after.actions == []
+    assert {status.reason for status in after.statuses} == {
+        "host memory of the engines has no room for more copies; raise spec.engine.lora.maxCPU"
+    }
+
+
+def test_without_engines_no_adapter_is_ready() -> None:
+    decision = decide([adapter()], (), {}, {})
+    [status] = decision.statuses
+    assert (status.desired, status.pods, status.reason) == (1, (), "0 engines respond")

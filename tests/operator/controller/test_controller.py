@@ -19,7 +19,8 @@ from blade_operator.controller.controller import BUSY_RESYNC, IDLE_RESYNC, MAX_R
 from blade_operator.fleet import Fleet, FleetReport
 from blade_operator.model.objects import Key, Object, Ref
 from blade_operator.model.observed import Observed
-from blade_operator.model.plan import DrainPod, EventRecord, Plan, Prune
+from blade_operator.model.plan import DrainPod, EventRecord, LoadAdapter, Plan, Prune, UnloadAdapter
+from blade_protocol.adapters import LoadAdapterRequest
 from blade_protocol.state import EngineState
 
 KEY = Key("default", "qwen")
@@ -418,3 +419,32 @@ async def test_unresponsive_engines_delay_no_other_service() -> None:
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
+
+
+async def test_adapters_are_loaded_and_unloaded_and_refusals_reach_the_next_decision() -> None:
+    asked: list[Any] = []
+
+    class Engines:
+        async def query(self, pods: Iterable[Object]) -> FleetReport:
+            return FleetReport()
+
+        async def load_adapter(self, pod: Object, request: LoadAdapterRequest) -> str:
+            asked.append(request)
+            return "rank 64 is more than 16"
+
+        async def unload_adapter(self, pod: Object, name: str) -> bool:
+            asked.append(name)
+            return True
+
+    seen: list[Mapping[tuple[str, str], str]] = []
+
+    def decide(observed: Observed, now: datetime) -> Plan:
+        seen.append(observed.refused_adapters)
+        return Plan(actions=[LoadAdapter("pod-1", "sql", "/sql", preload=False), UnloadAdapter("pod-1", "old")])
+
+    controller = Controller(_Cluster(), Engines(), decide)  # type: ignore[arg-type]
+    await controller.reconcile(KEY)
+    await controller.reconcile(KEY)
+    request = LoadAdapterRequest(lora_name="sql", lora_path="/sql", wait=False, replace=True, register_only=True)
+    assert asked == [request, "old", "old"], "a refused request waits for its back-off"
+    assert seen == [{}, {("pod-1", "sql"): "rank 64 is more than 16"}]

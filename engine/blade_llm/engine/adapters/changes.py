@@ -32,12 +32,16 @@ class AdapterChanges:
         pending: Adapter | None = None
         if error is None:
             pending, error = self._begin(message)
-        if error is not None or pending is None or not message.wait:
+
+        def answer(error: RequestError | None, *, pending: bool = False) -> None:
             known = self._names.get(message.name)
             adapters = [] if known is None or error is not None else [self._names.info(known)]
-            reply(AdapterReply(call_id=message.call_id, error=error, adapters=adapters, pending=pending is not None))
-            return
-        pending.calls.append(lambda error: reply(AdapterReply(call_id=message.call_id, error=error)))
+            reply(AdapterReply(call_id=message.call_id, error=error, adapters=adapters, pending=pending))
+
+        if error is not None or pending is None or not message.wait:
+            answer(error, pending=pending is not None)
+        else:
+            pending.calls.append(answer)
 
     def unload(self, message: UnloadAdapter) -> AdapterReply:
         """Take the name away. Who waits for it to be loaded is told so."""
@@ -67,6 +71,8 @@ class AdapterChanges:
             return None, _busy()
         adapter = Adapter(message.name, message.path, pinned=message.pinned, register_only=message.register_only)
         self._names.put(adapter)
+        if known is not None:
+            self._abandon(known, f"adapter {known.name!r} was loaded anew meanwhile")
         self._start(adapter)
         return adapter, None
 
@@ -154,7 +160,8 @@ class AdapterChanges:
         elif adapter.named and adapter.by_path:
             self._names.remove(adapter.name)
         elif adapter.named:
-            self._names.fail(adapter, why.message)
+            for forgotten in self._names.fail(adapter, why.message):
+                self._abandon(forgotten, f"{forgotten.name!r} failed, and so did many others meanwhile")
         adapter.reply(why)
 
     def _rename(self, old: Adapter, adapter: Adapter) -> None:

@@ -64,14 +64,14 @@ class AdapterNames:
         """An adapter's state or content is another one now."""
         self._changes += 1
 
-    def fail(self, adapter: Adapter, reason: str) -> None:
-        """Remember why ``adapter``, which has a name, could not be loaded."""
+    def fail(self, adapter: Adapter, reason: str) -> list[Adapter]:
+        """Remember why ``adapter``, which has a name, could not be loaded; those that are forgotten for it."""
         adapter.state, adapter.reason, adapter.pinned = "failed", reason, False
         self._failed.pop(adapter.name, None)
         self._failed[adapter.name] = None
         self._changes += 1
-        while len(self._failed) > MOST_FAILED:
-            self.remove(next(iter(self._failed)))
+        forgotten = list(self._failed)[:-MOST_FAILED]
+        return [gone for name in forgotten if (gone := self.remove(name)) is not None]
 
     def recovered(self, adapter: Adapter) -> None:
         """An adapter was loaded."""

@@ -17,6 +17,7 @@ from torch import Tensor
 from blade_llm.kernels.experts import triton_kernels as kernels
 from blade_llm.kernels.linear.packed import Quantization
 from blade_llm.kernels.linear.torch import GROUP, INT4_LEVELS, quantize_int4, quantize_int8
+from blade_llm.kernels.shared_memory import shared_memory as _shared_memory
 
 _SORT_BLOCK = 1024
 _SUM_BLOCK = 1024
@@ -111,7 +112,7 @@ class TritonExperts:
         gated = tokens_top_k > 0
         pairs = len(order)
         average = _FIXED_FORM if self._deterministic else max(1, pairs // self._experts)
-        config = config_of(average, x.element_size(), _shared_memory(x.device))
+        config = config_of(average, x.element_size(), _shared_memory(x.device), self._kind)
         outputs = matrix.outputs // 2 if gated else matrix.outputs
         columns = config.columns // 2 if gated else config.columns
         blocks = min(pairs, pairs // config.rows + self._experts)
@@ -140,13 +141,17 @@ class TritonExperts:
 
 
 @cache
-def config_of(average: int, element_size: int, shared_memory: int) -> Config:
+def config_of(average: int, element_size: int, shared_memory: int, kind: Quantization = "none") -> Config:
     """The form for ``average`` tokens an expert, with loads in flight trimmed to ``shared_memory`` bytes."""
     config = _FORMS[max(least for least in _FORMS if least <= average)]
     if element_size > 2:
         config = replace(config, depth=config.depth // 2)
-    stage = (config.rows + config.columns) * config.depth * element_size
-    return replace(config, stages=max(1, min(config.stages, (shared_memory - 1024) // stage)))
+    weights, spare = config.columns * config.depth, shared_memory - 1024
+    stage = config.rows * config.depth * element_size + weights * element_size
+    if kind == "int4":  # the levels are loaded for each stage but the last, whose tile is made of them
+        stage += weights * (4 - element_size)
+        spare += stage - weights * element_size
+    return replace(config, stages=max(1, min(config.stages, spare // stage)))
 
 
 def _packed(weight: Tensor, quant: Quantization) -> _Stacked:
@@ -166,11 +171,3 @@ def _stack(matrices: list[_Stacked]) -> _Stacked:
     plain = matrices[0].scales is matrices[0].weight
     scales = weight if plain else torch.stack([matrix.scales for matrix in matrices])
     return replace(matrices[0], weight=weight, scales=scales)
-
-
-@cache
-def _shared_memory(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 1 << 16
-    properties = triton.runtime.driver.active.utils.get_device_properties(device.index or 0)
-    return properties["max_shared_mem"]

@@ -13,6 +13,7 @@ int4
 
 from __future__ import annotations
 
+import torch.nn.functional as F
 from torch import Tensor
 
 from blade_llm.kernels.backend import backend_of
@@ -44,3 +45,12 @@ def pack(
         if packed is not None:
             return packed
     return _reference.pack(weight, bias, quant, deterministic)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """``x @ weight.T + bias`` with a weight that was not packed, as :func:`torch.nn.functional.linear`."""
+    if backend_of(weight) == "triton":
+        from blade_llm.kernels.linear import triton
+
+        return triton.linear(x, weight, bias)
+    return F.linear(x, weight, bias)

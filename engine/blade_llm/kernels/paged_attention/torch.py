@@ -234,6 +234,8 @@ def _prefill(
         first = first_key(start + begin, window, variant.chunk)
         stop = start + end if variant.causal else prefill.length
         mask = causal[QUERY_CHUNK - (end - begin) :, causal.shape[1] - (stop - first) :] if variant.causal else None
+        if mask is not None and mask.is_cuda:  # torch's kernels there want it at a multiple of 16 bytes
+            mask = mask.clone(memory_format=torch.contiguous_format)
         at = torch.arange(start + begin, start + end, device=q.device).unsqueeze(1)
         positions = torch.arange(first, stop, device=q.device)
         if mask is not None and (window or variant.chunk):

@@ -30,15 +30,20 @@ from blade_llm.kernels.paged_attention.triton_combine import combine
 from blade_llm.kernels.paged_attention.triton_forms import Config, Widths, config_of, head_splits, widths_of
 from blade_llm.kernels.paged_attention.triton_kernels import attend
 from blade_llm.kernels.paged_attention.variant import PLAIN, AttentionVariant
+from blade_llm.kernels.shared_memory import shared_memory as _shared_memory
 
 _LOG2_E = math.log2(math.e)
-_PROGRAMS_PER_PROCESSOR = 4
-"""Decode programs that a multiprocessor should get, so that some load while others compute."""
+_PROGRAMS_PER_PROCESSOR = 2
+"""Decode programs that a multiprocessor should get by dividing contexts: more only cost a longer sum of the parts."""
+_DEEP_PROGRAMS = 3
+"""Decode programs of the deep form that a multiprocessor holds at once, of heads of 128 dimensions."""
 _MAX_SEGMENTS = 128
 _MAX_FIXED_SEGMENTS = 32
 """Of a deterministic step: their buffers grow with the batch."""
 _MIN_FIXED_SEGMENT = 512
-_REDUCE_CHUNK = 16
+_REDUCE_CHUNK, _NARROW_CHUNK = 16, 64
+"""Parts that are added up at once; the larger number where a part's dimensions leave room for it in registers."""
+_NARROW = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +171,10 @@ def warm(
     """See :func:`blade_llm.kernels.paged_attention.warm`."""
     values = k_cache if v_cache is None else v_cache
     many = _processors(k_cache.device) * config_of(k_cache.shape[3], 1, 2, 1 << 20, "prefill").rows // num_heads + 1
+    decodes = _DEEP_PROGRAMS * _processors(k_cache.device) + 1
     for window in {min(window, 1) for window in windows}:
-        for counts in ([1], [2], [2] * many):  # a decode, a prefill that does not fill the GPU, and one that does
+        # Decodes that the GPU holds at once, more, a prefill that does not fill it, and one that does.
+        for counts in ([1], [1] * decodes, [2], [2] * many):
             rows = torch.zeros(len(counts), dtype=torch.int64, device=k_cache.device)
             q = torch.zeros(sum(counts), num_heads, k_cache.shape[3], dtype=k_cache.dtype, device=k_cache.device)
             batch = RaggedBatch.of(rows, counts, counts)
@@ -182,21 +189,15 @@ def _processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
 
 
-@cache
-def _shared_memory(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 1 << 16
-    properties = triton.runtime.driver.active.utils.get_device_properties(device.index or 0)
-    return properties["max_shared_mem"]
-
-
 def _config(k_cache: Tensor, heads: int, step: Prepared, tokens: int, decode: bool, v_dim: int | None = None) -> Config:
     """The form for ``tokens`` of ``step``, its decodes or the rest. ``v_dim``: where it is not that of keys, 0 where
     values are part of keys."""
     _, _, kv_heads, head_dim = k_cache.shape
     shape = head_dim, heads // kv_heads, k_cache.element_size(), _shared_memory(k_cache.device)
     if decode and not step.segment:
-        return config_of(*shape, "decode", v_dim)
+        programs = (step.part_programs or step.decodes * step.segments) * _programs_per_token(k_cache, heads)
+        deep = programs <= _DEEP_PROGRAMS * _processors(k_cache.device)
+        return config_of(*shape, "decode" if deep else "many_decodes", v_dim)
     large = config_of(*shape, "prefill", v_dim)
     fills = tokens * heads // large.rows >= _processors(k_cache.device)
     return large if fills and not step.segment else config_of(*shape, "small", v_dim)
@@ -275,6 +276,7 @@ def _launch_reduce(out: Tensor, parts: Tensor, weights: Tensor, layer: _Layer, s
     k_cache, widths, variant = layer.k_cache, layer.widths, layer.variant
     captured = step.device_decodes is not None
     tile = _config(k_cache, heads, step, step.decodes, True, widths.v_loaded).tile
+    chunk = _NARROW_CHUNK if widths.v_padded <= _NARROW else _REDUCE_CHUNK
     combine[(step.decodes * heads,)](
         out,
         parts,
@@ -291,7 +293,7 @@ def _launch_reduce(out: Tensor, parts: Tensor, weights: Tensor, layer: _Layer, s
         TILE=tile,
         SEGMENT_TILES=step.segment // tile,
         # One at a time adds up in the order a deterministic prefill does.
-        CHUNK=1 if step.segment else _REDUCE_CHUNK,
+        CHUNK=1 if step.segment else chunk,
         LOCAL=variant.chunk,
         SINKS=variant.sinks is not None,
         CAPTURED=captured,

@@ -150,7 +150,7 @@ def attend(
             part_acc, part_total, part_maximum = attend_to_tiles(
                 queries, queries_rest, k_head, v_head, table_row, begin, end, past, row_positions, row_slopes, length,
                 window, scale, SLOT_STRIDE, HEAD_DIM, PADDED_DIM, REST_DIM, V_SLOT_STRIDE, V_DIM, V_PADDED, SHARED_KV,
-                BLOCK_SIZE, BLOCK_M, TILE, SOFTCAP, LOCAL, ALIBI, WINDOWED,
+                BLOCK_SIZE, BLOCK_M, TILE, SOFTCAP, LOCAL, ALIBI, WINDOWED, False,
             )  # fmt: skip
             higher = tl.maximum(maximum, part_maximum)
             base = tl.where(higher == float("-inf"), 0.0, higher)
@@ -162,7 +162,7 @@ def attend(
         acc, total, maximum = attend_to_tiles(
             queries, queries_rest, k_head, v_head, table_row, begin, end, past, row_positions, row_slopes, length,
             window, scale, SLOT_STRIDE, HEAD_DIM, PADDED_DIM, REST_DIM, V_SLOT_STRIDE, V_DIM, V_PADDED, SHARED_KV,
-            BLOCK_SIZE, BLOCK_M, TILE, SOFTCAP, LOCAL, ALIBI, WINDOWED,
+            BLOCK_SIZE, BLOCK_M, TILE, SOFTCAP, LOCAL, ALIBI, WINDOWED, DECODE and SEGMENT_TILES == 0,
         )  # fmt: skip
 
     at = tokens * HEADS + heads

@@ -131,14 +131,18 @@ def attend_to_tiles(
     LOCAL: tl.constexpr,
     ALIBI: tl.constexpr,
     WINDOWED: tl.constexpr,
+    ONE_LOOP: tl.constexpr,
 ):
     """Attention to tiles ``begin`` to ``end``: unnormalised output, sum of weights and the exponent both relate to.
-    All rows see what is up to position ``past``."""
+    All rows see what is up to position ``past``.
+
+    ONE_LOOP: mask all tiles, also those of which every row sees every key. Where loads take all the time, that costs
+    nothing, and those of the last tile do not wait for the end of another loop."""
     acc = tl.zeros([BLOCK_M, V_PADDED], tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     maximum = tl.full([BLOCK_M], float("-inf"), tl.float32)
     masked_from = begin
-    if not WINDOWED and LOCAL == 0:
+    if not WINDOWED and LOCAL == 0 and not ONE_LOOP:
         masked_from = tl.maximum(begin, tl.minimum(end, (past + 1) // TILE))
         acc, total, maximum = _accumulate(
             acc, total, maximum, queries, queries_rest, k_cache, v_cache, table_row, begin, masked_from,

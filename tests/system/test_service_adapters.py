@@ -1,0 +1,64 @@
+"""Adapters of a service on the local runtime: real engines list what is declared, and change it without a restart."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+from operator_support.loop import Loop, loop, manifest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+MODEL = EXAMPLES / "demo_model" / "model"
+POLITE = {"name": "polite", "uri": f"file://{EXAMPLES}/lora/adapter"}
+PIRATE = {"name": "pirate", "uri": f"file://{EXAMPLES}/demo_model/adapter", "replicas": 1}
+BROKEN = {"name": "broken", "uri": "file:///nowhere", "replicas": 1}
+ENGINE = {"dtype": "float32", "kvCacheBytes": "64Mi", "lora": {"maxGPU": 4, "maxCPU": 16}}
+
+
+def _write(folder: Path, *adapters: dict[str, Any]) -> str:
+    path = manifest(
+        folder, "lora", model=MODEL, replicas=2, engine=ENGINE, adapters=list(adapters), check={"mode": "Off"}
+    )
+    return str(path)
+
+
+def _adapters(running: Loop) -> dict[str, dict[str, Any]]:
+    entries = running.service("lora").get("status", {}).get("adapters", [])
+    return {entry["name"]: entry for entry in entries}
+
+
+def _loaded(running: Loop) -> dict[str, int]:
+    return {name: entry["loaded"] for name, entry in _adapters(running).items()}
+
+
+def test_adapters_are_where_they_are_to_be_and_change_without_a_restart(tmp_path: Path) -> None:
+    with loop(tmp_path, real=True) as running:
+        running.start("-f", _write(tmp_path, POLITE, PIRATE, BROKEN))
+        running.until(lambda: running.ready("lora", 2), 120)
+        running.until(lambda: _loaded(running) == {"polite": 2, "pirate": 1, "broken": 0}, 60)
+        running.until(lambda: "adapter folder /nowhere does not exist" in json.dumps(_adapters(running)), 60)
+        assert running.condition("lora", "AdaptersReady") == "False"
+        assert running.ready("lora", 2), "a broken adapter takes no base traffic away"
+        pods = {pod["metadata"]["name"] for pod in running.objects("Pod")}
+        for name in ("polite", "pirate"):
+            assert _answer(running, name)
+        running.command("apply", "-f", _write(tmp_path, {**PIRATE, "name": "captain"}, POLITE))
+        running.until(lambda: _loaded(running) == {"captain": 1, "polite": 2}, 60)
+        running.until(lambda: running.condition("lora", "AdaptersReady") == "True", 60)
+        assert _answer(running, "captain")
+        assert {pod["metadata"]["name"] for pod in running.objects("Pod")} == pods
+
+
+def _answer(running: Loop, model: str) -> str:
+    """What the router's port answers for ``model``, once it knows which engines have it."""
+    url = f"http://127.0.0.1:{running.port}/v1/completions"
+    body = {"model": model, "prompt": "What does len do?", "max_tokens": 4, "temperature": 0}
+    deadline = time.monotonic() + 20
+    while (response := httpx.post(url, json=body, timeout=20)).status_code != 200:
+        assert time.monotonic() < deadline, response.text
+        time.sleep(0.2)
+    text: str = response.json()["choices"][0]["text"]
+    return text
