@@ -29,5 +29,5 @@ def round_total(total: int) -> int:
     """A counter that grows for ever, rounded down to 1,000, 2,000, 5,000, 10,000 and so on; 0 below."""
     if total < _COUNTS[-1]:
         return 0
-    unit = 10 ** (len(str(total)) - 1)
+    unit = int("1" + "0" * (len(str(total)) - 1))
     return unit * max(step for step in (1, 2, 5) if step * unit <= total)
